@@ -181,7 +181,8 @@ Decoder ReadDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
   d.ropes = {ReadRope(config, d.sizes.head_dim,
                       {.theta = defaults.theta,
                        .max_positions = d.sizes.max_positions,
-                       .partial = config.Positive("partial_rotary_factor", 1)})};
+                       .partial = config.Positive("partial_rotary_factor", 1),
+                       .layers = defaults.rope_by_layers ? "full_attention" : ""})};
   d.layers.resize(static_cast<size_t>(config.status().ok() ? d.sizes.layers : 0));
   return d;
 }

@@ -51,6 +51,7 @@ struct DecoderDefaults {
   double theta = 10000;
   int64_t kv_heads = 0;  // 0: as many as heads
   double norm_epsilon = 1e-6;
+  bool rope_by_layers = false;  // see RopeDefaults::layers; what is read is of full attention
 };
 
 // Sizes, rms_norm_eps, hidden_act, rope and tie_word_embeddings, as LLaMA's files have them, and

@@ -13,6 +13,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kLlama[] =
@@ -84,6 +85,22 @@ INSTANTIATE_TEST_SUITE_P(
                 "quantization_config.version"},
         Refused{"KvHeads", kLlama, R"("num_key_value_heads": 3)", "num_key_value_heads"},
         Refused{"Huge", kLlama, R"("head_dim": 99999999999)", "head_dim"},
+        // Thousands of layers would each have millions of frequencies.
+        Refused{"HeadDim", kLlama, R"("head_dim": 8388608)", "head_dim"},
+        Refused{"RopeUnknown", kLlama, R"("rope_parameters": {"rope_type": "default", "new": 2})",
+                "rope_parameters.new"},
+        Refused{"RopeByLayers", kLlama,
+                R"("rope_parameters": {"full_attention": {"rope_type": "default"}})",
+                "rope_parameters.full_attention"},
+        Refused{"OldRopeByLayers", kLlama,
+                R"("rope_scaling": {"sliding_attention": {"rope_type": "default"}})",
+                "rope_scaling.sliding_attention"},
+        Refused{"RopeLayersUnknown", kGemma3,
+                R"("rope_parameters": {"full_attention": {}, "chunked_attention": {"factor": 2}})",
+                "rope_parameters.chunked_attention"},
+        Refused{"RopeOfLayers", kGemma3,
+                R"("rope_parameters": {"sliding_attention": {"rope_type": "magic"}})",
+                "rope_parameters.sliding_attention.rope_type"},
         Refused{"Infinite", kLlama, R"("rope_theta": -1)", "rope_theta"},
         Refused{"ExpertsChosen", kMixtral, R"("num_local_experts": 1)", "num_experts_per_tok"},
         Refused{"OptGroups", kOpt, R"("num_key_value_heads": 1)", "num_key_value_heads"},
@@ -225,6 +242,54 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
   EXPECT_DOUBLE_EQ(second(16), 0.01);
   EXPECT_DOUBLE_EQ(second(17), 0.01 / 8);
   EXPECT_DOUBLE_EQ(second(0), 0.01 / 8);
+}
+
+// transformers 5 writes an object for each type of layers, and all of it in there.
+TEST(ReadModelTest, RopeParametersMayBeOfLayers) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  // The second frequency of the layers' queries.
+  const auto second = [&](const std::string& fields) {
+    std::vector<double> found;
+    const auto model = ReadModel("{" + fields + "}");
+    EXPECT_TRUE(model.ok()) << model.status();
+    if (!model.ok()) return found;
+    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    for (const Node& node : serving->graph.nodes()) {
+      if (node.op == "rotary") found.push_back(node.attributes.Floats("frequencies")[1]);
+    }
+    return found;
+  };
+  const std::string layers =
+      std::string(kGemma3) + R"(, "layer_types": ["sliding_attention", "full_attention"])";
+  EXPECT_THAT(second(layers), ElementsAre(1e-2, 1e-2, 1e-3, 1e-3));
+  EXPECT_THAT(second(layers + R"(, "rope_parameters": {
+                       "full_attention": {"rope_type": "linear", "factor": 8.0,
+                                          "rope_theta": 10000.0},
+                       "sliding_attention": {"rope_type": "default", "rope_theta": 400.0}})"),
+              ElementsAre(0.05, 0.05, 1e-2 / 8, 1e-2 / 8));
+  EXPECT_THAT(second(layers + R"(, "rope_theta": 10000.0, "rope_local_base_freq": 400.0,
+                       "rope_parameters": {"full_attention": {"rope_type": "default"}})"),
+              ElementsAre(0.05, 0.05, 1e-2, 1e-2));
+  EXPECT_THAT(second(layers + R"(, "rope_scaling": {"rope_type": "linear", "factor": 8.0})"),
+              ElementsAre(1e-2, 1e-2, 1e-3 / 8, 1e-3 / 8));
+  // How many of four pairs turn is said in there, too.
+  const auto turned = [&](const std::string& more) {
+    const auto model = ReadModel("{" + std::string(kLlama) + R"(, "head_dim": 8, )" + more + "}");
+    EXPECT_TRUE(model.ok()) << model.status();
+    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+    for (const Node& node : serving->graph.nodes()) {
+      if (node.op == "rotary") return node.attributes.Floats("frequencies").size();
+    }
+    return size_t{0};
+  };
+  EXPECT_EQ(turned(R"("rope_theta": 10000.0)"), 4u);
+  EXPECT_EQ(turned(R"("rope_parameters": {"partial_rotary_factor": 0.5})"), 2u);
+  EXPECT_EQ(turned(R"("partial_rotary_factor": 0.25,
+                      "rope_parameters": {"partial_rotary_factor": 0.5})"),
+            2u);
+  EXPECT_EQ(turned(R"("partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 5.0})"), 1u);
 }
 
 class BuildTrainingTest : public ::testing::Test {

@@ -11,8 +11,10 @@ Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) 
   Decoder decoder = ReadDecoder(config, defaults);
   if (!config.Has("head_dim")) {
     decoder.sizes.head_dim = 256;  // of all Gemmas, whatever hidden_size
-    decoder.ropes = {ReadRope(
-        config, 256, {.theta = defaults.theta, .max_positions = decoder.sizes.max_positions})};
+    decoder.ropes = {ReadRope(config, 256,
+                              {.theta = defaults.theta,
+                               .max_positions = decoder.sizes.max_positions,
+                               .layers = defaults.rope_by_layers ? "full_attention" : ""})};
   }
   decoder.norm_add = 1;
   // Where older files say "gelu" in "hidden_act" they mean its tanh approximation, too.
@@ -60,18 +62,20 @@ LanguageModel ReadGemma2(ConfigReader& config) {
 
 LanguageModel ReadGemma3(ConfigReader& config) {
   Decoder decoder = ReadGemmaDecoder(
-      config, {.max_positions = 131072, .tied = true, .theta = 1e6, .kv_heads = 4});
+      config,
+      {.max_positions = 131072, .tied = true, .theta = 1e6, .kv_heads = 4, .rope_by_layers = true});
   ReadNewer(config, &decoder);
   decoder.head_norms = true;
   config.OnlyAbsent("attn_logit_softcapping", "Gemma 3 has none");
   decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 0);
   ReadWindows(config, ReadWindow(config, 4096),
               Sliding(decoder.layers.size(), config.Size("sliding_window_pattern", 6)), &decoder);
-  // Layers with a window have a base of their own, without scaling.
-  const int64_t head_dim = decoder.sizes.head_dim;
-  decoder.ropes = {
-      ReadRope(config, head_dim, {.theta = 1e6, .max_positions = decoder.sizes.max_positions}),
-      PlainRope(head_dim, config.Positive("rope_local_base_freq", 10000))};
+  // Layers with a window have a base of their own; "rope_scaling" is not for them.
+  decoder.ropes.push_back(ReadRope(config, decoder.sizes.head_dim,
+                                   {.theta = 10000,
+                                    .max_positions = decoder.sizes.max_positions,
+                                    .theta_field = "rope_local_base_freq",
+                                    .layers = "sliding_attention"}));
   for (DecoderLayer& layer : decoder.layers) layer.rope = layer.window > 0 ? 1 : 0;
   return ToModel(std::move(decoder));
 }

@@ -8,6 +8,9 @@ namespace espalier {
 namespace {
 
 constexpr double kPi = 3.14159265358979323846;
+// Each layer has a list of half as many numbers.
+constexpr int64_t kMostHeadDim = 4096;
+constexpr char kFull[] = "full_attention", kSliding[] = "sliding_attention";
 
 // theta^(-2i/dim) for the pairs of the part of a head that turns.
 std::vector<double> Plain(double theta, int64_t dim) {
@@ -100,26 +103,46 @@ void LongRope(ConfigReader& config, ConfigReader& scaling, int64_t max_positions
   }
 }
 
-}  // namespace
-
-Rope PlainRope(int64_t head_dim, double theta) {
-  return {.head_dim = head_dim, .theta = theta, .frequencies = Plain(theta, head_dim)};
+// The parameters of the layers that are asked for.
+ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
+  const std::string field = config.OneOf({"rope_scaling", "rope_parameters"});
+  ConfigReader all = config.Object(field);
+  const bool by_layers = !layers.empty() && (all.Has(kFull) || all.Has(kSliding));
+  if (by_layers) all.OthersOff({kFull, kSliding});
+  ConfigReader own = by_layers || layers == kSliding ? all.Object(layers) : all;
+  if (field == "rope_parameters") {
+    own.OthersOff({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
+                   "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+                   "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
+                   "truncate", "short_factor", "long_factor"});
+  } else {
+    for (const char* type : {kFull, kSliding}) own.OnlyOff(type);
+  }
+  return own;
 }
 
+}  // namespace
+
 Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults) {
-  const std::string field = config.OneOf({"rope_scaling", "rope_parameters"});
-  ConfigReader scaling = config.Object(field);
-  double theta = config.Positive("rope_theta", defaults.theta);
+  ConfigReader scaling = ReadParameters(config, defaults.layers);
+  double theta = config.Positive(defaults.theta_field, defaults.theta);
   theta = scaling.Positive("rope_theta", theta);
-  const int64_t dim = static_cast<int64_t>(static_cast<double>(head_dim) * defaults.partial);
+  const double partial = scaling.Positive("partial_rotary_factor", defaults.partial);
+  if (head_dim > kMostHeadDim) {
+    config.Fail(absl::InvalidArgumentError(
+        "config.json: rotary embeddings turn heads of " + std::to_string(head_dim) +
+        " elements (\"head_dim\"); accepted: at most " + std::to_string(kMostHeadDim)));
+    return {};
+  }
+  // More than all is refused, however much.
+  const int64_t dim = static_cast<int64_t>(static_cast<double>(head_dim) * std::min(partial, 2.0));
   if (dim < 2 || dim % 2 != 0 || dim > head_dim) {
     config.Fail(absl::InvalidArgumentError(
         "config.json: rotary embeddings turn " + std::to_string(dim) + " of the " +
         std::to_string(head_dim) + " elements of a head; accepted: an even number of them"));
     return {};
   }
-  Rope rope = PlainRope(head_dim, theta);
-  if (dim != head_dim) rope.frequencies = Plain(theta, dim);
+  Rope rope = {.head_dim = head_dim, .theta = theta, .frequencies = Plain(theta, dim)};
   const std::string kind = scaling.OneOf({"rope_type", "type"});
   const std::string type = scaling.Text(kind, "default");
   if (type == "linear") {

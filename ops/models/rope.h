@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ops/models/config_reader.h"
@@ -28,17 +29,18 @@ struct Rope {
 struct RopeDefaults {
   double theta = 10000.0;
   int64_t max_positions = 0;
-  // Share of a head that turns: the family reads "partial_rotary_factor" itself.
+  // Share of a head that turns: the family reads "partial_rotary_factor" itself, of config.json.
   double partial = 1;
+  std::string theta_field = "rope_theta";
+  // For families whose layers do not all turn alike: "full_attention" or "sliding_attention", of
+  // which "rope_parameters" may have an object each. What it has outside of them is for the former.
+  std::string layers;
 };
 
 // "rope_theta" with "rope_scaling" or "rope_parameters" (newer files): types default, linear,
 // dynamic, llama3 (Llama 3.1), yarn (Peng et al. 2023), longrope (Ding et al. 2024; "su" before).
 // dynamic changes nothing up to max_positions, and nothing is served beyond. Unimplemented for
-// other types.
+// other types, and for what nobody here knows in "rope_parameters".
 Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults);
-
-// Plain rotary embedding of that base.
-Rope PlainRope(int64_t head_dim, double theta);
 
 }  // namespace espalier

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "ops/json/bounded_json.h"
 #include "server/inference/field_error.h"
@@ -21,6 +22,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+// serving/chat/operators.cc's.
+constexpr absl::string_view kJoinedDict = "unsupported operand types for +: 'str' and 'dict'";
 constexpr absl::string_view kAssistantNext = "\nassistant:";
 
 ChatMessage PlainTurn(const proto::ChatTurn& turn) {
@@ -42,23 +45,61 @@ absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
   return value;
 }
 
-// Templates take the arguments apart; the API has them as a text. Models write none at all for
+// What a template wants to be given of messages.
+struct MessageForm {
+  bool knows_none = false;      // see AsksForContent
+  bool text_arguments = false;  // see JoinsArguments
+};
+
+// Most templates take the arguments apart; the API has them as a text. Models write none at all for
 // functions without parameters. `place`: of the call.
-absl::Status ParseArguments(const std::string& place, json* call) {
+absl::Status ParseArguments(const std::string& place, bool as_text, json* call) {
   if (!call->is_object() || !call->contains("function")) return absl::OkStatus();
   json& function = (*call)["function"];
   if (!function.is_object() || !function.contains("arguments")) return absl::OkStatus();
   json& arguments = function["arguments"];
-  if (!arguments.is_string()) return absl::OkStatus();
-  const std::string text = arguments.get<std::string>();
-  if (absl::StripAsciiWhitespace(text).empty()) {
-    arguments = json::object();
+  if (!arguments.is_string()) {
+    if (as_text) arguments = arguments.dump(-1, ' ', false, json::error_handler_t::replace);
     return absl::OkStatus();
   }
-  absl::StatusOr<json> object = Parsed(text, absl::StrCat(place, ".function.arguments"));
+  const std::string text(absl::StripAsciiWhitespace(arguments.get_ref<const std::string&>()));
+  absl::StatusOr<json> object = json::object();
+  if (!text.empty()) object = Parsed(text, absl::StrCat(place, ".function.arguments"));
   if (!object.ok()) return object.status();
-  arguments = *std::move(object);
+  // A text as the model once wrote it: its tokens are the same again.
+  arguments = !as_text ? *std::move(object) : json(text.empty() ? "{}" : text);
   return absl::OkStatus();
+}
+
+// Whether a template joins the arguments to texts, as DeepSeek-R1's does:
+// `'\n' + tool['function']['arguments'] + '\n'`. One that asks whether they are a text, or writes
+// them by a filter, takes them apart.
+bool JoinsArguments(absl::string_view source) {
+  constexpr absl::string_view kArguments = "arguments";
+  constexpr absl::string_view kPath =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.'\"[]";
+  const auto joins = [](absl::string_view text) {
+    return !text.empty() && (text[0] == '+' || text[0] == '~');
+  };
+  bool found = false;
+  for (size_t at = source.find(kArguments); at != absl::string_view::npos;
+       at = source.find(kArguments, at + 1)) {
+    absl::string_view before = source.substr(0, at), behind = source.substr(at + kArguments.size());
+    const bool subscript = (absl::EndsWith(before, "['") && absl::ConsumePrefix(&behind, "']")) ||
+                           (absl::EndsWith(before, "[\"") && absl::ConsumePrefix(&behind, "\"]"));
+    if (!subscript && !absl::EndsWith(before, ".")) continue;
+    behind = absl::StripLeadingAsciiWhitespace(behind);
+    if (absl::StartsWith(behind, "is ")) return false;
+    if (joins(behind)) found = true;
+    const size_t begin = before.find_last_not_of(kPath);
+    before = absl::StripTrailingAsciiWhitespace(
+        before.substr(0, begin == absl::string_view::npos ? 0 : begin + 1));
+    if (!before.empty() && joins(before.substr(before.size() - 1)) &&
+        !absl::StartsWith(behind, "|") && !absl::StartsWith(behind, ".")) {
+      found = true;
+    }
+  }
+  return found;
 }
 
 // Whether a template asks if a message has content: `message['content'] is none`, as DeepSeek's do
@@ -76,12 +117,12 @@ bool AsksForContent(absl::string_view source) {
   return false;
 }
 
-// `place`: of the turn, for errors. `knows_none`: see AsksForContent.
+// `place`: of the turn, for errors.
 absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn, const std::string& place,
-                               bool knows_none) {
+                               const MessageForm& form) {
   json message = {{"role", turn.role()}, {"content", turn.content()}};
   const bool only_calls = turn.content().empty() && !turn.tool_calls().empty();
-  if (only_calls && knows_none) message["content"] = nullptr;
+  if (only_calls && form.knows_none) message["content"] = nullptr;
   // The name that templates read; the API has another one for it, too.
   if (!turn.reasoning().empty()) message["reasoning_content"] = turn.reasoning();
   if (!turn.name().empty()) message["name"] = turn.name();
@@ -92,11 +133,23 @@ absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn, const std::string& p
   if (!calls.ok()) return calls.status();
   if (!calls->is_array()) return FieldError(field, absl::StrCat(field, " must be a list of calls"));
   for (size_t i = 0; i < calls->size(); ++i) {
-    absl::Status status = ParseArguments(absl::StrCat(field, "[", i, "]"), &(*calls)[i]);
+    absl::Status status =
+        ParseArguments(absl::StrCat(field, "[", i, "]"), form.text_arguments, &(*calls)[i]);
     if (!status.ok()) return status;
   }
   message["tool_calls"] = *std::move(calls);
   return message;
+}
+
+absl::StatusOr<json> MessagesOf(const proto::ChatPrompt& chat, const MessageForm& form) {
+  json messages = json::array();
+  for (int i = 0; i < chat.turns_size(); ++i) {
+    absl::StatusOr<json> message =
+        MessageOf(chat.turns(i), absl::StrCat("messages[", i, "]"), form);
+    if (!message.ok()) return message.status();
+    messages.push_back(*std::move(message));
+  }
+  return messages;
 }
 
 // Where `piece` comes last in `text`; npos: nowhere. In linear time, whatever they hold (rfind
@@ -133,14 +186,11 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
 absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatFormat& format,
                                       const Clock* clock) {
   ChatRequest request;
-  request.messages = json::array();
-  const bool knows_none = AsksForContent(format.Source(ChoiceOf(chat) != ToolChoice::kNone));
-  for (int i = 0; i < chat.turns_size(); ++i) {
-    absl::StatusOr<json> message =
-        MessageOf(chat.turns(i), absl::StrCat("messages[", i, "]"), knows_none);
-    if (!message.ok()) return message.status();
-    request.messages.push_back(*std::move(message));
-  }
+  const std::string& source = format.Source(ChoiceOf(chat) != ToolChoice::kNone);
+  MessageForm form{.knows_none = AsksForContent(source), .text_arguments = JoinsArguments(source)};
+  absl::StatusOr<json> messages = MessagesOf(chat, form);
+  if (!messages.ok()) return messages.status();
+  request.messages = *std::move(messages);
   if (ChoiceOf(chat) != ToolChoice::kNone) {
     for (const std::string& tool : chat.tools()) {
       absl::StatusOr<json> parsed = Parsed(tool, "tools");
@@ -162,6 +212,14 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
   };
   request.add_generation_prompt = BeginsTurn(chat);
   absl::StatusOr<std::string> text = format.Render(request);
+  // One that joins arguments by ways that its source does not show.
+  if (!form.text_arguments && absl::StrContains(text.status().message(), kJoinedDict)) {
+    form.text_arguments = true;
+    messages = MessagesOf(chat, form);
+    if (!messages.ok()) return messages.status();
+    request.messages = *std::move(messages);
+    text = format.Render(request);
+  }
   if (!text.ok() || !chat.continue_final_message()) return text;
   // Up to the end of the last message, as in transformers: what the template puts behind it would
   // end it.

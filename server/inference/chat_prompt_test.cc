@@ -66,6 +66,45 @@ TEST(ChatPromptTest, NoArgumentsAreAnEmptyObject) {
   EXPECT_THAT(*TextOf(Chat(CallOf(" \\n"))), HasSubstr("<f {}>"));
 }
 
+// As DeepSeek-R1's own template has it.
+TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
+  constexpr char kDeepSeek[] =
+      "{%- for m in messages %}{%- if m['role'] == 'assistant' %}"
+      "{%- for tool in m['tool_calls'] %}{{'<call>' + tool['type'] + '<sep>' + "
+      "tool['function']['name'] + '\\n' + '```json' + '\\n' + tool['function']['arguments'] + "
+      "'\\n' + '```' + '<end>'}}{%- endfor %}{%- endif %}{%- endfor %}";
+  const std::string calls = CallOf(R"( {"a":  [1, "x"]})");
+  EXPECT_EQ(*TextOf(Chat(calls), kDeepSeek),
+            "<call>function<sep>f\n```json\n{\"a\":  [1, \"x\"]}\n```<end>");
+  EXPECT_EQ(*TextOf(Chat(CallOf("")), kDeepSeek), "<call>function<sep>f\n```json\n{}\n```<end>");
+  EXPECT_EQ(FieldOf(TextOf(Chat(CallOf("{\"a\"")), kDeepSeek).status()),
+            "messages[1].tool_calls[0].function.arguments");
+  // Whoever sends an object means its text.
+  EXPECT_EQ(*TextOf(Chat(R"([{"type": "function", "function":
+                              {"name": "f", "arguments": {"a": [1, "x"]}}}])"),
+                    kDeepSeek),
+            "<call>function<sep>f\n```json\n{\"a\":[1,\"x\"]}\n```<end>");
+  const auto said = [&](const std::string& expression) {
+    const auto text =
+        TextOf(Chat(CallOf(R"({"a": 1})")),
+               "{% for m in messages %}{% for c in m.tool_calls or [] %}{% set f = c.function %}" +
+                   expression + "{% endfor %}{% endfor %}");
+    return text.ok() ? *text : std::string(text.status().message());
+  };
+  const std::string joined = R"(x{"a": 1})";
+  EXPECT_EQ(said("{{ 'x' ~ f.arguments }}"), joined);
+  EXPECT_EQ(said("{{ 'x' + f[\"arguments\"] }}"), joined);
+  EXPECT_EQ(said("{{ f.arguments ~ '' }}"), R"({"a": 1})");
+  EXPECT_EQ(said("{% set a = f.arguments %}{{ 'x' + a }}"), joined);
+  // As they were where a template takes them apart.
+  EXPECT_EQ(said("{{ 'x' ~ f.arguments | tojson }}"), joined);
+  EXPECT_EQ(said("{{ 'x' ~ f.arguments.a }}"), "x1");
+  EXPECT_EQ(said("{% if f.arguments is string %}{{ 'x' + f.arguments }}{% else %}"
+                 "{{ f.arguments | tojson(separators=(',', ':')) }}{% endif %}"),
+            R"({"a":1})");
+  EXPECT_EQ(said("{{ 'arguments' + '.' }}{{ f.arguments.a }}"), "arguments.1");
+}
+
 TEST(ChatPromptTest, WhatIsNoJsonIsNamed) {
   const absl::Status status = TextOf(Chat(CallOf("{\"a\""))).status();
   EXPECT_EQ(FieldOf(status), "messages[1].tool_calls[0].function.arguments");

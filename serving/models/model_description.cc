@@ -1,10 +1,13 @@
 #include "serving/models/model_description.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/byte_tokenizer.h"
 
@@ -79,7 +82,7 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
     return absl::OkStatus();
   }
   absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
-      LoadTokenizer(files, model->model.facts.eos);
+      LoadTokenizer(files, model->model.facts.eos, vocabulary, &model->left_out);
   if (!tokenizer.ok()) return tokenizer.status();
   if ((*tokenizer)->vocabulary() > vocabulary) {
     return absl::InvalidArgumentError(
@@ -87,6 +90,13 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
                      " tokens, config.json a vocab_size of ", vocabulary));
   }
   model->tokenizer = *std::move(tokenizer);
+  if (!model->left_out.empty()) {
+    const auto& [id, spelling] = *model->left_out.begin();
+    spdlog::warn(
+        "{} of tokenizer.json's added tokens are text only, the first of them \"{}\" of id {}: "
+        "config.json has a vocab_size of {}",
+        model->left_out.size(), absl::CHexEscape(spelling.substr(0, 60)), id, vocabulary);
+  }
   const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
   if (!config.ok()) return config.status();
   absl::StatusOr<std::shared_ptr<const ChatFormat>> chat = ChatFormat::Create(*config);

@@ -3,7 +3,9 @@
 // ops/models'.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +22,8 @@ namespace espalier {
 struct ModelDescription {
   LanguageModel model;
   std::shared_ptr<const Tokenizer> tokenizer;
+  // Spellings of tokenizer.json's added tokens that the model's matrices have no rows for, by id.
+  std::map<int, std::string> left_out;
   std::shared_ptr<const ChatFormat> chat;  // null: the plain form, of models of our own training
   GenerationConfig generation;             // what requests that say nothing should get
 };

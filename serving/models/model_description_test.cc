@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "ops/models/llama.h"
+#include "serving/models/same_vocabulary.h"
 
 namespace espalier {
 namespace {
@@ -75,6 +77,68 @@ TEST(DescribeModel, TakesTheTokenizerOfItsFiles) {
               HasSubstr("has 3 tokens, config.json a vocab_size of 2"));
   EXPECT_THAT(std::string(DescribeModel(ToConfigJson(Ours()), files).status().message()),
               HasSubstr("remove one"));
+}
+
+// gemma-3-1b-it has 262,144 rows, its tokenizer one token more, for images.
+TEST(DescribeModel, AddedTokensThatTheMatricesLackAreText) {
+  LlamaConfig config = Ours();
+  config.tokenizer = "";
+  config.vocab_size = 3;
+  TokenizerFiles files;
+  files.tokenizer_json =
+      R"({"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "hi": 1, "</s>": 2}},
+          "pre_tokenizer": {"type": "WhitespaceSplit"},
+          "added_tokens": [{"id": 2, "content": "</s>", "special": true},
+                           {"id": 3, "content": "<image>", "special": true}]})";
+  absl::StatusOr<ModelDescription> narrow = DescribeModel(ToConfigJson(config), files);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  EXPECT_EQ(narrow->tokenizer->vocabulary(), 3);
+  EXPECT_EQ(narrow->tokenizer->TokenId("<image>"), -1);
+  EXPECT_EQ(narrow->tokenizer->TokenBytes(3), "");
+  EXPECT_EQ(*narrow->tokenizer->TryEncode("hi <image></s>", {.parse_special = true}),
+            (std::vector<int>{1, 0, 2}));
+  EXPECT_EQ(narrow->left_out, (std::map<int, std::string>{{3, "<image>"}}));
+
+  // One of more rows has the same tokens; another one at that place is none of them.
+  config.vocab_size = 8;
+  const ModelDescription wide = *DescribeModel(ToConfigJson(config), files);
+  EXPECT_EQ(wide.tokenizer->vocabulary(), 4);
+  EXPECT_TRUE(SameVocabulary("a", wide, "b", *narrow).ok());
+  EXPECT_TRUE(SameVocabulary("a", *narrow, "b", wide).ok());
+  EXPECT_TRUE(SameVocabulary("a", *narrow, "b", *narrow).ok());
+  TokenizerFiles others = files;
+  others.tokenizer_json.replace(others.tokenizer_json.find("<image>"), 7, "<sound>");
+  const ModelDescription other = *DescribeModel(ToConfigJson(config), others);
+  EXPECT_THAT(std::string(SameVocabulary("a", other, "b", *narrow).message()),
+              HasSubstr("token 3 is \"<image>\" in 'b'"));
+}
+
+TEST(DescribeModel, TokensThatTheMatricesLackAreRefusedWhereTheyMatter) {
+  LlamaConfig config = Ours();
+  config.tokenizer = "";
+  config.vocab_size = 3;
+  const auto error = [&](const std::string& more, const std::string& tokenizer_config,
+                         const std::string& generation = "") {
+    TokenizerFiles files;
+    files.tokenizer_json = absl::StrCat(
+        R"({"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1, "b": 2}},
+            "added_tokens": [{"id": 3, "content": "<x>", "special": true}])",
+        more, "}");
+    files.tokenizer_config_json = tokenizer_config;
+    files.generation_config_json = generation;
+    return std::string(DescribeModel(ToConfigJson(config), files).status().message());
+  };
+  EXPECT_EQ(error("", ""), "");
+  EXPECT_THAT(error("", R"({"eos_token": "<x>"})"),
+              HasSubstr("eos_token is \"<x>\", token 3; config.json has a vocab_size of 3"));
+  EXPECT_THAT(error("", R"({"bos_token": "<x>"})"), HasSubstr("bos_token is \"<x>\""));
+  EXPECT_THAT(error("", "", R"({"eos_token_id": [3]})"), HasSubstr("eos_token_id 3"));
+  EXPECT_THAT(error(R"(, "post_processor": {"type": "BertProcessing", "sep": ["b", 2],
+                         "cls": ["<x>", 3]})",
+                    ""),
+              HasSubstr("post_processor: adds \"<x>\", token 3"));
+  config.vocab_size = 2;
+  EXPECT_THAT(error("", ""), HasSubstr("has 3 tokens, config.json a vocab_size of 2"));
 }
 
 TEST(DescribeModel, RefusesOtherFamiliesByName) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/request/answer_decoder.h"
 
 namespace espalier {
 
@@ -92,7 +93,8 @@ Request::Request(RequestId id, std::vector<int> prompt, RequestOptions options,
       tokenizer_(tokenizer),
       tokens_(std::move(prompt)),
       taken_(static_cast<int>(tokens_.size())),
-      decoder_(tokenizer.NewStreamDecoder(options_.show_special_tokens, options_.shown_tokens)),
+      decoder_(NewAnswerDecoder(tokenizer, tokens_, options_.show_special_tokens,
+                                options_.shown_tokens)),
       stops_(options_.stop, options_.include_stop),
       rules_(options_.rules, tokens_, Enders(options_, tokenizer)) {
   usage_.prompt_tokens = static_cast<int>(tokens_.size());

@@ -47,7 +47,7 @@ size_t SpacesAtBegin(absl::string_view text) {
 }  // namespace
 
 void AddedTokens::Read(const JsonReader& json, const Vocabulary& vocabulary,
-                       const Normalizer* normalizer) {
+                       const Normalizer* normalizer, int64_t limit) {
   int next_id = static_cast<int>(vocabulary.size());
   const size_t n = json.size();
   for (size_t i = 0; i < n && json.ok(); ++i) {
@@ -64,7 +64,8 @@ void AddedTokens::Read(const JsonReader& json, const Vocabulary& vocabulary,
           absl::StrCat("content has ", token.content.size(), " bytes, accepted are ", kMaxBytes));
     }
     if (!json.ok()) return;
-    if (!token.content.empty()) Add(std::move(token), entry, vocabulary, normalizer, &next_id);
+    if (!token.content.empty())
+      Add(std::move(token), entry, vocabulary, normalizer, limit, &next_id);
   }
   for (const auto& [id, token] : tokens_) {
     (token.normalized ? normalized_ : plain_)
@@ -75,7 +76,7 @@ void AddedTokens::Read(const JsonReader& json, const Vocabulary& vocabulary,
 }
 
 void AddedTokens::Add(Token token, const JsonReader& json, const Vocabulary& vocabulary,
-                      const Normalizer* normalizer, int* next_id) {
+                      const Normalizer* normalizer, int64_t limit, int* next_id) {
   token.decoded = token.content;
   if (token.normalized && normalizer != nullptr) {
     bool moved = false;
@@ -86,9 +87,14 @@ void AddedTokens::Add(Token token, const JsonReader& json, const Vocabulary& voc
   }
   const auto known = ids_.find(token.content);
   int id = known != ids_.end() ? known->second : vocabulary.Find(token.content);
-  if (id < 0) id = (*next_id)++;
+  const bool added = id < 0;
+  if (added) id = (*next_id)++;
   if (id >= kMaxTokenId) return json.Invalid("the ids are used up");
   ids_[token.content] = id;
+  if (left_out_.contains(id) || (added && id >= limit)) {
+    left_out_[id] = std::move(token.content);
+    return;
+  }
   max_id_ = std::max(max_id_, id);
   if (token.special) {
     special_.insert(id);
@@ -104,7 +110,7 @@ const std::string* AddedTokens::Spelling(int id) const {
 
 int AddedTokens::Id(absl::string_view content) const {
   const auto found = ids_.find(content);
-  return found == ids_.end() ? -1 : found->second;
+  return found == ids_.end() || left_out_.contains(found->second) ? -1 : found->second;
 }
 
 std::vector<AddedTokens::Piece> AddedTokens::Find(absl::string_view text, bool normalized,

@@ -2,6 +2,8 @@
 // special.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,8 +27,10 @@ class AddedTokens {
   };
 
   // Errors go to the reader. As in the library a token that the model has keeps the model's id, and
-  // others get the next free one, whatever the file says. `normalizer` may be null.
-  void Read(const JsonReader& json, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  // others get the next free one, whatever the file says. `normalizer` may be null. Those that the
+  // model does not have are left out if their ids are no less than `limit`.
+  void Read(const JsonReader& json, const Vocabulary& vocabulary, const Normalizer* normalizer,
+            int64_t limit);
 
   // Cuts a text at the tokens that are looked for before normalisation, or at those after it: at
   // each place the longest. Without `special` those that are special are text.
@@ -38,6 +42,7 @@ class AddedTokens {
   const std::string* Spelling(int id) const;
   int Id(absl::string_view content) const;
   int max_id() const { return max_id_; }
+  const std::map<int, std::string>& left_out() const { return left_out_; }
   // By what they are in texts, special ones only.
   const absl::flat_hash_set<std::string>& special_spellings() const { return special_spellings_; }
 
@@ -50,7 +55,7 @@ class AddedTokens {
   };
 
   void Add(Token token, const JsonReader& json, const Vocabulary& vocabulary,
-           const Normalizer* normalizer, int* next_id);
+           const Normalizer* normalizer, int64_t limit, int* next_id);
 
   absl::flat_hash_map<int, Token> tokens_;
   absl::flat_hash_map<std::string, int> ids_;
@@ -58,6 +63,7 @@ class AddedTokens {
   absl::flat_hash_set<std::string> special_spellings_;
   ByteTrie plain_, normalized_;
   int max_id_ = -1;
+  std::map<int, std::string> left_out_;
 };
 
 }  // namespace espalier

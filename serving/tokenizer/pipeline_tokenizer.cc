@@ -41,8 +41,8 @@ class PipelineTokenizer::Stream : public StreamDecoder {
   Decoder::Stream stream_;
 };
 
-absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
-    absl::string_view text) {
+absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(absl::string_view text,
+                                                                            int64_t limit) {
   const absl::StatusOr<nlohmann::json> value = ParseJson(text, "tokenizer.json");
   if (!value.ok()) return value.status();
   absl::Status status;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
   }
   if (json.Has("added_tokens")) {
     tokenizer->added_.Read(json.Get("added_tokens"), model.vocabulary(),
-                           tokenizer->normalizer_.get());
+                           tokenizer->normalizer_.get(), limit);
   }
   if (json.Has("post_processor")) tokenizer->post_processor_.Read(json.Get("post_processor"));
   if (json.Has("decoder")) {
@@ -73,6 +73,12 @@ absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
   tokenizer->vocabulary_ = std::max(model.vocabulary().max_id(), tokenizer->added_.max_id()) + 1;
   if (tokenizer->vocabulary_ == 0) {
     return absl::InvalidArgumentError("tokenizer.json: model.vocab: has no tokens");
+  }
+  for (const auto& [id, spelling] : tokenizer->left_out()) {
+    if (!tokenizer->post_processor_.Adds(id)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: post_processor: adds \"",
+                                                   spelling, "\", token ", id,
+                                                   "; config.json has a vocab_size of ", limit));
   }
   return tokenizer;
 }

@@ -3,8 +3,10 @@
 // the spellings of tokens.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,11 +23,20 @@ namespace espalier {
 
 class PipelineTokenizer : public Tokenizer {
  public:
-  // `json`: the text of tokenizer.json. InvalidArgument or Unimplemented with the field.
-  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Parse(absl::string_view json);
+  // `json`: the text of tokenizer.json. Added tokens with ids from `limit` on are left out, if they
+  // are not the vocabulary's and no text gets them. InvalidArgument or Unimplemented with the
+  // field.
+  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Parse(absl::string_view json,
+                                                                  int64_t limit = kMaxTokenId);
 
   // Before the tokenizer is shared. REQUIRES: ids in the vocabulary.
   void SetEnds(int bos, std::vector<int> eos);
+  // What add_special puts around a text, in the place of the file's. REQUIRES: as above.
+  void SetAround(std::vector<int> before, std::vector<int> behind) {
+    post_processor_.Set(std::move(before), std::move(behind));
+  }
+  // Whether the file says what add_special puts around a text.
+  bool has_around() const { return !post_processor_.empty(); }
 
   int vocabulary() const override { return vocabulary_; }
   const std::vector<int>& eos() const override { return eos_; }
@@ -39,6 +50,7 @@ class PipelineTokenizer : public Tokenizer {
   std::string TokenBytes(int token) const override;
   bool IsSpecial(int token) const override { return added_.IsSpecial(token); }
   int TokenId(absl::string_view spelling) const override;
+  const std::map<int, std::string>& left_out() const { return added_.left_out(); }
 
  private:
   class Stream;

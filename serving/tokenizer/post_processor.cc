@@ -1,5 +1,6 @@
 #include "serving/tokenizer/post_processor.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -64,6 +65,20 @@ void PostProcessor::Read(const JsonReader& json) {
   for (const Piece& piece : pieces) texts += piece.text;
   if (json.ok() && texts > 4) json.Invalid("repeats the text more than 4 times");
   templates_.push_back(std::move(pieces));
+}
+
+void PostProcessor::Set(std::vector<int> before, std::vector<int> behind) {
+  templates_ = {{{false, std::move(before)}, {true, {}}, {false, std::move(behind)}}};
+}
+
+bool PostProcessor::Adds(int token) const {
+  for (const std::vector<Piece>& pieces : templates_) {
+    for (const Piece& piece : pieces) {
+      const std::vector<int>& added = piece.tokens;
+      if (std::find(added.begin(), added.end(), token) != added.end()) return true;
+    }
+  }
+  return false;
 }
 
 std::vector<int> PostProcessor::Apply(std::vector<int> tokens) const {

@@ -13,6 +13,12 @@ class PostProcessor {
   // ByteLevel, Sequence.
   void Read(const JsonReader& json);
 
+  // In the place of what was read: these tokens around a text.
+  void Set(std::vector<int> before, std::vector<int> behind);
+
+  bool empty() const { return templates_.empty(); }
+  // Whether this token comes around texts.
+  bool Adds(int token) const;
   std::vector<int> Apply(std::vector<int> tokens) const;
 
  private:

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/generation_config.h"
 #include "serving/tokenizer/json_reader.h"
@@ -42,7 +44,16 @@ void ReadTemplates(const JsonReader& json, std::map<std::string, std::string>* t
   }
 }
 
-absl::Status ReadInto(const std::string& text, absl::string_view file, bool templates,
+void ReadAdded(const JsonReader& json, TokenizerConfig* config) {
+  // Files of strangers hold other things there, too; then they are none of the classes that matter.
+  const auto name = json.value().find("tokenizer_class");
+  if (name != json.value().end() && name->is_string())
+    config->tokenizer_class = name->get<std::string>();
+  if (json.Has("add_bos_token")) config->add_bos_token = json.Bool("add_bos_token");
+  if (json.Has("add_eos_token")) config->add_eos_token = json.Bool("add_eos_token");
+}
+
+absl::Status ReadInto(const std::string& text, absl::string_view file, bool is_config,
                       TokenizerConfig* config) {
   if (text.empty()) return absl::OkStatus();
   const absl::StatusOr<nlohmann::json> value = ParseJson(text, file);
@@ -50,9 +61,39 @@ absl::Status ReadInto(const std::string& text, absl::string_view file, bool temp
   absl::Status status;
   const JsonReader json(*value, absl::StrCat(file, ": "), &status);
   if (!json.IsObject()) json.Invalid("expected an object");
+  if (!status.ok()) return status;
   ReadSpecialTokens(json, &config->special_tokens);
-  if (templates) ReadTemplates(json, &config->chat_templates);
+  if (!is_config) return status;
+  ReadTemplates(json, &config->chat_templates);
+  ReadAdded(json, config);
   return status;
+}
+
+// What transformers' classes for SentencePiece's models put around a text, whatever tokenizer.json
+// says: bos unless the configuration says otherwise, eos if it does.
+absl::Status SetAround(const TokenizerConfig& config, PipelineTokenizer* tokenizer) {
+  const std::string& name = config.tokenizer_class;
+  const bool theirs = absl::StartsWith(name, "Llama") || absl::StartsWith(name, "CodeLlama") ||
+                      absl::StartsWith(name, "Gemma");
+  const bool said = config.add_bos_token.has_value() || config.add_eos_token.has_value();
+  if (!theirs || (tokenizer->has_around() && !said)) return absl::OkStatus();
+  std::vector<int> before, behind;
+  for (const auto& [role, field, add, said_so, tokens] :
+       {std::tuple("bos_token", "add_bos_token", config.add_bos_token.value_or(true),
+                   config.add_bos_token.has_value(), &before),
+        std::tuple("eos_token", "add_eos_token", config.add_eos_token.value_or(false),
+                   config.add_eos_token.has_value(), &behind)}) {
+    if (!add) continue;
+    const auto token = config.special_tokens.find(role);
+    if (token != config.special_tokens.end()) {
+      tokens->push_back(tokenizer->TokenId(token->second));
+    } else if (said_so) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokenizer_config.json: ", field, " is true, but there is no ", role));
+    }
+  }
+  tokenizer->SetAround(std::move(before), std::move(behind));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -62,6 +103,8 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
   if (!files.chat_template_jinja.empty()) {
     config.chat_templates.emplace("default", files.chat_template_jinja);
   }
+  config.chat_templates.insert(files.additional_chat_templates.begin(),
+                               files.additional_chat_templates.end());
   absl::Status status =
       ReadInto(files.tokenizer_config_json, "tokenizer_config.json", true, &config);
   if (status.ok()) {
@@ -71,8 +114,9 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
   return config;
 }
 
-absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const TokenizerFiles& files,
-                                                               std::vector<int> model_eos) {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
+    const TokenizerFiles& files, std::vector<int> model_eos, int64_t vocabulary,
+    std::map<int, std::string>* left_out) {
   const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
   if (!config.ok()) return config.status();
   std::vector<int> eos = std::move(model_eos);
@@ -83,13 +127,21 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const TokenizerFi
     eos.insert(eos.end(), generation->eos.begin(), generation->eos.end());
   }
   absl::StatusOr<std::unique_ptr<PipelineTokenizer>> tokenizer =
-      PipelineTokenizer::Parse(files.tokenizer_json);
+      PipelineTokenizer::Parse(files.tokenizer_json, std::min(vocabulary, kMaxTokenId));
   if (!tokenizer.ok()) return tokenizer.status();
+  const std::map<int, std::string>& missing = (*tokenizer)->left_out();
   int bos = -1;
   for (const auto& [role, spelling] : config->special_tokens) {
     const bool ends = role == "eos_token";
     if (!ends && role != "bos_token") continue;
     const int id = (*tokenizer)->TokenId(spelling);
+    const auto cut = std::find_if(missing.begin(), missing.end(),
+                                  [&text = spelling](const auto& m) { return m.second == text; });
+    if (cut != missing.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokenizer_config.json: ", role, " is \"", spelling, "\", token ",
+                       cut->first, "; config.json has a vocab_size of ", vocabulary));
+    }
     if (id < 0) {
       return absl::InvalidArgumentError(absl::StrCat("tokenizer_config.json: ", role, " is \"",
                                                      spelling,
@@ -111,6 +163,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const TokenizerFi
     }
   }
   (*tokenizer)->SetEnds(bos, std::move(eos));
+  if (absl::Status status = SetAround(*config, tokenizer->get()); !status.ok()) return status;
+  if (left_out != nullptr) *left_out = missing;
   return std::shared_ptr<const Tokenizer>(*std::move(tokenizer));
 }
 

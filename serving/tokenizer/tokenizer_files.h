@@ -1,8 +1,10 @@
 // A model's tokenizer from the files that Hugging Face's libraries write beside it.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,15 +20,18 @@ struct TokenizerFiles {
   std::string special_tokens_map_json;
   std::string generation_config_json;
   std::string chat_template_jinja;
+  std::map<std::string, std::string> additional_chat_templates;  // *.jinja there, by name
 };
 
 // What tokenizer_config.json and its companions say beside the tokenizer itself.
 struct TokenizerConfig {
   // Spellings by role, such as "bos_token"; only those that there are.
   std::map<std::string, std::string> special_tokens;
-  // Chat templates by name; a single one is "default". chat_template.jinja stands before the
-  // template in the configuration, as in transformers.
+  // Chat templates by name; a single one is "default". chat_template.jinja and the additional ones
+  // stand before those in the configuration, as in transformers.
   std::map<std::string, std::string> chat_templates;
+  std::string tokenizer_class;
+  std::optional<bool> add_bos_token, add_eos_token;
 };
 
 // InvalidArgument naming file and field.
@@ -36,7 +41,11 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
 // with padding and truncation off. An answer ends at generation_config.json's eos, at `model_eos`
 // (that of config.json) and at the configuration's eos_token. Invalid input is refused with file
 // and field as InvalidArgument; what we do not know, as Unimplemented.
-absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const TokenizerFiles& files,
-                                                               std::vector<int> model_eos = {});
+//
+// Added tokens that a model of `vocabulary` tokens does not have are no tokens, but text, and come
+// in `left_out` by their ids (optional): Gemma 3's one for images, in its models for texts alone.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
+    const TokenizerFiles& files, std::vector<int> model_eos = {}, int64_t vocabulary = INT64_MAX,
+    std::map<int, std::string>* left_out = nullptr);
 
 }  // namespace espalier

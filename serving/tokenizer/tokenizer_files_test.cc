@@ -71,6 +71,56 @@ TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
   EXPECT_EQ(stream->Flush(), wrong + wrong + wrong + wrong);
 }
 
+// DeepSeek-R1-Distill-Qwen's tokenizer.json adds nothing; its class does.
+TEST(LoadTokenizer, SomeClassesAddWhatTheConfigurationSays) {
+  const auto tokens = [](const std::string& config, bool around = false) {
+    TokenizerFiles files{.tokenizer_json = SmallJson(), .tokenizer_config_json = config};
+    if (around) {
+      files.tokenizer_json.pop_back();
+      files.tokenizer_json += R"(, "post_processor": {"type": "TemplateProcessing",
+          "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "e"}}],
+          "special_tokens": {"e": {"id": "e", "ids": [1], "tokens": ["</s>"]}}}})";
+    }
+    const auto tokenizer = LoadTokenizer(files);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *(*tokenizer)->TryEncode("ab", {.add_special = true});
+  };
+  const std::string ends = R"("bos_token": {"content": "<|x|>"}, "eos_token": "</s>")";
+  const auto with = [&](const std::string& fields) { return "{" + fields + ", " + ends + "}"; };
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true)")),
+              ElementsAre(10, 6));
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "GemmaTokenizer", "add_eos_token": true)")),
+              ElementsAre(10, 6, 1));
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "CodeLlamaTokenizer")")), ElementsAre(10, 6));
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": false)")),
+              ElementsAre(6));
+  EXPECT_THAT(tokens(R"({"tokenizer_class": "LlamaTokenizer"})"), ElementsAre(6));
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true)")),
+              ElementsAre(6));
+  // What tokenizer.json says holds where the configuration says nothing.
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "LlamaTokenizer")"), true), ElementsAre(6, 1));
+  EXPECT_THAT(tokens(with(R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": true)"), true),
+              ElementsAre(10, 6));
+  const auto error = [](const std::string& config) {
+    return std::string(
+        LoadTokenizer({.tokenizer_json = SmallJson(), .tokenizer_config_json = config})
+            .status()
+            .message());
+  };
+  EXPECT_THAT(error(R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": true})"),
+              HasSubstr("add_bos_token is true, but there is no bos_token"));
+  EXPECT_THAT(error(R"({"add_bos_token": "yes"})"), HasSubstr("add_bos_token"));
+}
+
+TEST(LoadTokenizer, AdditionalTemplatesStandBeforeTheConfigurations) {
+  const TokenizerConfig config =
+      *ReadTokenizerConfig({.tokenizer_config_json = R"({"chat_template": [
+            {"name": "default", "template": "d"}, {"name": "tool_use", "template": "old"}]})",
+                            .additional_chat_templates = {{"tool_use", "t"}, {"rag", "r"}}});
+  EXPECT_THAT(config.chat_templates,
+              ElementsAre(Pair("default", "d"), Pair("rag", "r"), Pair("tool_use", "t")));
+}
+
 TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
   const auto error = [](TokenizerFiles files) {
     return std::string(LoadTokenizer(files).status().message());

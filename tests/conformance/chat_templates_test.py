@@ -57,6 +57,9 @@ TOOLS = [
     {"type": "function", "function": {"name": "nothing", "parameters": {"type": "object", "properties": {}}, "return": 1}}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [
     {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": {"place": "Köln", "n": [1, 2.5]}}}]}
+# For templates that join arguments to texts.
+CALL_IN_TEXT = {"role": "assistant", "content": None, "tool_calls": [
+    {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": '{"place": "Köln"}'}}]}
 CONVERSATIONS = [
     [{"role": "user", "content": "Hello?"}],
     [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "\n Hé \"you\" <|im_end|> \n"}],
@@ -66,6 +69,7 @@ CONVERSATIONS = [
      {"role": "user", "content": ""}],
     [{"role": "user", "content": "w?"}, CALL, {"role": "tool", "tool_call_id": "abcdefghi", "content": "{\"t\": 20}"},
      {"role": "assistant", "content": "20"}, {"role": "user", "content": "thanks"}],
+    [{"role": "user", "content": "w?"}, CALL_IN_TEXT, {"role": "tool", "content": "20"}],
     [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " what? "}]}],
     [{"role": "assistant", "content": "first"}], [{"role": "user"}],
     [{"role": "user", "content": "tree", "children": [{"role": "user", "children": [{"role": "leaf"}]}, {"role": "leaf"}]}],

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/weights/gguf.h"
 #include "worker/weights/gguf_architectures.h"
+#include "worker/weights/gguf_ends.h"
 #include "worker/weights/gguf_metadata.h"
 #include "worker/weights/gguf_model.h"
 
@@ -57,9 +58,12 @@ Json RopeScaling(GgufMetadata& m) {
     }
     return scaling;
   }
-  const std::string type = m.Text("rope.scaling.type", "none");
+  // Older files have the factor under another key, and no type: llama.cpp takes that as linear.
+  const double factor = m.Number("rope.scaling.factor", m.Number("rope.scale_linear", 0));
+  std::string type = m.Text("rope.scaling.type", factor == 0 ? "none" : "linear");
+  if (type == "linear" && factor == 0) type = "none";
   if (type == "none") return Json();
-  Json scaling = {{"rope_type", type}, {"factor", m.Number("rope.scaling.factor", 1)}};
+  Json scaling = {{"rope_type", type}, {"factor", factor == 0 ? 1 : factor}};
   if (m.Has(original)) scaling["original_max_position_embeddings"] = m.Size(original);
   for (const auto& [key, field] : {std::pair("rope.scaling.yarn_beta_fast", "beta_fast"),
                                    {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
@@ -320,12 +324,11 @@ absl::StatusOr<std::string> GgufConfig(FileSystem& files, const std::string& pat
     return absl::InternalError(absl::StrCat("no configuration is made for '", type, "'"));
   }
   family->add(m, &config);
-  if (const auto eos = file.metadata().find("tokenizer.ggml.eos_token_id");
-      eos != file.metadata().end()) {
-    const int64_t* id = std::get_if<int64_t>(&eos->second);
-    if (id != nullptr) config["eos_token_id"] = *id;
-  }
   if (!m.status().ok()) return m.status();
+  const absl::StatusOr<std::vector<int64_t>> ends = GgufEnds(file);
+  if (!ends.ok()) return ends.status();
+  if (ends->size() == 1) config["eos_token_id"] = ends->front();
+  if (ends->size() > 1) config["eos_token_id"] = *ends;
   return config.dump(2, ' ', true, Json::error_handler_t::replace);
 }
 

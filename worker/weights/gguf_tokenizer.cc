@@ -8,8 +8,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "worker/weights/gguf.h"
+#include "worker/weights/gguf_ends.h"
 #include "worker/weights/gguf_pre_tokenizer.h"
 
 namespace espalier {
@@ -23,16 +28,6 @@ constexpr size_t kMaxPiece = 256;
 constexpr size_t kMaxPiecesText = 8 << 20;  // of all pieces together
 constexpr size_t kMaxMergesText = 64 << 20;
 
-// tokenizer.ggml.token_type.
-enum TokenType {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
-
 // Reads what there is; the first error sticks.
 class Reader {
  public:
@@ -41,9 +36,10 @@ class Reader {
   const absl::Status& status() const { return status_; }
   const std::vector<std::string>& tokens() const { return tokens_; }
   size_t size() const { return tokens_.size(); }
-  int type(size_t id) const { return types_.empty() ? kNormal : types_[id]; }
+  int type(size_t id) const { return types_[id]; }
   const std::vector<std::string>& merges() const { return merges_; }
   double score(size_t id) const { return scores_[id]; }
+  const GgufFile& file() const { return file_; }
 
   void ReadAll(bool scored) {
     tokens_ = Take(file_.Strings(Key("tokens")));
@@ -60,7 +56,10 @@ class Reader {
       if (!(type >= 1 && type <= 6)) Fail("token_type", "of numbers from 1 to 6");
       types_.push_back(static_cast<int>(type));
     }
+    // Some converters forgot what they are; as text they would be cut, and would be shown.
+    if (types_.empty()) types_.assign(size(), kGgufNormal);
     for (size_t i = 0; i < size() && status_.ok(); ++i) {
+      if (types_[i] != kGgufUnused && IsGgufEnd(tokens_[i])) types_[i] = kGgufControl;
       if (!ids_.emplace(tokens_[i], static_cast<int>(i)).second) {
         Fail("tokens", absl::StrCat("without repetition (token ", i, " is there twice)"));
       }
@@ -70,7 +69,7 @@ class Reader {
   // -1 if there is none in the vocabulary.
   int Find(const std::string& spelling) const {
     const auto found = ids_.find(spelling);
-    if (found == ids_.end() || type(static_cast<size_t>(found->second)) == kUnused) return -1;
+    if (found == ids_.end() || type(static_cast<size_t>(found->second)) == kGgufUnused) return -1;
     return found->second;
   }
 
@@ -130,23 +129,37 @@ Json Vocabulary(const Reader& reader) {
   Json::object_t& entries = vocabulary.get_ref<Json::object_t&>();
   for (size_t i = 0; i < reader.size(); ++i) {
     // Not by key, which would look for it among all that are there.
-    if (reader.type(i) != kUnused) entries.Container::emplace_back(reader.tokens()[i], i);
+    if (reader.type(i) != kGgufUnused) entries.Container::emplace_back(reader.tokens()[i], i);
   }
   return vocabulary;
 }
 
+// Whether special tokens take the blanks behind them, as Phi-3's do. No file says so; llama.cpp
+// goes by the model's name, too.
+bool TakesBlanks(const Reader& reader) {
+  const auto found = reader.file().metadata().find("general.name");
+  if (found == reader.file().metadata().end()) return false;
+  const auto* name = std::get_if<std::string>(&found->second);
+  if (name == nullptr) return false;
+  const std::string lower = absl::AsciiStrToLower(*name);
+  return absl::StrContains(lower, "phi-3") || absl::StrContains(lower, "phi3");
+}
+
 Json AddedTokens(const Reader& reader) {
+  const bool takes_blanks = TakesBlanks(reader);
   Json added = Json::array();
   for (size_t i = 0; i < reader.size(); ++i) {
     const int type = reader.type(i);
-    if (type != kControl && type != kUserDefined && type != kUnknown) continue;
+    if (type != kGgufControl && type != kGgufUserDefined && type != kGgufUnknown) continue;
+    const std::string& text = reader.tokens()[i];
+    const bool plain = text == "<unk>" || text == "<s>" || text == "<|endoftext|>";
     added.push_back({{"id", i},
-                     {"content", reader.tokens()[i]},
+                     {"content", text},
                      {"single_word", false},
                      {"lstrip", false},
-                     {"rstrip", false},
+                     {"rstrip", takes_blanks && !plain},
                      {"normalized", false},
-                     {"special", type != kUserDefined}});
+                     {"special", type != kGgufUserDefined}});
   }
   return added;
 }
@@ -251,7 +264,7 @@ Json Merges(Reader& reader) {
                                          kMaxMergesText, " of pairs that make tokens"));
       return Json();
     }
-    if (reader.type(i) == kUnused || piece.size() > kMaxPiece) continue;
+    if (reader.type(i) == kGgufUnused || piece.size() > kMaxPiece) continue;
     const size_t first = pairs.size();
     for (size_t at = 1; at < piece.size(); ++at) {
       if ((static_cast<unsigned char>(piece[at]) & 0xC0) == 0x80) continue;
@@ -294,7 +307,7 @@ Json SentencePieceBpe(Reader& reader) {
   }
   int unknown = reader.Id("unknown_token_id");
   for (size_t i = 0; i < reader.size() && unknown < 0; ++i) {
-    if (reader.type(i) == kUnknown) unknown = static_cast<int>(i);
+    if (reader.type(i) == kGgufUnknown) unknown = static_cast<int>(i);
   }
   Json json;
   json["added_tokens"] = AddedTokens(reader);
@@ -308,6 +321,23 @@ Json SentencePieceBpe(Reader& reader) {
   return json;
 }
 
+// One template, or a list of them by name; null if there is none.
+Json Templates(const Reader& reader) {
+  constexpr absl::string_view kKey = "tokenizer.chat_template";
+  Json named = Json::array();
+  const auto& metadata = reader.file().metadata();
+  for (auto entry = metadata.lower_bound(std::string(kKey)); entry != metadata.end(); ++entry) {
+    absl::string_view name = entry->first;
+    if (!absl::ConsumePrefix(&name, kKey)) break;
+    const auto* text = std::get_if<std::string>(&entry->second);
+    if (text == nullptr || !(name.empty() || absl::ConsumePrefix(&name, "."))) continue;
+    named.push_back({{"name", name.empty() ? "default" : std::string(name)}, {"template", *text}});
+  }
+  if (named.empty()) return Json();
+  const bool alone = named.size() == 1 && named[0]["name"] == "default";
+  return alone ? named[0]["template"] : named;
+}
+
 Json Configuration(Reader& reader) {
   Json json = Json::object();
   for (const auto& [role, name] : {std::pair{"bos_token", "bos_token_id"},
@@ -317,6 +347,8 @@ Json Configuration(Reader& reader) {
     const int id = reader.Id(name);
     if (id >= 0) json[role] = reader.tokens()[static_cast<size_t>(id)];
   }
+  Json templates = Templates(reader);
+  if (!templates.is_null()) json["chat_template"] = std::move(templates);
   return json;
 }
 
@@ -325,8 +357,7 @@ Json Configuration(Reader& reader) {
 absl::StatusOr<TokenizerTexts> GgufTokenizer(FileSystem& files, const std::string& path) {
   absl::StatusOr<std::unique_ptr<GgufFile>> opened = GgufFile::Open(files, path);
   if (!opened.ok()) return opened.status();
-  const GgufFile& file = **opened;
-  Reader reader(file);
+  Reader reader(**opened);
   const std::string model = reader.Text("model");
   if (!reader.status().ok()) return reader.status();
   if (model.empty()) return TokenizerTexts();
@@ -347,11 +378,6 @@ absl::StatusOr<TokenizerTexts> GgufTokenizer(FileSystem& files, const std::strin
     json = SentencePieceBpe(reader);
   }
   Json config = Configuration(reader);
-  if (const auto found = file.metadata().find("tokenizer.chat_template");
-      found != file.metadata().end()) {
-    if (const auto* text = std::get_if<std::string>(&found->second))
-      config["chat_template"] = *text;
-  }
   if (!reader.status().ok()) return reader.status();
   try {
     return TokenizerTexts{json.dump(), config.dump()};

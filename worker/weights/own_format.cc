@@ -55,7 +55,9 @@ absl::StatusOr<OwnFormats> OwnFormats::Read(FileSystem& files, const std::string
 WeightFormat OwnFormats::Of(const std::vector<std::string>& tensors) const {
   WeightFormat format = WeightFormat::kF32;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto found = formats_.find(tensors[i]);
+    auto found = formats_.find(tensors[i]);
+    // As in loading: bare models lack the model's prefix ("transformer.").
+    if (found == formats_.end()) found = formats_.find(tensors[i].substr(tensors[i].find('.') + 1));
     const WeightFormat own = found == formats_.end() ? WeightFormat::kF32 : found->second;
     format = i == 0 ? own : Wider(format, own);
   }

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/weights/additional_templates.h"
 #include "worker/weights/gguf.h"
 #include "worker/weights/own_format.h"
 #include "worker/weights/weight_files.h"
@@ -143,6 +146,10 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   EXPECT_EQ(own.Of({"6"}), WeightFormat::kF32) << "loading will say that it is not read";
   EXPECT_EQ(own.Of({"7"}), WeightFormat::kF32) << "there is none";
   EXPECT_EQ(own.Of({}), WeightFormat::kF32);
+  // Bare models lack the model's prefix.
+  EXPECT_EQ(own.Of({"transformer.1"}), WeightFormat::kBF16);
+  EXPECT_EQ(own.Of({"transformer.3", "transformer.4"}), WeightFormat::kInt4);
+  EXPECT_EQ(own.Of({"model.transformer.1"}), WeightFormat::kF32);
   // Of several the widest, and neither of 16 bits holds the other.
   EXPECT_EQ(own.Of({"3", "4", "3"}), WeightFormat::kInt4);
   EXPECT_EQ(own.Of({"3", "5", "4"}), WeightFormat::kInt8);
@@ -180,6 +187,28 @@ TEST_F(WeightsTest, AFoldersOwnFormatIsKnownWithoutReadingIt) {
   ASSERT_TRUE(files_->Remove(Path("model.safetensors")).ok());
   WriteText("model.gguf", Bytes("tests/conformance/llama.gguf"));
   EXPECT_EQ(own(), "f32");
+}
+
+TEST_F(WeightsTest, TemplatesMayLieInFilesByName) {
+  const auto read = [&]() {
+    return ReadAdditionalTemplates(*files_, folder_, *files_->List(folder_));
+  };
+  EXPECT_TRUE(read()->empty());
+  const std::string more = Path("additional_chat_templates");
+  ASSERT_TRUE(files_->CreateDirectories(more).ok());
+  const auto write = [&](const std::string& name, const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(*files_, JoinPath(more, name), text).ok());
+  };
+  write("tool_use.jinja", "t");
+  write("rag.jinja", "r");
+  write("README.md", "none");
+  EXPECT_EQ(*read(), (std::map<std::string, std::string>{{"rag", "r"}, {"tool_use", "t"}}));
+  write("rag.jinja", std::string((1 << 20) + 1, 'x'));
+  EXPECT_THAT(std::string(read().status().message()), HasSubstr("rag.jinja"));
+  write("rag.jinja", "r");
+  for (int i = 0; i < 63; ++i) write(absl::StrCat(i, ".jinja"), "");
+  EXPECT_THAT(std::string(read().status().message()), HasSubstr("more than 64 templates"));
+  std::filesystem::remove_all(more);
 }
 
 TEST_F(WeightsTest, FlexFlowsFilesAreRead) {

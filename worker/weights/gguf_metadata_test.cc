@@ -1,0 +1,168 @@
+// What a GGUF file's metadata mean where no key says it outright, as llama.cpp takes them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+
+template <typename T>
+std::string Raw(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+std::string Raw(const std::string& text) { return Raw<uint64_t>(text.size()) + text; }
+
+std::string Number(uint32_t value) { return Raw<uint32_t>(4) + Raw(value); }
+std::string Float(float value) { return Raw<uint32_t>(6) + Raw(value); }
+std::string Text(const std::string& text) { return Raw<uint32_t>(8) + Raw(text); }
+std::string List(const std::vector<std::string>& texts) {
+  std::string out = Raw<uint32_t>(9) + Raw<uint32_t>(8) + Raw<uint64_t>(texts.size());
+  for (const std::string& text : texts) out += Raw(text);
+  return out;
+}
+std::string List(const std::vector<int32_t>& numbers) {
+  std::string out = Raw<uint32_t>(9) + Raw<uint32_t>(5) + Raw<uint64_t>(numbers.size());
+  for (const int32_t number : numbers) out += Raw(number);
+  return out;
+}
+
+using Metadata = std::map<std::string, std::string>;
+
+class GgufMetadataTest : public ::testing::Test {
+ protected:
+  GgufMetadataTest() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = JoinPath(::testing::TempDir(), absl::StrCat("gguf-metadata-", test->name()));
+    EXPECT_TRUE(files_->CreateDirectories(folder_).ok());
+  }
+
+  // A LLaMA of eight tokens whose tokenizer has these; its table is all it has.
+  void Write(const std::vector<std::string>& tokens, const std::vector<int32_t>& types,
+             const Metadata& more) {
+    Metadata metadata = {
+        {"general.architecture", Text("llama")},   {"llama.embedding_length", Number(4)},
+        {"llama.feed_forward_length", Number(4)},  {"llama.block_count", Number(1)},
+        {"llama.attention.head_count", Number(1)}, {"llama.context_length", Number(64)},
+        {"tokenizer.ggml.model", Text("gpt2")},    {"tokenizer.ggml.pre", Text("gpt-2")},
+        {"tokenizer.ggml.tokens", List(tokens)},   {"tokenizer.ggml.eos_token_id", Number(0)}};
+    if (!types.empty()) metadata["tokenizer.ggml.token_type"] = List(types);
+    for (const auto& [key, value] : more) metadata[key] = value;
+    std::string file =
+        "GGUF" + Raw<uint32_t>(3) + Raw<uint64_t>(1) + Raw<uint64_t>(metadata.size());
+    for (const auto& [key, value] : metadata) file += Raw(key) + value;
+    file += Raw(std::string("token_embd.weight")) + Raw<uint32_t>(2) + Raw<uint64_t>(4) +
+            Raw<uint64_t>(tokens.size()) + Raw<uint32_t>(0) + Raw<uint64_t>(0);
+    file.resize((file.size() + 31) / 32 * 32 + tokens.size() * 16);
+    std::ofstream(JoinPath(folder_, "x.gguf"), std::ios::binary) << file;
+  }
+
+  json Config() {
+    const absl::StatusOr<std::string> text = ReadModelConfig(*files_, folder_);
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.ok() ? json::parse(*text) : json();
+  }
+  json AddedTokens() { return json::parse(Tokenizer().tokenizer)["added_tokens"]; }
+  TokenizerTexts Tokenizer() {
+    const absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(*files_, folder_);
+    EXPECT_TRUE(texts.ok()) << texts.status();
+    return texts.value_or(TokenizerTexts{"{}", "{}"});
+  }
+
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::string folder_;
+};
+
+TEST_F(GgufMetadataTest, TokensThatEndTurnsEndAnswers) {
+  const std::vector<std::string> tokens = {"</s>",    "a",        "<|im_end|>", "<|eot_id|>",
+                                           "<|end|>", "<|turn|>", "<|word|>",   "<end_of_turn>"};
+  // By their spellings, whatever the file calls them unless it is "unused"; and by further keys,
+  // where these name tokens.
+  Write(tokens, {3, 1, 3, 1, 4, 3, 3, 5}, {});
+  EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3, 4}));
+  Write(tokens, {3, 1, 3, 1, 4, 3, 3, 5},
+        {{"tokenizer.ggml.eot_token_id", Number(5)},
+         {"tokenizer.ggml.eom_token_id", Number(6)},
+         {"tokenizer.ggml.fim_pad_token_id", Number(7)},
+         {"tokenizer.ggml.fim_sep_token_id", Number(99)}});
+  EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3, 4, 5, 6}));
+  // They are special then.
+  std::vector<int> special;
+  for (const json& token : AddedTokens()) {
+    EXPECT_EQ(token["special"], true) << token;
+    special.push_back(token["id"]);
+  }
+  EXPECT_THAT(special, ElementsAre(0, 2, 3, 4, 5, 6));
+  // One is no list.
+  Write({"</s>", "a"}, {}, {});
+  EXPECT_EQ(Config()["eos_token_id"], json(0));
+  EXPECT_EQ(AddedTokens(), json::array());
+}
+
+// Answers with channels have several messages, each with an end.
+TEST_F(GgufMetadataTest, MessagesEndWithoutTheAnswerWhereThatHasAnotherEnd) {
+  Write({"</s>", "<|end|>", "<|return|>", "<|call|>"}, {}, {});
+  EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3}));
+}
+
+TEST_F(GgufMetadataTest, AFactorWithoutATypeScalesLinearly) {
+  const auto scaling = [&](const Metadata& more) {
+    Write({"</s>", "a"}, {}, more);
+    return Config()["rope_scaling"];
+  };
+  const json by4 = {{"rope_type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(scaling({}), json());
+  EXPECT_EQ(scaling({{"llama.rope.scaling.factor", Float(4)}}), by4);
+  EXPECT_EQ(scaling({{"llama.rope.scale_linear", Float(4)}}), by4);
+  EXPECT_EQ(
+      scaling({{"llama.rope.scale_linear", Float(4)}, {"llama.rope.scaling.type", Text("linear")}}),
+      by4);
+  EXPECT_EQ(
+      scaling({{"llama.rope.scaling.factor", Float(4)}, {"llama.rope.scaling.type", Text("none")}}),
+      json());
+  EXPECT_EQ(scaling({{"llama.rope.scaling.factor", Float(0)}}), json());
+  EXPECT_EQ(scaling({{"llama.rope.scaling.type", Text("linear")}}), json());
+}
+
+TEST_F(GgufMetadataTest, SpecialTokensOfPhi3TakeTheBlanksBehindThem) {
+  const auto taking = [&](const char* name) {
+    Write({"<unk>", "<s>", "<|endoftext|>", "<|user|>", "<|end|>", "a"}, {2, 3, 3, 4, 3, 1},
+          {{"general.name", Text(name)}});
+    std::vector<std::string> found;
+    for (const json& token : AddedTokens()) {
+      if (token["rstrip"] == true) found.push_back(token["content"]);
+    }
+    return found;
+  };
+  EXPECT_THAT(taking("Phi-3 Mini 4k Instruct"), ElementsAre("<|user|>", "<|end|>"));
+  EXPECT_THAT(taking("microsoft_phi3"), ElementsAre("<|user|>", "<|end|>"));
+  EXPECT_THAT(taking("Phi 4"), ElementsAre());
+}
+
+TEST_F(GgufMetadataTest, ChatTemplatesHaveNames) {
+  const auto templates = [&](const Metadata& more) {
+    Write({"</s>", "a"}, {}, more);
+    return json::parse(Tokenizer().config)["chat_template"];
+  };
+  EXPECT_EQ(templates({}), json());
+  EXPECT_EQ(templates({{"tokenizer.chat_template", Text("x")}}), json("x"));
+  EXPECT_EQ(templates({{"tokenizer.chat_template", Text("x")},
+                       {"tokenizer.chat_template.tool_use", Text("y")},
+                       {"tokenizer.chat_templates", List(std::vector<std::string>{"tool_use"})}}),
+            json::parse(R"([{"name": "default", "template": "x"},
+                            {"name": "tool_use", "template": "y"}])"));
+}
+
+}  // namespace
+}  // namespace espalier
