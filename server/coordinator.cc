@@ -152,6 +152,11 @@ absl::Status Coordinator::Parts::Build() {
       clock, options.lease, [this] { return store->NextEpoch(); },
       [this] {
         if (jobs != nullptr) jobs->WorkersChanged();
+      },
+      [this](const Member& worker, absl::string_view reason) {
+        metrics.WorkerLost();
+        spdlog::warn("worker lost id={} reason=\"{}\"", worker.lease.worker_id(),
+                     std::string(reason));
       });
   desk = std::make_unique<PlanDesk>(&operators, store.get(), options.measure_seconds);
   const WorkerDialer dial =
@@ -210,9 +215,7 @@ void Coordinator::Parts::LeaseLoop() {
       if (!stop) stopped.WaitWithTimeout(&mutex, kLeaseTick);
       if (stop) return;
     }
-    const int expired = workers->Expire();
-    for (int i = 0; i < expired; ++i) metrics.WorkerLost();
-    if (expired > 0) spdlog::warn("workers lost={} reason=\"lease ran out\"", expired);
+    workers->Expire();
     std::map<std::string, int> counts;
     for (const proto::WorkerInfo& info : workers->List()) {
       ++counts[info.state() == proto::WorkerInfo::IDLE   ? "idle"
@@ -245,7 +248,11 @@ absl::Status Coordinator::Start() {
   if (parts.options.authorize) builder.SetOption(std::make_unique<WithoutReflection>());
   int port = 0, loopback_port = 0;
   builder.AddListeningPort(parts.options.listen, ServerCredentials(parts.options.tls), &port);
-  const bool second = parts.options.loopback_port && parts.options.tls.serves();
+  const size_t colon = parts.options.listen.rfind(':');
+  const std::string host = parts.options.listen.substr(0, colon);
+  const bool any = host == "0.0.0.0" || host == "[::]";
+  const bool reached = !parts.options.tls.serves() && (any || IsLoopback(parts.options.listen));
+  const bool second = parts.options.loopback_port && !reached;
   if (second) {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &loopback_port);
   }
@@ -261,13 +268,10 @@ absl::Status Coordinator::Start() {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", parts.options.listen, "; is the port taken?"));
   }
-  const size_t colon = parts.options.listen.rfind(':');
-  parts.grpc_address = absl::StrCat(parts.options.listen.substr(0, colon), ":", port);
+  parts.grpc_address = absl::StrCat(host, ":", port);
   if (second) {
     parts.loopback_address = absl::StrCat("127.0.0.1:", loopback_port);
-  } else if (!parts.options.tls.serves()) {
-    const std::string host = parts.options.listen.substr(0, colon);
-    const bool any = host == "0.0.0.0" || host == "[::]";
+  } else if (reached) {
     parts.loopback_address = absl::StrCat(any ? "127.0.0.1" : host, ":", port);
   }
   absl::Status status = parts.jobs->Start();

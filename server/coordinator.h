@@ -65,7 +65,8 @@ struct CoordinatorOptions {
   bool open_probes = false;
   ShownKey worker_key;  // shown to workers with every call; null: none
   TransportSecurity tls;
-  // With TLS: listen in the clear, too, on a port of loopback, for workers of this machine.
+  // For workers of this machine: where `listen` is not on loopback in the clear (TLS, an address of
+  // a network), listen there, too, on a port of its own.
   bool loopback_port = false;
 };
 
@@ -89,7 +90,8 @@ class Coordinator {
   void Drain();
 
   std::string grpc_address() const;  // with the port that was bound; after Start
-  // Where processes of this machine reach it in the clear; empty if nowhere. After Start.
+  // Where processes of this machine reach it on loopback in the clear; empty if nowhere. After
+  // Start.
   std::string loopback_address() const;
   // What Cluster.Status tells besides.
   void SetHttpAddress(std::string address);

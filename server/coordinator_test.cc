@@ -19,6 +19,7 @@
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "worker/checkpoint/faulty_file_system.h"
+#include "worker/transport_security.h"
 
 namespace espalier {
 namespace {
@@ -40,8 +41,7 @@ class CoordinatorTest : public ::testing::Test {
     coordinator_.reset();
   }
 
-  void StartCoordinator(const std::string& listen) {
-    CoordinatorOptions options;
+  void StartCoordinator(const std::string& listen, CoordinatorOptions options = {}) {
     options.data_dir = data_dir_;
     options.listen = listen;
     options.lease = absl::Seconds(3);
@@ -220,6 +220,7 @@ TEST_F(CoordinatorTest, WhenAWorkerDiesTheJobGoesOnFromItsCheckpointOnTheOther) 
   EXPECT_EQ(reply.job().plan().devices_size(), 1) << "replanned on the worker that is left";
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
   EXPECT_EQ(workers_[0]->first_step_of_last_run() % 10, 0);
+  EXPECT_THAT(coordinator_->metrics().Expose(), HasSubstr("\nespalier_workers_lost_total 1\n"));
   EXPECT_THAT(reply.messages(),
               ::testing::Contains(::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back"))));
 }
@@ -409,6 +410,33 @@ TEST_F(CoordinatorTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("larger than max"));
   EXPECT_FALSE(Submit(Submission()).empty());
+}
+
+// Local workers, which have no certificates and are not --insecure, talk over loopback alone.
+TEST_F(CoordinatorTest, WorkersOfThisMachineReachItOverLoopbackWhereverItListens) {
+  // What is 127.0.0.1 by another name counts as an address off loopback.
+  for (const auto& [listen, second] :
+       {std::pair("[::ffff:127.0.0.1]:0", true), std::pair("0.0.0.0:0", false),
+        std::pair("127.0.0.1:0", false), std::pair("localhost:0", false)}) {
+    SCOPED_TRACE(listen);
+    coordinator_.reset();
+    StartCoordinator(listen, {.loopback_port = true});
+    const std::string address = coordinator_->loopback_address();
+    EXPECT_TRUE(IsLoopback(address)) << address;
+    const auto port = [](const std::string& of) { return of.substr(of.rfind(':')); };
+    EXPECT_EQ(port(address) != port(coordinator_->grpc_address()), second) << address;
+    for (const std::string& door : {address, coordinator_->grpc_address()}) {
+      const auto stub =
+          proto::Cluster::NewStub(grpc::CreateChannel(door, grpc::InsecureChannelCredentials()));
+      grpc::ClientContext context;
+      proto::ClusterStatusReply reply;
+      const grpc::Status status = stub->Status(&context, {}, &reply);
+      EXPECT_TRUE(status.ok()) << door << ": " << status.error_message();
+    }
+  }
+  coordinator_.reset();
+  StartCoordinator("[::ffff:127.0.0.1]:0");
+  EXPECT_EQ(coordinator_->loopback_address(), "") << "nobody asked for another port";
 }
 
 TEST_F(CoordinatorTest, AStaleLeaseIsRefused) {

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "worker/device/machine_memory.h"
 
 namespace espalier {
 namespace {
@@ -68,14 +69,14 @@ void LocalWorkers::Stop() {
 
 void LocalWorkers::Spawn(size_t index) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads =
-      options_.threads > 0 ? options_.threads : std::max(1, cores / std::max(1, options_.count));
+  const int count = std::max(1, options_.count);
+  const int threads = options_.threads > 0 ? options_.threads : std::max(1, cores / count);
+  const int64_t memory =
+      options_.memory_limit > 0 ? options_.memory_limit : DefaultMemoryLimit() / count;
   std::vector<std::string> words = {
       options_.program, absl::StrCat("--coordinator=", options_.coordinator),
-      absl::StrCat("--name=local-", index + 1), absl::StrCat("--threads=", threads)};
-  if (options_.memory_limit > 0) {
-    words.push_back(absl::StrCat("--memory_limit=", options_.memory_limit));
-  }
+      absl::StrCat("--name=local-", index + 1), absl::StrCat("--threads=", threads),
+      absl::StrCat("--memory_limit=", memory)};
   if (!options_.swap_dir.empty()) words.push_back("--swap_dir=" + options_.swap_dir);
   if (!options_.api_key_file.empty()) words.push_back("--api_key_file=" + options_.api_key_file);
   std::vector<char*> argv;

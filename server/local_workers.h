@@ -19,7 +19,7 @@ struct LocalWorkersOptions {
   std::string program;       // path of espalier-worker
   std::string coordinator;   // host:port that they join
   int threads = 0;           // of each; 0: the machine's cores divided among them
-  int64_t memory_limit = 0;  // of each, bytes; 0: its own choice
+  int64_t memory_limit = 0;  // of each, bytes; 0: what one would take divided among them
   std::string swap_dir;      // of each; empty: none
   std::string api_key_file;  // the daemon's own; empty: none
 };

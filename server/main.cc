@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -33,6 +33,7 @@
 #include "server/jobs/plan_desk.h"
 #include "server/jobs/worker_client.h"
 #include "server/local_workers.h"
+#include "server/log_level.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
@@ -48,9 +49,10 @@ ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints 
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
           "bytes of a model that is served in this process, with its KV cache; 0: three quarters "
-          "of the memory");
+          "of what the machine or the container has");
 ABSL_FLAG(int64_t, worker_memory, 0,
-          "bytes that programs may use on each local worker; 0: its choice");
+          "bytes that programs may use on each local worker; 0: three quarters of what the machine "
+          "or the container has, divided among them");
 ABSL_FLAG(std::string, worker_swap_dir, "",
           "folder where local workers keep swapped tensors; empty: in memory");
 ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores divided among them");
@@ -92,7 +94,7 @@ ABSL_FLAG(std::string, tls_ca, "",
           "trusted certificates (PEM): speak TLS to workers off loopback, and believe these");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
 ABSL_FLAG(std::string, ready_file, "", "file that gets the addresses as JSON once all is ready");
-ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
+ABSL_FLAG(std::string, log_level, "info", espalier::kLogLevels);
 
 namespace espalier {
 namespace {
@@ -186,18 +188,33 @@ absl::StatusOr<GrpcLimits> ReadLimits() {
   return limits;
 }
 
-// Lets the requests that run come to their ends.
-void Drain(ModelServer& models, Coordinator& coordinator, const sigset_t& signals) {
+// Waits until `done`, or a time. The signal that came first; 0: none did.
+template <typename Done>
+int WaitForSignal(const sigset_t& signals, absl::Time deadline, Done&& done) {
+  const timespec tick = {0, 20'000'000};
+  while (!done() && absl::Now() < deadline) {
+    if (const int caught = sigtimedwait(&signals, nullptr, &tick); caught > 0) return caught;
+  }
+  return 0;
+}
+
+// Lets the requests that run come to their ends, and their answers to those who read them. `http`
+// may be null.
+void Drain(ModelServer& models, Coordinator& coordinator, HttpServer* http,
+           const sigset_t& signals) {
   models.Drain();
   coordinator.Drain();
-  const absl::Time deadline = absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_drain_seconds));
-  const timespec tick = {0, 20'000'000};
-  while (models.OpenRequests() > 0 && absl::Now() < deadline) {
-    if (sigtimedwait(&signals, nullptr, &tick) > 0) break;
-  }
-  if (const int left = models.OpenRequests(); left > 0) {
-    spdlog::warn("{} requests are cut off", left);
-  }
+  const auto left = [&] {
+    return std::max(models.OpenRequests(), http != nullptr ? http->OpenRequests() : 0);
+  };
+  WaitForSignal(signals, absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_drain_seconds)),
+                [&] { return left() == 0; });
+  if (left() > 0) spdlog::warn("{} requests are cut off", left());
+}
+
+void Report(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "espalierd: %s\n", std::string(status.message()).c_str());
 }
 
 absl::Status Serve(const sigset_t& signals) {
@@ -251,7 +268,7 @@ absl::Status Serve(const sigset_t& signals) {
   SystemClock clock;
   ArtifactLoader loader(
       {.operators = &coordinator.operators(),
-       .folder = [&](const std::string& name) { return coordinator.artifacts().Folder(name); },
+       .folder = [&](const std::string& name) { return coordinator.artifacts().Hold(name); },
        .threads = ServingThreads(),
        .memory_limit = absl::GetFlag(FLAGS_serving_memory),
        .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir),
@@ -272,8 +289,10 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<grpc::Service> inference =
       NewInferenceService(&models, &coordinator.guard(), &serving_metrics);
   coordinator.AddService(inference.get());
-  std::atomic<bool> restored = false;  // the models of the last run are back
-  const auto ready = [&] { return restored && !models.draining(); };
+  if (status = models.Recall(); !status.ok()) {
+    spdlog::error("the models of the last run are not served: {}", status.ToString());
+  }
+  const auto ready = [&] { return models.restored() && !models.draining(); };
   std::unique_ptr<grpc::Service> open_inference =
       NewOpenInferenceService(&models, &coordinator.guard(), ready, kVersion);
   coordinator.AddService(open_inference.get());
@@ -313,20 +332,21 @@ absl::Status Serve(const sigset_t& signals) {
   // From the outside in: no new requests, the jobs while their workers still answer, the workers
   // while they can still take their leave.
   auto stop = absl::MakeCleanup([&] {
+    models.Drain();
     credentials.reset();
     boosts.Stop();
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();
     if (workers != nullptr) workers->Stop();
     coordinator.Stop();
+    if (models.Stop()) return;
+    // A model is being loaded, which may take minutes and which nothing can interrupt. Nobody will
+    // see it, and all that must last has been written: each write is durable once it has returned.
+    Report(status);
+    std::quick_exit(status.ok() ? 0 : 1);
   });
   status = coordinator.Start();
   if (!status.ok()) return status;
-  for (const auto& [name, restored] : models.Restore()) {
-    if (!restored.ok()) spdlog::error("model {} is not served: {}", name, restored.ToString());
-  }
-  restored = true;
-  boosts.Start();
 
   std::string http_address;
   if (!http_listen.empty()) {
@@ -346,7 +366,7 @@ absl::Status Serve(const sigset_t& signals) {
         server, [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           gateway.Handle(std::move(request), std::move(responder));
         });
-    if (!started.ok()) return started.status();
+    if (status = started.status(); !status.ok()) return status;
     http = *std::move(started);
     http_address = absl::StrCat(http_listen.substr(0, colon), ":", http->port());
     coordinator.SetHttpAddress(http_address);
@@ -359,10 +379,13 @@ absl::Status Serve(const sigset_t& signals) {
   };
   credentials.emplace(CredentialsOf(*tls, keys, to_http), kCredentialCheck);
 
+  // Only now that others can see that it lives, and hear what is not there yet.
+  models.StartRestoring();
+  int caught = 0;  // the signal to stop
   const int wanted = absl::GetFlag(FLAGS_local_workers);
   if (wanted > 0) {
     absl::StatusOr<std::string> program = FindWorkerProgram();
-    if (!program.ok()) return program.status();
+    if (status = program.status(); !status.ok()) return status;
     auto started = LocalWorkers::Start({.count = wanted,
                                         .program = *program,
                                         .coordinator = coordinator.loopback_address(),
@@ -370,31 +393,31 @@ absl::Status Serve(const sigset_t& signals) {
                                         .memory_limit = absl::GetFlag(FLAGS_worker_memory),
                                         .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir),
                                         .api_key_file = absl::GetFlag(FLAGS_api_key_file)});
-    if (!started.ok()) return started.status();
+    if (status = started.status(); !status.ok()) return status;
     workers = *std::move(started);
-    const absl::Time deadline = absl::Now() + kWorkersJoin;
-    const timespec tick = {0, 50'000'000};
-    while (coordinator.workers().Live() < wanted && absl::Now() < deadline) {
-      if (sigtimedwait(&signals, nullptr, &tick) > 0) return absl::OkStatus();
-    }
-    if (coordinator.workers().Live() < wanted) {
-      spdlog::warn("only {} of {} local workers have joined", coordinator.workers().Live(), wanted);
+    caught = WaitForSignal(signals, absl::Now() + kWorkersJoin,
+                           [&] { return coordinator.workers().Live() >= wanted; });
+    if (const int live = coordinator.workers().Live(); caught == 0 && live < wanted) {
+      spdlog::warn("only {} of {} local workers have joined", live, wanted);
     }
   }
-
-  if (!absl::GetFlag(FLAGS_ready_file).empty()) {
-    status =
-        WriteReadyFile(absl::GetFlag(FLAGS_ready_file), coordinator.grpc_address(), http_address);
-    if (!status.ok()) return status;
+  if (caught == 0) {
+    caught = WaitForSignal(signals, absl::InfiniteFuture(), [&] { return models.restored(); });
   }
-  std::printf("espalierd ready grpc=%s http=%s\n", coordinator.grpc_address().c_str(),
-              http_address.c_str());
-  std::fflush(stdout);
-
-  int caught = 0;
-  sigwait(&signals, &caught);
+  if (caught == 0) {
+    boosts.Start();
+    if (!absl::GetFlag(FLAGS_ready_file).empty()) {
+      status =
+          WriteReadyFile(absl::GetFlag(FLAGS_ready_file), coordinator.grpc_address(), http_address);
+      if (!status.ok()) return status;
+    }
+    std::printf("espalierd ready grpc=%s http=%s\n", coordinator.grpc_address().c_str(),
+                http_address.c_str());
+    std::fflush(stdout);
+    sigwait(&signals, &caught);
+  }
   spdlog::info("signal {}: stopping", caught);
-  Drain(models, coordinator, signals);
+  Drain(models, coordinator, http.get(), signals);
   return absl::OkStatus();
 }
 
@@ -425,11 +448,15 @@ int main(int argc, char** argv) {
 
   spdlog::set_default_logger(spdlog::stderr_color_mt("espalierd"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
-  spdlog::set_level(spdlog::level::from_str(absl::GetFlag(FLAGS_log_level)));
+  const auto level = espalier::ParseLogLevel(absl::GetFlag(FLAGS_log_level));
+  if (!level.ok()) {
+    espalier::Report(level.status());
+    return 2;
+  }
+  spdlog::set_level(*level);
   spdlog::flush_on(spdlog::level::info);
 
   const absl::Status status = espalier::Serve(signals);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "espalierd: %s\n", std::string(status.message()).c_str());
-  return 1;
+  espalier::Report(status);
+  return status.ok() ? 0 : 1;
 }

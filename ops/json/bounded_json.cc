@@ -32,7 +32,13 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
   bool key(typename Json::string_t& name) override {
     name_ = std::move(name);
-    if (++fields_ > limits_.fields || open_.back().value->size() >= limits_.fields_of_object) {
+    const Container& around = open_.back();
+    if (around.wide) {
+      return around.value->size() < limits_.fields_of_wide ||
+             Fail(absl::StrCat("has more than ", limits_.fields_of_wide, " fields in '",
+                               limits_.wide, "'"));
+    }
+    if (++fields_ > limits_.fields || around.value->size() >= limits_.fields_of_object) {
       return Fail(absl::StrCat("has more than ", limits_.fields_of_object,
                                " fields in one object, or ", limits_.fields, " in all"));
     }
@@ -52,6 +58,7 @@ class Builder : public nlohmann::json_sax<Json> {
   struct Container {
     Json* value;  // stays where it is: what is around it does not change while it is open
     absl::flat_hash_map<std::string, size_t> places;  // of the fields of an ordered object
+    bool wide = false;
   };
 
   bool Fail(std::string problem) {
@@ -68,8 +75,10 @@ class Builder : public nlohmann::json_sax<Json> {
     if (static_cast<int>(open_.size()) >= limits_.depth) {
       return Fail(absl::StrCat("nests deeper than ", limits_.depth, " levels"));
     }
+    const bool wide = open_.size() == 1 && open_[0].value->is_object() && !limits_.wide.empty() &&
+                      name_ == limits_.wide && empty.is_object();
     Json* const value = Put(std::move(empty));
-    open_.push_back({value, {}});
+    open_.push_back({value, {}, wide});
     return true;
   }
 

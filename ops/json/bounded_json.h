@@ -18,6 +18,10 @@ struct JsonLimits {
   int depth = 256;  // of arrays and objects in each other
   size_t fields_of_object = std::numeric_limits<size_t>::max();
   size_t fields = std::numeric_limits<size_t>::max();  // of all objects
+  // A field of the outermost object that may hold an object of more fields, none of which is looked
+  // up by its name; they are not among all the others. Empty: there is none.
+  absl::string_view wide;
+  size_t fields_of_wide = 0;
 };
 
 // Of what comes with a request. Finding a field of an ordered object takes as long as the object

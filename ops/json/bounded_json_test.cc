@@ -56,6 +56,26 @@ TEST(BoundedJsonTest, FieldsAreCountedByObjectAndInAll) {
               HasSubstr("or 4 in all"));
 }
 
+TEST(BoundedJsonTest, OneFieldMayHoldAWiderObject) {
+  const JsonLimits limits = {
+      .fields_of_object = 2, .fields = 4, .wide = "map", .fields_of_wide = 6};
+  const std::string map = R"({"1": 0, "2": 0, "3": 0, "4": 0, "5": 0, "6": 0})";
+  // It is not among all the others.
+  for (const std::string& text : {"{\"map\": " + map + R"(, "x": {"a": 1, "b": 2}})",
+                                  R"({"x": {"a": 1, "b": 2}, "map": )" + map + "}"}) {
+    EXPECT_TRUE(ParseBoundedJson<Ordered>(text, limits).ok()) << text;
+    EXPECT_TRUE(ParseBoundedJson<Sorted>(text, limits).ok()) << text;
+  }
+  EXPECT_THAT(ErrorOf<Ordered>("{\"map\": {\"0\": 0, " + map.substr(1) + "}", limits),
+              HasSubstr("more than 6 fields in 'map'"));
+  // Neither what has the name elsewhere, nor what is in it.
+  for (const std::string& text :
+       {R"({"x": {"map": )" + map + "}}", "[{\"map\": " + map + "}]", "{\"map\": [" + map + "]}",
+        "{\"map\": {\"1\": " + map + "}}", "{\"x\": " + map + "}", map}) {
+    EXPECT_THAT(ErrorOf<Ordered>(text, limits), HasSubstr("more than 2")) << text;
+  }
+}
+
 TEST(BoundedJsonTest, OfANameThatComesTwiceTheLastValueCounts) {
   const std::string text = R"({"a": 1, "b": {"x": [1]}, "a": [2], "b": 3})";
   std::string twice;

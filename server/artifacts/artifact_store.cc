@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -87,6 +88,10 @@ absl::StatusOr<std::string> SumOfFile(FileSystem& files, const std::string& path
 
 }  // namespace
 
+ArtifactFolder::Files::~Files() {
+  if (unwanted) RemoveTree(path);
+}
+
 absl::Status CheckArtifactName(const std::string& name) {
   bool good = !name.empty() && name.size() <= 128 && name[0] != '.';
   for (char c : name) {
@@ -125,6 +130,11 @@ absl::StatusOr<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(const std::st
   return artifacts;
 }
 
+ArtifactFolder ArtifactStore::FolderAt(const std::string& name) const {
+  return ArtifactFolder(std::make_shared<ArtifactFolder::Files>(
+      fs::absolute(fs::path(root_) / kData / name).string()));
+}
+
 absl::Status ArtifactStore::Load() {
   RemoveTree(JoinPath(root_, kIncoming));
   for (const char* folder : {kIncoming, kData}) {
@@ -137,7 +147,8 @@ absl::Status ArtifactStore::Load() {
   std::set<std::string> known;
   for (ArtifactRecord& record : *records) {
     known.insert(record.folder);
-    entries_[record.artifact.name()] = {record.artifact, record.folder};
+    entries_.insert_or_assign(record.artifact.name(),
+                              Entry{record.artifact, FolderAt(record.folder)});
   }
   absl::StatusOr<std::vector<std::string>> folders = files_->List(JoinPath(root_, kData));
   if (!folders.ok()) return folders.status();
@@ -165,6 +176,12 @@ absl::StatusOr<proto::Artifact> ArtifactStore::Find(const std::string& name) con
 }
 
 absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const {
+  const absl::StatusOr<ArtifactFolder> folder = Hold(name);
+  if (!folder.ok()) return folder.status();
+  return folder->path();
+}
+
+absl::StatusOr<ArtifactFolder> ArtifactStore::Hold(const std::string& name) const {
   absl::StatusOr<proto::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   absl::MutexLock lock(&mutex_);
@@ -172,7 +189,7 @@ absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const
   if (it == entries_.end()) {
     return absl::NotFoundError(absl::StrCat("artifact '", name, "' was deleted just now"));
   }
-  return fs::absolute(fs::path(root_) / kData / it->second.folder).string();
+  return it->second.folder;
 }
 
 absl::StatusOr<std::string> ArtifactStore::SingleFile(const std::string& name) const {
@@ -274,6 +291,7 @@ absl::Status ArtifactStore::Install(const std::string& staging, proto::Artifact 
                                     proto::Artifact* installed) {
   absl::Status status = SyncFolders(*files_, staging);
   if (!status.ok()) return status;
+  std::optional<Entry> replaced;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
   auto old = entries_.find(artifact.name());
   if (old != entries_.end() && !replace) {
@@ -289,8 +307,12 @@ absl::Status ArtifactStore::Install(const std::string& staging, proto::Artifact 
     RemoveTree(JoinPath(data, folder));
     return status;
   }
-  if (old != entries_.end()) RemoveTree(JoinPath(data, old->second.folder));
-  entries_[artifact.name()] = {artifact, folder};
+  if (old != entries_.end()) {
+    old->second.folder.files_->unwanted = true;
+    replaced = std::move(old->second);
+    entries_.erase(old);
+  }
+  entries_.emplace(artifact.name(), Entry{artifact, FolderAt(folder)});
   *installed = std::move(artifact);
   return absl::OkStatus();
 }
@@ -298,12 +320,14 @@ absl::Status ArtifactStore::Install(const std::string& staging, proto::Artifact 
 absl::Status ArtifactStore::Delete(const std::string& name, const Remembered* remembered) {
   absl::StatusOr<proto::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
+  std::optional<Entry> deleted;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
   auto it = entries_.find(name);
   if (it == entries_.end()) return absl::OkStatus();
   absl::Status status = store_->DeleteArtifact(name, remembered);
   if (!status.ok()) return status;
-  RemoveTree(JoinPath(JoinPath(root_, kData), it->second.folder));
+  it->second.folder.files_->unwanted = true;
+  deleted = std::move(it->second);
   entries_.erase(it);
   return absl::OkStatus();
 }

@@ -2,16 +2,18 @@
 //
 // An artifact is written to a temporary folder, every file is synced, the folder is renamed into
 // place, and only then does the store's row point at it: a crash at any point leaves the artifact
-// as it was before or as it is after. Folders that no row points at are removed when the daemon
-// starts.
+// as it was before or as it is after. A folder that no row points at any more is removed once
+// nobody holds it, or when the daemon starts.
 //
 // <root>/data/<name>@<n>/<file...>   <root>/incoming/<n>/<file...>
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -39,6 +41,25 @@ struct ArtifactLimits {
 
 class ArtifactUpload;
 
+// An artifact's files as they were when it was asked for. They stay while a copy of this lives,
+// though the artifact may be replaced or deleted meanwhile; it may outlive the store. Thread-safe.
+class ArtifactFolder {
+ public:
+  const std::string& path() const { return files_->path; }  // absolute
+
+ private:
+  friend class ArtifactStore;
+  struct Files {
+    explicit Files(std::string path) : path(std::move(path)) {}
+    ~Files();
+    const std::string path;
+    std::atomic<bool> unwanted = false;  // removed with the last one who holds them
+  };
+  explicit ArtifactFolder(std::shared_ptr<Files> files) : files_(std::move(files)) {}
+
+  std::shared_ptr<Files> files_;
+};
+
 // Thread-safe.
 class ArtifactStore {
  public:
@@ -53,6 +74,8 @@ class ArtifactStore {
   // Absolute path of the folder that holds the artifact's files. Valid until it is replaced or
   // deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
+  // The same for as long as the caller likes.
+  absl::StatusOr<ArtifactFolder> Hold(const std::string& name) const;
   // Absolute path of the only file of an artifact, or InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
   std::vector<proto::Artifact> List() const;
@@ -81,13 +104,14 @@ class ArtifactStore {
   friend class ArtifactUpload;
   struct Entry {
     proto::Artifact artifact;
-    std::string folder;
+    ArtifactFolder folder;
   };
 
   ArtifactStore(std::string root, FileSystem* files, JobStore* store, const Clock* clock,
                 ArtifactLimits limits)
       : root_(std::move(root)), files_(files), store_(store), clock_(clock), limits_(limits) {}
   absl::Status Load();
+  ArtifactFolder FolderAt(const std::string& name) const;  // beneath data/
   // Moves a complete, synced folder into place and points the row at it.
   absl::Status Install(const std::string& staging, proto::Artifact artifact, bool replace,
                        const Remembered* remembered, proto::Artifact* installed);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "server/fake_clock.h"
@@ -52,7 +53,10 @@ class ArtifactsTest : public ::testing::Test {
   std::string Content(const std::string& name, const std::string& file) {
     auto folder = artifacts_->Folder(name);
     if (!folder.ok()) return std::string(folder.status().message());
-    std::ifstream in(*folder + "/" + file, std::ios::binary);
+    return ContentOf(*folder + "/" + file);
+  }
+  static std::string ContentOf(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
     std::stringstream text;
     text << in.rdbuf();
     return text.str();
@@ -141,6 +145,40 @@ TEST_F(ArtifactsTest, ReplacingMustBeAskedForAndDeletingRemovesTheFiles) {
   ASSERT_TRUE(artifacts_->Delete("a", nullptr).ok());
   EXPECT_EQ(artifacts_->Find("a").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Leftovers(), 0u);
+}
+
+TEST_F(ArtifactsTest, WhatSomebodyHoldsStaysUntilTheLastOneLetsGo) {
+  ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
+  std::optional<ArtifactFolder> first = artifacts_->Hold("a").value(), again = first;
+  ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
+  std::optional<ArtifactFolder> second = artifacts_->Hold("a").value();
+  ASSERT_TRUE(artifacts_->Delete("a", nullptr).ok());
+  EXPECT_TRUE(absl::IsNotFound(artifacts_->Hold("a").status()));
+  EXPECT_EQ(ContentOf(first->path() + "/f"), "1");
+  EXPECT_EQ(ContentOf(second->path() + "/f"), "2");
+  EXPECT_EQ(Leftovers(), 2u);
+  first.reset();
+  EXPECT_EQ(Leftovers(), 2u);
+  again.reset();
+  EXPECT_EQ(Leftovers(), 1u);
+  artifacts_.reset();
+  second.reset();
+  EXPECT_EQ(Leftovers(), 0u);
+}
+
+TEST_F(ArtifactsTest, WhatIsHeldAndWantedStaysWithoutItsHolder) {
+  ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
+  artifacts_->Hold("a").IgnoreError();
+  EXPECT_EQ(Content("a", "f"), "1");
+}
+
+TEST_F(ArtifactsTest, WhatWasHeldAtACrashGoesAtTheNextStart) {
+  ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
+  const std::optional<ArtifactFolder> held = artifacts_->Hold("a").value();
+  ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
+  Reopen();
+  EXPECT_EQ(Content("a", "f"), "2");
+  EXPECT_EQ(Leftovers(), 1u);
 }
 
 TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {

@@ -90,9 +90,10 @@ absl::StatusOr<proto::Artifact> QuantizeArtifact(
   }
   const absl::StatusOr<proto::Artifact> source = tools.artifacts->Find(request.name());
   if (!source.ok()) return source.status();
-  const absl::StatusOr<std::string> folder = tools.artifacts->Folder(request.name());
-  if (!folder.ok()) return folder.status();
-  const absl::StatusOr<std::string> config = ReadModelConfig(*tools.files, *folder);
+  const absl::StatusOr<ArtifactFolder> held = tools.artifacts->Hold(request.name());
+  if (!held.ok()) return held.status();
+  const std::string& folder = held->path();
+  const absl::StatusOr<std::string> config = ReadModelConfig(*tools.files, folder);
   if (!config.ok()) return In(request.name(), config.status());
   const absl::StatusOr<LanguageModel> model = ReadModel(*config);
   if (!model.ok()) return In(request.name(), model.status());
@@ -109,10 +110,10 @@ absl::StatusOr<proto::Artifact> QuantizeArtifact(
     std::filesystem::remove_all(*staging, ignored);
   };
   absl::Status status = progress(0, 0);
-  if (status.ok()) status = WriteWeights(tools, *folder, *model, *format, *staging, progress);
+  if (status.ok()) status = WriteWeights(tools, folder, *model, *format, *staging, progress);
   if (!status.ok()) return In(request.name(), status);
   status = WriteConfig(*tools.files, *config, *format, *staging);
-  if (status.ok()) status = CopyBesideWeights(*tools.files, *source, *folder, *staging);
+  if (status.ok()) status = CopyBesideWeights(*tools.files, *source, folder, *staging);
   if (!status.ok()) return status;
   absl::StatusOr<proto::Artifact> artifact =
       tools.artifacts->Adopt(*staging, request.out(), proto::Artifact::MODEL,

@@ -57,8 +57,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const BoostTools& tools,
     weights = Name(PackedFormat(llm->model.facts));
   }
   for (const proto::ServedModel& model : tools.models->List()) {
-    const bool ready = model.state().empty() || model.state() == "ready";
-    if (!ready || model.artifact() != spec.llm() || model.weights() != weights ||
+    if (!AnswersRequests(model) || model.artifact() != spec.llm() || model.weights() != weights ||
         model.max_sequence_length() < spec.prompt_tokens() + spec.continuation_tokens()) {
       continue;
     }
@@ -85,10 +84,14 @@ absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const BoostTools& tools,
 // Keeps as many requests open as the engine has places, and takes what comes.
 class Asking {
  public:
-  Asking(EngineHost* host, const proto::BoostSpec& spec, proto::BoostPrompts* prompts)
-      : host_(*host), spec_(spec), prompts_(*prompts) {}
+  // `name` of the model. Its engine may go at any time, and is not kept from it.
+  Asking(std::weak_ptr<EngineHost> host, std::string name, const proto::BoostSpec& spec,
+         proto::BoostPrompts* prompts)
+      : host_(std::move(host)), name_(std::move(name)), spec_(spec), prompts_(*prompts) {}
   ~Asking() {
-    for (const auto& [index, ticket] : open_) host_.Cancel(ticket);
+    const std::shared_ptr<EngineHost> host = host_.lock();
+    if (host == nullptr) return;
+    for (const auto& [index, ticket] : open_) host->Cancel(ticket);
   }
 
   absl::Status Run(const ContinuationListener& listener) {
@@ -96,9 +99,7 @@ class Asking {
       prompts_.prompts(i).continued() ? void(++done_) : waiting_.push_back(i);
     }
     while (done_ < prompts_.prompts_size()) {
-      while (!waiting_.empty() && static_cast<int>(open_.size()) < host_.at_once()) {
-        if (absl::Status status = Ask(); !status.ok()) return status;
-      }
+      if (absl::Status status = AskMore(); !status.ok()) return status;
       for (const auto& [index, event] : inbox_->Take()) {
         if (absl::Status status = Accept(index, event); !status.ok()) return status;
       }
@@ -108,7 +109,24 @@ class Asking {
   }
 
  private:
-  absl::Status Ask() {
+  absl::Status AskMore() {
+    const std::shared_ptr<EngineHost> host = host_.lock();
+    if (host == nullptr) return Gone();
+    while (!waiting_.empty() && static_cast<int>(open_.size()) < host->at_once()) {
+      if (absl::Status status = Ask(*host); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Gone() const {
+    return absl::UnavailableError(absl::StrCat(
+        "model '", name_,
+        "', which continues the prompts, was unserved; resume this boost-tuning, "
+        "which keeps the continuations that came: what is served then makes the rest, or the "
+        "artifact is loaded for it"));
+  }
+
+  absl::Status Ask(EngineHost& host) {
     const int index = waiting_.front();
     waiting_.pop_front();
     const auto& tokens = prompts_.prompts(index).prompt();
@@ -119,7 +137,7 @@ class Asking {
     if (spec_.soft_labels() > 0) options.logprobs = spec_.soft_labels();
     // By prompt, so that what is left after a restart goes on as it would have.
     options.sampling.seed = spec_.seed() + static_cast<uint64_t>(index);
-    absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+    absl::StatusOr<EngineHost::Ticket> ticket = host.Submit(
         {tokens.begin(), tokens.end()}, std::move(options),
         [inbox = inbox_, index](const RequestEvent& event) { inbox->Put(index, event); });
     if (!ticket.ok()) return ticket.status();
@@ -145,6 +163,7 @@ class Asking {
       return absl::OkStatus();
     }
     if (!event.error.ok()) {
+      if (host_.expired()) return Gone();  // which ended its requests
       return absl::Status(event.error.code(),
                           absl::StrCat("prompt ", index, ": ", event.error.message()));
     }
@@ -156,7 +175,8 @@ class Asking {
     return absl::OkStatus();
   }
 
-  EngineHost& host_;
+  const std::weak_ptr<EngineHost> host_;
+  const std::string name_;
   const proto::BoostSpec& spec_;
   proto::BoostPrompts& prompts_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
@@ -172,10 +192,16 @@ absl::Status Continue(const BoostTools& tools, const proto::BoostSpec& spec,
                       proto::BoostPrompts* prompts, const ContinuationListener& listener) {
   absl::StatusOr<std::shared_ptr<LoadedModel>> served = FindServed(tools, spec);
   if (!served.ok()) return served.status();
-  if (*served != nullptr) return Asking((*served)->host.get(), spec, prompts).Run(listener);
-  absl::StatusOr<std::unique_ptr<EngineHost>> own = LoadBeside(tools, spec);
-  if (!own.ok()) return own.status();
-  return Asking(own->get(), spec, prompts).Run(listener);
+  if (*served != nullptr) {
+    const std::string name = (*served)->description.name();
+    EngineHost* const engine = (*served)->host.get();
+    const std::weak_ptr<EngineHost> host = std::shared_ptr<EngineHost>(*std::move(served), engine);
+    return Asking(host, name, spec, prompts).Run(listener);
+  }
+  absl::StatusOr<std::unique_ptr<EngineHost>> loaded = LoadBeside(tools, spec);
+  if (!loaded.ok()) return loaded.status();
+  const std::shared_ptr<EngineHost> own = *std::move(loaded);
+  return Asking(own, spec.llm(), spec, prompts).Run(listener);
 }
 
 }  // namespace espalier

@@ -22,7 +22,8 @@ void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResp
   // The i-th one has the sequence_number i. In one piece, which may be of any size: many would look
   // like a client that does not read.
   std::string all;
-  for (size_t i = static_cast<size_t>(after + 1); i < events.size(); ++i) all += events[i];
+  const size_t first = after < 0 ? 0 : static_cast<size_t>(after) + 1;
+  for (size_t i = first; i < events.size(); ++i) all += events[i];
   responder.Write(std::move(all));
 }
 

@@ -8,6 +8,19 @@
 
 namespace espalier {
 
+namespace {
+
+// What the answer looks like, without the inputs, which may be large.
+openai::EmbeddingsRequest FormOf(const openai::EmbeddingsRequest& request) {
+  openai::EmbeddingsRequest form;
+  form.embed.set_model(request.embed.model());
+  form.base64 = request.base64;
+  form.id = request.id;
+  return form;
+}
+
+}  // namespace
+
 void Embed(const HttpRequest& http, const GenerateContext& context,
            std::shared_ptr<HttpResponder> responder) {
   openai::EmbeddingsRequest request;
@@ -23,9 +36,14 @@ void Embed(const HttpRequest& http, const GenerateContext& context,
   if (!target.ok()) return SendError(*responder, target.status());
   absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
       request.embed, *std::move(target), /*timeout_seconds=*/0, context.metrics,
-      [responder, request](const absl::StatusOr<proto::EmbedReply>& reply) {
+      [responder, form = FormOf(request),
+       large = context.large](const absl::StatusOr<proto::EmbedReply>& reply) {
         if (!reply.ok()) return SendError(*responder, reply.status());
-        responder->Send(200, "application/json", openai::EmbeddingsJson(request, *reply));
+        const auto send = [responder, form](const proto::EmbedReply& all) {
+          responder->Send(200, "application/json", openai::EmbeddingsJson(form, all));
+        };
+        if (large == nullptr) return send(*reply);
+        large->Run([send, all = *reply] { send(all); });
       });
   if (!embedding.ok()) return SendError(*responder, embedding.status());
   responder->OnClose([weak = std::weak_ptr<Generation>(*embedding)] {

@@ -7,6 +7,13 @@ namespace espalier {
 Exchange::Exchange(size_t max_unsent, std::function<void()> wake)
     : max_unsent_(max_unsent), wake_(std::move(wake)) {}
 
+void Exchange::CountIn(std::shared_ptr<std::atomic<int>> open) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_) return;
+  ++*open;
+  open_ = std::move(open);
+}
+
 void Exchange::Put(Part part) {
   absl::MutexLock lock(&mutex_);
   if (closed_ || overflow_) return;
@@ -67,6 +74,8 @@ void Exchange::Close(bool notify, bool wake) {
     closed_ = true;
     gone_ = notify;
     parts_.clear();
+    if (open_ != nullptr) --*open_;
+    open_ = nullptr;
     closed = std::move(on_close_);
     on_close_ = nullptr;
     if (wake) wake_();

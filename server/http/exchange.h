@@ -28,6 +28,8 @@ class Exchange {
   // `wake` tells the connection, from any thread and without blocking, that there is something new.
   Exchange(size_t max_unsent, std::function<void()> wake);
 
+  // Is one of the open ones until it closes.
+  void CountIn(std::shared_ptr<std::atomic<int>> open);
   void Put(Part part);
   bool Started();  // whether it had been called before
   void OnClose(std::function<void()> closed);
@@ -50,6 +52,7 @@ class Exchange {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
+  std::shared_ptr<std::atomic<int>> open_ ABSL_GUARDED_BY(mutex_);  // null: it is not counted
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
 };

@@ -241,7 +241,7 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
 }
 
 GenerateContext Gateway::Context() {
-  return {options_.models, options_.metrics, options_.clock, ++counter_};
+  return {options_.models, options_.metrics, options_.clock, ++counter_, large_};
 }
 
 void Gateway::Completions(const Call& request, Responder responder) {

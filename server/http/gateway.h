@@ -112,6 +112,7 @@ class Gateway {
 
   const GatewayOptions options_;
   const std::shared_ptr<ResponseStore> responses_;
+  const std::shared_ptr<AnswerThread> large_ = std::make_shared<AnswerThread>();
   std::map<std::string, Known> routes_;  // by name
   std::atomic<int64_t> counter_ = 0;
 };

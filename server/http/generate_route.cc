@@ -15,17 +15,20 @@ namespace espalier {
 namespace {
 
 constexpr char kJson[] = "application/json";
+constexpr size_t kSmall = 256;  // log-probabilities and tokens whose JSON is written at once
 
-// All choices of one HTTP request, streamed or whole. Replies come on the engine's thread; the
-// thread that submits several prompts may meet them.
+// All choices of one HTTP request, streamed or whole. Replies come on the engine's thread, and may
+// come before what brings them is accepted.
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
-  Answer(openai::Head head, openai::Request request, std::shared_ptr<HttpResponder> responder)
+  Answer(openai::Head head, openai::Request request, std::shared_ptr<HttpResponder> responder,
+         std::shared_ptr<AnswerThread> large)
       : head_(std::move(head)),
         request_(std::move(request)),
         per_prompt_(std::max(1, request_.generate.n())),
         prompts_(std::max<int>(1, static_cast<int>(request_.prompts.size()))),
-        responder_(std::move(responder)) {
+        responder_(std::move(responder)),
+        large_(std::move(large)) {
     for (int i = 0; i < per_prompt_ * prompts_; ++i) {
       openai::ChoicePart part;
       part.index = i;
@@ -40,39 +43,40 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   const openai::Request& request() const { return request_; }
 
-  GenerationListener Listener(int prompt) {
-    return [self = shared_from_this(), prompt](const absl::StatusOr<proto::GenerateReply>& reply,
-                                               bool last) {
+  BatchListener Listener() {
+    return [self = shared_from_this()](
+               int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
       absl::MutexLock lock(&self->mutex_);
       self->On(prompt, reply, last);
     };
   }
 
-  void Add(std::shared_ptr<Generation> generation) {
+  // REQUIRES: the caller holds the model.
+  void Accept(std::shared_ptr<Generation> generation) {
     absl::MutexLock lock(&mutex_);
     if (over_) {
       generation->Cancel();
     } else {
-      running_.push_back(std::move(generation));
+      running_ = std::move(generation);
     }
   }
 
-  // An error of a prompt that could not be submitted. REQUIRES: the caller holds the model.
+  // An error of what could not be submitted.
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
-    End(status, &Generation::Cancel);
+    End(status);
   }
 
   // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which
   // may want it.
   void Cancel() {
-    std::vector<std::shared_ptr<Generation>> running;
+    std::shared_ptr<Generation> running;
     {
       absl::MutexLock lock(&mutex_);
       over_ = true;
-      running = std::exchange(running_, {});
+      running = std::exchange(running_, nullptr);
     }
-    for (const auto& generation : running) generation->Cancel();
+    if (running != nullptr) running->Cancel();
   }
 
  private:
@@ -83,11 +87,10 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   // Before the first byte the status line can still tell; afterwards only the stream can. What runs
   // holds this answer, so at its end the answer lets go of what runs.
-  void End(const absl::Status& status, void (Generation::*stop)())
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     over_ = true;
-    for (const auto& generation : std::exchange(running_, {})) (generation.get()->*stop)();
+    if (const auto running = std::exchange(running_, nullptr)) running->Stop();
     if (!started_) {
       SendError(*responder_, status);
       return;
@@ -100,7 +103,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     if (!reply.ok()) {
-      End(reply.status(), &Generation::Stop);
+      End(reply.status());
       return;
     }
     ChoiceState& choice = choices_[prompt * per_prompt_ + reply->index()];
@@ -219,16 +222,28 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     over_ = true;
-    running_.clear();
+    running_.reset();
     if (request_.stream) {
       if (request_.include_usage) responder_->Write(openai::UsageChunk(head_, usage_));
       responder_->Write(openai::kDone);
       responder_->End();
       return;
     }
-    std::vector<openai::ChoicePart> parts;
-    for (ChoiceState& choice : choices_) parts.push_back(std::move(choice.part));
-    responder_->Send(200, kJson, openai::WholeAnswer(head_, parts, usage_));
+    auto parts = std::make_shared<std::vector<openai::ChoicePart>>();
+    size_t listed = 0;
+    for (ChoiceState& choice : choices_) {
+      const openai::ChoicePart& part = parts->emplace_back(std::move(choice.part));
+      listed += part.logprobs.size() + part.prompt_logprobs.size() + part.tokens.size() +
+                part.prompt_tokens.size();
+    }
+    auto send = [responder = responder_, head = head_, parts, usage = usage_] {
+      responder->Send(200, kJson, openai::WholeAnswer(head, *parts, usage));
+    };
+    if (listed > kSmall && large_ != nullptr) {
+      large_->Run(std::move(send));
+    } else {
+      send();
+    }
   }
 
   const openai::Head head_;
@@ -236,13 +251,14 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const int per_prompt_;
   const int prompts_;
   const std::shared_ptr<HttpResponder> responder_;
+  const std::shared_ptr<AnswerThread> large_;
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
   proto::Usage usage_;                // likewise: of prompts that have ended
   proto::Usage so_far_;               // likewise: by the replies
   std::set<int> counted_;             // likewise: prompts that are part of it
-  std::vector<std::shared_ptr<Generation>> running_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Generation> running_ ABSL_GUARDED_BY(mutex_);
   int ended_ ABSL_GUARDED_BY(mutex_) = 0;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
@@ -311,20 +327,22 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
                     .model = request.generate.model(),
                     .usage_in_chunks = request.include_usage,
                     .service_tier = request.service_tier};
-  auto answer = std::make_shared<Answer>(std::move(head), std::move(request), responder);
+  auto answer =
+      std::make_shared<Answer>(std::move(head), std::move(request), responder, context.large);
   const openai::Request& parsed = answer->request();
-  const int prompts = std::max<int>(1, static_cast<int>(parsed.prompts.size()));
-  for (int i = 0; i < prompts; ++i) {
-    proto::GenerateRequest one = parsed.generate;
-    if (kind == openai::Kind::kCompletion) one.MergeFrom(parsed.prompts[i]);
-    absl::StatusOr<std::shared_ptr<Generation>> generation =
-        StartGeneration(one, *model, context.models, context.metrics, answer->Listener(i));
-    if (!generation.ok()) {
-      answer->Fail(generation.status());
-      return;
-    }
-    answer->Add(*std::move(generation));
+  const BatchListener listener = answer->Listener();
+  absl::StatusOr<std::shared_ptr<Generation>> generation =
+      kind == openai::Kind::kCompletion
+          ? StartBatch(parsed.generate, parsed.prompts, *model, context.models, context.metrics,
+                       listener)
+          : StartGeneration(parsed.generate, *model, context.models, context.metrics,
+                            [listener](const absl::StatusOr<proto::GenerateReply>& reply,
+                                       bool last) { listener(0, reply, last); });
+  if (!generation.ok()) {
+    answer->Fail(generation.status());
+    return;
   }
+  answer->Accept(*std::move(generation));
   responder->OnClose([weak = std::weak_ptr<Answer>(answer)] {
     if (auto answer = weak.lock()) answer->Cancel();
   });

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "server/clock.h"
+#include "server/http/answer_thread.h"
 #include "server/http/http_server.h"
 #include "server/http/openai_request.h"
 #include "server/inference/model_server.h"
@@ -15,7 +16,8 @@ struct GenerateContext {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
   const Clock* clock = nullptr;
-  int64_t number = 0;  // different for each request
+  int64_t number = 0;                   // different for each request
+  std::shared_ptr<AnswerThread> large;  // writes large answers; null: the engine's thread does
 };
 
 // Returns at once; the answer comes from the engine's thread. A client that goes away ends it.

@@ -85,6 +85,7 @@ class Server : public HttpServer {
   }
 
   uint16_t port() const override { return port_; }
+  int OpenRequests() const override { return *open_; }
 
   absl::Status SetCertificates(const HttpCertificates& certificates) override {
     auto tls = MakeTls(certificates);
@@ -128,6 +129,7 @@ class Server : public HttpServer {
 
   // On a connection's strand.
   void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
+    exchange->CountIn(open_);
     if (options_.quick && options_.quick(request)) {
       Call(handler_, std::move(request), exchange);
       return;
@@ -229,6 +231,7 @@ class Server : public HttpServer {
   tcp::acceptor acceptor_;  // on a strand: it is closed from another thread
   uint16_t port_ = 0;
   std::atomic<bool> stopped_ = false;
+  const std::shared_ptr<std::atomic<int>> open_ = std::make_shared<std::atomic<int>>(0);
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
   std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: in the clear

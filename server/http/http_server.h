@@ -90,6 +90,8 @@ class HttpServer {
   // For connections to come; those that there are stay. From any thread. InvalidArgument, and the
   // old ones stay, if they are not understood or there were none at the start.
   virtual absl::Status SetCertificates(const HttpCertificates& certificates) = 0;
+  // Those that have been read whole, and whose answers are not complete or not all written yet.
+  virtual int OpenRequests() const = 0;
   // Closes every connection and joins the threads. Idempotent.
   virtual void Stop() = 0;
 };

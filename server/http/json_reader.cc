@@ -11,6 +11,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+constexpr size_t kMostBiases = 65536;  // kMaxBiases of server/inference/generation.h
+
 bool IsToken(const json& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 0 &&
          value.get<int64_t>() <= std::numeric_limits<int>::max() &&
@@ -27,9 +29,26 @@ std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+size_t BytesOf(const json& value) {
+  // Quotes, a colon and a comma, or the digits of a number.
+  constexpr size_t kAround = 8;
+  size_t bytes = kAround;
+  if (value.is_string()) {
+    bytes += value.get_ref<const std::string&>().size();
+  } else if (value.is_array()) {
+    for (const json& item : value) bytes += BytesOf(item);
+  } else if (value.is_object()) {
+    for (const auto& [name, field] : value.items()) bytes += name.size() + BytesOf(field);
+  }
+  return bytes;
+}
+
 std::optional<Error> JsonReader::ParseBody(const std::string& body, json* object) {
   std::string twice;
-  absl::StatusOr<json> parsed = ParseBoundedJson<json>(body, kRequestJson, &twice);
+  JsonLimits limits = kRequestJson;
+  limits.wide = "logit_bias";
+  limits.fields_of_wide = kMostBiases;
+  absl::StatusOr<json> parsed = ParseBoundedJson<json>(body, limits, &twice);
   if (!parsed.ok()) {
     return Error{.message = absl::StrCat("the body ", parsed.status().message())};
   }

@@ -2,6 +2,7 @@
 // sticks, and a field that nobody asked for is refused by name.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -65,5 +66,8 @@ bool IsOff(const nlohmann::ordered_json& value);
 
 // On the wire, bytes that are no UTF-8 become U+FFFD instead of an exception.
 std::string Dump(const nlohmann::ordered_json& value);
+
+// About as many bytes as Dump would write, without writing them.
+size_t BytesOf(const nlohmann::ordered_json& value);
 
 }  // namespace espalier::openai

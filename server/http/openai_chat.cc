@@ -251,6 +251,8 @@ void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt*
 }
 
 void ReadTemplateArguments(JsonReader& reader, proto::ChatPrompt* chat) {
+  // A chat's special tokens are those that the template writes.
+  reader.Unsupported("add_special_tokens", [](const json& v) { return v == false; });
   const json* arguments = reader.Find("chat_template_kwargs");
   if (arguments == nullptr) return;
   if (!arguments->is_object()) {

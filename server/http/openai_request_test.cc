@@ -219,6 +219,26 @@ TEST(OpenAi, ErrorsNameTheField) {
   }
 }
 
+// As many as gRPC takes; other objects stay as small as they were.
+TEST(OpenAi, BiasesMayBeAsManyAsTokens) {
+  const auto body = [](const char* field, int count) {
+    std::string entries;
+    for (int i = 0; i < count; ++i) {
+      absl::StrAppend(&entries, i > 0 ? "," : "", "\"", i, "\":1");
+    }
+    return absl::StrCat(R"({"model": "m", "prompt": "x", ")", field, "\": {", entries, "}}");
+  };
+  Request request;
+  const auto none = Parse(Kind::kCompletion, body("logit_bias", 65536), &request);
+  ASSERT_FALSE(none) << none->message;
+  EXPECT_EQ(request.generate.sampling().logit_bias_size(), 65536);
+  Request other;
+  const auto more = Parse(Kind::kCompletion, body("logit_bias", 65537), &other);
+  ASSERT_TRUE(more);
+  EXPECT_NE(more->message.find("more than 65536 fields in 'logit_bias'"), std::string::npos);
+  EXPECT_TRUE(Parse(Kind::kCompletion, body("metadata", 1025), &other));
+}
+
 // What a flag asks for is done or refused, unless it cannot change what the client gets.
 TEST(OpenAi, FlagsThatWouldChangeTheAnswerAreNotLost) {
   const auto error_of = [](const std::string& fields) {
@@ -336,6 +356,28 @@ constexpr char kToolChat[] = R"({"model": "m", "messages": [
     "tools": [{"type": "function", "function": {"name": "f", "parameters":
       {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}],
     "tool_choice": )";
+
+// It was accepted and had no effect.
+TEST(OpenAi, SpecialTokensOfAChatAreItsTemplates) {
+  const auto body = [](const char* more) {
+    return absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "x"}])", more,
+                        "}");
+  };
+  for (const char* more : {"", R"(, "add_special_tokens": false)"}) {
+    Request request;
+    EXPECT_FALSE(Parse(Kind::kChat, body(more), &request)) << more;
+    TokenizeRequest tokenize;
+    EXPECT_FALSE(ParseTokenize(body(more), &tokenize)) << more;
+  }
+  const std::string wanted = body(R"(, "add_special_tokens": true)");
+  EXPECT_EQ(ErrorOf(Kind::kChat, wanted).param, "add_special_tokens");
+  TokenizeRequest tokenize;
+  const auto error = ParseTokenize(wanted, &tokenize);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->param, "add_special_tokens");
+  // A text's are the tokenizer's.
+  EXPECT_FALSE(ParseTokenize(R"({"prompt": "x", "add_special_tokens": true})", &tokenize));
+}
 
 TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
   const std::pair<const char*, proto::ToolChoice> cases[] = {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "worker/device/device.h"
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/weights/additional_templates.h"
 #include "worker/weights/own_format.h"
 #include "worker/weights/weight_files.h"
 
@@ -47,6 +49,10 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std:
     if (!read.ok()) return read.status();
     *text = *std::move(read);
   }
+  absl::StatusOr<std::map<std::string, std::string>> more =
+      ReadAdditionalTemplates(system, folder, *names);
+  if (!more.ok()) return more.status();
+  files.additional_chat_templates = *std::move(more);
   if (!files.tokenizer_json.empty()) return files;
   // A GGUF file may have brought its own.
   absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(system, folder);
@@ -96,11 +102,11 @@ absl::Status Making(const std::string& artifact, const ServingShape& shape,
 
 absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
     const std::string& artifact) const {
-  absl::StatusOr<std::string> folder = options_.folder(artifact);
+  absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
   if (!folder.ok()) return folder.status();
-  absl::StatusOr<std::string> config = ReadModelConfig(*files_, *folder);
+  absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder->path());
   if (!config.ok()) return In(artifact, config.status());
-  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*files_, *folder);
+  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*files_, folder->path());
   if (!files.ok()) return In(artifact, files.status());
   absl::StatusOr<ModelDescription> description = DescribeModel(*config, *files);
   if (!description.ok()) return In(artifact, description.status());
@@ -140,7 +146,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     const WeightFormat format = given.value_or(PackedFormat(facts));
     Part part{artifact, *std::move(model), *shape, format};
     if (!given.has_value() && !packed) {
-      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder);
+      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder.path());
       if (!own.ok()) return In(artifact, own.status());
       part.format = own->most();
       part.own = std::make_shared<OwnFormats>(*std::move(own));
@@ -183,7 +189,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Par
   std::shared_ptr<Device> device =
       NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
-      ProgramModelRunner::Create(*program, part.model.folder,
+      ProgramModelRunner::Create(*program, part.model.folder.path(),
                                  static_cast<int>(part.model.description.model.facts.max_positions),
                                  device.get(), serving.weights);
   if (!runner.ok()) return runner.status();
@@ -209,7 +215,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   const ModelFacts& facts = part.model.description.model.facts;
   RemoteModel model;
   model.name = remote.name;
-  model.folder = part.model.folder;
+  model.folder = part.model.folder.path();
   model.programs = *std::move(programs);
   model.preferred.assign(remote.place.workers().begin(), remote.place.workers().end());
   model.group = remote.group;
@@ -340,8 +346,18 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   loaded.parts.tokenizer = description.tokenizer;
   loaded.parts.chat = description.chat;
   loaded.parts.generation = description.generation;
+  const auto hold = [&](const ArtifactFolder& folder) {
+    loaded.parts.keep_alive.push_back(std::make_shared<ArtifactFolder>(folder));
+  };
+  for (const Part& part : parts) hold(part.model.folder);
+  const auto adapter_folder = [&](const std::string& artifact) -> absl::StatusOr<std::string> {
+    absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
+    if (!folder.ok()) return folder.status();
+    hold(*folder);
+    return folder->path();
+  };
   const absl::StatusOr<AdapterFiles> given =
-      AdapterFiles::Open(*files_, formats.adapters, options_.folder);
+      AdapterFiles::Open(*files_, formats.adapters, adapter_folder);
   if (!given.ok()) return given.status();
   loaded.placements = placement.models;
   if (placement.models.empty()) {

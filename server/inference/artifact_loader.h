@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
 #include "planner/planner.h"
+#include "server/artifacts/artifact_store.h"
 #include "server/inference/model_server.h"
 #include "server/inference/remote_model_runner.h"
 #include "server/inference/serving_session.h"
@@ -21,9 +22,10 @@ namespace espalier {
 
 struct ArtifactLoaderOptions {
   const OpRegistry* operators = nullptr;
-  std::function<absl::StatusOr<std::string>(const std::string& artifact)> folder;
+  // What is served holds its artifacts' folders: workers that come back load from them again.
+  std::function<absl::StatusOr<ArtifactFolder>(const std::string& artifact)> folder;
   int threads = 0;  // for kernels; 0: all cores
-  // Bytes of one model in this process, with its KV cache; 0: three quarters of the machine's.
+  // Bytes of one model in this process, with its KV cache; 0: DefaultMemoryLimit.
   int64_t memory_limit = 0;
   std::string swap_dir;    // where weights lie that stream in; empty: in memory
   ServingCluster cluster;  // without workers: models are served in this process only
@@ -44,7 +46,7 @@ class ArtifactLoader : public ModelLoader {
                               const Formats& formats, const Placement& placement) override;
 
   struct Described {
-    std::string folder;
+    ArtifactFolder folder;
     ModelDescription description;
   };
   // What can be known without the weights. Errors as Load's.

@@ -250,6 +250,57 @@ TEST_F(ChatAnswerTest, CallsInSpecialTokensAreFound) {
   EXPECT_EQ(Say(request, "[TOOL_CALLS]f[ARGS]{}").text, "f{}");
 }
 
+// The model chooses, and nothing but the request keeps it from a second one.
+TEST_F(ChatAnswerTest, WhereOneCallIsWantedTheAnswerEndsAtTheSecond) {
+  Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const std::string answer = call + "\n" + call + std::string(400, 'x');
+  proto::GenerateRequest request = Ask();
+  AddTool(&request);
+  request.set_max_tokens(900);
+  const Said both = Say(request, answer);
+  ASSERT_TRUE(both.error.ok()) << both.error;
+  EXPECT_EQ(both.calls.size(), 2u);
+  request.mutable_chat()->set_single_tool_call(true);
+  const Said one = Say(request, answer);
+  ASSERT_TRUE(one.error.ok()) << one.error;
+  ASSERT_EQ(one.calls.size(), 1u);
+  EXPECT_EQ(Json::parse(one.calls[0].arguments())["a"], 1);
+  EXPECT_EQ(one.text, "");
+  EXPECT_EQ(one.reason, "tool_calls");
+  EXPECT_LT(one.usage.completion_tokens(), both.usage.completion_tokens() - 100);
+  // Two at once are all the same.
+  request.set_n(2);
+  EXPECT_EQ(Say(request, answer).reason, "tool_calls");
+}
+
+TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
+  Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const auto refused = [&](const Json& parameters) {
+    proto::GenerateRequest request = Ask();
+    AddTool(&request);
+    request.mutable_chat()->add_tools(
+        Json{{"type", "function"},
+             {"function", {{"name", "big"}, {"strict", true}, {"parameters", parameters}}}}
+            .dump());
+    return Say(request, "hi").error;
+  };
+  const absl::Status large =
+      refused({{"type", "object"}, {"$defs", {{"d", {{"const", std::string(1 << 20, 'x')}}}}}});
+  EXPECT_EQ(large.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(large), "tools");
+  EXPECT_THAT(large.message(), HasSubstr("tools[1]"));
+  EXPECT_THAT(large.message(), HasSubstr("at most 1048576"));
+  // Small as it is: each of its parameters may refer to all that they share.
+  Json shared = {{"type", "object"}, {"$defs", {{"d", {{"const", std::string(100000, 'x')}}}}}};
+  for (int i = 0; i < 1000; ++i) shared["properties"]["p" + std::to_string(i)] = Json::object();
+  const absl::Status many = refused(shared);
+  EXPECT_EQ(FieldOf(many), "tools");
+  EXPECT_THAT(many.message(), HasSubstr("tools[1] ('big')"));
+  EXPECT_THAT(many.message(), HasSubstr("once for each of the properties"));
+}
+
 TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
   Serve(kThinking);
   proto::GenerateRequest request = Ask();

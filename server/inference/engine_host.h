@@ -67,6 +67,7 @@ class EngineHost {
 
   // Requests of one client that the queue has room for at once, if nobody else is there.
   int at_once() const { return at_once_; }
+  int max_queue() const { return max_queue_; }
   // Requests that have not ended.
   int open() const;
   // Seconds after which a request that the queue had no place for may find one: what one request

@@ -1,16 +1,21 @@
 #include "server/inference/generation.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "server/inference/chat_prompt.h"
 #include "server/inference/field_error.h"
 #include "server/inference/generation_options.h"
+#include "server/inference/generation_run.h"
 #include "server/inference/sampling_defaults.h"
 #include "server/inference/tool_choice.h"
 #include "serving/answer/answer_reader.h"
@@ -18,22 +23,18 @@
 namespace espalier {
 namespace {
 
-proto::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
-  proto::TokenLogprobs out;
-  out.set_token(logprobs.token);
-  out.set_logprob(logprobs.logprob);
-  out.set_rank(logprobs.rank);
-  out.set_text(tokenizer.TokenBytes(logprobs.token));
-  for (const auto& [token, logprob] : logprobs.top) {
-    proto::TopLogprob* top = out.add_top();
-    top->set_token(token);
-    top->set_logprob(logprob);
-    top->set_text(tokenizer.TokenBytes(token));
-  }
-  return out;
+// All of a prompt's answers are submitted at once: where the queue could not hold them, it never
+// will.
+absl::Status CheckQueue(const proto::GenerateRequest& request, int max_queue) {
+  const size_t answers = AnswersOf(request);
+  if (answers <= static_cast<size_t>(max_queue)) return absl::OkStatus();
+  const char* const field = request.best_of() > request.n() ? "best_of" : "n";
+  return FieldError(field,
+                    absl::StrCat("field '", field, "' is ", answers, ", but the model's queue has ",
+                                 max_queue, " places (max_queue); ask for fewer answers"));
 }
 
-absl::Status CheckRequest(const proto::GenerateRequest& request) {
+absl::Status CheckRequest(const proto::GenerateRequest& request, const LoadedModel& model) {
   for (const auto& [name, value] :
        {std::pair<const char*, int>{"n", request.n()}, {"best_of", request.best_of()}}) {
     if (value < 0 || value > kMaxAnswers) {
@@ -60,7 +61,7 @@ absl::Status CheckRequest(const proto::GenerateRequest& request) {
   if (request.prompt_only() && !request.echo()) {
     return absl::InvalidArgumentError("without an answer there is nothing to return but an echo");
   }
-  return absl::OkStatus();
+  return CheckQueue(request, model.host->max_queue());
 }
 
 // Before anything is made of it: the engine would say so, but on a thread that others wait for, and
@@ -71,277 +72,6 @@ absl::Status CheckLength(const proto::GenerateRequest& request, size_t tokens, i
                     absl::StrCat("the prompt has ", tokens, " tokens, the context ", context,
                                  ", of which at least one is for the answer"));
 }
-
-class Running : public Generation, public std::enable_shared_from_this<Running> {
- public:
-  // Chats bring how their answers are read.
-  Running(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
-          ServingMetrics* metrics, GenerationListener listener,
-          const std::optional<AnswerReaderOptions>& reading)
-      : request_(request),
-        name_(model->description.name()),
-        tokenizer_(model->host->shared_tokenizer()),
-        model_(model),
-        host_(*model->host),
-        metrics_(metrics),
-        listener_(std::move(listener)),
-        wanted_(std::max(1, request.n())),
-        answers_(std::max(wanted_, request.best_of())) {
-    if (!reading) return;
-    const ReasoningMarks& marks = reading->reasoning;
-    if (!marks.empty()) {
-      opens_reasoning_ = tokenizer_->TokenId(marks.open);
-      closes_reasoning_ = tokenizer_->TokenId(marks.close);
-    }
-    for (size_t i = 0; i < answers_.size(); ++i) {
-      AnswerReaderOptions own = *reading;
-      absl::StrAppend(&own.id, "-", i);
-      own.short_id += i * 0xD1B54A32D192ED03ull;
-      answers_[i].reader.emplace(std::move(own));
-      answers_[i].in_reasoning = reading->begins_in_reasoning;
-    }
-  }
-
-  // REQUIRES: the caller holds the model.
-  absl::Status Submit(std::vector<int> tokens, const RequestOptions& options, uint64_t seed) {
-    const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
-    const std::vector<int>& prompt = *shared;
-    if (request_.echo()) {
-      echo_ = request_.prompt_case() == proto::GenerateRequest::kText ? request_.text()
-                                                                      : tokenizer_->Decode(prompt);
-    }
-    first_token_ = prompt.empty() ? -1 : prompt[0];
-    if (request_.return_prompt_tokens()) prompt_ = prompt;
-    for (size_t i = 0; i < answers_.size(); ++i) {
-      RequestOptions own = options;
-      // Those that compete are compared by what their tokens were worth.
-      if (competing()) own.logprobs = std::max(own.logprobs, 0);
-      // An odd multiplier: different answers have different seeds.
-      own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
-      own.reproducible = request_.sampling().has_seed();
-      absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
-          shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
-            self->On(static_cast<int>(i), event);
-          });
-      absl::MutexLock lock(&mutex_);
-      if (!ticket.ok()) {
-        silent_ = true;
-        CancelAll();
-        return ticket.status();
-      }
-      tickets_.push_back(*ticket);
-      if (cancelled_) CancelAll();
-    }
-    return absl::OkStatus();
-  }
-
-  void Cancel() override {
-    // Weak: a client that is still connected must not keep an unloaded model alive. Let go of
-    // without the lock: the last one to do so joins the engine's thread, which may want it.
-    const std::shared_ptr<LoadedModel> model = model_.lock();
-    if (model == nullptr) return;
-    Stop();
-  }
-
-  void Stop() override {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    CancelAll();
-  }
-
- private:
-  struct Answer {
-    std::optional<AnswerReader> reader;  // of a chat
-    bool in_reasoning = false;
-    bool begun = false;
-    proto::GenerateReply whole;  // of those that compete
-    double logprobs = 0;         // their sum
-    int tokens = 0;
-
-    double worth() const { return tokens > 0 ? logprobs / tokens : -1e30; }
-  };
-
-  bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
-
-  // From the engine's thread, which its host outlives, or by one who holds the model.
-  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const EngineHost::Ticket ticket : tickets_) host_.Cancel(ticket);
-  }
-
-  // The rest runs on the engine's thread alone.
-
-  void On(int index, const RequestEvent& event) {
-    if (metrics_ != nullptr) {
-      metrics_->RequestProgressed(name_, event);
-      if (event.finished) CountEnd(event);
-    }
-    {
-      absl::MutexLock lock(&mutex_);
-      if (silent_) return;
-      if (event.reason == FinishReason::kError) {
-        silent_ = true;
-        CancelAll();
-      }
-    }
-    if (event.reason == FinishReason::kError) {
-      listener_(event.error, true);
-      return;
-    }
-    if (event.finished) Count(event.usage);
-    Answer& answer = answers_[index];
-    proto::GenerateReply reply = ReplyOf(event, &answer);
-    if (!competing()) {
-      reply.set_index(index);
-      Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
-      return;
-    }
-    for (const TokenLogprobs& logprobs : event.logprobs) {
-      answer.logprobs += logprobs.logprob;
-      ++answer.tokens;
-    }
-    std::string text = answer.whole.text() + reply.text();
-    std::string reasoning = answer.whole.reasoning() + reply.reasoning();
-    if (!request_.has_logprobs()) reply.clear_logprobs();
-    answer.whole.MergeFrom(reply);
-    answer.whole.set_text(std::move(text));
-    answer.whole.set_reasoning(std::move(reasoning));
-    if (finished_ == static_cast<int>(answers_.size())) SendBest();
-  }
-
-  void CountEnd(const RequestEvent& event) {
-    metrics_->RequestFinished(name_, request_, event);
-    longest_ = std::max(longest_, event.usage.completion_tokens);
-    if (++ended_ == answers_.size()) metrics_->AnswersFinished(name_, request_, longest_);
-  }
-
-  // What is new of the answer, taken apart if it is a chat's.
-  void AddText(const RequestEvent& event, Answer* answer, proto::GenerateReply* reply) {
-    if (!answer->reader) {
-      reply->mutable_text()->append(event.text);
-      return;
-    }
-    const auto add = [reply](AnswerPart part) {
-      reply->mutable_text()->append(part.text);
-      reply->mutable_reasoning()->append(part.reasoning);
-      for (ToolCallPart& call : part.calls) {
-        proto::ToolCall* out = reply->add_tool_calls();
-        out->set_index(call.index);
-        out->set_id(std::move(call.id));
-        out->set_name(std::move(call.name));
-        out->set_arguments(std::move(call.arguments));
-      }
-    };
-    CountReasoning(event, answer);
-    add(answer->reader->Append(event.text));
-    if (event.finished) add(answer->reader->Finish());
-  }
-
-  // Of what comes with this event, before its text is read.
-  void CountReasoning(const RequestEvent& event, Answer* answer) {
-    if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
-    const bool over = answer->reader->reasoning_over();
-    int count = 0;
-    for (const int token : event.tokens) {
-      if (token == opens_reasoning_ && !over) answer->in_reasoning = true;
-      if (answer->in_reasoning) ++count;
-      if (token == closes_reasoning_) answer->in_reasoning = false;
-    }
-    usage_.set_reasoning_tokens(usage_.reasoning_tokens() + count);
-  }
-
-  proto::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
-    proto::GenerateReply reply;
-    if (!std::exchange(answer->begun, true)) {
-      reply.set_text(echo_);
-      reply.mutable_prompt_tokens()->Assign(prompt_.begin(), prompt_.end());
-      if (!event.prompt_logprobs.empty() || (request_.echo() && request_.has_logprobs()) ||
-          request_.has_prompt_logprobs()) {
-        proto::TokenLogprobs* first = reply.add_prompt_logprobs();
-        first->set_token(first_token_);
-        first->set_text(tokenizer_->TokenBytes(first_token_));
-      }
-      for (const TokenLogprobs& logprobs : event.prompt_logprobs) {
-        *reply.add_prompt_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
-      }
-    }
-    if (!request_.prompt_only()) {
-      AddText(event, answer, &reply);
-      reply.mutable_tokens()->Assign(event.tokens.begin(), event.tokens.end());
-      for (const TokenLogprobs& logprobs : event.logprobs) {
-        *reply.add_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
-      }
-    }
-    if (!event.finished) return reply;
-    const bool called = answer->reader && answer->reader->called();
-    reply.set_finish_reason(request_.prompt_only()                          ? "length"
-                            : called && event.reason == FinishReason::kStop ? "tool_calls"
-                                                                            : Name(event.reason));
-    if (!event.stop.text.empty()) reply.set_stop_string(event.stop.text);
-    const auto& stops = request_.stop_token_ids();
-    if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
-      reply.set_stop_token(event.stop.token);
-    }
-    return reply;
-  }
-
-  void SendBest() {
-    std::vector<int> order(answers_.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-    std::stable_sort(order.begin(), order.end(),
-                     [this](int a, int b) { return answers_[a].worth() > answers_[b].worth(); });
-    for (int i = 0; i < wanted_; ++i) {
-      proto::GenerateReply& reply = answers_[order[i]].whole;
-      reply.set_index(i);
-      Send(std::move(reply), i + 1 == wanted_);
-    }
-  }
-
-  void Send(proto::GenerateReply reply, bool last) {
-    if (last) *reply.mutable_usage() = usage_;
-    listener_(std::move(reply), last);
-  }
-
-  void Count(const Usage& usage) {
-    const bool first = finished_++ == 0;
-    usage_.set_prompt_tokens(usage.prompt_tokens);
-    usage_.set_completion_tokens(usage_.completion_tokens() +
-                                 (request_.prompt_only() ? 0 : usage.completion_tokens));
-    usage_.set_drafted_tokens(usage_.drafted_tokens() + usage.drafted_tokens);
-    usage_.set_accepted_tokens(usage_.accepted_tokens() + usage.accepted_tokens);
-    usage_.set_verification_steps(usage_.verification_steps() + usage.verification_steps);
-    const double soonest =
-        first ? usage.seconds_to_first_token
-              : std::min(usage_.seconds_to_first_token(), usage.seconds_to_first_token);
-    usage_.set_seconds_to_first_token(soonest);
-    usage_.set_seconds(std::max(usage_.seconds(), usage.seconds));
-    usage_.set_cached_tokens(std::max(usage_.cached_tokens(), usage.cached_tokens));
-    usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
-  }
-
-  const proto::GenerateRequest request_;
-  const std::string name_;
-  const std::shared_ptr<const Tokenizer> tokenizer_;
-  const std::weak_ptr<LoadedModel> model_;
-  EngineHost& host_;  // of the model
-  ServingMetrics* const metrics_;
-  const GenerationListener listener_;
-  const int wanted_;
-  std::string echo_;
-  std::vector<int> prompt_;  // if it is to be returned
-  int first_token_ = -1;
-  int opens_reasoning_ = -1, closes_reasoning_ = -1;  // tokens; -1: the model has none
-
-  std::vector<Answer> answers_;
-  int finished_ = 0;
-  size_t ended_ = 0;  // answers, however
-  int longest_ = 0;   // of them, in tokens
-  proto::Usage usage_;
-
-  absl::Mutex mutex_;
-  std::vector<EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
-};
 
 }  // namespace
 
@@ -390,10 +120,153 @@ AnswerReaderOptions ReadingOf(const proto::GenerateRequest& request, const Promp
   options.text_has_form =
       request.has_structured_output() && !request.structured_output().has_structural_tag();
   options.named = chat.named_tool();
+  options.single_call = chat.single_tool_call();
   if (options.choice != ToolChoice::kNone) options.short_id = models->NextSeed();
   options.id = absl::StrCat("call_", absl::Hex(options.short_id, absl::kZeroPad16));
   return options;
 }
+
+// Of a prompt of `length` tokens and its answers, as long as they may be.
+int64_t LogprobsOf(const proto::GenerateRequest& request, const RequestOptions& options,
+                   size_t length, int context) {
+  const auto each = [](int top) -> int64_t { return top < 0 ? 0 : std::max(1, top); };
+  const int64_t prompt = static_cast<int64_t>(length);
+  const int64_t answer = std::min<int64_t>(options.max_tokens, context - prompt);
+  return static_cast<int64_t>(AnswersOf(request)) *
+         (answer * each(options.logprobs) + prompt * each(options.prompt_logprobs));
+}
+
+absl::Status CheckLogprobs(const RequestOptions& options, int64_t logprobs) {
+  if (logprobs <= kMaxLogprobs) return absl::OkStatus();
+  return FieldError(
+      options.logprobs >= 0 ? "logprobs" : "prompt_logprobs",
+      absl::StrCat("of all tokens of prompts and answers together up to ", logprobs,
+                   " log-probabilities are asked for, expected at most ", kMaxLogprobs,
+                   ": lower max_tokens, n, or how many there are of each token"));
+}
+
+RunContext ContextOf(proto::GenerateRequest request, RequestOptions options,
+                     const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
+  // It stays as long as the answers run. What follows is in the options, or was read.
+  request.clear_prompt();
+  request.clear_stop();
+  request.clear_structured_output();
+  proto::SamplingOptions& sampling = *request.mutable_sampling();
+  sampling.clear_logit_bias();
+  sampling.clear_allowed_token_ids();
+  sampling.clear_bad_words();
+  return {.request = std::make_shared<const proto::GenerateRequest>(std::move(request)),
+          .options = std::make_shared<const RequestOptions>(std::move(options)),
+          .model = model,
+          .model_name = model->description.name(),
+          .host = model->host.get(),
+          .metrics = metrics};
+}
+
+std::string EchoOf(const proto::GenerateRequest& request, const std::vector<int>& tokens,
+                   const LoadedModel& model) {
+  return request.has_text() ? request.text() : model.host->tokenizer().Decode(tokens);
+}
+
+uint64_t SeedOf(const proto::GenerateRequest& request, ModelServer* models) {
+  return request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
+}
+
+// The prompts of one request, of which only so many are submitted at once as the queue has room
+// for, and the next ones as these end.
+class Batch : public Generation, public std::enable_shared_from_this<Batch> {
+ public:
+  struct Waiting {
+    std::vector<int> tokens;
+    std::string echo;
+    uint64_t seed = 0;
+  };
+
+  Batch(RunContext context, std::deque<Waiting> waiting, BatchListener listener)
+      : context_(std::move(context)),
+        at_once_(PromptsAtOnce(*context_.host, AnswersOf(*context_.request))),
+        listener_(std::move(listener)),
+        waiting_(std::move(waiting)) {}
+
+  // REQUIRES: the caller holds the model.
+  absl::Status Start() {
+    absl::MutexLock lock(&mutex_);
+    absl::Status status;
+    for (int i = 0; status.ok() && i < at_once_; ++i) status = SubmitNext();
+    if (!status.ok()) End();
+    return status;
+  }
+
+  void Cancel() override {
+    // Weak, as in the runs of the prompts.
+    const std::shared_ptr<LoadedModel> model = context_.model.lock();
+    if (model == nullptr) return;
+    Stop();
+  }
+
+  void Stop() override {
+    absl::MutexLock lock(&mutex_);
+    End();
+  }
+
+ private:
+  static int PromptsAtOnce(const EngineHost& host, size_t answers) {
+    const int each = static_cast<int>(answers);
+    const int wanted = (host.at_once() + each - 1) / each;
+    return std::max(1, std::min(wanted, host.max_queue() / each));
+  }
+
+  absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (over_ || waiting_.empty()) return absl::OkStatus();
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    const int prompt = next_++;
+    const auto run = NewGenerationRun(
+        context_,
+        [self = shared_from_this(), prompt](const absl::StatusOr<proto::GenerateReply>& reply,
+                                            bool last) { self->On(prompt, reply, last); },
+        std::move(next.echo), std::nullopt);
+    runs_[prompt] = run;
+    return run->Submit(std::move(next.tokens), next.seed, came_);
+  }
+
+  void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    over_ = true;
+    waiting_.clear();
+    // They hold this batch, so at its end it lets go of them.
+    for (const auto& [prompt, run] : std::exchange(runs_, {})) run->Stop();
+  }
+
+  // On the engine's thread, which the host outlives.
+  void On(int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (over_) return;
+    }
+    // Without the lock: it may stop this batch.
+    listener_(prompt, reply, last);
+    if (!last) return;
+    absl::Status status;
+    {
+      absl::MutexLock lock(&mutex_);
+      runs_.erase(prompt);
+      status = reply.ok() ? SubmitNext() : reply.status();
+      if (!status.ok()) End();
+    }
+    if (reply.ok() && !status.ok()) listener_(prompt, status, true);
+  }
+
+  const RunContext context_;
+  const int at_once_;  // prompts
+  const absl::Time came_ = absl::Now();
+  const BatchListener listener_;
+
+  absl::Mutex mutex_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, std::shared_ptr<Generation>> runs_ ABSL_GUARDED_BY(mutex_);
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 }  // namespace
 
@@ -402,9 +275,9 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
                                                             ModelServer* models,
                                                             ServingMetrics* metrics,
                                                             GenerationListener listener) {
-  if (absl::Status status = CheckRequest(given); !status.ok()) return status;
   proto::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
+  if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
   std::vector<Tool> tools;
   if (request.has_chat()) {
     absl::StatusOr<std::vector<Tool>> known = ToolsOf(request.chat());
@@ -419,14 +292,52 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   }
   absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, tools);
   if (!options.ok()) return options.status();
-  const uint64_t seed =
-      request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
+  absl::Status few = CheckLogprobs(
+      *options, LogprobsOf(request, *options, prompt->tokens.size(), model->host->context()));
+  if (!few.ok()) return few;
+  const uint64_t seed = SeedOf(request, models);
+  std::string echo = request.echo() ? EchoOf(request, prompt->tokens, *model) : "";
   std::optional<AnswerReaderOptions> reading;
   if (request.has_chat()) reading = ReadingOf(request, *prompt, std::move(tools), models);
-  auto running = std::make_shared<Running>(request, model, metrics, std::move(listener), reading);
-  absl::Status status = running->Submit(std::move(prompt->tokens), *options, seed);
+  const auto run =
+      NewGenerationRun(ContextOf(std::move(request), *std::move(options), model, metrics),
+                       std::move(listener), std::move(echo), reading);
+  absl::Status status = run->Submit(std::move(prompt->tokens), seed, absl::Now());
   if (!status.ok()) return status;
-  return running;
+  return run;
+}
+
+absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
+    const proto::GenerateRequest& given, const std::vector<proto::GenerateRequest>& prompts,
+    std::shared_ptr<LoadedModel> model, ModelServer* models, ServingMetrics* metrics,
+    BatchListener listener) {
+  proto::GenerateRequest request = given;
+  FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
+  if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
+  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, Prompt(), {});
+  if (!options.ok()) return options.status();
+  std::deque<Batch::Waiting> waiting;
+  int64_t logprobs = 0;
+  for (proto::GenerateRequest prompt : prompts) {
+    // All that prompts are read by; the rest may be large.
+    prompt.set_max_tokens(request.max_tokens());
+    prompt.set_no_added_tokens(request.no_added_tokens());
+    prompt.set_truncate_prompt_tokens(request.truncate_prompt_tokens());
+    absl::StatusOr<Prompt> read = PromptOf(prompt, *model);
+    if (!read.ok()) return read.status();
+    absl::Status status = CheckLength(prompt, read->tokens.size(), model->host->context());
+    if (!status.ok()) return status;
+    logprobs += LogprobsOf(request, *options, read->tokens.size(), model->host->context());
+    waiting.push_back({.echo = request.echo() ? EchoOf(prompt, read->tokens, *model) : "",
+                       .seed = SeedOf(request, models)});
+    waiting.back().tokens = std::move(read->tokens);
+  }
+  if (absl::Status status = CheckLogprobs(*options, logprobs); !status.ok()) return status;
+  auto batch =
+      std::make_shared<Batch>(ContextOf(std::move(request), *std::move(options), model, metrics),
+                              std::move(waiting), std::move(listener));
+  if (absl::Status status = batch->Start(); !status.ok()) return status;
+  return batch;
 }
 
 }  // namespace espalier

@@ -1,8 +1,11 @@
 // Carries a GenerateRequest out: one path for gRPC and HTTP, so that both can do the same.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,7 +18,11 @@ namespace espalier {
 // Limits of one request.
 inline constexpr int kMaxAnswers = 128;  // n, best_of
 inline constexpr int kMaxBadWords = 256;
+inline constexpr size_t kMaxBadWordBytes = 1024;    // of one of them
+inline constexpr size_t kMaxBadWordsBytes = 65536;  // of all
 inline constexpr int kMaxBiases = 65536;
+// Candidates with their log-probabilities, of all tokens of prompts and answers: each has a text.
+inline constexpr int64_t kMaxLogprobs = int64_t{1} << 23;
 
 // Answers on their way. Thread-safe.
 class Generation {
@@ -43,5 +50,16 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
                                                             ModelServer* models,
                                                             ServingMetrics* metrics,
                                                             GenerationListener listener);
+
+// The same for several prompts of one request, which is checked once and kept once: each of
+// `prompts` has a text or tokens and nothing else. Only as many are submitted at once as the queue
+// has room for; the next ones follow as these end. An error ends them all, and cancelled prompts
+// that were not submitted yet have no reply.
+using BatchListener = std::function<void(
+    int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last_of_prompt)>;
+absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
+    const proto::GenerateRequest& request, const std::vector<proto::GenerateRequest>& prompts,
+    std::shared_ptr<LoadedModel> model, ModelServer* models, ServingMetrics* metrics,
+    BatchListener listener);
 
 }  // namespace espalier

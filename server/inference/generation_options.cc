@@ -18,6 +18,10 @@ constexpr int kDefaultMaxTokens = 16;
 // blank; both are kept out.
 absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, TokenRules* rules) {
   if (word.empty()) return FieldError("bad_words", "bad_words: a word is empty");
+  if (word.size() > kMaxBadWordBytes) {
+    return FieldError("bad_words", absl::StrCat("bad_words: a word has ", word.size(),
+                                                " bytes, expected at most ", kMaxBadWordBytes));
+  }
   for (const std::string& text : {word, absl::StrCat(" ", word)}) {
     absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(text, {});
     if (!tokens.ok()) return tokens.status();
@@ -25,6 +29,23 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Tok
     if (!tokens->empty() && std::find(known.begin(), known.end(), *tokens) == known.end()) {
       rules->bad_words.push_back(*std::move(tokens));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Before any of them is looked at.
+absl::Status CheckCounts(const proto::SamplingOptions& sampling) {
+  if (sampling.logit_bias_size() > kMaxBiases) {
+    return FieldError("logit_bias", absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
+                                                 " entries, expected at most ", kMaxBiases));
+  }
+  size_t bytes = 0;
+  for (const std::string& word : sampling.bad_words()) bytes += word.size();
+  if (sampling.bad_words_size() > kMaxBadWords || bytes > kMaxBadWordsBytes) {
+    return FieldError("bad_words",
+                      absl::StrCat("bad_words has ", sampling.bad_words_size(), " words of ", bytes,
+                                   " bytes together, expected at most ", kMaxBadWords, " of ",
+                                   kMaxBadWordsBytes, " bytes"));
   }
   return absl::OkStatus();
 }
@@ -151,18 +172,24 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
   rules->presence_penalty = sampling.presence_penalty();
   rules->frequency_penalty = sampling.frequency_penalty();
   rules->min_tokens = sampling.min_tokens();
-  if (sampling.logit_bias_size() > kMaxBiases || sampling.bad_words_size() > kMaxBadWords) {
-    return FieldError("logit_bias",
-                      absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
-                                   " entries and bad_words ", sampling.bad_words_size(),
-                                   ", expected at most ", kMaxBiases, " and ", kMaxBadWords));
-  }
+  if (absl::Status status = CheckCounts(sampling); !status.ok()) return status;
   for (const auto& [token, bias] : sampling.logit_bias()) {
     rules->logit_bias.emplace_back(token, bias);
   }
   // A map's order is not that of another run.
   std::sort(rules->logit_bias.begin(), rules->logit_bias.end());
   rules->allowed = {sampling.allowed_token_ids().begin(), sampling.allowed_token_ids().end()};
+  // Each once: no more than the vocabulary has, however many are given.
+  std::sort(rules->allowed.begin(), rules->allowed.end());
+  rules->allowed.erase(std::unique(rules->allowed.begin(), rules->allowed.end()),
+                       rules->allowed.end());
+  rules->allowed.shrink_to_fit();
+  const int vocabulary = model.host->tokenizer().vocabulary();
+  if (rules->allowed.size() > static_cast<size_t>(vocabulary)) {
+    return FieldError("allowed_token_ids",
+                      absl::StrCat("allowed_token_ids has ", rules->allowed.size(),
+                                   " different tokens, the vocabulary ", vocabulary));
+  }
   for (const std::string& word : sampling.bad_words()) {
     absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
     if (!status.ok()) return status;
@@ -217,6 +244,10 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   }
   if (request.prompt_only()) options.max_tokens = 1;
   options.stop = {request.stop().begin(), request.stop().end()};
+  // The engine would say so, too, but of a copy for each of the answers.
+  if (absl::Status status = ValidateStopStrings(options.stop); !status.ok()) {
+    return InField("stop", status);
+  }
   options.stop_token_ids = {request.stop_token_ids().begin(), request.stop_token_ids().end()};
   options.include_stop = request.include_stop();
   options.ignore_eos = request.ignore_eos();

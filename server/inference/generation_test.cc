@@ -4,94 +4,18 @@
 
 #include <algorithm>
 
-#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/inference/field_error.h"
-#include "serving/testing/fake_model_runner.h"
-#include "serving/testing/letter_tokenizer.h"
+#include "server/inference/generation_fixture.h"
+#include "server/inference/generation_options.h"
 
 namespace espalier {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-
-constexpr int kVocabulary = 20;
-
-std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {},
-                                   SampledDrafts sampled = SampledDrafts::kDraws,
-                                   int64_t ssm_fails = 0) {
-  EngineParts parts;
-  parts.generation = std::move(generation);
-  parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  const RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
-  parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
-  auto ssm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
-  ssm->FailFrom(ssm_fails);
-  parts.ssms.push_back(std::move(ssm));
-  EngineOptions options;
-  options.expansion = *Expansion::Create({1, 2});
-  options.max_requests = 4;
-  options.max_queue = max_queue;
-  options.speculation.sampled = sampled;
-  auto model = std::make_shared<LoadedModel>();
-  auto host = EngineHost::Create(std::move(parts), options);
-  EXPECT_TRUE(host.ok()) << host.status();
-  model->host = *std::move(host);
-  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
-  return model;
-}
-
-struct Answers {
-  std::map<int, std::string> texts, reasons;
-  std::map<int, double> logprobs;  // sums
-  proto::Usage usage;
-  absl::Status error;
-  int calls_after_last = 0;
-  absl::Notification done;
-
-  GenerationListener Listener() {
-    return [this](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-      if (done.HasBeenNotified()) ++calls_after_last;
-      if (reply.ok()) {
-        texts[reply->index()] += reply->text();
-        for (const auto& token : reply->logprobs()) logprobs[reply->index()] += token.logprob();
-        if (!reply->finish_reason().empty()) reasons[reply->index()] = reply->finish_reason();
-        if (last) usage = reply->usage();
-      } else {
-        error = reply.status();
-      }
-      if (last) done.Notify();
-    };
-  }
-};
-
-proto::GenerateRequest Request(const std::string& text, int max_tokens) {
-  proto::GenerateRequest request;
-  request.set_text(text);
-  request.set_max_tokens(max_tokens);
-  request.mutable_sampling()->set_temperature(1);
-  request.mutable_sampling()->set_seed(7);
-  request.mutable_sampling()->set_has_seed(true);
-  return request;
-}
-
-void Finish(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
-            Answers* answers) {
-  ModelServer models({});
-  auto generation =
-      StartGeneration(request, std::move(model), &models, nullptr, answers->Listener());
-  ASSERT_TRUE(generation.ok()) << generation.status();
-  answers->done.WaitForNotification();
-}
-
-std::string TextOf(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model) {
-  Answers answers;
-  Finish(request, std::move(model), &answers);
-  EXPECT_TRUE(answers.error.ok()) << answers.error;
-  return answers.texts[0];
-}
 
 // The engine would say so, but only after a copy for each of the answers has waited for it.
 TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
@@ -278,15 +202,80 @@ TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
 
 TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
   const auto model = Model(/*max_queue=*/2);
-  Answers answers;
+  ModelServer models({});
   proto::GenerateRequest request = Request("abc", 200);
-  request.set_n(64);
-  Finish(request, model, &answers);
+  request.set_n(2);
+  std::vector<Answers> all(64);
+  for (Answers& answers : all) {
+    ASSERT_TRUE(StartGeneration(request, model, &models, nullptr, answers.Listener()).ok());
+  }
+  for (Answers& answers : all) answers.done.WaitForNotification();
+  const auto refused = std::find_if(all.begin(), all.end(),
+                                    [](const Answers& answers) { return !answers.error.ok(); });
+  ASSERT_NE(refused, all.end());
+  const Answers& answers = *refused;
   EXPECT_EQ(answers.error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(answers.error.GetPayload(kRetryAfterPayload).has_value());
   for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_EQ(model->host->open(), 0);
   EXPECT_EQ(answers.calls_after_last, 0);
+}
+
+// It was told to come again, for ever.
+TEST(Generation, MoreAnswersThanTheQueueHoldsAreRefusedByName) {
+  const auto model = Model(/*max_queue=*/8);
+  ModelServer models({});
+  Answers answers;
+  proto::GenerateRequest request = Request("abc", 5);
+  request.set_n(9);
+  const auto start = [&] {
+    return StartGeneration(request, model, &models, nullptr, answers.Listener()).status();
+  };
+  EXPECT_EQ(start().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(start()), "n");
+  EXPECT_THAT(start().message(), HasSubstr("has 8 places"));
+  request.set_n(2);
+  request.set_best_of(9);
+  EXPECT_EQ(FieldOf(start()), "best_of");
+  request.set_best_of(8);
+  Finish(request, model, &answers);
+  EXPECT_TRUE(answers.error.ok()) << answers.error;
+}
+
+TEST(Generation, RulesTakeNoMoreThanTheVocabularyAndTheirLimits) {
+  const auto model = Model();
+  const auto error = [&](const std::function<void(proto::SamplingOptions*)>& change) {
+    proto::GenerateRequest request = Request("abc", 1);
+    change(request.mutable_sampling());
+    return OptionsOf(request, *model, Prompt(), {}).status();
+  };
+  const auto repeated = [](proto::SamplingOptions* sampling) {
+    for (int i = 0; i < 100000; ++i) sampling->add_allowed_token_ids(i % 5);
+  };
+  proto::GenerateRequest request = Request("abc", 1);
+  repeated(request.mutable_sampling());
+  const auto options = OptionsOf(request, *model, Prompt(), {});
+  ASSERT_TRUE(options.ok());
+  EXPECT_THAT(options->rules->allowed, ElementsAre(0, 1, 2, 3, 4));
+  const absl::Status unknown = error([](auto* s) {
+    for (int i = 0; i < 100000; ++i) s->add_allowed_token_ids(i);
+  });
+  EXPECT_EQ(FieldOf(unknown), "allowed_token_ids");
+  EXPECT_THAT(unknown.message(), HasSubstr("100000 different tokens, the vocabulary 20"));
+  EXPECT_TRUE(error([](auto* s) { s->add_bad_words(std::string(kMaxBadWordBytes, 'a')); }).ok());
+  const absl::Status one =
+      error([](auto* s) { s->add_bad_words(std::string(kMaxBadWordBytes + 1, 'a')); });
+  EXPECT_EQ(FieldOf(one), "bad_words");
+  EXPECT_THAT(one.message(), HasSubstr("1025 bytes"));
+  const absl::Status all = error([](auto* s) {
+    for (int i = 0; i < 65; ++i) s->add_bad_words(std::string(kMaxBadWordBytes, 'a'));
+  });
+  EXPECT_EQ(FieldOf(all), "bad_words");
+  EXPECT_THAT(all.message(), HasSubstr("66560 bytes together"));
+  const absl::Status many = error([](auto* s) {
+    for (int i = 0; i <= kMaxBadWords; ++i) s->add_bad_words("a");
+  });
+  EXPECT_EQ(FieldOf(many), "bad_words");
 }
 
 TEST(Generation, CancelEndsEveryAnswer) {

@@ -152,7 +152,9 @@ class InferenceService final : public proto::Inference::Service {
   grpc::Status ListServed(grpc::ServerContext* context, const proto::ListServedRequest*,
                           proto::ListServedReply* reply) override {
     return guard_->Answer(context, "Inference/ListServed", [&] {
-      for (const proto::ServedModel& model : models_->List()) *reply->add_models() = model;
+      for (const proto::ServedModel& model : models_->ListWithFailed()) {
+        *reply->add_models() = model;
+      }
       return absl::OkStatus();
     });
   }

@@ -6,246 +6,60 @@
 #include <set>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "ops/models/kv_format.h"
-#include "server/artifacts/artifact_store.h"
 #include "server/inference/field_error.h"
 #include "server/inference/sampling_defaults.h"
+#include "server/inference/serve_request.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kSetAside[] = "set aside: ";  // why, behind it
-
-constexpr int kDefaultRequests = 16;
-constexpr int kDefaultRows = 256;
-constexpr int kDefaultQueue = 256;
-constexpr int kMaxRequests = 4096;
-constexpr int kMaxRows = 65536;
-constexpr int kMaxLookup = 64;
-// Tokens; the tuner asks for fewer, or none, where these do not pay.
-constexpr int kTunedLookup = 6;
-constexpr int kMaxAdapters = 256;
-constexpr size_t kMaxChatTemplateBytes = 1 << 20;
-constexpr int kMaxParallel = 1024;
 // Room for the trees of a request that the engine shapes itself.
 constexpr int kTunedNodes = 40, kTunedDepth = 8;
 
-absl::Status CheckAdapters(const proto::ServeModelRequest& request) {
-  if (request.adapters_size() > kMaxAdapters) {
-    return absl::InvalidArgumentError(absl::StrCat("field 'adapters' has ", request.adapters_size(),
-                                                   " entries, expected at most ", kMaxAdapters));
-  }
-  std::set<std::string> names = {request.name()};
-  for (const proto::LoraAdapter& adapter : request.adapters()) {
-    const absl::Status name = CheckArtifactName(adapter.name());
-    if (!name.ok())
-      return absl::InvalidArgumentError(absl::StrCat("field 'adapters': ", name.message()));
-    if (adapter.artifact().empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("field 'adapters': '", adapter.name(), "' names no artifact"));
-    }
-    if (!names.insert(adapter.name()).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "field 'adapters': '", adapter.name(), "' is the name of another adapter or the model"));
-    }
-  }
-  return absl::OkStatus();
+absl::Status Stopping() {
+  return absl::UnavailableError("the daemon is stopping and admits no more requests");
 }
 
-constexpr char kAuto[] = "auto";
-
-absl::Status CheckStepsAtOnce(const proto::ServeModelRequest& request, bool ssms_on_workers) {
-  const int steps = request.steps_at_once();
-  const int stages = std::max(1, request.pipeline_parallel());
-  if (steps < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field 'steps_at_once' is ", steps,
-                     ", expected 0 (as many as the model has stages) or more"));
+// What a description says of the request alone.
+proto::ServedModel DescribeRequest(const proto::ServeModelRequest& request,
+                                   const std::vector<proto::ModelPlacement>& placements) {
+  proto::ServedModel description;
+  description.set_name(request.name());
+  description.set_artifact(request.artifact());
+  *description.mutable_ssm_artifacts() = request.ssm_artifacts();
+  *description.mutable_expansion() = request.expansion();
+  description.set_weights(request.weights());
+  description.set_ssm_weights(request.ssm_weights());
+  description.set_tune_speculation(request.tune_speculation());
+  description.set_lookup_depth(request.lookup_depth());
+  description.set_no_prefix_cache(request.no_prefix_cache());
+  if (const auto kv_format = KvFormatOf(request.kv_cache()); kv_format.ok()) {
+    description.set_kv_cache(KvFormatName(*kv_format));
   }
-  if (steps <= 1) return absl::OkStatus();
-  if (request.workers() == kAuto) {
-    return absl::InvalidArgumentError(
-        "field 'steps_at_once': where 'workers' is auto there are as many as stages, or 1; leave "
-        "it "
-        "out, or give 1");
-  }
-  if (steps > stages) {
-    return absl::InvalidArgumentError(absl::StrCat("field 'steps_at_once' is ", steps,
-                                                   ", but by 'pipeline_parallel' the model has ",
-                                                   stages, stages == 1 ? " stage" : " stages"));
-  }
-  if (request.tune_speculation()) {
-    return absl::InvalidArgumentError(
-        "field 'steps_at_once': with 'tune_speculation', which measures steps, it can only be 1");
-  }
-  if (ssms_on_workers) {
-    return absl::InvalidArgumentError(
-        "field 'steps_at_once': with small models on workers it can only be 1; leave "
-        "'ssm_tensor_parallel' and 'ssm_pipeline_parallel' out");
-  }
-  return absl::OkStatus();
-}
-
-// Checks and completes what the request says of where its models run.
-absl::Status CompletePlacement(proto::ServeModelRequest* request) {
-  bool degrees = false;
-  for (const auto& [field, degree] :
-       {std::pair("tensor_parallel", request->tensor_parallel()),
-        std::pair("pipeline_parallel", request->pipeline_parallel()),
-        std::pair("ssm_tensor_parallel", request->ssm_tensor_parallel()),
-        std::pair("ssm_pipeline_parallel", request->ssm_pipeline_parallel())}) {
-    if (degree < 0 || degree > kMaxParallel) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("field '", field, "' is ", degree, ", expected 0 to ", kMaxParallel));
-    }
-    degrees = degrees || degree > 0;
-  }
-  const bool chosen = request->workers() == kAuto;
-  if (!chosen && !request->workers().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field 'workers' is '", request->workers(), "', expected auto or nothing"));
-  }
-  if (chosen && degrees) {
-    return absl::InvalidArgumentError(
-        "field 'workers' is auto, which chooses the degrees; leave 'tensor_parallel', "
-        "'pipeline_parallel' and those of SSMs out");
-  }
-  if (request->expected_requests() < 0 || request->expected_requests() > kMaxRequests) {
-    return absl::InvalidArgumentError(absl::StrCat("field 'expected_requests' is ",
-                                                   request->expected_requests(), ", expected 0 to ",
-                                                   kMaxRequests));
-  }
-  if (request->expected_requests() > 0 && !chosen) {
-    return absl::InvalidArgumentError(
-        "field 'expected_requests' is for the choice of a place, and 'workers' is not auto");
-  }
-  if (request->chosen_size() > 0) {
-    return absl::InvalidArgumentError("field 'chosen' is the coordinator's own; leave it out");
-  }
-  const auto complete = [](int tensor, int pipeline, const auto& set_tensor,
-                           const auto& set_pipeline) {
-    if (tensor == 0 && pipeline == 0) return false;
-    set_tensor(std::max(1, tensor));
-    set_pipeline(std::max(1, pipeline));
-    return true;
-  };
-  complete(
-      request->tensor_parallel(), request->pipeline_parallel(),
-      [&](int n) { request->set_tensor_parallel(n); },
-      [&](int n) { request->set_pipeline_parallel(n); });
-  const bool ssms_on_workers = complete(
-      request->ssm_tensor_parallel(), request->ssm_pipeline_parallel(),
-      [&](int n) { request->set_ssm_tensor_parallel(n); },
-      [&](int n) { request->set_ssm_pipeline_parallel(n); });
-  if (ssms_on_workers && request->ssm_artifacts().empty()) {
-    return absl::InvalidArgumentError(
-        "fields 'ssm_tensor_parallel' and 'ssm_pipeline_parallel' place SSMs, but 'ssm_artifacts' "
-        "names none");
-  }
-  return CheckStepsAtOnce(*request, ssms_on_workers);
-}
-
-// The LLM's, then the SSMs'; empty: to be chosen.
-std::vector<proto::ModelPlacement> PlacementsOf(const proto::ServeModelRequest& request) {
-  if (request.workers() == kAuto) return {request.chosen().begin(), request.chosen().end()};
-  proto::ModelPlacement llm, ssm;
-  llm.set_tensor_parallel(request.tensor_parallel());
-  llm.set_pipeline_parallel(request.pipeline_parallel());
-  ssm.set_tensor_parallel(request.ssm_tensor_parallel());
-  ssm.set_pipeline_parallel(request.ssm_pipeline_parallel());
-  std::vector<proto::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1,
-                                         ssm);
-  all[0] = llm;
-  return all;
-}
-
-// The request with its defaults filled in, or what is wrong with it.
-absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest request) {
-  if (request.artifact().empty()) return absl::InvalidArgumentError("field 'artifact' is empty");
-  if (request.name().empty()) request.set_name(request.artifact());
-  if (absl::Status status = CheckArtifactName(request.name()); !status.ok()) return status;
-  if (absl::Status status = CheckAdapters(request); !status.ok()) return status;
-  if (request.ssm_artifacts().empty() && !request.expansion().empty()) {
-    return absl::InvalidArgumentError(
-        "field 'expansion' shapes the trees of SSMs, but 'ssm_artifacts' names none");
-  }
-  const bool wants_lookups = request.tune_speculation() && !request.has_lookup_depth();
-  const bool drafts =
-      !request.ssm_artifacts().empty() || request.lookup_depth() > 0 || wants_lookups;
-  if (request.has_tune_speculation() && !drafts) {
-    return absl::InvalidArgumentError(
-        "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a lookup_depth");
-  }
-  if (!request.has_tune_speculation()) {
-    // Whoever names a shape wants it; and a pipeline that works on several steps cannot measure
-    // one.
-    request.set_tune_speculation(drafts && request.expansion().empty() &&
-                                 request.pipeline_parallel() <= 1);
-  }
-  if (!request.has_lookup_depth()) {
-    request.set_lookup_depth(request.tune_speculation() ? kTunedLookup : 0);
-  }
-  if (!request.ssm_weights().empty() && request.ssm_artifacts().empty()) {
-    return absl::InvalidArgumentError("field 'ssm_weights': 'ssm_artifacts' names no SSM");
-  }
-  if (request.lookup_depth() < 0 || request.lookup_depth() > kMaxLookup) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "field 'lookup_depth' is ", request.lookup_depth(), ", expected 0 to ", kMaxLookup));
-  }
-  for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
-    if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;
-  }
-  const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
-  if (!kv_format.ok()) return kv_format.status();
-  if (*kv_format == DType::kF32) request.clear_kv_cache();  // as in requests of earlier versions
-  if (request.resident_weight_bytes() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field 'resident_weight_bytes' is ", request.resident_weight_bytes(),
-                     ", expected bytes of the device, or 0 for all weights"));
-  }
-  if (request.kv_cache_tokens() < 0 || request.kv_cache_tokens() > INT32_MAX) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field 'kv_cache_tokens' is ", request.kv_cache_tokens(), ", expected 1 to ",
-                     INT32_MAX, ", or 0 for as many as all requests could need"));
-  }
-  if (absl::Status status = CompletePlacement(&request); !status.ok()) return status;
-  if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
-    for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
-  }
-  if (request.chat_template().size() > kMaxChatTemplateBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field 'chat_template' has ", request.chat_template().size(),
-                     " bytes, expected at most ", kMaxChatTemplateBytes));
-  }
-  if (request.generation_config().empty()) request.set_generation_config("model");
-  if (request.generation_config() != "model" && request.generation_config() != "none") {
-    return absl::InvalidArgumentError(absl::StrCat("field 'generation_config' is '",
-                                                   request.generation_config(),
-                                                   "', expected model or none"));
-  }
-  const auto fill = [](int value, int fallback) { return value == 0 ? fallback : value; };
-  request.set_max_requests_per_batch(fill(request.max_requests_per_batch(), kDefaultRequests));
-  request.set_max_tokens_per_batch(fill(request.max_tokens_per_batch(), kDefaultRows));
-  request.set_max_queue(fill(request.max_queue(), kDefaultQueue));
-  const struct {
-    const char* name;
-    int value;
-    int limit;
-  } fields[] = {{"max_requests_per_batch", request.max_requests_per_batch(), kMaxRequests},
-                {"max_tokens_per_batch", request.max_tokens_per_batch(), kMaxRows},
-                {"max_queue", request.max_queue(), 1 << 20},
-                {"max_sequence_length", request.max_sequence_length() + 1, 1 << 20}};
-  for (const auto& field : fields) {
-    if (field.value < 1 || field.value > field.limit) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "field '", field.name, "' is out of range: ", "expected at most ", field.limit));
+  description.set_resident_weight_bytes(request.resident_weight_bytes());
+  *description.mutable_adapters() = request.adapters();
+  for (size_t m = 0; m < placements.size(); ++m) {
+    if (m > 0) {
+      *description.add_ssm_placements() = placements[m];
+    } else {
+      description.set_tensor_parallel(placements[m].tensor_parallel());
+      description.set_pipeline_parallel(placements[m].pipeline_parallel());
     }
   }
-  request.clear_idempotency_key();
-  return request;
+  description.set_generation_config(request.generation_config());
+  return description;
+}
+
+bool Same(proto::ServeModelRequest known, const proto::ServeModelRequest& asked) {
+  known.clear_chosen();
+  return known.SerializeAsString() == asked.SerializeAsString();
 }
 
 }  // namespace
@@ -338,14 +152,13 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   options.max_tokens_per_batch = request.max_tokens_per_batch();
   options.max_queue = request.max_queue();
   options.speculation.tune = request.tune_speculation();
-  // With the same noise for draft and LLM a seed's answer does not depend on which tree was chosen.
-  // Drawn drafts take whole rows of logits, which would have to come from the workers.
-  if (request.tune_speculation()) {
-    const bool on_workers =
-        std::any_of(loaded->placements.begin(), loaded->placements.end(),
-                    [](const proto::ModelPlacement& place) { return place.tensor_parallel() > 0; });
-    options.speculation.sampled = on_workers ? SampledDrafts::kShared : SampledDrafts::kBySeed;
-  }
+  // With the same noise for draft and LLM a seed's answer does not depend on the tree. Drawn drafts
+  // take whole rows of logits, which would have to come from the workers.
+  const bool on_workers =
+      std::any_of(loaded->placements.begin(), loaded->placements.end(),
+                  [](const proto::ModelPlacement& place) { return place.tensor_parallel() > 0; });
+  options.speculation.sampled =
+      request.tune_speculation() && on_workers ? SampledDrafts::kShared : SampledDrafts::kBySeed;
   options.speculation.lookup.depth = request.lookup_depth();
   // Then nothing of one request is of use to another, or can be told by how long another takes.
   if (request.no_prefix_cache()) options.speculation.lookup.history_tokens = 0;
@@ -387,53 +200,49 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
 }
 
 proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) const {
-  proto::ServedModel description;
-  description.set_name(request.name());
-  description.set_artifact(request.artifact());
-  *description.mutable_ssm_artifacts() = request.ssm_artifacts();
-  *description.mutable_expansion() = request.expansion();
+  proto::ServedModel description = DescribeRequest(request, placements);
   description.set_parameters(parameters);
   description.set_kv_cache_tokens(kv_cache_tokens);
   description.set_max_sequence_length(context);
   description.set_vocabulary(parts.tokenizer->vocabulary());
-  description.set_weights(request.weights());
-  description.set_ssm_weights(request.ssm_weights());
-  description.set_tune_speculation(request.tune_speculation());
-  description.set_lookup_depth(request.lookup_depth());
-  description.set_no_prefix_cache(request.no_prefix_cache());
-  if (const auto kv_format = KvFormatOf(request.kv_cache()); kv_format.ok()) {
-    description.set_kv_cache(KvFormatName(*kv_format));
-  }
-  description.set_resident_weight_bytes(request.resident_weight_bytes());
-  *description.mutable_adapters() = request.adapters();
-  for (size_t m = 0; m < placements.size(); ++m) {
-    if (m > 0) {
-      *description.add_ssm_placements() = placements[m];
-    } else {
-      description.set_tensor_parallel(placements[m].tensor_parallel());
-      description.set_pipeline_parallel(placements[m].pipeline_parallel());
-    }
-  }
   description.mutable_candidates()->Assign(candidates.begin(), candidates.end());
   description.set_loaded_unix_ms(absl::ToUnixMillis(loaded));
-  description.set_generation_config(request.generation_config());
   *description.mutable_sampling_defaults() = sampling_defaults;
   return description;
 }
 
+absl::Status ModelServer::TakeTurn(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return draining_ || (!loading_ && leaving_.count(name) == 0);
+  };
+  mutex_.Await(absl::Condition(&free));
+  if (draining_) return Stopping();
+  loading_ = true;
+  return absl::OkStatus();
+}
+
+void ModelServer::EndTurn() {
+  absl::MutexLock lock(&mutex_);
+  loading_ = false;
+  arriving_.clear();
+}
+
 absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const proto::ServeModelRequest& given) {
-  absl::StatusOr<proto::ServeModelRequest> request = Complete(given);
+  absl::StatusOr<proto::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
-  absl::MutexLock loading(&loading_);
   // Beside a served model of the same name, which has no slash.
-  return LoadParts(*request, absl::StrCat(request->name(), "/prepared"), /*may_wait=*/false);
+  const std::string name = absl::StrCat(request->name(), "/prepared");
+  if (absl::Status status = TakeTurn(name); !status.ok()) return status;
+  const absl::Cleanup turn = [this] { EndTurn(); };
+  return LoadParts(*request, name, /*may_wait=*/false);
 }
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModelRequest* request,
                                                                bool may_wait) {
   absl::StatusOr<Prepared> prepared = LoadParts(*request, request->name(), may_wait);
   if (!prepared.ok()) return prepared.status();
-  if (request->workers() == kAuto) {
+  if (request->workers() == kAutoWorkers) {
     request->mutable_chosen()->Assign(prepared->placements.begin(), prepared->placements.end());
   }
   auto model = std::make_shared<LoadedModel>();
@@ -451,55 +260,47 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModel
   return model;
 }
 
-std::map<std::string, absl::Status> ModelServer::Restore() {
-  std::map<std::string, absl::Status> failures;
-  absl::StatusOr<std::vector<proto::ServeModelRequest>> served = options_.store->Served();
-  if (!served.ok()) {
-    failures["*"] = served.status();
-    return failures;
-  }
-  absl::MutexLock loading(&loading_);
-  for (proto::ServeModelRequest& request : *served) {
-    absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(&request, /*may_wait=*/true);
-    if (!model.ok()) {
-      failures[request.name()] = model.status();
-      continue;
-    }
-    if (options_.metrics != nullptr) options_.metrics->Add(*model);
-    request.clear_chosen();
-    absl::MutexLock lock(&mutex_);
-    models_[request.name()] = {request, *std::move(model)};
-  }
-  return failures;
-}
-
 absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelRequest& given) {
-  absl::StatusOr<proto::ServeModelRequest> request = Complete(given);
+  absl::StatusOr<proto::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
-  absl::MutexLock loading(&loading_);
+  if (absl::Status status = TakeTurn(request->name()); !status.ok()) return status;
+  const absl::Cleanup turn = [this] { EndTurn(); };
   {
     absl::MutexLock lock(&mutex_);
     if (absl::Status status = CheckNames(*request); !status.ok()) return status;
     auto it = models_.find(request->name());
     if (it != models_.end()) {
-      if (it->second.request.SerializeAsString() == request->SerializeAsString()) {
-        return Describe(*it->second.model);
+      if (!Same(it->second.request, *request)) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("model '", request->name(),
+                         "' is served already with other options; unserve it first"));
       }
-      return absl::AlreadyExistsError(absl::StrCat(
-          "model '", request->name(), "' is served already with other options; unserve it first"));
+      if (it->second.model != nullptr) return Describe(*it->second.model);
     }
+    arriving_ = request->name();
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(&*request, /*may_wait=*/false);
-  if (!model.ok()) return model.status();
-  if (absl::Status status = options_.store->PutServed(*request, nullptr); !status.ok()) {
+  return Admit(&*request, /*restores=*/false);
+}
+
+absl::StatusOr<proto::ServedModel> ModelServer::Admit(proto::ServeModelRequest* request,
+                                                      bool restores) {
+  const std::string& name = request->name();
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/restores);
+  absl::MutexLock lock(&mutex_);  // released before the model goes that nobody wants any more
+  if (arriving_ != name) {
+    return absl::AbortedError(absl::StrCat("model '", name, "' was unserved while it was loaded"));
+  }
+  absl::Status status = model.status();
+  // Under the lock, as Unserve does it: what is served and what the store knows are the same.
+  if (status.ok() && !restores) status = options_.store->PutServed(*request, nullptr);
+  if (!status.ok()) {
+    if (auto known = models_.find(name); known != models_.end())
+      NoteFailure(status, &known->second);
     return status;
   }
   if (options_.metrics != nullptr) options_.metrics->Add(*model);
-  const proto::ServedModel description = Describe(**model);
-  request->clear_chosen();
-  absl::MutexLock lock(&mutex_);
-  models_[request->name()] = {*request, *std::move(model)};
-  return description;
+  models_[name] = {*request, *model};
+  return Describe(**model);
 }
 
 absl::Status ModelServer::CheckNames(const proto::ServeModelRequest& request) const {
@@ -523,32 +324,52 @@ absl::Status ModelServer::CheckNames(const proto::ServeModelRequest& request) co
 }
 
 absl::Status ModelServer::Unserve(const std::string& name) {
-  absl::MutexLock loading(&loading_);
-  if (absl::Status status = Find(name).status(); !status.ok()) return status;
-  if (absl::Status status = options_.store->DeleteServed(name, nullptr); !status.ok())
-    return status;
-  if (options_.metrics != nullptr) options_.metrics->Remove(name);
-  std::shared_ptr<LoadedModel> last;  // destroyed without the lock: it joins a thread
+  std::shared_ptr<LoadedModel> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return Stopping();
+    const auto it = models_.find(name);
+    const bool arriving = arriving_ == name;
+    if (it == models_.end() && !arriving) return NotServed(name);
+    if (it != models_.end()) {
+      absl::Status status = options_.store->DeleteServed(name, nullptr);
+      if (!status.ok()) return status;
+      last = std::move(it->second.model);
+      if (last != nullptr && options_.metrics != nullptr) options_.metrics->Remove(name);
+      models_.erase(it);
+    }
+    if (arriving) arriving_.clear();
+    if (last == nullptr) return absl::OkStatus();
+    leaving_.insert(name);
+  }
+  last.reset();  // without the lock: it joins a thread
   absl::MutexLock lock(&mutex_);
-  auto it = models_.find(name);
-  last = std::move(it->second.model);
-  models_.erase(it);
+  leaving_.erase(name);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string& name) const {
-  absl::MutexLock lock(&mutex_);
-  if (draining_) {
-    return absl::UnavailableError("the daemon is stopping and admits no more requests");
-  }
-  auto it = models_.find(name);
-  if (it != models_.end()) return it->second.model;
-  std::vector<std::string> names;
-  for (const auto& [known, entry] : models_) names.push_back(known);
+absl::Status ModelServer::NotServed(const std::string& name) const {
+  const std::vector<std::string> names = NamesOfModels();
   return absl::NotFoundError(
       absl::StrCat("model '", name, "' is not served; ",
                    names.empty() ? std::string("none is (see 'espalier serve')")
                                  : absl::StrCat("served are: ", absl::StrJoin(names, ", "))));
+}
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  if (draining_) return Stopping();
+  const auto it = models_.find(name);
+  if (it == models_.end()) return NotServed(name);
+  if (it->second.model != nullptr) return it->second.model;
+  if (it->second.failure.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("model '", name, "' is being loaded; try again in a while"));
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "model '", name, "' could not be loaded: ", it->second.failure.message(),
+      "; it is tried again from time to time, and at once by serving it again; 'espalier unserve ",
+      name, "' gives it up"));
 }
 
 absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name) const {
@@ -574,17 +395,41 @@ absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string
       "model", absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
 }
 
+proto::ServedModel ModelServer::DescribeEntry(const Entry& entry) {
+  if (entry.model != nullptr) return Describe(*entry.model);
+  proto::ServedModel description = DescribeRequest(entry.request, PlacementsOf(entry.request));
+  description.set_max_sequence_length(entry.request.max_sequence_length());
+  description.set_state(entry.failure.ok() ? std::string("loading")
+                                           : absl::StrCat("failed: ", entry.failure.message()));
+  return description;
+}
+
 std::vector<proto::ServedModel> ModelServer::List() const {
   absl::MutexLock lock(&mutex_);
   std::vector<proto::ServedModel> all;
-  for (const auto& [name, entry] : models_) all.push_back(Describe(*entry.model));
+  for (const auto& [name, entry] : models_) {
+    if (entry.failure.ok()) all.push_back(DescribeEntry(entry));
+  }
+  return all;
+}
+
+std::vector<proto::ServedModel> ModelServer::ListWithFailed() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<proto::ServedModel> all;
+  for (const auto& [name, entry] : models_) all.push_back(DescribeEntry(entry));
   return all;
 }
 
 std::vector<std::string> ModelServer::Names() const {
   absl::MutexLock lock(&mutex_);
+  return NamesOfModels();
+}
+
+std::vector<std::string> ModelServer::NamesOfModels() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : models_) names.push_back(name);
+  for (const auto& [name, entry] : models_) {
+    if (entry.failure.ok()) names.push_back(name);
+  }
   return names;
 }
 
@@ -601,7 +446,9 @@ bool ModelServer::draining() const {
 int ModelServer::OpenRequests() const {
   absl::MutexLock lock(&mutex_);
   int open = 0;
-  for (const auto& [name, entry] : models_) open += entry.model->host->open();
+  for (const auto& [name, entry] : models_) {
+    if (entry.model != nullptr) open += entry.model->host->open();
+  }
   return open;
 }
 

@@ -6,12 +6,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "ops/quantized/quantize_graph.h"
 #include "proto/inference.pb.h"
 #include "server/clock.h"
@@ -85,6 +88,9 @@ struct ModelServerOptions {
   const Clock* clock = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
   int64_t default_seed = 0;           // where a request brings none: mixed with a counter
+  // After a model of the last run could not be loaded, until it is tried again: at first, and,
+  // doubled each time, at most.
+  absl::Duration first_pause = absl::Seconds(10), longest_pause = absl::Minutes(5);
 };
 
 // The index of the model's adapter of that name, -1 for the empty name. NotFound names those that
@@ -95,14 +101,22 @@ absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::str
 class ModelServer {
  public:
   explicit ModelServer(ModelServerOptions options) : options_(options) {}
+  ~ModelServer();  // stops, and waits for a model that is being loaded
 
-  // Loads what was served before the last stop; models on workers as soon as those have joined.
-  // Models that cannot be loaded any more are reported
-  // in the result by name and stay in the store.
-  std::map<std::string, absl::Status> Restore();
+  // What was served before the last stop is known from now on: whoever asks for it hears that it is
+  // being loaded. Once, before anybody asks.
+  absl::Status Recall();
+  // Begins to load that on a thread of its own; models on workers answer as soon as those have
+  // joined. What cannot be loaded stays, in the store too, and is tried again until it is loaded or
+  // unserved. Once.
+  void StartRestoring();
+  // Whether all of it has been tried.
+  bool restored() const;
 
-  // Idempotent for an equal request; AlreadyExists for another one under the same name.
+  // Idempotent for an equal request; AlreadyExists for another one under the same name. Aborted if
+  // it was unserved meanwhile.
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
+  // Of what is still being loaded, or could not be, too.
   absl::Status Unserve(const std::string& name);
 
   // What Serve would start an engine from, for those who run one themselves: nothing is served.
@@ -121,8 +135,8 @@ class ModelServer {
   };
   absl::StatusOr<Prepared> Prepare(const proto::ServeModelRequest& request);
 
-  // NotFound names the models that there are; Unavailable once Drain was called. The model stays
-  // alive while the pointer does.
+  // NotFound names the models that there are; Unavailable while the model is being loaded, or has
+  // failed to, and once Drain was called. The model stays alive while the pointer does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
   // The same for a name that may also be one of a model's adapters, which is then returned too.
   struct Target {
@@ -133,39 +147,70 @@ class ModelServer {
   // Where the empty name stands for the only model that is served; InvalidArgument if there is no
   // such one.
   absl::StatusOr<Target> ResolveOrOnly(const std::string& name) const;
+  // Those that answer requests or will: of the last run, ones that are still being loaded, too.
   std::vector<proto::ServedModel> List() const;
   std::vector<std::string> Names() const;
+  // And those that could not be loaded: `state` says why.
+  std::vector<proto::ServedModel> ListWithFailed() const;
 
-  // From now on nothing new is admitted; what runs goes on.
+  // From now on nothing new is admitted, and no further model loaded; what runs goes on.
   void Drain();
   bool draining() const;
   // Requests that have not ended, of all models.
   int OpenRequests() const;
+  // Drains, and unloads every model. False if one of the last run is still being loaded, which
+  // nothing can interrupt.
+  bool Stop();
 
   // For requests that bring no seed.
   uint64_t NextSeed();
 
  private:
-  // `name`: under which workers hold what is theirs.
+  struct Entry {
+    proto::ServeModelRequest request;    // as it is in the store
+    std::shared_ptr<LoadedModel> model;  // null: of the last run, and not loaded (yet)
+    absl::Status failure;                // of the last try to load it
+    absl::Time next_try = absl::InfinitePast();
+    absl::Duration pause;  // before that
+  };
+
+  // One model is loaded at a time. Waits for that, and until no model of this name is on its way
+  // out; Unavailable once Drain was called.
+  absl::Status TakeTurn(const std::string& name);
+  void EndTurn();
+  // `name`: under which workers hold what is theirs. These three for whoever has the turn.
   absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request,
                                      const std::string& name, bool may_wait);
   // Notes in the request what was chosen for it.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(proto::ServeModelRequest* request,
                                                     bool may_wait);
+  // Loads the arriving model, and serves it unless it has been unserved by then. `restores`: what
+  // the store has already.
+  absl::StatusOr<proto::ServedModel> Admit(proto::ServeModelRequest* request, bool restores);
+  // Waits until a model of the last run is to be tried. False if there is none any more, or at the
+  // end.
+  bool AwaitTry(std::string* name);
+  // Tries it. False at the end.
+  bool Restore(const std::string& name);
+  void NoteFailure(const absl::Status& status, Entry* entry) const;
+  static proto::ServedModel DescribeEntry(const Entry& entry);
   // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
   absl::Status CheckNames(const proto::ServeModelRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NotServed(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<std::string> NamesOfModels() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ModelServerOptions options_;
-  absl::Mutex loading_;  // one model at a time; taken before mutex_
   mutable absl::Mutex mutex_;
-  struct Entry {
-    proto::ServeModelRequest request;  // without what was chosen for it
-    std::shared_ptr<LoadedModel> model;
-  };
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> leaving_ ABSL_GUARDED_BY(mutex_);  // unserved, and not gone yet
+  bool loading_ ABSL_GUARDED_BY(mutex_) = false;           // somebody has the turn
+  // What is being loaded to be served; empty: nothing is, or it has been unserved.
+  std::string arriving_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool restoring_ ABSL_GUARDED_BY(mutex_) = false;  // the thread has not ended
+  std::thread restorer_;
 };
 
 }  // namespace espalier

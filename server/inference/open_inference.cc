@@ -35,7 +35,7 @@ inference::ServerMetadataResponse DescribeServer(const std::string& version) {
 }
 
 bool AllModelsReady(const ModelServer& models) {
-  for (const proto::ServedModel& model : models.List()) {
+  for (const proto::ServedModel& model : models.ListWithFailed()) {
     if (!AnswersRequests(model)) return false;
   }
   return true;
@@ -45,7 +45,7 @@ absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
                                 const ModelServer& models) {
   const absl::StatusOr<ModelServer::Target> target =
       Find(request.name(), request.version(), models);
-  if (absl::IsUnavailable(target.status())) return false;  // the server drains
+  if (absl::IsUnavailable(target.status())) return false;  // it is being loaded, or all drains
   if (!target.ok()) return target.status();
   return AnswersRequests(Describe(*target->model));
 }

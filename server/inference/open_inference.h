@@ -16,10 +16,10 @@ inference::ServerMetadataResponse DescribeServer(const std::string& version);
 // at all is for the caller to know.
 bool AllModelsReady(const ModelServer& models);
 
-// NotFound for a model or a version that there is not.
+// NotFound for a model or a version that there is not; false of one that is not loaded (yet).
 absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
                                 const ModelServer& models);
-// Likewise; Unavailable once the server drains.
+// NotFound likewise; Unavailable while it is not loaded, and once the server drains.
 absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
     const inference::ModelMetadataRequest& request, const ModelServer& models);
 

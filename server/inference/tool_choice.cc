@@ -14,10 +14,27 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kMaxToolBytes = 1 << 20;
+// Of what the parameters of one tool share, written for each of them.
+constexpr size_t kMaxSharedBytes = 16 << 20;
+
+// Styles that write parameters one by one have a form for each, with all that it may refer to.
+size_t SharedBytes(const Json& parameters) {
+  size_t bytes = 0;
+  for (const char* shared : {"$defs", "definitions"}) {
+    if (parameters.contains(shared)) bytes += DumpJson(parameters[shared]).size();
+  }
+  return bytes * parameters.value("properties", Json::object()).size();
+}
+
 absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
-  const auto wrong = [&](const char* what) {
-    return FieldError("tools", absl::StrCat("tools[", index, "]: ", what));
+  std::string name;
+  const auto wrong = [&](absl::string_view what) {
+    return FieldError("tools", absl::StrCat("tools[", index, "]", name, ": ", what));
   };
+  if (text.size() > kMaxToolBytes) {
+    return wrong(absl::StrCat("has ", text.size(), " bytes, expected at most ", kMaxToolBytes));
+  }
   const Json json = ParseBoundedJson<Json>(text, kRequestJson).value_or(Json());
   if (!json.is_object()) return wrong("is no JSON object");
   const Json function = json.value("function", Json());
@@ -26,9 +43,15 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   }
   Tool tool;
   tool.name = function["name"].get<std::string>();
+  name = absl::StrCat(" ('", tool.name.substr(0, 100), "')");
   tool.parameters = function.value("parameters", Json());
   if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
     return wrong("'parameters' must be a JSON schema");
+  }
+  const size_t shared = tool.parameters.is_object() ? SharedBytes(tool.parameters) : 0;
+  if (shared > kMaxSharedBytes) {
+    return wrong(absl::StrCat("'$defs' and 'definitions', once for each of the properties, have ",
+                              shared, " bytes, expected at most ", kMaxSharedBytes));
   }
   const Json strict = function.value("strict", Json());
   if (!strict.is_null() && !strict.is_boolean()) return wrong("'strict' must be true or false");

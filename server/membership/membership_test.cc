@@ -1,6 +1,9 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "server/fake_clock.h"
@@ -37,10 +40,17 @@ class RegistryTest : public ::testing::Test {
 
   FakeClock clock_;
   uint64_t epoch_ = 0;
+  std::function<void()> before_epoch_;
   int changes_ = 0;
-  WorkerRegistry registry_{&clock_, absl::Seconds(10),
-                           [this]() -> absl::StatusOr<uint64_t> { return ++epoch_; },
-                           [this] { ++changes_; }};
+  std::vector<std::string> lost_;  // names
+  WorkerRegistry registry_{
+      &clock_, absl::Seconds(10),
+      [this]() -> absl::StatusOr<uint64_t> {
+        if (before_epoch_) std::exchange(before_epoch_, nullptr)();
+        return ++epoch_;
+      },
+      [this] { ++changes_; },
+      [this](const Member& worker, absl::string_view) { lost_.push_back(worker.name); }};
 };
 
 TEST_F(RegistryTest, SilenceLongerThanTheLeaseEndsItAndHeartbeatsKeepIt) {
@@ -77,6 +87,61 @@ TEST_F(RegistryTest, ARepeatedJoinGetsTheSameLease) {
   request.set_idempotency_key("k");
   EXPECT_EQ(registry_.Join(request)->epoch(), registry_.Join(request)->epoch());
   EXPECT_EQ(registry_.List().size(), 1u);
+}
+
+TEST_F(RegistryTest, AJoinRepeatedBeforeItsAnswerGetsTheSameLeaseAndLosesNobody) {
+  proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
+  request.set_idempotency_key("k");
+  absl::StatusOr<proto::Lease> second;
+  before_epoch_ = [&] { second = registry_.Join(request); };
+  const absl::StatusOr<proto::Lease> first = registry_.Join(request);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->epoch(), second->epoch());
+  EXPECT_TRUE(registry_.Check(*second).ok());
+  EXPECT_EQ(registry_.List().size(), 1u);
+  EXPECT_THAT(lost_, ::testing::IsEmpty());
+}
+
+TEST_F(RegistryTest, EveryLossIsToldOnceHoweverItIsFoundOut) {
+  using ::testing::ElementsAre;
+  const proto::Lease silent = Join("silent", "127.0.0.1:1");
+  const proto::Lease mute = Join("mute", "127.0.0.1:2");
+  const proto::Lease replaced = Join("replaced", "127.0.0.1:3");
+  registry_.Suspect(mute);
+  EXPECT_THAT(lost_, ElementsAre("mute"));
+  const proto::Lease again = Join("again", "127.0.0.1:3");
+  EXPECT_THAT(lost_, ElementsAre("mute", "replaced"));
+  for (const proto::Lease& lease : {mute, replaced}) {
+    registry_.Suspect(lease);
+    EXPECT_FALSE(registry_.Leave(lease).ok());
+  }
+  const proto::Lease back = Join("back", "127.0.0.1:2");
+  clock_.Advance(absl::Seconds(9));
+  EXPECT_TRUE(Beat(again).ok() && Beat(back).ok());
+  clock_.Advance(absl::Seconds(2));
+  // Its lease has run out, but nobody has looked yet.
+  registry_.Suspect(silent);
+  EXPECT_EQ(registry_.Expire(), 1);
+  EXPECT_EQ(registry_.Expire(), 0);
+  EXPECT_THAT(lost_, ElementsAre("mute", "replaced", "silent"));
+}
+
+TEST_F(RegistryTest, ALeaseThatRanOutUnseenIsOneLossWhenItsAddressIsTaken) {
+  Join("a", "127.0.0.1:1");
+  clock_.Advance(absl::Seconds(11));
+  Join("b", "127.0.0.1:1");
+  EXPECT_EQ(registry_.Expire(), 0);
+  EXPECT_THAT(lost_, ::testing::ElementsAre("a"));
+}
+
+TEST_F(RegistryTest, WhoLeavesIsNotLost) {
+  const proto::Lease lease = Join("a", "127.0.0.1:1");
+  ASSERT_TRUE(registry_.Leave(lease).ok());
+  registry_.Suspect(lease);
+  Join("b", "127.0.0.1:1");
+  clock_.Advance(absl::Seconds(9));
+  EXPECT_EQ(registry_.Expire(), 0);
+  EXPECT_THAT(lost_, ::testing::IsEmpty());
 }
 
 TEST_F(RegistryTest, AssignTakesAllOrNobody) {

@@ -39,26 +39,31 @@ absl::Status CheckJoin(const proto::JoinRequest& request) {
 }  // namespace
 
 WorkerRegistry::WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
-                               std::function<void()> on_change)
+                               std::function<void()> on_change, OnLost on_lost)
     : clock_(clock),
       lease_(lease),
       next_epoch_(std::move(next_epoch)),
-      on_change_(std::move(on_change)) {}
+      on_change_(std::move(on_change)),
+      on_lost_(std::move(on_lost)) {}
 
 bool WorkerRegistry::Expired(const Worker& worker) const {
   return worker.dead || clock_->Now() - worker.last_heartbeat > lease_;
 }
 
+std::optional<proto::Lease> WorkerRegistry::JoinedWith(const std::string& key) const {
+  if (key.empty()) return std::nullopt;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.idempotency_key == key && !Expired(worker)) return worker.member.lease;
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& request) {
   absl::Status status = CheckJoin(request);
   if (!status.ok()) return status;
-  if (!request.idempotency_key().empty()) {
+  {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [id, worker] : workers_) {
-      if (worker.idempotency_key == request.idempotency_key() && !Expired(worker)) {
-        return worker.member.lease;
-      }
-    }
+    if (const auto joined = JoinedWith(request.idempotency_key())) return *joined;
   }
   absl::StatusOr<uint64_t> epoch = next_epoch_();  // touches the disk: outside the lock
   if (!epoch.ok()) return epoch.status();
@@ -72,14 +77,20 @@ absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& requ
   worker.member.device.set_host(request.host());
   worker.idempotency_key = request.idempotency_key();
   const proto::Lease lease = worker.member.lease;
+  std::vector<Member> replaced;
   {
     absl::MutexLock lock(&mutex_);
+    // A worker that asked again meanwhile must not lose the lease that it was given then.
+    if (const auto joined = JoinedWith(request.idempotency_key())) return *joined;
     worker.last_heartbeat = clock_->Now();
     for (auto& [id, other] : workers_) {
-      if (other.member.address == request.address()) other.dead = true;
+      if (other.dead || other.member.address != request.address()) continue;
+      other.dead = true;
+      replaced.push_back(other.member);
     }
     workers_[lease.worker_id()] = std::move(worker);
   }
+  Lost(replaced, "another process has its address");
   Changed();
   return lease;
 }
@@ -118,36 +129,46 @@ absl::Status WorkerRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerRegistry::Leave(const proto::Lease& lease) {
-  {
-    absl::MutexLock lock(&mutex_);
-    absl::Status status = CheckLocked(lease);
-    if (!status.ok()) return status;
-    workers_[lease.worker_id()].dead = true;
-  }
-  Changed();
-  return absl::OkStatus();
+absl::StatusOr<Member> WorkerRegistry::MarkDead(const proto::Lease& lease) {
+  absl::MutexLock lock(&mutex_);
+  absl::Status status = CheckLocked(lease);
+  if (!status.ok()) return status;
+  Worker& worker = workers_[lease.worker_id()];
+  worker.dead = true;
+  return worker.member;
 }
 
-void WorkerRegistry::Suspect(const proto::Lease& lease) { Leave(lease).IgnoreError(); }
+absl::Status WorkerRegistry::Leave(const proto::Lease& lease) {
+  const absl::StatusOr<Member> left = MarkDead(lease);
+  if (left.ok()) Changed();
+  return left.status();
+}
+
+void WorkerRegistry::Suspect(const proto::Lease& lease) {
+  const absl::StatusOr<Member> lost = MarkDead(lease);
+  if (!lost.ok()) return;  // it has left, or was lost before
+  Lost({*lost}, "it does not answer");
+  Changed();
+}
 
 int WorkerRegistry::Expire() {
-  int count = 0;
+  std::vector<Member> lost;
   {
     absl::MutexLock lock(&mutex_);
     for (auto it = workers_.begin(); it != workers_.end();) {
       Worker& worker = it->second;
       if (!worker.dead && Expired(worker)) {
         worker.dead = true;
-        ++count;
+        lost.push_back(worker.member);
       }
       const bool forget =
           worker.dead && clock_->Now() - worker.last_heartbeat > lease_ + kRemembrance;
       it = forget ? workers_.erase(it) : std::next(it);
     }
   }
-  if (count > 0) Changed();
-  return count;
+  Lost(lost, "its lease ran out");
+  if (!lost.empty()) Changed();
+  return static_cast<int>(lost.size());
 }
 
 std::vector<proto::WorkerInfo> WorkerRegistry::List() const {

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/cluster.pb.h"
@@ -36,11 +37,13 @@ struct Member {
 class WorkerRegistry {
  public:
   using NextEpoch = std::function<absl::StatusOr<uint64_t>()>;
+  using OnLost = std::function<void(const Member& worker, absl::string_view reason)>;
 
-  // `next_epoch` gives durable, growing numbers. `on_change` (optional) is called, without locks,
-  // after workers came, went or changed their job. `clock` must outlive the registry.
+  // `next_epoch` gives durable, growing numbers. Both optional, called without locks: `on_change`
+  // after workers came, went or changed their job; before it `on_lost`, once for each worker that
+  // went without leaving. `clock` must outlive the registry.
   WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
-                 std::function<void()> on_change = nullptr);
+                 std::function<void()> on_change = nullptr, OnLost on_lost = nullptr);
 
   absl::Duration lease() const { return lease_; }
 
@@ -104,6 +107,16 @@ class WorkerRegistry {
   static std::optional<int64_t> BytesFor(const Worker& worker, const std::string& group);
   static std::string JobsOf(const Worker& worker);
   bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Of the live worker that joined with this key.
+  std::optional<proto::Lease> JoinedWith(const std::string& key) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // The worker whose present lease this is, which is dead from now on; errors as of Check.
+  absl::StatusOr<Member> MarkDead(const proto::Lease& lease);
+  void Lost(const std::vector<Member>& members, absl::string_view reason) const {
+    for (const Member& member : members) {
+      if (on_lost_) on_lost_(member, reason);
+    }
+  }
   void Changed() const {
     if (on_change_) on_change_();
   }
@@ -112,6 +125,7 @@ class WorkerRegistry {
   const absl::Duration lease_;
   const NextEpoch next_epoch_;
   const std::function<void()> on_change_;
+  const OnLost on_lost_;
   mutable absl::Mutex mutex_;
   std::map<std::string, Worker> workers_ ABSL_GUARDED_BY(mutex_);  // by worker id
 };

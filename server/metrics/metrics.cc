@@ -54,7 +54,8 @@ struct Metrics::Families {
       Count("espalier_checkpoints_total", "Checkpoints made durable.");
   prometheus::Counter& attempts = Count("espalier_job_attempts_total", "Attempts of jobs started.");
   prometheus::Counter& lost =
-      Count("espalier_workers_lost_total", "Workers whose lease ran out or was taken over.");
+      Count("espalier_workers_lost_total",
+            "Workers that went without leaving: silent for a lease, not answering, or replaced.");
   prometheus::Counter& store_errors =
       Count("espalier_store_errors_total", "Writes to the job store that failed.");
   prometheus::Gauge& start = prometheus::BuildGauge()

@@ -202,7 +202,7 @@ class ModelsService : public proto::Models::Service {
                     grpc::ServerWriter<proto::DownloadReply>* writer) {
     absl::StatusOr<proto::Artifact> artifact = artifacts_.Find(request.name());
     if (!artifact.ok()) return artifact.status();
-    absl::StatusOr<std::string> folder = artifacts_.Folder(request.name());
+    const absl::StatusOr<ArtifactFolder> folder = artifacts_.Hold(request.name());
     if (!folder.ok()) return folder.status();
     const auto& names = artifact->files();
     if (!request.file().empty() &&
@@ -218,7 +218,8 @@ class ModelsService : public proto::Models::Service {
       reply.Clear();
       reply.mutable_file()->set_name(name);
       if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
-      absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(JoinPath(*folder, name));
+      absl::StatusOr<std::unique_ptr<ReadableFile>> file =
+          files_->Open(JoinPath(folder->path(), name));
       if (!file.ok()) return file.status();
       for (int64_t at = 0; at < (*file)->size();) {
         const int64_t bytes = std::min(kDownloadChunk, (*file)->size() - at);

@@ -92,6 +92,7 @@ AnswerReader::AnswerReader(AnswerReaderOptions options)
 
 AnswerPart AnswerReader::Append(const std::string& text) {
   AnswerPart out;
+  if (over_) return out;
   std::string rest;
   reasoning_.Append(text, &out.reasoning, &rest);
   Take(rest, &out);
@@ -170,17 +171,25 @@ void AnswerReader::ReadText(AnswerPart* out) {
     for (;;) {
       const auto [end, behind] = arguments_ ? std::pair{kNowhere, kNowhere} : FindClose();
       if (ReadCalls(end, out)) continue;
-      if (arguments_ || end == kNowhere) return;
+      if (over_ || arguments_ || end == kNowhere) return;
       const std::string inside = held_.substr(0, end);
       const std::string close = held_.substr(end, behind - end);
       held_.erase(0, behind);
       after_call_ = std::exchange(begun_, 0) > 0 ||
                     AddCalls(options_.style->Read(inside, options_.tools), out);
+      if (over_) return;
       if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
       state_ = State::kText;
       break;
     }
   }
+}
+
+bool AnswerReader::OneTooMany() {
+  if (!options_.single_call || next_index_ == 0) return false;
+  over_ = true;
+  held_.clear();
+  return true;
 }
 
 bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
@@ -189,7 +198,7 @@ bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
     std::optional<CallBegin> begin = options_.choice == ToolChoice::kRequired
                                          ? BeginJsonCall(inside, options_.tools)
                                          : options_.style->Begin(inside, options_.tools);
-    if (!begin) return false;
+    if (!begin || OneTooMany()) return false;
     const int index = next_index_++;
     out->calls.push_back({index, IdOf(index), begin->name, ""});
     held_.erase(0, begin->arguments);
@@ -225,6 +234,7 @@ std::string AnswerReader::IdOf(int index) const {
 
 bool AnswerReader::AddCalls(std::vector<ToolCall> calls, AnswerPart* out) {
   for (ToolCall& call : calls) {
+    if (OneTooMany()) break;
     const int index = next_index_++;
     out->calls.push_back({index, IdOf(index), std::move(call.name), std::move(call.arguments)});
   }
@@ -233,6 +243,7 @@ bool AnswerReader::AddCalls(std::vector<ToolCall> calls, AnswerPart* out) {
 
 AnswerPart AnswerReader::Finish() {
   AnswerPart out;
+  if (over_) return out;
   std::string last;
   reasoning_.Finish(&out.reasoning, &last);
   Take(last, &out);

@@ -27,9 +27,10 @@ struct AnswerReaderOptions {
   ToolChoice choice = ToolChoice::kNone;
   // kAuto: text may be JSON, which is no call unless the style goes without marks.
   bool text_has_form = false;
-  std::string named;      // kNamed: the tool
-  std::string id;         // with which the ids of its calls begin
-  uint64_t short_id = 0;  // what ids of nine letters and digits are made of
+  bool single_call = false;  // the first one only: the answer is over where a second one begins
+  std::string named;         // kNamed: the tool
+  std::string id;            // with which the ids of its calls begin
+  uint64_t short_id = 0;     // what ids of nine letters and digits are made of
 };
 
 // A call, or in a stream a part of one: the name and id come with its first part.
@@ -78,12 +79,16 @@ class AnswerReader {
   // Whether there was a call.
   bool called() const { return next_index_ > 0; }
   bool reasoning_over() const { return reasoning_.over(); }
+  // What comes next is no part of the answer.
+  bool over() const { return over_; }
 
  private:
   enum class State { kUndecided, kText, kInSection, kWhole };
 
   void Take(const std::string& text, AnswerPart* out);
   void ReadText(AnswerPart* out);
+  // Before a call is added. True: it is one too many, and with it the answer is over.
+  bool OneTooMany();
   // Passes on calls as they come, of a section or a whole answer whose text ends at `end`, if that
   // is known. False: nothing more can be told without more text.
   bool ReadCalls(size_t end, AnswerPart* out);
@@ -105,6 +110,7 @@ class AnswerReader {
   std::unique_ptr<ArgumentsReader> arguments_;  // of the call that is under way
   int begun_ = 0;  // calls of this section, or whole answer, that were begun
   int next_index_ = 0;
+  bool over_ = false;
 };
 
 }  // namespace espalier

@@ -225,6 +225,54 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
   });
 }
 
+// However it is cut: of parallel_tool_calls: false, which no grammar keeps where all is free.
+TEST(AnswerReader, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
+  std::mt19937 random(5);
+  const std::string f = R"({"name": "f", "arguments": {"a":1}})";
+  const std::string g = R"({"name": "g", "arguments": {}})";
+  // Whose arguments cannot be passed on before all of it is there.
+  const std::string late = R"({"arguments": {"a":1}, "name": "f"})";
+  const auto hermes = [](const std::string& call) {
+    return "<tool_call>\n" + call + "\n</tool_call>";
+  };
+  struct {
+    const ToolStyle* style;
+    std::string answer, text;
+    bool over;
+  } cases[] = {
+      {&HermesStyle(), "Hm. " + hermes(f) + "\n" + hermes(g) + " and more", "Hm. ", true},
+      {&HermesStyle(), hermes(f) + " Then " + hermes(f) + hermes(g), "Then ", true},
+      {&HermesStyle(), hermes(late) + hermes(late) + hermes(g), "", true},
+      {&HermesStyle(), hermes(f) + " And that is it.", "And that is it.", false},
+      {&HermesStyle(), "[" + f + ", " + g + "]", "", true},
+      {&HermesStyle(), "[" + late + ", " + late + "]", "", true},
+      {&MistralStyle(), "[TOOL_CALLS] [" + f + ", " + g + "]", "", true},
+      {&MistralArgsStyle(), "[TOOL_CALLS]f[ARGS]{\"a\":1}[TOOL_CALLS]g[ARGS]{}", "", true},
+      {&LlamaStyle(), f + "; " + g, "", true},
+  };
+  for (const auto& c : cases) {
+    for (const size_t pieces : {0, 1, 7}) {
+      AnswerReaderOptions options;
+      options.style = c.style;
+      options.tools = Tools();
+      options.choice = ToolChoice::kAuto;
+      options.single_call = true;
+      AnswerReader reader(options);
+      Whole read;
+      for (size_t at = 0; at < c.answer.size();) {
+        const size_t n = pieces == 0 ? c.answer.size() : 1 + random() % pieces;
+        read.Add(reader.Append(c.answer.substr(at, n)));
+        at += n;
+      }
+      read.Add(reader.Finish());
+      EXPECT_EQ(read.calls, (Calls{{"f", R"({"a":1})"}})) << c.answer;
+      EXPECT_EQ(read.text, c.text) << c.answer;
+      EXPECT_TRUE(reader.called()) << c.answer;
+      EXPECT_EQ(reader.over(), c.over) << c.answer;
+    }
+  }
+}
+
 TEST(AnswerReader, ArgumentsComeAsTheyAreWritten) {
   AnswerReaderOptions options;
   options.style = &HermesStyle();

@@ -63,11 +63,11 @@ class Cluster:
         with open(path, "w") as log:
             return subprocess.Popen([PROGRAMS[name], *flags], stdout=log, stderr=log)
 
-    def start_daemon(self):
+    def start_daemon(self, until="/ready"):
         self.daemon = self.spawn("espalierd", f"--listen={self.grpc}", f"--http_listen={self.http}",
                                  f"--data_dir={self.folder}/data", f"--lease_seconds={self.lease}",
                                  "--serving_threads=1", *self.daemon_flags)
-        self.wait(lambda: self.get("/health")[0] == 200, 60, "the coordinator answers /health")
+        self.wait(lambda: self.get(until)[0] == 200, 60, f"the coordinator answers {until}")
 
     def start_worker(self):
         number = len(self.workers)

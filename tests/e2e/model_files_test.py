@@ -364,7 +364,7 @@ class ModelFilesTest(unittest.TestCase):
         ways = {"trees": (["--ssm=drafted", "--expansion=1,2,1"], False, 0), "tuned": (["--ssm=drafted"], True, 6),
                 "ssm alone": (["--ssm=drafted", "--lookup=0"], True, 0), "tuned lookups": (["--tune"], True, 6),
                 "always": (["--ssm=drafted", "--lookup=4", "--no-tune"], False, 4), "lookup": (["--lookup=4"], True, 4),
-                "all": (["--ssm=drafted", "--tune", "--expansion=1,2", "--lookup=4", "--ssm-weights=int8"], True, 4)}
+                "all": (["--ssm=drafted", "--tune", "--lookup=4", "--ssm-weights=int8"], True, 4)}
         for way, (flags, tuned, lookup) in ways.items():
             way = way.replace(" ", "-")
             served = self.cluster.run("serve", "drafted", "--name=drafted-" + way, *flags)
@@ -378,6 +378,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertIn("without SSMs and lookups", without.stderr)
         for flags in (["--tune", "--lookup=0"], ["--no-tune"]):
             self.refused("drafted", "tune_speculation", flags=[*flags, "--name=nothing-to-tune"])
+        self.refused("drafted", "--expansion", flags=["--ssm=drafted", "--tune", "--expansion=1,2"])
         both = self.cluster.cli("serve", "drafted", "--ssm=drafted", "--tune", "--no-tune", check=False)
         self.assertEqual(both.returncode, 2)
         self.assertIn("not both", both.stderr)
@@ -457,13 +458,14 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("proven", weights())
         small = os.path.join(self.folder.name, "small")
         write_model(small, {name: value * 1.1 for name, value in weights().items()})
-        proof = ["verify-lossless", "--llm=proven", "--ssm=" + small, "--expansion=1,2,1", "--draws=2000"]
-        for flags in ([], ["--weights=int8", "--ssm-weights=int4"], ["--tune", "--lookup=4"]):
+        proof = ["verify-lossless", "--llm=proven", "--ssm=" + small, "--draws=2000"]
+        shape = "--expansion=1,2,1"
+        for flags in ([shape], [shape, "--weights=int8", "--ssm-weights=int4"], ["--tune", "--lookup=4"]):
             report = self.cluster.run(*proof, *flags)
             self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "rules", "enumeration", "law", "KV"])
             self.assertTrue(report["passed"], report)
             print(f"{flags}: {report['accepted_per_step']:.2f} accepted per step, {report['seconds']:.1f} s")
-        self.assertIn("passed", self.cluster.cli(*proof).stdout)
+        self.assertIn("passed", self.cluster.cli(*proof, shape).stdout)
         served = {model["name"] for model in self.cluster.run("serve")["models"]}
         self.assertNotIn("proven", served)
         names = {artifact["name"] for artifact in self.cluster.run("models")["artifacts"]}

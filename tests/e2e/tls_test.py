@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import DATA, PROGRAMS, Cluster, Failed, free_port  # noqa: E402
@@ -22,6 +23,7 @@ CNN = os.path.join(DATA, "digits_cnn.onnx")
 DIGITS = os.path.join(DATA, "digits.npz")
 # Linux connects 0.0.0.0 to itself; to the daemons it is an address like any other off loopback.
 ELSEWHERE = "0.0.0.0"
+KEY = "the-key-of-all-of-them"
 
 
 class Certificates:
@@ -116,19 +118,20 @@ class Secret:
 
 
 class Rotating:
-    """A daemon whose callers show certificates, and which learns new ones while it runs."""
+    """A daemon whose callers show certificates and a key, and which learns new certificates while it runs."""
 
     def __init__(self, test, folder):
         self.test, self.folder = test, folder
         self.http_port, self.grpc = free_port(), f"127.0.0.1:{free_port()}"
         os.mkdir(folder)
         self.secret = Secret(os.path.join(folder, "secret"))
+        self.flags = [*self.secret.flags, test.keys()]
         self.daemon = None
 
     def start(self):
         self.daemon = self.test.cluster.spawn(
             "espalierd", f"--listen={self.grpc}", f"--http_listen=127.0.0.1:{self.http_port}", "--lease_seconds=3",
-            "--measure_seconds=0", f"--data_dir={self.folder}/data", *self.secret.flags)
+            "--measure_seconds=0", f"--data_dir={self.folder}/data", "--open_probes", *self.flags)
         self.log = self.test.cluster.logs[-1]
 
     def stop(self):
@@ -157,7 +160,8 @@ class Rotating:
     def ask(self, trusted, shown, *args):
         """The command line over gRPC."""
         return self.test.espalier(*args, f"--coordinator={self.grpc}", f"--ca-file={trusted.ca}",
-                                  f"--cert-file={shown.client}", f"--key-file={shown.client_key}", "--json")
+                                  f"--cert-file={shown.client}", f"--key-file={shown.client_key}", "--json",
+                                  ESPALIER_TOKEN=KEY)
 
     def accepts(self, trusted, shown):
         return self.http(trusted, shown), self.ask(trusted, shown, "status").returncode == 0
@@ -330,43 +334,38 @@ class TlsTest(unittest.TestCase):
             self.assertEqual(gateway.names, ["localhost", None])
             self.assertEqual(gateway.keys, ["Bearer secret"] if name == "here" else [])
 
-    def start_worker(self, name, *flags):
-        port = free_port()
-        worker = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name={name}",
-                                    "--threads=1", f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
-                                    f"--cache_dir={self.folder.name}/{name}", *flags)
-        self.cluster.workers.append(worker)
-        return worker
-
-    def end(self, *workers):
-        for worker in workers:
-            worker.terminate()
-            worker.wait()
-            self.cluster.workers.remove(worker)
-        self.cluster.wait(lambda: len(self.live()) == 1, 30, "the workers have left")
-
-    def live(self):
-        return [w for w in self.cluster.run("status")["workers"] if w["state"].upper() in ("IDLE", "BUSY")]
-
-    def job(self, *flags):
-        return self.cluster.wait_for_job(self.cluster.train(
-            f"--onnx={CNN}", f"--dataset={DIGITS}", "--input", "labels=y", "-b", "16", "--steps=3", *flags))
+    def keys(self):
+        """A file with KEY, which off loopback is wanted besides TLS."""
+        path = os.path.join(self.folder.name, "keys")
+        with open(path, "w") as file:
+            file.write(KEY + "\n")
+        return f"--api_key_file={path}"
 
     def test_workers_off_loopback_speak_tls_and_exchange_no_tensors_in_the_clear(self):
-        one = self.start_worker("one", *self.served)
-        two = self.start_worker("two", *self.served)
-        self.cluster.wait_for_workers(3)
-        # The coordinator reaches them over TLS: what they say to the program comes back.
-        job = self.job("--only-data-parallel")
-        self.assertEqual(job["state"].upper(), "FAILED", job)
-        self.assertIn("not encrypted", json.dumps(job))
-        self.end(one, two)
+        flags = [*self.served, self.keys()]
+        with unittest.mock.patch.dict(os.environ, ESPALIER_TOKEN=KEY), \
+                Cluster(workers=0, daemon_flags=flags, ca=self.pem.ca) as cluster:
+            for name in ("one", "two"):
+                port = free_port()
+                cluster.workers.append(cluster.spawn(
+                    "espalier-worker", f"--coordinator={cluster.grpc}", f"--name={name}", "--threads=1",
+                    f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
+                    f"--cache_dir={self.folder.name}/{name}", *flags))
+            cluster.wait_for_workers(2)
+            # The coordinator reaches them over TLS: what they say to the program comes back.
+            job = cluster.wait_for_job(cluster.train(
+                f"--onnx={CNN}", f"--dataset={DIGITS}", "--input", "labels=y", "-b", "16", "--steps=3",
+                "--only-data-parallel"))
+            self.assertEqual(job["state"].upper(), "FAILED", job)
+            self.assertIn("not encrypted", json.dumps(job))
 
     def test_a_worker_that_is_not_trusted_or_trusts_not_stays_out(self):
         for flags, said in (
-                ([f"--tls_ca={self.pem.other_ca}", *self.served[:2]], "no coordinator answers"),
-                ([], "refusing to talk in the clear off loopback"),
-                ([f"--tls_ca={self.pem.ca}"], "refusing to talk in the clear off loopback")):
+                ([f"--tls_ca={self.pem.other_ca}", *self.served[:2], self.keys()], "no coordinator answers"),
+                (self.served, "give --api_key_file"),
+                ([*self.served, f"--tls_client_ca={self.pem.ca}"], "give --api_key_file"),
+                ([self.keys()], "refusing to talk in the clear off loopback"),
+                ([f"--tls_ca={self.pem.ca}", self.keys()], "refusing to talk in the clear off loopback")):
             done = subprocess.run([PROGRAMS["espalier-worker"], f"--coordinator={self.cluster.grpc}",
                                    f"--listen={ELSEWHERE}:{free_port()}", *flags], capture_output=True, text=True,
                                   timeout=120)
@@ -425,7 +424,7 @@ class TlsTest(unittest.TestCase):
         port = free_port()
         worker = self.cluster.spawn("espalier-worker", f"--coordinator={running.grpc}", "--threads=1",
                                     f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
-                                    f"--cache_dir={running.folder}/cache", *running.secret.flags)
+                                    f"--cache_dir={running.folder}/cache", *running.flags)
         try:
             wait(lambda: running.worker(old), 60, "the worker has joined")
             before, kept = running.worker(old), running.connection(old, old)

@@ -112,7 +112,7 @@ class MessageReader {
       ReadCall(block, where);
     } else if (type == "tool_result" && role_ == "user") {
       ReadResult(block, where);
-    } else if (!type.empty()) {
+    } else if (!block.error()) {
       Fail(absl::StrCat(where, " is of type '", type.substr(0, 60), "'; of ", role_,
                         " messages known are text",
                         assistant         ? ", thinking and tool_use"
@@ -222,6 +222,10 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
     ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), reader, chat, &calls);
   }
   if (reader.error()) return;
+  if (chat->turns().empty()) {
+    reader.Fail("messages", "field 'messages' holds nothing to answer");
+    return;
+  }
   WriteCalls(&calls, chat);
   const proto::ChatTurn& last = chat->turns(chat->turns_size() - 1);
   if (last.role() != "assistant") return;

@@ -133,6 +133,16 @@ TEST(MessagesRequestTest, CountingNeedsNoWayToAnswer) {
   EXPECT_THAT(error->message, HasSubstr("max_tokens"));
 }
 
+TEST(MessagesRequestTest, ABlockOfNoTypeIsRefusedWhereTokensAreCounted) {
+  MessagesRequest request;
+  const auto error = ParseMessages(
+      Purpose::kCount,
+      R"({"model": "lm", "messages": [{"role": "user", "content": [{"type": ""}]}]})", &request);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->http_status, 400);
+  EXPECT_THAT(error->message, HasSubstr("content[0] is of type ''"));
+}
+
 TEST(MessagesRequestTest, WhatIsNotSupportedIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("messages": [])", "'messages'"},
@@ -144,6 +154,11 @@ TEST(MessagesRequestTest, WhatIsNotSupportedIsRefusedByName) {
       {R"("messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}])",
        "'image'"},
       {R"("messages": [{"role": "user", "content": [{"type": "tool_use"}]}])", "'tool_use'"},
+      {R"("messages": [{"role": "user", "content": [{"type": ""}]}])",
+       "messages[0].content[0] is of type ''"},
+      {R"("messages": [{"role": "user", "content": [{"type": null}]}])", "content[0].type"},
+      {R"("messages": [{"role": "assistant", "content": [{"type": ""}]}])", "is of type ''"},
+      {R"("messages": [{"role": "system", "content": [{"type": ""}]}])", "is of type ''"},
       {R"("messages": [{"role": "user", "content": [{"type": "text"}]}])", "content[0].text"},
       {R"("messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "z"}]}])",
        "'z'"},

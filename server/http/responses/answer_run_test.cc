@@ -2,6 +2,7 @@
 // that are kept, such as responses.
 #include "server/http/answer_run.h"
 
+#include <limits>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -261,6 +262,11 @@ TEST_F(AnswerRunTest, StreamsCanBeTakenUpAgainAnywhere) {
   EXPECT_EQ(again.body(), whole);
   // However many they are, they do not look like what a client leaves unread.
   EXPECT_EQ(again.writes(), 1);
+  // A number that no event has may be as large as it likes.
+  Client none;
+  StartEventStream(none);
+  WriteEvents(stored->events, std::numeric_limits<int64_t>::max(), none);
+  EXPECT_EQ(none.body(), "");
 }
 
 TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {

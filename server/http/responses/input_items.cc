@@ -309,17 +309,28 @@ void ReadInput(JsonReader& reader, ItemIds* ids, json* items) {
 }
 
 std::optional<Error> ResolveReferences(const FindItem& find, json* items) {
-  for (json& item : *items) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < items->size(); ++i) {
+    json& item = (*items)[i];
     if (item["type"] != "item_reference") continue;
     const std::string id = item["id"];
-    std::optional<json> found = find(id);
-    if (!found) {
+    const std::shared_ptr<const json> found = find(id);
+    if (found == nullptr) {
       return Error{.http_status = 404,
                    .message = absl::StrCat("there is no item '", id.substr(0, 100),
                                            "' in the responses that are kept; give it whole"),
                    .param = "input"};
     }
-    item = *std::move(found);
+    bytes += BytesOf(*found);
+    if (bytes > kMaxReferredBytes) {
+      return Error{.message = absl::StrCat("input[", i,
+                                           "]: what the references up to this one "
+                                           "stand for has more than ",
+                                           kMaxReferredBytes,
+                                           " bytes together, which is the limit; refer to less"),
+                   .param = "input"};
+    }
+    item = *found;
   }
   return std::nullopt;
 }

@@ -2,7 +2,9 @@
 // Pure functions.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -29,8 +31,14 @@ class ItemIds {
 // functions are refused by name.
 void ReadInput(JsonReader& reader, ItemIds* ids, nlohmann::ordered_json* items);
 
-// Puts what is referred to in the place of references; `find` gives null for what is not known.
-using FindItem = std::function<std::optional<nlohmann::ordered_json>(const std::string& id)>;
+// Of all that one input refers to, as of an HTTP body: a reference is short, what it stands for is
+// copied each time.
+inline constexpr size_t kMaxReferredBytes = 8 << 20;
+
+// Puts what is referred to in the place of references; `find` gives null for what is not known. An
+// error if that is more than kMaxReferredBytes.
+using FindItem =
+    std::function<std::shared_ptr<const nlohmann::ordered_json>(const std::string& id)>;
 std::optional<Error> ResolveReferences(const FindItem& find, nlohmann::ordered_json* items);
 
 // A whole conversation as turns behind those that `chat` has: thoughts, text and calls that the

@@ -96,9 +96,9 @@ TEST(InputItemsTest, ReferencesBecomeWhatTheyReferTo) {
                       {"role", "user"},
                       {"content", {{{"type", "input_text"}, {"text", "Hm"}}}}};
   json other = items;
-  const auto find = [&](const std::string& id) -> std::optional<json> {
-    if (id == "msg_9") return known;
-    return std::nullopt;
+  const auto find = [&](const std::string& id) -> std::shared_ptr<const json> {
+    if (id == "msg_9") return std::make_shared<json>(known);
+    return nullptr;
   };
   ASSERT_FALSE(ResolveReferences(find, &items));
   EXPECT_EQ(items[0], known);
@@ -107,6 +107,28 @@ TEST(InputItemsTest, ReferencesBecomeWhatTheyReferTo) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->http_status, 404);
   EXPECT_THAT(error->message, HasSubstr("msg_8"));
+}
+
+// A few thousand of them were some ten thousand bytes, and stood for 28 GB.
+TEST(InputItemsTest, ManyReferencesToOneLargeItemAreRefusedBeforeTheyAreCopied) {
+  const auto large = std::make_shared<const json>(
+      json{{"id", "msg_9"},
+           {"type", "message"},
+           {"role", "user"},
+           {"content", {{{"type", "input_text"}, {"text", std::string(5 << 20, 'x')}}}}});
+  const auto find = [&](const std::string&) { return large; };
+  const json reference = {{"type", "item_reference"}, {"id", "msg_9"}};
+  json items(json::array_t(4000, reference));
+  const auto error = ResolveReferences(find, &items);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->http_status, 400);
+  EXPECT_EQ(error->param, "input");
+  EXPECT_THAT(error->message, HasSubstr("input[1]"));
+  EXPECT_THAT(error->message, HasSubstr("8388608 bytes"));
+  EXPECT_EQ(items[1], reference);
+  json one = json::array({reference});
+  EXPECT_FALSE(ResolveReferences(find, &one));
+  EXPECT_EQ(one[0], *large);
 }
 
 TEST(InputItemsTest, AnOutputNeedsItsCall) {

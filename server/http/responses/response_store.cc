@@ -13,8 +13,8 @@ using json = nlohmann::ordered_json;
 constexpr size_t kIndexBytes = 256;
 
 size_t BytesOf(const StoredResponse& response) {
-  size_t bytes = response.owner.size() + openai::Dump(response.object).size() +
-                 openai::Dump(response.input).size() +
+  size_t bytes = response.owner.size() + openai::BytesOf(response.object) +
+                 openai::BytesOf(response.input) +
                  kIndexBytes * (response.input.size() + response.object["output"].size());
   for (const std::string& event : response.events) bytes += event.size();
   return bytes;
@@ -107,16 +107,17 @@ bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
   return true;
 }
 
-std::optional<json> ResponseStore::Item(const std::string& item, const std::string& owner) {
+std::shared_ptr<const json> ResponseStore::Item(const std::string& item, const std::string& owner) {
   absl::MutexLock lock(&mutex_);
   for (auto it = items_.lower_bound({item, ""}); it != items_.end() && it->first == item; ++it) {
     const Entry& entry = entries_.at(it->second);
     if (entry.owner != owner) continue;
     for (const json* items : {&entry.ended->input, &entry.ended->object["output"]}) {
-      if (const json* found = ItemIn(*items, item)) return *found;
+      const json* const found = ItemIn(*items, item);
+      if (found != nullptr) return {entry.ended, found};  // it is of what it keeps alive
     }
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 }  // namespace espalier

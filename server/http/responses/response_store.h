@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -47,8 +46,9 @@ class ResponseStore {
   // Whether there was one.
   bool Erase(const std::string& id, const std::string& owner);
 
-  // An item of an input or output that is kept.
-  std::optional<nlohmann::ordered_json> Item(const std::string& item, const std::string& owner);
+  // An item of an input or output that is kept; null: there is none.
+  std::shared_ptr<const nlohmann::ordered_json> Item(const std::string& item,
+                                                     const std::string& owner);
 
  private:
   struct Entry {

@@ -1,0 +1,31 @@
+#include "server/http/answer_thread.h"
+
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+
+namespace espalier {
+namespace {
+
+TEST(AnswerThread, RunsInOrderOnAnotherThreadAndLeavesNothingUndone) {
+  std::vector<int> done;
+  absl::Notification go;
+  std::thread::id other;
+  {
+    AnswerThread thread;
+    thread.Run([&] {
+      other = std::this_thread::get_id();
+      go.WaitForNotification();
+    });
+    // None of these waits for the first one.
+    for (int i = 0; i < 5; ++i) thread.Run([&done, i] { done.push_back(i); });
+    EXPECT_TRUE(done.empty());
+    go.Notify();
+  }
+  EXPECT_NE(other, std::this_thread::get_id());
+  EXPECT_EQ(done, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+}  // namespace
+}  // namespace espalier

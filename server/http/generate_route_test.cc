@@ -1,0 +1,151 @@
+// Whole requests on a model of letters: how many prompts one may have, and what writes its answer.
+#include "server/http/generate_route.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "server/fake_clock.h"
+#include "server/store/sqlite_store.h"
+#include "serving/testing/fake_model_runner.h"
+#include "serving/testing/letter_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr int kVocabulary = 12;
+
+class Loader : public ModelLoader {
+ public:
+  absl::StatusOr<Loaded> Load(const std::string&, const std::vector<std::string>&,
+                              const ServingSize&, const Expansion&, const Formats&,
+                              const Placement&) override {
+    Loaded loaded;
+    loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
+    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                         HashModel(1, kVocabulary, 4));
+    return loaded;
+  }
+};
+
+class Client : public HttpResponder {
+ public:
+  void Send(int status, std::string, std::string body, Headers) override {
+    status_ = status;
+    body_ = std::move(body);
+    done_.Notify();
+  }
+  void StartStream(int status, std::string, Headers) override { status_ = status; }
+  void Write(std::string data) override { body_ += data; }
+  void End() override { done_.Notify(); }
+  void OnClose(std::function<void()>) override {}
+
+  bool done() const { return done_.HasBeenNotified(); }
+  int status() {
+    done_.WaitForNotification();
+    return status_;
+  }
+  json Body() {
+    done_.WaitForNotification();
+    return json::parse(body_);
+  }
+  const std::string& body() const { return body_; }
+
+ private:
+  int status_ = 0;
+  std::string body_;
+  absl::Notification done_;
+};
+
+class GenerateRouteTest : public testing::Test {
+ protected:
+  GenerateRouteTest() {
+    const std::string path = testing::TempDir() + "/generate_route_test.db";
+    std::filesystem::remove(path);
+    store_ = *SqliteStore::Open(path);
+    models_.emplace(
+        ModelServerOptions{.loader = &loader_, .store = store_.get(), .clock = &clock_});
+    proto::ServeModelRequest request;
+    request.set_artifact("m");
+    EXPECT_TRUE(models_->Serve(request).ok());
+  }
+
+  std::shared_ptr<Client> Complete(const std::string& fields,
+                                   std::shared_ptr<AnswerThread> large = nullptr) {
+    HttpRequest http;
+    http.body = absl::StrCat(R"({"model": "m", "seed": 1, )", fields, "}");
+    const auto client = std::make_shared<Client>();
+    Generate(openai::Kind::kCompletion, http,
+             {.models = &*models_, .clock = &clock_, .number = ++number_, .large = large}, client);
+    return client;
+  }
+
+  Loader loader_;
+  FakeClock clock_;
+  std::unique_ptr<JobStore> store_;
+  std::optional<ModelServer> models_;
+  int64_t number_ = 0;
+};
+
+std::string ManyPrompts(int count) {
+  std::string prompts = "\"a\"";
+  for (int i = 1; i < count; ++i) {
+    absl::StrAppend(&prompts, ", \"", std::string(1, static_cast<char>('a' + i % 10)), "\"");
+  }
+  return absl::StrCat("\"prompt\": [", prompts, "]");
+}
+
+// The queue has 256 places: an idle server told the client to come again, for ever.
+TEST_F(GenerateRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
+  for (const char* stream : {"false", "true"}) {
+    const auto client = Complete(
+        absl::StrCat(ManyPrompts(256), R"(, "n": 2, "max_tokens": 3, "stream": )", stream));
+    ASSERT_EQ(client->status(), 200) << client->body().substr(0, 500);
+    if (*stream == 't') {
+      EXPECT_NE(client->body().find("[DONE]"), std::string::npos);
+      EXPECT_EQ(client->body().find("error"), std::string::npos);
+      continue;
+    }
+    const json choices = client->Body()["choices"];
+    ASSERT_EQ(choices.size(), 512u);
+    for (size_t i = 0; i < choices.size(); ++i) {
+      EXPECT_EQ(choices[i]["index"], i);
+      EXPECT_FALSE(choices[i]["finish_reason"].get<std::string>().empty()) << i;
+    }
+  }
+}
+
+TEST_F(GenerateRouteTest, OnePromptThatIsTooLongIsTheAnswer) {
+  const auto client = Complete(absl::StrCat(R"("prompt": ["a", ")", std::string(5000, 'b'), "\"]"));
+  EXPECT_EQ(client->status(), 400);
+  EXPECT_EQ(client->Body()["error"]["param"], "prompt");
+}
+
+// All streams wait for the engine's thread.
+TEST_F(GenerateRouteTest, ALargeAnswerIsWrittenBesideTheEngine) {
+  absl::Notification go;
+  {
+    const auto large = std::make_shared<AnswerThread>();
+    large->Run([&] { go.WaitForNotification(); });
+    const std::string fields = ManyPrompts(20) + R"(, "max_tokens": 20, "ignore_eos": true)";
+    const auto listed = Complete(fields + R"(, "logprobs": 5)", large);
+    EXPECT_EQ(Complete(fields, large)->status(), 200);
+    const auto model = models_->Find("m");
+    ASSERT_TRUE(model.ok());
+    while ((*model)->host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_FALSE(listed->done());
+    go.Notify();
+    EXPECT_EQ(listed->status(), 200);
+    EXPECT_EQ(listed->Body()["choices"][19]["logprobs"]["tokens"].size(), 20u);
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,336 @@
+#include "server/inference/generation_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
+
+proto::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
+  proto::TokenLogprobs out;
+  out.set_token(logprobs.token);
+  out.set_logprob(logprobs.logprob);
+  out.set_rank(logprobs.rank);
+  out.set_text(tokenizer.TokenBytes(logprobs.token));
+  for (const auto& [token, logprob] : logprobs.top) {
+    proto::TopLogprob* top = out.add_top();
+    top->set_token(token);
+    top->set_logprob(logprob);
+    top->set_text(tokenizer.TokenBytes(token));
+  }
+  return out;
+}
+
+class Running : public GenerationRun, public std::enable_shared_from_this<Running> {
+ public:
+  Running(const RunContext& context, GenerationListener listener, std::string echo,
+          const std::optional<AnswerReaderOptions>& reading)
+      : shared_request_(context.request),
+        request_(*shared_request_),
+        options_(context.options),
+        name_(context.model_name),
+        tokenizer_(context.host->shared_tokenizer()),
+        model_(context.model),
+        host_(*context.host),
+        metrics_(context.metrics),
+        listener_(std::move(listener)),
+        wanted_(std::max(1, request_.n())),
+        echo_(std::move(echo)),
+        answers_(AnswersOf(request_)) {
+    if (!reading) return;
+    const ReasoningMarks& marks = reading->reasoning;
+    if (!marks.empty()) {
+      opens_reasoning_ = tokenizer_->TokenId(marks.open);
+      closes_reasoning_ = tokenizer_->TokenId(marks.close);
+    }
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      AnswerReaderOptions own = *reading;
+      absl::StrAppend(&own.id, "-", i);
+      own.short_id += i * 0xD1B54A32D192ED03ull;
+      answers_[i].reader.emplace(std::move(own));
+      answers_[i].in_reasoning = reading->begins_in_reasoning;
+    }
+  }
+
+  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) override {
+    const double waited = absl::ToDoubleSeconds(absl::Now() - came);
+    const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
+    const std::vector<int>& prompt = *shared;
+    first_token_ = prompt.empty() ? -1 : prompt[0];
+    if (request_.return_prompt_tokens()) prompt_ = prompt;
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      RequestOptions own = *options_;
+      // Those that compete are compared by what their tokens were worth.
+      if (competing()) own.logprobs = std::max(own.logprobs, 0);
+      // An odd multiplier: different answers have different seeds.
+      own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
+      own.reproducible = request_.sampling().has_seed();
+      if (own.timeout_seconds > 0) {
+        own.timeout_seconds = std::max(own.timeout_seconds - waited, kShortest);
+      }
+      absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+          shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
+            self->On(static_cast<int>(i), event);
+          });
+      absl::MutexLock lock(&mutex_);
+      if (!ticket.ok()) {
+        silent_ = true;
+        CancelAll();
+        return ticket.status();
+      }
+      tickets_.push_back(*ticket);
+      if (cancelled_) CancelAll();
+    }
+    return absl::OkStatus();
+  }
+
+  void Cancel() override {
+    // Weak: a client that is still connected must not keep an unloaded model alive. Let go of
+    // without the lock: the last one to do so joins the engine's thread, which may want it.
+    const std::shared_ptr<LoadedModel> model = model_.lock();
+    if (model == nullptr) return;
+    Stop();
+  }
+
+  void Stop() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    CancelAll();
+  }
+
+ private:
+  struct Answer {
+    std::optional<AnswerReader> reader;  // of a chat
+    bool in_reasoning = false;
+    bool begun = false;
+    bool cut = false;            // it was over before its end
+    proto::GenerateReply whole;  // of those that compete
+    double logprobs = 0;         // their sum
+    int tokens = 0;
+
+    double worth() const { return tokens > 0 ? logprobs / tokens : -1e30; }
+  };
+
+  bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
+
+  // From the engine's thread, which its host outlives, or by one who holds the model.
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const EngineHost::Ticket ticket : tickets_) host_.Cancel(ticket);
+  }
+
+  // Of what would only be dropped.
+  void CutShort(int index) {
+    absl::MutexLock lock(&mutex_);
+    // While it is being submitted there is no ticket yet; the next event is soon enough.
+    if (static_cast<size_t>(index) >= tickets_.size()) return;
+    host_.Cancel(tickets_[index]);
+    answers_[index].cut = true;
+  }
+
+  // The rest runs on the engine's thread alone.
+
+  void On(int index, const RequestEvent& event) {
+    if (answers_[index].cut && event.reason == FinishReason::kCancelled) {
+      RequestEvent stopped = event;
+      stopped.reason = FinishReason::kStop;
+      return On(index, stopped);
+    }
+    if (metrics_ != nullptr) {
+      metrics_->RequestProgressed(name_, event);
+      if (event.finished) CountEnd(event);
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (silent_) return;
+      if (event.reason == FinishReason::kError) {
+        silent_ = true;
+        CancelAll();
+      }
+    }
+    if (event.reason == FinishReason::kError) {
+      listener_(event.error, true);
+      return;
+    }
+    if (event.finished) Count(event.usage);
+    Answer& answer = answers_[index];
+    proto::GenerateReply reply = ReplyOf(event, &answer);
+    if (answer.reader && answer.reader->over() && !answer.cut && !event.finished) CutShort(index);
+    if (!competing()) {
+      reply.set_index(index);
+      Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
+      return;
+    }
+    for (const TokenLogprobs& logprobs : event.logprobs) {
+      answer.logprobs += logprobs.logprob;
+      ++answer.tokens;
+    }
+    std::string text = answer.whole.text() + reply.text();
+    std::string reasoning = answer.whole.reasoning() + reply.reasoning();
+    if (!request_.has_logprobs()) reply.clear_logprobs();
+    answer.whole.MergeFrom(reply);
+    answer.whole.set_text(std::move(text));
+    answer.whole.set_reasoning(std::move(reasoning));
+    if (finished_ == static_cast<int>(answers_.size())) SendBest();
+  }
+
+  void CountEnd(const RequestEvent& event) {
+    metrics_->RequestFinished(name_, request_, event);
+    longest_ = std::max(longest_, event.usage.completion_tokens);
+    if (++ended_ == answers_.size()) metrics_->AnswersFinished(name_, request_, longest_);
+  }
+
+  // What is new of the answer, taken apart if it is a chat's.
+  void AddText(const RequestEvent& event, Answer* answer, proto::GenerateReply* reply) {
+    if (!answer->reader) {
+      reply->mutable_text()->append(event.text);
+      return;
+    }
+    const auto add = [reply](AnswerPart part) {
+      reply->mutable_text()->append(part.text);
+      reply->mutable_reasoning()->append(part.reasoning);
+      for (ToolCallPart& call : part.calls) {
+        proto::ToolCall* out = reply->add_tool_calls();
+        out->set_index(call.index);
+        out->set_id(std::move(call.id));
+        out->set_name(std::move(call.name));
+        out->set_arguments(std::move(call.arguments));
+      }
+    };
+    CountReasoning(event, answer);
+    add(answer->reader->Append(event.text));
+    if (event.finished) add(answer->reader->Finish());
+  }
+
+  // Of what comes with this event, before its text is read.
+  void CountReasoning(const RequestEvent& event, Answer* answer) {
+    if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
+    const bool over = answer->reader->reasoning_over();
+    int count = 0;
+    for (const int token : event.tokens) {
+      if (token == opens_reasoning_ && !over) answer->in_reasoning = true;
+      if (answer->in_reasoning) ++count;
+      if (token == closes_reasoning_) answer->in_reasoning = false;
+    }
+    usage_.set_reasoning_tokens(usage_.reasoning_tokens() + count);
+  }
+
+  proto::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
+    proto::GenerateReply reply;
+    if (!std::exchange(answer->begun, true)) {
+      reply.set_text(echo_);
+      reply.mutable_prompt_tokens()->Assign(prompt_.begin(), prompt_.end());
+      if (!event.prompt_logprobs.empty() || (request_.echo() && request_.has_logprobs()) ||
+          request_.has_prompt_logprobs()) {
+        proto::TokenLogprobs* first = reply.add_prompt_logprobs();
+        first->set_token(first_token_);
+        first->set_text(tokenizer_->TokenBytes(first_token_));
+      }
+      for (const TokenLogprobs& logprobs : event.prompt_logprobs) {
+        *reply.add_prompt_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
+      }
+    }
+    if (!request_.prompt_only()) {
+      AddText(event, answer, &reply);
+      reply.mutable_tokens()->Assign(event.tokens.begin(), event.tokens.end());
+      for (const TokenLogprobs& logprobs : event.logprobs) {
+        *reply.add_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
+      }
+    }
+    if (!event.finished) return reply;
+    const bool called = answer->reader && answer->reader->called();
+    const bool over =
+        event.reason == FinishReason::kStop || (answer->reader && answer->reader->over());
+    reply.set_finish_reason(request_.prompt_only() ? "length"
+                            : called && over       ? "tool_calls"
+                                                   : Name(event.reason));
+    if (!event.stop.text.empty()) reply.set_stop_string(event.stop.text);
+    const auto& stops = request_.stop_token_ids();
+    if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
+      reply.set_stop_token(event.stop.token);
+    }
+    return reply;
+  }
+
+  void SendBest() {
+    std::vector<int> order(answers_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [this](int a, int b) { return answers_[a].worth() > answers_[b].worth(); });
+    for (int i = 0; i < wanted_; ++i) {
+      proto::GenerateReply& reply = answers_[order[i]].whole;
+      reply.set_index(i);
+      Send(std::move(reply), i + 1 == wanted_);
+    }
+  }
+
+  void Send(proto::GenerateReply reply, bool last) {
+    if (last) *reply.mutable_usage() = usage_;
+    listener_(std::move(reply), last);
+  }
+
+  void Count(const Usage& usage) {
+    const bool first = finished_++ == 0;
+    usage_.set_prompt_tokens(usage.prompt_tokens);
+    usage_.set_completion_tokens(usage_.completion_tokens() +
+                                 (request_.prompt_only() ? 0 : usage.completion_tokens));
+    usage_.set_drafted_tokens(usage_.drafted_tokens() + usage.drafted_tokens);
+    usage_.set_accepted_tokens(usage_.accepted_tokens() + usage.accepted_tokens);
+    usage_.set_verification_steps(usage_.verification_steps() + usage.verification_steps);
+    const double soonest =
+        first ? usage.seconds_to_first_token
+              : std::min(usage_.seconds_to_first_token(), usage.seconds_to_first_token);
+    usage_.set_seconds_to_first_token(soonest);
+    usage_.set_seconds(std::max(usage_.seconds(), usage.seconds));
+    usage_.set_cached_tokens(std::max(usage_.cached_tokens(), usage.cached_tokens));
+    usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
+  }
+
+  const std::shared_ptr<const proto::GenerateRequest> shared_request_;
+  const proto::GenerateRequest& request_;
+  const std::shared_ptr<const RequestOptions> options_;
+  const std::string name_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::weak_ptr<LoadedModel> model_;
+  EngineHost& host_;  // of the model
+  ServingMetrics* const metrics_;
+  const GenerationListener listener_;
+  const int wanted_;
+  const std::string echo_;
+  std::vector<int> prompt_;  // if it is to be returned
+  int first_token_ = -1;
+  int opens_reasoning_ = -1, closes_reasoning_ = -1;  // tokens; -1: the model has none
+
+  std::vector<Answer> answers_;
+  int finished_ = 0;
+  size_t ended_ = 0;  // answers, however
+  int longest_ = 0;   // of them, in tokens
+  proto::Usage usage_;
+
+  absl::Mutex mutex_;
+  std::vector<EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
+};
+
+}  // namespace
+
+size_t AnswersOf(const proto::GenerateRequest& request) {
+  return static_cast<size_t>(std::max({1, request.n(), request.best_of()}));
+}
+
+std::shared_ptr<GenerationRun> NewGenerationRun(const RunContext& context,
+                                                GenerationListener listener, std::string echo,
+                                                const std::optional<AnswerReaderOptions>& reading) {
+  return std::make_shared<Running>(context, std::move(listener), std::move(echo), reading);
+}
+
+}  // namespace espalier

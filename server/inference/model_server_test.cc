@@ -1,0 +1,337 @@
+// What is served, over restarts and while models come and go.
+#include "server/inference/model_server.h"
+
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/inference/open_inference.h"
+#include "server/metrics/metrics.h"
+#include "server/store/sqlite_store.h"
+#include "serving/testing/fake_model_runner.h"
+#include "serving/testing/letter_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kVocabulary = 12;
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+// Loads what it is told to, and waits where it is told to.
+class Loader : public ModelLoader {
+ public:
+  absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>&,
+                              const ServingSize&, const Expansion&, const Formats&,
+                              const Placement&) override {
+    absl::MutexLock lock(&mutex_);
+    ++loads_;
+    const auto passes = [&] { return held_ != llm; };
+    mutex_.Await(absl::Condition(&passes));
+    if (llm == broken_) return absl::ResourceExhaustedError("no memory for it");
+    Loaded loaded;
+    loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
+    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                         HashModel(1, kVocabulary, 4));
+    loaded.parts.keep_alive.push_back(std::shared_ptr<void>(nullptr, [this](void*) { Going(); }));
+    return loaded;
+  }
+
+  // Loading it takes until another one is held.
+  void Hold(const std::string& llm) {
+    absl::MutexLock lock(&mutex_);
+    held_ = llm;
+  }
+  void Break(const std::string& llm) {
+    absl::MutexLock lock(&mutex_);
+    broken_ = llm;
+  }
+  // Models that go take until this is called with false.
+  void HoldGoing(bool hold) {
+    absl::MutexLock lock(&mutex_);
+    hold_going_ = hold;
+  }
+  bool AwaitLoads(int loads) {
+    return Await([&] { return loads_ >= loads; });
+  }
+  bool AwaitGoing(int models) {
+    return Await([&] { return going_ >= models; });
+  }
+  int loads() {
+    absl::MutexLock lock(&mutex_);
+    return loads_;
+  }
+
+ private:
+  template <typename Done>
+  bool Await(Done done) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&done), kSoon);
+  }
+  void Going() {
+    absl::MutexLock lock(&mutex_);
+    ++going_;
+    const auto passes = [&] { return !hold_going_; };
+    mutex_.Await(absl::Condition(&passes));
+  }
+
+  absl::Mutex mutex_;
+  std::string held_, broken_;
+  int loads_ = 0, going_ = 0;
+  bool hold_going_ = false;
+};
+
+proto::ServeModelRequest Request(const std::string& artifact) {
+  proto::ServeModelRequest request;
+  request.set_artifact(artifact);
+  return request;
+}
+
+class ModelServerTest : public ::testing::Test {
+ protected:
+  ModelServerTest() {
+    const std::string path = ::testing::TempDir() + "/model_server_test.db";
+    std::filesystem::remove(path);
+    auto opened = SqliteStore::Open(path);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    store_ = *std::move(opened);
+    Restart();
+  }
+  ~ModelServerTest() override {
+    loader_.Hold("");
+    loader_.HoldGoing(false);
+  }
+
+  void Restart() {
+    models_.reset();
+    models_.emplace(ModelServerOptions{.loader = &loader_,
+                                       .store = store_.get(),
+                                       .clock = &clock_,
+                                       .metrics = &metrics_,
+                                       .first_pause = absl::Milliseconds(20),
+                                       .longest_pause = absl::Milliseconds(50)});
+  }
+  // As the daemon does it.
+  void RestartWithModels() {
+    Restart();
+    ASSERT_TRUE(models_->Recall().ok());
+    models_->StartRestoring();
+  }
+  void Serve(const std::string& artifact) {
+    const auto served = models_->Serve(Request(artifact));
+    ASSERT_TRUE(served.ok()) << served.status();
+  }
+  std::vector<std::string> Stored() const {
+    std::vector<std::string> names;
+    const auto served = store_->Served();
+    for (const proto::ServeModelRequest& request : *served) names.push_back(request.name());
+    return names;
+  }
+  std::string State(const std::string& name) const {
+    for (const proto::ServedModel& model : models_->ListWithFailed()) {
+      if (model.name() == name) return model.state();
+    }
+    return "none";
+  }
+  absl::StatusCode Found(const std::string& name) const {
+    return models_->Find(name).status().code();
+  }
+  template <typename Done>
+  static bool Eventually(Done done) {
+    for (const absl::Time end = absl::Now() + kSoon; absl::Now() < end;) {
+      if (done()) return true;
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    return done();
+  }
+  bool AwaitRestored() {
+    return Eventually([&] { return models_->restored(); });
+  }
+
+  Loader loader_;
+  SystemClock clock_;
+  std::unique_ptr<SqliteStore> store_;
+  Metrics registry_;
+  ServingMetrics metrics_{&registry_.registry()};
+  std::optional<ModelServer> models_;
+};
+
+TEST_F(ModelServerTest, WhatIsBeingRestoredIsSeenAndUnavailableUntilItIsThere) {
+  Serve("a");
+  Serve("b");
+  loader_.Hold("b");
+  RestartWithModels();
+  ASSERT_TRUE(loader_.AwaitLoads(4));
+  EXPECT_FALSE(models_->restored());
+  EXPECT_EQ(Found("a"), absl::StatusCode::kOk);
+  const absl::Status unavailable = models_->Find("b").status();
+  EXPECT_TRUE(absl::IsUnavailable(unavailable));
+  EXPECT_THAT(unavailable.message(), HasSubstr("is being loaded"));
+  EXPECT_TRUE(absl::IsNotFound(models_->Find("c").status()));
+  EXPECT_EQ(State("a"), "");
+  EXPECT_EQ(State("b"), "loading");
+  EXPECT_THAT(models_->Names(), ElementsAre("a", "b"));
+  ASSERT_EQ(models_->List().size(), 2);
+  EXPECT_FALSE(AnswersRequests(models_->List()[1]));
+  EXPECT_EQ(models_->List()[1].artifact(), "b");
+  EXPECT_FALSE(AllModelsReady(*models_));
+  EXPECT_EQ(models_->OpenRequests(), 0);
+  metrics_.Collect();
+  loader_.Hold("");
+  ASSERT_TRUE(AwaitRestored());
+  EXPECT_EQ(Found("b"), absl::StatusCode::kOk);
+  EXPECT_TRUE(AllModelsReady(*models_));
+  EXPECT_THAT(Stored(), ElementsAre("a", "b"));
+}
+
+TEST_F(ModelServerTest, WhatFailsIsListedWithTheReasonAndCanBeUnserved) {
+  Serve("a");
+  Serve("b");
+  loader_.Break("a");
+  RestartWithModels();
+  ASSERT_TRUE(AwaitRestored());
+  EXPECT_EQ(Found("b"), absl::StatusCode::kOk) << "one that fails holds up no other";
+  EXPECT_EQ(State("a"), "failed: no memory for it");
+  EXPECT_THAT(models_->Find("a").status().message(),
+              AllOf(HasSubstr("no memory for it"), HasSubstr("espalier unserve a")));
+  EXPECT_EQ(Found("a"), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(AllModelsReady(*models_));
+  // It is none of those that a request may name, or leave out.
+  EXPECT_THAT(models_->Names(), ElementsAre("b"));
+  EXPECT_EQ(models_->List().size(), 1);
+  EXPECT_TRUE(models_->ResolveOrOnly("").ok());
+  EXPECT_TRUE(models_->Unserve("a").ok());
+  EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(AllModelsReady(*models_));
+  EXPECT_THAT(Stored(), ElementsAre("b"));
+}
+
+TEST_F(ModelServerTest, WhatFailedIsTriedAgainUntilItLoads) {
+  Serve("a");
+  loader_.Break("a");
+  RestartWithModels();
+  ASSERT_TRUE(loader_.AwaitLoads(4));
+  EXPECT_EQ(Found("a"), absl::StatusCode::kUnavailable);
+  loader_.Break("");
+  EXPECT_TRUE(Eventually([&] { return Found("a") == absl::StatusCode::kOk; }));
+}
+
+TEST_F(ModelServerTest, ServingWhatFailedTriesAtOnce) {
+  Serve("a");
+  loader_.Break("a");
+  Restart();
+  ASSERT_TRUE(models_->Recall().ok());  // and nobody restores it
+  EXPECT_TRUE(absl::IsResourceExhausted(models_->Serve(Request("a")).status()));
+  EXPECT_EQ(State("a"), "failed: no memory for it");
+  EXPECT_THAT(Stored(), ElementsAre("a"));
+  proto::ServeModelRequest other = Request("a");
+  other.set_max_queue(3);
+  EXPECT_TRUE(absl::IsAlreadyExists(models_->Serve(other).status()));
+  loader_.Break("");
+  Serve("a");
+  EXPECT_EQ(Found("a"), absl::StatusCode::kOk);
+  EXPECT_EQ(loader_.loads(), 3);
+  Serve("a");
+  EXPECT_EQ(loader_.loads(), 3);
+}
+
+TEST_F(ModelServerTest, WhatIsUnservedWhileItIsRestoredDoesNotComeBack) {
+  Serve("a");
+  loader_.Hold("a");
+  RestartWithModels();
+  ASSERT_TRUE(loader_.AwaitLoads(2));
+  EXPECT_TRUE(models_->Unserve("a").ok());
+  EXPECT_THAT(Stored(), IsEmpty());
+  loader_.Hold("");
+  ASSERT_TRUE(loader_.AwaitGoing(2));
+  EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
+  EXPECT_THAT(models_->Names(), IsEmpty());
+}
+
+TEST_F(ModelServerTest, WhatIsUnservedWhileItIsLoadedIsNotServed) {
+  loader_.Hold("a");
+  absl::Status served;
+  std::thread serving([&] { served = models_->Serve(Request("a")).status(); });
+  ASSERT_TRUE(loader_.AwaitLoads(1));
+  EXPECT_TRUE(models_->Unserve("a").ok());
+  loader_.Hold("");
+  serving.join();
+  EXPECT_TRUE(absl::IsAborted(served)) << served;
+  EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Stored(), IsEmpty());
+}
+
+TEST_F(ModelServerTest, ALoadHoldsUpNoUnserve) {
+  Serve("a");
+  loader_.Hold("b");
+  std::thread serving([&] { EXPECT_TRUE(models_->Serve(Request("b")).ok()); });
+  EXPECT_TRUE(loader_.AwaitLoads(2));
+  absl::Notification unserved;
+  std::thread unserving([&] {
+    EXPECT_TRUE(models_->Unserve("a").ok());
+    unserved.Notify();
+  });
+  EXPECT_TRUE(unserved.WaitForNotificationWithTimeout(kSoon));
+  EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
+  loader_.Hold("");
+  serving.join();
+  unserving.join();
+  EXPECT_THAT(Stored(), ElementsAre("b"));
+}
+
+TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
+  Serve("a");
+  loader_.HoldGoing(true);
+  std::thread unserving([&] { EXPECT_TRUE(models_->Unserve("a").ok()); });
+  EXPECT_TRUE(loader_.AwaitGoing(1));
+  std::thread serving([&] { EXPECT_TRUE(models_->Serve(Request("a")).ok()); });
+  Serve("b");  // holds up no other
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(loader_.loads(), 2);
+  loader_.HoldGoing(false);
+  unserving.join();
+  serving.join();
+  EXPECT_EQ(Found("a"), absl::StatusCode::kOk);
+  EXPECT_THAT(Stored(), ElementsAre("a", "b"));
+}
+
+TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {
+  Serve("a");
+  Serve("b");
+  loader_.Hold("a");
+  RestartWithModels();
+  ASSERT_TRUE(loader_.AwaitLoads(3));
+  absl::Status served;
+  std::thread serving([&] { served = models_->Serve(Request("c")).status(); });
+  absl::SleepFor(absl::Milliseconds(20));
+  models_->Drain();
+  serving.join();
+  EXPECT_TRUE(absl::IsUnavailable(served)) << served;
+  EXPECT_FALSE(models_->Stop()) << "it is being loaded";
+  loader_.Hold("");
+  EXPECT_TRUE(Eventually([&] { return models_->Stop(); }));
+  EXPECT_EQ(loader_.loads(), 3) << "the next one is not begun";
+  EXPECT_THAT(Stored(), ElementsAre("a", "b"));
+}
+
+TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
+  proto::ServeModelRequest request = Request("a");
+  request.add_ssm_artifacts("b");
+  request.add_expansion(2);
+  request.set_tune_speculation(true);
+  const absl::Status refused = models_->Serve(request).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("tune_speculation"), HasSubstr("expansion")));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,17 @@
+// How much is logged, by name.
+#pragma once
+
+#include <spdlog/common.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace espalier {
+
+inline constexpr char kLogLevels[] = "trace, debug, info, warn, error, critical or off";
+
+// InvalidArgument names those that there are.
+absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(const std::string& name);
+
+}  // namespace espalier
