@@ -99,8 +99,14 @@ class LocalWorkerImpl : public LocalWorker {
       return absl::InvalidArgumentError(absl::StrCat(
           "refusing to talk in the clear off loopback (--coordinator ", options_.coordinator,
           ", --listen ", options_.listen,
-          "): give --tls_ca, --tls_cert and --tls_key, or, on a network that you trust, "
-          "--insecure"));
+          "): give --tls_ca, --tls_cert, --tls_key and --api_key_file, or, on a network that you "
+          "trust, --insecure"));
+    }
+    if (!options_.insecure && !IsLoopback(listen->host) && options_.api_key_file.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--listen=", options_.listen,
+          " is off loopback, where everyone who reaches it may command this worker: give "
+          "--api_key_file, as espalierd was, or, on a network that you trust, --insecure"));
     }
     // The coordinator speaks to workers on loopback in the clear.
     if (tls_.serves() &&

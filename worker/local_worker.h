@@ -18,18 +18,18 @@ struct WorkerOptions {
   std::string advertise;               // host:port as others reach it; empty: from `listen`
   std::string name;                    // for people; empty: host name
   int threads = 0;                     // 0: all cores
-  int64_t memory_limit = 0;            // bytes; 0: three quarters of the machine's
+  int64_t memory_limit = 0;            // bytes; 0: the device's choice
   std::string swap_dir;                // of a CPU worker: for swapped tensors; empty: memory
   std::string device = "cpu";          // "cpu" or "cuda:N"
   std::string cuda_plugin;             // path; empty: beside the program
   std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory
   // Keys (api_keys.h): the first is shown to the coordinator, one of them is wanted of whoever
-  // calls the Worker service. Empty: none.
+  // calls the Worker service. Empty: none, on loopback.
   std::string api_key_file;
   // With a certificate this worker serves TLS; with a CA it speaks TLS to the coordinator. Tensors
   // that workers exchange are never encrypted.
   TlsFiles tls;
-  bool insecure = false;  // allow what is in the clear off loopback
+  bool insecure = false;  // allow what is in the clear or wants no key off loopback
   bool calibrate = true;  // false: report fixed, plausible rates at once (tests)
   // Give up if the coordinator cannot be reached for this long at the start; it is retried for ever
   // once the worker has joined.

@@ -20,7 +20,9 @@ ABSL_FLAG(std::string, advertise, "",
           "host:port as others reach this worker; empty: from --listen");
 ABSL_FLAG(std::string, name, "", "name for people; empty: the host's");
 ABSL_FLAG(int, threads, 0, "threads for CPU kernels; 0: all cores");
-ABSL_FLAG(int64_t, memory_limit, 0, "bytes that programs may use; 0: three quarters of the memory");
+ABSL_FLAG(
+    int64_t, memory_limit, 0,
+    "bytes that programs may use; 0: three quarters of what the machine or the container has");
 ABSL_FLAG(std::string, swap_dir, "",
           "folder for tensors that are swapped out of a CPU's memory limit; empty: in memory");
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
@@ -39,8 +41,8 @@ ABSL_FLAG(std::string, tls_client_ca, "",
           "trusted certificates (PEM): who calls this worker must show one signed by these");
 ABSL_FLAG(
     bool, insecure, false,
-    "allow addresses off loopback without TLS, and jobs whose workers exchange tensors, which "
-    "are never encrypted, off loopback");
+    "allow addresses off loopback without TLS and keys, and jobs whose workers exchange tensors, "
+    "which are never encrypted, off loopback");
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(

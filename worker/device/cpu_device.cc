@@ -1,6 +1,5 @@
 #include <omp.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 #include "ops/cpu/thread_team.h"
 #include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
+#include "worker/device/machine_memory.h"
 
 namespace espalier {
 namespace {
@@ -33,10 +33,6 @@ std::string CpuModel() {
   return "CPU";
 }
 
-int64_t MachineMemory() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-}
-
 template <typename T>
 void FillWith(void* destination, int64_t count, T value) {
   std::fill_n(static_cast<T*>(destination), count, value);
@@ -51,7 +47,7 @@ class CpuDevice : public Device {
     description_.set_threads(options.threads > 0 ? options.threads : cores);
     description_.set_host_cores(cores);
     description_.set_memory_bytes(options.memory_limit > 0 ? options.memory_limit
-                                                           : MachineMemory() / 4 * 3);
+                                                           : DefaultMemoryLimit());
     RegisterCpuKernels(kernels_);
   }
 

@@ -110,10 +110,9 @@ class Device {
 void CopyBoxOnHost(const BoxCopy& copy);
 
 struct CpuDeviceOptions {
-  int threads = 0;  // for kernels; 0: all cores
-  int64_t memory_limit =
-      0;  // bytes that programs may use; 0: three quarters of the machine's memory
-  std::string swap_folder;  // where swapped tensors lie; empty: in memory
+  int threads = 0;           // for kernels; 0: all cores
+  int64_t memory_limit = 0;  // bytes that programs may use; 0: DefaultMemoryLimit
+  std::string swap_folder;   // where swapped tensors lie; empty: in memory
 };
 std::unique_ptr<Device> NewCpuDevice(const CpuDeviceOptions& options);
 

@@ -1,0 +1,57 @@
+#include "worker/device/machine_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace espalier {
+namespace {
+
+// What `file` says in the cgroup and in each one above it, if it is less than `bytes`.
+int64_t Tightest(const std::string& hierarchy, absl::string_view group, const char* file,
+                 int64_t bytes) {
+  while (true) {
+    std::ifstream limit(absl::StrCat(hierarchy, group, "/", file));
+    std::string text;
+    int64_t value = 0;
+    // "max" is no number. Without a namespace of its own a container is told where its cgroup lies
+    // on the host, which it does not see: what it sees is the mount's root, where this ends.
+    if (limit >> text && absl::SimpleAtoi(text, &value) && value > 0) {
+      bytes = std::min(bytes, value);
+    }
+    const size_t slash = group.rfind('/');
+    if (slash == absl::string_view::npos) return bytes;
+    group = group.substr(0, slash);
+  }
+}
+
+}  // namespace
+
+int64_t MachineMemory(const std::string& root) {
+  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  const std::string mounts = root + "/sys/fs/cgroup";
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // "0::/group" of version 2, "4:memory:/group" of version 1. Both may be there.
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    if (fields[1].empty()) {
+      bytes = Tightest(mounts, fields[2], "memory.max", bytes);
+    } else if (absl::c_linear_search(absl::StrSplit(fields[1], ','), "memory")) {
+      bytes = Tightest(mounts + "/memory", fields[2], "memory.limit_in_bytes", bytes);
+    }
+  }
+  return bytes;
+}
+
+int64_t DefaultMemoryLimit() { return MachineMemory() / 4 * 3; }
+
+}  // namespace espalier

@@ -1,0 +1,80 @@
+#include "worker/device/machine_memory.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+class MachineMemoryTest : public ::testing::Test {
+ protected:
+  MachineMemoryTest() { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text << "\n";
+  }
+
+  const int64_t machine_ = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  const std::string root_ =
+      testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(MachineMemoryTest, WithoutCgroupsItIsTheMachines) {
+  EXPECT_EQ(MachineMemory(root_), machine_);
+  Write("/proc/self/cgroup", "0::/group");
+  EXPECT_EQ(MachineMemory(root_), machine_);
+  EXPECT_GT(DefaultMemoryLimit(), 0);
+  EXPECT_LE(DefaultMemoryLimit(), machine_ / 4 * 3);
+}
+
+TEST_F(MachineMemoryTest, OfVersion2TheTightestLimitAboveCounts) {
+  Write("/proc/self/cgroup", "0::/a:b/c");
+  Write("/sys/fs/cgroup/a:b/c/memory.max", "max");
+  EXPECT_EQ(MachineMemory(root_), machine_);
+  Write("/sys/fs/cgroup/a:b/memory.max", std::to_string(64 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
+  Write("/sys/fs/cgroup/a:b/c/memory.max", std::to_string(96 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
+  Write("/sys/fs/cgroup/a:b/c/memory.max", std::to_string(32 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 32 * kMiB);
+}
+
+TEST_F(MachineMemoryTest, AContainerOfVersion2SeesItsOwnLimitAtTheRoot) {
+  Write("/proc/self/cgroup", "0::/");
+  Write("/sys/fs/cgroup/memory.max", std::to_string(64 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
+}
+
+TEST_F(MachineMemoryTest, OfVersion1TheControllerOfMemoryCounts) {
+  Write("/proc/self/cgroup", "9:name=systemd:/\n5:cpu:/other\n4:hugetlb,memory:/a/b\n0::/");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  Write("/sys/fs/cgroup/memory/other/memory.limit_in_bytes", std::to_string(16 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), machine_);
+  Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", std::to_string(64 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
+  Write("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", std::to_string(32 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 32 * kMiB);
+}
+
+TEST_F(MachineMemoryTest, AContainerOfVersion1IsToldAPathOfTheHost) {
+  Write("/proc/self/cgroup", "4:memory:/docker/0123abcd");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(64 * kMiB));
+  EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
+}
+
+TEST_F(MachineMemoryTest, WhatIsNoLimitIsNone) {
+  Write("/proc/self/cgroup", "nonsense\n0::/a\n1:memory");
+  for (const char* text : {"", "0", "-1", "many", "99999999999999999999999"}) {
+    Write("/sys/fs/cgroup/a/memory.max", text);
+    EXPECT_EQ(MachineMemory(root_), machine_) << text;
+  }
+}
+
+}  // namespace
+}  // namespace espalier
