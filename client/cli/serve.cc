@@ -91,7 +91,7 @@ std::string SamplingText(const proto::SamplingOptions& sampling) {
 
 // Of the LLM, and of SSMs that are not ready.
 std::string StateText(const proto::ServedModel& model) {
-  std::string out = OnWorkers(model) ? model.state() : "ready";
+  std::string out = model.state().empty() ? "ready" : model.state();
   for (int s = 0; s < std::min(model.ssm_artifacts_size(), model.ssm_placements_size()); ++s) {
     const std::string& state = model.ssm_placements(s).state();
     if (state.empty() || state == "ready") continue;

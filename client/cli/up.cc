@@ -86,8 +86,9 @@ Command UpCommand() {
   c.flags = {
       {"local-workers", FlagType::kInt, "N", "worker processes on this machine (1)", 0, 0, 1024},
       {"worker-memory", FlagType::kNumber, "GIB",
-       "that programs may use on each of them; larger ones are made to fit (three quarters)", 0,
-       1e-6},
+       "that programs may use on each of them; larger ones are made to fit (three quarters of the "
+       "memory, divided among them)",
+       0, 1e-6},
       {"swap-dir", FlagType::kText, "FOLDER", "where they keep swapped tensors (in memory)"},
       {"listen", FlagType::kText, "HOST:PORT", "for gRPC; port 0 chooses one (127.0.0.1:7070)"},
       {"http-listen", FlagType::kText, "HOST:PORT", "for HTTP (127.0.0.1:8080)"},
