@@ -181,14 +181,16 @@ class ParallelServingTest(unittest.TestCase):
                 self.cluster.wait(lambda: self.served("far")["state"] == "ready", 60, "the model is back")
                 self.assertEqual(self.answer("far", long)[0], expected[len(PROMPTS)])
             self.cluster.run("unserve", "far")
-        for flags in (["--tune"], ["--ssm-tensor-parallel=1"]):
-            served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--pipeline-parallel=2", *flags)
+        tuned = ["--ssm=small", "--tune"]
+        for flags in (tuned, [*DRAFTS, "--ssm-tensor-parallel=1"]):
+            served = self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=2", *flags)
             self.assertEqual(served["steps_at_once"], 1, flags)
             self.cluster.run("unserve", "far")
-        for flags, what in ((["--tune"], "tune_speculation"), (["--ssm-tensor-parallel=1"], "small models on workers"),
-                            (["--steps-at-once=3"], "the model has 2 stages")):
+        for flags, what in ((tuned, "tune_speculation"),
+                            ([*DRAFTS, "--ssm-tensor-parallel=1"], "small models on workers"),
+                            ([*DRAFTS, "--steps-at-once=3"], "the model has 2 stages")):
             with self.assertRaises(Failed) as failed:
-                self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--pipeline-parallel=2", "--steps-at-once=2", *flags)
+                self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=2", "--steps-at-once=2", *flags)
             self.assertIn(what, failed.exception.err)
         with self.assertRaises(Failed) as failed:
             self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", "--steps-at-once=2")
