@@ -65,6 +65,9 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
   }
   number("min_p", 0, 1, &S::set_min_p);
   number("typical_p", 0, 1, &S::set_typical_p);
+  if (sampling->has_typical_p() && sampling->typical_p() == 0) {
+    reader.Fail("typical_p", "field 'typical_p' must be greater than 0");
+  }
   number("repetition_penalty", 0.01, 100, &S::set_repetition_penalty);
   number("presence_penalty", -2, 2, &S::set_presence_penalty);
   number("frequency_penalty", -2, 2, &S::set_frequency_penalty);

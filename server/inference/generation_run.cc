@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "serving/sampling/noise.h"
 
 namespace espalier {
 namespace {
@@ -61,7 +62,8 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     }
   }
 
-  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) override {
+  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came,
+                      bool follows) override {
     const double waited = absl::ToDoubleSeconds(absl::Now() - came);
     const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
     const std::vector<int>& prompt = *shared;
@@ -71,8 +73,8 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       RequestOptions own = *options_;
       // Those that compete are compared by what their tokens were worth.
       if (competing()) own.logprobs = std::max(own.logprobs, 0);
-      // An odd multiplier: different answers have different seeds.
-      own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
+      own.sampling.seed = ChoiceSeed(seed, i);
+      own.follows = follows;
       own.reproducible = request_.sampling().has_seed();
       if (own.timeout_seconds > 0) {
         own.timeout_seconds = std::max(own.timeout_seconds - waited, kShortest);

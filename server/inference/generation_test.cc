@@ -138,6 +138,25 @@ TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {
   EXPECT_EQ(four.reasons.size(), 4u);
 }
 
+// Choices had the seeds of the next requests' choices before.
+TEST(Generation, RequestsWithoutASeedShareNoAnswers) {
+  const auto model = Model();
+  ModelServer models({});
+  proto::GenerateRequest request = Request("abc", 12);
+  request.mutable_sampling()->clear_seed();
+  request.mutable_sampling()->clear_has_seed();
+  request.set_n(8);
+  std::set<std::string> different;
+  for (int i = 0; i < 3; ++i) {
+    Answers answers;
+    const auto generation = StartGeneration(request, model, &models, nullptr, answers.Listener());
+    ASSERT_TRUE(generation.ok()) << generation.status();
+    answers.done.WaitForNotification();
+    for (const auto& [index, text] : answers.texts) different.insert(text);
+  }
+  EXPECT_EQ(different.size(), 24u);
+}
+
 TEST(Generation, BestOfReturnsTheMostProbableOnes) {
   const auto model = Model();
   Answers all, best;

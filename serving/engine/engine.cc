@@ -127,6 +127,12 @@ SchedulerInput Engine::TakeStock() const {
     input.others_run = !flights_.empty();
   }
   const bool full = static_cast<int>(running_.size()) >= options_.max_requests;
+  // What the LLM's cache has beside what is known to be needed. To look for what is cached takes
+  // time, so whoever comes behind one without room is not looked at.
+  int64_t unclaimed = input.free_slots[0] - SpareSlots(limits_.kv_slots);
+  for (const RequestView& view : input.running) {
+    unclaimed -= view.length + 1 + view.tree_nodes - view.computed[0];
+  }
   for (const RequestId id : waiting_) {
     if (static_cast<int>(input.waiting.size()) >= (full ? 1 : options_.max_requests)) break;
     RequestView view = View(requests_.at(id));
@@ -137,7 +143,10 @@ SchedulerInput Engine::TakeStock() const {
       view.idle_prefix = prefix.idle;
       view.behind = ComputesFor(request, prefix.length, input);
     }
+    unclaimed -= view.length + 1 - view.computed[0] + view.idle_prefix;
+    const bool last = unclaimed < 0 && view.behind == 0;
     input.waiting.push_back(std::move(view));
+    if (last) break;
   }
   return input;
 }
@@ -488,12 +497,17 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
 }
 
 void Engine::FailRunning(const absl::Status& status) {
+  // To whoever asked, that code says that the queue is full.
+  const absl::Status told =
+      absl::IsResourceExhausted(status)
+          ? absl::InternalError(absl::StrCat("the model's step failed: ", status.message()))
+          : status;
   pipeline_.Drain();
   flights_.clear();
   for (const RequestId id : std::vector<RequestId>(running_.begin(), running_.end())) {
     Entry& entry = requests_.at(id);
     entry.request->Finish(FinishReason::kError);
-    Report(entry, status);
+    Report(entry, told);
     Retire(id);
   }
   // A runner that failed may have lost what its cache held.

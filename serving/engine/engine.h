@@ -114,8 +114,10 @@ class Engine {
 
   // Queues a request. InvalidArgument for options or a prompt that cannot be served (empty, tokens
   // outside the vocabulary, longer than the context, an adapter that there is not);
-  // FailedPrecondition for an embedding where the LLM's runner has none; ResourceExhausted if the
-  // queue is full.
+  // FailedPrecondition for an embedding where the LLM's runner has none; ResourceExhausted if those
+  // that wait and that it does not outrank fill the queue. Where it does outrank some, the last of
+  // them that has not begun ends in its stead, with that error in its event: so the queue stays as
+  // long as it may be, and nobody is kept out by those who come after him.
   absl::StatusOr<RequestId> Submit(std::vector<int> prompt, RequestOptions options);
 
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
@@ -123,7 +125,8 @@ class Engine {
 
   // One iteration, or the beginning of one; does nothing if idle. Requests whose time is over end
   // with DeadlineExceeded. If the LLM fails, all running requests end with that error, which is
-  // also returned; waiting ones stay. If it lost its KV cache, they end with Unavailable. An SSM
+  // also returned (in their events ResourceExhausted is Internal: there it means a full queue);
+  // waiting ones stay. If it lost its KV cache, they end with Unavailable. An SSM
   // that fails is not used again.
   absl::Status Step();
 
@@ -175,6 +178,8 @@ class Engine {
   bool Decodes(const Entry& entry) const;
   bool SharesPrefix(const Request& request) const;
   void Enqueue(RequestId id, std::deque<RequestId>& queue);
+  // For one more in the queue. False: there is none.
+  bool MakeRoom(int priority);
   std::vector<Work> Plan();
   void Draft(std::vector<Work>& work);
   // False if there was nothing to do, or no room for it.

@@ -132,7 +132,7 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
     return absl::FailedPreconditionError("a timeout needs an engine with a clock");
   }
   if (absl::Status status = CheckPrompt(prompt, options); !status.ok()) return status;
-  if (static_cast<int>(waiting_.size()) >= options_.max_queue) {
+  if (!options.follows && !MakeRoom(options.priority)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
@@ -151,6 +151,27 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
       .submitted = Now()};
   Enqueue(id, waiting_);
   return id;
+}
+
+bool Engine::MakeRoom(int priority) {
+  const int waiting = static_cast<int>(waiting_.size());
+  if (waiting < options_.max_queue) return true;
+  int outranked = 0;
+  for (auto last = waiting_.rbegin(); last != waiting_.rend(); ++last, ++outranked) {
+    Entry& entry = requests_.at(*last);
+    const RequestOptions& options = entry.request->options();
+    if (options.priority <= priority) break;
+    // Of what has begun something would be lost. Such are few: as many as have run at once.
+    if (entry.admitted || options.follows) continue;
+    entry.request->Finish(FinishReason::kError);
+    Report(entry, absl::ResourceExhaustedError(
+                      absl::StrCat(waiting,
+                                   " requests are waiting, which is the limit, and one "
+                                   "that comes before this one came: try again later")));
+    Retire(*last);
+    return true;
+  }
+  return waiting - outranked < options_.max_queue;
 }
 
 // Behind all that outrank it.

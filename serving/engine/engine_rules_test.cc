@@ -223,16 +223,17 @@ class Anything : public TokenConstraint {
 };
 
 TEST(EngineRules, NothingIsDraftedWhereMasksHoldUpAllOthers) {
-  for (const bool costly : {false, true}) {
+  for (const auto& [costly, tune] : {std::pair(false, true), std::pair(true, true),
+                                     std::pair(false, false), std::pair(true, false)}) {
     EngineHarness harness(kVocabulary);
     harness.SetLlm(Llm());
     harness.AddSsm(Llm());
     EngineOptions options;
     double clock = 0;
     options.seconds = [&] { return clock += 1e-4; };
-    options.speculation.tune = true;
+    options.speculation.tune = tune;
     options.speculation.lookup.depth = 4;
-    ASSERT_TRUE(harness.Start(options).ok());
+    ASSERT_TRUE(harness.Start(options, tune ? "" : "2,1,1").ok());
     auto rules = std::make_shared<TokenRules>();
     const auto anything = std::make_shared<Anything>(costly);
     rules->constraint = anything;

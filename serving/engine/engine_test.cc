@@ -150,6 +150,42 @@ TEST_F(EngineTest, RefusesWhatItCannotServe) {
   EXPECT_TRUE(engine().Submit({1}, {}).ok());
 }
 
+// Work in the background took the places of users.
+TEST_F(EngineTest, WhoComesBeforeThoseThatFillTheQueueHasThePlaceOfTheLast) {
+  Start({.max_requests = 1, .max_queue = 2});
+  const auto refused = [&](RequestId id) {
+    harness_.Collect();
+    return absl::IsResourceExhausted(harness_.answer(id).error);
+  };
+  const auto submit = [&](RequestOptions options) { return engine().Submit({1}, options); };
+  const RequestId first = *submit({.priority = 5});
+  const RequestId last = *submit({.priority = 5});
+  const absl::StatusOr<RequestId> before = submit({});
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_TRUE(refused(last));
+  EXPECT_EQ(engine().statistics().waiting, 2);
+  EXPECT_TRUE(absl::IsResourceExhausted(submit({.priority = 5}).status())) << "it outranks nobody";
+  // One that follows another of its client neither is refused nor gives way.
+  const absl::StatusOr<RequestId> follows = submit({.priority = 5, .follows = true});
+  ASSERT_TRUE(follows.ok()) << follows.status();
+  const absl::StatusOr<RequestId> second = submit({});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(refused(first));
+  EXPECT_TRUE(absl::IsResourceExhausted(submit({}).status())) << "its equals fill the queue";
+  harness_.RunToEnd();
+  for (const RequestId id : {*before, *second, *follows}) {
+    EXPECT_EQ(harness_.answer(id).reason, FinishReason::kLength);
+  }
+}
+
+TEST_F(EngineTest, AStepWithoutMemoryDoesNotLookLikeAFullQueue) {
+  Start({});
+  const RequestId id = *engine().Submit({1, 2}, {});
+  harness_.llm().FailFrom(1, absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::IsResourceExhausted(harness_.Step()));
+  EXPECT_TRUE(absl::IsInternal(harness_.answer(id).error)) << harness_.answer(id).error;
+}
+
 TEST_F(EngineTest, AFailingLlmEndsTheRunningRequestsAndSparesTheWaiting) {
   Start({.max_requests = 1});
   const RequestId running = *engine().Submit({1, 2}, {});

@@ -212,8 +212,8 @@ class Speculator {
                                    double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(int ssm, const Request& request);
-  // Tuned: masks of a tree's nodes would hold up all others.
-  bool TooCostly(const Request& request) const { return options_.tune && request.rules().costly(); }
+  // Masks of a tree's nodes would hold up all others.
+  static bool TooCostly(const Request& request) { return request.rules().costly(); }
   // By how much more steps of such requests yield than is estimated.
   double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);

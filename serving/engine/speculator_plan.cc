@@ -130,7 +130,7 @@ void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
           DepthFor(ssms_[s], *request, shaped ? setup_.expansion.depth() : options_.max_depth);
       part.nodes =
           shaped ? setup_.expansion.nodes(part.depth) : (part.depth > 0 ? options_.max_nodes : 0);
-      part.drafts = part.nodes > 0;
+      part.drafts = part.nodes > 0 && !TooCostly(*request);
     }
   }
 }

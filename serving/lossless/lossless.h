@@ -58,7 +58,7 @@ struct LosslessReport {
   std::vector<LosslessCheck> checks;
   // The least difference between the LLM's two best logits at a token of a greedy answer.
   double smallest_margin = 0;
-  double accepted_per_step = 0;  // of the greedy check: 0 would mean that nothing was tested
+  double accepted_per_step = 0;  // of the greedy check
 
   bool passed() const;
 };

@@ -216,6 +216,26 @@ TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
   EXPECT_FALSE(Check(report, "KV").passed) << Describe(report);
 }
 
+// A model that knows nothing is worth no draft; its trees are what is to be proved.
+TEST(Lossless, TestsTreesThatDoNotPay) {
+  LetterTokenizer tokenizer(kVocabulary);
+  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), ContraryModel(Llm()));
+  LosslessOptions options = Options("");
+  options.engine.speculation.tune = true;
+  options.engine.seconds = [&] {
+    return static_cast<double>(llm.steps()) + 2 * static_cast<double>(ssm.steps());
+  };
+  const LosslessReport report = *VerifyLossless(llm, {&ssm}, tokenizer, options);
+  EXPECT_TRUE(report.passed()) << Describe(report);
+  // Where nobody may draft, plain decoding would be compared with itself.
+  options.engine.seconds = nullptr;
+  options.engine.speculation = {};
+  const LosslessReport idle = *VerifyLossless(llm, {&ssm}, tokenizer, options);
+  EXPECT_FALSE(idle.passed());
+  EXPECT_THAT(Check(idle, "greedy").detail, HasSubstr("nothing was drafted"));
+}
+
 TEST(Lossless, RefusesWhatItCannotCheck) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());

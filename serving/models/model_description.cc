@@ -16,9 +16,9 @@ namespace {
 
 absl::StatusOr<int> Positions(int64_t model_positions, int asked) {
   if (asked < 0 || asked > model_positions) {
-    return absl::InvalidArgumentError(absl::StrCat("max_sequence_length is ", asked,
-                                                   ", the model has max_position_embeddings ",
-                                                   model_positions));
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_sequence_length is ", asked, ", the model has ", model_positions,
+                     " positions (max_position_embeddings, or more by rope_scaling)"));
   }
   return asked > 0 ? asked : static_cast<int>(std::min<int64_t>(model_positions, INT32_MAX));
 }

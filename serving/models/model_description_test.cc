@@ -174,7 +174,7 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   EXPECT_THAT(
       std::string(
           LlmShape(Facts(Ours()), {.max_sequence_length = 513}, expansion, 1).status().message()),
-      HasSubstr("513, the model has max_position_embeddings 512"));
+      HasSubstr("513, the model has 512 positions (max_position_embeddings"));
   EXPECT_FALSE(LlmShape(Facts(Ours()), {.max_requests = 2147483647}, expansion, 1).ok());
 }
 

@@ -46,9 +46,12 @@ struct RequestOptions {
   bool include_stop = false;         // the stop string or token that ends the answer is in its text
   bool show_special_tokens = false;  // special tokens have text
   std::vector<int> shown_tokens;     // special tokens that have text all the same
-  int logprobs = -1;           // most probable tokens reported for each of the answer; -1: none
-  int prompt_logprobs = -1;    // the same for the prompt's, from the second on
-  int priority = 0;            // lower ones first
+  int logprobs = -1;         // most probable tokens reported for each of the answer; -1: none
+  int prompt_logprobs = -1;  // the same for the prompt's, from the second on
+  int priority = 0;          // lower ones first
+  // It comes where another of its client has just ended, whose place it takes: whatever waits, it
+  // is not refused.
+  bool follows = false;
   double timeout_seconds = 0;  // from Submit; 0: none
   int adapter = -1;            // index of one of the LLM's; -1: none
   std::string cache_salt;      // K and V of prefixes are shared with requests of the same one only

@@ -11,7 +11,13 @@
 
 namespace espalier {
 
-enum class NoiseStream : uint64_t { kDraft = 1, kAcceptance = 2, kResidual = 3, kShared = 4 };
+enum class NoiseStream : uint64_t {
+  kDraft = 1,
+  kAcceptance = 2,
+  kResidual = 3,
+  kShared = 4,
+  kChoice = 5
+};
 
 // Uniform in [0, 1) with 53 bits. `position` is that of the token being decided, or of the root of
 // the tree whose nodes are; `source` tells SSMs apart (below 2^16); `index` tells draws for one
@@ -22,6 +28,15 @@ inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source,
   const PhiloxBlock block = Philox(seed, position, high);
   const uint64_t bits = (static_cast<uint64_t>(block.word[0] >> 5) << 26) | (block.word[1] >> 6);
   return static_cast<double>(bits) * 0x1.0p-53;
+}
+
+// The seed of one of several answers to a prompt; the first one's is the request's. No arithmetic
+// with constants, as seeds may be made: then answers of different requests would be the same.
+inline uint64_t ChoiceSeed(uint64_t seed, uint64_t choice) {
+  if (choice == 0) return seed;
+  const PhiloxBlock block =
+      Philox(seed, choice, static_cast<uint64_t>(NoiseStream::kChoice) << 56);
+  return (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
 }
 
 // What draws the token at `position` where no proposal was accepted.

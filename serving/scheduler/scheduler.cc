@@ -8,9 +8,7 @@
 namespace espalier {
 namespace {
 
-// Of the rows, kept for prompts; of the slots, kept free when a request is admitted beside others.
-constexpr int kPromptShare = 4;
-constexpr int kSpareShare = 16;
+constexpr int kPromptShare = 4;  // of the rows, kept for prompts
 
 class Planner {
  public:
@@ -189,7 +187,7 @@ class Planner {
         }
       }
       unclaimed -= Foreseen(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix : 0);
-      const int spare = input_.total_slots[pool] / kSpareShare;
+      const int spare = SpareSlots(input_.total_slots[pool]);
       if (!alive_.empty() && view.computed[pool] >= 0 && unclaimed < spare) return false;
     }
     return true;

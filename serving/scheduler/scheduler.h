@@ -86,6 +86,9 @@ struct Schedule {
   std::vector<Assignment> work;
 };
 
+// Slots of a pool of so many that stay free when a request is admitted beside others.
+inline int SpareSlots(int total) { return total / 16; }
+
 // REQUIRES: max_rows > the tree_nodes of any request that may not shrink; each pool can hold any
 // single request with its tree. Then, if anything is running or waiting and no other step runs,
 // `work` or `preempt` is not empty.

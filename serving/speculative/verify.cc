@@ -50,19 +50,20 @@ class Traversal {
       : tree_(tree), target_(target), noise_(noise) {}
 
   // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
-  absl::StatusOr<int> Visit(int node, double chance) {
+  int Visit(int node, double chance) {
     absl::StatusOr<Distribution> p = target_(node);
     if (!p.ok()) {  // which is the answer's fate only if it comes here
-      if (noise_.Accept(chance, node)) return p.status();
-      return -1;
+      if (!noise_.Accept(chance, node)) return -1;
+      status_ = p.status();
+      return node;
     }
     for (const Proposal& proposal : tree_.proposals(node)) {
       if (proposal.drawn_from == nullptr) continue;
       const DrawnFrom q(proposal);
       const int token = tree_.token(proposal.node);
       if (const double reached = std::min(1.0, chance * (*p)[token] / q[token]); reached > 0) {
-        const absl::StatusOr<int> end = Visit(proposal.node, reached);
-        if (!end.ok() || *end >= 0) return end;
+        const int end = Visit(proposal.node, reached);
+        if (end >= 0) return end;
       }
       q.TakeFrom(*p, chance);
     }
@@ -71,15 +72,25 @@ class Traversal {
     return node;
   }
 
-  // Of the accepted node: what the token after it is to be drawn from.
+  // Of the accepted node: what the token after it is to be drawn from, or why there is no law.
   const Distribution& left() const { return left_; }
+  const absl::Status& status() const { return status_; }
 
  private:
   const TokenTree& tree_;
   const std::function<absl::StatusOr<Distribution>(int)>& target_;
   VerificationNoise& noise_;
   Distribution left_;
+  absl::Status status_;
 };
+
+// At an accepted node without a law: what came before stands, and the next step begins there, and
+// fails, as plain decoding does.
+absl::StatusOr<Verification> UpTo(const absl::Status& status, Verification out) {
+  if (out.path.empty()) return status;
+  out.path.pop_back();
+  return out;
+}
 
 }  // namespace
 
@@ -88,7 +99,7 @@ absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
   Verification out;
   for (int node = 0; node >= 0;) {
     const absl::StatusOr<int> token = choice(node);
-    if (!token.ok()) return token.status();
+    if (!token.ok()) return UpTo(token.status(), std::move(out));
     out.tokens.push_back(*token);
     node = tree.Child(node, *token);
     if (node >= 0) out.path.push_back(node);
@@ -102,15 +113,15 @@ absl::StatusOr<Verification> VerifySampled(
   Verification out;
   Traversal traversal(tree, target, noise);
   for (int start = 0; start >= 0;) {
-    const absl::StatusOr<int> end = traversal.Visit(start, 1);
-    if (!end.ok()) return end.status();
+    const int end = traversal.Visit(start, 1);
     const auto before = static_cast<int64_t>(out.path.size());
-    for (int node = *end; node != start; node = tree.parent(node)) {
+    for (int node = end; node != start; node = tree.parent(node)) {
       out.path.insert(out.path.begin() + before, node);
       out.tokens.insert(out.tokens.begin() + before, tree.token(node));
     }
-    out.tokens.push_back(noise.Draw(traversal.left(), tree.depth(*end)));
-    start = tree.Child(*end, out.tokens.back());
+    if (!traversal.status().ok()) return UpTo(traversal.status(), std::move(out));
+    out.tokens.push_back(noise.Draw(traversal.left(), tree.depth(end)));
+    start = tree.Child(end, out.tokens.back());
     if (start >= 0) out.path.push_back(start);
   }
   return out;

@@ -1,5 +1,7 @@
 // From the LLM's logits on every node of a token tree to the tokens of the answer. Both ways yield
-// the accepted path and one token more, so a step always yields at least one.
+// the accepted path and one token more, so a step always yields at least one. Where that one cannot
+// be had (an error of `choice` or `target` at an accepted node), the path is shorter by its last
+// node: its token is the one more. At the root the error is returned.
 #pragma once
 
 #include <cstdint>

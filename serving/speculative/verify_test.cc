@@ -406,7 +406,7 @@ TEST(VerifySampled, ANodeWithoutALawEndsTheAnswersThatReachIt) {
   for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {
     const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
     std::vector<long double> first(3, 0);
-    long double failed = 0;
+    long double stopped = 0;
     Enumeration branching;
     do {
       const TokenTree tree = DraftAll(ssm, 0, branching);
@@ -419,10 +419,15 @@ TEST(VerifySampled, ANodeWithoutALawEndsTheAnswersThatReachIt) {
             return target(path);
           },
           noise);
-      (out.ok() ? first[out->tokens[0]] : failed) += branching.weight();
+      ASSERT_TRUE(out.ok());
+      EXPECT_EQ(out->tokens.size(), out->path.size() + 1);
+      first[out->tokens[0]] += branching.weight();
+      if (out->tokens[0] != 1) continue;
+      // Its next step fails.
+      EXPECT_EQ(out->tokens.size(), 1u);
+      stopped += branching.weight();
     } while (branching.Next());
-    EXPECT_GT(static_cast<double>(failed), 0.1);
-    first[1] += failed;  // or its next step fails
+    EXPECT_GT(static_cast<double>(stopped), 0.1);
     for (int token = 0; token < 3; ++token) {
       EXPECT_NEAR(static_cast<double>(first[token]), target({})[token], kExact) << token;
     }
@@ -456,6 +461,20 @@ TEST(VerifyGreedy, FollowsTheLongestAgreeingPathWhereTokensRepeatAcrossBranches)
       *VerifyGreedy(tree, [&](int node) -> absl::StatusOr<int> { return greedy.at(node); });
   EXPECT_THAT(out.path, ElementsAre(b, b5, b57));
   EXPECT_THAT(out.tokens, ElementsAre(2, 5, 7, 3));
+}
+
+// What came before it is told first, as without a draft.
+TEST(VerifyGreedy, WhatComesBeforeANodeWithoutAChoiceStands) {
+  TokenTree tree(9);
+  const int a = tree.Propose(0, 1, 0);
+  const int b = tree.Propose(a, 2, 0);
+  const auto out = VerifyGreedy(tree, [&](int node) -> absl::StatusOr<int> {
+    if (node == b) return absl::InternalError("NaN");
+    return node + 1;
+  });
+  ASSERT_TRUE(out.ok());
+  EXPECT_THAT(out->path, ElementsAre(a));
+  EXPECT_THAT(out->tokens, ElementsAre(1, 2));
 }
 
 TEST(VerifyGreedy, PassesOnWhatIsWrongWithLogits) {

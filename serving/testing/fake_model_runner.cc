@@ -175,7 +175,7 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
   ++steps_;
   rows_ += batch.rows();
   largest_batch_ = std::max(largest_batch_, batch.rows());
-  if (fail_from_ > 0 && steps_ >= fail_from_) return absl::UnavailableError("the worker is gone");
+  if (fail_from_ > 0 && steps_ >= fail_from_) return absl::Status(failure_, "the worker is gone");
   for (int row = 0; row < batch.rows(); ++row) {
     slots_[batch.slots[row]] = {batch.tokens[row], batch.positions[row], AdapterOf(batch, row)};
   }

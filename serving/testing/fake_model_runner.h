@@ -52,8 +52,11 @@ class FakeModelRunner : public ModelRunner {
   // Rows whose logits were wished.
   int64_t rows_shown() const { return rows_shown_; }
   int64_t choices() const { return choices_; }  // rows of which choices were given
-  // Step number `step` (from 1) and those after it fail with Unavailable; 0: none.
-  void FailFrom(int64_t step) { fail_from_ = step; }
+  // Step number `step` (from 1) and those after it fail with `code`; 0: none.
+  void FailFrom(int64_t step, absl::StatusCode code = absl::StatusCode::kUnavailable) {
+    fail_from_ = step;
+    failure_ = code;
+  }
   // What the KV cache held is gone.
   void LoseCache();
   uint64_t cache_generation() override { return cache_generation_; }
@@ -78,6 +81,7 @@ class FakeModelRunner : public ModelRunner {
   int64_t rows_shown_ = 0;
   int64_t choices_ = 0;
   int64_t fail_from_ = 0;
+  absl::StatusCode failure_ = absl::StatusCode::kUnavailable;
   uint64_t cache_generation_ = 0;
 };
 
