@@ -168,8 +168,8 @@ class LocalWorkerImpl : public LocalWorker {
       return datasets_->Open(dataset);
     };
     service.connect = [this](const proto::Attempt& attempt, int rank, int size,
-                             absl::Duration timeout, std::function<bool()> cancelled) {
-      return Connect(attempt, rank, size, timeout, std::move(cancelled));
+                             const PeerTimeouts& timeouts, std::function<bool()> cancelled) {
+      return Connect(attempt, rank, size, timeouts, std::move(cancelled));
     };
     if (keys_) {
       service.authorize = [this](const std::string& shown) { return keys_->Check(shown); };
@@ -201,7 +201,7 @@ class LocalWorkerImpl : public LocalWorker {
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const proto::Attempt& attempt, int rank,
-                                                        int size, absl::Duration timeout,
+                                                        int size, const PeerTimeouts& timeouts,
                                                         std::function<bool()> cancelled) {
     if (size > 1 && !options_.insecure && !IsLoopback(host_)) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -224,18 +224,19 @@ class LocalWorkerImpl : public LocalWorker {
     }
     bool all_cuda = true;
     for (int peer = 0; peer < size; ++peer) {
-      absl::StatusOr<std::string> kind = store->Get(absl::StrCat("device/", peer), timeout);
+      absl::StatusOr<std::string> kind =
+          store->Get(absl::StrCat("device/", peer), timeouts.meeting);
       if (!kind.ok()) return kind.status();
       all_cuda = all_cuda && *kind == "cuda";
     }
     if (all_cuda) {
-      return ConnectNccl(*device_, rank, size, std::move(store), timeout);
+      return ConnectNccl(*device_, rank, size, std::move(store), timeouts.wait);
     }
     GlooOptions gloo;
     gloo.rank = rank;
     gloo.size = size;
     gloo.host = host_ == "localhost" ? "127.0.0.1" : host_;
-    gloo.timeout = timeout;
+    gloo.timeout = timeouts.wait;
     return ConnectGloo(gloo, *store);
   }
 

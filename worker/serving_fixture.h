@@ -27,7 +27,7 @@ class ServingFixture : public testing::Test {
   static constexpr int kVocabulary = 64;
   static constexpr int kSlots = 48;
 
-  // One served model of which the worker is the only rank.
+  // One rank of a served model, if not its only one.
   struct Model {
     std::string job;
     proto::StartServingRequest request;
@@ -41,6 +41,10 @@ class ServingFixture : public testing::Test {
 
   // A small model whose weights, keyed by `seed`, lie in a folder of its own.
   Model Make(const std::string& job, int64_t hidden, uint64_t seed) {
+    return MakeRanks(job, hidden, seed, {})[0];
+  }
+  std::vector<Model> MakeRanks(const std::string& job, int64_t hidden, uint64_t seed,
+                               const ServingDegrees& degrees) {
     LlamaConfig config;
     config.vocab_size = kVocabulary;
     config.hidden_size = hidden;
@@ -61,13 +65,10 @@ class ServingFixture : public testing::Test {
     EXPECT_TRUE(BindAndInfer(registry_, 1, &*graph).ok());
     const std::string folder = JoinPath(testing::TempDir(), absl::StrCat("serving-", seed));
     WriteWeights(*graph, folder, seed);
-    auto program = LowerServing(registry_, *graph);
-    EXPECT_TRUE(program.ok()) << program.status();
-    Model model;
-    model.job = job;
-    model.bytes = program->arena_bytes();
-    *model.request.mutable_program() = *std::move(program);
-    model.request.set_folder(folder);
+    auto programs = LowerServing(registry_, *graph, degrees);
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    WeightMap weights;
+    NameEverySource(*graph, &weights);
     RunnerLimits limits;
     limits.vocabulary = kVocabulary;
     limits.kv_slots = kSlots;
@@ -76,8 +77,18 @@ class ServingFixture : public testing::Test {
     limits.max_context_slots = 64;
     limits.max_ancestor_slots = 16;
     limits.max_positions = kSlots;
-    *model.request.mutable_limits() = ToProto(limits, 8);
-    return model;
+    std::vector<Model> ranks;
+    for (proto::Program& program : *programs) {
+      Model model;
+      model.job = job;
+      model.bytes = program.arena_bytes();
+      *model.request.mutable_program() = std::move(program);
+      model.request.set_folder(folder);
+      SetWeights(weights, &model.request);
+      *model.request.mutable_limits() = ToProto(limits, 8);
+      ranks.push_back(std::move(model));
+    }
+    return ranks;
   }
 
   void WriteWeights(const Graph& graph, const std::string& folder, uint64_t seed) {

@@ -12,14 +12,23 @@ namespace {
 constexpr double kDefaultPeerTimeoutSeconds = 60;
 constexpr double kMaxPeerTimeoutSeconds = 3600;
 
-absl::StatusOr<absl::Duration> PeerTimeout(double seconds) {
-  if (seconds == 0) seconds = kDefaultPeerTimeoutSeconds;
+absl::StatusOr<absl::Duration> Timeout(const char* field, double seconds, double otherwise) {
+  if (seconds == 0) seconds = otherwise;
   if (!(seconds > 0 && seconds <= kMaxPeerTimeoutSeconds)) {
-    return absl::InvalidArgumentError(absl::StrCat("peer_timeout_seconds is ", seconds,
-                                                   "; accepted: 0 (", kDefaultPeerTimeoutSeconds,
-                                                   ") to ", kMaxPeerTimeoutSeconds));
+    return absl::InvalidArgumentError(absl::StrCat(field, " is ", seconds, "; accepted: 0 (",
+                                                   otherwise, ") to ", kMaxPeerTimeoutSeconds));
   }
   return absl::Seconds(seconds);
+}
+
+absl::StatusOr<PeerTimeouts> TimeoutsOf(const proto::StartServingRequest& request) {
+  const absl::StatusOr<absl::Duration> wait =
+      Timeout("peer_timeout_seconds", request.peer_timeout_seconds(), kDefaultPeerTimeoutSeconds);
+  if (!wait.ok()) return wait.status();
+  const absl::StatusOr<absl::Duration> meeting = Timeout(
+      "meeting_timeout_seconds", request.meeting_timeout_seconds(), absl::ToDoubleSeconds(*wait));
+  if (!meeting.ok()) return meeting.status();
+  return PeerTimeouts{*meeting, *wait};
 }
 
 absl::Status LoadAdapters(const proto::StartServingRequest& request, const WeightLoading& loading,
@@ -42,8 +51,8 @@ absl::Status LoadAdapters(const proto::StartServingRequest& request, const Weigh
 
 absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
     const proto::StartServingRequest& request, const ServingJobOptions& options) {
-  const absl::StatusOr<absl::Duration> timeout = PeerTimeout(request.peer_timeout_seconds());
-  if (!timeout.ok()) return timeout.status();
+  const absl::StatusOr<PeerTimeouts> timeouts = TimeoutsOf(request);
+  if (!timeouts.ok()) return timeouts.status();
   const absl::StatusOr<RunnerLimits> limits = LimitsOf(request.limits());
   if (!limits.ok()) return limits.status();
   const absl::StatusOr<WeightMap> weights = WeightsOf(request);
@@ -72,7 +81,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
   const proto::Program& program = job->runner_->executor().program();
   if (program.world_size() == 1) return job;
   absl::StatusOr<std::unique_ptr<Communicator>> met =
-      options.connect(program.rank(), program.world_size(), *timeout, options.cancelled);
+      options.connect(program.rank(), program.world_size(), *timeouts, options.cancelled);
   if (!met.ok()) return met.status();
   absl::MutexLock lock(&job->mutex_);
   job->communicator_ = *std::move(met);

@@ -29,7 +29,7 @@ struct ServingJobOptions {
   FileSystem* files = nullptr;  // where models lie
   // Meets the other ranks, if there are any. `cancelled` turns true when it should give up.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
-      int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
+      int rank, int size, const PeerTimeouts& timeouts, std::function<bool()> cancelled)>
       connect;
   std::function<bool()> cancelled;  // loading is of no use any more, and ends with Cancelled
 };

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "worker/gated_file_system.h"
 #include "worker/serving_fixture.h"
@@ -68,6 +71,48 @@ class Elsewhere : public Device {
   const std::unique_ptr<Device> cpu_;
   mutable std::mutex mutex_;
   mutable std::set<std::thread::id> threads_;
+};
+
+// A CPU that takes memory back as slowly as a test wants.
+class SlowToFree : public Elsewhere {
+ public:
+  using Elsewhere::Elsewhere;
+
+  bool is_host() const override { return true; }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> block = Elsewhere::Allocate(bytes);
+    if (!block.ok()) return block.status();
+    void* const data = (*block)->data();
+    absl::MutexLock lock(&mutex_);
+    blocks_[data] = *std::move(block);
+    return std::make_unique<DeviceMemory>(this, data, bytes);
+  }
+
+  void Hold(bool held) {
+    absl::MutexLock lock(&mutex_);
+    held_ = held;
+  }
+  // False if nothing is given back for a long time.
+  bool AwaitFree() const {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_waiting_), absl::Seconds(60));
+  }
+
+ protected:
+  void Free(void* data, int64_t) override {
+    absl::MutexLock lock(&mutex_);
+    is_waiting_ = true;
+    const auto released = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !held_; };
+    mutex_.Await(absl::Condition(&released));
+    is_waiting_ = false;
+    blocks_.erase(data);
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::map<void*, std::unique_ptr<DeviceMemory>> blocks_ ABSL_GUARDED_BY(mutex_);
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class ServingLoadingTest : public ServingFixture {
@@ -213,6 +258,37 @@ TEST_F(ServingLoadingTest, AWorkerThatGoesAwayWaitsForNoMoreThanOneRead) {
   EXPECT_EQ(loading.status.error_message(), "stopped while loading");
   EXPECT_EQ(gate_.reads(), 8);
   EXPECT_TRUE(service_->running_jobs().empty());
+}
+
+// Or its lease would run out where that takes long.
+TEST_F(ServingLoadingTest, AWorkerSaysThatItLivesWhileItGivesMemoryBack) {
+  auto device = std::make_unique<SlowToFree>(CpuDeviceOptions{1, 1 << 28});
+  SlowToFree& slow = *device;
+  Start(std::move(device));
+  const Model model = Make("serving/lm", 32, 1);
+  ASSERT_TRUE(Load(model).ok());
+  slow.Hold(true);
+  std::thread stopper([&] { EXPECT_TRUE(Stop(model).ok()); });
+  EXPECT_TRUE(slow.AwaitFree());
+  std::atomic<bool> answered{false};
+  // What a heartbeat tells.
+  std::thread heart([&] {
+    EXPECT_TRUE(service_->running_jobs().empty());
+    answered = true;
+  });
+  // The next one gets that memory, so it waits.
+  std::atomic<bool> loaded{false};
+  std::thread next([&] {
+    EXPECT_TRUE(Load(model, 2).ok());
+    loaded = true;
+  });
+  for (int i = 0; i < 2000 && !answered; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(answered);
+  EXPECT_FALSE(loaded);
+  slow.Hold(false);
+  heart.join();
+  stopper.join();
+  next.join();
 }
 
 TEST_F(ServingLoadingTest, AFileThatEndsTooSoonLeavesTheOthersAlone) {

@@ -20,18 +20,27 @@ class ServingTest : public ServingFixture {
   uint64_t Epoch() const override { return coordinator_.EpochOf("a"); }
 
   void Start(int64_t memory = 1 << 28) {
+    worker_ = StartNamed("a", memory);
+    ASSERT_NE(worker_, nullptr);
+    stub_ = StubOf(*worker_);
+  }
+
+  std::unique_ptr<LocalWorker> StartNamed(const std::string& name, int64_t memory) {
     WorkerOptions options;
     options.coordinator = coordinator_.address();
-    options.name = "a";
+    options.name = name;
     options.threads = 1;
     options.memory_limit = memory;
     options.calibrate = false;
     options.cache_dir = testing::TempDir();
     auto worker = StartWorker(options);
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    worker_ = *std::move(worker);
-    stub_ = proto::Worker::NewStub(
-        grpc::CreateChannel(worker_->address(), grpc::InsecureChannelCredentials()));
+    EXPECT_TRUE(worker.ok()) << worker.status();
+    return worker.ok() ? *std::move(worker) : nullptr;
+  }
+
+  static std::unique_ptr<proto::Worker::Stub> StubOf(const LocalWorker& worker) {
+    return proto::Worker::NewStub(
+        grpc::CreateChannel(worker.address(), grpc::InsecureChannelCredentials()));
   }
 
   FakeCoordinator coordinator_;
@@ -141,6 +150,34 @@ TEST_F(ServingTest, TrainingAndMeasuringWaitForNoServedModelAndAreRefused) {
   EXPECT_EQ(stub_->Measure(&measure, proto::MeasureRequest(), &measured).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_NE(steps.Next(1), "");
+}
+
+// Disks differ, and a file that another rank has read comes from memory.
+TEST_F(ServingTest, ARankThatLoadsFastWaitsLongerForTheOthersThanItWouldInAStep) {
+  Start();
+  const std::unique_ptr<LocalWorker> other = StartNamed("b", 1 << 28);
+  ASSERT_NE(other, nullptr);
+  std::vector<Model> ranks = MakeRanks("serving/lm", 64, 1, {.pipeline_parallel = 2});
+  ASSERT_EQ(ranks.size(), 2u);
+  const auto load = [&](const LocalWorker& worker, const std::string& name, Model& rank) {
+    *rank.request.mutable_attempt() = AttemptOf(rank.job);
+    rank.request.mutable_attempt()->set_worker_epoch(coordinator_.EpochOf(name));
+    rank.request.set_peer_timeout_seconds(2);
+    rank.request.set_meeting_timeout_seconds(100);
+    grpc::ClientContext context;
+    proto::StartServingReply reply;
+    return StubOf(worker)->StartServing(&context, rank.request, &reply);
+  };
+  grpc::Status first;
+  std::thread early([&] { first = load(*worker_, "a", ranks[0]); });
+  // Each takes a second.
+  for (int i = 0; i < 6000 && coordinator_.misses() < 3; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  const grpc::Status second = load(*other, "b", ranks[1]);
+  early.join();
+  EXPECT_TRUE(first.ok()) << first.error_message();
+  EXPECT_TRUE(second.ok()) << second.error_message();
 }
 
 TEST_F(ServingTest, ALostLeaseEndsAllOfThem) {

@@ -106,6 +106,9 @@ absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
   std::vector<char> bytes;
   for (int i = 0; i < training_->num_buffers(); ++i) {
     if (!IsSaved(*training_, i)) continue;
+    if (options_.cancelled && options_.cancelled()) {
+      return absl::CancelledError("stopped while loading");
+    }
     const TensorSpec& spec = training_->spec(i);
     bytes.resize(static_cast<size_t>(spec.bytes()));
     absl::Status s = (*reader)->Read(training_->tensor_name(i), spec, bytes.data());
@@ -115,7 +118,7 @@ absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
                           absl::StrCat("checkpoint '", directory, "': ", std::string(s.message())));
     }
   }
-  return absl::OkStatus();
+  return (*reader)->Verify();
 }
 
 int64_t TrainingJob::training_examples() const { return training_data_->training_examples(); }
@@ -162,7 +165,8 @@ absl::Status TrainingJob::Connect(bool* met) {
     if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<Communicator>> made = options_.connect(
-      program.rank(), program.world_size(), peer_timeout_, [this] { return !Cancelled().ok(); });
+      program.rank(), program.world_size(), PeerTimeouts{peer_timeout_, peer_timeout_},
+      [this] { return !Cancelled().ok(); });
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   if (!made.ok()) return made.status();
   {

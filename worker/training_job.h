@@ -27,8 +27,11 @@ struct TrainingJobOptions {
   // Meets the other ranks of the attempt; called from the first Run if there are any. `cancelled`
   // turns true when it should give up.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
-      int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
+      int rank, int size, const PeerTimeouts& timeouts, std::function<bool()> cancelled)>
       connect;
+  // Loading is of no use any more, and ends with Cancelled before the next tensor of a checkpoint.
+  // May be empty.
+  std::function<bool()> cancelled;
 };
 
 class TrainingJob : public WorkerJob {

@@ -4,9 +4,15 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "worker/collective/communicator.h"
 
 namespace espalier {
+
+struct PeerTimeouts {
+  absl::Duration meeting;  // until the last rank is there
+  absl::Duration wait;     // of connecting then, and of each wait for a peer
+};
 
 class WorkerJob {
  public:

@@ -17,6 +17,7 @@
 #include "serving/engine/vocabulary_runner.h"
 #include "serving/models/same_vocabulary.h"
 #include "worker/device/device.h"
+#include "worker/device/machine_memory.h"
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/additional_templates.h"
@@ -99,6 +100,11 @@ absl::Status Making(const std::string& artifact, const ServingShape& shape,
 }
 
 }  // namespace
+
+ArtifactLoader::ArtifactLoader(ArtifactLoaderOptions options)
+    : options_(std::move(options)),
+      memory_(std::make_shared<MemoryBudget>(options_.memory_limit > 0 ? options_.memory_limit
+                                                                       : DefaultMemoryLimit())) {}
 
 absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
     const std::string& artifact) const {
@@ -186,8 +192,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Par
   absl::StatusOr<proto::Program> program = LowerServing(
       *options_.operators, serving.graph, {.resident_weight_bytes = local.resident_weight_bytes});
   if (!program.ok()) return program.status();
-  std::shared_ptr<Device> device =
-      NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
+  std::shared_ptr<Device> device = NewCpuDevice(
+      {.threads = options_.threads, .swap_folder = options_.swap_dir, .budget = memory_});
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
       ProgramModelRunner::Create(*program, part.model.folder.path(),
                                  static_cast<int>(part.model.description.model.facts.max_positions),
@@ -248,12 +254,15 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
 }
 
 absl::StatusOr<proto::Device> ArtifactLoader::Own() {
-  if (own_.has_value()) return *own_;
-  const std::unique_ptr<Device> device =
-      NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
-  absl::StatusOr<proto::Device> measured = Calibrate(device.get());
-  if (measured.ok()) own_ = *measured;
-  return measured;
+  if (!own_.has_value()) {
+    const std::unique_ptr<Device> device =
+        NewCpuDevice({options_.threads, memory_->limit(), options_.swap_dir});
+    absl::StatusOr<proto::Device> measured = Calibrate(device.get());
+    if (!measured.ok()) return measured.status();
+    own_ = *std::move(measured);
+  }
+  own_->set_memory_bytes(memory_->left());
+  return *own_;
 }
 
 absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
@@ -320,6 +329,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
     const Expansion& expansion, const Formats& formats, const Placement& placement) {
   ServingSize fitting = size;
+  if (size.kv_cache_tokens == 0) fitting.kv_cache_tokens = placement.fitted_kv_cache_tokens;
   for (;;) {
     const absl::StatusOr<std::vector<Part>> parts =
         DescribeAll(llm, ssms, fitting, expansion, formats);

@@ -15,6 +15,7 @@
 #include "server/inference/remote_model_runner.h"
 #include "server/inference/serving_session.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/device/memory_budget.h"
 #include "worker/runner/adapter_files.h"
 #include "worker/weights/own_format.h"
 
@@ -25,7 +26,7 @@ struct ArtifactLoaderOptions {
   // What is served holds its artifacts' folders: workers that come back load from them again.
   std::function<absl::StatusOr<ArtifactFolder>(const std::string& artifact)> folder;
   int threads = 0;  // for kernels; 0: all cores
-  // Bytes of one model in this process, with its KV cache; 0: DefaultMemoryLimit.
+  // Bytes of all models in this process, with their KV caches; 0: DefaultMemoryLimit.
   int64_t memory_limit = 0;
   std::string swap_dir;    // where weights lie that stream in; empty: in memory
   ServingCluster cluster;  // without workers: models are served in this process only
@@ -34,13 +35,14 @@ struct ArtifactLoaderOptions {
       communication;
 };
 
-// Folders of all families that ops/models knows, each model on a device of its own.
+// Folders of all families that ops/models knows, each model in this process on a device of its own;
+// their memory is one budget.
 class ArtifactLoader : public ModelLoader {
  public:
-  explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}
-  // If nobody says how large KV caches should be, and they are too large for this process's memory
-  // as all requests could need them, they are as large as fits, in halves; one sequence fits, or
-  // ResourceExhausted.
+  explicit ArtifactLoader(ArtifactLoaderOptions options);
+  // If nobody says how large KV caches should be, and they are too large for the memory of this
+  // process or the workers as all requests could need them, they are as large as fits, in halves;
+  // one sequence fits, or ResourceExhausted.
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                               const ServingSize& size, const Expansion& expansion,
                               const Formats& formats, const Placement& placement) override;
@@ -104,6 +106,7 @@ class ArtifactLoader : public ModelLoader {
                                                                 EngineParts* parts) const;
 
   const ArtifactLoaderOptions options_;
+  const std::shared_ptr<MemoryBudget> memory_;  // of every model in this process
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   std::optional<proto::Device> own_;
 };

@@ -257,7 +257,8 @@ absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer
   if (format != nullptr) {
     absl::StatusOr<std::string> text = RenderOwn(chat, *format, clock);
     if (!text.ok()) return text.status();
-    absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(*text, {.parse_special = true});
+    absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(
+        *text, {.add_special = chat.add_special_tokens(), .parse_special = true});
     if (!tokens.ok()) return tokens.status();
     const std::string& source = format->Source(ChoiceOf(chat) != ToolChoice::kNone);
     Prompt prompt{*std::move(tokens), ReasoningMarksOf(source)};

@@ -14,6 +14,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -43,6 +44,28 @@ proto::ChatPrompt Chat(const std::string& tool_calls, const std::string& content
   turn->set_tool_calls(tool_calls);
   return chat;
 }
+
+// Puts token 256 before a text whose special tokens are asked for.
+class BeginningTokenizer : public Tokenizer {
+ public:
+  int vocabulary() const override { return 257; }
+  const std::vector<int>& eos() const override { return bytes_->eos(); }
+  std::vector<int> Encode(absl::string_view text) const override { return bytes_->Encode(text); }
+  absl::StatusOr<std::vector<int>> TryEncode(absl::string_view text,
+                                             const EncodeOptions& options) const override {
+    std::vector<int> tokens = Encode(text);
+    if (options.add_special) tokens.insert(tokens.begin(), 256);
+    return tokens;
+  }
+  std::unique_ptr<StreamDecoder> NewStreamDecoder() const override {
+    return bytes_->NewStreamDecoder();
+  }
+  std::string TokenBytes(int token) const override { return bytes_->TokenBytes(token); }
+  bool IsSpecial(int token) const override { return token == 256; }
+
+ private:
+  std::unique_ptr<ByteTokenizer> bytes_ = *ByteTokenizer::Create(257);
+};
 
 absl::StatusOr<std::string> TextOf(const proto::ChatPrompt& chat,
                                    const std::string& source = kTemplate) {
@@ -170,6 +193,18 @@ TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
 }
 
 // Looking for it took as long as both texts multiplied, for what repeats itself.
+// Templates write the special tokens themselves; some leave them to the tokenizer.
+TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
+  const BeginningTokenizer tokenizer;
+  FakeClock clock;
+  const auto format = ChatFormat::Replace(nullptr, "{{ messages[0].content }}");
+  proto::ChatPrompt chat = Chat("");
+  EXPECT_THAT(RenderChat(chat, tokenizer, format->get(), &clock)->tokens, ElementsAre('h', 'i'));
+  chat.set_add_special_tokens(true);
+  EXPECT_THAT(RenderChat(chat, tokenizer, format->get(), &clock)->tokens,
+              ElementsAre(256, 'h', 'i'));
+}
+
 TEST(ChatPromptTest, LookingForTheLastMessageTakesLinearTime) {
   proto::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));
   chat.mutable_turns(0)->set_content(std::string(4'000'000, 'a'));

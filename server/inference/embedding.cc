@@ -99,7 +99,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   absl::Status Start() {
     absl::MutexLock lock(&mutex_);
     absl::Status status;
-    for (int i = 0; status.ok() && i < host_.at_once(); ++i) status = SubmitNext();
+    for (int i = 0; status.ok() && i < host_.at_once(); ++i) status = SubmitNext(options_);
     if (!status.ok()) {
       over_ = true;
       CancelAll();
@@ -121,11 +121,11 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   }
 
  private:
-  absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status SubmitNext(const RequestOptions& options) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next_ == inputs_.size()) return absl::OkStatus();
     const size_t index = next_++;
     absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
-        std::move(inputs_[index]), options_,
+        std::move(inputs_[index]), options,
         [self = shared_from_this(), index](const RequestEvent& event) { self->On(index, event); });
     if (ticket.ok()) tickets_[index] = *ticket;
     return ticket.status();
@@ -156,7 +156,10 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     } else if (event.reason == FinishReason::kStop) {
       *reply_.mutable_embeddings(static_cast<int>(index)) = Shape(event.embedding, request_);
       Count(event.usage);
-      status = SubmitNext();
+      // A queue that is full for a moment is no reason to lose what has been computed.
+      RequestOptions following = options_;
+      following.follows = true;
+      status = SubmitNext(following);
     }
     over_ = !status.ok() || ++finished_ == inputs_.size();
     if (!status.ok()) {

@@ -2,6 +2,7 @@
 #include "server/inference/embedding.h"
 
 #include <cmath>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -22,15 +23,17 @@ constexpr int kContext = 40;
 
 FakeModel Model(int adapter) { return HashModel(10 + adapter, kVocabulary); }
 
-// Each step waits for the gate, if there is one.
+// Each step waits for the gate, if there is one; the first one says that it does.
 ModelServer::Target Target(int max_requests, int max_queue, const std::string& adapter = "",
-                           std::shared_ptr<absl::Notification> gate = nullptr) {
+                           std::shared_ptr<absl::Notification> gate = nullptr,
+                           std::shared_ptr<absl::Notification> began = nullptr) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   limits.hidden = kHidden;
   limits.max_positions = kContext;
-  const auto model_behind_gate = [gate, model = Model(-1)](absl::Span<const int> path) {
+  const auto model_behind_gate = [gate, began, model = Model(-1)](absl::Span<const int> path) {
+    if (began != nullptr && !began->HasBeenNotified()) began->Notify();
     if (gate != nullptr) gate->WaitForNotification();
     return model(path);
   };
@@ -120,6 +123,28 @@ TEST(Embedding, MoreInputsThanTheQueueHoldsComeBackInOrder) {
     EXPECT_EQ(reply->usage().prompt_tokens(), tokens);
     EXPECT_EQ(reply->usage().completion_tokens(), 0);
   }
+}
+
+TEST(Embedding, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
+  const auto gate = std::make_shared<absl::Notification>();
+  const auto began = std::make_shared<absl::Notification>();
+  const auto target = Target(1, 1, "", gate, began);
+  absl::Notification other;
+  std::thread meanwhile([&] {
+    began->WaitForNotification();
+    const auto ticket = target.model->host->Submit(std::vector<int>{1}, {.max_tokens = 1},
+                                                   [&](const RequestEvent& event) {
+                                                     EXPECT_TRUE(event.error.ok()) << event.error;
+                                                     if (event.finished) other.Notify();
+                                                   });
+    EXPECT_TRUE(ticket.ok());
+    gate->Notify();
+  });
+  const auto reply = Ask(Request(9), target);
+  meanwhile.join();
+  other.WaitForNotification();
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ExpectVectors(*reply, 9, -1, kHidden, true);
 }
 
 TEST(Embedding, DimensionsLengthAndAdapter) {

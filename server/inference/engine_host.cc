@@ -69,15 +69,24 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the model is being unloaded");
   const Ticket ticket = next_ticket_++;
-  // The engine would refuse it, too, when it comes to it, which may take long.
-  if (submitted_ >= max_queue_) {
+  // The engine would refuse one, too, when it comes to it, which may take long.
+  if (submitted_ >= max_queue_ && !options.follows) {
+    auto last = inbox_.end();
+    for (auto one = inbox_.begin(); one != inbox_.end(); ++one) {
+      if (one->cancel || one->options.follows || one->options.priority <= options.priority)
+        continue;
+      if (last == inbox_.end() || one->options.priority >= last->options.priority) last = one;
+    }
     answers_.emplace_back(
-        std::move(listener),
+        std::move(last == inbox_.end() ? listener : last->listener),
         WithDelay(absl::ResourceExhaustedError(
             absl::StrCat(submitted_,
                          " requests have come during one step, and no more may wait: try again "
                          "later"))));
-    return ticket;
+    if (last == inbox_.end()) return ticket;
+    inbox_.erase(last);
+    --submitted_;
+    --open_count_;
   }
   ++open_count_;
   ++submitted_;
@@ -198,7 +207,16 @@ void EngineHost::Dispatch() {
     auto it = open_.find(event.id);
     if (it == open_.end()) continue;
     const bool answered = !it->second.listener;
-    if (!answered) it->second.listener(event);
+    if (!answered && absl::IsResourceExhausted(event.error)) {
+      RequestEvent refusal = event;
+      {
+        absl::MutexLock lock(&mutex_);
+        refusal.error = WithDelay(event.error);
+      }
+      it->second.listener(refusal);
+    } else if (!answered) {
+      it->second.listener(event);
+    }
     if (!event.finished) continue;
     if (!answered) {
       absl::MutexLock lock(&mutex_);

@@ -53,7 +53,7 @@ class EngineHost {
 
   // Returns at once. Unavailable if the host is being destroyed. Requests of one prompt share it
   // until the engine takes them. If as many as may wait came during one step, the event with the
-  // error comes at once.
+  // error comes at once, to the last one that this one outranks if there is such a one.
   using SharedPrompt = std::shared_ptr<const std::vector<int>>;
   absl::StatusOr<Ticket> Submit(SharedPrompt prompt, RequestOptions options, Listener listener);
   absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options,

@@ -190,6 +190,32 @@ TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
   }
 }
 
+TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
+  absl::Notification began, go_on;
+  auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
+    if (!began.HasBeenNotified()) began.Notify();
+    go_on.WaitForNotification();
+    return HashModel(1, kVocabulary)(path);
+  });
+  RequestOptions user, background;
+  background.priority = 5;
+  Collected runs, first, last, before;
+  ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
+  began.WaitForNotification();
+  ASSERT_TRUE(host->Submit({1}, background, first.listener()).ok());
+  ASSERT_TRUE(host->Submit({1}, background, last.listener()).ok());
+  ASSERT_TRUE(host->Submit({1}, user, before.listener()).ok());
+  ASSERT_TRUE(last.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_TRUE(absl::IsResourceExhausted(last.last.error)) << last.last.error;
+  EXPECT_TRUE(last.last.error.GetPayload(kRetryAfterPayload).has_value());
+  EXPECT_EQ(host->open(), 3);
+  go_on.Notify();
+  for (Collected* one : {&runs, &first, &before}) {
+    ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_TRUE(one->last.error.ok()) << one->last.error;
+  }
+}
+
 TEST(EngineHost, DestructionAnswersEverybody) {
   std::vector<std::unique_ptr<Collected>> collected;
   {

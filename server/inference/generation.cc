@@ -192,7 +192,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   absl::Status Start() {
     absl::MutexLock lock(&mutex_);
     absl::Status status;
-    for (int i = 0; status.ok() && i < at_once_; ++i) status = SubmitNext();
+    for (int i = 0; status.ok() && i < at_once_; ++i) status = SubmitNext(/*follows=*/false);
     if (!status.ok()) End();
     return status;
   }
@@ -216,7 +216,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     return std::max(1, std::min(wanted, host.max_queue() / each));
   }
 
-  absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status SubmitNext(bool follows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_ || waiting_.empty()) return absl::OkStatus();
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
@@ -227,7 +227,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
                                             bool last) { self->On(prompt, reply, last); },
         std::move(next.echo), std::nullopt);
     runs_[prompt] = run;
-    return run->Submit(std::move(next.tokens), next.seed, came_);
+    return run->Submit(std::move(next.tokens), next.seed, came_, follows);
   }
 
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -250,7 +250,8 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     {
       absl::MutexLock lock(&mutex_);
       runs_.erase(prompt);
-      status = reply.ok() ? SubmitNext() : reply.status();
+      // It follows: a queue that is full for a moment is no reason to lose what has been computed.
+      status = reply.ok() ? SubmitNext(/*follows=*/true) : reply.status();
       if (!status.ok()) End();
     }
     if (reply.ok() && !status.ok()) listener_(prompt, status, true);
@@ -302,7 +303,8 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   const auto run =
       NewGenerationRun(ContextOf(std::move(request), *std::move(options), model, metrics),
                        std::move(listener), std::move(echo), reading);
-  absl::Status status = run->Submit(std::move(prompt->tokens), seed, absl::Now());
+  absl::Status status =
+      run->Submit(std::move(prompt->tokens), seed, absl::Now(), /*follows=*/false);
   if (!status.ok()) return status;
   return run;
 }

@@ -52,6 +52,33 @@ TEST(GenerationBatch, PromptsOfABatchComeAsTheQueueHasRoom) {
   }
 }
 
+TEST(GenerationBatch, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
+  constexpr int kQueue = 6;
+  const auto model = Model(kQueue);
+  ModelServer models({});
+  int ended = 0;
+  absl::Status error;
+  absl::Notification done;
+  const auto batch = StartBatch(
+      Request("", 9), Prompts(20), model, &models, nullptr, [&](int, const auto& reply, bool last) {
+        if (!reply.ok()) error = reply.status();
+        if (!reply.ok()) done.Notify();
+        if (!reply.ok() || !last) return;
+        // Before the next one comes.
+        for (int i = 0; ended == 0 && i < kQueue; ++i) {
+          EXPECT_TRUE(
+              model->host
+                  ->Submit(std::vector<int>{1}, {.max_tokens = 3}, [](const RequestEvent&) {})
+                  .ok());
+        }
+        if (++ended == 20) done.Notify();
+      });
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  done.WaitForNotification();
+  EXPECT_TRUE(error.ok()) << error;
+  EXPECT_EQ(ended, 20);
+}
+
 // Of all of it, not of each prompt once its turn has come.
 TEST(GenerationBatch, ABatchHasOneTimeout) {
   const auto model = Model();

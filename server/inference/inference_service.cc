@@ -35,6 +35,8 @@ constexpr absl::Duration kProgress = absl::Milliseconds(100);
 
 constexpr size_t kMaxRequestId = 256;  // bytes
 
+absl::Status Gone() { return absl::CancelledError("the client has gone"); }
+
 // Replies on their way from the engine's thread to the stream's.
 class Mailbox {
  public:
@@ -252,12 +254,19 @@ class InferenceService final : public proto::Inference::Service {
       (*embedding)->Cancel();
       return status;
     }
+    const auto over = [&] {
+      absl::MutexLock lock(&shared->mutex);
+      return shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kPoll);
+    };
+    for (bool cancelled = false; !over();) {
+      if (cancelled || !context->IsCancelled()) continue;
+      // Without the lock: where it is the last one to let go of the model, it joins the thread that
+      // gives the last word, cancelled or not.
+      (*embedding)->Cancel();
+      cancelled = true;
+    }
     {
       absl::MutexLock lock(&shared->mutex);
-      while (!shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kPoll)) {
-        // Cancelled or not, its last word comes from the engine.
-        if (context->IsCancelled()) (*embedding)->Cancel();
-      }
       if (shared->reply.ok()) *reply = *std::move(shared->reply);
     }
     absl::MutexLock open_lock(&mutex_);
@@ -269,8 +278,8 @@ class InferenceService final : public proto::Inference::Service {
     return shared->reply.status();
   }
 
-  bool Write(grpc::ServerContext* context, const proto::GenerateReply& reply,
-             grpc::ServerWriter<proto::GenerateReply>* writer) {
+  template <typename Reply>
+  bool Write(grpc::ServerContext* context, const Reply& reply, grpc::ServerWriter<Reply>* writer) {
     const IdleCalls::Wait wait(guard_->idle(), context);
     return writer->Write(reply);
   }
@@ -306,7 +315,7 @@ class InferenceService final : public proto::Inference::Service {
     std::string stage;
     absl::Time next = absl::InfinitePast();
     const auto listener = [&](const proto::LosslessProgress& progress) -> absl::Status {
-      if (context->IsCancelled()) return absl::CancelledError("the client has gone");
+      if (context->IsCancelled()) return Gone();
       if (models_->draining()) return absl::UnavailableError("the daemon is stopping");
       const absl::Time now = absl::Now();
       if (progress.stage() == stage && now < next) return absl::OkStatus();
@@ -314,16 +323,14 @@ class InferenceService final : public proto::Inference::Service {
       next = now + kProgress;
       proto::VerifyLosslessReply reply;
       *reply.mutable_progress() = progress;
-      writer->Write(reply);
-      return absl::OkStatus();
+      return Write(context, reply, writer) ? absl::OkStatus() : Gone();
     };
     absl::StatusOr<proto::LosslessReport> report =
         ProveLossless(request, models_, SystemClock(), listener);
     if (!report.ok()) return report.status();
     proto::VerifyLosslessReply reply;
     *reply.mutable_report() = *std::move(report);
-    writer->Write(reply);
-    return absl::OkStatus();
+    return Write(context, reply, writer) ? absl::OkStatus() : Gone();
   }
 
   ModelServer* const models_;

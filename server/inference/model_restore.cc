@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-// For a thread that loads nothing to end.
+// For a load that is all but over to end.
 constexpr absl::Duration kFarewell = absl::Seconds(1);
 
 }  // namespace
@@ -36,16 +36,10 @@ absl::Status ModelServer::Recall() {
 }
 
 void ModelServer::StartRestoring() {
-  {
-    absl::MutexLock lock(&mutex_);
-    restoring_ = true;
-  }
   restorer_ = std::thread([this] {
     std::string name;
     while (AwaitTry(&name) && Restore(name)) {
     }
-    absl::MutexLock lock(&mutex_);
-    restoring_ = false;
   });
 }
 
@@ -100,21 +94,24 @@ void ModelServer::NoteFailure(const absl::Status& status, Entry* entry) const {
   entry->next_try = absl::Now() + entry->pause;
 }
 
-bool ModelServer::Stop() {
+bool ModelServer::EndLoading() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !loading_; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&over), kFarewell);
+}
+
+void ModelServer::Stop() {
   std::map<std::string, Entry> last;
-  bool over = false;
   {
     absl::MutexLock lock(&mutex_);
     draining_ = true;
     arriving_.clear();
     last.swap(models_);
-    const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !restoring_; };
-    over = mutex_.AwaitWithTimeout(absl::Condition(&ended), kFarewell);
   }
   if (options_.metrics != nullptr) {  // which hold them, too
     for (const auto& [name, entry] : last) options_.metrics->Remove(name);
   }
-  return over;
 }
 
 }  // namespace espalier

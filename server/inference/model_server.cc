@@ -57,8 +57,16 @@ proto::ServedModel DescribeRequest(const proto::ServeModelRequest& request,
   return description;
 }
 
+// Whether any of the models runs there.
+bool OnWorkers(const std::vector<proto::ModelPlacement>& placements) {
+  return std::any_of(placements.begin(), placements.end(), [](const proto::ModelPlacement& place) {
+    return place.tensor_parallel() > 0;
+  });
+}
+
 bool Same(proto::ServeModelRequest known, const proto::ServeModelRequest& asked) {
   known.clear_chosen();
+  known.clear_fitted_kv_cache_tokens();
   return known.SerializeAsString() == asked.SerializeAsString();
 }
 
@@ -144,7 +152,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
        .expected_requests = request.expected_requests() > 0 ? request.expected_requests()
                                                             : request.max_requests_per_batch(),
        .steps_at_once = request.tune_speculation() ? 1 : request.steps_at_once(),
-       .may_wait = may_wait});
+       .may_wait = may_wait,
+       .fitted_kv_cache_tokens = static_cast<int>(request.fitted_kv_cache_tokens())});
   if (!loaded.ok()) return loaded.status();
   EngineOptions options;
   options.expansion = *std::move(expansion);
@@ -154,11 +163,9 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   options.speculation.tune = request.tune_speculation();
   // With the same noise for draft and LLM a seed's answer does not depend on the tree. Drawn drafts
   // take whole rows of logits, which would have to come from the workers.
-  const bool on_workers =
-      std::any_of(loaded->placements.begin(), loaded->placements.end(),
-                  [](const proto::ModelPlacement& place) { return place.tensor_parallel() > 0; });
-  options.speculation.sampled =
-      request.tune_speculation() && on_workers ? SampledDrafts::kShared : SampledDrafts::kBySeed;
+  options.speculation.sampled = request.tune_speculation() && OnWorkers(loaded->placements)
+                                    ? SampledDrafts::kShared
+                                    : SampledDrafts::kBySeed;
   options.speculation.lookup.depth = request.lookup_depth();
   // Then nothing of one request is of use to another, or can be told by how long another takes.
   if (request.no_prefix_cache()) options.speculation.lookup.history_tokens = 0;
@@ -245,7 +252,15 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModel
   if (request->workers() == kAutoWorkers) {
     request->mutable_chosen()->Assign(prepared->placements.begin(), prepared->placements.end());
   }
-  auto model = std::make_shared<LoadedModel>();
+  // After a restart the workers may not be there yet, and nobody knows what fits them.
+  if (request->kv_cache_tokens() == 0 && OnWorkers(prepared->placements)) {
+    request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
+  }
+  const std::shared_ptr<LoadedModel> model(new LoadedModel,
+                                           [this, name = request->name()](LoadedModel* last) {
+                                             delete last;
+                                             NoteGone(name);
+                                           });
   model->description = prepared->Describe(0, options_.clock->Now());
   absl::StatusOr<std::unique_ptr<EngineHost>> host =
       EngineHost::Create(std::move(prepared->parts), std::move(prepared->options));
@@ -344,8 +359,21 @@ absl::Status ModelServer::Unserve(const std::string& name) {
   }
   last.reset();  // without the lock: it joins a thread
   absl::MutexLock lock(&mutex_);
-  leaving_.erase(name);
+  const auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return draining_ || leaving_.count(name) == 0;
+  };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&gone), options_.longest_leave)) {
+    spdlog::warn(
+        "model {} is unserved, but requests that are still being read hold it: until they are, its "
+        "memory and workers are not free, and its name neither",
+        name);
+  }
   return absl::OkStatus();
+}
+
+void ModelServer::NoteGone(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  leaving_.erase(name);
 }
 
 absl::Status ModelServer::NotServed(const std::string& name) const {
@@ -418,6 +446,20 @@ std::vector<proto::ServedModel> ModelServer::ListWithFailed() const {
   std::vector<proto::ServedModel> all;
   for (const auto& [name, entry] : models_) all.push_back(DescribeEntry(entry));
   return all;
+}
+
+std::map<std::string, int> ModelServer::CountByState() const {
+  absl::MutexLock lock(&mutex_);
+  std::map<std::string, int> counts;
+  for (const auto& [name, entry] : models_) {
+    if (entry.model != nullptr) {
+      ++counts[AnswersRequests(Describe(*entry.model)) ? "ready" : "waiting"];
+    } else {
+      ++counts[entry.failure.ok() ? "loading" : "failed"];
+    }
+  }
+  if (!arriving_.empty() && models_.count(arriving_) == 0) ++counts["loading"];
+  return counts;
 }
 
 std::vector<std::string> ModelServer::Names() const {

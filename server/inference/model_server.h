@@ -72,6 +72,7 @@ class ModelLoader {
     int expected_requests = 1;  // at once, for that choice
     int steps_at_once = 0;      // of the LLM: at most, in that choice; 0: as many as it has stages
     bool may_wait = false;      // for workers: the model is there, and answers once they are
+    int fitted_kv_cache_tokens = 0;  // that fitted before, if ServingSize asks for none; 0: unknown
   };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
@@ -91,6 +92,8 @@ struct ModelServerOptions {
   // After a model of the last run could not be loaded, until it is tried again: at first, and,
   // doubled each time, at most.
   absl::Duration first_pause = absl::Seconds(10), longest_pause = absl::Minutes(5);
+  // What is unserved may be held by requests that are still being read: how long Unserve waits.
+  absl::Duration longest_leave = absl::Seconds(10);
 };
 
 // The index of the model's adapter of that name, -1 for the empty name. NotFound names those that
@@ -116,7 +119,8 @@ class ModelServer {
   // Idempotent for an equal request; AlreadyExists for another one under the same name. Aborted if
   // it was unserved meanwhile.
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
-  // Of what is still being loaded, or could not be, too.
+  // Of what is still being loaded, or could not be, too. When it returns, what the model took is
+  // free, unless somebody holds it for longer than `longest_leave`; then its name is taken so long.
   absl::Status Unserve(const std::string& name);
 
   // What Serve would start an engine from, for those who run one themselves: nothing is served.
@@ -136,7 +140,8 @@ class ModelServer {
   absl::StatusOr<Prepared> Prepare(const proto::ServeModelRequest& request);
 
   // NotFound names the models that there are; Unavailable while the model is being loaded, or has
-  // failed to, and once Drain was called. The model stays alive while the pointer does.
+  // failed to, and once Drain was called. The model stays alive while the pointer does, which must
+  // go before this does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
   // The same for a name that may also be one of a model's adapters, which is then returned too.
   struct Target {
@@ -152,15 +157,20 @@ class ModelServer {
   std::vector<std::string> Names() const;
   // And those that could not be loaded: `state` says why.
   std::vector<proto::ServedModel> ListWithFailed() const;
+  // How many are "ready", "loading", "waiting" (for workers) and "failed". One that is being loaded
+  // for the first time counts, too.
+  std::map<std::string, int> CountByState() const;
 
   // From now on nothing new is admitted, and no further model loaded; what runs goes on.
   void Drain();
   bool draining() const;
   // Requests that have not ended, of all models.
   int OpenRequests() const;
-  // Drains, and unloads every model. False if one of the last run is still being loaded, which
-  // nothing can interrupt.
-  bool Stop();
+  // Drains, and waits a moment for the model that is being loaded, by whomever. False if it still
+  // is: that may take minutes, and nothing can interrupt it.
+  bool EndLoading();
+  // Drains, and unloads every model.
+  void Stop();
 
   // For requests that bring no seed.
   uint64_t NextSeed();
@@ -178,10 +188,12 @@ class ModelServer {
   // out; Unavailable once Drain was called.
   absl::Status TakeTurn(const std::string& name);
   void EndTurn();
+  // Of a model that nobody holds any more.
+  void NoteGone(const std::string& name);
   // `name`: under which workers hold what is theirs. These three for whoever has the turn.
   absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request,
                                      const std::string& name, bool may_wait);
-  // Notes in the request what was chosen for it.
+  // Notes in the request what was chosen for it, and what fits.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(proto::ServeModelRequest* request,
                                                     bool may_wait);
   // Loads the arriving model, and serves it unless it has been unserved by then. `restores`: what
@@ -209,7 +221,6 @@ class ModelServer {
   std::string arriving_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool restoring_ ABSL_GUARDED_BY(mutex_) = false;  // the thread has not ended
   std::thread restorer_;
 };
 

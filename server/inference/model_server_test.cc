@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,8 +24,10 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr int kVocabulary = 12;
+constexpr int kFits = 77;
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
 // Loads what it is told to, and waits where it is told to.
@@ -32,9 +35,11 @@ class Loader : public ModelLoader {
  public:
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>&,
                               const ServingSize&, const Expansion&, const Formats&,
-                              const Placement&) override {
+                              const Placement& placement) override {
     absl::MutexLock lock(&mutex_);
     ++loads_;
+    gone_before_ = gone_;
+    fitted_ = placement.fitted_kv_cache_tokens;
     const auto passes = [&] { return held_ != llm; };
     mutex_.Await(absl::Condition(&passes));
     if (llm == broken_) return absl::ResourceExhaustedError("no memory for it");
@@ -42,6 +47,8 @@ class Loader : public ModelLoader {
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
     loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
+    loaded.kv_cache_tokens = kFits;
+    loaded.placements = placement.models;
     loaded.parts.keep_alive.push_back(std::shared_ptr<void>(nullptr, [this](void*) { Going(); }));
     return loaded;
   }
@@ -70,6 +77,16 @@ class Loader : public ModelLoader {
     absl::MutexLock lock(&mutex_);
     return loads_;
   }
+  // Models that had gone when the last load began.
+  int gone_before() {
+    absl::MutexLock lock(&mutex_);
+    return gone_before_;
+  }
+  // As the last load was told.
+  int fitted() {
+    absl::MutexLock lock(&mutex_);
+    return fitted_;
+  }
 
  private:
   template <typename Done>
@@ -82,11 +99,12 @@ class Loader : public ModelLoader {
     ++going_;
     const auto passes = [&] { return !hold_going_; };
     mutex_.Await(absl::Condition(&passes));
+    ++gone_;
   }
 
   absl::Mutex mutex_;
   std::string held_, broken_;
-  int loads_ = 0, going_ = 0;
+  int loads_ = 0, going_ = 0, gone_ = 0, gone_before_ = 0, fitted_ = 0;
   bool hold_going_ = false;
 };
 
@@ -118,7 +136,8 @@ class ModelServerTest : public ::testing::Test {
                                        .clock = &clock_,
                                        .metrics = &metrics_,
                                        .first_pause = absl::Milliseconds(20),
-                                       .longest_pause = absl::Milliseconds(50)});
+                                       .longest_pause = absl::Milliseconds(50),
+                                       .longest_leave = longest_leave_});
   }
   // As the daemon does it.
   void RestartWithModels() {
@@ -159,6 +178,7 @@ class ModelServerTest : public ::testing::Test {
 
   Loader loader_;
   SystemClock clock_;
+  absl::Duration longest_leave_ = absl::Minutes(5);
   std::unique_ptr<SqliteStore> store_;
   Metrics registry_;
   ServingMetrics metrics_{&registry_.registry()};
@@ -186,9 +206,11 @@ TEST_F(ModelServerTest, WhatIsBeingRestoredIsSeenAndUnavailableUntilItIsThere) {
   EXPECT_FALSE(AllModelsReady(*models_));
   EXPECT_EQ(models_->OpenRequests(), 0);
   metrics_.Collect();
+  EXPECT_THAT(models_->CountByState(), ElementsAre(Pair("loading", 1), Pair("ready", 1)));
   loader_.Hold("");
   ASSERT_TRUE(AwaitRestored());
   EXPECT_EQ(Found("b"), absl::StatusCode::kOk);
+  EXPECT_THAT(models_->CountByState(), ElementsAre(Pair("ready", 2)));
   EXPECT_TRUE(AllModelsReady(*models_));
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
 }
@@ -201,6 +223,7 @@ TEST_F(ModelServerTest, WhatFailsIsListedWithTheReasonAndCanBeUnserved) {
   ASSERT_TRUE(AwaitRestored());
   EXPECT_EQ(Found("b"), absl::StatusCode::kOk) << "one that fails holds up no other";
   EXPECT_EQ(State("a"), "failed: no memory for it");
+  EXPECT_THAT(models_->CountByState(), ElementsAre(Pair("failed", 1), Pair("ready", 1)));
   EXPECT_THAT(models_->Find("a").status().message(),
               AllOf(HasSubstr("no memory for it"), HasSubstr("espalier unserve a")));
   EXPECT_EQ(Found("a"), absl::StatusCode::kUnavailable);
@@ -304,6 +327,58 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
 }
 
+// A request whose text is still being read holds its model.
+TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceNobodyHoldsTheOldOne) {
+  longest_leave_ = absl::Milliseconds(10);
+  Restart();
+  Serve("a");
+  auto held = models_->Find("a");
+  ASSERT_TRUE(held.ok());
+  EXPECT_TRUE(models_->Unserve("a").ok()) << "which does not wait for ever";
+  EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
+  std::thread serving([&] { EXPECT_TRUE(models_->Serve(Request("a")).ok()); });
+  absl::SleepFor(absl::Milliseconds(50));
+  Serve("b");  // holds up no other
+  held = absl::NotFoundError("");
+  serving.join();
+  EXPECT_EQ(loader_.loads(), 3);
+  EXPECT_EQ(loader_.gone_before(), 1) << "its session would end that of the new one";
+  EXPECT_EQ(Found("a"), absl::StatusCode::kOk);
+}
+
+TEST_F(ModelServerTest, UnserveReturnsWhenWhatTheModelTookIsFree) {
+  Serve("a");
+  absl::Notification holds;
+  std::thread request([&] {
+    const auto held = models_->Find("a");
+    holds.Notify();
+    EXPECT_TRUE(Eventually([&] { return Found("a") == absl::StatusCode::kNotFound; }));
+    absl::SleepFor(absl::Milliseconds(50));  // in which Unserve would return if it did not wait
+  });
+  holds.WaitForNotification();
+  EXPECT_TRUE(models_->Unserve("a").ok());
+  Serve("b");
+  EXPECT_EQ(loader_.gone_before(), 1);
+  request.join();
+}
+
+TEST_F(ModelServerTest, WhatWasMadeToFitWorkersIsAsLargeAfterARestart) {
+  proto::ServeModelRequest request = Request("a");
+  request.set_tensor_parallel(2);
+  ASSERT_TRUE(models_->Serve(request).ok());
+  EXPECT_EQ(loader_.fitted(), 0);
+  EXPECT_TRUE(models_->Serve(request).ok()) << "it is the same still";
+  RestartWithModels();
+  ASSERT_TRUE(AwaitRestored());
+  EXPECT_EQ(loader_.fitted(), kFits);
+  // In this process the next load finds out itself.
+  EXPECT_TRUE(models_->Unserve("a").ok());
+  Serve("a");
+  RestartWithModels();
+  ASSERT_TRUE(AwaitRestored());
+  EXPECT_EQ(loader_.fitted(), 0);
+}
+
 TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {
   Serve("a");
   Serve("b");
@@ -316,11 +391,33 @@ TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {
   models_->Drain();
   serving.join();
   EXPECT_TRUE(absl::IsUnavailable(served)) << served;
-  EXPECT_FALSE(models_->Stop()) << "it is being loaded";
+  EXPECT_FALSE(models_->EndLoading()) << "it is being loaded";
   loader_.Hold("");
-  EXPECT_TRUE(Eventually([&] { return models_->Stop(); }));
+  EXPECT_TRUE(Eventually([&] { return models_->EndLoading(); }));
   EXPECT_EQ(loader_.loads(), 3) << "the next one is not begun";
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
+}
+
+TEST_F(ModelServerTest, WhoeverLoadsIsKnownAtTheEnd) {
+  loader_.Hold("a");
+  const std::function<absl::Status()> loads[] = {
+      [&] { return models_->Serve(Request("a")).status(); },
+      [&] { return models_->Prepare(Request("a")).status(); }};
+  for (const auto& load : loads) {
+    Restart();
+    const int before = loader_.loads();
+    std::thread loading([&] { EXPECT_TRUE(load().ok()) << "it was over in time"; });
+    EXPECT_TRUE(loader_.AwaitLoads(before + 1));
+    // Prepared ones are not to be served.
+    const bool serves = &load == &loads[0];
+    EXPECT_EQ(models_->CountByState()["loading"], serves ? 1 : 0);
+    EXPECT_FALSE(models_->EndLoading());
+    loader_.Hold("");
+    loading.join();
+    EXPECT_TRUE(models_->EndLoading());
+    loader_.Hold("a");
+  }
+  EXPECT_THAT(Stored(), ElementsAre("a")) << "prepared ones are nobody's to restore";
 }
 
 TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {

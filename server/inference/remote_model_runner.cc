@@ -13,7 +13,8 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-constexpr absl::Duration kLongestPause = absl::Seconds(10);
+// After a load that has failed: at first, and, four times as long each time, at most.
+constexpr absl::Duration kFirstPause = absl::Seconds(1), kLongestPause = absl::Seconds(10);
 constexpr char kReady[] = "ready";
 
 // So many of them, those with the fastest memory; fewer if there are not so many. Of one kind if
@@ -45,8 +46,10 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> RemoteModelRunner::Create(Ser
   if (may_wait) {
     absl::MutexLock lock(&runner->mutex_);
     runner->state_ = "waiting for workers";
-  } else if (absl::Status status = runner->LoadOnce(); !status.ok()) {
-    return status;
+  } else {
+    const absl::StatusOr<std::shared_ptr<ServingSession>> session = runner->TakeWorkers();
+    if (!session.ok()) return session.status();
+    if (absl::Status status = runner->Load(*session); !status.ok()) return status;
   }
   runner->keeper_ = std::thread([runner = runner.get()] { runner->Keep(); });
   return runner;
@@ -117,14 +120,20 @@ absl::Status RemoteModelRunner::TooFewWorkers(
       others.push_back(absl::StrCat(worker.worker_id(), " works for ", worker.job_id()));
     }
   }
-  return absl::FailedPreconditionError(
+  const std::string there =
       absl::StrCat("model '", model_.name, "' needs ", model_.programs.size(),
                    " idle workers with ", bytes, " bytes of memory each; there are ", roomy,
-                   others.empty() ? "" : absl::StrCat(" (", absl::StrJoin(others, ", "), ")"),
-                   ": start workers, free some, or split the model otherwise"));
+                   others.empty() ? "" : absl::StrCat(" (", absl::StrJoin(others, ", "), ")"));
+  if (rooms.size() < model_.programs.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(there, ": start workers, free some, or split the model otherwise"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      there,
+      ": start larger ones, free memory, split the model otherwise, or make its KV cache smaller"));
 }
 
-absl::Status RemoteModelRunner::LoadOnce() {
+absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::TakeWorkers() {
   if (model_.drafts && model_.group->leader() != ServingGroup::Leader::kLoaded) {
     return absl::FailedPreconditionError(absl::StrCat(
         "model '", model_.group->name(), "', for which it drafts, takes its workers first"));
@@ -135,26 +144,22 @@ absl::Status RemoteModelRunner::LoadOnce() {
   }
   absl::StatusOr<std::vector<Member>> members = ChooseWorkers(bytes);
   if (!members.ok()) return members.status();
-  absl::Status status = cluster_.workers->Assign(
-      *members,
-      {ServingSession::JobId(model_), model_.group != nullptr ? model_.group->name() : "", bytes});
-  if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<ServingSession>> created =
-      ServingSession::Create(cluster_, model_, *std::move(members));
-  if (!created.ok()) return created.status();
-  std::shared_ptr<ServingSession> session = *std::move(created);
+  return ServingSession::Create(cluster_, model_, *std::move(members), bytes);
+}
+
+absl::Status RemoteModelRunner::Load(const std::shared_ptr<ServingSession>& session) {
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) session->Break("the model is being unloaded");
     loading_ = session;
     state_ = "loading";
   }
-  status = session->Load();
+  const absl::Status status = session->Load();
   if (!status.ok()) session->End();
   absl::MutexLock lock(&mutex_);
   loading_.reset();
   if (!status.ok()) return status;
-  newest_ = std::move(session);
+  newest_ = session;
   state_ = kReady;
   if (leads()) model_.group->SetLeader(ServingGroup::Leader::kLoaded);
   return absl::OkStatus();
@@ -167,14 +172,15 @@ bool RemoteModelRunner::SleepUnlessStopping(absl::Duration duration) {
 }
 
 void RemoteModelRunner::Keep() {
-  absl::Duration pause = kTick;
-  while (SleepUnlessStopping(pause)) {
+  absl::Duration pause = kFirstPause;
+  absl::Time next_load = absl::InfinitePast();
+  std::string told;  // why it is not loaded
+  while (SleepUnlessStopping(kTick)) {
     std::shared_ptr<ServingSession> session;
     {
       absl::MutexLock lock(&mutex_);
       session = newest_;
     }
-    pause = kTick;
     if (session != nullptr) {
       session->Watch();
       if (model_.drafts && model_.group->leader() == ServingGroup::Leader::kWaiting) {
@@ -191,18 +197,32 @@ void RemoteModelRunner::Keep() {
       if (leads()) model_.group->SetLeader(ServingGroup::Leader::kAway);
       session->End();
     }
-    const absl::Status status = LoadOnce();
+    if (cluster_.now() < next_load) continue;
+    const absl::StatusOr<std::shared_ptr<ServingSession>> taken = TakeWorkers();
+    const absl::Status status = taken.ok() ? Load(*taken) : taken.status();
     if (status.ok()) {
       spdlog::info("model {} is loaded on {} workers", model_.name, model_.programs.size());
+      pause = kFirstPause;
+      told.clear();
       continue;
     }
-    if (leads() && absl::IsFailedPrecondition(status)) {
+    // Workers may come at any time, and to look for them costs little. But what cannot be loaded
+    // has read its weights in vain.
+    if (taken.ok()) {
+      next_load = cluster_.now() + pause;
+      pause = std::min(4 * pause, kLongestPause);
+    } else if (leads() &&
+               (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status))) {
       model_.group->SetLeader(ServingGroup::Leader::kWaiting);
     }
-    absl::MutexLock lock(&mutex_);
-    state_ = absl::StrCat("waiting: ", status.message());
-    // For want of workers it is no use to wait long: they may come at any time.
-    if (!absl::IsFailedPrecondition(status)) pause = std::min(pause * 4, kLongestPause);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      state_ = absl::StrCat("waiting: ", status.message());
+    }
+    if (told == status.message()) continue;
+    told = std::string(status.message());
+    spdlog::warn("model {} is not loaded: {}", model_.name, told);
   }
 }
 
@@ -225,7 +245,7 @@ absl::Status RemoteModelRunner::End(RunnerLogits* logits) {
 absl::Status RemoteModelRunner::Explain(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   absl::MutexLock lock(&mutex_);
-  changed_.SignalAll();
+  if (newest_ != nullptr) changed_.SignalAll();  // the keeper has not seen yet that it is broken
   const bool waits = newest_ == nullptr && !state_.empty();
   return absl::UnavailableError(absl::StrCat("model '", model_.name, "': ", status.message(),
                                              waits ? absl::StrCat(" (", state_, ")") : "",

@@ -22,7 +22,8 @@ namespace espalier {
 class RemoteModelRunner : public ModelRunner {
  public:
   // Loads the model before it returns. FailedPrecondition, with what there is, if there are not
-  // enough workers with enough memory; with `may_wait` it is then loaded later.
+  // enough workers; ResourceExhausted, likewise, if there are, but not with enough memory. With
+  // `may_wait` it is loaded later.
   static absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(ServingCluster cluster,
                                                                    RemoteModel model,
                                                                    bool may_wait);
@@ -50,8 +51,10 @@ class RemoteModelRunner : public ModelRunner {
   bool leads() const { return model_.group != nullptr && !model_.drafts; }
   // What Begin and End say of a session's error.
   absl::Status Explain(const absl::Status& status);
-  // A new session for the next step to find.
-  absl::Status LoadOnce();
+  // A session on workers that are taken for it.
+  absl::StatusOr<std::shared_ptr<ServingSession>> TakeWorkers();
+  // Loads it, for the next step to find.
+  absl::Status Load(const std::shared_ptr<ServingSession>& session);
   // The keeper's thread: watches the newest session, and makes another one when it is broken.
   void Keep();
   // False when it is time to end.

@@ -2,15 +2,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/fake_clock.h"
 #include "serving/testing/fake_model_runner.h"
@@ -31,7 +35,9 @@ struct ScriptedWorker {
   bool dead = false;    // streams break, calls fail
   bool frozen = false;  // nothing is answered
   bool loaded = false;
-  int loadings = 0;
+  bool cannot_load = false;
+  int loadings = 0;  // those that failed, too
+  double meeting_timeout_seconds = 0;
   int hidden = 0;
   int lost_numbers = 0;     // of hidden states, that it does not send
   int shifted_choices = 0;  // added to each that it sends
@@ -46,7 +52,12 @@ struct ScriptedWorker {
     this->*what = true;
     changed.SignalAll();
   }
-  bool Is(bool ScriptedWorker::*what) {
+  void Reset(bool ScriptedWorker::*what) {
+    absl::MutexLock lock(&mutex);
+    this->*what = false;
+  }
+  template <typename T>
+  T Is(T ScriptedWorker::*what) {
     absl::MutexLock lock(&mutex);
     return this->*what;
   }
@@ -60,8 +71,10 @@ class ScriptedClient : public WorkerClient {
                                                         absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (absl::Status s = Answer(); !s.ok()) return s;
-    worker_->loaded = true;
     ++worker_->loadings;
+    worker_->meeting_timeout_seconds = request.meeting_timeout_seconds();
+    if (worker_->cannot_load) return absl::DataLossError("model.safetensors is torn");
+    worker_->loaded = true;
     RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
     limits.hidden = worker_->hidden;
     worker_->models[request.attempt().job_id()] =
@@ -167,6 +180,26 @@ class ScriptedClient : public WorkerClient {
   bool cancelled_ = false;
 };
 
+// What is logged while this lives. Made and read while no other thread logs.
+class Log {
+ public:
+  Log() { Sinks().push_back(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)); }
+  ~Log() { Sinks().pop_back(); }
+
+  int Lines(const std::string& with) const {
+    int lines = 0;
+    for (absl::string_view line : absl::StrSplit(text_.str(), '\n')) {
+      lines += absl::StrContains(line, with) ? 1 : 0;
+    }
+    return lines;
+  }
+
+ private:
+  static std::vector<spdlog::sink_ptr>& Sinks() { return spdlog::default_logger()->sinks(); }
+
+  std::ostringstream text_;
+};
+
 class RemoteModelRunnerTest : public ::testing::Test {
  protected:
   std::shared_ptr<ScriptedWorker> AddWorker(int64_t memory = 1 << 20, double bandwidth = 1e9) {
@@ -245,6 +278,10 @@ class RemoteModelRunnerTest : public ::testing::Test {
       return std::make_unique<ScriptedClient>(workers_.at(address));
     };
     cluster.next_attempt = [this]() -> absl::StatusOr<uint64_t> { return ++attempts_; };
+    cluster.now = [this] {
+      ++looks_;
+      return clock_.Now();
+    };
     cluster.step_timeout = step_timeout_;
     return RemoteModelRunner::Create(std::move(cluster), std::move(model), may_wait);
   }
@@ -277,6 +314,31 @@ class RemoteModelRunnerTest : public ::testing::Test {
 
   int Idle() { return static_cast<int>(registry_.Idle().size()); }
 
+  // Time passes in which the workers live.
+  void Pass(absl::Duration time) {
+    clock_.Advance(time);
+    for (const proto::Lease& lease : leases_) {
+      proto::HeartbeatRequest beat;
+      *beat.mutable_lease() = lease;
+      registry_.Heartbeat(beat).IgnoreError();
+    }
+  }
+  // So many loads there, the last of which has failed.
+  bool AwaitFailedLoads(const RemoteModelRunner& runner, ScriptedWorker& worker, int loadings) {
+    return Within(absl::Seconds(10), [&] {
+      return worker.Is(&ScriptedWorker::loadings) == loadings &&
+             absl::StartsWith(runner.placement().state, "waiting: ");
+    });
+  }
+  // The runner looks a few times after what there is to do, while requests fail.
+  bool AwaitLooks(RemoteModelRunner& runner) {
+    const int wanted = looks_ + 3;
+    return Within(absl::Seconds(10), [&] {
+      EXPECT_EQ(StepOf(runner, 0).code(), absl::StatusCode::kUnavailable);
+      return looks_ >= wanted;
+    });
+  }
+
   template <typename Condition>
   bool Within(absl::Duration time, Condition&& condition) {
     for (const absl::Time end = absl::Now() + time; absl::Now() < end;) {
@@ -289,6 +351,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
   FakeClock clock_;
   uint64_t epoch_ = 0;
   std::atomic<uint64_t> attempts_{0};
+  std::atomic<int> looks_{0};  // of runners, at the clock
   absl::Duration step_timeout_ = absl::Minutes(5);
   std::shared_ptr<ServingGroup> group_ = std::make_shared<ServingGroup>("lm", /*here=*/false);
   WorkerRegistry registry_{&clock_, absl::Seconds(10),
@@ -483,12 +546,41 @@ TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {
   AddWorker();
   AddWorker(/*memory=*/999);
   ASSERT_TRUE(registry_.Assign({registry_.Idle()[0]}, "j1").ok());
-  const absl::Status status = Create(1).status();
+  const absl::Status status = Create(2).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 1 idle workers with 1000 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 2 idle workers with 1000 bytes"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("w1 works for j1"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("w2 has 999 bytes"));
   EXPECT_EQ(Idle(), 1);
+}
+
+// So that whoever chose the KV cache can choose a smaller one.
+TEST_F(RemoteModelRunnerTest, WhereOnlyMemoryIsShortTheErrorIsAnotherOne) {
+  AddWorker(/*memory=*/999);
+  const absl::Status status = Create(1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("w1 has 999 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("KV cache"));
+}
+
+TEST_F(RemoteModelRunnerTest, RanksMayTakeAsLongToMeetAsALoadMay) {
+  auto worker = AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(worker->Is(&ScriptedWorker::meeting_timeout_seconds),
+            absl::ToDoubleSeconds(ServingCluster().load_timeout));
+}
+
+TEST_F(RemoteModelRunnerTest, TheEndOfAModelLeavesALaterOneOfItsNameAlone) {
+  AddWorker();
+  AddWorker();
+  auto first = Create(1), second = Create(1);
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  first->reset();
+  EXPECT_EQ(registry_.List()[0].state(), proto::WorkerInfo::IDLE);
+  EXPECT_EQ(registry_.List()[1].state(), proto::WorkerInfo::BUSY);
+  EXPECT_TRUE(rendezvous_.Set("serving/lm", attempts_, "key", "its ranks still meet").ok());
+  EXPECT_TRUE(StepOf(**second, 0).ok());
 }
 
 TEST_F(RemoteModelRunnerTest, ModelsOfOneGroupShareAWorkerIfThereIsNoIdleOne) {
@@ -505,7 +597,7 @@ TEST_F(RemoteModelRunnerTest, ModelsOfOneGroupShareAWorkerIfThereIsNoIdleOne) {
   }
   // A third one finds no room, a model of no group nothing.
   const absl::Status full = CreateSsm().status();
-  EXPECT_EQ(full.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(full.message()), HasSubstr("w1 has 0 bytes left beside what it holds"));
   EXPECT_THAT(std::string(Create(1).status().message()), HasSubstr("works for serving/lm"));
   // Unloaded one by one.
@@ -651,6 +743,38 @@ TEST_F(RemoteModelRunnerTest, AModelThatIsStillLoadingCanBeUnloaded) {
   EXPECT_FALSE(first->Is(&ScriptedWorker::loaded));
   // The one that does not answer is given no work before it has joined again.
   EXPECT_EQ(Idle(), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, WhatCannotBeLoadedIsReadMoreAndMoreSeldomAndSaysSoOnce) {
+  const Log log;
+  auto worker = AddWorker();
+  worker->Set(&ScriptedWorker::cannot_load);
+  auto runner = Create(1, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  int loadings = 0;
+  ASSERT_TRUE(AwaitFailedLoads(**runner, *worker, ++loadings));
+  EXPECT_THAT((*runner)->placement().state, HasSubstr("model.safetensors is torn"));
+  for (const int seconds : {1, 4, 10, 10}) {
+    SCOPED_TRACE(seconds);
+    Pass(absl::Seconds(seconds) - absl::Milliseconds(1));
+    EXPECT_TRUE(AwaitLooks(**runner));
+    EXPECT_EQ(worker->Is(&ScriptedWorker::loadings), loadings);
+    Pass(absl::Milliseconds(1));
+    ASSERT_TRUE(AwaitFailedLoads(**runner, *worker, ++loadings));
+  }
+  worker->Reset(&ScriptedWorker::cannot_load);
+  Pass(absl::Seconds(10));
+  ASSERT_TRUE(Within(absl::Seconds(10), [&] { return (*runner)->placement().state == "ready"; }));
+  // After that a failure is the first one again.
+  auto other = AddWorker();
+  other->Set(&ScriptedWorker::cannot_load);
+  registry_.Suspect(leases_[0]);
+  ASSERT_TRUE(AwaitFailedLoads(**runner, *other, 1));
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(AwaitFailedLoads(**runner, *other, 2));
+  runner->reset();
+  EXPECT_EQ(log.Lines("w1 (n1): model.safetensors is torn"), 1);
+  EXPECT_EQ(log.Lines("w2 (n2): model.safetensors is torn"), 1);
 }
 
 TEST_F(RemoteModelRunnerTest, AModelThatMayWaitIsLoadedOnceItsWorkersAreThere) {

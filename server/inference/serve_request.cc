@@ -113,8 +113,12 @@ absl::Status CompletePlacement(proto::ServeModelRequest* request) {
     return absl::InvalidArgumentError(
         "field 'expected_requests' is for the choice of a place, and 'workers' is not auto");
   }
-  if (request->chosen_size() > 0) {
-    return absl::InvalidArgumentError("field 'chosen' is the coordinator's own; leave it out");
+  for (const auto& [field, given] :
+       {std::pair("chosen", request->chosen_size() > 0),
+        std::pair("fitted_kv_cache_tokens", request->fitted_kv_cache_tokens() != 0)}) {
+    if (!given) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("field '", field, "' is the coordinator's own; leave it out"));
   }
   const auto complete = [](int tensor, int pipeline, const auto& set_tensor,
                            const auto& set_pipeline) {

@@ -46,11 +46,16 @@ const Histogram::BucketBoundaries kAnswers = {1, 2, 5, 10, 20, 50, 100};
 // As vLLM has them.
 constexpr const char* kWaitReasons[] = {"capacity", "deferred"};
 
+constexpr const char* kModelStates[] = {"ready", "loading", "waiting", "failed"};
+
 }  // namespace
 
 struct ServingMetrics::Families {
   explicit Families(Registry* registry)
-      : running(MakeGauge(registry, "num_requests_running", "Requests in the running batch.")),
+      : models(MakeGauge(registry, "models",
+                         "Models that are to be served: they answer (ready), are being loaded or "
+                         "will be, wait for their workers, or could not be loaded (failed).")),
+        running(MakeGauge(registry, "num_requests_running", "Requests in the running batch.")),
         waiting(MakeGauge(registry, "num_requests_waiting", "Requests that wait to run.")),
         waiting_by_reason(MakeGauge(
             registry, "num_requests_waiting_by_reason",
@@ -140,7 +145,8 @@ struct ServingMetrics::Families {
         http_seconds(MakeHistogram(registry, "http_request_duration_seconds",
                                    "Until the answer was complete or its stream began.")) {}
 
-  Family<Gauge>&running, &waiting, &waiting_by_reason, &lora_requests, &kv_usage, &kv_bytes;
+  Family<Gauge>&models, &running, &waiting, &waiting_by_reason, &lora_requests, &kv_usage,
+      &kv_bytes;
   Family<Counter>&prompt_tokens, &prompt_tokens_cached, &prompt_tokens_by_source,
       &prompt_tokens_computed, &generation_tokens, &iterations;
   Family<Histogram>&iteration_tokens, &block_lifetime, &block_idle, &block_reuse;
@@ -158,7 +164,9 @@ struct ServingMetrics::Families {
 };
 
 ServingMetrics::ServingMetrics(prometheus::Registry* registry)
-    : families_(std::make_unique<Families>(registry)) {}
+    : families_(std::make_unique<Families>(registry)) {
+  SetModels({});
+}
 ServingMetrics::~ServingMetrics() = default;
 
 void ServingMetrics::Watched::RaiseBy(Counter& counter, int64_t total) {
@@ -208,6 +216,13 @@ void ServingMetrics::Remove(const std::string& name) {
   for (Family<Gauge>* family :
        {&families_->running, &families_->waiting, &families_->kv_usage, &families_->kv_bytes}) {
     family->Add({{"model_name", name}}).Set(0);
+  }
+}
+
+void ServingMetrics::SetModels(const std::map<std::string, int>& by_state) {
+  for (const char* state : kModelStates) {
+    const auto it = by_state.find(state);
+    families_->models.Add({{"state", state}}).Set(it == by_state.end() ? 0 : it->second);
   }
 }
 

@@ -36,6 +36,8 @@ class ServingMetrics {
 
   void Add(std::shared_ptr<const LoadedModel> model);
   void Remove(const std::string& name);
+  // All that are to be served, by ModelServer's states; states not named become 0.
+  void SetModels(const std::map<std::string, int>& by_state);
 
   // Updates gauges and counters from the engines' statistics.
   void Collect();

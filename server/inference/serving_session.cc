@@ -44,16 +44,20 @@ ServingSession::ServingSession(const ServingCluster& cluster, const RemoteModel&
 }
 
 absl::StatusOr<std::unique_ptr<ServingSession>> ServingSession::Create(
-    const ServingCluster& cluster, const RemoteModel& model, std::vector<Member> members) {
-  absl::StatusOr<uint64_t> attempt = cluster.next_attempt();
-  if (attempt.ok() && members.size() == model.programs.size()) {
-    return std::unique_ptr<ServingSession>(
-        new ServingSession(cluster, model, std::move(members), *attempt));
+    const ServingCluster& cluster, const RemoteModel& model, std::vector<Member> members,
+    int64_t bytes) {
+  if (members.size() != model.programs.size()) {
+    return absl::InternalError(absl::StrCat(members.size(), " workers for ", model.programs.size(),
+                                            " programs of model '", model.name, "'"));
   }
-  cluster.workers->Release(JobId(model));
+  const absl::StatusOr<uint64_t> attempt = cluster.next_attempt();
   if (!attempt.ok()) return attempt.status();
-  return absl::InternalError(absl::StrCat(members.size(), " workers for ", model.programs.size(),
-                                          " programs of model '", model.name, "'"));
+  const std::string group = model.group != nullptr ? model.group->name() : "";
+  const absl::Status taken =
+      cluster.workers->Assign(members, {JobId(model), group, bytes, *attempt});
+  if (!taken.ok()) return taken;
+  return std::unique_ptr<ServingSession>(
+      new ServingSession(cluster, model, std::move(members), *attempt));
 }
 
 void ServingSession::End() {
@@ -73,8 +77,9 @@ void ServingSession::End() {
       cluster_.workers->Suspect(members_[r].lease);
     }
   });
-  cluster_.rendezvous->End(JobId(model_));
-  cluster_.workers->Release(JobId(model_));
+  // Of this session only: the model may be served anew by now.
+  cluster_.rendezvous->End(JobId(model_), attempt_);
+  cluster_.workers->Release(JobId(model_), attempt_);
 }
 
 std::string ServingSession::Describe(size_t rank) const {
@@ -101,6 +106,8 @@ absl::Status ServingSession::LoadRank(size_t rank) {
   request.mutable_adapter_folders()->Add(model_.adapter_folders.begin(),
                                          model_.adapter_folders.end());
   *request.mutable_limits() = ToProto(model_.limits, model_.max_output_rows);
+  // The others may read from slower disks.
+  request.set_meeting_timeout_seconds(absl::ToDoubleSeconds(cluster_.load_timeout));
   absl::Status status = ranks_[rank].client->StartServing(request, cluster_.load_timeout).status();
   if (!status.ok()) return status;
   ranks_[rank].stream = ranks_[rank].client->ServingSteps();

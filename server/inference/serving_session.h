@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "ops/models/adapters.h"
 #include "ops/models/model.h"
 #include "server/inference/result_reader.h"
@@ -34,6 +36,8 @@ struct ServingCluster {
   // Durable, growing: by it workers tell one loading of a model from the next.
   std::function<absl::StatusOr<uint64_t>()> next_attempt;
   absl::Duration load_timeout = absl::Minutes(30);
+  // For the pauses after loads that have failed.
+  std::function<absl::Time()> now = [] { return absl::Now(); };
   // A step that takes longer has failed. Dead workers are noticed long before, by their leases.
   absl::Duration step_timeout = absl::Minutes(5);
 };
@@ -80,11 +84,12 @@ struct RemoteModel {
 
 class ServingSession {
  public:
-  // For `members`, by rank, which have been assigned to JobId(model) and are released when the
-  // session ends. Both arguments outlive it.
+  // Takes `members`, by rank, with so many bytes of each one's memory, until the session ends;
+  // errors as of WorkerRegistry::Assign. `cluster` and `model` outlive it.
   static absl::StatusOr<std::unique_ptr<ServingSession>> Create(const ServingCluster& cluster,
                                                                 const RemoteModel& model,
-                                                                std::vector<Member> members);
+                                                                std::vector<Member> members,
+                                                                int64_t bytes);
   ~ServingSession() { End(); }
 
   // Blocks until all ranks are ready for steps. The error is that of the rank that failed first,

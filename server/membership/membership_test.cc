@@ -189,6 +189,18 @@ TEST_F(RegistryTest, JobsOfOneGroupShareAWorkerAsFarAsItsMemoryGoes) {
   EXPECT_EQ(registry_.Idle().size(), 2u);
 }
 
+TEST_F(RegistryTest, TheEndOfAnAttemptLeavesALaterOneItsWorkers) {
+  Join("a", "127.0.0.1:1");
+  ASSERT_TRUE(registry_.Assign(registry_.Idle(), {"lm", "", 0, /*attempt=*/1}).ok());
+  Join("b", "127.0.0.1:2");
+  ASSERT_TRUE(registry_.Assign(registry_.Idle(), {"lm", "", 0, /*attempt=*/2}).ok());
+  registry_.Release("lm", 1);
+  ASSERT_EQ(registry_.Idle().size(), 1u);
+  EXPECT_EQ(registry_.Idle()[0].name, "a");
+  registry_.Release("lm");
+  EXPECT_EQ(registry_.Idle().size(), 2u);
+}
+
 TEST_F(RegistryTest, JoinSaysWhatIsWrong) {
   proto::JoinRequest request = JoinOf("a", "nowhere");
   EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kInvalidArgument);
@@ -226,6 +238,17 @@ TEST(Rendezvous, TheEndOfAnAttemptAnswersWhoWaitsAndRefusesLaterCalls) {
   EXPECT_EQ(store.Set("j", 1, "k", "v").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(store.Set("j", 2, "k", "v").ok());
   EXPECT_EQ(store.Set("other", 1, "k", "v").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Rendezvous, AnAttemptThatEndsLateLeavesTheNextOneAlone) {
+  Rendezvous store;
+  store.Begin("j", 1);
+  store.Begin("j", 2);
+  ASSERT_TRUE(store.Set("j", 2, "k", "v").ok());
+  store.End("j", 1);
+  EXPECT_TRUE(store.Get("j", 2, "k", absl::ZeroDuration()).ok());
+  store.End("j", 2);
+  EXPECT_FALSE(store.Get("j", 2, "k", absl::ZeroDuration()).ok());
 }
 
 TEST(Rendezvous, AKeyThatNeverComesIsNotFoundAtTheDeadline) {

@@ -23,10 +23,10 @@ void Rendezvous::Begin(const std::string& job_id, uint64_t attempt) {
   rooms_[job_id] = std::move(room);
 }
 
-void Rendezvous::End(const std::string& job_id) {
+void Rendezvous::End(const std::string& job_id, std::optional<uint64_t> attempt) {
   absl::MutexLock lock(&mutex_);
   auto it = rooms_.find(job_id);
-  if (it == rooms_.end()) return;
+  if (it == rooms_.end() || it->second->attempt != attempt.value_or(it->second->attempt)) return;
   it->second->over = true;
   rooms_.erase(it);
   changed_.SignalAll();

@@ -28,7 +28,8 @@ class Rendezvous {
 
   // Ends the job's attempt before, if there was one.
   void Begin(const std::string& job_id, uint64_t attempt);
-  void End(const std::string& job_id);
+  // Of one attempt only, if it is given: nothing happens if a later one has begun.
+  void End(const std::string& job_id, std::optional<uint64_t> attempt = std::nullopt);
   void EndAll();
 
   // FailedPrecondition if that is not the job's present attempt.

@@ -282,13 +282,16 @@ absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const Wo
   return absl::OkStatus();
 }
 
-void WorkerRegistry::Release(const std::string& job_id) {
+void WorkerRegistry::Release(const std::string& job_id, std::optional<uint64_t> attempt) {
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [id, worker] : workers_) {
       auto& works = worker.works;
       works.erase(std::remove_if(works.begin(), works.end(),
-                                 [&](const Work& work) { return work.job_id == job_id; }),
+                                 [&](const Work& work) {
+                                   return work.job_id == job_id &&
+                                          work.attempt == attempt.value_or(work.attempt);
+                                 }),
                   works.end());
     }
   }

@@ -73,7 +73,8 @@ class WorkerRegistry {
     // Jobs of one group may have a worker together, as far as its memory goes. Empty: this one has
     // its workers for itself.
     std::string group;
-    int64_t bytes = 0;  // of each worker's memory; of one that has it for itself: not looked at
+    int64_t bytes = 0;     // of each worker's memory; of one that has it for itself: not looked at
+    uint64_t attempt = 0;  // of the job
   };
   // A worker that a job of a group may be given, and the bytes that the others there leave it.
   struct Room {
@@ -90,7 +91,9 @@ class WorkerRegistry {
   absl::Status Assign(const std::vector<Member>& members, const std::string& job_id) {
     return Assign(members, Work{job_id, "", 0});
   }
-  void Release(const std::string& job_id);
+  // Lets the job's workers go; those of one attempt only, if it is given: a later one may have its
+  // own by then.
+  void Release(const std::string& job_id, std::optional<uint64_t> attempt = std::nullopt);
 
  private:
   struct Worker {

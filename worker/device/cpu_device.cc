@@ -2,10 +2,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -40,14 +40,19 @@ void FillWith(void* destination, int64_t count, T value) {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(const CpuDeviceOptions& options) : swap_folder_(options.swap_folder) {
+  explicit CpuDevice(const CpuDeviceOptions& options)
+      : budget_(options.budget != nullptr
+                    ? options.budget
+                    : std::make_shared<MemoryBudget>(
+                          options.memory_limit > 0 ? options.memory_limit : DefaultMemoryLimit())),
+        shared_(options.budget != nullptr),
+        swap_folder_(options.swap_folder) {
     const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     description_.set_kind(proto::Device::CPU);
     description_.set_model(CpuModel());
     description_.set_threads(options.threads > 0 ? options.threads : cores);
     description_.set_host_cores(cores);
-    description_.set_memory_bytes(options.memory_limit > 0 ? options.memory_limit
-                                                           : DefaultMemoryLimit());
+    description_.set_memory_bytes(budget_->limit());
     RegisterCpuKernels(kernels_);
   }
 
@@ -64,23 +69,19 @@ class CpuDevice : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     if (bytes < 0) return absl::InvalidArgumentError("negative allocation");
-    // Programs that are made at the same time must not have the same bytes promised.
-    int64_t used = used_;
-    do {
-      if (bytes > description_.memory_bytes() - used) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("out of memory: ", bytes, " bytes asked for, ",
-                         description_.memory_bytes() - used, " of ", description_.memory_bytes(),
-                         " left; give the worker more with --memory_limit or use more workers"));
-      }
-    } while (!used_.compare_exchange_weak(used, used + bytes));
+    if (!budget_->Take(bytes)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "out of memory: ", bytes, " bytes asked for, ", budget_->left(), " of ", budget_->limit(),
+          shared_ ? " left, which the models in this process share (--serving_memory)"
+                  : " left; give the worker more with --memory_limit or use more workers"));
+    }
     // Anonymous pages: zero, and taken from the machine only once they are touched.
     void* data = nullptr;
     if (bytes > 0) {
       data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (data == MAP_FAILED) {
-        used_ -= bytes;
+        budget_->Return(bytes);
         return absl::ResourceExhaustedError(
             absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
       }
@@ -154,13 +155,14 @@ class CpuDevice : public Device {
  protected:
   void Free(void* data, int64_t bytes) override {
     if (data != nullptr) munmap(data, static_cast<size_t>(bytes));
-    used_ -= bytes;
+    budget_->Return(bytes);
   }
 
  private:
   proto::Device description_;
   KernelRegistry kernels_;
-  std::atomic<int64_t> used_{0};
+  const std::shared_ptr<MemoryBudget> budget_;
+  const bool shared_;
   const std::string swap_folder_;
   CopyThread copies_;
 };

@@ -13,6 +13,7 @@
 #include "proto/cluster.pb.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/device/host_memory.h"
+#include "worker/device/memory_budget.h"
 
 namespace espalier {
 
@@ -113,6 +114,8 @@ struct CpuDeviceOptions {
   int threads = 0;           // for kernels; 0: all cores
   int64_t memory_limit = 0;  // bytes that programs may use; 0: DefaultMemoryLimit
   std::string swap_folder;   // where swapped tensors lie; empty: in memory
+  // Shared with other devices, in the place of memory_limit; may be null.
+  std::shared_ptr<MemoryBudget> budget = nullptr;
 };
 std::unique_ptr<Device> NewCpuDevice(const CpuDeviceOptions& options);
 

@@ -78,6 +78,20 @@ TEST(CpuDevice, RefusesMoreThanItsLimitAndGivesMemoryBack) {
   EXPECT_TRUE(device->Allocate(700000).ok());
 }
 
+TEST(CpuDevice, DevicesOfOneBudgetShareItsBytes) {
+  const auto budget = std::make_shared<MemoryBudget>(1000000);
+  const auto a = NewCpuDevice({.budget = budget}), b = NewCpuDevice({.budget = budget});
+  EXPECT_EQ(b->description().memory_bytes(), 1000000);
+  auto first = a->Allocate(700000);
+  ASSERT_TRUE(first.ok());
+  const absl::Status refused = b->Allocate(700000).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("300000 of 1000000"), std::string::npos) << refused;
+  EXPECT_EQ(budget->left(), 300000);
+  first->reset();
+  EXPECT_TRUE(b->Allocate(700000).ok());
+}
+
 TEST(CpuDevice, ThreadsThatAskTogetherGetNoMoreThanThereIs) {
   auto device = NewCpuDevice({1, 3 << 20});
   for (int round = 0; round < 2000; ++round) {
