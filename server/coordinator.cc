@@ -131,7 +131,7 @@ absl::Status Coordinator::Parts::Build() {
   if (options.heartbeat <= absl::ZeroDuration()) options.heartbeat = options.lease / 4;
   if (options.data_dir.empty()) return absl::InvalidArgumentError("data_dir: must be given");
   std::error_code error;
-  const std::string root = std::filesystem::absolute(options.data_dir, error).string();
+  std::string root = std::filesystem::absolute(options.data_dir, error).string();
   for (const char* folder : {"", "checkpoints"}) {
     std::filesystem::create_directories(std::filesystem::path(root) / folder, error);
     if (error) {
@@ -139,6 +139,9 @@ absl::Status Coordinator::Parts::Build() {
           absl::StrCat("data_dir ", root, ": ", error.message(), "; it must be writable"));
     }
   }
+  // Without "." and "..", unless that leads elsewhere (over a link).
+  const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();
+  if (std::filesystem::equivalent(root, normal, error)) root = normal.string();
   RegisterAllOperators(operators);
   absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
       SqliteStore::Open(JoinPath(root, "espalier.db"));

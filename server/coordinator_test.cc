@@ -16,8 +16,11 @@
 #include "proto/training.grpc.pb.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/fake_worker.h"
+#include "server/jobs/job_runner.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
+#include "server/store/job_store.h"
+#include "server/store/sqlite_store.h"
 #include "worker/checkpoint/faulty_file_system.h"
 #include "worker/transport_security.h"
 
@@ -34,6 +37,8 @@ class CoordinatorTest : public ::testing::Test {
     data_dir_ = ::testing::TempDir() + "/coordinator_" +
                 ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(data_dir_);
+    text_ = data_dir_ + "-text";
+    std::ofstream(text_) << std::string(4096, 'e');
     StartCoordinator("127.0.0.1:0");
   }
   void TearDown() override {
@@ -74,8 +79,6 @@ class CoordinatorTest : public ::testing::Test {
 
   // Bytes to next bytes, on a text of 4 KiB.
   proto::SubmitRequest Submission() {
-    const std::string path = data_dir_ + "/text";
-    std::ofstream(path) << std::string(4096, 'e');
     GraphBuilder builder(coordinator_->operators(), "tiny");
     const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, 8});
     const ValueId targets = builder.Input("targets", DType::kI32, {-1, 8});
@@ -91,7 +94,7 @@ class CoordinatorTest : public ::testing::Test {
     proto::TrainingSpec* spec = request.mutable_spec();
     spec->set_name("tiny");
     *spec->mutable_graph() = ToProto(*graph);
-    spec->mutable_dataset()->set_uri(path);
+    spec->mutable_dataset()->set_uri(text_);
     spec->mutable_dataset()->set_format(proto::Dataset::TEXT);
     spec->mutable_dataset()->set_sequence_length(8);
     spec->mutable_dataset()->set_holdout_fraction(0.1);
@@ -110,6 +113,25 @@ class CoordinatorTest : public ::testing::Test {
     grpc::Status status = training_->Submit(&context, request, &reply);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply.job_id();
+  }
+
+  proto::CancelReply Cancel(const std::string& id) {
+    grpc::ClientContext context;
+    proto::CancelRequest request;
+    request.set_job_id(id);
+    proto::CancelReply reply;
+    grpc::Status status = training_->Cancel(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  }
+
+  void Resume(const std::string& id) {
+    grpc::ClientContext context;
+    proto::ResumeRequest request;
+    request.set_job_id(id);
+    proto::ResumeReply reply;
+    grpc::Status status = training_->Resume(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
   }
 
   proto::GetJobReply Get(const std::string& id) {
@@ -140,6 +162,17 @@ class CoordinatorTest : public ::testing::Test {
     return WaitFor(id, [](const proto::Job& job) { return job.state() >= proto::SUCCEEDED; });
   }
 
+  // Whether it becomes true, within half a minute.
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    for (int i = 0; i < 1500 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(20));
+    return condition();
+  }
+
+  std::string CheckpointsOf(const std::string& id) const {
+    return data_dir_ + "/checkpoints/" + id;
+  }
+
   // Every step reported once, in order, with the undisturbed run's loss.
   static void ExpectWholeCurve(const proto::GetJobReply& reply) {
     ASSERT_EQ(reply.reports_size(), kSteps);
@@ -150,7 +183,7 @@ class CoordinatorTest : public ::testing::Test {
     }
   }
 
-  std::string data_dir_;
+  std::string data_dir_, text_;
   FaultyFileSystem files_{NewPosixFileSystem()};
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<std::unique_ptr<FakeWorker>> workers_;
@@ -158,6 +191,44 @@ class CoordinatorTest : public ::testing::Test {
   std::unique_ptr<proto::Cluster::Stub> cluster_;
   std::unique_ptr<proto::Models::Stub> models_;
 };
+
+// Those of a million steps did not fit into a message.
+TEST_F(CoordinatorTest, TheNewestOfALongLogIsAnsweredAndAllOfItCanBeWatched) {
+  const std::string id = Submit(Submission());  // waits: there is no worker
+  constexpr int kMessages = 40;
+  JobWrite write;
+  for (int i = 0; i < kMessages; ++i) {
+    write.messages.push_back(absl::StrCat(i, std::string(1 << 20, '.')));
+  }
+  write.reports.resize(1);
+  ASSERT_TRUE(coordinator_->store().Write(id, write).ok());
+
+  proto::GetJobRequest get;
+  get.set_job_id(id);
+  get.set_with_reports(true);
+  proto::GetJobReply reply;
+  ASSERT_TRUE(coordinator_->jobs().Get(get, &reply).ok());
+  EXPECT_LT(reply.ByteSizeLong(), size_t{48} << 20);
+  EXPECT_GT(reply.ByteSizeLong(), size_t{24} << 20);
+  EXPECT_THAT(reply.messages(0), HasSubstr(absl::StrCat("espalier logs ", id)));
+  EXPECT_THAT(reply.messages().rbegin()->substr(0, 3), "39.");
+
+  proto::WatchRequest watch;
+  watch.set_job_id(id);
+  watch.set_no_follow(true);
+  int messages = 0, reports = 0;
+  const absl::Status status = coordinator_->jobs().Watch(
+      watch,
+      [&](const proto::JobEvent& event) {
+        messages += !event.message().empty();
+        reports += event.has_step();
+        return true;
+      },
+      [] { return false; });
+  EXPECT_TRUE(status.ok()) << status << ": the job is not over, what there is was sent";
+  EXPECT_EQ(messages, kMessages);
+  EXPECT_EQ(reports, 1);
+}
 
 TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
   AddWorker();
@@ -176,6 +247,8 @@ TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
   ASSERT_TRUE(artifact.ok()) << artifact.status();
   EXPECT_EQ(artifact->kind(), proto::Artifact::MODEL);
   EXPECT_THAT(artifact->files(), ::testing::Contains("model.safetensors"));
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(CheckpointsOf(id)); }))
+      << "the model is there: its checkpoints only take room";
   EXPECT_THAT(coordinator_->metrics().Expose(), HasSubstr("espalier_jobs{state=\"succeeded\"} 1"));
 }
 
@@ -278,21 +351,133 @@ TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 10; });
-  grpc::ClientContext cancel_context;
-  proto::CancelRequest cancel;
-  cancel.set_job_id(id);
-  proto::CancelReply cancelled;
-  ASSERT_TRUE(training_->Cancel(&cancel_context, cancel, &cancelled).ok());
-  EXPECT_EQ(cancelled.job().state(), proto::CANCELLED);
-  grpc::ClientContext resume_context;
-  proto::ResumeRequest resume;
-  resume.set_job_id(id);
-  proto::ResumeReply resumed;
-  ASSERT_TRUE(training_->Resume(&resume_context, resume, &resumed).ok());
+  EXPECT_EQ(Cancel(id).job().state(), proto::CANCELLED);
+  Resume(id);
   const proto::GetJobReply reply = WaitForEnd(id);
   ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 10);
+}
+
+TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  // As a worker leaves it that was killed while it wrote.
+  const std::string torn = CheckpointsOf(id) + "/attempt-1/step-9999";
+  std::filesystem::create_directories(torn);
+  std::ofstream(torn + "/rank-0.safetensors.tmp") << "half";
+  Cancel(id);
+  ASSERT_TRUE(Eventually([&] { return !std::filesystem::exists(torn); }));
+  int manifests = 0, shards = 0, others = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(CheckpointsOf(id))) {
+    if (entry.is_directory()) continue;
+    const std::string name = entry.path().filename();
+    ++(name == "manifest.json" ? manifests : name == "rank-0.safetensors" ? shards : others);
+  }
+  EXPECT_EQ(manifests, 1);
+  EXPECT_EQ(shards, 1);
+  EXPECT_EQ(others, 0);
+  Resume(id);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(CheckpointsOf(id)); }));
+}
+
+// A link is one of the ways in which a folder has two names.
+TEST_F(CoordinatorTest, AJobRecoversWhereItsDataFolderIsSpelledOtherwise) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  std::filesystem::remove(data_dir_ + "-link");
+  std::filesystem::create_symlink(data_dir_, data_dir_ + "-link");
+  data_dir_ += "-link/./";
+  StartCoordinator(address);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+}
+
+TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  for (const bool earlier_release : {false, true}) {
+    SCOPED_TRACE(earlier_release);
+    const std::string id = Submit(Submission());
+    WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+    const std::string address = coordinator_->grpc_address();
+    const std::string before = CheckpointsOf(id);
+    coordinator_.reset();
+    const std::string moved = data_dir_ + "-moved";
+    std::filesystem::remove_all(moved);
+    std::filesystem::rename(data_dir_, moved);
+    data_dir_ = moved;
+    if (earlier_release) {
+      // Which kept whole paths.
+      auto store = SqliteStore::Open(data_dir_ + "/espalier.db");
+      ASSERT_TRUE(store.ok()) << store.status();
+      absl::StatusOr<JobRecord> record = (*store)->Get(id);
+      ASSERT_TRUE(record.ok()) << record.status();
+      record->checkpoint_dir = before + "/" + record->checkpoint_dir;
+      JobWrite write;
+      write.job = *record;
+      ASSERT_TRUE((*store)->Write(id, write).ok());
+    }
+    StartCoordinator(address);
+    const proto::GetJobReply reply = WaitForEnd(id);
+    ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+    ExpectWholeCurve(reply);
+    EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+  }
+}
+
+TEST_F(CoordinatorTest, AWorkerThatDoesNotStopInTimeGetsNoWorkUntilItIsFree) {
+  FakeWorker& worker = AddWorker({.step = absl::Milliseconds(15)});
+  const std::string first = Submit(Submission());
+  WaitFor(first, [](const proto::Job& job) { return job.steps_done() >= 1; });
+  worker.Hold();
+  Cancel(first);
+  const std::string second = Submit(Submission());
+  const auto state = [&] { return Get(second).job().state(); };
+  EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 0; }));
+  EXPECT_EQ(state(), proto::QUEUED);
+  worker.LetGo();
+  const proto::GetJobReply reply = WaitForEnd(second);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
+}
+
+TEST_F(CoordinatorTest, AJobForMoreWorkersThanThereAreLetsOthersGoFirstAndIsNotStarvedByThem) {
+  AddWorker();
+  AddWorker();
+  proto::SubmitRequest for_two = Submission();
+  *for_two.mutable_spec()->mutable_search()->mutable_imported() =
+      WaitForEnd(Submit(Submission())).job().plan();
+  for_two.mutable_spec()->mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+  workers_[1]->Kill();
+  ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 1; }));
+
+  const std::string large = Submit(for_two);
+  EXPECT_EQ(WaitForEnd(Submit(Submission())).job().state(), proto::SUCCEEDED);
+  proto::GetJobReply waits = Get(large);
+  EXPECT_EQ(waits.job().state(), proto::QUEUED);
+  EXPECT_THAT(waits.messages(), ::testing::ElementsAre(HasSubstr("is for 2 workers")));
+
+  // From the moment when there are two, though one still trains, it is the next.
+  workers_[0]->Hold();
+  const std::string running = Submit(Submission());
+  WaitFor(running, [](const proto::Job& job) { return job.state() == proto::RUNNING; });
+  AddWorker();
+  const std::string small = Submit(Submission());
+  workers_[0]->LetGo();
+  EXPECT_EQ(WaitForEnd(small).job().state(), proto::SUCCEEDED);
+  EXPECT_EQ(Get(running).job().state(), proto::SUCCEEDED);
+  const proto::Job done = Get(large).job();
+  EXPECT_EQ(done.state(), proto::SUCCEEDED) << "the small one has overtaken it";
+  EXPECT_EQ(done.plan().devices_size(), 2);
 }
 
 TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThereIsRoom) {
@@ -304,11 +489,7 @@ TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThere
   EXPECT_THAT(reply.job().error(), HasSubstr("No space left"));
   EXPECT_EQ(reply.job().checkpoint_step(), 0) << "a checkpoint without its manifest is none";
   files_.set_free_bytes(int64_t{1} << 40);
-  grpc::ClientContext context;
-  proto::ResumeRequest resume;
-  resume.set_job_id(id);
-  proto::ResumeReply resumed;
-  ASSERT_TRUE(training_->Resume(&context, resume, &resumed).ok());
+  Resume(id);
   reply = WaitForEnd(id);
   ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);

@@ -2,7 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -53,12 +55,15 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     if (server_ == nullptr) return;
     dead_ = true;
     frozen_ = false;
+    held_ = false;
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
     server_.reset();
     heart_.join();
   }
   void Freeze() override { frozen_ = true; }
+  void Hold() override { held_ = true; }
+  void LetGo() override { held_ = false; }
   int64_t first_step_of_last_run() const override { return first_step_; }
   int runs() const override { return runs_; }
 
@@ -67,6 +72,13 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     absl::MutexLock lock(&mutex_);
     if (request->attempt().worker_epoch() != epoch_) {
       return ToGrpc(absl::FailedPreconditionError("stale lease"));
+    }
+    if (!running_.empty() && running_ != request->attempt().job_id()) {
+      return ToGrpc(absl::FailedPreconditionError(absl::StrCat("busy with job ", running_)));
+    }
+    if (!request->checkpoint_dir().empty()) {
+      absl::Status opened = CheckpointReader::Open(*files_, request->checkpoint_dir()).status();
+      if (!opened.ok()) return ToGrpc(opened);
     }
     program_ = request->program();
     attempt_ = request->attempt().attempt();
@@ -82,43 +94,26 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     {
       absl::MutexLock lock(&mutex_);
       program = program_;
+      running_ = request->attempt().job_id();
     }
-    proto::RunEvent event;
-    *event.mutable_attempt() = request->attempt();
-    for (int64_t step = request->first_step(); step < request->last_step(); ++step) {
-      absl::SleepFor(options_.step);
-      while (frozen_ && !dead_) absl::SleepFor(absl::Milliseconds(2));
-      if (dead_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "killed");
-      if (context->IsCancelled() || stopped_ >= request->attempt().attempt()) {
-        return grpc::Status(grpc::StatusCode::CANCELLED, "stopped");
-      }
-      if (step == options_.fail_at) return ToGrpc(options_.failure);
-      event.mutable_step()->set_step(step);
-      event.mutable_step()->set_seconds(absl::ToDoubleSeconds(options_.step));
-      (*event.mutable_step()->mutable_values())["loss"] = LossOf(step) / program.world_size();
-      if (!writer->Write(event)) return grpc::Status(grpc::StatusCode::CANCELLED, "nobody listens");
-      const int64_t done = step + 1;
-      const int64_t every = request->checkpoint_every_steps();
-      if (done == request->last_step() || (every > 0 && done % every == 0)) {
-        absl::Status status = WriteShard(*request, program, done, &event);
-        if (!status.ok()) return ToGrpc(status);
-        writer->Write(event);
-      }
-    }
-    if (request->evaluate_at_end()) {
-      event.mutable_evaluation()->set_step(request->last_step());
-      (*event.mutable_evaluation()->mutable_values())["loss"] = 1.0 / program.world_size();
-      writer->Write(event);
-    }
-    event.set_measured_peak_bytes(1000 + program.rank());
-    writer->Write(event);
-    return grpc::Status::OK;
+    const grpc::Status status = RunSteps(*context, *request, program, writer);
+    absl::MutexLock lock(&mutex_);
+    running_.clear();
+    return status;
   }
 
-  grpc::Status Stop(grpc::ServerContext*, const proto::StopRequest* request,
+  grpc::Status Stop(grpc::ServerContext* context, const proto::StopRequest* request,
                     proto::StopReply*) override {
     while (frozen_ && !dead_) absl::SleepFor(absl::Milliseconds(2));
-    stopped_ = request->attempt().attempt();
+    const std::string& job = request->attempt().job_id();
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_[job] = std::max(stopped_[job], request->attempt().attempt());
+    }
+    while (!dead_ && Running() == job) {
+      if (context->IsCancelled()) return ToGrpc(absl::DeadlineExceededError("not ended yet"));
+      absl::SleepFor(absl::Milliseconds(2));
+    }
     return grpc::Status::OK;
   }
 
@@ -129,6 +124,52 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
   }
 
  private:
+  std::string Running() const {
+    absl::MutexLock lock(&mutex_);
+    return running_;
+  }
+  bool IsStopped(const proto::Attempt& attempt) const {
+    absl::MutexLock lock(&mutex_);
+    const auto stopped = stopped_.find(attempt.job_id());
+    return attempt.worker_epoch() != epoch_ ||
+           (stopped != stopped_.end() && attempt.attempt() <= stopped->second);
+  }
+
+  grpc::Status RunSteps(const grpc::ServerContext& context, const proto::RunRequest& request,
+                        const proto::Program& program,
+                        grpc::ServerWriter<proto::RunEvent>* writer) {
+    proto::RunEvent event;
+    *event.mutable_attempt() = request.attempt();
+    for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
+      absl::SleepFor(options_.step);
+      while ((frozen_ || held_) && !dead_) absl::SleepFor(absl::Milliseconds(2));
+      if (dead_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "killed");
+      if (context.IsCancelled() || IsStopped(request.attempt())) {
+        return grpc::Status(grpc::StatusCode::CANCELLED, "stopped");
+      }
+      if (step == options_.fail_at) return ToGrpc(options_.failure);
+      event.mutable_step()->set_step(step);
+      event.mutable_step()->set_seconds(absl::ToDoubleSeconds(options_.step));
+      (*event.mutable_step()->mutable_values())["loss"] = LossOf(step) / program.world_size();
+      if (!writer->Write(event)) return grpc::Status(grpc::StatusCode::CANCELLED, "nobody listens");
+      const int64_t done = step + 1;
+      const int64_t every = request.checkpoint_every_steps();
+      if (done == request.last_step() || (every > 0 && done % every == 0)) {
+        absl::Status status = WriteShard(request, program, done, &event);
+        if (!status.ok()) return ToGrpc(status);
+        writer->Write(event);
+      }
+    }
+    if (request.evaluate_at_end()) {
+      event.mutable_evaluation()->set_step(request.last_step());
+      (*event.mutable_evaluation()->mutable_values())["loss"] = 1.0 / program.world_size();
+      writer->Write(event);
+    }
+    event.set_measured_peak_bytes(1000 + program.rank());
+    writer->Write(event);
+    return grpc::Status::OK;
+  }
+
   absl::Status WriteShard(const proto::RunRequest& request, const proto::Program& program,
                           int64_t done, proto::RunEvent* event) {
     std::vector<CheckpointEntry> entries;
@@ -140,10 +181,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
           {buffer.name(), SpecOf(buffer.spec()), buffer.kind() == proto::OPTIMIZER_STATE});
     }
     Zeros source;
-    std::unique_ptr<FileSystem> files = NewPosixFileSystem();
     const std::string directory = absl::StrCat(request.checkpoint_root(), "/step-", done);
     absl::StatusOr<ManifestFile> file =
-        WriteCheckpointShard(*files, directory, program.rank(), entries, source);
+        WriteCheckpointShard(*files_, directory, program.rank(), entries, source);
     if (!file.ok()) return file.status();
     proto::CheckpointShard* shard = event->mutable_shard();
     shard->set_steps_done(done);
@@ -154,7 +194,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     return absl::OkStatus();
   }
 
-  // Joins, keeps the lease, and joins again when it is refused or the coordinator has gone.
+  // Joins, keeps the lease, and joins again when it is refused or the coordinator has gone: once it
+  // is free.
   void Beat() {
     auto stub = proto::Cluster::NewStub(
         grpc::CreateChannel(options_.coordinator, grpc::InsecureChannelCredentials()));
@@ -164,7 +205,10 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
         grpc::ClientContext context;
         context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
         context.set_wait_for_ready(true);
-        if (lease.epoch() == 0) {
+        if (lease.epoch() == 0 && !Running().empty()) {
+          absl::MutexLock lock(&mutex_);
+          epoch_ = 0;  // what runs ends
+        } else if (lease.epoch() == 0) {
           proto::JoinRequest request;
           request.set_name(options_.name);
           request.set_address(address_);
@@ -183,6 +227,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
             lease = reply.lease();
             absl::MutexLock lock(&mutex_);
             epoch_ = lease.epoch();
+            stopped_.clear();
           }
         } else {
           proto::HeartbeatRequest request;
@@ -204,10 +249,13 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
   std::thread heart_;
   std::atomic<bool> dead_{false};
   std::atomic<bool> frozen_{false};
-  std::atomic<uint64_t> stopped_{0};
+  std::atomic<bool> held_{false};
   std::atomic<int64_t> first_step_{-1};
   std::atomic<int> runs_{0};
-  absl::Mutex mutex_;
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  mutable absl::Mutex mutex_;
+  std::string running_ ABSL_GUARDED_BY(mutex_);                      // its job
+  std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
   proto::Program program_ ABSL_GUARDED_BY(mutex_);
   uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,7 @@
 // A worker over real gRPC that computes nothing: it joins, keeps its lease, accepts programs,
-// "runs" steps of a fixed length whose loss is a function of the step alone, and writes real
-// checkpoint shards. For tests of the coordinator.
+// "runs" steps of a fixed length whose loss is a function of the step alone, and writes and opens
+// real checkpoints. As real ones do, it takes no job while it runs another, and joins anew, after
+// its lease is gone, once it is free. For tests of the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,9 @@ class FakeWorker {
   virtual void Kill() = 0;
   // As if the process had been stopped: connections stand, but nothing moves.
   virtual void Freeze() = 0;
+  // As if a step took very long, until LetGo: it keeps its lease, but what runs does not stop.
+  virtual void Hold() = 0;
+  virtual void LetGo() = 0;
   virtual int64_t first_step_of_last_run() const = 0;
   virtual int runs() const = 0;
 

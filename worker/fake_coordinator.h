@@ -49,6 +49,11 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     absl::MutexLock lock(&mutex_);
     return left_;
   }
+  // Gets that waited for a key in vain.
+  int misses() const {
+    absl::MutexLock lock(&mutex_);
+    return misses_;
+  }
   // Epoch and address of the worker that joined last under `name`; 0 if none has.
   uint64_t EpochOf(const std::string& name) const {
     absl::MutexLock lock(&mutex_);
@@ -102,7 +107,9 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     absl::MutexLock lock(&mutex_);
     if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
     while (values_.count(Key(*request)) == 0) {
-      if (changed_.WaitWithDeadline(&mutex_, deadline)) return grpc::Status::OK;
+      if (!changed_.WaitWithDeadline(&mutex_, deadline)) continue;
+      ++misses_;
+      return grpc::Status::OK;
     }
     reply->set_found(true);
     reply->set_value(values_[Key(*request)]);
@@ -153,6 +160,7 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
   proto::Artifact artifact_ ABSL_GUARDED_BY(mutex_);
   std::string content_ ABSL_GUARDED_BY(mutex_);
   int left_ ABSL_GUARDED_BY(mutex_) = 0;
+  int misses_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace espalier

@@ -8,11 +8,16 @@
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "worker/local_worker.h"
+#include "worker/log_format.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");
@@ -48,6 +53,12 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "Joins an Espalier coordinator and runs its programs.\n"
       "Example: espalier-worker --coordinator=127.0.0.1:7070 --threads=1");
+  // Abseil's --help shows flags of files that are named after the program only.
+  const auto own = [](absl::string_view file) { return absl::EndsWith(file, "worker/main.cc"); };
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
+      own;
+  absl::SetFlagsUsageConfig(std::move(usage));
   absl::ParseCommandLine(argc, argv);
 
   // Before any thread starts, so that all of them inherit it: only sigwait sees these.
@@ -58,6 +69,7 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  spdlog::set_formatter(espalier::LogFormat());
   espalier::WorkerOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.listen = absl::GetFlag(FLAGS_listen);

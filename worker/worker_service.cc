@@ -108,7 +108,7 @@ WorkerService::Tenant* WorkerService::Find(const std::string& job_id) {
 
 bool WorkerService::Idle(const std::string& job_id) {
   const Tenant* tenant = Find(job_id);
-  return !measuring_ && (tenant == nullptr || tenant->state == State::kIdle);
+  return !measuring_ && freeing_ == 0 && (tenant == nullptr || tenant->state == State::kIdle);
 }
 
 bool WorkerService::WaitIdle(const std::string& job_id, absl::Duration timeout) {
@@ -126,23 +126,38 @@ void WorkerService::Abort(Tenant& tenant, const std::string& reason) {
   if (tenant.steps != nullptr) tenant.steps->TryCancel();
 }
 
-void WorkerService::Unload(const std::string& job_id) {
-  const auto found = tenants_.find(job_id);
-  if (found == tenants_.end()) return;
-  const Tenant& tenant = found->second;
-  for (WorkerJob* job : {static_cast<WorkerJob*>(tenant.training.get()),
-                         static_cast<WorkerJob*>(tenant.serving.get())}) {
-    if (job == nullptr) continue;
-    std::unique_ptr<Communicator> communicator = job->TakeCommunicator();
-    if (communicator != nullptr) lingering_ = std::move(communicator);
+std::vector<WorkerService::Tenant> WorkerService::Unload(const std::vector<std::string>& job_ids) {
+  std::vector<Tenant> unloaded;
+  for (const std::string& job_id : job_ids) {
+    const auto found = tenants_.find(job_id);
+    if (found == tenants_.end()) continue;
+    const Tenant& tenant = found->second;
+    for (WorkerJob* job : {static_cast<WorkerJob*>(tenant.training.get()),
+                           static_cast<WorkerJob*>(tenant.serving.get())}) {
+      if (job == nullptr) continue;
+      std::unique_ptr<Communicator> communicator = job->TakeCommunicator();
+      if (communicator != nullptr) lingering_ = std::move(communicator);
+    }
+    unloaded.push_back(std::move(found->second));
+    tenants_.erase(found);
   }
-  tenants_.erase(found);
+  return unloaded;
+}
+
+template <typename T>
+void WorkerService::Free(T memory) {
+  ++freeing_;
+  mutex_.Unlock();
+  { const T freed = std::move(memory); }
+  mutex_.Lock();
+  --freeing_;
+  changed_.SignalAll();
 }
 
 void WorkerService::AbortAll(const std::string& reason) {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    bool idle = !measuring_;
+    bool idle = !measuring_ && freeing_ == 0;
     for (auto& [job_id, tenant] : tenants_) {
       Abort(tenant, reason);
       idle = idle && tenant.state == State::kIdle;
@@ -152,6 +167,8 @@ void WorkerService::AbortAll(const std::string& reason) {
   }
   tenants_.clear();
   lingering_.reset();
+  // Of leases that are over: the next one's coordinator may count attempts from the beginning.
+  stopped_.clear();
 }
 
 std::vector<std::string> WorkerService::running_jobs() const {
@@ -222,23 +239,28 @@ absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt, bool serves
   for (const auto& [job_id, tenant] : tenants_) {
     if (!serves || !tenant.serves || job_id == attempt.job_id()) in_the_way.push_back(job_id);
   }
-  for (const std::string& job_id : in_the_way) Unload(job_id);
+  std::vector<Tenant> unloaded = Unload(in_the_way);
   Tenant& tenant = tenants_[attempt.job_id()];
   tenant.attempt = attempt.attempt();
   tenant.serves = serves;
+  Free(std::move(unloaded));
   return absl::OkStatus();
 }
 
-absl::StatusOr<WorkerService::Tenant*> WorkerService::EndLoad(const proto::Attempt& attempt,
-                                                              const absl::Status& loaded) {
-  changed_.SignalAll();
+template <typename Job>
+absl::StatusOr<WorkerService::Tenant*> WorkerService::EndLoad(
+    const proto::Attempt& attempt, absl::StatusOr<std::unique_ptr<Job>>* job) {
   Tenant* const tenant = Find(attempt.job_id());
+  if (job->ok() && tenant->abort_load) {
+    std::unique_ptr<Job> unwanted = *std::move(*job);
+    *job = absl::CancelledError("stopped while loading");
+    Free(std::move(unwanted));
+  }
   tenant->state = State::kIdle;
-  absl::Status status = loaded;
-  if (status.ok() && tenant->abort_load) status = absl::CancelledError("stopped while loading");
-  if (status.ok()) return tenant;
+  changed_.SignalAll();
+  if (job->ok()) return tenant;
   tenants_.erase(attempt.job_id());
-  return status;
+  return job->status();
 }
 
 absl::StatusOr<WorkerService::Tenant*> WorkerService::BeginRun(const proto::Attempt& attempt,
@@ -268,13 +290,11 @@ absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
   options.files = options_.files;
   options.open_dataset = options_.open_dataset;
   options.connect = ConnectOf(request.attempt());
+  options.cancelled = IsAborted(request.attempt().job_id());
   absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
-  if (!tenant.ok()) {
-    job = tenant.status();  // whoever waits for the end may want the memory
-    return tenant.status();
-  }
+  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), &job);
+  if (!tenant.ok()) return tenant.status();
   (*tenant)->training = *std::move(job);
   reply->set_peak_bytes((*tenant)->training->measured_peak_bytes());
   reply->set_examples((*tenant)->training->training_examples());
@@ -289,17 +309,11 @@ absl::Status WorkerService::LoadServing(const proto::StartServingRequest& reques
   options.device_thread = &device_thread_;
   options.files = options_.files;
   options.connect = ConnectOf(request.attempt());
-  options.cancelled = [this, job_id = request.attempt().job_id()] {
-    absl::MutexLock lock(&mutex_);
-    return Find(job_id)->abort_load;
-  };
+  options.cancelled = IsAborted(request.attempt().job_id());
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
-  if (!tenant.ok()) {
-    job = tenant.status();  // whoever waits for the end may want the memory
-    return tenant.status();
-  }
+  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), &job);
+  if (!tenant.ok()) return tenant.status();
   (*tenant)->serving = *std::move(job);
   reply->set_peak_bytes((*tenant)->serving->measured_peak_bytes());
   return absl::OkStatus();
@@ -322,14 +336,16 @@ absl::Status WorkerService::RunLoaded(
     link_ = job->link();
   }
   Tenant* const tenant = Find(request.attempt().job_id());
-  tenant->state = State::kIdle;
-  tenant->finished = true;
-  if (!status.ok()) {
-    // A failed attempt cannot go on: let its peers see the connections close.
-    job.reset();
-    tenants_.erase(request.attempt().job_id());
+  if (status.ok()) {
+    tenant->state = State::kIdle;
+    tenant->finished = true;
+    changed_.SignalAll();
+    return status;
   }
-  changed_.SignalAll();
+  // A failed attempt cannot go on: let its peers see the connections close.
+  tenant->training.reset();
+  tenants_.erase(request.attempt().job_id());
+  Free(std::move(job));
   return status;
 }
 
@@ -416,7 +432,7 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const proto::Stop
     return ToGrpc(absl::DeadlineExceededError("the attempt has not ended yet; it will"));
   }
   const Tenant* const left = Find(attempt.job_id());
-  if (left != nullptr && attempt.attempt() >= left->attempt) Unload(attempt.job_id());
+  if (left != nullptr && attempt.attempt() >= left->attempt) Free(Unload({attempt.job_id()}));
   return grpc::Status::OK;
 }
 
@@ -442,8 +458,10 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
       return ToGrpc(absl::UnavailableError("the worker's device does not become free; try again"));
     }
     if (absl::Status s = check_free(); !s.ok()) return ToGrpc(s);
-    while (!tenants_.empty()) Unload(std::string(tenants_.begin()->first));
     measuring_ = true;
+    std::vector<std::string> jobs;
+    for (const auto& [job_id, tenant] : tenants_) jobs.push_back(job_id);
+    Free(Unload(jobs));
   }
   for (const proto::Program& program : request->programs()) {
     if (context->IsCancelled()) break;

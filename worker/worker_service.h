@@ -26,7 +26,7 @@ struct WorkerServiceOptions {
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const proto::Dataset&)> open_dataset;
   // As TrainingJobOptions::connect, for an attempt.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
-      const proto::Attempt& attempt, int rank, int size, absl::Duration timeout,
+      const proto::Attempt& attempt, int rank, int size, const PeerTimeouts& timeouts,
       std::function<bool()> cancelled)>
       connect;
   // Decides on the value of a call's "authorization" metadata, before every RPC. Null: all may
@@ -88,18 +88,27 @@ class WorkerService : public proto::Worker::Service {
   // older attempt of the same job does is aborted.
   absl::Status CheckFree(const proto::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits until the job neither loads nor runs, and nothing is measured; false after `timeout`.
+  // Waits until the job neither loads nor runs, and nothing is measured or freed; false after
+  // `timeout`.
   bool WaitIdle(const std::string& job_id, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Abort(Tenant& tenant, const std::string& reason);
-  // Drops an idle job but keeps its connections open for peers that are not done reading.
-  void Unload(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes idle jobs away, and keeps the connections of the last one open for peers that are not
+  // done reading. Free must follow.
+  std::vector<Tenant> Unload(const std::vector<std::string>& job_ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Without the lock in between, which heartbeats want: much memory takes a while. Nobody finds
+  // this worker idle meanwhile, as whoever comes next may want that memory.
+  template <typename T>
+  void Free(T memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a tenant for `attempt`, which is loading from then on; those that are in its way are
   // idle, and unloaded.
   absl::Status BeginLoad(const proto::Attempt& attempt, bool serves);
-  // Ends what BeginLoad began: the tenant, or why what was loaded may not be kept.
-  absl::StatusOr<Tenant*> EndLoad(const proto::Attempt& attempt, const absl::Status& loaded)
+  // Ends what BeginLoad began: the tenant, or why there is none; `job` is freed then.
+  template <typename Job>
+  absl::StatusOr<Tenant*> EndLoad(const proto::Attempt& attempt,
+                                  absl::StatusOr<std::unique_ptr<Job>>* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The tenant, which runs from then on, if `attempt` is loaded and does not run.
   absl::StatusOr<Tenant*> BeginRun(const proto::Attempt& attempt, bool serves)
@@ -112,9 +121,17 @@ class WorkerService : public proto::Worker::Service {
   using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
   absl::Status RunSteps(grpc::ServerContext* context, StepStream* stream);
   auto ConnectOf(const proto::Attempt& attempt) const {
-    return [this, attempt](int rank, int size, absl::Duration timeout,
+    return [this, attempt](int rank, int size, const PeerTimeouts& timeouts,
                            std::function<bool()> cancelled) {
-      return options_.connect(attempt, rank, size, timeout, std::move(cancelled));
+      return options_.connect(attempt, rank, size, timeouts, std::move(cancelled));
+    };
+  }
+
+  // For who loads the job, until EndLoad.
+  std::function<bool()> IsAborted(const std::string& job_id) {
+    return [this, job_id] {
+      absl::MutexLock lock(&mutex_);
+      return Find(job_id)->abort_load;
     };
   }
 
@@ -125,6 +142,7 @@ class WorkerService : public proto::Worker::Service {
   absl::CondVar changed_;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool measuring_ ABSL_GUARDED_BY(mutex_) = false;
+  int freeing_ ABSL_GUARDED_BY(mutex_) = 0;                        // calls of Free
   std::map<std::string, Tenant> tenants_ ABSL_GUARDED_BY(mutex_);  // by job
   std::unique_ptr<Communicator> lingering_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here

@@ -237,6 +237,20 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   EXPECT_NEAR(resumed.evaluation, results[0].evaluation + results[1].evaluation,
               1e-4 * resumed.evaluation);
   EXPECT_LT(resumed.loss.at(7), results[0].loss[0] + results[1].loss[0]);
+
+  // Nothing goes on from a checkpoint that is not what was written.
+  {
+    std::fstream shard(JoinPath(request.checkpoint_dir(), results[0].shards[0].file()),
+                       std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekg(-1, std::ios::end);
+    const char last = static_cast<char>(shard.get());
+    shard.seekp(-1, std::ios::end);
+    shard.put(static_cast<char>(last ^ 1));
+  }
+  request.mutable_attempt()->set_attempt(3);
+  loaded = Load(*stub_a, request);
+  EXPECT_EQ(loaded.error_code(), grpc::StatusCode::DATA_LOSS) << loaded.error_message();
+  EXPECT_NE(loaded.error_message().find("SHA-256"), std::string::npos) << loaded.error_message();
 }
 
 TEST_F(WorkerTest, StaleLeasesAndAttemptsAreRefused) {
@@ -300,6 +314,27 @@ TEST_F(WorkerTest, ALostLeaseEndsTheJobAndTheWorkerJoinsAnew) {
   }
   EXPECT_GT(coordinator_.EpochOf("a"), before);
   EXPECT_TRUE(Load(*stub, LoadRequest("a", 2, plan, 0)).ok());
+}
+
+// As when the coordinator has begun with an empty data folder.
+TEST_F(WorkerTest, AttemptsMayBeCountedFromTheBeginningUnderANewLease) {
+  const LoweredPlan plan = Lower(1);
+  auto worker = Start("a");
+  auto stub = StubOf(*worker);
+  const uint64_t before = coordinator_.EpochOf("a");
+  grpc::ClientContext context;
+  proto::StopRequest stop;
+  *stop.mutable_attempt() = AttemptOf("a", 5);
+  proto::StopReply reply;
+  ASSERT_TRUE(stub->Stop(&context, stop, &reply).ok());
+  EXPECT_EQ(Load(*stub, LoadRequest("a", 1, plan, 0)).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  coordinator_.ForgetLeases();
+  for (int i = 0; i < 200 && coordinator_.EpochOf("a") == before; ++i) {
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  const grpc::Status loaded = Load(*stub, LoadRequest("a", 1, plan, 0));
+  EXPECT_TRUE(loaded.ok()) << loaded.error_message();
 }
 
 TEST_F(WorkerTest, ErrorsNameWhatIsWrong) {

@@ -13,7 +13,9 @@
 namespace espalier {
 namespace {
 
-constexpr absl::Duration kLoadTimeout = absl::Minutes(5);
+// As served models have: a rank may read and verify a checkpoint of a hundred gigabytes. A worker
+// that is lost meanwhile is known by its lease.
+constexpr absl::Duration kLoadTimeout = absl::Minutes(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(3);
 // After the first rank failed: the others may be about to say what was really wrong.
 constexpr absl::Duration kEchoWait = absl::Milliseconds(500);
@@ -68,7 +70,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
       task_(std::move(task)),
       observer_(observer),
       merge_(static_cast<int>(task_.members.size())),
-      checkpoint_dir_(task_.record.checkpoint_dir),
+      checkpoint_dir_(task_.checkpoint),
       checkpoint_step_(task_.record.job.checkpoint_step()),
       ranks_(task_.members.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -243,7 +245,7 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
       if (r < lowered.evaluation.size()) *request.mutable_evaluation() = lowered.evaluation[r];
       *request.mutable_dataset() = task_.record.job.spec().dataset();
       request.set_batch_size(task_.record.job.spec().batch_size());
-      request.set_checkpoint_dir(task_.record.checkpoint_dir);
+      request.set_checkpoint_dir(task_.checkpoint);
       request.set_init_folder(init_folder);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
       request.set_measure_communication(measure_communication_);
@@ -320,11 +322,16 @@ void Attempt::StopRanks() {
       proto::StopRequest request;
       *request.mutable_attempt() = Ticket(r);
       absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
-      if (status.code() != absl::StatusCode::kUnavailable) return;
-      // It does not even answer this: it must not be given work again before it has joined anew.
+      if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
+      // It does not even answer this, or computes on: it must not be given work again before it has
+      // joined anew, as it does once it is free.
       tools_.workers->Suspect(task_.members[r].lease);
       absl::MutexLock lock(&mutex_);
-      if (ranks_[r].lost.empty()) ranks_[r].lost = "does not answer";
+      if (!ranks_[r].lost.empty()) return;
+      ranks_[r].lost =
+          absl::IsUnavailable(status)
+              ? "does not answer"
+              : absl::StrCat("has not stopped within ", absl::FormatDuration(kStopTimeout));
     });
   }
   for (std::thread& thread : threads) thread.join();

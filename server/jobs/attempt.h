@@ -40,6 +40,7 @@ struct AttemptTask {
   int32_t attempt = 0;
   std::vector<Member> members;  // by rank
   std::string checkpoint_root;  // of the job
+  std::string checkpoint;       // the folder that it goes on from; empty: none
 };
 
 struct PlanFacts {
@@ -77,7 +78,8 @@ class Attempt {
   Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* observer);
   ~Attempt();
 
-  // Blocks until the attempt is over and no worker is busy with it any more.
+  // Blocks until the attempt is over and no worker is busy with it any more, but for such as have
+  // lost their leases.
   AttemptEnd Run();
 
   // From any thread; do not block. After Stop the attempt ends as kStopped unless it had ended

@@ -1,6 +1,10 @@
 // What JobRunner answers to clients.
 #include <spdlog/spdlog.h>
 
+#include <deque>
+#include <utility>
+#include <variant>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/states.h"
@@ -12,10 +16,21 @@ namespace espalier {
 namespace {
 
 constexpr int kWatchPage = 500;
+// Of reports and messages in one answer: half of what a message may have, whose other half is for
+// the job itself.
+constexpr size_t kMostLogBytes = 32 << 20;
 
 void StripSpec(proto::Job* job) {
   job->mutable_spec()->clear_graph();
   job->mutable_spec()->mutable_search()->clear_imported();
+}
+
+size_t BytesOf(const JobLogEntry& entry) {
+  constexpr size_t kFrame = 8;  // tag and length
+  if (const auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+    return kFrame + report->ByteSizeLong();
+  }
+  return kFrame + std::get<std::string>(entry.entry).size();
 }
 
 }  // namespace
@@ -95,21 +110,37 @@ absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobRe
   // The submitted graph can be as large as a message may be; who wants it has it.
   StripSpec(reply->mutable_job());
   if (!request.with_reports()) return absl::OkStatus();
-  int64_t after = 0;
-  while (true) {
+  std::deque<JobLogEntry> newest;
+  size_t bytes = 0;
+  int64_t left_out = 0;
+  for (bool more = true; more;) {
+    const int64_t after = newest.empty() ? 0 : newest.back().sequence;
     absl::StatusOr<std::vector<JobLogEntry>> entries =
         store_->Log(request.job_id(), after, 0, kWatchPage);
     if (!entries.ok()) return entries.status();
+    more = entries->size() == kWatchPage;
     for (JobLogEntry& entry : *entries) {
-      after = entry.sequence;
-      if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
-        *reply->add_reports() = std::move(*report);
-      } else {
-        reply->add_messages(std::get<std::string>(entry.entry));
-      }
+      bytes += BytesOf(entry);
+      newest.push_back(std::move(entry));
     }
-    if (entries->size() < kWatchPage) return absl::OkStatus();
+    for (; bytes > kMostLogBytes && newest.size() > 1; ++left_out) {
+      bytes -= BytesOf(newest.front());
+      newest.pop_front();
+    }
   }
+  if (left_out > 0) {
+    reply->add_messages(absl::StrCat("the oldest ", left_out,
+                                     " reports and messages have no room here; `espalier logs ",
+                                     request.job_id(), "` shows all"));
+  }
+  for (JobLogEntry& entry : newest) {
+    if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+      *reply->add_reports() = std::move(*report);
+    } else {
+      reply->add_messages(std::get<std::string>(std::move(entry.entry)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status JobRunner::List(proto::ListJobsReply* reply) {
@@ -197,7 +228,7 @@ absl::Status JobRunner::Watch(const proto::WatchRequest& request,
     if (state != last_state && !first && !send(job_event)) return absl::OkStatus();
     last_state = state;
     seen_version = version;
-    if (over) return absl::OkStatus();
+    if (over || request.no_follow()) return absl::OkStatus();
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/states.h"
+#include "server/jobs/checkpoint_folders.h"
 
 namespace espalier {
 namespace {
@@ -74,6 +75,11 @@ std::string JobRunner::JobFolder(const std::string& job_id) const {
   return JoinPath(options_.checkpoint_root, job_id);
 }
 
+std::string JobRunner::CheckpointFolder(const Job& job) const {
+  const std::string& within = job.record.checkpoint_dir;
+  return within.empty() ? "" : JoinPath(JobFolder(job.record.job.id()), within);
+}
+
 absl::Status JobRunner::Start() {
   absl::StatusOr<std::vector<JobRecord>> records = store_->List();
   if (!records.ok()) return records.status();
@@ -87,6 +93,8 @@ absl::Status JobRunner::Start() {
     job->life.fruitless = record.fruitless_attempts;
     job->life.failures = record.failures;
     job->record = std::move(record);
+    job->record.checkpoint_dir =
+        job->life.state == proto::SUCCEEDED ? "" : CheckpointWithinJob(job->record.checkpoint_dir);
     absl::Status status = Apply(job.get(), {.kind = JobEventKind::kRestart});
     if (!status.ok()) return status;
     if (job->life.state == proto::RECOVERING) {
@@ -216,6 +224,7 @@ void JobRunner::Loop() {
       quit = quit_;
     }
     std::vector<std::thread> finished;
+    std::vector<std::pair<std::string, std::string>> over;  // jobs' folders, what to keep there
     bool busy = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -224,10 +233,17 @@ void JobRunner::Loop() {
       for (auto& [id, job] : jobs_) {
         if (job->dirty && absl::Now() >= job->retry_at) Flush(job.get()).IgnoreError();
         busy = busy || job->attempt != nullptr;
+        // Once its end is durable: until then a restarted coordinator would want the checkpoint.
+        if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty && !job->swept) {
+          job->swept = true;
+          over.emplace_back(JobFolder(id), job->record.checkpoint_dir);
+        }
       }
       if (!stopping_) Schedule();
     }
     for (std::thread& thread : finished) thread.join();
+    // Without the lock, as large files take a while. It is this thread that would start an attempt.
+    for (const auto& [folder, keep] : over) RemoveCheckpoints(folder, keep);
     if (quit && !busy) return;
   }
 }
@@ -275,6 +291,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       record.clear_evaluation();
       for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
       record.set_output_model(end.output_model);
+      job->record.checkpoint_dir.clear();  // the model has all that is needed of it
       record.clear_measured_peak_bytes();
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
@@ -306,14 +323,25 @@ void JobRunner::Schedule() {
   }
 }
 
+size_t JobRunner::TrainingWorkers() const {
+  size_t workers = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job->attempt != nullptr) workers += job->attempt->members().size();
+  }
+  return workers;
+}
+
 bool JobRunner::TryStart(Job* job) {
-  if (absl::Now() < job->retry_at) return false;
+  // What is wrong in the store may be wrong with this job alone.
+  if (absl::Now() < job->retry_at) return true;
   const proto::SearchOptions& search = job->record.job.spec().search();
   std::vector<Member> members = tools_.workers->Idle();
   if (members.empty()) return false;
-  size_t wanted = members.size();
-  if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
-  if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  const auto usable = [&search](size_t workers) {
+    if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) return size_t{1};
+    return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
+  };
+  size_t wanted = usable(members.size());
   const absl::Duration waited = clock_->Now() - job->recovering_since;
   if (job->life.state == proto::RECOVERING && job->life.fruitless > 0 &&
       waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
@@ -327,7 +355,7 @@ bool JobRunner::TryStart(Job* job) {
   absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
   if (!full.ok()) {
     job->retry_at = absl::Now() + kStoreRetry;
-    return false;
+    return true;
   }
   const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
   // A search that starts from a plan needs the plan's devices, too, and may use more.
@@ -345,7 +373,10 @@ bool JobRunner::TryStart(Job* job) {
       job->pending.messages.push_back(message);
       job->dirty = true;
     }
-    return false;
+    // As soon as those that are idle and those that train are enough, the jobs behind it wait, too:
+    // the workers that become idle are kept for it, so that smaller jobs cannot starve it. Until
+    // then (workers may serve for ever, or never join) the others have their turns.
+    return usable(members.size() + TrainingWorkers()) < planned;
   }
   if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
   members.resize(wanted);
@@ -364,14 +395,15 @@ bool JobRunner::TryStart(Job* job) {
   AttemptTask task;
   task.record = *std::move(full);
   task.record.job.set_checkpoint_step(job->life.checkpoint_step);
-  task.record.checkpoint_dir = job->record.checkpoint_dir;
+  task.checkpoint = CheckpointFolder(*job);
   task.attempt = job->life.attempts;
   task.members = members;
   task.checkpoint_root = JobFolder(id);
   job->workers_before = static_cast<int>(members.size());
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
-  CleanCheckpoints(*job);
+  job->swept = false;
+  RemoveCheckpoints(JobFolder(id), job->record.checkpoint_dir);
   job->thread = std::thread([this, job] {
     AttemptEnd end = job->attempt->Run();
     {
@@ -382,24 +414,6 @@ bool JobRunner::TryStart(Job* job) {
     Wake();
   });
   return true;
-}
-
-void JobRunner::CleanCheckpoints(const Job& job) {
-  std::error_code ignored;
-  const std::filesystem::path keep(job.record.checkpoint_dir);
-  for (std::filesystem::directory_iterator it(JobFolder(job.record.job.id()), ignored), end;
-       !ignored && it != end; it.increment(ignored)) {
-    if (it->path() == keep.parent_path()) {
-      for (std::filesystem::directory_iterator inner(it->path(), ignored), stop;
-           !ignored && inner != stop; inner.increment(ignored)) {
-        std::error_code failed;
-        if (inner->path() != keep) std::filesystem::remove_all(inner->path(), failed);
-      }
-      continue;
-    }
-    std::error_code failed;
-    std::filesystem::remove_all(it->path(), failed);
-  }
 }
 
 void JobRunner::CountStates() {
@@ -456,8 +470,8 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
   if (attempt != job.life.attempts || IsOver(job.life.state)) return;
-  const std::string previous = job.record.checkpoint_dir;
-  job.record.checkpoint_dir = directory;
+  const std::string previous = CheckpointFolder(job);
+  job.record.checkpoint_dir = CheckpointWithinJob(directory);
   Apply(&job, {.kind = JobEventKind::kCheckpointed, .attempt = attempt, .step = steps_done})
       .IgnoreError();
   if (!Flush(&job).ok()) return;  // the loop tries again; the old checkpoint stays until the next

@@ -76,6 +76,7 @@ class JobRunner : public AttemptObserver {
     AttemptEnd end;
     std::vector<double> step_seconds;  // of the present attempt
     absl::Time median_at = absl::InfinitePast();
+    bool swept = false;  // since it is over: of checkpoints that nobody needs
   };
 
   // AttemptObserver.
@@ -100,8 +101,11 @@ class JobRunner : public AttemptObserver {
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if the job has to wait, and with it all behind it.
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of running attempts.
+  size_t TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GoBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CleanCheckpoints(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the job's last durable checkpoint; empty if there is none.
+  std::string CheckpointFolder(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string JobFolder(const std::string& job_id) const;
   void Wake();

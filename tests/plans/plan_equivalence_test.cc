@@ -15,7 +15,7 @@ namespace espalier {
 namespace {
 
 constexpr int kSteps = 50;
-constexpr double kTolerance = 1e-4;  // relative
+constexpr double kTolerance = 1e-6;  // relative
 
 class PlanEquivalence : public ::testing::TestWithParam<bool> {
  protected:

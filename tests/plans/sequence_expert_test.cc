@@ -21,7 +21,7 @@ namespace espalier {
 namespace {
 
 constexpr int kSteps = 20;
-constexpr double kTolerance = 1e-4;  // relative
+constexpr double kTolerance = 5e-7;  // relative
 
 class HandMadeTest : public ::testing::Test {
  protected:

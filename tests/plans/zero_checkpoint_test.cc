@@ -78,7 +78,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
         options.device = device.get();
         options.files = files_.get();
         options.open_dataset = [&](const proto::Dataset&) { return job_.dataset; };
-        options.connect = [&](int, int, absl::Duration, std::function<bool()>) {
+        options.connect = [&](int, int, const PeerTimeouts&, std::function<bool()>) {
           return std::move(communicators[rank]);
         };
         proto::LoadProgramRequest load;
@@ -160,6 +160,26 @@ TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
                 writer.first, writer.second, reader.first, reader.second, worst);
     EXPECT_LT(worst, 1e-4);
   }
+}
+
+// A worker that is told to stop may have a hundred gigabytes left to read.
+TEST_P(ZeroCheckpoint, ALoadThatNobodyWantsAnyMoreEndsAmongTheTensors) {
+  const Part first = Run(0, 1, 0, 1, "");
+  const absl::StatusOr<LoweredPlan> lowered = Lowered(0, 1);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 30});
+  TrainingJobOptions options;
+  options.device = device.get();
+  options.files = files_.get();
+  options.open_dataset = [&](const proto::Dataset&) { return job_.dataset; };
+  int asked = 0;
+  options.cancelled = [&] { return ++asked == 3; };
+  proto::LoadProgramRequest load;
+  *load.mutable_program() = lowered->training[0];
+  load.set_batch_size(job_.batch);
+  load.set_checkpoint_dir(first.checkpoint);
+  EXPECT_EQ(TrainingJob::Load(load, options).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ZeroCheckpoint, ::testing::Values(false, true),

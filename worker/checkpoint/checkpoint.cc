@@ -83,23 +83,26 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
     FileSystem& files, const std::string& directory) {
   absl::StatusOr<Manifest> manifest = ReadManifest(files, directory);
   if (!manifest.ok()) return manifest.status();
-  if (absl::Status s = VerifyCheckpoint(files, directory, *manifest); !s.ok()) return s;
+  if (absl::Status s = CheckShardSizes(files, directory, *manifest); !s.ok()) return s;
   auto reader = std::make_unique<CheckpointReader>();
-  for (const ManifestFile& shard : manifest->files) {
+  for (const ManifestFile& listed : manifest->files) {
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-        SafetensorsFile::Open(files, JoinPath(directory, shard.name));
+        SafetensorsFile::Open(files, JoinPath(directory, listed.name));
     if (!file.ok()) return file.status();
-    if (absl::Status s = reader->AddShard(**file); !s.ok()) return s;
-    reader->shards_.push_back(*std::move(file));
+    Shard& shard = reader->shards_.emplace_back();
+    shard.file = *std::move(file);
+    shard.sha256 = listed.sha256;
+    if (absl::Status s = reader->AddShard(shard); !s.ok()) return s;
   }
   reader->manifest_ = *std::move(manifest);
   return reader;
 }
 
-absl::Status CheckpointReader::AddShard(const SafetensorsFile& file) {
+absl::Status CheckpointReader::AddShard(Shard& shard) {
+  const SafetensorsFile& file = *shard.file;
   for (const auto& [entry_name, entry] : file.tensors()) {
     std::string name;
-    Piece piece{&file, &entry, {}};
+    Piece piece{&shard, &entry, {}};
     auto facts = file.metadata().find(entry_name);
     if (!ParseEntryName(entry_name, &name, &piece.start) || facts == file.metadata().end()) {
       return DataLoss(file.path(), absl::StrCat("entry '", entry_name, "' is no shard"));
@@ -137,8 +140,33 @@ absl::Status CheckpointReader::AddShard(const SafetensorsFile& file) {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& spec,
-                                    void* host) const {
+absl::Status CheckpointReader::HashUpTo(int64_t end, Shard& shard) {
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<char> block(static_cast<size_t>(std::clamp<int64_t>(end - shard.hashed, 0, kBlock)));
+  while (shard.hashed < end) {
+    const int64_t bytes = std::min(kBlock, end - shard.hashed);
+    absl::Status s = shard.file->file()->Read(shard.hashed, bytes, block.data());
+    if (!s.ok()) return s;
+    shard.hash.Add(block.data(), bytes);
+    shard.hashed += bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::Verify() {
+  for (Shard& shard : shards_) {
+    if (shard.hashed == 0) continue;
+    if (absl::Status s = HashUpTo(shard.file->file()->size(), shard); !s.ok()) return s;
+    if (shard.hash.Hex() != shard.sha256) {
+      return DataLoss(shard.file->path(), "the shard does not have the manifest's SHA-256");
+    }
+    shard.hash = Sha256();
+    shard.hashed = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& spec, void* host) {
   auto known = tensors_.find(name);
   if (known == tensors_.end()) {
     return absl::NotFoundError(absl::StrCat("the checkpoint has no tensor '", name, "' among its ",
@@ -151,7 +179,7 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
         " in the checkpoint, ", Name(spec.dtype), ToString(spec.global), " in the program"));
   }
   const int rank = static_cast<int>(spec.dims.size());
-  std::vector<bool> covered(static_cast<size_t>(spec.num_elements()), false);
+  std::vector<bool> covered;  // element by element, unless one piece has all
   int64_t missing = spec.num_elements();
   std::vector<char> bytes;
   for (const Piece& piece : pieces_.at(name)) {
@@ -172,14 +200,26 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
     }
     if (!meets) continue;
     bytes.resize(static_cast<size_t>(piece.entry->bytes));
-    absl::Status s = piece.file->Read(*piece.entry, 0, piece.entry->bytes, bytes.data());
+    Shard& shard = *piece.shard;
+    const int64_t begin = piece.entry->offset;
+    absl::Status s = HashUpTo(begin, shard);  // what was left out
+    if (s.ok()) s = shard.file->Read(*piece.entry, 0, piece.entry->bytes, bytes.data());
     if (!s.ok()) return s;
+    if (shard.hashed == begin) {
+      shard.hash.Add(bytes.data(), piece.entry->bytes);
+      shard.hashed += piece.entry->bytes;
+    }
     copy.source = bytes.data();
     copy.destination = host;
     copy.dtype = spec.dtype;
     copy.source_dims = piece.entry->type.dims;
     copy.destination_dims = spec.dims;
     CopyBoxOnHost(copy);
+    if (copy.size == spec.dims) {
+      missing = 0;
+      break;
+    }
+    covered.resize(static_cast<size_t>(spec.num_elements()), false);
     Dims index(rank, 0);
     for (int64_t i = 0; i < NumElements(copy.size); ++i) {
       int64_t at = 0;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/sha256.h"
 
 namespace espalier {
 
@@ -48,8 +50,7 @@ class CheckpointReader {
     bool is_state = false;
   };
 
-  // Reads the manifest and all shards' headers, and checks sizes and hashes. DataLoss names the
-  // file.
+  // Reads the manifest and all shards' headers, and checks their sizes. DataLoss names the file.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(FileSystem& files,
                                                                 const std::string& directory);
 
@@ -58,20 +59,33 @@ class CheckpointReader {
 
   // Fills `host` with the region spec.offset, spec.dims of tensor `name`, from however many shards
   // hold it. NotFound lists what is there; InvalidArgument if type or whole shape differ; DataLoss
-  // if no shard holds some of it.
-  absl::Status Read(const std::string& name, const TensorSpec& spec, void* host) const;
+  // if no shard holds some of it. Nothing of it may be used before Verify has said that it is
+  // whole.
+  absl::Status Read(const std::string& name, const TensorSpec& spec, void* host);
+
+  // Compares the hashes of the shards from which something was read, and of no others, with the
+  // manifest's. What was read in the order of the file is not read again. DataLoss names the file.
+  absl::Status Verify();
 
  private:
+  struct Shard {
+    std::unique_ptr<SafetensorsFile> file;
+    std::string sha256;  // that it should have
+    Sha256 hash;
+    int64_t hashed = 0;  // bytes so far, from its beginning on
+  };
   struct Piece {
-    const SafetensorsFile* file;
+    Shard* shard;
     const SafetensorsEntry* entry;
     Dims start;
   };
 
-  absl::Status AddShard(const SafetensorsFile& file);
+  absl::Status AddShard(Shard& shard);
+  // Hashes the file on, up to `end`, by reading it.
+  static absl::Status HashUpTo(int64_t end, Shard& shard);
 
   Manifest manifest_;
-  std::vector<std::unique_ptr<SafetensorsFile>> shards_;
+  std::deque<Shard> shards_;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, std::vector<Piece>> pieces_;
 };

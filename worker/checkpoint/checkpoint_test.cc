@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 
 #include "worker/checkpoint/faulty_file_system.h"
@@ -76,8 +78,50 @@ class CheckpointTest : public testing::Test {
     return manifest;
   }
 
+  // Of all that the checkpoint holds.
+  absl::Status VerifyAll() {
+    auto reader = CheckpointReader::Open(files_, directory_);
+    if (!reader.ok()) return reader.status();
+    for (const auto& [name, tensor] : (*reader)->tensors()) {
+      const TensorSpec whole = TensorSpec::Whole({tensor.dtype, tensor.global});
+      std::vector<float> values(static_cast<size_t>(whole.num_elements()));
+      if (absl::Status s = (*reader)->Read(name, whole, values.data()); !s.ok()) return s;
+    }
+    return (*reader)->Verify();
+  }
+
   FaultyFileSystem files_{NewPosixFileSystem()};
   std::string directory_;
+};
+
+// Counts the bytes that are read of each file, by its name.
+class CountingFileSystem : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = base().Open(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(*std::move(file), &bytes[path.substr(path.rfind('/') + 1)]);
+  }
+
+  std::map<std::string, int64_t> bytes;
+
+ private:
+  class File : public ReadableFile {
+   public:
+    File(std::unique_ptr<ReadableFile> file, int64_t* count)
+        : file_(std::move(file)), count_(count) {}
+    int64_t size() const override { return file_->size(); }
+    absl::Status Read(int64_t offset, int64_t bytes, void* out) const override {
+      *count_ += bytes;
+      return file_->Read(offset, bytes, out);
+    }
+
+   private:
+    const std::unique_ptr<ReadableFile> file_;
+    int64_t* const count_;
+  };
 };
 
 TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
@@ -116,11 +160,17 @@ TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
     file.seekp(-3, std::ios::end);
     file.put('\x7f');
   }
-  absl::Status status = CheckpointReader::Open(files_, directory_).status();
+  absl::Status status = VerifyAll();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(std::string(status.message()).find("rank-1.safetensors"), std::string::npos) << status;
+  EXPECT_FALSE(ExportHuggingFace(files_, directory_, "{}", directory_ + "-export").ok());
+  EXPECT_FALSE(files_.Open(directory_ + "-export/model.safetensors").ok());
+  std::filesystem::resize_file(shard, static_cast<uintmax_t>(manifest.files[1].bytes - 1));
+  status = CheckpointReader::Open(files_, directory_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(std::string(status.message()).find("the manifest says"), std::string::npos) << status;
   ASSERT_TRUE(files_.Remove(shard).ok());
-  status = VerifyCheckpoint(files_, directory_, manifest);
+  status = CheckpointReader::Open(files_, directory_).status();
   EXPECT_NE(std::string(status.message()).find("missing"), std::string::npos) << status;
   Manifest one = manifest;  // as if a rank's shard had been forgotten
   one.files.pop_back();
@@ -131,6 +181,46 @@ TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
   status = (*reader)->Read("w", Shard({6, 4}, {0, 0}, {6, 4}), values);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(std::string(status.message()).find("12 of the 24"), std::string::npos) << status;
+}
+
+// A hundred gigabytes must not be read by every rank, nor twice by any.
+TEST_F(CheckpointTest, ARankReadsAndVerifiesItsOwnShardOnceAndLeavesTheOthersAlone) {
+  Manifest manifest;
+  std::vector<CheckpointEntry> entries[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const char* name : {"w", "w.adam_m", "w.adam_v"}) {
+      entries[rank].push_back({name, Shard({256, 64}, {rank * 256, 0}, {512, 64}), false});
+    }
+    entries[rank].push_back({"bias", Shard({4096}, {0}, {4096}), false});  // both have all of it
+    CountingSource source(entries[rank]);
+    auto file = WriteCheckpointShard(files_, directory_, rank, entries[rank], source);
+    ASSERT_TRUE(file.ok()) << file.status();
+    manifest.files.push_back(*file);
+  }
+  ASSERT_TRUE(WriteManifest(files_, directory_, manifest).ok());
+  CountingFileSystem counted(NewPosixFileSystem());
+  auto reader = CheckpointReader::Open(counted, directory_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const int64_t header = counted.bytes.at("rank-0.safetensors");
+  EXPECT_LT(header, 4096);
+  std::vector<float> values(256 * 64);
+  for (const CheckpointEntry& entry : entries[0]) {
+    ASSERT_TRUE((*reader)->Read(entry.name, entry.spec, values.data()).ok());
+  }
+  EXPECT_TRUE((*reader)->Verify().ok());
+  EXPECT_EQ(counted.bytes.at("rank-0.safetensors"), manifest.files[0].bytes + header);
+  EXPECT_LT(counted.bytes.at("rank-1.safetensors"), 4096);
+
+  // What is read of the middle of a file is verified as well.
+  ASSERT_TRUE((*reader)->Read("w.adam_m", entries[1][1].spec, values.data()).ok());
+  EXPECT_TRUE((*reader)->Verify().ok());
+  std::fstream file(JoinPath(directory_, "rank-1.safetensors"),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-3, std::ios::end);
+  file.put('\x7f');
+  file.close();
+  ASSERT_TRUE((*reader)->Read("w.adam_m", entries[1][1].spec, values.data()).ok());
+  EXPECT_EQ((*reader)->Verify().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
@@ -160,7 +250,7 @@ TEST_F(CheckpointTest, AFullDiskLeavesNothingBehindAndOldFilesWhole) {
     EXPECT_EQ(
         *files_.List(directory_),
         (std::vector<std::string>{"manifest.json", "rank-0.safetensors", "rank-1.safetensors"}));
-    EXPECT_TRUE(VerifyCheckpoint(files_, directory_, manifest).ok());
+    EXPECT_TRUE(VerifyAll().ok());
   }
 }
 

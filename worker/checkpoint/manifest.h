@@ -39,9 +39,10 @@ absl::Status WriteManifest(FileSystem& files, const std::string& directory,
 // if it comes from a newer version.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
 
-// Sizes and SHA-256 of all files against the manifest; DataLoss names the first that differs.
-absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
-                              const Manifest& manifest);
+// DataLoss names the first file that is missing or has not the manifest's size. What is in them is
+// compared by who reads it (CheckpointReader::Verify).
+absl::Status CheckShardSizes(FileSystem& files, const std::string& directory,
+                             const Manifest& manifest);
 
 // Writes config.json and model.safetensors (whole parameters, no optimiser state) into `out`, which
 // is made if it is not there: the Hugging Face layout that serving loads. An f32 parameter that

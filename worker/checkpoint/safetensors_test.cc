@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "worker/checkpoint/file_system.h"
@@ -44,7 +45,10 @@ TEST_F(SafetensorsTest, WhatIsWrittenIsReadBack) {
   ASSERT_TRUE(writer.Append(&scalar, 8).ok());
   auto written = writer.Finish();
   ASSERT_TRUE(written.ok()) << written.status();
-  EXPECT_EQ(written->sha256, *Sha256OfFile(*files_, path));
+  const std::string content = *ReadWholeFile(*files_, path, 1 << 20);
+  Sha256 hash;
+  hash.Add(content.data(), static_cast<int64_t>(content.size()));
+  EXPECT_EQ(written->sha256, hash.Hex());
   auto file = SafetensorsFile::Open(*files_, path);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->metadata().at("key"), "value");
@@ -82,6 +86,31 @@ TEST_F(SafetensorsTest, RefusesFilesThatLie) {
   ExpectRefused("{\"__metadata__\":{\"k\":3}}", "", "strings to strings");
   ExpectRefused("{\"a\":" + std::string(5000, '[') + std::string(5000, ']') + "}", "",
                 "nests deeper");
+}
+
+TEST_F(SafetensorsTest, AHeaderOfMoreThan100MegabytesIsRefusedUnread) {
+  constexpr uint64_t kHeader = (100 << 20) + 1;
+  const std::string path = WriteRaw("", "", kHeader);
+  std::filesystem::resize_file(path, 8 + kHeader);
+  const auto file = SafetensorsFile::Open(*files_, path);
+  EXPECT_NE(std::string(file.status().message()).find("at most 104857600"), std::string::npos)
+      << file.status();
+}
+
+TEST_F(SafetensorsTest, EmptyTensorsLieBetweenOthersAndAtTheEnd) {
+  const std::string path = WriteRaw(R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
+                                    R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                    R"("c":{"dtype":"F32","shape":[3,0],"data_offsets":[4,4]}})",
+                                    "1234");
+  const auto file = SafetensorsFile::Open(*files_, path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  for (const char* name : {"a", "c"}) {
+    const SafetensorsEntry& empty = (*file)->tensors().at(name);
+    EXPECT_EQ(empty.bytes, 0);
+    EXPECT_TRUE((*file)->Read(empty, 0, 0, nullptr).ok());
+    char one = 0;
+    EXPECT_FALSE((*file)->Read(empty, 0, 1, &one).ok());
+  }
 }
 
 TEST_F(SafetensorsTest, AFifoDoesNotHoldTheReader) {

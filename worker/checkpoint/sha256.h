@@ -5,15 +5,14 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
-#include "worker/checkpoint/file_system.h"
-
 namespace espalier {
 
 class Sha256 {
  public:
   Sha256();
   ~Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
 
   void Add(const void* data, int64_t bytes);
   // Of everything added. Call once.
@@ -23,7 +22,5 @@ class Sha256 {
   struct Context;
   std::unique_ptr<Context> context_;
 };
-
-absl::StatusOr<std::string> Sha256OfFile(FileSystem& files, const std::string& path);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Every implementation gives the same answers: the tests run over threads, over Gloo's TCP and over
-// memory that ranks share.
+// Every implementation gives the same answers: the tests run over threads, over Gloo's TCP, over
+// memory that ranks share, and over both.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "ops/cpu/convert.h"
 #include "worker/collective/gloo_communicator.h"
@@ -18,11 +19,39 @@
 namespace espalier {
 namespace {
 
-enum class Kind { kInProcess, kGloo, kShared };
+enum class Kind { kInProcess, kGloo, kShared, kSeveralHosts };
+
+// Of the ranks, for kSeveralHosts.
+constexpr int kHosts[] = {0, 1, 2, 2, 3, 0};
+
+bool ShareMemory(Kind kind, int a, int b) {
+  return kind == Kind::kShared || (kind == Kind::kSeveralHosts && kHosts[a] == kHosts[b]);
+}
+
+// What a rank finds in `store` if the ranks are on several hosts.
+class OfSeveralHosts : public RendezvousStore {
+ public:
+  OfSeveralHosts(RendezvousStore& store, int rank) : store_(store), rank_(rank) {}
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_.Set(key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
+    absl::StatusOr<std::string> value = store_.Get(key, timeout);
+    int peer = rank_;
+    const bool is_card = key.rfind("host/", 0) == 0 && absl::SimpleAtoi(key.substr(5), &peer);
+    if (value.ok() && is_card && kHosts[peer] != kHosts[rank_]) return "elsewhere-" + *value;
+    return value;
+  }
+
+ private:
+  RendezvousStore& store_;
+  const int rank_;
+};
 
 using Body = std::function<void(Communicator&)>;
 
-void RunRanks(Kind kind, int size, absl::Duration timeout, const Body& body) {
+void RunRanks(Kind kind, int size, absl::Duration timeout, const Body& body,
+              int64_t max_buffered_bytes = GlooOptions().max_buffered_bytes) {
   std::vector<std::unique_ptr<Communicator>> all(size);
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   if (kind == Kind::kInProcess) {
@@ -35,8 +64,10 @@ void RunRanks(Kind kind, int size, absl::Duration timeout, const Body& body) {
         options.rank = rank;
         options.size = size;
         options.timeout = timeout;
-        options.share_memory = kind == Kind::kShared;
-        auto made = ConnectGloo(options, *store);
+        options.share_memory = kind != Kind::kGloo;
+        options.max_buffered_bytes = max_buffered_bytes;
+        OfSeveralHosts several_hosts(*store, rank);
+        auto made = ConnectGloo(options, kind == Kind::kSeveralHosts ? several_hosts : *store);
         ASSERT_TRUE(made.ok()) << made.status();
         all[rank] = *std::move(made);
       });
@@ -102,6 +133,62 @@ TEST_P(CollectiveTest, SubgroupsAndTheOtherCollectives) {
     EXPECT_EQ(value, 100);
     EXPECT_TRUE(c.Flush().ok());
   });
+}
+
+// As tensors of some hundred MB are with the buffers that jobs have.
+TEST_P(CollectiveTest, TensorsLargerThanTheBuffersOfSendsArriveEverywhereWithTheSameBits) {
+  constexpr int64_t kCount = 120000;
+  constexpr int kFirst = 4096;  // as many messages as a link has places
+  // No part fits; one does, two do not; all parts do.
+  const std::vector<std::pair<int, int64_t>> cases{{3, 1000},   {3, 200000},  {4, 1000},
+                                                   {4, 130000}, {4, 2000000}, {6, 1000}};
+  for (const auto& [size, buffered] : cases) {
+    SCOPED_TRACE(testing::Message() << size << " ranks, " << buffered << " bytes");
+    Communicator::Group group;
+    for (int rank = 0; rank < size; ++rank) group.push_back(rank);
+    std::vector<std::vector<float>> sums(size);
+    const auto body = [&, size = size](Communicator& c) {
+      // Memory that ranks share has room for much more: links that are full of other messages leave
+      // all that follows to the buffers.
+      std::vector<int> linked;
+      for (int peer : group) {
+        if (peer != c.rank() && ShareMemory(GetParam(), peer, c.rank())) linked.push_back(peer);
+      }
+      for (int peer : linked) {
+        for (int i = 0; i < kFirst; ++i) ASSERT_TRUE(c.Send("x", 1, peer, 99).ok());
+      }
+      std::vector<float> values(kCount);
+      for (int64_t i = 0; i < kCount; ++i) values[i] = Term(c.rank(), i);
+      std::vector<float>& sum = sums[c.rank()];
+      sum.resize(kCount);
+      absl::Status s = c.AllReduce(DType::kF32, values.data(), sum.data(), kCount, group, 1);
+      ASSERT_TRUE(s.ok()) << s;
+      const int64_t part = kCount / size, bytes = part * static_cast<int64_t>(sizeof(float));
+      std::vector<float> mine(part), all(kCount), back(kCount);
+      s = c.ReduceScatter(DType::kF32, values.data(), mine.data(), part, group, 2);
+      ASSERT_TRUE(s.ok()) << s;
+      s = c.AllGather(mine.data(), all.data(), bytes, group, 3);
+      ASSERT_TRUE(s.ok()) << s;
+      EXPECT_TRUE(all == sum);
+      s = c.AllToAll(values.data(), all.data(), bytes, group, 4);
+      ASSERT_TRUE(s.ok()) << s;
+      s = c.AllToAll(all.data(), back.data(), bytes, group, 5);
+      ASSERT_TRUE(s.ok()) << s;
+      EXPECT_TRUE(back == values);
+      char x = 0;
+      for (int peer : linked) {
+        for (int i = 0; i < kFirst; ++i) ASSERT_TRUE(c.Receive(&x, 1, peer, 99).ok());
+      }
+      EXPECT_TRUE(c.Flush().ok());
+    };
+    RunRanks(GetParam(), size, absl::Seconds(20), body, buffered);
+    for (int64_t i = 0; i < kCount; ++i) {
+      float expected = Term(0, i);
+      for (int rank = 1; rank < size; ++rank) expected += Term(rank, i);
+      ASSERT_EQ(sums[0][i], expected) << i;
+    }
+    for (const std::vector<float>& sum : sums) EXPECT_TRUE(sum == sums[0]);
+  }
 }
 
 TEST_P(CollectiveTest, BothEndsMaySendFirst) {
@@ -202,11 +289,13 @@ TEST_P(CollectiveTest, CommunicationIsMeasuredAlikeOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
-                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kShared),
+                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kShared,
+                                         Kind::kSeveralHosts),
                          [](const auto& info) {
                            return info.param == Kind::kInProcess ? "InProcess"
                                   : info.param == Kind::kGloo    ? "Gloo"
-                                                                 : "Shared";
+                                  : info.param == Kind::kShared  ? "Shared"
+                                                                 : "SeveralHosts";
                          });
 
 TEST(Gloo, APeerThatNeverComesIsReported) {

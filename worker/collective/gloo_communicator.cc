@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@ namespace espalier {
 namespace {
 
 using gloo::transport::UnboundBuffer;
+
+constexpr std::chrono::microseconds kLookAtLinks(200);
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(std::max<int64_t>(1, absl::ToInt64Milliseconds(duration)));
@@ -81,6 +84,8 @@ class GlooCommunicator : public HostCommunicator {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
 
+  int64_t max_buffered_bytes() const override { return options_.max_buffered_bytes; }
+
   // Gloo sends only once the peer has posted its receive, so the data is copied and waited for
   // later.
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
@@ -119,7 +124,7 @@ class GlooCommunicator : public HostCommunicator {
       if (!StartWait(buffer.get())) return Stop();
       bool done = false;
       try {
-        done = buffer->waitRecv(Milliseconds(options_.timeout));
+        done = WaitWithLinks([&] { return buffer->waitRecv(Milliseconds(options_.timeout)); });
       } catch (...) {
         EndWait();
         CloseAll();  // before `buffer` goes
@@ -178,6 +183,17 @@ class GlooCommunicator : public HostCommunicator {
           absl::StrCat("no peer ", peer, " for rank ", options_.rank, " of ", options_.size));
     }
     return absl::OkStatus();
+  }
+
+  // Waits for Gloo, while what waits for room on the links goes on: a peer of this host may wait
+  // for it, and the one that is waited for here for that peer.
+  template <typename Wait>
+  bool WaitWithLinks(Wait wait) {
+    if (links_ == nullptr || links_->waiting_bytes() == 0) return wait();
+    std::future<bool> done = std::async(std::launch::async, wait);
+    while (links_->GoOn() && done.wait_for(kLookAtLinks) == std::future_status::timeout) {
+    }
+    return done.get();
   }
 
   bool OnThisHost(int peer) const { return links_ != nullptr && links_->Reaches(peer); }
@@ -242,7 +258,7 @@ class GlooCommunicator : public HostCommunicator {
     if (!StartWait(send.buffer.get())) return Stop();
     bool done = false;
     try {
-      done = send.buffer->waitSend(Milliseconds(options_.timeout));
+      done = WaitWithLinks([&] { return send.buffer->waitSend(Milliseconds(options_.timeout)); });
     } catch (const std::exception& e) {
       EndWait();
       CloseAll();

@@ -23,6 +23,10 @@ void Move(void* to, const void* from, int64_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, static_cast<size_t>(bytes));
 }
 
+absl::Span<const char> Bytes(const void* data, int64_t bytes) {
+  return {static_cast<const char*>(data), static_cast<size_t>(bytes)};
+}
+
 absl::StatusOr<int> Locate(const Communicator::Group& group, const Communicator& self) {
   const int me = IndexIn(group, self.rank());
   if (me >= 0) return me;
@@ -39,32 +43,54 @@ int IndexIn(const Communicator::Group& group, int rank) {
   return it == group.end() ? -1 : static_cast<int>(it - group.begin());
 }
 
-absl::Status HostCommunicator::ReducePart(DType dtype, const void* mine, void* output,
-                                          int64_t count, const Group& group, int me, uint64_t tag) {
-  const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
+absl::Status HostCommunicator::Exchange(const Group& group, int me, int64_t largest, uint64_t tag,
+                                        Outgoing outgoing, Incoming incoming) {
+  const int n = static_cast<int>(group.size());
+  if (n < 2) return absl::OkStatus();
+  // In round k everyone sends to the k-th rank after it and receives from the k-th before it; as
+  // many sends as are buffered run ahead of the receives. So a send that waits for room waits for
+  // one of an earlier round, which its peer receives before it comes to this round: nobody waits in
+  // a circle, however large the messages are.
+  const int64_t room = largest > 0 ? max_buffered_bytes() / largest : n;
+  const int early = static_cast<int>(std::clamp<int64_t>(room, 1, n - 1));
+  for (int k = 1; k < n - 1 + early; ++k) {
+    if (k < n) {
+      const int to = (me + k) % n;
+      const absl::Span<const char> part = outgoing(to);
+      absl::Status s = Send(part.data(), static_cast<int64_t>(part.size()), group[to], tag);
+      if (!s.ok()) return s;
+    }
+    if (k >= early) {
+      const int from = (me - (k - early + 1) + n) % n;
+      const absl::Span<char> part = incoming(from);
+      absl::Status s = Receive(part.data(), static_cast<int64_t>(part.size()), group[from], tag);
+      if (!s.ok()) return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostCommunicator::ReduceParts(DType dtype, Outgoing parts, void* output, int64_t count,
+                                           int64_t most, const Group& group, int me, uint64_t tag) {
+  const int64_t element = static_cast<int64_t>(SizeOf(dtype));
+  const int64_t bytes = count * element;
   const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
   // All parts first, then the sum: `mine` may be `output`.
-  const size_t others = group.size() - 1;
-  received_.resize(static_cast<size_t>(bytes) * others + 1);
-  char* next = received_.data();
-  for (size_t r = 0; r < group.size(); ++r) {
-    if (static_cast<int>(r) == me) continue;
-    if (absl::Status s = Receive(next, bytes, group[r], tag); !s.ok()) return s;
-    next += bytes;
-  }
+  const void* mine = parts(me).data();
+  received_.resize(static_cast<size_t>(bytes) * (group.size() - 1) + 1);
+  const auto place = [&](int from) {
+    return absl::MakeSpan(received_.data() + bytes * (from < me ? from : from - 1),
+                          static_cast<size_t>(bytes));
+  };
+  if (absl::Status s = Exchange(group, me, most * element, tag, parts, place); !s.ok()) return s;
   if (half) sum_.assign(static_cast<size_t>(count) * 2, 0.0f);
   std::vector<char> own;
   if (!half && me != 0) {
     own.assign(static_cast<const char*>(mine), static_cast<const char*>(mine) + bytes);
     mine = own.data();
   }
-  next = received_.data();
-  for (size_t r = 0; r < group.size(); ++r) {
-    const void* term = mine;
-    if (static_cast<int>(r) != me) {
-      term = next;
-      next += bytes;
-    }
+  for (int r = 0; r < static_cast<int>(group.size()); ++r) {
+    const void* term = r == me ? mine : place(r).data();
     if (half) {
       float* part = sum_.data() + count;
       ToF32(dtype, term, part, count);
@@ -94,43 +120,22 @@ absl::Status HostCommunicator::AllReduce(DType dtype, const void* input, void* o
   const int64_t n = static_cast<int64_t>(group.size());
   const char* in = static_cast<const char*>(input);
   if (n == 2 || count * element <= kSmallBytes) {
-    for (int peer : group) {
-      if (peer == rank()) continue;
-      if (absl::Status s = Send(in, count * element, peer, tag); !s.ok()) return s;
-    }
-    return ReducePart(dtype, in, output, count, group, *me, tag);
+    const auto whole = [&](int) { return Bytes(in, count * element); };
+    return ReduceParts(dtype, whole, output, count, count, group, *me, tag);
   }
-  auto begin = [&](int64_t part) { return count * part / n; };
+  const auto begin = [&](int64_t part) { return count * part / n; };
+  const auto length = [&](int64_t part) { return begin(part + 1) - begin(part); };
+  const int64_t most = (count + n - 1) / n;
   char* out = static_cast<char*>(output);
-  for (int64_t r = 0; r < n; ++r) {
-    if (r == *me) continue;
-    if (absl::Status s =
-            Send(in + begin(r) * element, (begin(r + 1) - begin(r)) * element, group[r], tag);
-        !s.ok()) {
-      return s;
-    }
-  }
-  const int64_t first = begin(*me), mine = begin(*me + 1) - first;
-  if (absl::Status s =
-          ReducePart(dtype, in + first * element, out + first * element, mine, group, *me, tag);
-      !s.ok()) {
-    return s;
-  }
-  for (int64_t r = 0; r < n; ++r) {
-    if (r == *me) continue;
-    if (absl::Status s = Send(out + first * element, mine * element, group[r], tag); !s.ok()) {
-      return s;
-    }
-  }
-  for (int64_t r = 0; r < n; ++r) {
-    if (r == *me) continue;
-    if (absl::Status s =
-            Receive(out + begin(r) * element, (begin(r + 1) - begin(r)) * element, group[r], tag);
-        !s.ok()) {
-      return s;
-    }
-  }
-  return absl::OkStatus();
+  const auto part = [&](int r) { return Bytes(in + begin(r) * element, length(r) * element); };
+  absl::Status s =
+      ReduceParts(dtype, part, out + begin(*me) * element, length(*me), most, group, *me, tag);
+  if (!s.ok()) return s;
+  const auto sum = [&](int) { return Bytes(out + begin(*me) * element, length(*me) * element); };
+  const auto sum_of = [&](int r) {
+    return absl::MakeSpan(out + begin(r) * element, static_cast<size_t>(length(r) * element));
+  };
+  return Exchange(group, *me, most * element, tag, sum, sum_of);
 }
 
 absl::Status HostCommunicator::AllGather(const void* input, void* output, int64_t bytes,
@@ -138,18 +143,12 @@ absl::Status HostCommunicator::AllGather(const void* input, void* output, int64_
   absl::StatusOr<int> me = Locate(group, *this);
   if (!me.ok()) return me.status();
   char* out = static_cast<char*>(output);
-  for (int peer : group) {
-    if (peer == rank()) continue;
-    if (absl::Status s = Send(input, bytes, peer, tag); !s.ok()) return s;
-  }
-  for (size_t r = 0; r < group.size(); ++r) {
-    char* part = out + static_cast<int64_t>(r) * bytes;
-    if (static_cast<int>(r) == *me) {
-      Move(part, input, bytes);
-    } else if (absl::Status s = Receive(part, bytes, group[r], tag); !s.ok()) {
-      return s;
-    }
-  }
+  const auto place = [&](int r) {
+    return absl::MakeSpan(out + r * bytes, static_cast<size_t>(bytes));
+  };
+  const auto mine = [&](int) { return Bytes(input, bytes); };
+  if (absl::Status s = Exchange(group, *me, bytes, tag, mine, place); !s.ok()) return s;
+  Move(place(*me).data(), input, bytes);
   return absl::OkStatus();
 }
 
@@ -162,14 +161,8 @@ absl::Status HostCommunicator::ReduceScatter(DType dtype, const void* input, voi
   }
   const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
   const char* in = static_cast<const char*>(input);
-  for (size_t r = 0; r < group.size(); ++r) {
-    if (static_cast<int>(r) == *me) continue;
-    if (absl::Status s = Send(in + static_cast<int64_t>(r) * bytes, bytes, group[r], tag);
-        !s.ok()) {
-      return s;
-    }
-  }
-  return ReducePart(dtype, in + *me * bytes, output, count, group, *me, tag);
+  const auto part = [&](int r) { return Bytes(in + r * bytes, bytes); };
+  return ReduceParts(dtype, part, output, count, count, group, *me, tag);
 }
 
 absl::Status HostCommunicator::AllToAll(const void* input, void* output, int64_t bytes,
@@ -178,21 +171,12 @@ absl::Status HostCommunicator::AllToAll(const void* input, void* output, int64_t
   if (!me.ok()) return me.status();
   const char* in = static_cast<const char*>(input);
   char* out = static_cast<char*>(output);
-  for (size_t r = 0; r < group.size(); ++r) {
-    const int64_t offset = static_cast<int64_t>(r) * bytes;
-    if (static_cast<int>(r) == *me) {
-      Move(out + offset, in + offset, bytes);
-    } else if (absl::Status s = Send(in + offset, bytes, group[r], tag); !s.ok()) {
-      return s;
-    }
-  }
-  for (size_t r = 0; r < group.size(); ++r) {
-    if (static_cast<int>(r) == *me) continue;
-    if (absl::Status s = Receive(out + static_cast<int64_t>(r) * bytes, bytes, group[r], tag);
-        !s.ok()) {
-      return s;
-    }
-  }
+  const auto part = [&](int r) { return Bytes(in + r * bytes, bytes); };
+  const auto place = [&](int r) {
+    return absl::MakeSpan(out + r * bytes, static_cast<size_t>(bytes));
+  };
+  if (absl::Status s = Exchange(group, *me, bytes, tag, part, place); !s.ok()) return s;
+  Move(place(*me).data(), part(*me).data(), bytes);
   return absl::OkStatus();
 }
 

@@ -39,6 +39,8 @@ class HostLinks {
 
   // Bytes of sends for which there is no room yet.
   int64_t waiting_bytes() const { return waiting_bytes_; }
+  // Goes on with those sends, without waiting; whether some still wait.
+  bool GoOn();
   // Waits until at most so many bytes do.
   absl::Status Drain(int64_t most_waiting_bytes);
   // Waits until the peers have read what was sent before the last call of this.
@@ -56,8 +58,6 @@ class HostLinks {
 
   HostLinks(int size, absl::Duration timeout) : timeout_(timeout), links_(size), peers_(size) {}
 
-  // Of sends that wait; whether some still do.
-  bool GoOn();
   // Waits for `peer` once. DeadlineExceeded after the deadline, Cancelled after Abort. `is_gone` if
   // nothing more can come.
   absl::Status WaitFor(int peer, absl::Time deadline, bool* is_gone);

@@ -132,6 +132,16 @@ TEST(Npz, ReadsStoredAndDeflatedMembers) {
   EXPECT_EQ(arrays->at("y").type, (TensorType{DType::kI64, {2}}));
 }
 
+// Members are columns: their names are no paths, wherever these would lead.
+TEST(Npz, NamesOfMembersAreNoPaths) {
+  const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
+  for (const std::string name : {"../x", "/x", "a/../../x"}) {
+    const auto dataset = Dataset::FromNpz(Zip({{name + ".npy", x}}), 0);
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    EXPECT_TRUE((*dataset)->Find(name).ok());
+  }
+}
+
 TEST(Npz, RefusesLies) {
   const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
   auto refuse = [](const std::string& bytes, const std::string& what) {

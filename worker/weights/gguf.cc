@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/weights/gguf_parts.h"
 
 namespace espalier {
 namespace {
@@ -243,6 +244,71 @@ absl::Status ReadTensor(Cursor& cursor, const std::string& name, GgufFile::Tenso
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(FileSystem& files,
                                                          const std::string& path) {
+  const GgufPartName name = ParseGgufPartName(path);
+  absl::StatusOr<std::unique_ptr<GgufFile>> whole = OpenPart(files, path);
+  if (!whole.ok()) return whole.status();
+  if (absl::Status s = (*whole)->CheckPart(0, name.count); !s.ok()) return s;
+  for (int64_t number = 1; number < name.count; ++number) {
+    const std::string other = GgufPartPath(name, number);
+    absl::StatusOr<std::unique_ptr<GgufFile>> part = OpenPart(files, other);
+    if (absl::IsNotFound(part.status())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", path, "' is the first of ", name.count, " files, of which '", other,
+                       "' is missing; accepted: all of them in one folder"));
+    }
+    if (!part.ok()) return part.status();
+    if (absl::Status s = (*part)->CheckPart(number, name.count); !s.ok()) return s;
+    if (absl::Status s = (*whole)->AddPart(std::move(**part)); !s.ok()) return s;
+  }
+  const auto found = (*whole)->metadata_.find(kGgufTensorsInAll);
+  const size_t count = (*whole)->tensors_.size();
+  if (name.count > 1 && found != (*whole)->metadata_.end() &&
+      found->second != Value(static_cast<int64_t>(count))) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "': metadata '", kGgufTensorsInAll,
+                                                   "' must be ", count, ", the tensors of its ",
+                                                   name.count, " files together"));
+  }
+  return whole;
+}
+
+absl::Status GgufFile::CheckPart(int64_t number, int64_t count) const {
+  const auto check = [&](const char* key, int64_t expected, int64_t otherwise) {
+    const auto found = metadata_.find(key);
+    const Value value = found == metadata_.end() ? Value(otherwise) : found->second;
+    if (value == Value(expected)) return absl::OkStatus();
+    const int64_t* given = std::get_if<int64_t>(&value);
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", path(), "': metadata '", key, "' is ",
+                     given == nullptr ? "no integer" : absl::StrCat(*given),
+                     ", by its name it is number ", number + 1, " of ", count,
+                     "; accepted: the files of a model under the names that gguf-split gives them, "
+                     "NAME-00001-of-0000N.gguf"));
+  };
+  // What gguf-split has merged is 0 files.
+  const auto counted = metadata_.find(kGgufPartCount);
+  if (count == 1 && counted != metadata_.end() && counted->second == Value(int64_t{0})) {
+    return absl::OkStatus();
+  }
+  absl::Status status = check(kGgufPartCount, count, 1);
+  if (status.ok()) status = check(kGgufPartNumber, number, 0);
+  return status;
+}
+
+absl::Status GgufFile::AddPart(GgufFile part) {
+  for (auto& [name, tensor] : part.tensors_) {
+    tensor.part = parts_.size();
+    const auto [there, is_new] = tensors_.emplace(name, std::move(tensor));
+    if (is_new) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tensor '", Shown(name), "' is both in '",
+                                                   path_of(there->second), "' and in '",
+                                                   part.path(), "'"));
+  }
+  parts_.push_back(std::move(part.parts_[0]));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(FileSystem& files,
+                                                             const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (!file.ok()) return file.status();
   const int64_t size = (*file)->size();
@@ -263,7 +329,6 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(FileSystem& files,
                              " values; accepted: at most ", kMaxEntries, " each"));
   }
   auto result = std::make_unique<GgufFile>();
-  result->path_ = path;
   for (uint64_t i = 0; i < num_values && cursor.status().ok(); ++i) {
     std::string key;
     Value value;
@@ -319,7 +384,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(FileSystem& files,
     }
     place.tensor->offset = start + static_cast<int64_t>(place.offset);
   }
-  result->file_ = *std::move(file);
+  result->parts_.push_back({path, *std::move(file)});
   return result;
 }
 
@@ -328,7 +393,7 @@ absl::StatusOr<const GgufFile::Array*> GgufFile::FindArray(const std::string& ke
   if (found == metadata_.end()) return nullptr;
   const Array* array = std::get_if<Array>(&found->second);
   if (array != nullptr && array->size <= kMaxElementsRead) return array;
-  return absl::InvalidArgumentError(absl::StrCat("'", path_, "': metadata '", Shown(key),
+  return absl::InvalidArgumentError(absl::StrCat("'", path(), "': metadata '", Shown(key),
                                                  "' must be an array of at most ", kMaxElementsRead,
                                                  " elements"));
 }
@@ -338,7 +403,7 @@ absl::StatusOr<std::vector<std::string>> GgufFile::Strings(const std::string& ke
   if (!array.ok()) return array.status();
   std::vector<std::string> strings;
   if (*array == nullptr) return strings;
-  Cursor cursor(*file_, path_);
+  Cursor cursor(*parts_[0].file, path());
   cursor.SetPlace(absl::StrCat("metadata '", Shown(key), "'"));
   if ((*array)->type != kString)
     cursor.Fail(absl::StrCat("metadata '", key, "' must hold strings"));
@@ -355,7 +420,7 @@ absl::StatusOr<std::vector<double>> GgufFile::Numbers(const std::string& key) co
   if (!array.ok()) return array.status();
   std::vector<double> numbers;
   if (*array == nullptr) return numbers;
-  Cursor cursor(*file_, path_);
+  Cursor cursor(*parts_[0].file, path());
   cursor.SetPlace(absl::StrCat("metadata '", Shown(key), "'"));
   if ((*array)->type == kString)
     cursor.Fail(absl::StrCat("metadata '", key, "' must hold numbers"));
@@ -377,15 +442,15 @@ absl::StatusOr<std::vector<double>> GgufFile::Numbers(const std::string& key) co
 absl::Status GgufFile::Read(const Tensor& tensor, int64_t begin, int64_t count, float* out) const {
   const int64_t all = NumElements(tensor.dims);
   if (begin < 0 || count < 0 || begin > all || count > all - begin) {
-    return absl::OutOfRangeError(absl::StrCat("'", path_, "': read beyond a tensor"));
+    return absl::OutOfRangeError(absl::StrCat("'", path_of(tensor), "': read beyond a tensor"));
   }
   if (count == 0) return absl::OkStatus();
   const GgufType& type = *tensor.type;
   const int64_t first = begin / type.elements;
   const int64_t last = (begin + count + type.elements - 1) / type.elements;
   std::vector<unsigned char> raw(static_cast<size_t>((last - first) * type.bytes));
-  absl::Status status =
-      file_->Read(tensor.offset + first * type.bytes, static_cast<int64_t>(raw.size()), raw.data());
+  absl::Status status = file_of(tensor)->Read(tensor.offset + first * type.bytes,
+                                              static_cast<int64_t>(raw.size()), raw.data());
   if (!status.ok()) return status;
   float block[256];
   for (int64_t b = first; b < last; ++b) {

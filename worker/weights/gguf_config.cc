@@ -41,6 +41,15 @@ Json Factors(GgufMetadata& m, const std::string& name) {
 // "rope_scaling" of the file; null if there is none.
 Json RopeScaling(GgufMetadata& m) {
   const std::string original = "rope.scaling.original_context_length";
+  const std::string attention = "rope.scaling.attn_factor";
+  const bool is_longrope = HasTensor(m, kGgufShortFactors);
+  // llama.cpp multiplies by them whatever the scaling is; Hugging Face has only longrope's.
+  for (const std::string& key : {std::string("rope.scaling.yarn_attn_factor"),
+                                 std::string("rope.scaling.yarn_ext_factor"), attention}) {
+    if (m.Number(key, 1) == 1 || (is_longrope && key == attention)) continue;
+    m.Fail(absl::UnimplementedError(
+        absl::StrCat("'", m.file().path(), "': metadata '", m.Key(key), "' is set; accepted: 1")));
+  }
   // Llama 3.1's scaling: the same factors whatever the length.
   if (Json factors = Factors(m, kGgufRopeFactors); !factors.is_null()) {
     return {{"rope_type", "longrope"},
@@ -53,9 +62,7 @@ Json RopeScaling(GgufMetadata& m) {
                     {"short_factor", std::move(factors)},
                     {"long_factor", Factors(m, kGgufLongFactors)},
                     {"original_max_position_embeddings", m.Size(original)}};
-    if (m.Has("rope.scaling.attn_factor")) {
-      scaling["attention_factor"] = m.Number("rope.scaling.attn_factor", 1);
-    }
+    if (m.Has(attention)) scaling["attention_factor"] = m.Number(attention, 1);
     return scaling;
   }
   // Older files have the factor under another key, and no type: llama.cpp takes that as linear.
@@ -68,12 +75,6 @@ Json RopeScaling(GgufMetadata& m) {
   for (const auto& [key, field] : {std::pair("rope.scaling.yarn_beta_fast", "beta_fast"),
                                    {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
     if (m.Has(key)) scaling[field] = m.Number(key, 0);
-  }
-  // llama.cpp multiplies by it what Hugging Face replaces by it.
-  for (const char* key : {"rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"}) {
-    if (m.Number(key, 1) == 1) continue;
-    m.Fail(absl::UnimplementedError(
-        absl::StrCat("'", m.file().path(), "': metadata '", m.Key(key), "' is set; accepted: 1")));
   }
   return scaling;  // types that are not known are refused by whoever reads the configuration
 }
@@ -94,28 +95,51 @@ void AddDecoder(GgufMetadata& m, Json* config) {
   c["rope_scaling"] = RopeScaling(m);
 }
 
-// Where the whole head turns, older files say only how much of it does.
-void AddWholeRotary(GgufMetadata& m, Json* config) {
-  AddDecoder(m, config);
-  if (!m.Has("attention.key_length") && m.Has("rope.dimension_count")) {
-    (*config)["head_dim"] = m.Size("rope.dimension_count");
+constexpr char kTurned[] = "rope.dimension_count";
+
+// How much of a head turns: a fraction whose product with head_dim is no less than what the file
+// says.
+void AddPartialRotary(int64_t turned, int64_t head_dim, Json* config) {
+  double part = static_cast<double>(turned) / static_cast<double>(head_dim);
+  if (part * static_cast<double>(head_dim) < static_cast<double>(turned)) {
+    part = std::nextafter(part, 2 * part);
   }
+  (*config)["partial_rotary_factor"] = part;
 }
 
-void AddQwen2(GgufMetadata& m, Json* config) { AddWholeRotary(m, config); }
+// Older files, of models whose whole heads turn, have their length under that key alone.
+void AddDecoderHeads(GgufMetadata& m, Json* config) {
+  AddDecoder(m, config);
+  if (!m.Has(kTurned)) return;
+  const int64_t turned = m.Size(kTurned), head_dim = m.Size("attention.key_length", turned);
+  (*config)["head_dim"] = head_dim;
+  if (turned != head_dim) AddPartialRotary(turned, head_dim, config);
+}
+
+// Of architectures whose rows llama.cpp's converter orders for whole heads, and of Gemma 3, whose
+// configuration says it of a part of the layers.
+void RefusePartialRotary(GgufMetadata& m, const Json& config) {
+  if (!config.contains("partial_rotary_factor")) return;
+  m.Fail(kTurned, absl::StrCat(config["head_dim"].get<int64_t>(), ", as '",
+                               m.Key("attention.key_length"), "': whole heads turn"));
+}
+
+void AddQwen2(GgufMetadata& m, Json* config) { AddDecoderHeads(m, config); }
 
 void AddQwen3(GgufMetadata& m, Json* config) {
-  AddWholeRotary(m, config);
+  AddDecoderHeads(m, config);
   (*config)["attention_bias"] = HasTensor(m, "blk.0.attn_q.bias");
 }
 
 void AddLlama(GgufMetadata& m, Json* config) {
   AddQwen3(m, config);
+  RefusePartialRotary(m, *config);
   (*config)["mlp_bias"] = HasTensor(m, "blk.0.ffn_gate.bias");
 }
 
 void AddMixtral(GgufMetadata& m, Json* config) {
-  AddWholeRotary(m, config);
+  AddDecoderHeads(m, config);
+  RefusePartialRotary(m, *config);
   const absl::StatusOr<GgufExperts> experts = ReadGgufExperts(m);
   if (!experts.ok()) return;
   if (!m.Flag("expert_weights_norm", true)) m.Fail("expert_weights_norm", "true");
@@ -194,6 +218,7 @@ void AddGemma2(GgufMetadata& m, Json* config) {
 
 void AddGemma3(GgufMetadata& m, Json* config) {
   AddGemma(m, config);
+  RefusePartialRotary(m, *config);
   AddQueryScale(m, 62, config);
   AddLayerTypes(m, 6, config);
   Json& c = *config;
@@ -212,13 +237,7 @@ void AddPhi3(GgufMetadata& m, Json* config) {
   Json& c = *config;
   const int64_t hidden = m.Size("embedding_length"), heads = m.Size("attention.head_count");
   const int64_t head_dim = m.Size("attention.key_length", std::max<int64_t>(1, hidden / heads));
-  const int64_t turned = m.Size("rope.dimension_count", head_dim);
-  // A fraction whose product with head_dim is no less than what the file says.
-  double part = static_cast<double>(turned) / static_cast<double>(head_dim);
-  if (part * static_cast<double>(head_dim) < static_cast<double>(turned)) {
-    part = std::nextafter(part, 2 * part);
-  }
-  c["partial_rotary_factor"] = part;
+  AddPartialRotary(m.Size(kTurned, head_dim), head_dim, config);
   const int64_t window = m.Int("attention.sliding_window", 0, 0);
   c["sliding_window"] = window > 0 ? Json(window) : Json();
 }
@@ -250,6 +269,11 @@ void AddFalcon(GgufMetadata& m, Json* config) {
   c["num_hidden_layers"] = m.Size("block_count");
   c["num_attention_heads"] = m.Size("attention.head_count");
   const int64_t kv_heads = m.Size("attention.head_count_kv", 1);
+  const int64_t head_dim =
+      m.Size("embedding_length") / std::max<int64_t>(1, m.Size("attention.head_count"));
+  if (m.Has(kTurned) && m.Size(kTurned) != head_dim) {
+    m.Fail(kTurned, absl::StrCat(head_dim, ": whole heads turn"));
+  }
   const bool two_norms = HasTensor(m, "blk.0.attn_norm_2.weight");
   c["num_kv_heads"] = kv_heads;
   c["new_decoder_architecture"] = two_norms || kv_heads > 1;

@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 template <typename T>
 std::string Raw(T value) {
@@ -72,6 +73,11 @@ class GgufMetadataTest : public ::testing::Test {
     const absl::StatusOr<std::string> text = ReadModelConfig(*files_, folder_);
     EXPECT_TRUE(text.ok()) << text.status();
     return text.ok() ? json::parse(*text) : json();
+  }
+  // What is said of such a file's configuration.
+  std::string Error(const Metadata& more) {
+    Write({"</s>", "a"}, {}, more);
+    return std::string(ReadModelConfig(*files_, folder_).status().message());
   }
   json AddedTokens() { return json::parse(Tokenizer().tokenizer)["added_tokens"]; }
   TokenizerTexts Tokenizer() {
@@ -133,6 +139,53 @@ TEST_F(GgufMetadataTest, AFactorWithoutATypeScalesLinearly) {
       json());
   EXPECT_EQ(scaling({{"llama.rope.scaling.factor", Float(0)}}), json());
   EXPECT_EQ(scaling({{"llama.rope.scaling.type", Text("linear")}}), json());
+}
+
+// llama.cpp multiplies by them, with any scaling and with none.
+TEST_F(GgufMetadataTest, FactorsOfAttentionThatNothingHereHasAreRefusedByKey) {
+  const Metadata linear = {{"llama.rope.scaling.factor", Float(4)}};
+  const Metadata none;
+  for (const Metadata& scaling : {none, linear}) {
+    for (const char* key : {"attn_factor", "yarn_attn_factor", "yarn_ext_factor"}) {
+      Metadata more = scaling;
+      const std::string whole = absl::StrCat("llama.rope.scaling.", key);
+      more[whole] = Float(1);
+      EXPECT_EQ(Error(more), "");
+      more[whole] = Float(1.5);
+      EXPECT_THAT(Error(more), HasSubstr(absl::StrCat("'", whole, "' is set; accepted: 1")));
+    }
+  }
+}
+
+TEST_F(GgufMetadataTest, PartOfAHeadTurnsWhereTheFileSaysSo) {
+  const auto metadata = [](const std::string& architecture, uint32_t turned) {
+    Metadata more = {{"general.architecture", Text(architecture)}};
+    for (const auto& [key, value] : {std::pair("embedding_length", 32u),
+                                     {"feed_forward_length", 4u},
+                                     {"block_count", 1u},
+                                     {"attention.head_count", 4u},
+                                     {"context_length", 64u},
+                                     {"attention.key_length", 8u}}) {
+      more[absl::StrCat(architecture, ".", key)] = Number(value);
+    }
+    if (turned > 0) more[architecture + ".rope.dimension_count"] = Number(turned);
+    return more;
+  };
+  for (const char* architecture : {"qwen2", "qwen3", "gemma", "gemma2"}) {
+    for (const uint32_t turned : {0u, 8u, 4u}) {
+      Write({"</s>", "a"}, {}, metadata(architecture, turned));
+      const json config = Config();
+      EXPECT_EQ(config["head_dim"], 8) << architecture;
+      EXPECT_EQ(config.value("partial_rotary_factor", 1.0), turned == 4 ? 0.5 : 1.0)
+          << architecture;
+    }
+  }
+  // Rows in another order, and layers of two kinds.
+  for (const char* architecture : {"llama", "gemma3", "falcon"}) {
+    EXPECT_EQ(Error(metadata(architecture, 8)), "");
+    EXPECT_THAT(Error(metadata(architecture, 4)),
+                HasSubstr(absl::StrCat("'", architecture, ".rope.dimension_count' must be 8")));
+  }
 }
 
 TEST_F(GgufMetadataTest, SpecialTokensOfPhi3TakeTheBlanksBehindThem) {

@@ -54,7 +54,7 @@ class GgufWeights : public WeightFiles {
     const int64_t all = NumElements(source.dims);
     if (begin < 0 || count < 0 || begin > all || count > all - begin) {
       return absl::OutOfRangeError(
-          absl::StrCat("'", file_->path(), "': read beyond tensor '", name, "'"));
+          absl::StrCat("'", file_->path_of(*source.tensor), "': read beyond tensor '", name, "'"));
     }
     switch (source.change) {
       case GgufChange::kTransposed:
@@ -80,7 +80,8 @@ class GgufWeights : public WeightFiles {
     const Source& source = found->second;
     const GgufType& type = *source.tensor->type;
     if (type.dtype == DType::kInvalid) return std::nullopt;
-    return Place{file_->file(), source.tensor->offset + source.first * type.bytes, type.dtype};
+    return Place{file_->file_of(*source.tensor), source.tensor->offset + source.first * type.bytes,
+                 type.dtype};
   }
 
  private:
@@ -117,7 +118,10 @@ class GgufWeights : public WeightFiles {
       return Wrong(name, absl::StrCat("has ", rows, " rows for ", heads_, " heads and ", kv_heads_,
                                       " of keys and values"));
     }
-    if (!tensors_.try_emplace(hf, Tensor{dims, source.tensor->type->name, file_->path()}).second) {
+    if (!tensors_
+             .try_emplace(hf,
+                          Tensor{dims, source.tensor->type->name, file_->path_of(*source.tensor)})
+             .second) {
       return Wrong(name, absl::StrCat("is not the only one that stands for '", hf, "'"));
     }
     sources_[hf] = std::move(source);

@@ -1,5 +1,5 @@
-// A GGUF file as a model's folder: its metadata as a config.json, its tensors under Hugging Face's
-// names, in Hugging Face's shapes and order of rows.
+// A GGUF file (the first, of several: gguf.h) as a model's folder: its metadata as a config.json,
+// its tensors under Hugging Face's names, in Hugging Face's shapes and order of rows.
 #pragma once
 
 #include <memory>

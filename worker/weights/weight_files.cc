@@ -8,23 +8,32 @@
 #include "absl/strings/str_cat.h"
 #include "worker/weights/flexflow_weights.h"
 #include "worker/weights/gguf_model.h"
+#include "worker/weights/gguf_parts.h"
 #include "worker/weights/gguf_tokenizer.h"
 #include "worker/weights/safetensors_weights.h"
 
 namespace espalier {
 namespace {
 
-// The one *.gguf among the names; empty if there is none.
+// The one *.gguf among the names, or the first file of the one that is cut into several; empty if
+// there is none. What begins with "mmproj" is an encoder of pictures, which text does not need.
 absl::StatusOr<std::string> FindGguf(const std::string& folder,
                                      const std::vector<std::string>& names) {
   std::string found;
   for (const std::string& name : names) {
-    if (!absl::EndsWith(name, ".gguf")) continue;
-    if (!found.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("'", folder, "' has both '", found, "' and '",
-                                                     name, "'; accepted: one GGUF file"));
+    if (!absl::EndsWith(name, ".gguf") || absl::StartsWith(name, "mmproj")) continue;
+    const GgufPartName part = ParseGgufPartName(name);
+    const std::string first = part.count > 1 ? GgufPartPath(part, 0) : name;
+    if (!found.empty() && found != first) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", folder, "' has both '", found, "' and '", name,
+                       "'; accepted: one GGUF file, or the files that one model is cut into"));
     }
-    found = name;
+    found = first;
+    if (std::find(names.begin(), names.end(), first) != names.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("'", folder, "' has '", name, "' without '",
+                                                   first, "'; accepted: all ", part.count,
+                                                   " files"));
   }
   return found;
 }

@@ -1,5 +1,6 @@
 // The tensors of a model's folder, whatever files they lie in: safetensors (one file or shards with
-// an index), GGUF, or FlexFlow's raw files. Files are not trusted.
+// an index), GGUF (one file, or those that it is cut into), or FlexFlow's raw files. Files are not
+// trusted.
 //
 // They are read in bounded pieces (pread) rather than mapped: the pieces go straight to where they
 // are wanted, so that loading takes no memory beside the model's own, and a file that is cut or
@@ -56,9 +57,10 @@ class WeightFiles {
 // By tensor.
 using TensorShapes = std::map<std::string, Dims>;
 
-// model.safetensors, or model.safetensors.index.json with its shards, or the one *.gguf in the
-// folder, or FlexFlow's raw files (flexflow_weights.h), which do not say what they hold: `expected`
-// does. NotFound if there is none of them; InvalidArgument names file and tensor.
+// model.safetensors, or model.safetensors.index.json with its shards, or the one *.gguf (but for
+// mmproj*.gguf) in the folder, or NAME-00001-of-0000N.gguf with all others of the N, or FlexFlow's
+// raw files (flexflow_weights.h), which do not say what they hold: `expected` does. NotFound if
+// there is none of them; InvalidArgument names file and tensor.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
                                                          const std::string& folder,
                                                          const TensorShapes& expected = {});

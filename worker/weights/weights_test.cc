@@ -112,6 +112,25 @@ TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
   EXPECT_THAT(OpenError(), HasSubstr("'a.gguf' and 'b.gguf'"));
 }
 
+// Those of models that see pictures come with a second file.
+TEST_F(WeightsTest, AnEncoderOfPicturesBesideAGgufIsPassedOver) {
+  WriteText("llama.gguf", Bytes("tests/conformance/llama.gguf"));
+  WriteText("mmproj-llama-f16.gguf", "");
+  const auto weights = OpenWeights(*files_, folder_);
+  EXPECT_TRUE(weights.ok()) << weights.status();
+}
+
+TEST_F(WeightsTest, FilesOfAGgufThatIsCutAreNamedWhereTheyDoNotFit) {
+  WriteText("a-00002-of-00003.gguf", "");
+  EXPECT_THAT(
+      OpenError(),
+      HasSubstr("'a-00002-of-00003.gguf' without 'a-00001-of-00003.gguf'; accepted: all 3"));
+  WriteText("a-00001-of-00003.gguf", Bytes("tests/conformance/llama.gguf"));
+  EXPECT_THAT(OpenError(), HasSubstr("'split.count' is 1, by its name it is number 1 of 3"));
+  WriteText("b-00001-of-00003.gguf", "");
+  EXPECT_THAT(OpenError(), HasSubstr("'a-00001-of-00003.gguf' and 'b-00001-of-00003.gguf'"));
+}
+
 // Files by an independent script: three files and one, 8 and 4 bits, f32 and f16, groups that are
 // not full, groups of equal weights, the names of the older converter and of the newer one.
 TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {

@@ -1,0 +1,26 @@
+// Models that llama.cpp's gguf-split has cut into several files: "NAME-00001-of-00003.gguf".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace espalier {
+
+// The keys by which each file says which one it is (from 0), of how many, and how many tensors all
+// of them have.
+inline constexpr char kGgufPartNumber[] = "split.no";
+inline constexpr char kGgufPartCount[] = "split.count";
+inline constexpr char kGgufTensorsInAll[] = "split.tensors.count";
+
+struct GgufPartName {
+  std::string prefix;  // "NAME", with the folder; all of a name that has no numbers
+  int64_t number = 0;  // from 0
+  int64_t count = 1;
+};
+
+// Of a file's name or path.
+GgufPartName ParseGgufPartName(const std::string& path);
+// Another one of those files. REQUIRES: name.count > 1.
+std::string GgufPartPath(const GgufPartName& name, int64_t number);
+
+}  // namespace espalier
