@@ -21,7 +21,8 @@ __device__ float InverseOf(const T* x, int64_t n, float epsilon) {
 }
 
 // Values of a row that a thread keeps, if the row is no longer than all threads' together: it is
-// read once, and the weights before the kernel that makes it has ended.
+// read once. The weights are read meanwhile, and no sooner: they may be a kernel's of the same
+// step, too.
 constexpr int kHeld = 16;
 
 template <typename T>
@@ -30,11 +31,6 @@ __global__ void __launch_bounds__(kThreads)
                       float epsilon) {
   float weights[kHeld], values[kHeld];
   LaunchNext();
-#pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
-    const int i = threadIdx.x + k * kThreads;
-    weights[k] = i < n ? ToFloat(weight[i]) : 0.0f;
-  }
   AwaitPrevious();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * n;
   float sum = 0;
@@ -42,6 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0; k < kHeld; ++k) {
     const int i = threadIdx.x + k * kThreads;
     values[k] = i < n ? residual.At(x, row + i) : 0.0f;
+    weights[k] = i < n ? ToFloat(weight[i]) : 0.0f;
   }
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) sum += values[k] * values[k];

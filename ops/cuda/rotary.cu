@@ -117,8 +117,9 @@ KernelFactory Factory(DeviceContexts& contexts, bool back) {
   return
       [&contexts, back](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.outputs[0].dtype, refusal)) return nullptr;
-        if (spec.attributes.Int("head_dim") > 2 * kMostPairs) {
-          *refusal = "head_dim is above " + std::to_string(2 * kMostPairs);
+        const int64_t head_dim = spec.attributes.Int("head_dim");
+        if (head_dim > 2 * kMostPairs || head_dim % 2 != 0) {
+          *refusal = "head_dim is odd or above " + std::to_string(2 * kMostPairs);
           return nullptr;
         }
         return std::make_unique<RotaryKernel>(contexts, spec.attributes, back);

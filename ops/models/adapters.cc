@@ -71,7 +71,31 @@ absl::StatusOr<std::map<std::string, Pair>> PairsOf(const Adapter& adapter) {
   return pairs;
 }
 
-absl::Status CheckTargets(const Adapter& adapter, const std::map<std::string, Pair>& pairs) {
+// All modules of the model that have parameters, as its files name them.
+std::set<std::string> ModulesOf(const Graph& graph, const WeightMap& weights) {
+  std::set<std::string> modules;
+  const auto add = [&](const std::string& tensor) {
+    modules.insert(tensor.substr(0, tensor.rfind('.')));
+  };
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kParameter) continue;
+    const auto source = weights.sources.find(value.name);
+    if (source == weights.sources.end() || source->second.pieces.empty()) {
+      add(value.name);
+    } else {
+      for (const WeightPiece& piece : source->second.pieces) add(piece.tensor);
+    }
+  }
+  for (const Node& node : graph.nodes()) {
+    if (node.name == "lm_head") modules.insert(node.name);  // see FindLayer
+  }
+  return modules;
+}
+
+// As PEFT has it, a target may name modules that other families have; but those of this one have
+// tensors then.
+absl::Status CheckTargets(const Adapter& adapter, const std::map<std::string, Pair>& pairs,
+                          const std::set<std::string>& modules) {
   const auto is = [](const std::string& module, const std::string& target) {
     return module == target || absl::EndsWith(module, "." + target);
   };
@@ -88,6 +112,9 @@ absl::Status CheckTargets(const Adapter& adapter, const std::map<std::string, Pa
   }
   for (const std::string& target : adapter.config.targets) {
     if (found.count(target) > 0) continue;
+    const bool there = std::any_of(modules.begin(), modules.end(),
+                                   [&](const std::string& module) { return is(module, target); });
+    if (!there) continue;
     return absl::InvalidArgumentError(absl::StrCat("adapter '", adapter.name,
                                                    "': adapter_config.json: target_modules names '",
                                                    target, "', of which there are no tensors"));
@@ -144,10 +171,11 @@ class Adapting {
 
   absl::StatusOr<AdaptedModel> Make() {
     int64_t rank = 1;
+    const std::set<std::string> modules = ModulesOf(given_, weights_);
     for (const Adapter& adapter : adapters_) {
       absl::StatusOr<std::map<std::string, Pair>> pairs = PairsOf(adapter);
       if (!pairs.ok()) return pairs.status();
-      if (absl::Status s = CheckTargets(adapter, *pairs); !s.ok()) return s;
+      if (absl::Status s = CheckTargets(adapter, *pairs, modules); !s.ok()) return s;
       pairs_.push_back(*std::move(pairs));
       rank = std::max(rank, adapter.config.rank);
     }

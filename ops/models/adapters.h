@@ -42,7 +42,8 @@ struct AdaptedModel {
 // [out, rank], where <module> is the model's own name of a linear layer (a fused one, where its
 // files fuse). Types of the graph have been inferred, and are so again. InvalidArgument names
 // adapter and tensor where a tensor has no counterpart, no partner or another shape, and a target
-// without tensors; Unimplemented those that change embeddings or mixtures' experts.
+// of which the model has modules and the files no tensors; Unimplemented those that change
+// embeddings or mixtures' experts.
 absl::StatusOr<AdaptedModel> AddAdapters(const OpRegistry& registry, ServingModel model,
                                          absl::Span<const Adapter> adapters);
 

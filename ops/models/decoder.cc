@@ -220,6 +220,7 @@ LanguageModel ToModel(Decoder decoder) {
   model.facts.max_positions = decoder.sizes.max_positions;
   model.facts.layers = decoder.sizes.layers;
   for (const Rope& rope : decoder.ropes) {
+    model.facts.max_positions = std::max(model.facts.max_positions, rope.max_positions);
     if (!rope.long_frequencies.empty()) model.facts.short_positions = rope.short_positions;
   }
   model.facts.experts = std::any_of(decoder.layers.begin(), decoder.layers.end(),

@@ -115,6 +115,21 @@ INSTANTIATE_TEST_SUITE_P(
                 "attn_config.prefix_lm"},
         Refused{"MptBias", kMpt, R"("no_bias": false)", "no_bias"},
         Refused{"MptLogits", kMpt, R"("logit_scale": 0.5)", "logit_scale"},
+        Refused{"MptWindow", kMpt, R"("attn_config": {"sliding_window_size": 128})",
+                "attn_config.sliding_window_size"},
+        Refused{"MptAttentionCap", kMpt, R"("attn_config": {"attn_logit_softcapping": 50.0})",
+                "attn_config.attn_logit_softcapping"},
+        Refused{"MptLogitCap", kMpt, R"("final_logit_softcapping": 30.0)",
+                "final_logit_softcapping"},
+        Refused{"MptActivation", kMpt, R"("ffn_config": {"ffn_act_fn": {"name": "silu"}})",
+                "ffn_config.ffn_act_fn.name"},
+        Refused{"MptGeluByTanh", kMpt,
+                R"("ffn_config": {"ffn_act_fn": {"name": "gelu", "approximate": "tanh"}})",
+                "ffn_config.ffn_act_fn.approximate"},
+        Refused{"MptGated", kMpt, R"("ffn_config": {"ffn_type": "mptglu"})", "ffn_config.ffn_type"},
+        Refused{"MptOverrides", kMpt, R"("block_overrides": {"order": []})", "block_overrides"},
+        Refused{"FalconResidual", kFalcon, R"("apply_residual_connection_post_layernorm": true)",
+                "apply_residual_connection_post_layernorm"},
         Refused{"GptCross", kGpt2, R"("add_cross_attention": true)", "add_cross_attention"},
         Refused{"GemmaBidirectional", kGemma3, R"("use_bidirectional_attention": true)",
                 "use_bidirectional_attention"},
@@ -162,6 +177,15 @@ TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
       if (training.ok()) (void)BindAndInfer(registry, 1, &training->graph);
     }
   }
+}
+
+TEST(ReadModelTest, SwitchesOfMptThatAreOffAreNone) {
+  const absl::Status status = Read(std::string(kMpt) + R"(,
+      "final_logit_softcapping": null, "block_overrides": null,
+      "attn_config": {"sliding_window_size": -1, "attn_logit_softcapping": null},
+      "ffn_config": {"ffn_type": "mptmlp", "fc_type": "torch",
+                     "ffn_act_fn": {"name": "gelu", "approximate": "none"}})");
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
@@ -218,6 +242,43 @@ TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
   }
   EXPECT_EQ(KvFormatOf("fp8").status().message(),
             "KV cache format 'fp8', expected f32, f16, bf16 or int8");
+}
+
+// As in vLLM. What is served by default, and the cache for it, follow from that.
+TEST(ReadModelTest, ScalingLengthensTheContext) {
+  const auto positions = [](const std::string& base, const std::string& scaling) -> int64_t {
+    const auto model = ReadModel("{" + base + R"(, "max_position_embeddings": 64,
+                                 "rope_scaling": {)" +
+                                 scaling + "}}");
+    EXPECT_TRUE(model.ok()) << scaling << ": " << model.status();
+    return model.ok() ? model->facts.max_positions : 0;
+  };
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "default")"), 64);
+  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 4.0)"), 256);
+  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 0.5)"), 64);
+  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 1e300)"), 1 << 30);
+  EXPECT_EQ(positions(kFalcon, R"("type": "linear", "factor": 4.0)"), 256);
+  const std::string yarn = R"("rope_type": "yarn", "factor": 4.0)";
+  EXPECT_EQ(positions(kLlama, yarn), 256);
+  EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 32)"), 128);
+  EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 8)"), 64);
+  // These files give what the scaling has led to.
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "llama3", "factor": 8.0,
+                                 "original_max_position_embeddings": 16)"),
+            64);
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "longrope", "short_factor": [1, 1], "factor": 4.0,
+                                 "long_factor": [4, 8])"),
+            64);
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "dynamic", "factor": 4.0)"), 64);
+  EXPECT_EQ(positions(kGemma3, R"("rope_type": "linear", "factor": 8.0)"), 64);
+  // A sequence that long is built.
+  const auto model = ReadModel(std::string("{") + kLlama + R"(, "max_position_embeddings": 64,
+                               "rope_scaling": {"type": "linear", "factor": 4.0}})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  EXPECT_TRUE(BuildTraining(registry, *model, 256).ok());
+  EXPECT_FALSE(BuildTraining(registry, *model, 257).ok());
 }
 
 // longrope: one set of frequencies for the whole life of the served model, by its longest sequence.

@@ -1,5 +1,7 @@
 // Falcon: one projection for q, k and v in three layouts, attention and MLP side by side or one
 // after the other, rotary embeddings or (RW) ALiBi.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "ops/models/family.h"
 
@@ -104,6 +106,8 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   f.bias = config.Flag("bias", false);
   f.alibi = config.Flag("alibi", false);
   f.tied = config.Flag("tie_word_embeddings", true);
+  // The first files' code: what goes around a layer is taken behind its norm.
+  config.OnlyFlag("apply_residual_connection_post_layernorm", false, false);
   if (f.grouped) {
     const std::string field = config.OneOf({"num_kv_heads", "n_head_kv"});
     s.kv_heads = config.Size(field, s.heads);
@@ -119,7 +123,7 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   if (!f.alibi) f.rope = ReadRope(config, s.head_dim, {.max_positions = s.max_positions});
   LanguageModel model;
   model.facts.vocab_size = s.vocab_size;
-  model.facts.max_positions = s.max_positions;
+  model.facts.max_positions = std::max(s.max_positions, f.rope.max_positions);
   model.facts.layers = s.layers;
   model.build = [f](ModelBuilder& builder) { return Build(f, builder); };
   return model;

@@ -77,6 +77,8 @@ LanguageModel ReadGemma3(ConfigReader& config) {
                                     .theta_field = "rope_local_base_freq",
                                     .layers = "sliding_attention"}));
   for (DecoderLayer& layer : decoder.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  // Its max_position_embeddings are those that the scaling has led to.
+  for (Rope& rope : decoder.ropes) rope.max_positions = decoder.sizes.max_positions;
   return ToModel(std::move(decoder));
 }
 

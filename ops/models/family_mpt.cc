@@ -94,11 +94,22 @@ LanguageModel ReadMpt(ConfigReader& config) {
   config.OnlyFlag("no_bias", true, true);
   config.OnlyAbsent("logit_scale", "logits are not scaled");
   config.OnlyText("norm_type", {"low_precision_layernorm", "layernorm"});
+  config.OnlyAbsent("final_logit_softcapping", "logits are not capped");
+  config.OnlyAbsent("block_overrides", "all layers are alike");
+  ConfigReader ffn = config.Object("ffn_config");
+  ffn.OnlyText("ffn_type", {"mptmlp"});
+  ConfigReader activation = ffn.Object("ffn_act_fn");
+  activation.OnlyText("name", {"gelu"});
+  activation.OnlyText("approximate", {"none"});
   ConfigReader attention = config.Object("attn_config");
   attention.OnlyText("attn_type", {"multihead_attention"});
   attention.OnlyFlag("alibi", true, true);
   attention.OnlyFlag("prefix_lm", false, false);
   attention.OnlyFlag("attn_uses_sequence_id", false, false);
+  attention.OnlyAbsent("attn_logit_softcapping", "attention is not capped");
+  if (attention.Int("sliding_window_size", -1, -1, int64_t{1} << 30) != -1) {
+    attention.Refuse("sliding_window_size", "-1: all keys", /*unsupported=*/true);
+  }
   m.clip = attention.Positive("clip_qkv", 0);
   m.scale = attention.Positive("softmax_scale", 0);
   m.bias_max = attention.Positive("alibi_bias_max", 8);

@@ -69,7 +69,7 @@ struct WeightMap {
 struct ModelFacts {
   std::string family;  // "llama"
   int64_t vocab_size = 0;
-  int64_t max_positions = 0;
+  int64_t max_positions = 0;  // max_position_embeddings, or more by rope_scaling (rope.h)
   int64_t layers = 0;
   bool experts = false;   // some layers are mixtures of them
   std::vector<int> eos;   // empty: the model never ends by itself

@@ -38,10 +38,19 @@ void Llama3(ConfigReader& scaling, Rope* rope) {
   }
 }
 
+// Never less than it has without.
+void Lengthen(int64_t original, double factor, Rope* rope) {
+  constexpr double kMost = 1 << 30;
+  const double positions = std::min(static_cast<double>(original) * factor, kMost);
+  rope->max_positions = std::max(rope->max_positions, static_cast<int64_t>(positions));
+}
+
 void Yarn(ConfigReader& scaling, int64_t max_positions, int64_t dim, Rope* rope) {
   const double factor = scaling.Positive("factor", 1);
-  const double original = static_cast<double>(
-      scaling.Size("original_max_position_embeddings", std::max<int64_t>(1, max_positions)));
+  const int64_t trained =
+      scaling.Size("original_max_position_embeddings", std::max<int64_t>(1, max_positions));
+  const double original = static_cast<double>(trained);
+  Lengthen(trained, factor, rope);
   const double fast = scaling.Positive("beta_fast", 32), slow = scaling.Positive("beta_slow", 1);
   const auto magnitude = [factor](double scale) {
     return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
@@ -143,11 +152,13 @@ Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaul
     return {};
   }
   Rope rope = {.head_dim = head_dim, .theta = theta, .frequencies = Plain(theta, dim)};
+  rope.max_positions = defaults.max_positions;
   const std::string kind = scaling.OneOf({"rope_type", "type"});
   const std::string type = scaling.Text(kind, "default");
   if (type == "linear") {
     const double factor = scaling.Positive("factor", 1);
     for (double& frequency : rope.frequencies) frequency /= factor;
+    Lengthen(defaults.max_positions, factor, &rope);
   } else if (type == "dynamic") {
     scaling.Positive("factor", 1);
   } else if (type == "llama3") {

@@ -24,6 +24,8 @@ struct Rope {
   std::vector<double> long_frequencies;
   int64_t short_positions = 0;
   double magnitude = 1;  // sines and cosines are multiplied by it
+  // Positions that the model has by this scaling: linear and yarn stretch its context.
+  int64_t max_positions = 0;
 };
 
 struct RopeDefaults {
@@ -39,8 +41,10 @@ struct RopeDefaults {
 
 // "rope_theta" with "rope_scaling" or "rope_parameters" (newer files): types default, linear,
 // dynamic, llama3 (Llama 3.1), yarn (Peng et al. 2023), longrope (Ding et al. 2024; "su" before).
-// dynamic changes nothing up to max_positions, and nothing is served beyond. Unimplemented for
-// other types, and for what nobody here knows in "rope_parameters".
+// dynamic changes nothing up to max_positions, and nothing is served beyond; linear serves up to
+// max_positions * factor, yarn up to original_max_position_embeddings * factor, as vLLM does, and
+// none less than max_positions. Unimplemented for other types, and for what nobody here knows in
+// "rope_parameters".
 Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults);
 
 }  // namespace espalier

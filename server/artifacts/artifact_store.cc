@@ -1,6 +1,7 @@
 #include "server/artifacts/artifact_store.h"
 
 #include <openssl/evp.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -21,6 +22,8 @@ namespace fs = std::filesystem;
 
 constexpr char kIncoming[] = "incoming";
 constexpr char kData[] = "data";
+constexpr char kUnwanted[] = "unwanted";
+constexpr char kOrphaned[] = "orphaned";
 constexpr int64_t kReadChunk = 1 << 20;
 
 // Removing is never in the way of what was acknowledged: what stays behind goes at the next start.
@@ -89,7 +92,9 @@ absl::StatusOr<std::string> SumOfFile(FileSystem& files, const std::string& path
 }  // namespace
 
 ArtifactFolder::Files::~Files() {
-  if (unwanted) RemoveTree(path);
+  if (!unwanted) return;
+  RemoveTree(path);
+  RemoveTree(mark);
 }
 
 absl::Status CheckArtifactName(const std::string& name) {
@@ -132,35 +137,84 @@ absl::StatusOr<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(const std::st
 
 ArtifactFolder ArtifactStore::FolderAt(const std::string& name) const {
   return ArtifactFolder(std::make_shared<ArtifactFolder::Files>(
-      fs::absolute(fs::path(root_) / kData / name).string()));
+      fs::absolute(fs::path(root_) / kData / name).string(),
+      fs::absolute(fs::path(root_) / kUnwanted / name).string()));
+}
+
+void ArtifactStore::MarkUnwanted(const ArtifactFolder& folder) {
+  folder.files_->unwanted = true;
+  // Without a mark it would be an orphan after a crash: safe, and in the way.
+  absl::StatusOr<std::unique_ptr<WritableFile>> mark = files_->Create(folder.files_->mark);
+  if (mark.ok()) (*mark)->Close().IgnoreError();
 }
 
 absl::Status ArtifactStore::Load() {
   RemoveTree(JoinPath(root_, kIncoming));
-  for (const char* folder : {kIncoming, kData}) {
+  std::map<std::string, std::set<std::string>> there;
+  for (const char* folder : {kIncoming, kData, kUnwanted, kOrphaned}) {
     absl::Status status = files_->CreateDirectories(JoinPath(root_, folder));
     if (!status.ok()) return status;
+    absl::StatusOr<std::vector<std::string>> names = files_->List(JoinPath(root_, folder));
+    if (!names.ok()) return names.status();
+    there[folder] = {names->begin(), names->end()};
   }
   absl::StatusOr<std::vector<ArtifactRecord>> records = store_->Artifacts();
   if (!records.ok()) return records.status();
   absl::MutexLock lock(&mutex_);
-  std::set<std::string> known;
   for (ArtifactRecord& record : *records) {
-    known.insert(record.folder);
+    if (there[kData].erase(record.folder) == 0 && there[kOrphaned].count(record.folder) > 0) {
+      // The store that did not know it was not the one that lists it.
+      absl::Status status = Move(record.folder, kOrphaned, kData);
+      if (!status.ok()) return status;
+      spdlog::info("artifact {} is back from {}", record.artifact.name(), kOrphaned);
+    }
     entries_.insert_or_assign(record.artifact.name(),
                               Entry{record.artifact, FolderAt(record.folder)});
   }
-  absl::StatusOr<std::vector<std::string>> folders = files_->List(JoinPath(root_, kData));
-  if (!folders.ok()) return folders.status();
-  for (const std::string& folder : *folders) {
-    if (known.count(folder) == 0) RemoveTree(JoinPath(JoinPath(root_, kData), folder));
-    int64_t number = 0;
-    const size_t at = folder.rfind('@');
-    if (at != std::string::npos && absl::SimpleAtoi(folder.substr(at + 1), &number)) {
-      next_folder_ = std::max(next_folder_, number + 1);
+  for (const char* place : {kData, kOrphaned}) {
+    for (const std::string& folder : there[place]) NoteNumber(folder);
+  }
+  for (const auto& [name, entry] : entries_) {
+    NoteNumber(fs::path(entry.folder.path()).filename().string());
+  }
+  bool orphans = false;
+  for (const std::string& folder : there[kData]) {
+    if (there[kUnwanted].count(folder) > 0) {
+      RemoveTree(JoinPath(JoinPath(root_, kData), folder));
+      continue;
     }
+    absl::Status status = Move(folder, kData, kOrphaned);
+    orphans = orphans || status.ok();
+    spdlog::warn("artifacts: the job store has no {}, {}", folder,
+                 status.ok() ? "which is moved aside" : status.ToString());
+  }
+  if (orphans) {
+    spdlog::warn(
+        "artifacts: what the job store does not know is kept in {}; if it ought to know it, "
+        "restore the job store from a backup and start again, which takes back what it lists, or "
+        "upload them again with `espalier models upload`; otherwise remove them",
+        JoinPath(root_, kOrphaned));
+  }
+  for (const std::string& mark : there[kUnwanted]) {
+    RemoveTree(JoinPath(JoinPath(root_, kUnwanted), mark));
   }
   return absl::OkStatus();
+}
+
+absl::Status ArtifactStore::Move(const std::string& folder, const char* from, const char* to) {
+  const std::string source = JoinPath(root_, from), target = JoinPath(root_, to);
+  absl::Status status = files_->Rename(JoinPath(source, folder), JoinPath(target, folder));
+  if (status.ok()) status = files_->SyncDirectory(target);
+  if (status.ok()) status = files_->SyncDirectory(source);
+  return status;
+}
+
+void ArtifactStore::NoteNumber(const std::string& folder) {
+  int64_t number = 0;
+  const size_t at = folder.rfind('@');
+  if (at != std::string::npos && absl::SimpleAtoi(folder.substr(at + 1), &number)) {
+    next_folder_ = std::max(next_folder_, number + 1);
+  }
 }
 
 absl::StatusOr<proto::Artifact> ArtifactStore::Find(const std::string& name) const {
@@ -308,7 +362,7 @@ absl::Status ArtifactStore::Install(const std::string& staging, proto::Artifact 
     return status;
   }
   if (old != entries_.end()) {
-    old->second.folder.files_->unwanted = true;
+    MarkUnwanted(old->second.folder);
     replaced = std::move(old->second);
     entries_.erase(old);
   }
@@ -326,7 +380,7 @@ absl::Status ArtifactStore::Delete(const std::string& name, const Remembered* re
   if (it == entries_.end()) return absl::OkStatus();
   absl::Status status = store_->DeleteArtifact(name, remembered);
   if (!status.ok()) return status;
-  it->second.folder.files_->unwanted = true;
+  MarkUnwanted(it->second.folder);
   deleted = std::move(it->second);
   entries_.erase(it);
   return absl::OkStatus();

@@ -2,10 +2,13 @@
 //
 // An artifact is written to a temporary folder, every file is synced, the folder is renamed into
 // place, and only then does the store's row point at it: a crash at any point leaves the artifact
-// as it was before or as it is after. A folder that no row points at any more is removed once
-// nobody holds it, or when the daemon starts.
+// as it was before or as it is after. A folder that was replaced or deleted is marked, and removed
+// once nobody holds it, or when the daemon starts. One that no row points at and that bears no mark
+// is never removed, for the row may be what is missing: at the start it is moved aside, and back if
+// a row points at it again.
 //
 // <root>/data/<name>@<n>/<file...>   <root>/incoming/<n>/<file...>
+// <root>/unwanted/<name>@<n>, marks  <root>/orphaned/<name>@<n>/<file...>
 #pragma once
 
 #include <atomic>
@@ -50,9 +53,9 @@ class ArtifactFolder {
  private:
   friend class ArtifactStore;
   struct Files {
-    explicit Files(std::string path) : path(std::move(path)) {}
+    Files(std::string path, std::string mark) : path(std::move(path)), mark(std::move(mark)) {}
     ~Files();
-    const std::string path;
+    const std::string path, mark;
     std::atomic<bool> unwanted = false;  // removed with the last one who holds them
   };
   explicit ArtifactFolder(std::shared_ptr<Files> files) : files_(std::move(files)) {}
@@ -111,6 +114,12 @@ class ArtifactStore {
                 ArtifactLimits limits)
       : root_(std::move(root)), files_(files), store_(store), clock_(clock), limits_(limits) {}
   absl::Status Load();
+  // Between two places beneath the root.
+  absl::Status Move(const std::string& folder, const char* from, const char* to);
+  // A folder's number is not given again.
+  void NoteNumber(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Once no row points at it any more.
+  void MarkUnwanted(const ArtifactFolder& folder);
   ArtifactFolder FolderAt(const std::string& name) const;  // beneath data/
   // Moves a complete, synced folder into place and points the row at it.
   absl::Status Install(const std::string& staging, proto::Artifact artifact, bool replace,

@@ -190,9 +190,39 @@ TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {
   }
   EXPECT_EQ(Leftovers(), 0u);
   fs::create_directories(root_ + "/incoming/7");
-  fs::create_directories(root_ + "/data/ghost@9");
   Reopen();
-  EXPECT_EQ(Leftovers(), 0u) << "folders that no row points at are left from a crash";
+  EXPECT_EQ(Leftovers(), 0u);
+}
+
+// The job store's own errors advise to move it away, or to restore an older one.
+TEST_F(ArtifactsTest, WithoutTheirJobStoreArtifactsAreMovedAsideAndComeBackWithIt) {
+  ASSERT_TRUE(Put("a", {{"f", "1"}, {"sub/g", "2"}}).ok());
+  ASSERT_TRUE(Put("b", {{"f", "3"}}).ok());
+  const auto move_store = [&](const std::string& from, const std::string& to) {
+    artifacts_.reset();
+    store_.reset();
+    for (const char* end : {"", "-wal", "-shm"}) {
+      fs::remove(root_ + to + end);
+      if (fs::exists(root_ + from + end)) fs::rename(root_ + from + end, root_ + to + end);
+    }
+    Reopen();
+  };
+  const auto folder_of = [&](const std::string& name) {
+    return fs::path(artifacts_->Folder(name).value()).filename().string();
+  };
+  const std::string a = folder_of("a"), b = folder_of("b");
+  move_store("/db", "/backup");
+  EXPECT_THAT(artifacts_->List(), ::testing::IsEmpty());
+  EXPECT_EQ(ContentOf(root_ + "/orphaned/" + a + "/sub/g"), "2");
+  EXPECT_EQ(ContentOf(root_ + "/orphaned/" + b + "/f"), "3");
+  ASSERT_TRUE(Put("a", {{"f", "new"}}).ok());
+  const std::string later = folder_of("a");
+  EXPECT_FALSE(fs::exists(root_ + "/orphaned/" + later)) << "no orphan's name is given again";
+  move_store("/backup", "/db");
+  EXPECT_EQ(Content("a", "f"), "1");
+  EXPECT_EQ(Content("a", "sub/g"), "2");
+  EXPECT_EQ(Content("b", "f"), "3");
+  EXPECT_EQ(ContentOf(root_ + "/orphaned/" + later + "/f"), "new");
 }
 
 TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {

@@ -1,11 +1,14 @@
 #include "server/artifacts/beside_weights.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "worker/weights/flexflow_weights.h"
+#include "worker/weights/weight_files.h"
 
 namespace espalier {
 namespace {
@@ -16,6 +19,33 @@ bool IsWeights(const std::string& file) {
   return absl::EndsWith(file, ".safetensors") || absl::EndsWith(file, ".safetensors.index.json") ||
          absl::EndsWith(file, ".gguf") || absl::EndsWith(file, ".bin") ||
          absl::EndsWith(file, ".onnx") || IsFlexFlowWeight(file);
+}
+
+// The tokenizer and the chat template of a GGUF, which goes with the weights. Its ends of turns are
+// in the configuration (ReadModelConfig).
+absl::Status WriteTokenizer(FileSystem& files, const proto::Artifact& artifact,
+                            const std::string& from, const std::string& to) {
+  const auto has = [&](const char* name) {
+    return std::find(artifact.files().begin(), artifact.files().end(), name) !=
+           artifact.files().end();
+  };
+  if (has("tokenizer.json")) return absl::OkStatus();
+  const absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(files, from);
+  if (absl::IsUnimplemented(texts.status()) || absl::IsInvalidArgument(texts.status())) {
+    // Weights that took long to make are not thrown away for it: the model that they are made of
+    // is not served without a tokenizer.json either.
+    spdlog::warn("artifact {}: what is made of it has no tokenizer: {}", artifact.name(),
+                 std::string(texts.status().message()));
+    return absl::OkStatus();
+  }
+  if (!texts.ok()) return texts.status();
+  if (texts->tokenizer.empty()) return absl::OkStatus();
+  absl::Status status =
+      WriteFileAtomically(files, JoinPath(to, "tokenizer.json"), texts->tokenizer);
+  if (status.ok() && !has("tokenizer_config.json")) {
+    status = WriteFileAtomically(files, JoinPath(to, "tokenizer_config.json"), texts->config);
+  }
+  return status;
 }
 
 }  // namespace
@@ -51,7 +81,7 @@ absl::Status CopyBesideWeights(FileSystem& files, const proto::Artifact& artifac
     if (status.ok()) status = CopyFile(files, JoinPath(from, file), JoinPath(to, file));
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return WriteTokenizer(files, artifact, from, to);
 }
 
 }  // namespace espalier

@@ -15,7 +15,9 @@ inline constexpr char kBoostReport[] = "boost_tuning.json";
 absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to);
 
 // Tokenizer, templates, licence and what else the model of that artifact, in folder `from`, has for
-// one that is made of it: all but weights, graphs, config.json and reports. Folder `to` is there.
+// one that is made of it: all but weights, graphs, config.json and reports. Of a GGUF without a
+// tokenizer.json, that and tokenizer_config.json are made of its metadata; one that cannot be read
+// there is left out, with a warning. Folder `to` is there.
 absl::Status CopyBesideWeights(FileSystem& files, const proto::Artifact& artifact,
                                const std::string& from, const std::string& to);
 

@@ -211,7 +211,7 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
     ASSERT_TRUE(std::isfinite(all.values[i]));
     worst = std::max(worst, std::fabs(all.values[i] - expected_[i]));
   }
-  EXPECT_LE(worst, 1e-4f);
+  EXPECT_LE(worst, 2e-5f);
   RecordProperty("largest_error", std::to_string(worst));
 
   if (GetParam().name() == "llama") {
@@ -354,7 +354,11 @@ TEST_P(FamilyLogitsTest, CutModelsKeepKeysAndValuesInFewerBits) {
       SCOPED_TRACE(absl::StrCat(Name(format), " ", degrees.tensor_parallel, " x ",
                                 degrees.pipeline_parallel));
       auto ranks = Ranks(degrees, alone->limits(), format);
-      if (degrees.tensor_parallel > 1 && absl::IsInvalidArgument(ranks.status())) continue;
+      if (degrees.tensor_parallel > 1 && absl::IsInvalidArgument(ranks.status())) {
+        EXPECT_NE(ranks.status().message().find("key and value heads"), std::string::npos)
+            << ranks.status();
+        continue;
+      }
       ASSERT_TRUE(ranks.ok()) << ranks.status();
       int64_t bytes = 0;
       for (size_t r = 0; r < (*ranks)->ranks(); ++r) bytes += (*ranks)->rank(r).kv_cache_bytes();

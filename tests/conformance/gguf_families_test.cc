@@ -208,6 +208,91 @@ INSTANTIATE_TEST_SUITE_P(All, GgufFamiliesTest, ::testing::ValuesIn(GgufCases())
                            return info.param.name();
                          });
 
+// As llama.cpp's gguf-split cuts a model: metadata in the first file, a third of the tensors in
+// each.
+class GgufPartsTest : public ::testing::Test, public GgufModels {
+ protected:
+  static constexpr uint32_t kParts = 3;
+  struct Part {
+    json metadata;
+    std::vector<GgufEntry> tensors;
+  };
+  using Parts = std::vector<Part>;
+
+  Parts Cut() const {
+    Parts parts(kParts);
+    parts[0].metadata = case_["metadata"];
+    const std::vector<GgufEntry> all = GgufEntries(case_, DrawTensors(family_));
+    for (uint32_t i = 0; i < kParts; ++i) {
+      parts[i].metadata["split.no"] = {"UINT32", i};
+      parts[i].metadata["split.count"] = {"UINT32", kParts};
+      parts[i].metadata["split.tensors.count"] = {"UINT32", all.size()};
+      for (size_t t = i; t < all.size(); t += kParts) parts[i].tensors.push_back(all[t]);
+    }
+    return parts;
+  }
+
+  // A part without metadata is left out.
+  std::string WriteParts(const std::string& name, const Parts& parts) {
+    const std::string folder = Folder(name);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].metadata.is_null()) continue;
+      Write(folder, absl::StrCat("model-0000", i + 1, "-of-00003.gguf"),
+            GgufFileOf(parts[i].metadata, parts[i].tensors));
+    }
+    return folder;
+  }
+
+  // What is said of the parts after the change, by their tensors and by their configuration.
+  std::string Error(const std::string& name, const std::function<void(Parts&)>& change) {
+    Parts parts = Cut();
+    change(parts);
+    const std::string folder = WriteParts(name, parts);
+    const std::string error(OpenWeights(*files_, folder).status().message());
+    EXPECT_EQ(error, ReadModelConfig(*files_, folder).status().message());
+    return error;
+  }
+
+  const json case_ = CaseOf("llama_biases");
+  const FamilyCase family_ = FamilyOf(case_, ReadFamilyCases("tests/conformance/families.json"));
+};
+
+TEST_F(GgufPartsTest, AreTheModelThatWasCut) {
+  const std::vector<GgufEntry> all = GgufEntries(case_, DrawTensors(family_));
+  const std::string whole = WriteGguf(case_["metadata"], all);
+  const std::string parts = WriteParts("parts", Cut());
+  EXPECT_EQ(*ReadModelConfig(*files_, parts), *ReadModelConfig(*files_, whole));
+  EXPECT_EQ(Logits(parts, family_, WeightFormat::kF32), Logits(whole, family_, WeightFormat::kF32));
+  // Also if the first has metadata alone.
+  Parts bare = Cut();
+  bare[1].tensors.insert(bare[1].tensors.end(), bare[0].tensors.begin(), bare[0].tensors.end());
+  bare[0].tensors.clear();
+  EXPECT_EQ(Logits(WriteParts("bare", bare), family_, WeightFormat::kF32),
+            Logits(whole, family_, WeightFormat::kF32));
+}
+
+TEST_F(GgufPartsTest, ThatDoNotFitAreRefusedByName) {
+  EXPECT_EQ(Error("good", [](Parts&) {}), "");
+  EXPECT_THAT(Error("missing", [](Parts& p) { p[1].metadata = json(); }),
+              HasSubstr("model-00002-of-00003.gguf' is missing; accepted: all of them"));
+  EXPECT_THAT(Error("swapped", [](Parts& p) { std::swap(p[1].metadata, p[2].metadata); }),
+              HasSubstr("model-00002-of-00003.gguf': metadata 'split.no' is 2"));
+  EXPECT_THAT(Error("counted",
+                    [](Parts& p) {
+                      p[2].metadata["split.count"] = {"UINT32", 4};
+                    }),
+              HasSubstr("model-00003-of-00003.gguf': metadata 'split.count' is 4"));
+  EXPECT_THAT(Error("doubled", [](Parts& p) { p[2].tensors.push_back(p[0].tensors[0]); }),
+              HasSubstr("' is both in '"));
+  EXPECT_THAT(Error("lost", [](Parts& p) { p[2].tensors.pop_back(); }),
+              HasSubstr("'split.tensors.count' must be"));
+  // Under a name that says nothing of the others.
+  const std::string folder = Folder("renamed");
+  Write(folder, "model.gguf", GgufFileOf(Cut()[0].metadata, Cut()[0].tensors));
+  EXPECT_THAT(std::string(OpenWeights(*files_, folder).status().message()),
+              HasSubstr("'split.count' is 3, by its name it is number 1 of 1"));
+}
+
 class GgufExpertsTest : public ::testing::Test, public GgufModels {
  protected:
   using Change = std::function<void(json* metadata, std::vector<GgufEntry>* tensors)>;
@@ -297,6 +382,8 @@ TEST_F(GgufExpertsTest, MetadataThatIsNotReadIsRefusedByKey) {
   EXPECT_THAT(
       Error("llama_yarn", With("llama.rope.scaling.yarn_attn_factor", {"FLOAT32", 1.5}), true),
       HasSubstr("'llama.rope.scaling.yarn_attn_factor' is set"));
+  EXPECT_THAT(Error("llama_llama3", With("llama.rope.scaling.attn_factor", {"FLOAT32", 1.5}), true),
+              HasSubstr("'llama.rope.scaling.attn_factor' is set"));
   EXPECT_THAT(Error("falcon_7b", With("falcon.tensor_data_layout", {"STRING", "other"}), true),
               HasSubstr("'falcon.tensor_data_layout'"));
   EXPECT_THAT(Error("starcoder", With("starcoder.attention.head_count_kv", {"UINT32", 4}), true),

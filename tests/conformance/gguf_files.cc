@@ -43,6 +43,11 @@ void PutValue(const json& value, std::string* out) {
   } else if (type == "STRING") {
     Put<uint32_t>(8, out);
     PutText(v.get<std::string>(), out);
+  } else if (type == "STRINGS") {
+    Put<uint32_t>(9, out);
+    Put<uint32_t>(8, out);
+    Put<uint64_t>(v.size(), out);
+    for (const json& text : v) PutText(text.get<std::string>(), out);
   } else if (type == "ARRAY") {  // of bools
     Put<uint32_t>(9, out);
     Put<uint32_t>(7, out);

@@ -1,5 +1,7 @@
 """ONNX files, exported by PyTorch or written by hand, through our importer and kernels."""
+import contextlib
 import os
+import stat
 import sys
 import tempfile
 import unittest
@@ -116,6 +118,9 @@ class OnnxImportTest(unittest.TestCase):
         self.refused(self.model([relu], opset=8), "opset 8", "9 to 21")
         self.refused(self.model([relu], opset=22), "opset 22", "9 to 21")
         self.refused(self.model([relu, relu]), "act", "already")
+        circle = [helper.make_node("Add", ["x", "b"], ["a"], name="first"), helper.make_node("Relu", ["a"], ["b"], name="second"),
+                  helper.make_node("Relu", ["b"], ["y"], name="third")]
+        self.refused(self.model(circle), "first", "'b'")
         self.refused(self.model([helper.make_node("Softmax", ["x"], ["y"], name="soft", axis=7)]), "soft", "axis 7")
         self.refused(self.model([relu], dims=("n", "m")), "'x'", "dimension 1")
         weight = numpy_helper.from_array(torch.randn(3, 5).numpy(), "w")
@@ -123,13 +128,18 @@ class OnnxImportTest(unittest.TestCase):
         short = onnx.TensorProto.FromString(weight.SerializeToString())
         short.raw_data = short.raw_data[:-1]
         self.refused(self.model([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], [short]), "'w'", "59 bytes")
+        for dims in ([1 << 40, 1 << 20], [1 << 62, 1 << 62], [-3, 5]):
+            huge = onnx.TensorProto.FromString(weight.SerializeToString())
+            huge.dims[:] = dims
+            self.refused(self.model([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], [huge]), "'w'")
         outside = onnx.TensorProto.FromString(weight.SerializeToString())
         outside.ClearField("raw_data")
         outside.data_location = TensorProto.EXTERNAL
         self.refused(self.model([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], [outside]), "'w'", "names no file")
 
-    def external(self, location, **more):
+    def external(self, location, dims=(4, 5), **more):
         weight = numpy_helper.from_array(torch.randn(4, 5).numpy(), "w")
+        weight.dims[:] = dims
         weight.ClearField("raw_data")
         weight.data_location = TensorProto.EXTERNAL
         for key, value in {"location": location, **more}.items():
@@ -147,6 +157,8 @@ class OnnxImportTest(unittest.TestCase):
         os.symlink(self.path("secret.bin"), self.path("inner/link.bin"))
         os.symlink(self.folder.name, self.path("inner/up"))
         os.mkfifo(self.path("inner/pipe"))
+        with contextlib.suppress(PermissionError):  # then it is not there, and refused for that
+            os.mknod(self.path("inner/zeros"), 0o600 | stat.S_IFCHR, os.makedev(1, 5))
 
         def run(location, **more):
             with open(self.path("inner/model.onnx"), "wb") as file:
@@ -158,7 +170,7 @@ class OnnxImportTest(unittest.TestCase):
         self.assertNotIn("error", answer)
         y = from_json(answer["results"]["y"])
         self.assertLess((y - weight.double().sum(0)).abs().max().item(), 1e-5)
-        for location in ("../secret.bin", self.path("secret.bin"), "link.bin", "up/secret.bin", "pipe", "deep", "none.bin",
+        for location in ("../secret.bin", self.path("secret.bin"), "link.bin", "up/secret.bin", "pipe", "zeros", "deep", "none.bin",
                          "deep/../deep/weights.bin", "./deep/weights.bin", "deep//weights.bin", ""):
             answer = run(location)
             self.assertIn("error", answer, location)
@@ -166,6 +178,7 @@ class OnnxImportTest(unittest.TestCase):
         self.assertIn("bytes", run("deep/weights.bin", offset=8)["error"])
         self.assertIn("offset", run("deep/weights.bin", offset=-4)["error"])
         self.assertIn("needs 80", run("deep/weights.bin", length=79)["error"])
+        self.assertIn("are needed", run("deep/weights.bin", dims=(1 << 15, 1 << 15))["error"])  # 4 GiB
 
     def value(self, model_bytes, x):
         path = self.path("small.onnx")

@@ -93,6 +93,68 @@ struct Memory {
   std::string error;
 };
 
+// A norm whose weight is made by the kernel before it, as training of Gemma has it, behind a slow
+// kernel of one block: whoever reads before its predecessors have ended finds the old weight.
+std::string MadeWeightIsAwaited(CudaPlugin* plugin, int device, Backend& cuda) {
+  constexpr int64_t kSlow = int64_t{1} << 22, kRows = 64, kSize = 1000;
+  const Attributes norm = {{"epsilon", 1e-6}};
+  const HostTensor x = Random(DType::kF32, {kRows, kSize}, 1);
+  const HostTensor given = Random(DType::kF32, {kSize}, 2);
+  HostTensor made = given, y = HostTensor::Zeros(x.spec);
+  for (int64_t i = 0; i < kSize; ++i) SetValue(&made, i, ValueAt(given, i) + 1);
+  std::vector<HostTensor> inputs = {x, made}, alone = {y};
+  const KernelSpec of_made = SpecFor("rms_norm", norm, inputs, y.spec);
+  if (std::string e = cuda.Run(of_made, {}, &inputs, &alone); !e.empty()) return e;
+
+  const HostTensor slow = Random(DType::kF32, {1, kSlow}, 3),
+                   slow_weight = Random(DType::kF32, {kSlow}, 4);
+  const Memory slow_x(plugin, device, slow), slow_w(plugin, device, slow_weight),
+      slow_y(plugin, device, slow);
+  const Memory w(plugin, device, given), x_in(plugin, device, x), y_out(plugin, device, y);
+  const Memory made_w(plugin, device, HostTensor::Zeros(given.spec));
+  for (const Memory* memory : {&slow_x, &slow_w, &slow_y, &w, &x_in, &y_out, &made_w}) {
+    if (!memory->error.empty()) return memory->error;
+  }
+  const auto view = [](const Memory& memory, const HostTensor& like) {
+    return TensorView{memory.data, like.spec};
+  };
+  struct Step {
+    KernelSpec spec;
+    std::vector<TensorView> in, out;
+    std::unique_ptr<Kernel> kernel = nullptr;
+  };
+  Step steps[] = {{SpecFor("rms_norm", norm, {slow, slow_weight}, slow.spec),
+                   {view(slow_x, slow), view(slow_w, slow_weight)},
+                   {view(slow_y, slow)}},
+                  {SpecFor("add_scalar", {{"value", 1.0}}, {given}, given.spec),
+                   {view(w, given)},
+                   {view(made_w, given)}},
+                  {of_made, {view(x_in, x), view(made_w, given)}, {view(y_out, y)}}};
+  std::string error = plugin->SetCurrent(device).error;
+  for (Step& step : steps) {
+    if (!error.empty()) return error;
+    step.kernel = cuda.kernels().Create(step.spec, &error);
+    if (step.kernel != nullptr && step.kernel->workspace_bytes() > 0)
+      error = step.spec.op + " has a workspace";
+  }
+  for (Step& step : steps) {
+    if (!error.empty()) return error;
+    KernelArgs args;
+    args.inputs = step.in;
+    args.outputs = step.out;
+    args.stream = plugin->Stream(device);
+    error = step.kernel->Run(args).error;
+  }
+  if (error.empty()) error = plugin->Synchronize(device).error;
+  if (error.empty()) {
+    error =
+        plugin->CopyToHost(device, y.bytes.data(), y_out.data, static_cast<int64_t>(y.bytes.size()))
+            .error;
+  }
+  if (!error.empty()) return error;
+  return y.bytes == alone[0].bytes ? "" : "the norm read its weight before that was made";
+}
+
 std::string BoxIsCopied(CudaPlugin* plugin, int device, DType dtype, bool accumulate) {
   const HostTensor from = Random(dtype, {6, 7, 10}, 1);
   HostTensor to = Random(dtype, {8, 5, 9}, 2), expected = to;
@@ -177,6 +239,7 @@ std::vector<Verdict> CheckProperties(CudaPlugin* plugin, int device, Backend& cu
     add(std::string(op) + " of five parameters at once",
         UpdatesTogetherAreUpdatesAlone(cuda, op, states));
   }
+  add("rms_norm by a weight that a kernel makes", MadeWeightIsAwaited(plugin, device, cuda));
   add("fault of an embedding id", FaultIsReported(cuda));
   add("collectives of one rank", OneRankCollectives(plugin, device));
   return verdicts;

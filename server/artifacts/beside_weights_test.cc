@@ -1,0 +1,95 @@
+#include "server/artifacts/beside_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/conformance/gguf_files.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+class BesideWeightsTest : public ::testing::Test {
+ protected:
+  BesideWeightsTest() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    const std::string root = JoinPath(::testing::TempDir(), test->name());
+    std::filesystem::remove_all(root);
+    from_ = JoinPath(root, "from");
+    to_ = JoinPath(root, "to");
+    for (const std::string& folder : {from_, to_}) {
+      EXPECT_TRUE(files_->CreateDirectories(folder).ok());
+    }
+    artifact_.set_name("source");
+  }
+
+  void Write(const std::string& name, const std::string& bytes) {
+    EXPECT_TRUE(WriteFileAtomically(*files_, JoinPath(from_, name), bytes).ok());
+    artifact_.add_files(name);
+  }
+  void WriteGguf(const std::string& pre) {
+    Write("model.gguf", GgufFileOf({{"general.architecture", {"STRING", "llama"}},
+                                    {"tokenizer.ggml.model", {"STRING", "gpt2"}},
+                                    {"tokenizer.ggml.pre", {"STRING", pre}},
+                                    {"tokenizer.ggml.tokens", {"STRINGS", {"a", "b", "<|end|>"}}},
+                                    {"tokenizer.chat_template", {"STRING", "of the gguf"}}},
+                                   {}));
+  }
+
+  absl::Status Copy() { return CopyBesideWeights(*files_, artifact_, from_, to_); }
+  std::vector<std::string> Copied() { return *files_->List(to_); }
+  std::string Text(const std::string& name) {
+    return ReadWholeFile(*files_, JoinPath(to_, name), 1 << 20).value_or("none");
+  }
+
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::string from_, to_;
+  proto::Artifact artifact_;
+};
+
+// Without them what `models quantize` makes of a GGUF, or training, could not be served.
+TEST_F(BesideWeightsTest, TheTokenizerAndTheTemplateOfAGgufAreWritten) {
+  WriteGguf("gpt-2");
+  Write("LICENSE", "mit");
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_THAT(Copied(), UnorderedElementsAre("LICENSE", "tokenizer.json", "tokenizer_config.json"));
+  const absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(*files_, from_);
+  ASSERT_TRUE(texts.ok()) << texts.status();
+  EXPECT_EQ(Text("tokenizer.json"), texts->tokenizer);
+  EXPECT_EQ(json::parse(Text("tokenizer.json"))["model"]["vocab"].size(), 3u);
+  EXPECT_EQ(json::parse(Text("tokenizer_config.json"))["chat_template"], "of the gguf");
+}
+
+TEST_F(BesideWeightsTest, FilesOfItsOwnAreNotReplaced) {
+  WriteGguf("gpt-2");
+  Write("tokenizer_config.json", "{}");
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_THAT(Copied(), UnorderedElementsAre("tokenizer.json", "tokenizer_config.json"));
+  EXPECT_EQ(Text("tokenizer_config.json"), "{}");
+  Write("tokenizer.json", "its own");
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_EQ(Text("tokenizer.json"), "its own");
+}
+
+TEST_F(BesideWeightsTest, WeightsAndReportsStayBehindAndATokenizerThatIsNotReadDoes) {
+  WriteGguf("chameleon");
+  Write("config.json", "{}");
+  Write(kBoostReport, "{}");
+  Write("LICENSE", "mit");
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_THAT(Copied(), ElementsAre("LICENSE"));
+}
+
+}  // namespace
+}  // namespace espalier
