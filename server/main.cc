@@ -13,14 +13,17 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/boosting/boost_runner.h"
 #include "server/boosting/boosting_service.h"
@@ -40,6 +43,7 @@
 #include "server/services/guard.h"
 #include "worker/api_keys.h"
 #include "worker/credential_watch.h"
+#include "worker/log_format.h"
 #include "worker/transport_security.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
@@ -48,8 +52,8 @@ ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
-          "bytes of a model that is served in this process, with its KV cache; 0: three quarters "
-          "of what the machine or the container has");
+          "bytes of all models that are served in this process, with their KV caches; 0: three "
+          "quarters of what the machine or the container has");
 ABSL_FLAG(int64_t, worker_memory, 0,
           "bytes that programs may use on each local worker; 0: three quarters of what the machine "
           "or the container has, divided among them");
@@ -334,16 +338,19 @@ absl::Status Serve(const sigset_t& signals) {
   auto stop = absl::MakeCleanup([&] {
     models.Drain();
     credentials.reset();
-    boosts.Stop();
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();
     if (workers != nullptr) workers->Stop();
+    if (!models.EndLoading()) {
+      // A boost-tuning or a call of gRPC would be waited for, which waits for the model. Nobody
+      // will see it, and all that must last has been written: each write is durable once it has
+      // returned.
+      Report(status);
+      std::quick_exit(status.ok() ? 0 : 1);
+    }
+    boosts.Stop();
     coordinator.Stop();
-    if (models.Stop()) return;
-    // A model is being loaded, which may take minutes and which nothing can interrupt. Nobody will
-    // see it, and all that must last has been written: each write is durable once it has returned.
-    Report(status);
-    std::quick_exit(status.ok() ? 0 : 1);
+    models.Stop();
   });
   status = coordinator.Start();
   if (!status.ok()) return status;
@@ -428,6 +435,12 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "The coordinator of Espalier.\n"
       "Example: espalierd --data_dir=/var/lib/espalier --local_workers=2");
+  // Abseil's --help shows flags of files that are named after the program only.
+  const auto own = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
+      own;
+  absl::SetFlagsUsageConfig(std::move(usage));
   std::vector<std::string> words = espalier::NormalizeFlags(argc, argv);
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -447,7 +460,7 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
 
   spdlog::set_default_logger(spdlog::stderr_color_mt("espalierd"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
+  spdlog::set_formatter(espalier::LogFormat());
   const auto level = espalier::ParseLogLevel(absl::GetFlag(FLAGS_log_level));
   if (!level.ok()) {
     espalier::Report(level.status());

@@ -38,7 +38,7 @@ std::string Overview(const std::vector<Command>& commands) {
       "  espalier status\n"
       "  espalier down\n\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no coordinator answers, 4 not found, 130 "
-      "interrupted.\n");
+      "interrupted, 141 nobody reads the output.\n");
   return out;
 }
 
@@ -88,6 +88,8 @@ int CodeOf(const absl::Status& status) {
 int Report(const Environment& env, const absl::Status& status, bool json,
            const std::string& command) {
   if (status.ok()) return kExitOk;
+  // A command that ended itself because its output is lost.
+  if (!env.out->good() && absl::IsCancelled(status)) return kExitFailed;
   const std::string message(status.message());
   if (json) {
     nlohmann::ordered_json error;
@@ -246,7 +248,9 @@ absl::Status CheckArguments(const Context& context, size_t least, size_t most,
                                  what.empty() ? "" : absl::StrCat("; accepted: ", what)));
 }
 
-int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
+namespace {
+
+int RunCommand(const std::vector<std::string>& args, const Environment& env) {
   const std::vector<Command> commands = AllCommands();
   const bool json = std::find(args.begin(), args.end(), "--json") != args.end();
   if (args.empty()) {
@@ -288,6 +292,18 @@ int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
   const absl::Status status = command->run(context);
   // A document that says what is wrong is the whole answer.
   return Report(context.env(), status, context.json() && !context.answered(), name);
+}
+
+}  // namespace
+
+int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
+  const int code = RunCommand(args, env);
+  env.out->flush();
+  if (env.out->good()) return code;
+  if (env.reader_gone && env.reader_gone()) return kExitReaderGone;
+  *env.err << "espalier: the output cannot be written, or not all of it; is the disk full?\n"
+           << std::flush;
+  return kExitFailed;
 }
 
 }  // namespace espalier

@@ -125,7 +125,7 @@ absl::StatusOr<proto::GenerateRequest> BenchRequest(const ParsedFlags& flags) {
 }
 
 absl::StatusOr<Generation> BenchGenerate(Context& context, const proto::GenerateRequest& request) {
-  const auto ignore = [](const std::string&) {};
+  const auto ignore = [](const std::string&) { return true; };
   if (context.flags().Has("http")) {
     auto gateway = context.gateway();
     if (!gateway.ok()) return gateway.status();

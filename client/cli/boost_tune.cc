@@ -88,6 +88,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
     } else if (!absl::IsUnavailable(now.status()) || absl::Now() - seen > kAbsence) {
       return now.status();
     }
+    if (!context.out().good()) return absl::OkStatus();
     absl::SleepFor(kPoll);
   }
   if (!context.json()) printer.Finish();

@@ -33,7 +33,7 @@ class Conversation {
     std::ostream& out = context_.out();
     const bool prompts = !context_.json() && context_.terminal().is_tty;
     if (prompts) out << context_.style().Dim("/clear begins anew, /exit or the end of input ends");
-    for (std::string line;;) {
+    for (std::string line; out.good();) {
       if (prompts) out << "\n" << context_.style().Bold("> ") << std::flush;
       if (!std::getline(*context_.env().in, line)) break;
       const absl::string_view said = absl::StripAsciiWhitespace(line);
@@ -94,7 +94,7 @@ class Conversation {
         if (!reply.reasoning().empty()) line["reasoning"] = reply.reasoning();
         if (!reply.text().empty()) line["text"] = reply.text();
         if (!line.empty()) context_.Line(line);
-        return true;
+        return out.good();
       }
       if (!reply.reasoning().empty()) {
         out << context_.style().Dim(Printable(reply.reasoning(), true));
@@ -105,7 +105,7 @@ class Conversation {
         out << Printable(reply.text(), true);
       }
       out << std::flush;
-      return true;
+      return out.good();
     });
   }
 

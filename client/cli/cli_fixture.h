@@ -93,7 +93,8 @@ class CliTest : public ::testing::Test {
     out_.str("");
     err_.str("");
     Environment env;
-    env.out = &out_;
+    env.out = sink_ != nullptr ? sink_ : &out_;
+    env.reader_gone = [this] { return reader_gone_; };
     env.err = &err_;
     env.in = &in_;
     env.getenv = [](const char*) -> const char* { return nullptr; };
@@ -120,6 +121,8 @@ class CliTest : public ::testing::Test {
   std::ostringstream out_, err_;
   std::atomic<double> now_ = 0;
   bool real_time_ = false;
+  std::ostream* sink_ = nullptr;  // instead of out_
+  bool reader_gone_ = false;
 };
 
 }  // namespace espalier

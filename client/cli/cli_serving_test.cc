@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "client/cli/cli_fixture.h"
+#include "client/cli/generation.h"
 
 namespace espalier {
 namespace {
@@ -164,6 +165,22 @@ TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
   EXPECT_EQ(sent.weights(), "int4");
   EXPECT_FALSE(sent.replace());
   EXPECT_FALSE(sent.idempotency_key().empty());
+}
+
+// A model's own generation_config would come in where the gateway is told nothing.
+TEST_F(CliTest, WhatIsSwitchedOffIsOffOverHttpToo) {
+  proto::GenerateRequest request;
+  EXPECT_FALSE(Json::parse(CompletionBody(request)).contains("repetition_penalty"));
+  proto::SamplingOptions* sampling = request.mutable_sampling();
+  sampling->set_repetition_penalty(0);
+  sampling->set_top_p(0);
+  sampling->set_top_k(0);
+  const Json body = Json::parse(CompletionBody(request));
+  EXPECT_EQ(body.value("repetition_penalty", 0.0), 1);
+  EXPECT_EQ(body.value("top_p", 0.0), 1);
+  EXPECT_EQ(body.value("top_k", 0.0), -1);
+  sampling->set_repetition_penalty(1.25);
+  EXPECT_EQ(Json::parse(CompletionBody(request)).value("repetition_penalty", 0.0), 1.25);
 }
 
 TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {

@@ -1,5 +1,7 @@
 // The commands that run jobs, and what all commands share.
 #include <cmath>
+#include <ostream>
+#include <streambuf>
 
 #include "client/cli/bench_stats.h"
 #include "client/cli/cli_fixture.h"
@@ -110,6 +112,60 @@ TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
     EXPECT_EQ(Run({command.name, "--help"}, false), kExitOk);
     EXPECT_THAT(out_.str(), HasSubstr("Usage: espalier " + command.name));
     EXPECT_EQ(command.examples.empty(), command.name == "version");
+  }
+}
+
+// Takes so many bytes and no more: a full disk, or a pipe that nobody reads any longer.
+class ShortBuffer : public std::streambuf {
+ public:
+  explicit ShortBuffer(int room) : room_(room) {}
+
+ protected:
+  int_type overflow(int_type c) override { return room_-- > 0 ? c : traits_type::eof(); }
+
+ private:
+  int room_;
+};
+
+TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
+  for (const bool gone : {false, true}) {
+    ShortBuffer room(10);
+    std::ostream out(&room);
+    sink_ = &out;
+    reader_gone_ = gone;
+    EXPECT_EQ(Run({"help"}), gone ? kExitReaderGone : kExitFailed);
+    EXPECT_EQ(err_.str().find("cannot be written") == std::string::npos, gone) << err_.str();
+  }
+}
+
+// The answer took the model's time to its end though nobody read it.
+TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
+  const std::string piece(1000, 'x');
+  fake_.state()->replies.assign(20'000, Piece(piece));
+  proto::JobEvent event;
+  event.set_message(piece);
+  fake_.state()->events.insert(fake_.state()->events.end(), 20'000, event);
+  reader_gone_ = true;
+  int broken_off = 0;
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"generate", "llm", "x"},
+                                             {"generate", "llm", "x", "--json"},
+                                             {"chat", "llm", "x"},
+                                             {"chat", "llm", "x", "--json"},
+                                             {"logs", "job-1"},
+                                             {"logs", "job-1", "--follow"},
+                                             {"jobs", "watch", "job-1"}}) {
+    ShortBuffer room(3000);
+    std::ostream out(&room);
+    sink_ = &out;
+    EXPECT_EQ(Run(args), kExitReaderGone) << args[0];
+    EXPECT_EQ(err_.str(), "") << args[0];
+    ++broken_off;
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (fake_.state()->broken_off < broken_off && absl::Now() < end) {
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    ASSERT_EQ(fake_.state()->broken_off, broken_off) << args[0];
   }
 }
 

@@ -28,7 +28,9 @@ struct Environment {
   Terminal err_terminal;  // behind `err`
   std::function<const char*(const char*)> getenv;
   std::function<double()> seconds;  // steady
-  std::string program;              // path of this executable; daemons are found beside it
+  // Whether nobody reads `out` any more, a pipe. Null: that cannot be.
+  std::function<bool()> reader_gone;
+  std::string program;  // path of this executable; daemons are found beside it
 };
 
 class Context {
@@ -119,9 +121,11 @@ enum ExitCode {
   kExitUnreachable = 3,  // no coordinator there
   kExitNotFound = 4,
   kExitInterrupted = 130,  // as shells have it for Ctrl-C
+  kExitReaderGone = 141,   // likewise for SIGPIPE, of which others die
 };
 
-// `args` without the program's name.
+// `args` without the program's name. Output that could not be written is a failure, whatever came
+// of the command; where its reader has gone, one without words.
 int RunEspalier(const std::vector<std::string>& args, const Environment& environment);
 
 // Refuses more or fewer positional arguments; `what` names them: "a job id".

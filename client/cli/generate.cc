@@ -56,7 +56,7 @@ absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
 }
 
 absl::StatusOr<Generation> Generate(Context& context, const proto::GenerateRequest& request,
-                                    const std::function<void(const std::string&)>& piece) {
+                                    const PieceListener& piece) {
   if (context.flags().Has("http")) {
     auto gateway = context.gateway();
     if (!gateway.ok()) return gateway.status();
@@ -95,11 +95,12 @@ absl::Status Once(Context& context, const proto::GenerateRequest& request) {
       Json line;
       line["text"] = text;
       context.Line(line);
-      return;
+      return out.good();
     }
     if (!started) out << context.style().Dim(Printable(request.text(), true));
     started = true;
     out << Printable(text, true) << std::flush;
+    return out.good();
   });
   if (!answer.ok()) {
     if (started) out << std::endl;
@@ -139,7 +140,8 @@ absl::Status Compare(Context& context, proto::GenerateRequest request) {
   warm_up.set_max_tokens(std::min(request.max_tokens(), 8));
   for (const proto::Speculation mode : modes) {
     warm_up.set_speculation(mode);
-    if (auto s = Generate(context, warm_up, [](const std::string&) {}); !s.ok()) return s.status();
+    auto s = Generate(context, warm_up, [](const std::string&) { return true; });
+    if (!s.ok()) return s.status();
   }
   for (int i = 0; i < 2; ++i) {
     request.set_speculation(modes[i]);
@@ -148,8 +150,9 @@ absl::Status Compare(Context& context, proto::GenerateRequest request) {
           << style.Dim(Printable(request.text(), true)) << std::flush;
     auto answer = Generate(context, request, [&](const std::string& text) {
       if (!context.json()) out << Printable(text, true) << std::flush;
+      return out.good();
     });
-    if (!answer.ok()) return answer.status();
+    if (!answer.ok() || !out.good()) return answer.status();
     answers[i] = *std::move(answer);
     if (!context.json()) out << "\n\n" << std::flush;
   }

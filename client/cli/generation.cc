@@ -40,9 +40,9 @@ int32_t Count(const Json& object, const char* field) {
   return it != object.end() && it->is_number_integer() ? it->get<int32_t>() : 0;
 }
 
-// One "data:" of /v1/completions.
-void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
-               const std::function<void(const std::string&)>& piece) {
+// One "data:" of /v1/completions. False: no more is wanted.
+bool ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out, const PieceListener& piece) {
+  bool wanted = true;
   if (chunk.contains("choices") && chunk["choices"].is_array() && !chunk["choices"].empty()) {
     const Json& choice = chunk["choices"][0];
     const std::string text = choice.contains("text") && choice["text"].is_string()
@@ -54,7 +54,7 @@ void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
     if (!text.empty()) {
       watch->Piece();
       out->text += text;
-      piece(text);
+      wanted = piece(text);
     }
   }
   if (chunk.contains("usage") && chunk["usage"].is_object()) {
@@ -71,6 +71,7 @@ void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
       out->usage.set_verification_steps(Count(trees, "verification_steps"));
     }
   }
+  return wanted;
 }
 
 void AddForm(const proto::StructuredOutput& output, Json* body) {
@@ -106,16 +107,15 @@ double Generation::accepted_per_verification() const {
 
 absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
-                                          const std::function<void(const std::string&)>& piece) {
+                                          const PieceListener& piece) {
   Generation out;
   Stopwatch watch(seconds, &out);
   absl::Status status = client->Generate(request, [&](const proto::GenerateReply& reply) {
     if (!reply.text().empty() || reply.tokens_size() > 0) watch.Piece();
     out.text += reply.text();
-    if (!reply.text().empty()) piece(reply.text());
     if (!reply.finish_reason().empty()) out.finish_reason = reply.finish_reason();
     if (reply.has_usage()) out.usage = reply.usage();
-    return true;
+    return reply.text().empty() || piece(reply.text());
   });
   watch.End();
   if (!status.ok()) return status;
@@ -143,7 +143,10 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   if (sampling.has_typical_p()) {
     body["typical_p"] = sampling.typical_p() > 0 ? sampling.typical_p() : 1;
   }
-  if (sampling.repetition_penalty() > 0) body["repetition_penalty"] = sampling.repetition_penalty();
+  if (sampling.has_repetition_penalty()) {
+    body["repetition_penalty"] =
+        sampling.repetition_penalty() > 0 ? sampling.repetition_penalty() : 1;
+  }
   if (request.has_logprobs()) body["logprobs"] = request.logprobs();
   if (sampling.has_seed()) body["seed"] = static_cast<int64_t>(sampling.seed());
   const std::pair<const char*, double> numbers[] = {
@@ -174,7 +177,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
 absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
                                           const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
-                                          const std::function<void(const std::string&)>& piece) {
+                                          const PieceListener& piece) {
   Generation out;
   Stopwatch watch(seconds, &out);
   absl::Status failed;
@@ -187,8 +190,9 @@ absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
           failed = absl::InternalError(
               absl::StrCat("the gateway ended the stream: ", Dump(chunk["error"])));
         } else {
-          ReadChunk(chunk, &watch, &out, piece);
+          return ReadChunk(chunk, &watch, &out, piece);
         }
+        return true;
       });
   watch.End();
   if (!failed.ok()) return failed;

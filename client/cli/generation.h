@@ -33,14 +33,17 @@ struct Generation {
   double accepted_per_verification() const;
 };
 
-// `piece` gets the text as it comes.
+// Gets the text as it comes; false: no more is wanted, and the request is cancelled, which is no
+// error.
+using PieceListener = std::function<bool(const std::string&)>;
+
 absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
-                                          const std::function<void(const std::string&)>& piece);
+                                          const PieceListener& piece);
 absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
                                           const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
-                                          const std::function<void(const std::string&)>& piece);
+                                          const PieceListener& piece);
 
 // What /v1/completions is asked for `request`.
 std::string CompletionBody(const proto::GenerateRequest& request);

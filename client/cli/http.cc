@@ -161,7 +161,7 @@ void SseParser::Feed(absl::string_view bytes) {
 }
 
 absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
-                           const std::function<void(const std::string&)>& event) {
+                           const std::function<bool(const std::string&)>& event) {
   auto connection = GatewayConnection::Open(gateway);
   if (!connection.ok()) return connection.status();
   const std::string request = absl::StrCat(
@@ -171,13 +171,13 @@ absl::Status PostForEvents(const Gateway& gateway, const std::string& path, cons
       "Content-Length: ", json.size(), "\r\n\r\n", json);
   if (absl::Status s = (*connection)->Send(request); !s.ok()) return s;
 
-  bool done = false;
+  bool done = false, wanted = true;
   std::string error_body;
   SseParser events([&](const std::string& data) {
     if (data == "[DONE]") {
       done = true;
-    } else if (!done) {
-      event(data);
+    } else if (!done && wanted) {
+      wanted = event(data);
     }
   });
   HttpResponseParser* parser = nullptr;
@@ -190,7 +190,7 @@ absl::Status PostForEvents(const Gateway& gateway, const std::string& path, cons
   });
   parser = &response;
   char block[16 << 10];
-  while (!response.complete()) {
+  while (wanted && !response.complete()) {
     auto n = (*connection)->Receive(block, sizeof block);
     if (!n.ok() && done) break;  // "[DONE]" is the answer's own end
     if (!n.ok()) return n.status();
@@ -200,6 +200,7 @@ absl::Status PostForEvents(const Gateway& gateway, const std::string& path, cons
     }
     if (absl::Status s = response.Feed(absl::string_view(block, *n)); !s.ok()) return s;
   }
+  if (!wanted) return absl::OkStatus();
   if (response.status() != 200) return FromHttp(response.status(), error_body, gateway.authority);
   return done ? absl::OkStatus() : absl::DataLossError("the stream ended before [DONE]");
 }

@@ -52,11 +52,11 @@ class SseParser {
   bool has_data_ = false;
 };
 
-// Posts JSON to the gateway's `path` and hands on the data of each event but the final "[DONE]".
-// Blocks. Unavailable as GatewayConnection::Open has it; for an answer other than 200, the error's
-// own message with the code that fits, which IsUnreachable never is; DataLoss if the stream ends
-// before "[DONE]".
+// Posts JSON to the gateway's `path` and hands on the data of each event but the final "[DONE]",
+// until `event` returns false, which is no error. Blocks. Unavailable as GatewayConnection::Open
+// has it; for an answer other than 200, the error's own message with the code that fits, which
+// IsUnreachable never is; DataLoss if the stream ends before "[DONE]".
 absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
-                           const std::function<void(const std::string&)>& event);
+                           const std::function<bool(const std::string&)>& event);
 
 }  // namespace espalier

@@ -72,6 +72,12 @@ class OneShotServer {
   std::thread thread_;
 };
 
+bool Ignore(const std::string&) { return true; }
+bool Unexpected(const std::string& data) {
+  ADD_FAILURE() << data;
+  return true;
+}
+
 TEST(HttpTest, ChunkedEventsArriveWhole) {
   OneShotServer server(
       "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -79,7 +85,10 @@ TEST(HttpTest, ChunkedEventsArriveWhole) {
       "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
   std::vector<std::string> events;
   absl::Status status = PostForEvents(server.gateway("tok"), "/v1/completions", "{\"a\":1}",
-                                      [&](const std::string& data) { events.push_back(data); });
+                                      [&](const std::string& data) {
+                                        events.push_back(data);
+                                        return true;
+                                      });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(events, ElementsAre("a", "b\nc"));
   const std::string request = server.request();
@@ -88,12 +97,23 @@ TEST(HttpTest, ChunkedEventsArriveWhole) {
   EXPECT_THAT(request, HasSubstr("Content-Length: 7\r\n\r\n{\"a\":1}"));
 }
 
+TEST(HttpTest, WhatIsNotWantedAnyMoreIsNotWaitedFor) {
+  OneShotServer server("HTTP/1.1 200 OK\r\n\r\ndata: a\n\ndata: b\n\n");
+  std::vector<std::string> events;
+  const absl::Status status =
+      PostForEvents(server.gateway(), "/", "{}", [&](const std::string& data) {
+        events.push_back(data);
+        return false;
+      });
+  EXPECT_TRUE(status.ok()) << status << ": the stream ended without [DONE], which nobody missed";
+  EXPECT_THAT(events, ElementsAre("a"));
+}
+
 TEST(HttpTest, AnErrorBodyBecomesItsMessage) {
   OneShotServer server(
       "HTTP/1.1 404 Not Found\r\nContent-Length: 44\r\n\r\n{\"error\":{\"message\":\"no model x is "
       "served\"}}");
-  absl::Status status =
-      PostForEvents(server.gateway(), "/", "{}", [](const std::string&) { FAIL(); });
+  absl::Status status = PostForEvents(server.gateway(), "/", "{}", Unexpected);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(status.message(), "no model x is served");
 }
@@ -103,8 +123,7 @@ TEST(HttpTest, AGatewayThatIsNotReadyHasAnsweredAllTheSame) {
       "HTTP/1.1 503 Service Unavailable\r\nContent-Length: "
       "44\r\n\r\n{\"error\":{\"message\":\"model x "
       "waits for w1\"}}");
-  absl::Status status =
-      PostForEvents(server.gateway(), "/", "{}", [](const std::string&) { FAIL(); });
+  absl::Status status = PostForEvents(server.gateway(), "/", "{}", Unexpected);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "model x waits for w1");
   EXPECT_FALSE(IsUnreachable(status));
@@ -117,15 +136,14 @@ TEST(HttpTest, ABrokenStreamIsAnError) {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "SSH-2.0-hello\r\n", "",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n"}) {
     OneShotServer server(response);
-    EXPECT_FALSE(PostForEvents(server.gateway(), "/", "{}", [](const std::string&) {}).ok())
-        << response;
+    EXPECT_FALSE(PostForEvents(server.gateway(), "/", "{}", Ignore).ok()) << response;
   }
 }
 
 TEST(HttpTest, DeadAddressIsNamed) {
   const auto gateway = MakeGateway("127.0.0.1:1", false, {}, "");
   ASSERT_TRUE(gateway.ok());
-  absl::Status status = PostForEvents(*gateway, "/", "{}", [](const std::string&) {});
+  absl::Status status = PostForEvents(*gateway, "/", "{}", Ignore);
   EXPECT_TRUE(IsUnreachable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
 }
@@ -133,8 +151,7 @@ TEST(HttpTest, DeadAddressIsNamed) {
 TEST(HttpTest, WhoAnswersByATlsAlertOrNotAtAllMaySpeakTls) {
   for (const char* response : {"\x15\x03\x03", ""}) {
     OneShotServer server(response);
-    const absl::Status status =
-        PostForEvents(server.gateway(), "/", "{}", [](const std::string&) {});
+    const absl::Status status = PostForEvents(server.gateway(), "/", "{}", Ignore);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), HasSubstr("--http-address=https://127.0.0.1:"));
   }
@@ -144,7 +161,7 @@ TEST(HttpTest, TlsWithWhoSpeaksNoneIsAnErrorThatSaysSo) {
   OneShotServer server("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n}", /*reads=*/false);
   Gateway gateway = server.gateway();
   gateway.tls = MakeGateway("https://localhost", true, {}, "")->tls;
-  const absl::Status status = PostForEvents(gateway, "/", "{}", [](const std::string&) {});
+  const absl::Status status = PostForEvents(gateway, "/", "{}", Ignore);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("--http-address=http://127.0.0.1:"));
 }

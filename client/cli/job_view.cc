@@ -182,9 +182,10 @@ absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print
   auto client = context->client();
   if (!client.ok()) return client.status();
   JobView view(context, print_every_steps);
-  absl::Status watched = (*client)->Watch(
-      job_id, 0, [&](const proto::JobEvent& event) { return view.OnEvent(event); });
-  if (!watched.ok()) return watched;
+  absl::Status watched = (*client)->Watch(job_id, 0, [&](const proto::JobEvent& event) {
+    return view.OnEvent(event) && context->out().good();
+  });
+  if (!watched.ok() || !context->out().good()) return watched;
   auto reply = (*client)->GetJob(job_id);
   if (!reply.ok()) return reply.status();
   const proto::Job& job = reply->job();

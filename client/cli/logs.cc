@@ -41,6 +41,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
       context.out() << StepLine(step, unicode) << "\n";
     }
   };
+  const bool follow = context.flags().Has("follow");
   const auto print_message = [&](const std::string& message) {
     if (context.json()) {
       nlohmann::ordered_json line;
@@ -50,22 +51,20 @@ absl::Status JobLog(Context& context, const std::string& id) {
       context.out() << Printable(message) << std::endl;
     }
   };
-  if (!context.flags().Has("follow")) {
-    auto reply = (*client)->GetJob(id, true);
-    if (!reply.ok()) return reply.status();
-    for (const auto& step : reply->reports()) print_step(step);
-    for (const auto& message : reply->messages()) print_message(message);
-    if (!reply->job().error().empty()) print_message("error: " + reply->job().error());
-    context.out().flush();
-    return absl::OkStatus();
-  }
-  return (*client)->Watch(id, 0, [&](const proto::JobEvent& event) {
+  std::string error;
+  const auto print_event = [&](const proto::JobEvent& event) {
     if (event.has_step()) print_step(event.step());
-    if (event.has_job()) print_message(absl::StrCat("job is ", StateName(event.job().state())));
+    if (event.has_job() && follow) {
+      print_message(absl::StrCat("job is ", StateName(event.job().state())));
+    }
+    if (event.has_job()) error = event.job().error();
     if (!event.message().empty()) print_message(event.message());
-    context.out().flush();
-    return true;
-  });
+    if (follow) context.out().flush();
+    return context.out().good();
+  };
+  absl::Status status = (*client)->Watch(id, 0, print_event, follow);
+  if (!follow && status.ok() && !error.empty()) print_message("error: " + error);
+  return status;
 }
 
 absl::Status DaemonLog(Context& context) {

@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,8 +10,8 @@
 #include "client/cli/command.h"
 
 int main(int argc, char** argv) {
-  // A reader that goes away ends this program by a write error, not by a signal in the middle of a
-  // line.
+  // A reader that goes away ends this program by a write error, not by a signal: there may be
+  // something to put away.
   signal(SIGPIPE, SIG_IGN);
   espalier::Environment environment;
   environment.out = &std::cout;
@@ -22,6 +23,10 @@ int main(int argc, char** argv) {
   environment.seconds = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
+  };
+  environment.reader_gone = [] {
+    pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+    return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
   };
   std::error_code error;
   environment.program = std::filesystem::read_symlink("/proc/self/exe", error).string();

@@ -89,13 +89,13 @@ absl::StatusOr<proto::LosslessReport> Prove(Context& context, Client* client,
 
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
   const auto show = [&](const proto::LosslessProgress& now) {
-    if (context.json()) return true;
+    if (context.json()) return context.out().good();
     Progress p;
     p.unit = now.stage();
     p.done = static_cast<double>(now.done());
     p.total = static_cast<double>(now.total());
     printer.Update(p);
-    return true;
+    return context.out().good();
   };
   auto report = client->VerifyLossless(request, show, canceller);
   if (!context.json()) printer.Finish();

@@ -80,11 +80,11 @@ class Client {
   absl::StatusOr<std::string> Submit(const proto::TrainingSpec& spec, const std::string& key = "");
   // What would come of that job; nothing is queued.
   absl::StatusOr<proto::DryRunReply> DryRun(const proto::TrainingSpec& spec);
-  // Calls `event` for the job as it is and then for all that happens, until the job is over or
-  // `event` returns false. A lost connection is taken up again where it broke off; a
-  // JobEvent::message says so.
+  // Calls `event` for the job as it is, then for all that it has reported, and, if it is to
+  // `follow`, for all that happens, until the job is over or `event` returns false. A lost
+  // connection is taken up again where it broke off; a JobEvent::message says so.
   absl::Status Watch(const std::string& job_id, int64_t from_step,
-                     const std::function<bool(const proto::JobEvent&)>& event);
+                     const std::function<bool(const proto::JobEvent&)>& event, bool follow = true);
   absl::StatusOr<proto::GetJobReply> GetJob(const std::string& job_id, bool with_reports = false);
   absl::StatusOr<std::vector<proto::Job>> ListJobs();
   absl::StatusOr<proto::Job> CancelJob(const std::string& job_id);

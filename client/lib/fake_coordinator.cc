@@ -55,7 +55,10 @@ class FakeTraining : public proto::Training::Service {
       if (event.has_step() && event.step().step() < request->from_step()) continue;
       if (first && s_.drop_watch_after == sent)
         return Status(grpc::StatusCode::UNAVAILABLE, "dropped");
-      writer->Write(event);
+      if (!writer->Write(event)) {
+        ++s_.broken_off;
+        break;
+      }
       ++sent;
     }
     return Status::OK;
@@ -308,7 +311,12 @@ class FakeInference : public proto::Inference::Service {
     }
     if (!Meet(together)) return Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the others are late");
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    for (const auto& reply : replies) writer->Write(reply);
+    for (const auto& reply : replies) {
+      if (writer->Write(reply)) continue;
+      const std::lock_guard<std::recursive_mutex> lock(mutex_);
+      ++s_.broken_off;
+      break;
+    }
     return Status::OK;
   }
 

@@ -57,6 +57,7 @@ struct FakeState {
   std::vector<std::string> deleted;  // artifacts
   std::vector<std::string> authorizations;
   int uploads = 0;
+  int broken_off = 0;  // Generate and Watch calls that their callers ended
   // Artifact -> file -> content.
   std::map<std::string, std::map<std::string, std::string>> files;
   std::map<std::string, proto::Artifact> artifacts;

@@ -149,7 +149,7 @@ CancellableCall::~CancellableCall() {
 }
 
 absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
-                           const std::function<bool(const proto::JobEvent&)>& event) {
+                           const std::function<bool(const proto::JobEvent&)>& event, bool follow) {
   absl::Duration pause = absl::Milliseconds(200);
   absl::Time give_up = absl::InfiniteFuture();
   bool over = false;
@@ -159,6 +159,7 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
     proto::WatchRequest request;
     request.set_job_id(job_id);
     request.set_from_step(from_step);
+    request.set_no_follow(!follow);
     auto reader = impl_->training->Watch(&context, request);
     proto::JobEvent next;
     while (reader->Read(&next)) {

@@ -25,7 +25,8 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kWatch = absl::Milliseconds(100);
-constexpr absl::Duration kWriteDown = absl::Seconds(2);  // continuations that have come
+constexpr absl::Duration kWriteDown = absl::Seconds(2);  // continuations that have come, at most
+constexpr int kWriting = 20;                             // at most one part of so many of the time
 constexpr int kAtOnce = 8;                               // requests of scoring and measuring
 constexpr int kRows = 512, kMostRows = 65536;            // of one of their steps
 
@@ -84,6 +85,10 @@ proto::DraftMeasure MeasureOf(const DraftWorth& worth) {
 
 std::string BoostPromptsBlob(const std::string& id) { return absl::StrCat("boosting/", id); }
 
+absl::Duration PauseBetweenWrites(absl::Duration taken) {
+  return std::max(kWriteDown, (kWriting - 1) * taken);
+}
+
 std::string BoostRun::RoundName(int k) const { return absl::StrCat(job_.id(), ".round-", k + 1); }
 
 BoostProgress BoostRun::ProgressOf(const std::string& stage) {
@@ -122,10 +127,11 @@ absl::Status BoostRun::MakeContinuations() {
     int64_t saved = before;
     absl::Time next = absl::Now() + kWriteDown;
     absl::Status status = Continue(tools_, job_.spec(), &prompts_, [&](int64_t done) {
-      if (done > saved && absl::Now() >= next) {
+      if (const absl::Time begin = absl::Now(); done > saved && begin >= next) {
         if (absl::Status written = SavePrompts(); !written.ok()) return written;
         saved = done;
-        next = absl::Now() + kWriteDown;
+        const absl::Time end = absl::Now();
+        next = end + PauseBetweenWrites(end - begin);
       }
       return listener_.progress("continuing prompts", done, all);
     });
@@ -208,14 +214,38 @@ absl::Status BoostRun::SubmitTraining(int k) {
   spec.set_checkpoint_every_steps(boost.checkpoint_every_steps());
   // Otherwise all SSMs that start at random would start alike.
   spec.set_seed(boost.seed() + static_cast<uint64_t>(k));
+  status = listener_.progress(absl::StrCat("training ", ssm->output()), 0, spec.steps());
+  if (!status.ok()) return status;
   proto::SubmitReply reply;
   status = tools_.jobs->Submit(request, &reply);
+  if (status.ok()) status = ResumeCancelled(reply.job_id());
   if (!status.ok()) {
     return absl::Status(status.code(),
                         absl::StrCat("training '", ssm->output(), "': ", status.message()));
   }
   ssm->set_job_id(reply.job_id());
-  return Save();
+  status = Save();
+  if (absl::IsCancelled(status)) {
+    // Whoever cancelled this could not know of that job.
+    proto::CancelRequest cancel;
+    cancel.set_job_id(reply.job_id());
+    proto::CancelReply ignored;
+    tools_.jobs->Cancel(cancel, &ignored).IgnoreError();
+  }
+  return status;
+}
+
+// A job that was submitted before, and cancelled before the record knew of it.
+absl::Status BoostRun::ResumeCancelled(const std::string& job_id) {
+  proto::GetJobRequest get;
+  get.set_job_id(job_id);
+  proto::GetJobReply job;
+  absl::Status status = tools_.jobs->Get(get, &job);
+  if (!status.ok() || job.job().state() != proto::CANCELLED) return status;
+  proto::ResumeRequest resume;
+  resume.set_job_id(job_id);
+  proto::ResumeReply ignored;
+  return tools_.jobs->Resume(resume, &ignored);
 }
 
 absl::Status BoostRun::WaitForTraining(int k) {

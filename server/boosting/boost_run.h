@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/boosting.pb.h"
 #include "server/boosting/boost_tools.h"
 #include "serving/boosting/evaluate.h"
@@ -19,6 +20,11 @@ namespace espalier {
 
 // Where the prompts of a job are kept in the job store.
 std::string BoostPromptsBlob(const std::string& id);
+
+// How long to go on before what has come is written down once more, if the last writing took so
+// long: all of it is written each time, which may be hundreds of megabytes, and others wait for the
+// job store meanwhile.
+absl::Duration PauseBetweenWrites(absl::Duration taken);
 
 class BoostRun {
  public:
@@ -43,6 +49,7 @@ class BoostRun {
   absl::Status MakeContinuations();
   absl::Status Train(int k);
   absl::Status SubmitTraining(int k);
+  absl::Status ResumeCancelled(const std::string& job_id);
   absl::Status WaitForTraining(int k);
   absl::Status Score(int k);
   absl::Status Measure();

@@ -51,6 +51,16 @@ absl::StatusOr<proto::BoostJob*> BoostRunner::Find(const std::string& id) {
                                           "'; `espalier boost-tune --list` lists them"));
 }
 
+absl::Status BoostRunner::CheckSoleWriter(const std::string& name) const {
+  for (const proto::BoostJob& job : records_.jobs()) {
+    if (IsOver(job.state()) || job.spec().name() != name) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat("field 'name': ", job.id(), " is ", StateName(job.state()),
+                     " and writes the same models; choose another name, or cancel it"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BoostRunner::Write(const proto::BoostJob& job) {
   proto::BoostRecords next = records_;
   auto* jobs = next.mutable_jobs();
@@ -88,12 +98,7 @@ absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
   }
   if (!checked.ok()) return checked.status();
   if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
-  for (const proto::BoostJob& job : records_.jobs()) {
-    if (IsOver(job.state()) || job.spec().name() != checked->spec.name()) continue;
-    return absl::AlreadyExistsError(
-        absl::StrCat("field 'name': ", job.id(), " is ", StateName(job.state()),
-                     " and writes the same models; ", "choose another name, or cancel it"));
-  }
+  if (absl::Status status = CheckSoleWriter(checked->spec.name()); !status.ok()) return status;
   proto::BoostJob job;
   job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
   *job.mutable_spec() = std::move(checked->spec);
@@ -168,6 +173,7 @@ absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::Boos
   if (running_ == request.id()) {
     return absl::UnavailableError(absl::StrCat(request.id(), " is still ending; try again"));
   }
+  if (absl::Status status = CheckSoleWriter((*job)->spec().name()); !status.ok()) return status;
   for (const proto::BoostedSsm& ssm : (*job)->ssms()) {
     if (ssm.job_id().empty() || ssm.trained()) continue;
     proto::GetJobRequest get;

@@ -35,7 +35,8 @@ class BoostRunner {
   absl::Status List(proto::ListBoostsReply* reply);
   // FailedPrecondition for a job that is over. The training job that runs for it is cancelled, too.
   absl::Status Cancel(const proto::BoostRequest& request, proto::BoostReply* reply);
-  // FailedPrecondition for a job that did not fail and was not cancelled.
+  // FailedPrecondition for a job that did not fail and was not cancelled; AlreadyExists as for
+  // Submit.
   absl::Status Resume(const proto::BoostRequest& request, proto::BoostReply* reply);
 
  private:
@@ -45,6 +46,8 @@ class BoostRunner {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `status`: whether the record knows that it runs.
   void RunOne(const proto::BoostJob& job, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // AlreadyExists if another job that is not over writes what one of this name does.
+  absl::Status CheckSoleWriter(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<proto::BoostJob*> Find(const std::string& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes `job` the record of its id, durably; without an error only.

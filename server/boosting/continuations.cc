@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "ops/models/quantize.h"
 #include "ops/quantized/quantize_graph.h"
@@ -20,6 +21,8 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr absl::Duration kRefused =
+    absl::Seconds(1);  // until the next try, if users fill the queue
 
 // Whoever asks for something now comes before.
 constexpr int kBehindUsers = std::numeric_limits<int>::max();
@@ -112,6 +115,7 @@ class Asking {
   absl::Status AskMore() {
     const std::shared_ptr<EngineHost> host = host_.lock();
     if (host == nullptr) return Gone();
+    if (absl::Now() < next_try_) return absl::OkStatus();
     while (!waiting_.empty() && static_cast<int>(open_.size()) < host->at_once()) {
       if (absl::Status status = Ask(*host); !status.ok()) return status;
     }
@@ -160,6 +164,7 @@ class Asking {
     if (absl::IsResourceExhausted(event.error)) {
       arrived_.erase(index);
       waiting_.push_back(index);
+      next_try_ = absl::Now() + kRefused;
       return absl::OkStatus();
     }
     if (!event.error.ok()) {
@@ -184,6 +189,7 @@ class Asking {
   std::map<int, EngineHost::Ticket> open_;
   std::map<int, proto::BoostPrompt> arrived_;  // what is new of them
   int64_t done_ = 0;
+  absl::Time next_try_ = absl::InfinitePast();
 };
 
 }  // namespace

@@ -370,7 +370,10 @@ void Gateway::Version(const Call&, Responder responder) {
 }
 
 void Gateway::Metrics(const Call&, Responder responder) {
-  if (options_.metrics != nullptr) options_.metrics->Collect();
+  if (options_.metrics != nullptr) {
+    options_.metrics->SetModels(options_.models->CountByState());
+    options_.metrics->Collect();
+  }
   responder->Send(200, "text/plain; version=0.0.4; charset=utf-8",
                   options_.exposition ? options_.exposition() : "");
 }

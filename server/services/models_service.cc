@@ -20,6 +20,8 @@ constexpr char kDelete[] = "Models/Delete";
 constexpr char kQuantize[] = "Models/Quantize";
 constexpr int64_t kDownloadChunk = 512 << 10;
 
+absl::Status Gone() { return absl::CancelledError("the caller has gone"); }
+
 class ModelsService : public proto::Models::Service {
  public:
   ModelsService(Guard* guard, const QuantizeTools& tools, JobStore* store)
@@ -93,12 +95,11 @@ class ModelsService : public proto::Models::Service {
     if (!recalled.ok()) return recalled.status();
     if (!*recalled) {
       const auto progress = [&](int64_t done, int64_t total) {
-        if (context->IsCancelled()) return absl::CancelledError("the caller has gone");
+        if (context->IsCancelled()) return Gone();
         proto::QuantizeReply part;
         part.mutable_progress()->set_bytes_done(done);
         part.mutable_progress()->set_bytes_total(total);
-        writer->Write(part);
-        return absl::OkStatus();
+        return Write(context, part, writer) ? absl::OkStatus() : Gone();
       };
       ArtifactUpload::MakeRemembered remember;
       if (!key.empty()) {
@@ -113,8 +114,7 @@ class ModelsService : public proto::Models::Service {
       if (!artifact.ok()) return artifact.status();
       *reply.mutable_artifact() = *std::move(artifact);
     }
-    writer->Write(reply);
-    return absl::OkStatus();
+    return Write(context, reply, writer) ? absl::OkStatus() : Gone();
   }
 
   bool Read(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
@@ -122,8 +122,8 @@ class ModelsService : public proto::Models::Service {
     const IdleCalls::Wait wait(guard_.idle(), context);
     return reader->Read(part);
   }
-  bool Write(ServerContext* context, const proto::DownloadReply& part,
-             grpc::ServerWriter<proto::DownloadReply>* writer) {
+  template <typename Reply>
+  bool Write(ServerContext* context, const Reply& part, grpc::ServerWriter<Reply>* writer) {
     const IdleCalls::Wait wait(guard_.idle(), context);
     return writer->Write(part);
   }
@@ -212,12 +212,12 @@ class ModelsService : public proto::Models::Service {
     }
     proto::DownloadReply reply;
     *reply.mutable_artifact() = *artifact;
-    if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
+    if (!Write(context, reply, writer)) return Gone();
     for (const std::string& name : names) {
       if (!request.file().empty() && name != request.file()) continue;
       reply.Clear();
       reply.mutable_file()->set_name(name);
-      if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
+      if (!Write(context, reply, writer)) return Gone();
       absl::StatusOr<std::unique_ptr<ReadableFile>> file =
           files_->Open(JoinPath(folder->path(), name));
       if (!file.ok()) return file.status();
@@ -227,7 +227,7 @@ class ModelsService : public proto::Models::Service {
         chunk->resize(static_cast<size_t>(bytes));
         absl::Status status = (*file)->Read(at, bytes, chunk->data());
         if (!status.ok()) return status;
-        if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
+        if (!Write(context, reply, writer)) return Gone();
         at += bytes;
       }
     }

@@ -104,6 +104,11 @@ def mistakes(documents):
             yield f"{d}: selector", put({"app": "nothing"}, d, "spec", "selector"), "selects no pods"
             for p in range(len(document["spec"]["ports"])):
                 yield f"{d}: target {p}", put("nowhere", d, "spec", "ports", p, "targetPort"), "goes to nowhere"
+            if document["spec"].get("clusterIP") == "None":
+                yield f"{d}: head", put("", d, "spec", "clusterIP"), "is no headless service"
+                yield f"{d}: port", put(1, d, "spec", "ports", 0, "port"), "the pod's port itself"
+            if document["spec"].get("publishNotReadyAddresses"):
+                yield f"{d}: not ready", put(False, d, "spec", "publishNotReadyAddresses"), "only once it is ready"
         if "template" not in document.get("spec", {}):
             continue
         at = (d, "spec", "template", "spec")
@@ -129,9 +134,10 @@ def mistakes(documents):
                     host, port = value.split(":")
                     yield flag, put(f"{flag}=x{host}:{port}", *here, "args", a), "is no service's"
                     yield flag, put(f"{flag}={host}:1", *here, "args", a), "has no port 1"
-                    service = next(s for s in documents if name_of(s) == f"Service {host}")
-                    for other in {p["port"] for p in service["spec"]["ports"]} - {int(port)}:
-                        change = put(f"{flag}={host}:{other}", *here, "args", a)
+                    services = [s for s in documents if s["kind"] == "Service"]
+                    for other, number in [(s["metadata"]["name"], p["port"]) for s in services
+                                          for p in s["spec"]["ports"] if p["port"] != int(port)]:
+                        change = put(f"{flag}={other}:{number}", *here, "args", a)
                         yield flag, change, "where --listen does not listen"
             for flag, host, port in listens_on(container):
                 a = container["args"].index(f"{flag}={host}:{port}")
@@ -181,6 +187,26 @@ class DeployTest(unittest.TestCase):
                                   text=True, timeout=60)
             self.assertEqual(done.returncode, code, done.stderr)
 
+    def test_help_shows_the_flags(self):
+        for name, flag in ("espalierd", "--http_listen"), ("espalier-worker", "--coordinator"):
+            for ask in "--help", "--helpshort":
+                done = subprocess.run([PROGRAMS[name], ask], capture_output=True, text=True, timeout=60)
+                self.assertIn(flag, done.stdout)
+                self.assertEqual(done.returncode, 1, "Abseil's way to end after help")
+
+    def test_output_that_nobody_gets_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot be written", done.stderr)
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=writer, stderr=subprocess.PIPE, text=True,
+                              timeout=60)
+        os.close(writer)
+        self.assertEqual((done.returncode, done.stderr), (141, ""))
+
     def test_the_image_has_the_libraries_of_its_programs(self):
         packages = image_packages()
         owners = {owner_of(path) for program in PROGRAMS.values() for path in libraries_of(program).values()}
@@ -228,6 +254,34 @@ class DeployTest(unittest.TestCase):
             done = subprocess.run([PROMTOOL, "check", what, os.path.join(DEPLOY, "prometheus", name)],
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_promtool_sees_a_coordinator_go_however_it_is_scraped(self):
+        alert = next(rule for group in yaml.safe_load(read(os.path.join(DEPLOY, "prometheus", "rules.yml")))["groups"]
+                     for rule in group["rules"] if rule.get("alert") == "EspalierCoordinatorDown")
+
+        def seen(labels, summary):
+            annotations = {**alert["annotations"], "summary": summary}
+            labels = {**alert["labels"], **labels}
+            return [{"exp_labels": labels, "exp_annotations": annotations}]
+
+        static, found = 'job="espalier", instance="a:1"', 'job="pods", instance="10.0.0.1:8080"'
+        gone = seen({}, "The coordinator does not answer")
+        down = seen({"job": "espalier", "instance": "a:1"}, "The coordinator at a:1 does not answer")
+        series = lambda labels, up, workers: [  # noqa: E731
+            {"series": f"up{{{labels}}}", "values": up},
+            {"series": f'espalier_workers{{state="idle", {labels}}}', "values": workers}]
+        tests = [{"interval": "1m", "input_series": given, "alert_rule_test": [
+            {"eval_time": "25m", "alertname": alert["alert"], "exp_alerts": alerts}]} for given, alerts in [
+                (series(static, "1x30", "1x30"), []),
+                (series(static, "1x5 0x25", "1x5 _x25"), down),
+                (series(found, "1x30", "1x30"), []),
+                (series(found, "1x5 _x25", "1x5 _x25"), gone)]]
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump({"rule_files": [os.path.abspath(os.path.join(DEPLOY, "prometheus", "rules.yml"))],
+                            "tests": tests}, file)
+            file.flush()
+            done = subprocess.run([PROMTOOL, "test", "rules", file.name], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_promtool_understands_what_dashboards_ask_for(self):
         rules = [{"record": f"panel:{i}", "expr": expression} for i, (_, expression) in enumerate(

@@ -75,6 +75,10 @@ def _selects(selector, labels):
     return selector.items() <= labels.items()
 
 
+def _headless(service):
+    return service["spec"].get("clusterIP") == "None"
+
+
 def _takes_flags(program, arguments):
     """None, or what the program says of arguments that it does not take. --version: it parses them and ends."""
     done = subprocess.run([program, *arguments, "--version"], capture_output=True, text=True, timeout=60)
@@ -126,8 +130,9 @@ def _pod_faults(document, labels, pod, documents, programs, entrypoint):
         if claim is not None and ("PersistentVolumeClaim", claim) not in have:
             yield f"volume {volume['name']} claims {claim}, which is not there"
     service = document["spec"].get("serviceName")
-    if service is not None and ("Service", service) not in have:
-        yield f"serviceName {service} is no service"
+    if service is not None and not any(d["kind"] == "Service" and d["metadata"]["name"] == service and _headless(d)
+                                       for d in documents):
+        yield f"serviceName {service} is no headless service"
     annotations = document["spec"]["template"]["metadata"].get("annotations", {})
     scraped = annotations.get("prometheus.io/port")
     if scraped is not None and int(scraped) not in container_ports(pod):
@@ -160,6 +165,10 @@ def _call_faults(address, documents):
         grpc = {int(p) for c in pod["containers"] for flag, _, p in listens_on(c) if flag == "--listen"}
         if container_ports(pod).get(target) not in grpc:
             yield f"{address} leads to port {target}, where --listen does not listen"
+        # It is ready once it has tried all models of its last run, some of which may be on workers.
+        if any("readinessProbe" in c for c in pod["containers"]) and \
+                not services[0]["spec"].get("publishNotReadyAddresses"):
+            yield f"service {host} leads workers to a coordinator only once it is ready, which may wait for them"
 
 
 def _admits(policy, port, pod):
@@ -196,6 +205,8 @@ def _service_faults(service, documents):
             target = port.get("targetPort", port["port"])
             if target not in container_ports(pod):
                 yield f"port {port['port']} goes to {target}, which is none of the pod's: {container_ports(pod)}"
+            elif _headless(service) and container_ports(pod)[target] != port["port"]:
+                yield f"port {port['port']} goes to {target}, but a headless service leads to the pod's port itself"
 
 
 def faults(documents, programs, entrypoint):

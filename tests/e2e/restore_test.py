@@ -70,6 +70,19 @@ class RestoreTest(unittest.TestCase):
         self.assertEqual(len(folders), 1)
         return folders[0]
 
+    def enlarge(self):
+        folder = self.of_large()
+        os.rename(folder, os.path.join(self.folder.name, "kept"))
+        os.makedirs(folder)
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(LARGE, file)
+        write_zeros(os.path.join(folder, "model.safetensors"), large_shapes())
+
+    def shrink(self):
+        folder = self.of_large()
+        os.rename(folder, os.path.join(self.folder.name, "zeros"))
+        os.rename(os.path.join(self.folder.name, "kept"), folder)
+
     def complete(self, name):
         return self.cluster.request("POST", "/v1/completions", json.dumps({"model": name, "prompt": "In", "max_tokens": 3}))
 
@@ -84,12 +97,7 @@ class RestoreTest(unittest.TestCase):
             return "espalierd ready" in log.read()
 
     def test_the_doors_are_open_while_a_model_is_loaded(self):
-        folder, kept = self.of_large(), os.path.join(self.folder.name, "kept")
-        os.rename(folder, kept)
-        os.makedirs(folder)
-        with open(os.path.join(folder, "config.json"), "w") as file:
-            json.dump(LARGE, file)
-        write_zeros(os.path.join(folder, "model.safetensors"), large_shapes())
+        self.enlarge()
         self.cluster.start_daemon("/health")
         self.assertEqual(self.cluster.get("/ready")[0], 503)
         status, text = self.complete("large")
@@ -103,11 +111,29 @@ class RestoreTest(unittest.TestCase):
         self.stop()
         self.assertLess(time.time() - start, 4)
         # Nothing of the last run was lost.
-        os.rename(folder, folder + "-zeros")
-        os.rename(kept, folder)
+        self.shrink()
         self.cluster.start_daemon()
         self.assertEqual([self.complete(name)[0] for name in ("large", "small")], [200, 200])
         self.cluster.wait(self.said_ready, 10, "it says so")
+
+    def test_a_load_that_a_client_waits_for_holds_up_no_end(self):
+        self.cluster.start_daemon()
+        self.enlarge()
+        loading = lambda: 'espalier_models{state="loading"} 1' in self.cluster.get("/metrics")[1]  # noqa: E731
+        answers = []
+        serving = threading.Thread(target=lambda: answers.append(
+            self.cluster.cli("serve", "large", "--name=again", "--weights=int4", check=False)))
+        serving.start()
+        self.cluster.wait(loading, 30, "it is being loaded")
+        start = time.time()
+        self.stop()
+        self.assertLess(time.time() - start, 4)
+        serving.join(60)
+        self.assertEqual(answers[0].returncode, 3, answers[0].stdout + answers[0].stderr)
+        self.shrink()
+        self.cluster.start_daemon()
+        self.assertEqual(sorted(self.states()), ["large", "small"])
+        self.assertEqual([self.complete(name)[0] for name in ("large", "small")], [200, 200])
 
     def test_what_cannot_be_loaded_is_listed_and_can_be_unserved(self):
         os.remove(os.path.join(self.of_large(), "config.json"))

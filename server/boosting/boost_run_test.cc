@@ -1,0 +1,149 @@
+// Boost-tunings that are cancelled, resumed and written down, over a coordinator that has no
+// workers: what they submit stays queued.
+#include "server/boosting/boost_run.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/boosting/boost_runner.h"
+#include "server/clock.h"
+#include "server/coordinator.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kConfig[] = R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+  "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+  "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+  "max_position_embeddings": 64, "tie_word_embeddings": true, "hidden_act": "silu",
+  "rms_norm_eps": 1e-6, "rope_theta": 10000.0})";
+
+class BoostRunTest : public ::testing::Test {
+ protected:
+  BoostRunTest() {
+    CoordinatorOptions options;
+    options.data_dir = ::testing::TempDir() + "/boost_run_" +
+                       ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(options.data_dir);
+    auto opened = Coordinator::Open(options);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+    tools_.operators = &coordinator_->operators();
+    tools_.artifacts = &coordinator_->artifacts();
+    tools_.store = &coordinator_->store();
+    tools_.jobs = &coordinator_->jobs();
+    tools_.clock = &clock_;
+    tools_.describe = [](const std::string&) {
+      ModelDescription llm;
+      llm.model.facts.tokenizer = "bytes";
+      return llm;
+    };
+    job_.set_id("boost-1");
+    proto::BoostSpec& spec = *job_.mutable_spec();
+    spec.set_name("small");
+    spec.set_llm("large");
+    spec.add_ssms()->set_config(kConfig);
+    spec.set_sample_tokens(2);
+    spec.set_epochs(1);
+    spec.set_batch_size(1);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
+    job_.add_ssms()->set_output("small-1");
+    proto::BoostPrompts prompts;
+    proto::BoostPrompt* prompt = prompts.add_prompts();
+    for (const int token : {1, 2}) prompt->add_prompt(token);
+    for (const int token : {3, 4, 5, 6}) prompt->add_continuation(token);
+    prompt->set_continued(true);
+    EXPECT_TRUE(
+        tools_.store->PutBlob(BoostPromptsBlob("boost-1"), prompts.SerializeAsString()).ok());
+  }
+
+  std::vector<proto::JobState> Training() {
+    proto::ListJobsReply reply;
+    EXPECT_TRUE(coordinator_->jobs().List(&reply).ok());
+    std::vector<proto::JobState> states;
+    for (const proto::Job& job : reply.jobs()) states.push_back(job.state());
+    return states;
+  }
+
+  std::unique_ptr<Coordinator> coordinator_;
+  SystemClock clock_;
+  BoostTools tools_;
+  proto::BoostJob job_;
+};
+
+TEST_F(BoostRunTest, WhatWasCancelledSubmitsNoTraining) {
+  BoostRun run(tools_, job_,
+               {.save = [](const proto::BoostJob&) { return absl::OkStatus(); },
+                .progress = [](const std::string&, int64_t,
+                               int64_t) { return absl::CancelledError("it was cancelled"); }});
+  EXPECT_TRUE(absl::IsCancelled(run.Run()));
+  EXPECT_THAT(Training(), IsEmpty());
+}
+
+// Its id was nowhere yet, so whoever cancelled the tuning could not cancel it.
+TEST_F(BoostRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResumedWithIt) {
+  const auto going = [](const std::string&, int64_t, int64_t) { return absl::OkStatus(); };
+  const auto cancelled = [](const proto::BoostJob& job) {
+    return job.ssms(0).job_id().empty() ? absl::OkStatus() : absl::CancelledError("cancelled");
+  };
+  BoostRun run(tools_, job_, {.save = cancelled, .progress = going});
+  EXPECT_TRUE(absl::IsCancelled(run.Run()));
+  EXPECT_THAT(Training(), ElementsAre(proto::CANCELLED));
+
+  bool known = false;
+  BoostRun again(tools_, job_,
+                 {.save =
+                      [&](const proto::BoostJob& job) {
+                        known = !job.ssms(0).job_id().empty();
+                        return absl::OkStatus();
+                      },
+                  .progress =
+                      [&](const std::string&, int64_t, int64_t) {
+                        return known ? absl::UnavailableError("stopping") : absl::OkStatus();
+                      }});
+  const absl::Status status = again.Run();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  ASSERT_EQ(Training().size(), 1u) << "it is the same one";
+  EXPECT_NE(Training()[0], proto::CANCELLED);
+}
+
+TEST_F(BoostRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
+  proto::BoostRecords records;
+  job_.set_state(proto::BOOST_CANCELLED);
+  *records.add_jobs() = job_;
+  job_.set_id("boost-2");
+  job_.set_state(proto::BOOST_QUEUED);
+  *records.add_jobs() = job_;
+  ASSERT_TRUE(tools_.store->PutBlob("boosting", records.SerializeAsString()).ok());
+  BoostRunner runner(tools_);
+  ASSERT_TRUE(runner.Open().ok());
+  proto::BoostRequest request;
+  request.set_id("boost-1");
+  proto::BoostReply reply;
+  const absl::Status status = runner.Resume(request, &reply);
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("boost-2"));
+  request.set_id("boost-2");
+  ASSERT_TRUE(runner.Cancel(request, &reply).ok());
+  EXPECT_TRUE(runner.Resume(request, &reply).ok());
+}
+
+TEST(BoostWrites, TakeATwentiethOfTheTimeAtMost) {
+  EXPECT_EQ(PauseBetweenWrites(absl::ZeroDuration()), absl::Seconds(2));
+  for (const absl::Duration taken : {absl::Milliseconds(200), absl::Seconds(3)}) {
+    EXPECT_LE(20 * taken, taken + PauseBetweenWrites(taken));
+  }
+  EXPECT_LT(PauseBetweenWrites(absl::Seconds(3)), absl::Minutes(1)) << "all that can be lost";
+}
+
+}  // namespace
+}  // namespace espalier
