@@ -251,8 +251,10 @@ void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt*
 }
 
 void ReadTemplateArguments(JsonReader& reader, proto::ChatPrompt* chat) {
-  // A chat's special tokens are those that the template writes.
-  reader.Unsupported("add_special_tokens", [](const json& v) { return v == false; });
+  // Off unless wished for, unlike a text's: templates write the special tokens themselves.
+  bool add_special = false;
+  reader.Bool("add_special_tokens", &add_special);
+  chat->set_add_special_tokens(add_special);
   const json* arguments = reader.Find("chat_template_kwargs");
   if (arguments == nullptr) return;
   if (!arguments->is_object()) {

@@ -1,6 +1,7 @@
 #include "server/http/openai_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -170,7 +171,13 @@ TEST(OpenAi, ErrorsNameTheField) {
       {R"({"model": "m", "prompt": "x", "max_tokens": 18446744073709551615})", "max_tokens"},
       {R"({"model": "m", "prompt": "x", "temperature": -0.1})", "temperature"},
       {R"({"model": "m", "prompt": "x", "top_p": 0})", "top_p"},
+      {R"({"model": "m", "prompt": "x", "typical_p": 0})", "typical_p"},
+      {R"({"model": "m", "prompt": "x", "max_tokens": 9223372036854775808})", "max_tokens"},
       {R"({"model": "m", "prompt": "x", "seed": 1.5})", "seed"},
+      {R"({"model": "m", "prompt": "x", "seed": 9223372036854775808})", "seed"},
+      {R"({"model": "m", "prompt": "x", "seed": -9223372036854775809})", "seed"},
+      {R"({"model": "m", "prompt": "x", "top_k": -2})", "top_k"},
+      {R"({"model": "m", "prompt": "x", "top_k": 4294967296})", "top_k"},
       {R"({"model": "m", "prompt": "x", "stop": [1]})", "stop"},
       {R"({"model": "m", "prompt": "x", "n": 0})", "n"},
       {R"({"model": "m", "prompt": "x", "n": 1000})", "n"},
@@ -287,15 +294,47 @@ TEST(OpenAi, ARequestMayBringItsId) {
 }
 
 TEST(OpenAi, MalformedJsonIsAnErrorNotACrash) {
-  const std::string deep = R"({"model": "m", "prompt": )" + std::string(100000, '[');
-  for (const std::string& body :
-       {std::string("{"), std::string(""), std::string("[]"), std::string("NaN"),
-        std::string(R"({"model": "\ud800", "prompt": "x"})"),
-        std::string(R"({"model": "m", "prompt": "x", "temperature": 1e400})"), deep,
-        deep + std::string(100000, ']') + "}"}) {
-    ErrorOf(Kind::kCompletion, body);
-    ErrorOf(Kind::kChat, body);
+  const std::string deep = R"(, "stop": )" + std::string(100000, '[');
+  const std::pair<Kind, const char*> kinds[] = {
+      {Kind::kCompletion, R"({"model": "m", "prompt": "x")"},
+      {Kind::kChat, R"({"model": "m", "messages": [{"role": "user", "content": "x"}])"}};
+  for (const auto& [kind, good] : kinds) {
+    Request request;
+    EXPECT_FALSE(Parse(kind, absl::StrCat(good, "}"), &request));
+    for (const char* body : {"{", "", "[]", "NaN"}) ErrorOf(kind, body);
+    for (const std::string& more :
+         {std::string(""), std::string(R"(, "user": "\ud800"})"), deep,
+          std::string(R"(, "temperature": 1e400})"), std::string(R"(, "temperature": NaN})"),
+          deep + std::string(100000, ']') + "}"}) {
+      ErrorOf(kind, good + more);
+    }
   }
+}
+
+TEST(OpenAi, NumbersAtTheEdgeAreReadAsTheyAre) {
+  for (const auto& [text, seed] :
+       {std::pair{"9223372036854775807", std::numeric_limits<int64_t>::max()},
+        {"-9223372036854775808", std::numeric_limits<int64_t>::min()},
+        {"-0", int64_t{0}}}) {
+    Request request;
+    const auto error = Parse(Kind::kCompletion,
+                             absl::StrCat(R"({"model": "m", "prompt": "x", "top_k": -0,
+                                 "temperature": -0.0, "seed": )",
+                                          text, "}"),
+                             &request);
+    ASSERT_FALSE(error) << error->message;
+    EXPECT_EQ(request.generate.sampling().seed(), static_cast<uint64_t>(seed));
+    EXPECT_EQ(request.generate.sampling().top_k(), 0);
+    EXPECT_EQ(request.generate.sampling().temperature(), 0);
+  }
+}
+
+TEST(OpenAi, PromptsOfTooManyTokensAreRefused) {
+  std::string tokens = "[1";
+  for (int i = 0; i < 4 << 20; ++i) tokens += ",1";
+  const Error error =
+      ErrorOf(Kind::kCompletion, absl::StrCat(R"({"model": "m", "prompt": )", tokens, "]}"));
+  EXPECT_EQ(error.param, "prompt");
 }
 
 TEST(OpenAi, ChatTakesTextPartsAndNamesBadMessages) {
@@ -357,26 +396,27 @@ constexpr char kToolChat[] = R"({"model": "m", "messages": [
       {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}],
     "tool_choice": )";
 
-// It was accepted and had no effect.
-TEST(OpenAi, SpecialTokensOfAChatAreItsTemplates) {
+TEST(OpenAi, SpecialTokensOfAChatAreItsTemplatesUnlessMoreAreAskedFor) {
   const auto body = [](const char* more) {
     return absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "x"}])", more,
                         "}");
   };
-  for (const char* more : {"", R"(, "add_special_tokens": false)"}) {
+  const std::pair<const char*, bool> cases[] = {{"", false},
+                                                {R"(, "add_special_tokens": false)", false},
+                                                {R"(, "add_special_tokens": true)", true}};
+  for (const auto& [more, added] : cases) {
     Request request;
     EXPECT_FALSE(Parse(Kind::kChat, body(more), &request)) << more;
+    EXPECT_EQ(request.generate.chat().add_special_tokens(), added) << more;
     TokenizeRequest tokenize;
     EXPECT_FALSE(ParseTokenize(body(more), &tokenize)) << more;
+    EXPECT_EQ(tokenize.generate.chat().add_special_tokens(), added) << more;
   }
-  const std::string wanted = body(R"(, "add_special_tokens": true)");
-  EXPECT_EQ(ErrorOf(Kind::kChat, wanted).param, "add_special_tokens");
-  TokenizeRequest tokenize;
-  const auto error = ParseTokenize(wanted, &tokenize);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->param, "add_special_tokens");
+  EXPECT_EQ(ErrorOf(Kind::kChat, body(R"(, "add_special_tokens": 1)")).param, "add_special_tokens");
   // A text's are the tokenizer's.
-  EXPECT_FALSE(ParseTokenize(R"({"prompt": "x", "add_special_tokens": true})", &tokenize));
+  TokenizeRequest tokenize;
+  EXPECT_FALSE(ParseTokenize(R"({"prompt": "x"})", &tokenize));
+  EXPECT_FALSE(tokenize.generate.no_added_tokens());
 }
 
 TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {

@@ -21,8 +21,9 @@
 namespace espalier {
 
 struct JobRecord {
-  proto::Job job;                  // with spec and plan
-  std::string checkpoint_dir;      // the last durable checkpoint's; empty if there is none
+  proto::Job job;  // with spec and plan
+  // The last durable checkpoint's (server/jobs/checkpoint_folders.h); empty if there is none.
+  std::string checkpoint_dir;
   int32_t fruitless_attempts = 0;  // since the last progress
   std::string failures;            // reasons of those, one per line
 };

@@ -74,6 +74,12 @@ SqliteStore::~SqliteStore() {
 absl::Status SqliteStore::Prepare(const std::string& path, const Options& options) {
   sqlite3_extended_result_codes(database_, 1);
   sqlite3_busy_timeout(database_, 200);
+  // Said here, for what comes of it later is "disk I/O error".
+  if (sqlite3_db_readonly(database_, "main") == 1) {
+    return absl::FailedPreconditionError(
+        "the job store is read-only here; make its file and folder writable, or name another "
+        "folder with --data_dir");
+  }
   for (const char* pragma :
        {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
         "PRAGMA foreign_keys=ON", "BEGIN EXCLUSIVE", "COMMIT"}) {

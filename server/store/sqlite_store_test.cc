@@ -175,6 +175,47 @@ TEST_F(StoreTest, ADamagedFileIsRefusedAtTheStart) {
   EXPECT_EQ(SqliteStore::Open(path_).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// What a crash of the machine may leave of the log of writes: of those the first ones are there,
+// and none without those before it.
+TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
+  constexpr int kJobs = 12;
+  for (int i = 0; i < kJobs; ++i) {
+    const std::string id = "j" + std::to_string(i);
+    ASSERT_TRUE(store_->Write(id, Create(id)).ok());
+  }
+  const std::string crashed = path_ + ".crashed", log = crashed + "-wal";
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(path_ + "-wal"));
+  ASSERT_GT(size, kJobs * 4096);
+  for (int64_t at : {size, size - 1, size * 3 / 4, size / 2, size / 4, int64_t{100}, int64_t{0}}) {
+    for (const bool cut : {true, false}) {
+      SCOPED_TRACE(std::to_string(at) + (cut ? " cut" : " flipped"));
+      for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(crashed + suffix);
+      const auto over = std::filesystem::copy_options::overwrite_existing;
+      std::filesystem::copy_file(path_, crashed, over);
+      std::filesystem::copy_file(path_ + "-wal", log, over);
+      if (cut) {
+        std::filesystem::resize_file(log, static_cast<size_t>(at));
+      } else if (at < size) {
+        std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekg(at);
+        const auto byte = static_cast<char>(file.get() ^ 0x10);
+        file.seekp(at);
+        file.put(byte);
+      }
+      const auto opened = SqliteStore::Open(crashed);
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      const auto records = (*opened)->List();
+      ASSERT_TRUE(records.ok()) << records.status();
+      for (size_t i = 0; i < records->size(); ++i) {
+        EXPECT_EQ((*records)[i].job.id(), "j" + std::to_string(i));
+      }
+      if (at == size) {
+        EXPECT_EQ(records->size(), static_cast<size_t>(kJobs));
+      }
+    }
+  }
+}
+
 TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
   proto::ServeModelRequest served;
   served.set_name("m");
