@@ -29,7 +29,7 @@ done
 
 read -ra startup <<< "${ESPALIER_BAZEL_STARTUP:-}"
 quiet=(--noshow_progress --noshow_loading_progress --ui_event_filters=-info,-debug)
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 cached=0 targets=0
 
 say() { echo "[${SECONDS}s] $*"; }
 
@@ -53,12 +53,13 @@ bazel_() {
 # run_tests TARGETS...: adds to the counts.
 run_tests() {
   say "test $* ($config)"
-  local events status=0 p f s
+  local events status=0 p f s c t
   events=$(mktemp -t espalier-tests.XXXXXX)
   bazel_ test --test_output=errors --local_test_jobs=2 --build_event_json_file="$events" "$@" || status=$?
-  read -r p f s < <(tools/count_tests.py "$events") || { p=0 f=1 s=0; }
+  read -r p f s c t < <(tools/count_tests.py "$events") || { p=0 f=1 s=0 c=0 t=0; }
   rm -f "$events"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  cached=$((cached + c)) targets=$((targets + t))
   # 3: some tests failed, and they were counted. 4: there are no tests. 1: something did not build, and that was counted.
   case $status in
     0 | 4) ;;
@@ -92,5 +93,5 @@ case $config in
 esac
 
 run_tests //...
-say "done"
+say "done; the results of $cached of $targets test targets came from the cache"
 finish

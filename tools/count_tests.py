@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """Counts the test cases of one `bazel test`, from its --build_event_json_file.
 
-Prints "PASSED FAILED SKIPPED". A GoogleTest program counts by its cases, any other test as one. A test
+Prints "PASSED FAILED SKIPPED CACHED TARGETS": cases, then how many test targets there were and how many of
+these were not run because their result was in a cache. A GoogleTest program counts by its cases, any other
+test as one, besides the cases that Python's unittest says it skipped; if these were all, none passed. A test
 that ended badly without a failed case to show for it (crash, time-out) adds one failure. Tests that were
 never run because they did not build are not counted: the build is what failed.
 """
 import json
+import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -31,6 +34,18 @@ def cases(path):
     return passed, failed, skipped
 
 
+def skips(path):
+    """(skipped, all) cases of the log of a Python test; (0, 0) of another's."""
+    try:
+        with open(path, errors="replace") as file:
+            log = file.read()
+    except OSError:
+        return 0, 0
+    skipped = re.findall(r"^(?:OK|FAILED) \(.*?\bskipped=(\d+)", log, re.M)
+    ran = re.findall(r"^Ran (\d+) tests? in ", log, re.M)
+    return sum(map(int, skipped)), sum(map(int, ran))
+
+
 def main(events):
     # The last attempt of each shard of each run of each target. A configuration is part of the key
     # only through the target: this is one invocation.
@@ -44,21 +59,31 @@ def main(events):
             results[key["label"], key.get("run", 1), key.get("shard", 1)] = event["testResult"]
 
     total = [0, 0, 0]
-    for result in results.values():
+    cached = {}
+    for (label, _, _), result in results.items():
         status = result.get("status", "NO_STATUS")
         if status in NOT_RUN:
             continue
-        counts = [0, 0, 0]
+        cached[label] = cached.get(label, True) and bool(
+            result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely"))
+        counts, python = [0, 0, 0], (0, 0)
         for output in result.get("testActionOutput", []):
+            path = urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
             if output["name"] == "test.xml":
-                counts = list(cases(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)))
+                counts = list(cases(path))
+            elif output["name"] == "test.log":
+                python = skips(path)
         if status in ("PASSED", "FLAKY"):
             if not any(counts):
                 counts[0] = 1
         elif counts[1] == 0:
             counts[1] = 1
+        if python[0] > 0:
+            counts[2] += python[0]
+            if python[0] == python[1]:
+                counts[0] = 0
         total = [a + b for a, b in zip(total, counts)]
-    print(*total)
+    print(*total, sum(cached.values()), len(cached))
 
 
 main(sys.argv[1])

@@ -7,7 +7,8 @@ to the coordinator.
 Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step:
 what it says is of no interest. Answers of 32 tokens after prompts of 32: greedy, sampled (temperature 1), with a repetition
 penalty, with log-probabilities, and within a regular expression (--ways). DIR holds espalierd and espalier-worker of another
-version, which takes turns with this one. Medians are printed, and those of the ratios of the same round.
+version, which takes turns with this one, first in every other round. A round before these does not count. Medians are printed, and
+those of the ratios of the same round.
 """
 import argparse
 import os
@@ -61,17 +62,19 @@ def main():
         clusters["before"] = start(flags.before, where, flags.threads)
     rates = {}
     try:
-        for _ in range(flags.rounds):
+        for number in range(-1, flags.rounds):
+            turns = list(clusters.items())[::-1 if number % 2 else 1]
             for way, how in ways.items():
                 for load in loads:
-                    for version, one in clusters.items():
+                    for version, one in turns:
                         text = os.path.join(programs.DATA, "genesis.txt")
                         done = one.run("bench", "lm", f"--requests={2 * load}", f"--concurrency={load}", "--prompt-length=32",
                                        f"--prompts-from={text}", "--max-tokens=32", *how)
                         assert done["failed"] == 0, done
                         # Builds before the end of November 2026 had a name of their own.
                         rate = done.get("output_throughput") or done["output_tokens_per_second"]
-                        rates.setdefault((way, load), {}).setdefault(version, []).append(rate)
+                        if number >= 0:
+                            rates.setdefault((way, load), {}).setdefault(version, []).append(rate)
     finally:
         for one in clusters.values():
             one.close()

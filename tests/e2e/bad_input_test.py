@@ -132,43 +132,83 @@ class BadInputTest(unittest.TestCase):
             self.assertIsNone(self.cluster.daemon.poll(), path)
         self.cluster.run("unserve", "patient")
 
+    def test_names_make_no_lines_of_the_log_and_no_colours(self):
+        evil = "a\n2026-01-01T00:00:00.000Z error forged \x1b[31m"
+        self.cluster.cli("train", TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=2", f"--name={evil}", check=False)
+        self.cluster.cli("train", TINY.replace("kv_heads=1", "kv_heads=2"), "-d", TEXT, "--sequence-length=16", "-b", "8",
+                         "--steps=2", "--name=good")
+        self.cluster.cli("serve", "good", f"--name={evil}", check=False)
+        # Workers may have any name; the loss of one is logged with it.
+        worker = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name={evil}", "--threads=1")
+        try:
+            self.cluster.wait_for_workers(2)
+            self.cluster.run("serve", "good", "--tensor-parallel=2")
+        finally:
+            self.cluster.kill(worker)
+
+        def said():
+            lines = b""
+            for path in self.cluster.logs:
+                with open(path, "rb") as log:
+                    lines += log.read()
+            return lines
+        self.cluster.wait(lambda: b"loading it again" in said(), 20, "the loss is logged")
+        self.cluster.run("unserve", "good")
+        self.assertIn(b"error forged", said())
+        self.assertNotIn(b"\x1b", said())
+        self.assertNotRegex(said(), rb"(?m)^\S+ error forged")
+
     def test_serving_what_is_no_language_model(self):
         self.refused("nothing-here", args=["serve", "nothing-here"])
 
 
-class FullDiskTest(unittest.TestCase):
+class DiskTest(unittest.TestCase):
     """A data folder of 24 MB of its own, where mounting one is allowed."""
 
-    def test_full_disk_is_an_error_and_nothing_acknowledged_is_lost(self):
+    def mount(self):
         folder = tempfile.mkdtemp(prefix="espalier-small-disk-")
+        self.addCleanup(os.rmdir, folder)
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True)
         if mounted.returncode != 0:
             self.skipTest("mounting a tmpfs is not allowed here: " + mounted.stderr.decode())
-        try:
-            os.makedirs(os.path.join(folder, "data"))
-            with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
-                job = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=small")
-                self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
-                filler = os.open(os.path.join(folder, "filler"), os.O_WRONLY | os.O_CREAT)
-                try:
-                    while True:
-                        os.write(filler, b"\0" * 4096)
-                except OSError:
-                    os.close(filler)
-                big = tempfile.NamedTemporaryFile(suffix=".txt")
-                big.write(b"word " * 400000)
-                big.flush()
-                done = cluster.cli("train", TINY, "-d", big.name, "--sequence-length=16", "-b", "8", "--steps=4", check=False)
-                self.assertNotEqual(done.returncode, 0)
-                self.assertRegex((done.stdout + done.stderr).lower(), "space|full|disk")
-                self.assertIsNone(cluster.daemon.poll(), "the coordinator died")
-                os.remove(os.path.join(folder, "filler"))
-                self.assertEqual(cluster.job(job)[0]["state"].upper(), "SUCCEEDED")
-                again = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=again")
-                self.assertEqual(cluster.wait_for_job(again)["state"].upper(), "SUCCEEDED")
-        finally:
-            subprocess.run(["umount", "-l", folder], capture_output=True)
-            os.rmdir(folder)
+        self.addCleanup(subprocess.run, ["umount", "-l", folder], capture_output=True)
+        return folder
+
+    def test_a_read_only_folder_is_refused_at_the_start(self):
+        folder = self.mount()
+        with Cluster(workers=0, daemon_flags=[f"--data_dir={folder}/data"]):
+            pass
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        for data in ("data", "none"):
+            done = subprocess.run([PROGRAMS["espalierd"], "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+                                   f"--data_dir={folder}/{data}"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(f"{folder}/{data}", done.stderr)
+            self.assertRegex(done.stderr.lower(), "read-?only")
+
+    def test_full_disk_is_an_error_and_nothing_acknowledged_is_lost(self):
+        folder = self.mount()
+        os.makedirs(os.path.join(folder, "data"))
+        with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
+            job = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=small")
+            self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+            filler = os.open(os.path.join(folder, "filler"), os.O_WRONLY | os.O_CREAT)
+            try:
+                while True:
+                    os.write(filler, b"\0" * 4096)
+            except OSError:
+                os.close(filler)
+            big = tempfile.NamedTemporaryFile(suffix=".txt")
+            big.write(b"word " * 400000)
+            big.flush()
+            done = cluster.cli("train", TINY, "-d", big.name, "--sequence-length=16", "-b", "8", "--steps=4", check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex((done.stdout + done.stderr).lower(), "space|full|disk")
+            self.assertIsNone(cluster.daemon.poll(), "the coordinator died")
+            os.remove(os.path.join(folder, "filler"))
+            self.assertEqual(cluster.job(job)[0]["state"].upper(), "SUCCEEDED")
+            again = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=again")
+            self.assertEqual(cluster.wait_for_job(again)["state"].upper(), "SUCCEEDED")
 
 
 if __name__ == "__main__":

@@ -242,6 +242,17 @@ class ModelFilesTest(unittest.TestCase):
                                   "--ssm-weights=int4", "--expansion=1,2,1", "--draws=2000")
         self.assertTrue(report["passed"], report)
 
+    def test_weights_that_are_no_numbers_end_requests_or_are_refused_where_they_are_packed(self):
+        tensors = weights()
+        tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = np.nan
+        self.upload("broken", tensors)
+        self.cluster.cli("serve", "broken")
+        body = {"model": "broken", "prompt": "In the", "max_tokens": 12, "temperature": 0}
+        status, text = self.cluster.request("POST", "/v1/completions", json.dumps(body))
+        self.assertEqual(status, 500, text)
+        self.assertIn("weights intact", text)
+        self.refused("broken", "row 3, column 5 is nan", flags=["--weights=int8", "--name=packed"])
+
     def test_flexflows_raw_and_compressed_files_are_served(self):
         """The same weights by Hugging Face's file and by FlexFlow's, as they are and compressed."""
         plain = {name: value for name, value in weights().items() if "_norm" not in name or "layernorm" in name}
@@ -320,6 +331,12 @@ class ModelFilesTest(unittest.TestCase):
         status, answer = self.cluster.request("POST", "/v1/chat/completions", json.dumps(body))
         self.assertEqual(status, 200, answer)
         self.assertEqual(json.loads(answer)["choices"][0]["message"]["content"], self.complete("by-gguf"))
+        self.cluster.cli("models", "quantize", "by-gguf", "--weights=int8", "--out=by-gguf-int8")
+        self.cluster.cli("serve", "by-gguf-int8")
+        self.assertEqual(tokens_of("by-gguf-int8")["tokens"], tokens_of("by-gguf")["tokens"])
+        status, answer = self.cluster.request("POST", "/v1/chat/completions",
+                                              json.dumps({**body, "model": "by-gguf-int8"}))
+        self.assertEqual(status, 200, answer)
         gguf.write(alone, {**entries, "tokenizer.ggml.pre": gguf.value("chameleon")}, inside)
         self.cluster.cli("models", "upload", "strange", os.path.join(alone, "model.gguf"))
         self.refused("strange", "tokenizer.ggml.pre", "chameleon")

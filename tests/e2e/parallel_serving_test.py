@@ -64,10 +64,10 @@ class ParallelServingTest(unittest.TestCase):
                 total += next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
         return total
 
-    def check_answers(self, name):
+    def check_answers(self, name, like="local"):
         for prompt in PROMPTS:
             text, speculation = self.answer(name, prompt)
-            self.assertEqual(text, self.answer("local", prompt)[0])
+            self.assertEqual(text, self.answer(like, prompt)[0])
             self.assertGreater(speculation["accepted_tokens"], 0)
             self.assertEqual(text, self.answer(name, prompt, speculation=False)[0])
 
@@ -79,6 +79,9 @@ class ParallelServingTest(unittest.TestCase):
                 self.assertEqual(len(served["workers"]), 2 if "2" in flags[0] else 1)
                 if len(flags) == 1:
                     self.check_answers("far")
+                else:
+                    self.cluster.run("serve", "big", "--name=near", flags[1])
+                    self.check_answers("far", like="near")
                 self.cluster.run("unserve", "far")
 
     def test_workers_that_serve_are_busy_and_free_again_afterwards(self):
@@ -119,6 +122,7 @@ class ParallelServingTest(unittest.TestCase):
     def test_a_proof_that_nothing_is_lost_runs_on_workers(self):
         for flags in (["--tensor-parallel=1", *DRAFTS, "--ssm-tensor-parallel=1"],
                       ["--tensor-parallel=1", "--ssm=small", "--weights=int8"],
+                      ["--tensor-parallel=2", *DRAFTS],
                       ["--pipeline-parallel=2", *DRAFTS]):  # two steps at once
             report = self.cluster.run("verify-lossless", "--llm=big", "--draws=1000", *flags)
             self.assertTrue(report["passed"], report)
@@ -317,6 +321,30 @@ class ParallelServingTest(unittest.TestCase):
             after = once()
         print(f"two workers' memory: {before} kB, after six more loads {after} kB")
         self.assertLess(after, before + 10_000)
+
+    def test_a_kv_cache_is_as_large_as_fits_the_worker(self):
+        with Cluster(workers=1) as cluster:
+            train(cluster, "only", 16, 1, 3)
+            cluster.workers[0].terminate()
+            cluster.workers[0].wait()
+            cluster.worker_flags.append("--memory_limit=20000000")
+            cluster.start_worker()
+            cluster.wait_for_workers(1)
+            far = ["serve", "only", "--tensor-parallel=1", "--max-requests-per-batch=4096"]
+            wide = cluster.run(*far, "--name=wide")
+            self.assertLess(wide["kv_cache_tokens"], 4096 * wide["max_sequence_length"])
+            self.assertGreaterEqual(wide["kv_cache_tokens"], wide["max_sequence_length"])
+            body = json.dumps({"model": "wide", "prompt": "And", "max_tokens": 5})
+            self.assertEqual(cluster.request("POST", "/v1/completions", body)[0], 200)
+            # The coordinator is back before the worker, and knows no more what it has.
+            cluster.kill(cluster.daemon)
+            cluster.start_daemon()
+            cluster.wait(lambda: cluster.run("serve")["models"][0]["state"] == "ready", 60, "the model is back")
+            self.assertEqual(cluster.run("serve")["models"][0]["kv_cache_tokens"], wide["kv_cache_tokens"])
+            cluster.run("unserve", "wide")
+            with self.assertRaises(Failed) as failed:
+                cluster.run(*far, "--kv-cache-tokens=1000000")
+            self.assertIn("kv_cache_tokens or max_sequence_length make it smaller", failed.exception.err)
 
     def test_what_cannot_be_cut_is_refused_by_name(self):
         with self.assertRaises(Failed) as failed:
