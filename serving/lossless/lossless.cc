@@ -402,7 +402,8 @@ class Verifier {
     const EngineStatistics statistics = (*engine)->statistics();
     if (absl::Status status = SsmStatus(statistics); !status.ok()) return status;
     LosslessCheck check = ChiSquare(*expected, counts);
-    // Answers of one token leave no room for a tree, and lookups may know nothing of such short ones.
+    // Answers of one token leave no room for a tree, and lookups may know nothing of such short
+    // ones.
     absl::StrAppend(&check.detail, "; ", statistics.drafted_tokens, " tokens were drafted, ",
                     statistics.accepted_tokens, " of them accepted");
     report_.checks.push_back(std::move(check));

@@ -34,8 +34,7 @@ inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source,
 // with constants, as seeds may be made: then answers of different requests would be the same.
 inline uint64_t ChoiceSeed(uint64_t seed, uint64_t choice) {
   if (choice == 0) return seed;
-  const PhiloxBlock block =
-      Philox(seed, choice, static_cast<uint64_t>(NoiseStream::kChoice) << 56);
+  const PhiloxBlock block = Philox(seed, choice, static_cast<uint64_t>(NoiseStream::kChoice) << 56);
   return (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
 }
 
