@@ -31,7 +31,7 @@ ESPALIER_INLINE Float<W> LoadWide(const uint16_t* p) {
   typename Types<W>::Short v;
   typename Types<W>::Word wide;
   std::memcpy(&v, p, sizeof(v));
-  if constexpr (W == 16) {
+  if constexpr (W >= 8) {  // GCC 12 takes four or five
     asm("vpmovzxwd %1, %0" : "=v"(wide) : "vm"(v));
   } else {
     wide = __builtin_convertvector(v, typename Types<W>::Word);

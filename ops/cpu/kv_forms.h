@@ -43,7 +43,7 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
   typename SmallTypes<W>::Bytes v;
   std::memcpy(&v, p, sizeof(v));
   simd::Int<W> whole;
-  if constexpr (W == 16) {
+  if constexpr (W >= 8) {  // GCC 12 takes eight
     asm("vpmovsxbd %1, %0" : "=v"(whole) : "v"(v));
   } else {
     whole = __builtin_convertvector(__builtin_convertvector(v, typename SmallTypes<W>::Shorts),

@@ -79,11 +79,12 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       if (own.timeout_seconds > 0) {
         own.timeout_seconds = std::max(own.timeout_seconds - waited, kShortest);
       }
+      // Events wait for the ticket: one of them may have to end its request.
+      absl::MutexLock lock(&mutex_);
       absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
           shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);
           });
-      absl::MutexLock lock(&mutex_);
       if (!ticket.ok()) {
         silent_ = true;
         CancelAll();
@@ -132,8 +133,6 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   // Of what would only be dropped.
   void CutShort(int index) {
     absl::MutexLock lock(&mutex_);
-    // While it is being submitted there is no ticket yet; the next event is soon enough.
-    if (static_cast<size_t>(index) >= tickets_.size()) return;
     host_.Cancel(tickets_[index]);
     answers_[index].cut = true;
   }
