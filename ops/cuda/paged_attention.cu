@@ -78,69 +78,59 @@ struct Shape {
   CacheScales cache_scales;
 };
 
-// Where blocks share a row's pieces of keys.
+// Where blocks share a row's groups of keys.
 struct Sharing {
   static constexpr int64_t kEnoughBlocks = 4 * 132;  // that keep a GPU's memory busy
   static constexpr int64_t kMostBytes = int64_t{128} << 20;
 
-  int64_t pieces;  // most of a row
+  int64_t groups;  // most of a row
   int64_t rows;    // up to which they are shared
 
   static Sharing Of(int64_t keys, int64_t rows, int64_t heads, int64_t dim) {
-    const int64_t pieces = (keys + kPiece - 1) / kPiece;
-    const int64_t row_bytes = heads * pieces * (dim + 2) * static_cast<int64_t>(sizeof(float));
-    if (pieces < 2) return {pieces, 0};
-    return {pieces, std::min({rows, kEnoughBlocks, kMostBytes / row_bytes})};
+    const int64_t groups = (keys + kGroup - 1) / kGroup;
+    const int64_t row_bytes = heads * groups * (dim + 2) * static_cast<int64_t>(sizeof(float));
+    if (groups < 2) return {groups, 0};
+    return {groups, std::min({rows, kEnoughBlocks, kMostBytes / row_bytes})};
   }
   size_t Bytes(int64_t heads, int64_t dim) const {
-    return static_cast<size_t>(rows * heads * pieces * (dim + 2)) * sizeof(float);
+    return static_cast<size_t>(rows * heads * groups * (dim + 2)) * sizeof(float);
   }
-  // Blocks for each of `blocks`.
-  int64_t Parts(int64_t of_rows, int64_t blocks) const {
+  // Blocks for each tile, of which there are `tiles` or more.
+  int64_t Parts(int64_t of_rows, int64_t tiles) const {
     if (of_rows > rows) return 1;
-    return std::clamp<int64_t>((kEnoughBlocks + blocks - 1) / blocks, 1, pieces);
+    return std::clamp<int64_t>((kEnoughBlocks + tiles - 1) / tiles, 1, groups);
   }
 };
 
-template <typename T, typename C, int kLanes, int kPerLane, int kHeads>
+template <typename T, typename C, int kDim, bool kWhole>
 KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
                     const Sharing& sharing, uint32_t* arrivals) {
-  const TensorView &k = args.inputs[kKCache], &v = args.inputs[kVCache];
-  const auto aligned = [](const TensorView& view) {
-    return reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-  };
-  const bool whole = s.dim == kLanes * kPerLane && aligned(k) && aligned(v);
-  const int64_t blocks = s.rows * s.heads / kHeads;
-  const int64_t parts = blocks > DeviceContext::kArrivals ? 1 : sharing.Parts(s.rows, blocks);
+  const auto heads = Tile::Heads::Of(s.heads, s.kv_heads);
   const Attention<T, C> attention{args.inputs[kQ].as<T>(),
-                                  k.as<C>(),
-                                  v.as<C>(),
+                                  args.inputs[kKCache].as<C>(),
+                                  args.inputs[kVCache].as<C>(),
                                   s.cache_scales,
                                   args.outputs[0].as<T>(),
-                                  {static_cast<float*>(args.workspace), sharing.pieces, arrivals},
+                                  {static_cast<float*>(args.workspace), sharing.groups, arrivals},
                                   batch,
-                                  s.heads,
+                                  heads,
                                   s.kv_heads,
                                   s.dim,
-                                  whole,
                                   s.scores};
-  return LaunchOverlapping(AttendKernel<T, C, kLanes, kPerLane, kHeads>,
+  const int64_t blocks = s.rows * heads.TilesOfRow();
+  // Rows of one sequence share tiles.
+  const int64_t least_tiles = std::max((s.rows + heads.MostRows() - 1) / heads.MostRows(),
+                                       std::min(s.rows, batch.sequences)) *
+                              heads.TilesOfRow();
+  const int64_t parts = blocks > DeviceContext::kArrivals ? 1 : sharing.Parts(s.rows, least_tiles);
+  const auto kernel = AttendKernel<T, C, kDim, kWhole>;
+  constexpr int kBytes = Memory<kDim>::kAll;
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+                 "paged_attention"));
+  return LaunchOverlapping(kernel,
                            dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)),
-                           kBlock, 0, StreamOf(args), "paged_attention", attention);
-}
-
-// As many heads as share keys, up to kMost, which is 4 or 2.
-template <typename T, typename C, int kLanes, int kPerLane, int kMost>
-KernelStatus LaunchHeads(const KernelArgs& args, const Batch& batch, const Shape& s,
-                         const Sharing& sharing, uint32_t* arrivals) {
-  const int alike = s.heads / s.kv_heads;
-  if constexpr (kMost == 4) {
-    if (alike % 4 == 0) {
-      return Launch<T, C, kLanes, kPerLane, 4>(args, batch, s, sharing, arrivals);
-    }
-  }
-  if (alike % 2 == 0) return Launch<T, C, kLanes, kPerLane, 2>(args, batch, s, sharing, arrivals);
-  return Launch<T, C, kLanes, kPerLane, 1>(args, batch, s, sharing, arrivals);
+                           kBlock, kBytes, StreamOf(args), "paged_attention", attention);
 }
 
 template <typename T, typename C>
@@ -173,10 +163,15 @@ KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s,
                     const Sharing& sharing, uint32_t* arrivals) {
   ESPALIER_KERNEL_RETURN_IF_ERROR((Store<T, C>(args, batch, s)));
   if (!args.outputs[0].present() || s.rows == 0) return KernelStatus::Ok();
-  if (s.dim <= 32) return LaunchHeads<T, C, 8, 4, 4>(args, batch, s, sharing, arrivals);
-  if (s.dim <= 64) return LaunchHeads<T, C, 8, 8, 4>(args, batch, s, sharing, arrivals);
-  if (s.dim <= 128) return LaunchHeads<T, C, 16, 8, 4>(args, batch, s, sharing, arrivals);
-  return LaunchHeads<T, C, 32, 8, 2>(args, batch, s, sharing, arrivals);
+  const auto aligned = [&](Input i) {
+    return reinterpret_cast<uintptr_t>(args.inputs[i].data) % 16 == 0;
+  };
+  if (s.dim % 8 != 0 || !aligned(kKCache) || !aligned(kVCache)) {
+    return Launch<T, C, kMostDim, false>(args, batch, s, sharing, arrivals);
+  }
+  if (s.dim <= 64) return Launch<T, C, 64, true>(args, batch, s, sharing, arrivals);
+  if (s.dim <= 128) return Launch<T, C, 128, true>(args, batch, s, sharing, arrivals);
+  return Launch<T, C, kMostDim, true>(args, batch, s, sharing, arrivals);
 }
 
 KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, Scores scores,

@@ -14,6 +14,7 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
+#include "ops/cuda/planes.cuh"
 #include "ops/cuda/row_products.h"
 #include "ops/kernel/packed_weights.h"
 
@@ -50,23 +51,6 @@ struct Rows {
   int chunks;
   const uint8_t* data;
 };
-
-// c += a b; in place of zeros.
-template <bool kFirst = false>
-__device__ __forceinline__ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             float (&c)[4]) {
-  if constexpr (kFirst) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 // Whole numbers as floats, exactly where their magnitude is below 2^22: they are added to the bits
 // of 1.5 * 2^23, of which the unit in the last place is 1.
@@ -348,24 +332,16 @@ struct Fragments {
 };
 
 // Weights that are sums of kPlanes bf16 numbers, from the largest to the smallest; x's planes are
-// three. Of the products of planes those that count, the smallest first.
+// three.
 template <int kPlanes>
 struct PlaneFragments {
   Fragments plane[kPlanes];
 
-  struct Planes {
-    int weights, x;
-  };
-  static constexpr int kProducts = kPlanes == 1 ? 3 : kPlanes == 2 ? 5 : 6;
-  static constexpr Planes ProductOf(int n) {
-    constexpr Planes one[] = {{0, 2}, {0, 1}, {0, 0}};
-    constexpr Planes more[] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
-    return kPlanes == 1 ? one[n] : more[n + 6 - kProducts];
-  }
+  static constexpr int kProducts = PlaneProducts<kPlanes>::kCount;
   template <int kStep>
   __device__ __forceinline__ void Step(const SplitInputs& x, float (&of_chunk)[4]) const {
-    constexpr Planes planes = ProductOf(kStep / 2);
-    plane[planes.weights].template Multiply<kStep % 2, kStep == 0>(x.plane[planes.x], of_chunk);
+    constexpr auto planes = PlaneProducts<kPlanes>::Of(kStep / 2);
+    plane[planes.narrow].template Multiply<kStep % 2, kStep == 0>(x.plane[planes.wide], of_chunk);
   }
 };
 
@@ -406,14 +382,6 @@ struct Format<RowWeights::kBF16> : RowFormat<__nv_bfloat16, PlaneFragments<1>> {
   }
 };
 
-// The upper halves of two f32 numbers: bf16, cut off.
-__device__ __forceinline__ uint32_t UpperHalves(uint32_t first, uint32_t second) {
-  return __byte_perm(first, second, 0x7632);
-}
-__device__ __forceinline__ uint32_t Rest(uint32_t x) {
-  return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & 0xffff0000u));
-}
-
 // f32 numbers of two outputs as sums of bf16 numbers, cut off one after the other.
 template <int kPlanes>
 struct SplitFragments : PlaneFragments<kPlanes> {
@@ -446,15 +414,6 @@ struct Format<RowWeights::kF32> : RowFormat<float, SplitFragments<3>> {
     return Weights(numbers);
   }
 };
-
-// Two f16 numbers as f32.
-__device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& second) {
-  __half2 halves;
-  memcpy(&halves, &pair, sizeof(pair));
-  const float2 wide = __half22float2(halves);
-  first = __float_as_uint(wide.x);
-  second = __float_as_uint(wide.y);
-}
 
 // The 11 bits of an f16 number are those of two bf16 numbers, exactly.
 template <>

@@ -174,11 +174,7 @@ struct SplitRows {
       *reinterpret_cast<uint2*>(tile + p * SplitInputs::kPlane) =
           make_uint2(UpperHalves(rest[0], rest[1]), UpperHalves(rest[2], rest[3]));
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        // Of an infinity nothing is left.
-        const bool finite = isfinite(__uint_as_float(rest[e]));
-        rest[e] = finite ? Rest(rest[e]) : 0u;
-      }
+      for (int e = 0; e < 4; ++e) rest[e] = FiniteRest(rest[e]);
     }
   }
 };

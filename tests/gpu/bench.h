@@ -7,7 +7,8 @@
 
 namespace espalier::gpu_check {
 
-// Prints a table; returns an error or an empty string.
-std::string RunBench(CudaPlugin* plugin, int device);
+// Prints a table for each operator whose name has `only` in it; returns an error or an empty
+// string.
+std::string RunBench(CudaPlugin* plugin, int device, const std::string& only);
 
 }  // namespace espalier::gpu_check

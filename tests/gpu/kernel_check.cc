@@ -106,7 +106,7 @@ int Main(int argc, char** argv) {
   std::printf("GPU %d: %s, %.1f GB\n", device, devices[0].model.c_str(),
               static_cast<double>(devices[0].memory_bytes) * 1e-9);
   if (options.bench) {
-    error = RunBench(plugin, device);
+    error = RunBench(plugin, device, options.only);
     if (!error.empty()) std::printf("FAILED  bench: %s\n", error.c_str());
     std::printf("%d passed, %d failed\n", error.empty() ? 1 : 0, error.empty() ? 0 : 1);
     return error.empty() ? 0 : 1;

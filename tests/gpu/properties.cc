@@ -225,6 +225,7 @@ std::vector<Verdict> CheckProperties(CudaPlugin* plugin, int device, Backend& cu
     verdicts.push_back({std::move(label), std::move(failure), 0});
   };
   CheckServing(cuda, add);
+  CheckAttention(cuda, add);
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const std::string type = Name(dtype);
     add("box copy " + type, BoxIsCopied(plugin, device, dtype, false));

@@ -53,5 +53,6 @@ using AddVerdict = std::function<void(std::string, std::string)>;
 
 // Serving kernels: rows do not depend on what rides with them.
 void CheckServing(Backend& cuda, const AddVerdict& add);
+void CheckAttention(Backend& cuda, const AddVerdict& add);
 
 }  // namespace espalier::gpu_check

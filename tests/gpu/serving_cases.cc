@@ -1,6 +1,7 @@
 #include <string>
 
 #include "tests/gpu/case_inputs.h"
+#include "tests/gpu/mixed_batch.h"
 
 namespace espalier::gpu_check {
 namespace {
@@ -101,12 +102,44 @@ void AddLongAttention(std::vector<Case>* cases) {
   }
 }
 
+// Pieces of prompts, trees and single tokens in one batch.
+void AddMixedAttention(std::vector<Case>* cases) {
+  const MixedBatch batch = MixedBatch::Make();
+  const auto table = [](const MixedBatch::Ints& values) {
+    return Given(kI32, Ints(values.begin(), values.end()));
+  };
+  for (const MixedAttention& how : kMixedAttentions) {
+    const int64_t width = how.kv_heads * how.dim, slots = batch.cache_slots;
+    const auto cache = [&] {
+      return how.cache == DType::kI8 ? Below(how.cache, {slots, width}, 100)
+                                     : Uniform(how.cache, {slots, width});
+    };
+    Case c{.op = "paged_attention",
+           .name = "a mixed batch, " + how.Name(),
+           .attributes = {{"head_dim", how.dim}, {"window", how.window}},
+           .inputs = {Uniform(kF32, {batch.rows(), how.heads * how.dim}),
+                      Uniform(kF32, {batch.rows(), width}), Uniform(kF32, {batch.rows(), width}),
+                      cache(), cache(), table(batch.slots), table(batch.row_sequence),
+                      table(batch.row_prefix), table(batch.ancestor_start),
+                      table(batch.ancestor_slots), table(batch.sequence_start),
+                      table(batch.sequence_slots)},
+           .sum_length = 300,
+           .slack = 4};
+    if (how.cache == DType::kI8) {
+      c.inputs.push_back(Absent());
+      for (int i = 0; i < 2; ++i) c.inputs.push_back(Uniform(kF32, {slots, how.kv_heads}));
+    }
+    cases->push_back(std::move(c));
+  }
+}
+
 }  // namespace
 
 void AddServingCases(std::vector<Case>* cases) {
   AddRowProducts(cases);
   AddExperts(cases);
   AddLongAttention(cases);
+  AddMixedAttention(cases);
 }
 
 }  // namespace espalier::gpu_check

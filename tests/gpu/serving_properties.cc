@@ -103,88 +103,6 @@ std::string StableLinearIsRight(Backend& cuda, DType dtype, int64_t rows, int64_
   return "";
 }
 
-// A token's attention is the same bits as the next token of its sequence, in a tree, and in a batch
-// with others.
-std::string AttentionIsRowStable(Backend& cuda, DType dtype, int32_t tokens) {
-  const int64_t dim = 64, heads = 4, kv_heads = 2, slots = 2 * tokens + 56;
-  const int32_t own = 2 * tokens, other = own + 22;  // slots, beside the sequence's odd ones
-  constexpr int32_t kCrowd = 600;
-  // All rows of the crowd write one slot: they are the same.
-  const auto rows_alike = [&](int64_t width, uint64_t seed) {
-    HostTensor one = Random(dtype, {1, width}, seed);
-    HostTensor all{TensorSpec::Whole({dtype, {kCrowd, width}}), {}};
-    for (int32_t i = 0; i < kCrowd; ++i) {
-      all.bytes.insert(all.bytes.end(), one.bytes.begin(), one.bytes.end());
-    }
-    return all;
-  };
-  const HostTensor q = rows_alike(heads * dim, 1);
-  const HostTensor k = rows_alike(kv_heads * dim, 2), v = rows_alike(kv_heads * dim, 3);
-  const HostTensor k_cache = Random(dtype, {slots, kv_heads * dim}, 4);
-  const HostTensor v_cache = Random(dtype, {slots, kv_heads * dim}, 5);
-  std::vector<int32_t> sequence;
-  for (int32_t i = 0; i < tokens; ++i) sequence.push_back(i * 2 + 1);
-  std::vector<int32_t> with_own = sequence;
-  with_own.push_back(own);
-  const auto run = [&](int64_t rows, std::vector<HostTensor> tables, HostTensor* row) {
-    std::vector<HostTensor> inputs = {Rows(q, 0, rows), Rows(k, 0, rows), Rows(v, 0, rows), k_cache,
-                                      v_cache};
-    for (HostTensor& t : tables) inputs.push_back(std::move(t));
-    std::vector<HostTensor> outputs = {HostTensor::Zeros(inputs[0].spec)};
-    KernelSpec spec =
-        SpecFor("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, inputs, outputs[0].spec);
-    spec.row_stable = true;
-    std::string error = cuda.Run(spec, {}, &inputs, &outputs);
-    if (error.empty()) *row = Rows(outputs[0], 0, 1);
-    return error;
-  };
-  const int32_t n = tokens;
-  HostTensor next, node, together, crowded;
-  // As the token after the last: its slot is the last of the sequence.
-  if (std::string e = run(1,
-                          {Ints({own}), Ints({0}), Ints({n + 1}), Ints({0, 0}), Ints({7}),
-                           Ints({0, n + 1}), Ints(with_own)},
-                          &next);
-      !e.empty()) {
-    return e;
-  }
-  // As a tree's root in another slot.
-  if (std::string e = run(1,
-                          {Ints({other}), Ints({0}), Ints({n}), Ints({0, 1}), Ints({other}),
-                           Ints({0, n}), Ints(sequence)},
-                          &node);
-      !e.empty()) {
-    return e;
-  }
-  if (std::string e = run(2,
-                          {Ints({other, other + 8}), Ints({0, 0}), Ints({n, n}), Ints({0, 1, 3}),
-                           Ints({other, other, other + 8}), Ints({0, n}), Ints(sequence)},
-                          &together);
-      !e.empty()) {
-    return e;
-  }
-  // Among so many rows that no row's keys are shared out.
-  std::vector<int32_t> slot_of, sequence_of, prefix_of, starts = {0}, ancestors;
-  for (int32_t i = 0; i < kCrowd; ++i) {
-    slot_of.push_back(other);
-    sequence_of.push_back(0);
-    prefix_of.push_back(n);
-    ancestors.push_back(other);
-    starts.push_back(i + 1);
-  }
-  if (std::string e = run(kCrowd,
-                          {Ints(slot_of), Ints(sequence_of), Ints(prefix_of), Ints(starts),
-                           Ints(ancestors), Ints({0, n}), Ints(sequence)},
-                          &crowded);
-      !e.empty()) {
-    return e;
-  }
-  if (crowded.bytes != node.bytes) return "a row differs in a crowd";
-  if (next.bytes != node.bytes) return "a tree node differs from the next token of the sequence";
-  if (node.bytes != together.bytes) return "a row differs when another one rides along";
-  return "";
-}
-
 }  // namespace
 
 void CheckServing(Backend& cuda, const AddVerdict& add) {
@@ -209,10 +127,6 @@ void CheckServing(Backend& cuda, const AddVerdict& add) {
     for (int64_t rows : {1, 40, 300}) {
       add("row-stable linear " + type + " against cuBLAS, " + std::to_string(rows) + " rows",
           StableLinearIsRight(cuda, dtype, rows, 256, 130));
-    }
-    for (int32_t tokens : {100, 255, 256, 3000}) {
-      add("row-stable paged_attention " + type + ", " + std::to_string(tokens) + " tokens",
-          AttentionIsRowStable(cuda, dtype, tokens));
     }
   }
 }

@@ -1,0 +1,531 @@
+// A warp's part of attention: 16 queries and a piece of 64 keys, by the tensor cores. See attend.cuh.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/cuda/attention_numbers.cuh"
+#include "ops/cuda/attention_rows.cuh"
+#include "ops/cuda/numeric.cuh"
+
+namespace espalier {
+namespace cuda_paged_attention {
+
+constexpr int kWarps = 4;
+constexpr int kBlock = kWarps * 32;  // threads
+constexpr int kPiece = 64;           // keys
+constexpr int kGroup = kWarps * kPiece;
+constexpr int kMostDim = 256;
+constexpr int kChunk = 32;       // elements of a head, which a lane has eight neighbours of
+constexpr int kTileKeys = 8;     // keys in a product with queries
+constexpr int kValueKeys = 16;   // keys in a product with values
+constexpr int kQueryPlanes = 3;  // of queries, and of weights
+
+// What the numbers of a slot's head are multiplied by, if the cache has scales; null: it has none.
+struct CacheScales {
+  const float* k;
+  const float* v;
+};
+
+// Where blocks leave their groups for the last of them: [rows * heads][groups][dim + 2].
+struct Partials {
+  float* data;
+  int64_t groups;
+  uint32_t* arrivals;  // zeros, by block of the grid's x
+
+  __device__ float* At(int64_t row_head, int64_t group, int dim) const {
+    return data + (row_head * groups + group) * (dim + 2);
+  }
+};
+
+template <typename T, typename C>
+struct Attention {
+  const T* q;
+  const C* k_cache;
+  const C* v_cache;
+  CacheScales scales;
+  T* y;
+  Partials partials;
+  Batch batch;
+  Tile::Heads heads;
+  int kv_heads, dim;
+  Scores how;
+};
+
+// Shared memory, in bytes.
+template <int kDim>
+struct Memory {
+  static constexpr int kQuery = kDim / kChunk * 2 * kQueryPlanes * 512;
+  // A warp's: products with ancestors and, in 8 bits, the scales of their values; or its weights;
+  // or its results, in rows that lie in different banks.
+  static constexpr int kStride = kDim + 8;
+  static constexpr int kAncestors = Tile::kQueries * kPiece * 4;
+  static constexpr int kWeights = kPiece / kValueKeys * kQueryPlanes * 512;
+  static constexpr int kResults = Tile::kQueries * kStride * 4;
+  static constexpr int kOfWarp = kResults > 2 * kAncestors ? kResults : 2 * kAncestors;
+  static constexpr int kAll = kQuery + kWarps * kOfWarp;
+  static_assert(kWeights <= kOfWarp);
+};
+
+// e^(score - top); 0 where the score is minus infinity.
+__device__ __forceinline__ float Weight(float score, float top) {
+  float weight;
+  const float exponent = (score - (top == -INFINITY ? 0.0f : top)) * 1.4426950408889634f;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(exponent));
+  return weight;
+}
+
+// Splits a tile's queries, in the order in which lanes read them: [chunks][2 halves][planes] of
+// what a warp multiplies with 16 elements. Lane (g, t), g = lane / 4 and t = lane % 4, has queries
+// g and g + 8, and of a chunk elements 8 t to 8 t + 7, of a half four: the tensor cores multiply
+// what lies at the same place, and do not ask which element it is.
+template <typename T, typename C, int kDim>
+__device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Tile& tile,
+                                             uint4* queries) {
+  const int lane = threadIdx.x % 32;
+  const T* from[2];
+#pragma unroll
+  for (int high = 0; high < 2; ++high) {
+    const Tile::Query query = tile.At(lane / 4 + 8 * high);
+    from[high] = query.there ? a.q + ((tile.row + query.row) * a.heads.all + query.head) * a.dim
+                             : nullptr;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x / 32; i < kDim / kChunk * 2; i += kWarps) {
+    const int at = i / 2 * kChunk + lane % 4 * 8 + i % 2 * 4;
+    uint32_t numbers[2][4];
+#pragma unroll
+    for (int high = 0; high < 2; ++high) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        numbers[high][e] = from[high] != nullptr && at + e < a.dim
+                               ? __float_as_uint(ToFloat(from[high][at + e]))
+                               : 0u;
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < kQueryPlanes; ++p) {
+      queries[(i * kQueryPlanes + p) * 32 + lane] = make_uint4(
+          UpperHalves(numbers[0][0], numbers[0][1]), UpperHalves(numbers[1][0], numbers[1][1]),
+          UpperHalves(numbers[0][2], numbers[0][3]), UpperHalves(numbers[1][2], numbers[1][3]));
+#pragma unroll
+      for (int high = 0; high < 2; ++high) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) numbers[high][e] = FiniteRest(numbers[high][e]);
+      }
+    }
+  }
+}
+
+// A warp's work on a piece of keys. Code is kept short: steps of one row run it once, and wait for
+// every instruction that no cache has.
+template <typename T, typename C, int kDim, bool kWhole>
+class Piece {
+ public:
+  __device__ __forceinline__ Piece(const Attention<T, C>& a, const Tile& tile, const Keys* keys,
+                                   const TileKeys& all, const uint4* queries, uint8_t* memory)
+      : a_(a),
+        tile_(tile),
+        keys_(keys),
+        all_(all),
+        queries_(queries),
+        memory_(memory),
+        lane_(threadIdx.x % 32),
+        g_(lane_ / 4),
+        t_(lane_ % 4),
+        width_(static_cast<int64_t>(a.kv_heads) * a.dim),
+        k_(a.k_cache + tile.kv_head * a.dim),
+        v_(a.v_cache + tile.kv_head * a.dim),
+        own_{tile.At(g_), tile.At(g_ + 8)} {}
+
+  // Of the keys from `first` on. most and sum: [kQueries]; the weighted sums of values are left in
+  // the warp's memory, [kQueries][kStride].
+  __device__ __forceinline__ void Run(int first, float* most, float* sum) {
+    first_ = first;
+    FindSlots();
+    float scores[kTiles][4] = {};
+    if (first_ < all_.prefix) {
+      int slots[kTiles];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) slots[n] = SlotInSequence(n * kTileKeys + g_);
+      Dots(slots, scores);
+    }
+    DotsWithAncestors();
+    __syncwarp();
+    Score(scores);
+    Softmax(scores, most, sum);
+    float values[kDim / 64][8][4] = {};
+    AddValues(values);
+    __syncwarp();
+    float* const results = reinterpret_cast<float*>(memory_);
+#pragma unroll
+    for (int d = 0; d < kDim / 64; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float* const to =
+            results + (g_ + i / 2 * 8) * Memory<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
+#pragma unroll
+        for (int e = 0; e < 8; e += 4) {
+          *reinterpret_cast<float4*>(to + e) =
+              make_float4(values[d][e][i], values[d][e + 1][i], values[d][e + 2][i],
+                          values[d][e + 3][i]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kTiles = kPiece / kTileKeys;
+  static constexpr bool kScaled = std::is_same_v<C, int8_t>;
+  static constexpr int kPlanes = Eight<C>::kPlanes;
+  using Products = PlaneProducts<kPlanes>;
+
+  // Those of keys lane and lane + 32 in the sequence; beyond its last key that one's. What they
+  // hold is asked for at once.
+  __device__ __forceinline__ void FindSlots() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      slots_[i] = 0;
+      if (first_ >= all_.prefix) continue;
+      const int j = min(first_ + lane_ + 32 * i, all_.prefix - 1);
+      slots_[i] = a_.batch.Checked(tile_.row, all_.sequence[j]);
+#pragma unroll 1
+      for (int at = 0; at < a_.dim; at += 128 / static_cast<int>(sizeof(C))) {
+        Prefetch(k_ + slots_[i] * width_ + at);
+        Prefetch(v_ + slots_[i] * width_ + at);
+      }
+    }
+  }
+  __device__ static __forceinline__ void Prefetch(const C* from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
+  }
+  // Of key `key` of the piece; all lanes ask for keys of the same half.
+  __device__ __forceinline__ int SlotInSequence(int key) const {
+    return __shfl_sync(0xffffffffu, key < 32 ? slots_[0] : slots_[1], key % 32);
+  }
+
+  // Products of the queries with kCount times eight keys, of which a lane has number g of each.
+  template <int kCount>
+  __device__ __forceinline__ void Dots(const int (&slots)[kCount], float (&dots)[kCount][4]) const {
+#pragma unroll 1
+    for (int chunk = 0; chunk * kChunk < a_.dim; ++chunk) {
+      Eight<C> keys[kCount];
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        keys[n].template Load<kWhole>(k_ + slots[n] * width_, chunk * kChunk + 8 * t_, a_.dim);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t x[kQueryPlanes][4];
+#pragma unroll
+        for (int p = 0; p < kQueryPlanes; ++p) {
+          Fragment(queries_[((2 * chunk + half) * kQueryPlanes + p) * 32 + lane_], x[p]);
+        }
+#pragma unroll
+        for (int n = 0; n < kCount; ++n) {
+          uint32_t low[kPlanes], high[kPlanes];
+          keys[n].Pair(2 * half, low);
+          keys[n].Pair(2 * half + 1, high);
+#pragma unroll
+          for (int p = 0; p < Products::kCount; ++p) {
+            const auto planes = Products::Of(p);
+            MultiplyBF16(x[planes.wide], low[planes.narrow], high[planes.narrow], dots[n]);
+          }
+        }
+      }
+    }
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        float scales[2];
+        ScalesOf(a_.scales.k, slots[n], scales);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) dots[n][i] *= scales[i % 2];
+      }
+    }
+  }
+
+  // Those of keys 2 t and 2 t + 1 of eight, of which the lane has the slot of number g.
+  __device__ __forceinline__ void ScalesOf(const float* scales, int slot, float (&to)[2]) const {
+    const float own = scales[static_cast<int64_t>(slot) * a_.kv_heads + tile_.kv_head];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) to[i] = __shfl_sync(0xffffffffu, own, 4 * (2 * t_ + i));
+  }
+
+  __device__ static __forceinline__ void Fragment(const uint4& from, uint32_t (&to)[4]) {
+    to[0] = from.x;
+    to[1] = from.y;
+    to[2] = from.z;
+    to[3] = from.w;
+  }
+
+  // Where products with ancestors, and the scales of their values, lie.
+  __device__ __forceinline__ float* AncestorDots(int query) const {
+    return reinterpret_cast<float*>(memory_) + query * kPiece;
+  }
+  __device__ __forceinline__ float* AncestorScales(int query) const {
+    return AncestorDots(query) + Tile::kQueries * kPiece;
+  }
+
+  // Ancestors are each row's own: eight keys of its list are multiplied with all queries, and what
+  // belongs to the row is kept.
+  __device__ __forceinline__ void DotsWithAncestors() const {
+    uint32_t rows = RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kPiece); });
+#pragma unroll 1
+    for (; rows != 0; rows &= rows - 1) {
+      const int row = __ffs(static_cast<int>(rows)) - 1;
+      const Keys& keys = keys_[row];
+      const int end = min(keys.size, first_ + kPiece);
+#pragma unroll 1
+      for (int at = max(keys.prefix - first_, 0) / kTileKeys * kTileKeys; first_ + at < end;
+           at += kTileKeys) {
+        const int slot[1] = {
+            keys.Slot(a_.batch, tile_.row + row, min(first_ + at + g_, keys.size - 1))};
+        float dots[1][4] = {};
+        Dots(slot, dots);
+        float scales[2] = {};
+        if constexpr (kScaled) ScalesOf(a_.scales.v, slot[0], scales);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int query = g_ + i / 2 * 8, key = at + 2 * t_ + i % 2;
+          if (own_[i / 2].row != row) continue;
+          AncestorDots(query)[key] = dots[0][i];
+          if constexpr (kScaled) AncestorScales(query)[key] = scales[i % 2];
+        }
+      }
+    }
+  }
+
+  // The tile's rows of which `is` holds, as bits.
+  template <typename Is>
+  __device__ __forceinline__ uint32_t RowsWhere(const Is& is) const {
+    return __ballot_sync(0xffffffffu, lane_ < tile_.rows && is(keys_[lane_]));
+  }
+
+  // Calls function(half, row's keys, key, score) for a lane's scores; half 1: of query g + 8.
+  template <typename Function>
+  __device__ __forceinline__ void Each(float (&scores)[kTiles][4], const Function& function) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Keys& keys = keys_[own_[half].there ? own_[half].row : 0];
+      const int begin = own_[half].there ? keys.begin : INT32_MAX, prefix = keys.prefix,
+                size = keys.size;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = n * kTileKeys + 2 * t_ + i, j = first_ + key;
+          function(half, key, j >= begin && j < size, j < prefix, scores[n][2 * half + i]);
+        }
+      }
+    }
+  }
+
+  // From products to scores; those of keys that a query does not see are minus infinity.
+  __device__ __forceinline__ void Score(float (&scores)[kTiles][4]) const {
+    if (all_.ancestors) {
+      Each(scores, [&](int half, int key, bool seen, bool in_sequence, float& score) {
+        if (seen && !in_sequence) score = AncestorDots(g_ + 8 * half)[key];
+      });
+    }
+    if (a_.how.Plain()) {
+      Each(scores, [&](int, int, bool seen, bool, float& score) {
+        score = seen ? score * a_.how.scale : -INFINITY;
+      });
+      return;
+    }
+    // By way of memory, one after the other.
+    const auto place = [&](int half, int key) -> float& { return AncestorDots(g_ + 8 * half)[key]; };
+    Each(scores, [&](int half, int key, bool, bool, float& score) { place(half, key) = score; });
+#pragma unroll 1
+    for (int i = 0; i < 4 * kTiles; ++i) {
+      const int half = i / (2 * kTiles), key = i / 2 % kTiles * kTileKeys + 2 * t_ + i % 2;
+      const int j = first_ + key;
+      const Tile::Query query = half == 0 ? own_[0] : own_[1];
+      const Keys& keys = keys_[query.there ? query.row : 0];
+      float& score = place(half, key);
+      score = query.there && j >= keys.begin && j < keys.size
+                  ? a_.how.Of(score, query.head, j, keys.size)
+                  : -INFINITY;
+    }
+    Each(scores, [&](int half, int key, bool, bool, float& score) { score = place(half, key); });
+  }
+
+  // From scores to the weights of values, which are left in memory, split, as each lane reads them:
+  // [4 times 16 keys][planes].
+  __device__ __forceinline__ void Softmax(float (&scores)[kTiles][4], float* most,
+                                          float* sum) const {
+    float top[2], total[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = -INFINITY;
+      total[half] = 0;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        top[half] = fmaxf(top[half], fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+      }
+#pragma unroll
+      for (int lane = 1; lane <= 2; lane *= 2) {
+        top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], lane));
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          scores[n][i] = Weight(scores[n][i], top[half]);
+          total[half] += scores[n][i];
+        }
+      }
+#pragma unroll
+      for (int lane = 1; lane <= 2; lane *= 2) {
+        total[half] += __shfl_xor_sync(0xffffffffu, total[half], lane);
+      }
+      if (t_ == 0) {
+        most[g_ + 8 * half] = top[half];
+        sum[g_ + 8 * half] = total[half];
+      }
+    }
+    if constexpr (kScaled) {
+      float scales[kTiles][2];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        ScalesOf(a_.scales.v, SlotInSequence(n * kTileKeys + g_), scales[n]);
+      }
+      Each(scores, [&](int half, int key, bool seen, bool in_sequence, float& score) {
+        if (!seen) return;
+        score *= in_sequence ? scales[key / kTileKeys][key % 2]
+                             : AncestorScales(g_ + 8 * half)[key];
+      });
+    }
+    __syncwarp();  // what was in memory has been read
+    uint4* const weights = reinterpret_cast<uint4*>(memory_) + lane_;
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+#pragma unroll
+      for (int p = 0; p < kQueryPlanes; ++p) {
+        uint32_t pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float* const pair = &scores[n + i / 2][i % 2 * 2];
+          const uint32_t low = __float_as_uint(pair[0]), high = __float_as_uint(pair[1]);
+          pairs[i] = UpperHalves(low, high);
+          pair[0] = __uint_as_float(Rest(low));
+          pair[1] = __uint_as_float(Rest(high));
+        }
+        weights[(n / 2 * kQueryPlanes + p) * 32] =
+            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void AddValues(float (&values)[kDim / 64][8][4]) const {
+    const uint32_t all = (1u << tile_.rows) - 1;
+#pragma unroll 1
+    for (int at = 0; at < kPiece; at += kValueKeys) {
+      const int from = first_ + at, to = from + kValueKeys;
+      uint32_t rows = RowsWhere([&](const Keys& k) { return k.Sees(from, to); });
+      if (rows == 0) continue;
+      int slots[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) slots[i] = SlotInSequence(at + KeyOf(i));
+      // Weights of keys that a row does not see are zeros, which must not meet what is not finite.
+      const bool shared =
+          RowsWhere([&](const Keys& k) { return k.HasAncestors(from, to); }) == 0 &&
+          (RowsWhere([&](const Keys& k) {
+             return k.SeesAllInSequence(from, min(to, all_.prefix));
+           }) == all ||
+           Finite(slots));
+      if (shared) rows = 1;
+#pragma unroll 1
+      for (; rows != 0; rows &= rows - 1) {
+        const int row = __ffs(static_cast<int>(rows)) - 1;
+        if (!shared) {
+          const Keys& keys = keys_[row];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            slots[i] = keys.Slot(a_.batch, tile_.row + row,
+                                 max(keys.begin, min(from + KeyOf(i), keys.size - 1)));
+          }
+        }
+        AddChunk(slots, at, shared || own_[0].row == row, shared || own_[1].row == row, values);
+      }
+    }
+  }
+
+  // A lane's four of 16 keys.
+  __device__ __forceinline__ int KeyOf(int i) const { return 2 * t_ + i % 2 + i / 2 * 8; }
+
+  __device__ __forceinline__ bool Finite(const int (&slots)[4]) const {
+    bool finite = true;
+#pragma unroll 1
+    for (int d = 8 * g_; d < a_.dim; d += 64) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        Eight<C> eight;
+        eight.template Load<kWhole>(v_ + slots[i] * width_, d, a_.dim);
+        finite = finite && eight.Finite();
+      }
+    }
+    return __all_sync(0xffffffffu, finite);
+  }
+
+  // The weighted values of the 16 keys from `at` on; for queries g and g + 8 of a lane if `low` and
+  // `high`.
+  __device__ __forceinline__ void AddChunk(const int (&slots)[4], int at, bool low, bool high,
+                                           float (&values)[kDim / 64][8][4]) const {
+    Eight<C> v[kDim / 64][4];
+#pragma unroll
+    for (int d = 0; d < kDim / 64; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        v[d][i].template Load<kWhole>(v_ + slots[i] * width_, 64 * d + 8 * g_, a_.dim);
+      }
+    }
+    uint32_t weights[kQueryPlanes][4];
+    const uint4* const from = reinterpret_cast<const uint4*>(memory_) + lane_;
+#pragma unroll
+    for (int p = 0; p < kQueryPlanes; ++p) {
+      Fragment(from[(at / kValueKeys * kQueryPlanes + p) * 32], weights[p]);
+    }
+#pragma unroll
+    for (int d = 0; d < kDim / 64; ++d) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        uint32_t pairs[2][kPlanes];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) v[d][2 * i].Pair(v[d][2 * i + 1], e, pairs[i]);
+        float sums[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[i] = values[d][e][i];
+#pragma unroll
+        for (int p = 0; p < Products::kCount; ++p) {
+          const auto planes = Products::Of(p);
+          MultiplyBF16(weights[planes.wide], pairs[0][planes.narrow], pairs[1][planes.narrow],
+                       sums);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (i < 2 ? low : high) values[d][e][i] = sums[i];
+        }
+      }
+    }
+  }
+
+  const Attention<T, C>& a_;
+  const Tile& tile_;
+  const Keys* const keys_;
+  const TileKeys& all_;
+  const uint4* const queries_;
+  uint8_t* const memory_;
+  const int lane_, g_, t_;
+  const int64_t width_;
+  const C* const k_;
+  const C* const v_;
+  const Tile::Query own_[2];
+  int first_ = 0;
+  int slots_[2] = {};
+};
+
+}  // namespace cuda_paged_attention
+}  // namespace espalier

@@ -1,0 +1,194 @@
+// What the rows of a batch see of the paged KV cache, and how they are grouped for tensor cores.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "ops/cuda/fault.h"
+#include "ops/cuda/numeric.cuh"
+
+namespace espalier {
+namespace cuda_paged_attention {
+
+// What happens to products.
+struct Scores {
+  float scale, softcap;  // softcap 0: none
+  const float* slopes;   // null: no ALiBi
+  bool alibi_bf16;
+  int64_t window;  // 0: all keys
+
+  // Whether they are scaled, and no more.
+  __device__ bool Plain() const { return softcap <= 0 && slopes == nullptr; }
+  // With key number j of `size`.
+  __device__ float Of(float dot, int head, int j, int size) const {
+    float score = dot * scale;
+    if (softcap > 0) score = softcap * tanhf(score / softcap);
+    if (slopes == nullptr) return score;
+    const float slope = slopes[head];
+    if (!alibi_bf16) return score + slope * static_cast<float>(j - (size - 1));
+    const auto round = [](float x) { return __bfloat162float(__float2bfloat16_rn(x)); };
+    return score + round(round(slope) * round(static_cast<float>(j))) * scale;
+  }
+};
+
+// The batch's tables and their sizes.
+struct Batch {
+  const int32_t* slots;
+  const int32_t* row_sequence;
+  const int32_t* row_prefix;
+  const int32_t* ancestor_start;
+  const int32_t* ancestor_slots;
+  const int32_t* sequence_start;
+  const int32_t* sequence_slots;
+  int64_t rows, cache_slots, sequences, ancestors, context;
+  FaultSink faults;
+
+  __device__ int Checked(int64_t row, int slot) const {
+    if (slot >= 0 && slot < cache_slots) return slot;
+    faults.Report(FaultKind::kCacheSlot, row, slot, cache_slots);
+    return 0;
+  }
+};
+
+// The keys that one row sees: numbers `begin` to `size` - 1 of its list, of which the first
+// `prefix` are the sequence's. None after a fault in the tables.
+struct Keys {
+  const int32_t* sequence;
+  const int32_t* ancestors;
+  int prefix, size, begin;
+
+  __device__ static Keys Of(const Batch& b, int64_t row, int64_t window) {
+    const Keys none{nullptr, nullptr, 0, 0, 0};
+    const int64_t sequence = b.row_sequence[row];
+    if (sequence < 0 || sequence >= b.sequences) {
+      b.faults.Report(FaultKind::kSequence, row, sequence, b.sequences);
+      return none;
+    }
+    const int64_t start = b.sequence_start[sequence], end = b.sequence_start[sequence + 1];
+    const int64_t prefix = b.row_prefix[row];
+    if (start < 0 || end < start || end > b.context || prefix < 0 || prefix > end - start) {
+      b.faults.Report(FaultKind::kSequence, row, prefix, end - start);
+      return none;
+    }
+    const int64_t first = b.ancestor_start[row], last = b.ancestor_start[row + 1];
+    if (first < 0 || last < first || last > b.ancestors) {
+      b.faults.Report(FaultKind::kSequence, row, last, b.ancestors);
+      return none;
+    }
+    const int64_t size = prefix + last - first;
+    return {b.sequence_slots + start, b.ancestor_slots + first, static_cast<int>(prefix),
+            static_cast<int>(size),
+            window > 0 && size > window ? static_cast<int>(size - window) : 0};
+  }
+
+  __device__ int Slot(const Batch& b, int64_t row, int j) const {
+    return b.Checked(row, j < prefix ? sequence[j] : ancestors[j - prefix]);
+  }
+  // Whether it sees any of the keys from `from` on, before `to`.
+  __device__ bool Sees(int from, int to) const { return size > from && begin < to; }
+  // Whether it sees all of them, in the sequence.
+  __device__ bool SeesAllInSequence(int from, int to) const { return begin <= from && prefix >= to; }
+  __device__ bool HasAncestors(int from, int to) const {
+    return size > prefix && size > from && prefix < to;
+  }
+};
+
+// Queries that meet the same keys in one tile of the tensor cores' 16 rows: neighbouring heads that
+// share their keys, of neighbouring rows of one sequence.
+struct Tile {
+  static constexpr int kQueries = 16;
+  // Tiles begin anew where a row's number is a multiple of this, so that a row finds its tile soon.
+  static constexpr int kStretch = 64;
+
+  // How heads fill tiles.
+  struct Heads {
+    int all, of_key, of_tile;
+
+    __host__ __device__ static Heads Of(int heads, int kv_heads) {
+      const int of_key = heads / kv_heads;
+      return {heads, of_key, of_key < kQueries ? of_key : kQueries};
+    }
+    __host__ __device__ int TilesOfKey() const { return (of_key + of_tile - 1) / of_tile; }
+    __host__ __device__ int TilesOfRow() const { return all / of_key * TilesOfKey(); }
+    __host__ __device__ int MostRows() const { return kQueries / of_tile; }
+  };
+
+  int64_t row;  // the first
+  int rows;     // 0: another block has them
+  int head, heads, kv_head, of_tile;
+
+  // Block `block` is one of TilesOfRow() of row `block` / TilesOfRow(). By all lanes of a warp.
+  __device__ static Tile Of(const Batch& b, Heads h, uint32_t block) {
+    Tile tile;
+    const auto tiles_of_row = static_cast<uint32_t>(h.TilesOfRow());
+    tile.row = block / tiles_of_row;
+    const int number = static_cast<int>(block % tiles_of_row);
+    tile.kv_head = number / h.TilesOfKey();
+    const int head = number % h.TilesOfKey() * h.of_tile;
+    tile.head = tile.kv_head * h.of_key + head;
+    tile.heads = min(h.of_tile, h.of_key - head);
+    tile.of_tile = h.of_tile;
+    tile.rows = RowsFrom(b, tile.row, h.MostRows());
+    return tile;
+  }
+
+  // Query number `query`: its row, of the tile's, and its head.
+  struct Query {
+    int row, head;
+    bool there;
+  };
+  __device__ Query At(int query) const {
+    const int of_row = query / of_tile, of_head = query % of_tile;
+    return {of_row, head + of_head, of_row < rows && of_head < heads};
+  }
+
+ private:
+  // Rows of the tile that begins at `row`; 0: it begins before.
+  __device__ static int RowsFrom(const Batch& b, int64_t row, int most) {
+    if (most == 1) return 1;
+    const int lane = threadIdx.x % 32, in_stretch = static_cast<int>(row % kStretch);
+    const int32_t own = b.row_sequence[row];
+    int before = 0;
+    while (before < in_stretch) {
+      const int i = before + lane;
+      const uint32_t others = __ballot_sync(
+          0xffffffffu, i >= in_stretch || b.row_sequence[row - 1 - i] != own);
+      if (others == 0) {
+        before += 32;
+        continue;
+      }
+      before += __ffs(static_cast<int>(others)) - 1;
+      break;
+    }
+    if (before % most != 0) return 0;
+    const int64_t next = row + 1 + lane;
+    const uint32_t others =
+        __ballot_sync(0xffffffffu, in_stretch + 1 + lane >= kStretch || next >= b.rows ||
+                                       b.row_sequence[next] != own);
+    return min(most, others == 0 ? most : __ffs(static_cast<int>(others)));
+  }
+};
+
+// The keys of a tile's rows, whatever each sees of them.
+struct TileKeys {
+  int begin = INT32_MAX, prefix = 0, end = 0;
+  bool ancestors = false;
+  const int32_t* sequence = nullptr;
+
+  __device__ static TileKeys Of(const Keys* keys, int rows) {
+    TileKeys all;
+    for (int r = 0; r < rows; ++r) {
+      if (keys[r].size == 0) continue;
+      all.begin = min(all.begin, keys[r].begin);
+      all.prefix = max(all.prefix, keys[r].prefix);
+      all.end = max(all.end, keys[r].size);
+      all.ancestors = all.ancestors || keys[r].size > keys[r].prefix;
+      all.sequence = keys[r].sequence;
+    }
+    all.begin = min(all.begin, all.end);
+    return all;
+  }
+};
+
+}  // namespace cuda_paged_attention
+}  // namespace espalier
