@@ -87,7 +87,7 @@ case $config in
   *)
     if [ -x "$nvcc" ]; then
       step "build //ops/cuda/... ($config, cuda)" bazel_ build --config=cuda //ops/cuda/... || true
-      run_tests --config=cuda //ops/cuda/...
+      run_tests --config=cuda //ops/cuda/... //tests/gpu/emulation/...
     fi
     ;;
 esac

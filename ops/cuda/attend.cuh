@@ -16,7 +16,7 @@
 
 #include "ops/cuda/attention_piece.cuh"
 #include "ops/cuda/attention_rows.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/numeric.cuh"
 
 namespace espalier {
@@ -52,44 +52,48 @@ template <typename T, typename C, int kDim, bool kWhole>
 __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) AttendKernel(Attention<T, C> a) {
   constexpr int kValues = kDim / (kBlock / Tile::kQueries);  // of a query, that a thread merges
   constexpr int kEvery = kDim / kValues;
-  extern __shared__ uint4 shared[];
+  uint4* const shared = LaunchedMemory();
   __shared__ Keys keys[Tile::kQueries];
   __shared__ float most[kWarps][Tile::kQueries], sum[kWarps][Tile::kQueries];
   __shared__ bool last;
-  const int warp = threadIdx.x / 32, dim = a.dim;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, dim = a.dim;
   LaunchNext();
   // The tables are no kernel's: they were there before the first.
   const Tile tile = Tile::Of(a.batch, a.heads, blockIdx.x);
   if (tile.rows == 0) return;
-  if (threadIdx.x < tile.rows) {
-    keys[threadIdx.x] = Keys::Of(a.batch, tile.row + threadIdx.x, a.how.window);
+  if (thread < tile.rows) {
+    keys[thread] = Keys::Of(a.batch, tile.row + thread, a.how.window);
   }
-  AwaitPrevious();
-  SplitQueries<T, C, kDim>(a, tile, shared);
   __syncthreads();
   const TileKeys all = TileKeys::Of(keys, tile.rows);
   const int first_group = all.begin / kGroup, end_group = (all.end + kGroup - 1) / kGroup;
-  // One group needs no merging.
-  const bool alone = gridDim.y == 1 || end_group - first_group <= 1;
-  if (blockIdx.y > 0 && end_group - first_group <= 1) return;
+  // Blocks that have any; one needs no merging.
+  const int parts = min(static_cast<int>(gridDim.y), max(end_group - first_group, 1));
+  const int part = static_cast<int>(blockIdx.y);
+  if (part >= parts) return;
+  const bool alone = parts == 1;
 
   uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + Memory<kDim>::kQuery;
   Piece<T, C, kDim, kWhole> piece(a, tile, keys, all, shared,
                                   memory + warp * Memory<kDim>::kOfWarp);
-  const int query = threadIdx.x / kEvery, element = threadIdx.x % kEvery;
+  const auto find = [&](int group) { piece.Find(group * kGroup + warp * kPiece); };
+  find(first_group + part);
+  AwaitPrevious();
+  SplitQueries<T, C, kDim>(a, tile, shared);
+  __syncthreads();
+  const int query = thread / kEvery, element = thread % kEvery;
   const Tile::Query own = tile.At(query);
   const bool there = own.there;
   const int64_t row_head = (tile.row + own.row) * a.heads.all + own.head;
   Merged<kValues> merged;
-  for (int group = first_group + static_cast<int>(blockIdx.y); group < end_group;
-       group += static_cast<int>(gridDim.y)) {
-    const int first = group * kGroup + warp * kPiece;
-    if (first < all.end && first + kPiece > all.begin) {
-      piece.Run(first, most[warp], sum[warp]);
-    } else if (threadIdx.x % 32 < Tile::kQueries) {
-      most[warp][threadIdx.x % 32] = -INFINITY;
-      sum[warp][threadIdx.x % 32] = 0;
+  for (int group = first_group + part; group < end_group; group += parts) {
+    if (piece.Any()) {
+      piece.Run(most[warp], sum[warp]);
+    } else if (thread % 32 < Tile::kQueries) {
+      most[warp][thread % 32] = -INFINITY;
+      sum[warp][thread % 32] = 0;
     }
+    find(group + parts);
     __syncthreads();
     Merged<kValues> of_group;
 #pragma unroll 1
@@ -119,8 +123,9 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) AttendKernel(Attenti
     __threadfence();
     __syncthreads();
     // Counts from 0 again after the last one.
-    if (threadIdx.x == 0) {
-      last = atomicInc(a.partials.arrivals + blockIdx.x, gridDim.y - 1) == gridDim.y - 1;
+    if (thread == 0) {
+      const auto others = static_cast<uint32_t>(parts - 1);
+      last = atomicInc(a.partials.arrivals + blockIdx.x, others) == others;
     }
     __syncthreads();
     if (!last) return;

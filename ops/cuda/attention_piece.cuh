@@ -1,4 +1,5 @@
-// A warp's part of attention: 16 queries and a piece of 64 keys, by the tensor cores. See attend.cuh.
+// A warp's part of attention: 16 queries and a piece of 64 keys, by the tensor cores. See
+// attend.cuh.
 #pragma once
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "ops/cuda/attention_numbers.cuh"
 #include "ops/cuda/attention_rows.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/numeric.cuh"
 
 namespace espalier {
@@ -70,10 +72,7 @@ struct Memory {
 
 // e^(score - top); 0 where the score is minus infinity.
 __device__ __forceinline__ float Weight(float score, float top) {
-  float weight;
-  const float exponent = (score - (top == -INFINITY ? 0.0f : top)) * 1.4426950408889634f;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(exponent));
-  return weight;
+  return FastExp2((score - (top == -INFINITY ? 0.0f : top)) * 1.4426950408889634f);
 }
 
 // Splits a tile's queries, in the order in which lanes read them: [chunks][2 halves][planes] of
@@ -88,8 +87,8 @@ __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Til
 #pragma unroll
   for (int high = 0; high < 2; ++high) {
     const Tile::Query query = tile.At(lane / 4 + 8 * high);
-    from[high] = query.there ? a.q + ((tile.row + query.row) * a.heads.all + query.head) * a.dim
-                             : nullptr;
+    from[high] =
+        query.there ? a.q + ((tile.row + query.row) * a.heads.all + query.head) * a.dim : nullptr;
   }
 #pragma unroll 1
   for (int i = threadIdx.x / 32; i < kDim / kChunk * 2; i += kWarps) {
@@ -139,11 +138,32 @@ class Piece {
         v_(a.v_cache + tile.kv_head * a.dim),
         own_{tile.At(g_), tile.At(g_ + 8)} {}
 
-  // Of the keys from `first` on. most and sum: [kQueries]; the weighted sums of values are left in
-  // the warp's memory, [kQueries][kStride].
-  __device__ __forceinline__ void Run(int first, float* most, float* sum) {
+  // To be called before Run, for the keys from `first` on. Those of the sequence are asked for at
+  // once, even while a kernel writes some of them: it writes to the L2 cache, too.
+  __device__ __forceinline__ void Find(int first) {
     first_ = first;
-    FindSlots();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      slots_[i] = 0;
+      if (!Any() || first_ >= all_.prefix) continue;
+      // Lane's, and the one 32 further on; beyond the last key that one.
+      const int j = min(first_ + lane_ + 32 * i, all_.prefix - 1);
+      slots_[i] = a_.batch.Checked(tile_.row, all_.sequence[j]);
+#pragma unroll 1
+      for (int at = 0; at < a_.dim; at += 128 / static_cast<int>(sizeof(C))) {
+        PrefetchToL2(k_ + slots_[i] * width_ + at);
+        PrefetchToL2(v_ + slots_[i] * width_ + at);
+      }
+    }
+  }
+  // Whether a row sees any of them.
+  __device__ __forceinline__ bool Any() const {
+    return first_ < all_.end && first_ + kPiece > all_.begin;
+  }
+
+  // most and sum: [kQueries]; the weighted sums of values are left in the warp's memory,
+  // [kQueries][kStride].
+  __device__ __forceinline__ void Run(float* most, float* sum) const {
     float scores[kTiles][4] = {};
     if (first_ < all_.prefix) {
       int slots[kTiles];
@@ -167,9 +187,8 @@ class Piece {
             results + (g_ + i / 2 * 8) * Memory<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
 #pragma unroll
         for (int e = 0; e < 8; e += 4) {
-          *reinterpret_cast<float4*>(to + e) =
-              make_float4(values[d][e][i], values[d][e + 1][i], values[d][e + 2][i],
-                          values[d][e + 3][i]);
+          *reinterpret_cast<float4*>(to + e) = make_float4(
+              values[d][e][i], values[d][e + 1][i], values[d][e + 2][i], values[d][e + 3][i]);
         }
       }
     }
@@ -181,25 +200,6 @@ class Piece {
   static constexpr int kPlanes = Eight<C>::kPlanes;
   using Products = PlaneProducts<kPlanes>;
 
-  // Those of keys lane and lane + 32 in the sequence; beyond its last key that one's. What they
-  // hold is asked for at once.
-  __device__ __forceinline__ void FindSlots() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      slots_[i] = 0;
-      if (first_ >= all_.prefix) continue;
-      const int j = min(first_ + lane_ + 32 * i, all_.prefix - 1);
-      slots_[i] = a_.batch.Checked(tile_.row, all_.sequence[j]);
-#pragma unroll 1
-      for (int at = 0; at < a_.dim; at += 128 / static_cast<int>(sizeof(C))) {
-        Prefetch(k_ + slots_[i] * width_ + at);
-        Prefetch(v_ + slots_[i] * width_ + at);
-      }
-    }
-  }
-  __device__ static __forceinline__ void Prefetch(const C* from) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
-  }
   // Of key `key` of the piece; all lanes ask for keys of the same half.
   __device__ __forceinline__ int SlotInSequence(int key) const {
     return __shfl_sync(0xffffffffu, key < 32 ? slots_[0] : slots_[1], key % 32);
@@ -222,15 +222,24 @@ class Piece {
         for (int p = 0; p < kQueryPlanes; ++p) {
           Fragment(queries_[((2 * chunk + half) * kQueryPlanes + p) * 32 + lane_], x[p]);
         }
+        // Products that wait for each other take turns with those of other keys.
+        constexpr int kTurns = kCount < 4 ? kCount : 4;
 #pragma unroll
-        for (int n = 0; n < kCount; ++n) {
-          uint32_t low[kPlanes], high[kPlanes];
-          keys[n].Pair(2 * half, low);
-          keys[n].Pair(2 * half + 1, high);
+        for (int n0 = 0; n0 < kCount; n0 += kTurns) {
+          uint32_t low[kTurns][kPlanes], high[kTurns][kPlanes];
+#pragma unroll
+          for (int n = 0; n < kTurns; ++n) {
+            keys[n0 + n].Pair(2 * half, low[n]);
+            keys[n0 + n].Pair(2 * half + 1, high[n]);
+          }
 #pragma unroll
           for (int p = 0; p < Products::kCount; ++p) {
             const auto planes = Products::Of(p);
-            MultiplyBF16(x[planes.wide], low[planes.narrow], high[planes.narrow], dots[n]);
+#pragma unroll
+            for (int n = 0; n < kTurns; ++n) {
+              MultiplyBF16(x[planes.wide], low[n][planes.narrow], high[n][planes.narrow],
+                           dots[n0 + n]);
+            }
           }
         }
       }
@@ -271,7 +280,8 @@ class Piece {
   // Ancestors are each row's own: eight keys of its list are multiplied with all queries, and what
   // belongs to the row is kept.
   __device__ __forceinline__ void DotsWithAncestors() const {
-    uint32_t rows = RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kPiece); });
+    uint32_t rows =
+        RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kPiece); });
 #pragma unroll 1
     for (; rows != 0; rows &= rows - 1) {
       const int row = __ffs(static_cast<int>(rows)) - 1;
@@ -336,7 +346,9 @@ class Piece {
       return;
     }
     // By way of memory, one after the other.
-    const auto place = [&](int half, int key) -> float& { return AncestorDots(g_ + 8 * half)[key]; };
+    const auto place = [&](int half, int key) -> float& {
+      return AncestorDots(g_ + 8 * half)[key];
+    };
     Each(scores, [&](int half, int key, bool, bool, float& score) { place(half, key) = score; });
 #pragma unroll 1
     for (int i = 0; i < 4 * kTiles; ++i) {
@@ -394,8 +406,8 @@ class Piece {
       }
       Each(scores, [&](int half, int key, bool seen, bool in_sequence, float& score) {
         if (!seen) return;
-        score *= in_sequence ? scales[key / kTileKeys][key % 2]
-                             : AncestorScales(g_ + 8 * half)[key];
+        score *=
+            in_sequence ? scales[key / kTileKeys][key % 2] : AncestorScales(g_ + 8 * half)[key];
       });
     }
     __syncwarp();  // what was in memory has been read
@@ -430,12 +442,11 @@ class Piece {
 #pragma unroll
       for (int i = 0; i < 4; ++i) slots[i] = SlotInSequence(at + KeyOf(i));
       // Weights of keys that a row does not see are zeros, which must not meet what is not finite.
-      const bool shared =
-          RowsWhere([&](const Keys& k) { return k.HasAncestors(from, to); }) == 0 &&
-          (RowsWhere([&](const Keys& k) {
-             return k.SeesAllInSequence(from, min(to, all_.prefix));
-           }) == all ||
-           Finite(slots));
+      const bool shared = RowsWhere([&](const Keys& k) { return k.HasAncestors(from, to); }) == 0 &&
+                          (RowsWhere([&](const Keys& k) {
+                             return k.SeesAllInSequence(from, min(to, all_.prefix));
+                           }) == all ||
+                           Finite(slots));
       if (shared) rows = 1;
 #pragma unroll 1
       for (; rows != 0; rows &= rows - 1) {
@@ -488,25 +499,35 @@ class Piece {
     for (int p = 0; p < kQueryPlanes; ++p) {
       Fragment(from[(at / kValueKeys * kQueryPlanes + p) * 32], weights[p]);
     }
+    constexpr int kTurns = 4;  // as in Dots
 #pragma unroll
     for (int d = 0; d < kDim / 64; ++d) {
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        uint32_t pairs[2][kPlanes];
+      for (int e0 = 0; e0 < 8; e0 += kTurns) {
+        uint32_t first[kTurns][kPlanes], second[kTurns][kPlanes];
+        float sums[kTurns][4];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) v[d][2 * i].Pair(v[d][2 * i + 1], e, pairs[i]);
-        float sums[4];
+        for (int e = 0; e < kTurns; ++e) {
+          v[d][0].Pair(v[d][1], e0 + e, first[e]);
+          v[d][2].Pair(v[d][3], e0 + e, second[e]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[i] = values[d][e][i];
+          for (int i = 0; i < 4; ++i) sums[e][i] = values[d][e0 + e][i];
+        }
 #pragma unroll
         for (int p = 0; p < Products::kCount; ++p) {
           const auto planes = Products::Of(p);
-          MultiplyBF16(weights[planes.wide], pairs[0][planes.narrow], pairs[1][planes.narrow],
-                       sums);
+#pragma unroll
+          for (int e = 0; e < kTurns; ++e) {
+            MultiplyBF16(weights[planes.wide], first[e][planes.narrow], second[e][planes.narrow],
+                         sums[e]);
+          }
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i < 2 ? low : high) values[d][e][i] = sums[i];
+        for (int e = 0; e < kTurns; ++e) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (i < 2 ? low : high) values[d][e0 + e][i] = sums[e][i];
+          }
         }
       }
     }

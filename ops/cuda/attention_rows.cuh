@@ -87,7 +87,9 @@ struct Keys {
   // Whether it sees any of the keys from `from` on, before `to`.
   __device__ bool Sees(int from, int to) const { return size > from && begin < to; }
   // Whether it sees all of them, in the sequence.
-  __device__ bool SeesAllInSequence(int from, int to) const { return begin <= from && prefix >= to; }
+  __device__ bool SeesAllInSequence(int from, int to) const {
+    return begin <= from && prefix >= to;
+  }
   __device__ bool HasAncestors(int from, int to) const {
     return size > prefix && size > from && prefix < to;
   }
@@ -151,8 +153,8 @@ struct Tile {
     int before = 0;
     while (before < in_stretch) {
       const int i = before + lane;
-      const uint32_t others = __ballot_sync(
-          0xffffffffu, i >= in_stretch || b.row_sequence[row - 1 - i] != own);
+      const uint32_t others =
+          __ballot_sync(0xffffffffu, i >= in_stretch || b.row_sequence[row - 1 - i] != own);
       if (others == 0) {
         before += 32;
         continue;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/status.h"
 
 namespace espalier {
@@ -19,20 +20,7 @@ inline unsigned BlocksFor(int64_t n) {
   return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, int64_t{1} << 16));
 }
 
-// A kernel launched by LaunchOverlapping may begin before those before it have ended, and must call
-// AwaitPrevious before it touches what kernels of the same step write: all of them have ended then.
-// LaunchNext lets the kernel behind it begin as soon as all blocks of this one have called it.
-__device__ __forceinline__ void LaunchNext() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ __forceinline__ void AwaitPrevious() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
+// See LaunchNext.
 template <typename... Parameters, typename... Arguments>
 KernelStatus LaunchOverlapping(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                                size_t shared_bytes, cudaStream_t stream, const char* op,

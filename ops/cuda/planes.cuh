@@ -8,24 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
-namespace espalier {
+#include "ops/cuda/instructions.cuh"
 
-// c += a b for 16 rows, 8 columns and 16 terms; in place of zeros.
-template <bool kFirst = false>
-__device__ __forceinline__ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             float (&c)[4]) {
-  if constexpr (kFirst) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
+namespace espalier {
 
 // The upper halves of two f32 numbers: bf16, cut off.
 __device__ __forceinline__ uint32_t UpperHalves(uint32_t first, uint32_t second) {
@@ -42,7 +27,7 @@ __device__ __forceinline__ uint32_t FiniteRest(uint32_t x) {
 // Two f16 numbers as f32.
 __device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& second) {
   __half2 halves;
-  memcpy(&halves, &pair, sizeof(pair));
+  memcpy(static_cast<void*>(&halves), &pair, sizeof(pair));
   const float2 wide = __half22float2(halves);
   first = __float_as_uint(wide.x);
   second = __float_as_uint(wide.y);

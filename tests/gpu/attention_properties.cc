@@ -96,10 +96,10 @@ std::vector<HostTensor> MixedInputs(const MixedBatch& batch, const std::vector<H
   const int rows = batch.rows();
   std::vector<HostTensor> inputs;
   for (int i = 0; i < 3; ++i) inputs.push_back(Rows(whole[i], first, first + rows));
-  inputs.insert(inputs.end(), {whole[3], whole[4], Ints(batch.slots), Ints(batch.row_sequence),
-                               Ints(batch.row_prefix), Ints(batch.ancestor_start),
-                               Ints(batch.ancestor_slots), Ints(batch.sequence_start),
-                               Ints(batch.sequence_slots)});
+  inputs.insert(inputs.end(),
+                {whole[3], whole[4], Ints(batch.slots), Ints(batch.row_sequence),
+                 Ints(batch.row_prefix), Ints(batch.ancestor_start), Ints(batch.ancestor_slots),
+                 Ints(batch.sequence_start), Ints(batch.sequence_slots)});
   inputs.insert(inputs.end(), whole.begin() + 12, whole.end());
   return inputs;
 }
@@ -111,8 +111,8 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
   const int64_t rows = batch.rows(), width = how.kv_heads * how.dim;
   const bool scaled = how.cache == DType::kI8;
   const auto cache = [&](uint64_t seed) {
-    HostTensor tensor = HostTensor::Zeros(
-        TensorSpec::Whole({how.cache, {int64_t{batch.cache_slots}, width}}));
+    HostTensor tensor =
+        HostTensor::Zeros(TensorSpec::Whole({how.cache, {int64_t{batch.cache_slots}, width}}));
     const HostTensor random = Random(DType::kF32, {int64_t{batch.cache_slots}, width}, seed);
     for (int64_t i = 0; i < tensor.spec.num_elements(); ++i) {
       SetValue(&tensor, i, (scaled ? 100 : 1) * ValueAt(random, i));
@@ -132,7 +132,10 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
   const auto run = [&](std::vector<HostTensor>* inputs, HostTensor* result) {
     std::vector<HostTensor> outputs = {HostTensor::Zeros((*inputs)[0].spec)};
     KernelSpec spec = SpecFor("paged_attention",
-                              {{"head_dim", how.dim}, {"scale", 0.0}, {"window", how.window}},
+                              {{"head_dim", how.dim},
+                               {"scale", 0.0},
+                               {"window", how.window},
+                               {"softcap", double{how.softcap}}},
                               *inputs, outputs[0].spec);
     spec.row_stable = true;
     std::string error = cuda.Run(spec, {}, inputs, &outputs);
@@ -174,8 +177,8 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
 void CheckAttention(Backend& cuda, const AddVerdict& add) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (int32_t tokens : {100, 255, 256, 3000}) {
-      add(std::string("row-stable paged_attention ") + Name(dtype) + ", " +
-              std::to_string(tokens) + " tokens",
+      add(std::string("row-stable paged_attention ") + Name(dtype) + ", " + std::to_string(tokens) +
+              " tokens",
           AttentionIsRowStable(cuda, dtype, tokens));
     }
   }

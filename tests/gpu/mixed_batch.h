@@ -58,8 +58,7 @@ struct MixedBatch {
     const auto part = [](const Ints& all, int32_t begin, int32_t end) {
       return Ints(all.begin() + begin, all.begin() + end);
     };
-    const size_t row = static_cast<size_t>(i),
-                 sequence = static_cast<size_t>(row_sequence[row]);
+    const size_t row = static_cast<size_t>(i), sequence = static_cast<size_t>(row_sequence[row]);
     b.sequence_slots = part(sequence_slots, sequence_start[sequence], sequence_start[sequence + 1]);
     b.sequence_start.push_back(static_cast<int32_t>(b.sequence_slots.size()));
     b.AddRow(slots[row], 0, row_prefix[row],
@@ -83,17 +82,20 @@ struct MixedBatch {
 struct MixedAttention {
   DType cache;
   int64_t heads, kv_heads, dim, window;  // window 0: none
+  float softcap = 0;                     // 0: none
 
   std::string Name() const {
     return std::to_string(heads) + " heads on " + std::to_string(kv_heads) + ", " +
            std::to_string(dim) + " wide, cache of " + espalier::Name(cache) +
-           (window > 0 ? ", window of " + std::to_string(window) : "");
+           (window > 0 ? ", window of " + std::to_string(window) : "") +
+           (softcap > 0 ? ", cap" : "");
   }
 };
 
 inline constexpr MixedAttention kMixedAttentions[] = {
-    {DType::kF32, 4, 2, 64, 0},    {DType::kBF16, 4, 4, 64, 0},  {DType::kF16, 6, 2, 40, 0},   {DType::kI8, 20, 1, 64, 0},
-    {DType::kBF16, 8, 2, 128, 90}, {DType::kF32, 4, 1, 256, 0},  {DType::kI8, 5, 5, 128, 0},   {DType::kF32, 7, 7, 36, 33},
-    {DType::kBF16, 12, 4, 96, 0},  {DType::kBF16, 32, 4, 64, 0}, {DType::kF16, 8, 1, 256, 70}, {DType::kI8, 6, 3, 20, 50}};
+    {DType::kF32, 4, 2, 64, 0},   {DType::kBF16, 4, 4, 64, 0},   {DType::kF16, 6, 2, 40, 0, 0.5},
+    {DType::kI8, 20, 1, 64, 0},   {DType::kBF16, 8, 2, 128, 90}, {DType::kF32, 4, 1, 256, 0},
+    {DType::kI8, 5, 5, 128, 0},   {DType::kF32, 7, 7, 36, 33},   {DType::kBF16, 12, 4, 96, 0},
+    {DType::kBF16, 32, 4, 64, 0}, {DType::kF16, 8, 1, 256, 70},  {DType::kI8, 6, 3, 20, 50}};
 
 }  // namespace espalier::gpu_check

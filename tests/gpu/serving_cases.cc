@@ -116,7 +116,9 @@ void AddMixedAttention(std::vector<Case>* cases) {
     };
     Case c{.op = "paged_attention",
            .name = "a mixed batch, " + how.Name(),
-           .attributes = {{"head_dim", how.dim}, {"window", how.window}},
+           .attributes = {{"head_dim", how.dim},
+                          {"window", how.window},
+                          {"softcap", double{how.softcap}}},
            .inputs = {Uniform(kF32, {batch.rows(), how.heads * how.dim}),
                       Uniform(kF32, {batch.rows(), width}), Uniform(kF32, {batch.rows(), width}),
                       cache(), cache(), table(batch.slots), table(batch.row_sequence),

@@ -1,0 +1,67 @@
+// What is written in PTX or understood by nvcc alone. A program that runs kernels without a GPU
+// (tests/gpu/emulation) defines ESPALIER_CUDA_INSTRUCTIONS, the path of a header with its own.
+#pragma once
+
+#ifdef ESPALIER_CUDA_INSTRUCTIONS
+#include ESPALIER_CUDA_INSTRUCTIONS
+#else
+
+#include <cstdint>
+
+namespace espalier {
+
+// A kernel launched by LaunchOverlapping may begin before those before it have ended, and must call
+// AwaitPrevious before it touches what kernels of the same step write: all of them have ended then.
+// LaunchNext lets the kernel behind it begin as soon as all blocks of this one have called it.
+__device__ __forceinline__ void LaunchNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void AwaitPrevious() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The block's shared memory whose size is told at launch.
+__device__ __forceinline__ uint4* LaunchedMemory() {
+  extern __shared__ uint4 launched_memory[];
+  return launched_memory;
+}
+
+// c += a b for 16 rows, 8 columns and 16 terms of bf16; in place of zeros. Lane (g, t) of a warp,
+// g = lane / 4 and t = lane % 4, has rows g and g + 8 of a, column g of b, at terms 2 t, 2 t + 1,
+// 2 t + 8 and 2 t + 9, and columns 2 t and 2 t + 1 of c. wgmma gives the same bits (measured on an
+// H200).
+template <bool kFirst = false>
+__device__ __forceinline__ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                             float (&c)[4]) {
+  if constexpr (kFirst) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// 2^x, to two units in the last place; results below 2^-126 are 0.
+__device__ __forceinline__ float FastExp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// Asks for the 128 bytes at `from`, in global memory.
+__device__ __forceinline__ void PrefetchToL2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
+}
+
+}  // namespace espalier
+
+#endif
