@@ -1,13 +1,12 @@
 // The attention kernel without a GPU: what it computes, and that a row's bits do not depend on what
 // rides with it, nor on how blocks share the work.
-#include "ops/cuda/attend.cuh"
-
 #include <cmath>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "ops/cuda/attend.cuh"
 #include "tests/gpu/mixed_batch.h"
 
 namespace espalier::gpu_check {
@@ -94,9 +93,10 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
       {1 / std::sqrt(static_cast<float>(how.dim)), how.softcap, nullptr, false, how.window}};
   const auto launch = [&](auto dim, auto whole) {
     constexpr int kDim = decltype(dim)::value;
-    result.error = emulation::Launch(
-        {static_cast<uint32_t>(arrivals.size()), static_cast<uint32_t>(parts), 1}, kBlock,
-        Memory<kDim>::kAll, [&] { AttendKernel<float, C, kDim, decltype(whole)::value>(attention); });
+    result.error =
+        emulation::Launch({static_cast<uint32_t>(arrivals.size()), static_cast<uint32_t>(parts), 1},
+                          kBlock, Memory<kDim>::kAll,
+                          [&] { AttendKernel<float, C, kDim, decltype(whole)::value>(attention); });
   };
   if (how.dim % 8 != 0) {
     launch(std::integral_constant<int, kMostDim>(), std::false_type());

@@ -20,7 +20,8 @@ struct Thread {
 const Thread& Current();
 
 // Runs `kernel` for every block of a grid, one after the other, with `threads` in each (a multiple
-// of 32) and `shared_bytes` of memory. Returns an error where lanes wait for others that never come.
+// of 32) and `shared_bytes` of memory. Returns an error where lanes wait for others that never
+// come.
 std::string Launch(Index grid, int threads, int64_t shared_bytes,
                    const std::function<void()>& kernel);
 
