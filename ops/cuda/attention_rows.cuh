@@ -145,16 +145,25 @@ struct Tile {
   }
 
  private:
-  // Rows of the tile that begins at `row`; 0: it begins before.
+  // Rows of the tile that begins at `row`; 0: it begins before. Those of a tile are alike.
   __device__ static int RowsFrom(const Batch& b, int64_t row, int most) {
     if (most == 1) return 1;
-    const int lane = threadIdx.x % 32, in_stretch = static_cast<int>(row % kStretch);
-    const int32_t own = b.row_sequence[row];
+    const int lane = static_cast<int>(threadIdx.x % 32),
+              in_stretch = static_cast<int>(row % kStretch);
+    const int32_t sequence = b.row_sequence[row];
+    const auto has_ancestors = [&](int64_t r) {
+      return b.ancestor_start[r + 1] > b.ancestor_start[r];
+    };
+    const bool ancestors = has_ancestors(row);
+    const auto alike = [&](int64_t r) {
+      return b.row_sequence[r] == sequence && has_ancestors(r) == ancestors;
+    };
+    // Ancestors are worked at row by row.
+    if (ancestors) most = min(most, kQueries / 2);
     int before = 0;
     while (before < in_stretch) {
       const int i = before + lane;
-      const uint32_t others =
-          __ballot_sync(0xffffffffu, i >= in_stretch || b.row_sequence[row - 1 - i] != own);
+      const uint32_t others = __ballot_sync(0xffffffffu, i >= in_stretch || !alike(row - 1 - i));
       if (others == 0) {
         before += 32;
         continue;
@@ -164,9 +173,8 @@ struct Tile {
     }
     if (before % most != 0) return 0;
     const int64_t next = row + 1 + lane;
-    const uint32_t others =
-        __ballot_sync(0xffffffffu, in_stretch + 1 + lane >= kStretch || next >= b.rows ||
-                                       b.row_sequence[next] != own);
+    const uint32_t others = __ballot_sync(
+        0xffffffffu, in_stretch + 1 + lane >= kStretch || next >= b.rows || !alike(next));
     return min(most, others == 0 ? most : __ffs(static_cast<int>(others)));
   }
 };

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "ops/operators/register_all.h"
 #include "tests/gpu/compare.h"
+#include "tests/gpu/property_inputs.h"
 
 namespace espalier::gpu_check {
 namespace {
@@ -22,6 +23,17 @@ TEST_F(GpuCheckTest, EveryCaseIsValidAndRepeatsOnTheCpu) {
       EXPECT_EQ(v.worst, 0) << v.label;
     }
   }
+}
+
+TEST_F(GpuCheckTest, PropertiesOfServingHoldOnTheCpu) {
+  int checked = 0;
+  const auto add = [&](const std::string& label, const std::string& failure) {
+    ++checked;
+    EXPECT_EQ(failure, "") << label;
+  };
+  CheckServing(*cpu_, add);
+  CheckAttention(*cpu_, add);
+  EXPECT_GT(checked, 20);
 }
 
 // Spoils one element of one operand after every run.

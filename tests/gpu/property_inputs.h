@@ -24,7 +24,9 @@ inline HostTensor Random(DType dtype, Dims dims, uint64_t seed) {
 inline HostTensor Ints(std::vector<int32_t> values) {
   HostTensor tensor =
       HostTensor::Zeros(TensorSpec::Whole({DType::kI32, {static_cast<int64_t>(values.size())}}));
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  if (!values.empty()) {
+    std::memcpy(tensor.bytes.data(), values.data(), values.size() * sizeof(int32_t));
+  }
   return tensor;
 }
 

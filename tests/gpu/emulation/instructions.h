@@ -103,7 +103,7 @@ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4
   struct Given {
     float a[4][2], b[2][2];
   };
-  const auto split = [](uint32_t pair, float (&to)[2]) {
+  const auto split = [](uint32_t pair, float(&to)[2]) {
     to[0] = std::bit_cast<float>(pair << 16);
     to[1] = std::bit_cast<float>(pair & 0xffff0000u);
   };
