@@ -313,7 +313,8 @@ class Piece {
     return __ballot_sync(0xffffffffu, lane_ < tile_.rows && is(keys_[lane_]));
   }
 
-  // Calls function(half, row's keys, key, score) for a lane's scores; half 1: of query g + 8.
+  // Calls function(half, key, whether the query sees it, whether it is the sequence's, score) for a
+  // lane's scores; half 1: of query g + 8.
   template <typename Function>
   __device__ __forceinline__ void Each(float (&scores)[kTiles][4], const Function& function) const {
 #pragma unroll

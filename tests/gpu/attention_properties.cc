@@ -1,6 +1,7 @@
 // Properties of attention over a paged cache.
-#include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "tests/gpu/mixed_batch.h"
 #include "tests/gpu/property_inputs.h"
