@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,10 @@ namespace {
 class Caster {
  public:
   Caster(const OpRegistry& registry, const Graph& graph, DType compute)
-      : registry_(registry), graph_(graph), compute_(compute), now_(graph.values().size()) {}
+      : registry_(registry), graph_(graph), compute_(compute), now_(graph.values().size()) {
+    for (const Value& value : graph.values()) names_.insert(value.name);
+    for (const Node& node : graph.nodes()) names_.insert(node.name);
+  }
 
   absl::StatusOr<Graph> Run() {
     result_.name = graph_.name;
@@ -73,15 +77,8 @@ class Caster {
     return it->second;
   }
 
-  std::string FreeName(std::string name) const {
-    const auto taken = [&] {
-      if (graph_.FindValue(name) != kNoValue || result_.FindValue(name) != kNoValue) return true;
-      for (const Node& node : graph_.nodes()) {
-        if (node.name == name) return true;
-      }
-      return false;
-    };
-    while (taken()) name += "_";
+  std::string FreeName(std::string name) {
+    while (!names_.insert(name).second) name += "_";
     return name;
   }
 
@@ -164,7 +161,8 @@ class Caster {
   const Graph& graph_;
   const DType compute_;
   Graph result_;
-  std::vector<ValueId> now_;  // by value of the graph
+  std::vector<ValueId> now_;     // by value of the graph
+  std::set<std::string> names_;  // of values and nodes
   std::map<std::pair<ValueId, DType>, ValueId> casts_;
 };
 

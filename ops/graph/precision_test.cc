@@ -153,5 +153,27 @@ TEST_F(PrecisionTest, IntegersAreNoPrecision) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("f32, bf16, f16"));
 }
 
+// A cast per node, each with a name of its own: a test of its time, in which a search through all
+// names for each does not end.
+TEST_F(PrecisionTest, ManyCastsTakeNoLongerEach) {
+  constexpr int kLayers = 40000;
+  Graph graph;
+  const TensorType rows{DType::kF32, {-1, 2}}, square{DType::kF32, {2, 2}};
+  ValueId x = graph.AddValue({.name = "x", .type = rows, .kind = ValueKind::kInput});
+  const ValueId w = graph.AddValue({.name = "w", .type = square, .kind = ValueKind::kParameter});
+  for (int i = 0; i < kLayers; ++i) {
+    for (const char* op : {"linear", "softmax"}) {
+      Node node{.name = std::string(op) + std::to_string(i), .op = op, .inputs = {x}};
+      if (node.op == "linear") node.inputs.push_back(w);
+      x = graph.AddValue({.name = node.name, .type = rows});
+      node.outputs = {x};
+      graph.AddNode(std::move(node));
+    }
+  }
+  graph.outputs.emplace_back("y", x);
+  ASSERT_TRUE(BindAndInfer(registry_, 4, &graph).ok());
+  EXPECT_EQ(Casts(Cast(graph, DType::kBF16)), 2 * kLayers);
+}
+
 }  // namespace
 }  // namespace espalier

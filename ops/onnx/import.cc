@@ -1,5 +1,6 @@
 #include "ops/onnx/import.h"
 
+#include <map>
 #include <set>
 #include <utility>
 
@@ -136,6 +137,20 @@ absl::Status CheckNames(const Graph& graph) {
               : absl::InvalidArgumentError("the ONNX model has names that are not valid UTF-8");
 }
 
+// Copies whose parameter nobody else reads take its name.
+Graph WithNamesOf(const Translator& translator, Graph graph) {
+  std::map<std::string, ValueId> values;
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    values.emplace(graph.values()[v].name, static_cast<ValueId>(v));
+  }
+  for (const auto& [copy, name] : translator.copies()) {
+    const auto found = values.find(copy);
+    if (found == values.end() || !values.emplace(name, found->second).second) continue;
+    graph.mutable_value(found->second).name = name;
+  }
+  return graph;
+}
+
 absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelProto& model,
                                 int opset, const ImportOptions& options, int64_t probe,
                                 bool hollow) {
@@ -150,7 +165,7 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
   if (!translator.ok()) return translator.status();
   status = AddOutputs(model.graph(), &translator, &graph);
   if (!status.ok()) return status;
-  return onnx_import::Prune(std::move(graph));
+  return WithNamesOf(translator, onnx_import::Prune(std::move(graph)));
 }
 
 }  // namespace

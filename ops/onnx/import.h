@@ -40,6 +40,10 @@ struct ImportOptions {
   // Shapes of graph inputs in place of those in the file, for models with more than one symbolic
   // dimension. Dimension 0 may be -1.
   std::map<std::string, Dims> shapes;
+  // Bytes of all constants that nodes make (of a range, in the turns of a loop) at most: a small
+  // file may ask for any number. Beyond: Unimplemented. Those of the file's own initializers do not
+  // count.
+  int64_t max_constant_bytes = int64_t{1} << 30;
 };
 
 // Converts the bytes of an ONNX model to a graph.

@@ -21,6 +21,7 @@ void If(Translator& t) {
   const onnx::GraphProto *yes = Subgraph(t, "then_branch"), *no = Subgraph(t, "else_branch");
   if (!t.ok()) return;
   if (t.IsKnown(condition)) {
+    if (t.HangsOnBatch(condition)) return t.Refuse("its condition depends on the batch size");
     const std::vector<int64_t> flag = t.KnownInts(condition, "input 0");
     if (flag.size() != 1) return t.Fail("input 0 (the condition) must be one value");
     return t.ReturnAll(t.Inline(flag[0] != 0 ? *yes : *no, {}));
@@ -31,7 +32,10 @@ void If(Translator& t) {
   std::vector<ValueId> results;
   for (size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
     if (t.DimsOf(a[k]) != t.DimsOf(b[k])) {
-      return t.Refuse("its condition depends on the data and its branches give different shapes");
+      return t.Refuse(
+          "its condition depends on the data, or on the batch size, and its branches give "
+          "different "
+          "shapes; for one batch size only, export the model with it fixed");
     }
     results.push_back(t.Emit("where", {t.Reshape(condition, {}), a[k], b[k]}));
   }
@@ -57,6 +61,11 @@ ValueId Stack(Translator& t, const std::vector<ValueId>& parts, int64_t axis) {
 void Loop(Translator& t) {
   const onnx::GraphProto* body = Subgraph(t, "body");
   if (!t.ok()) return;
+  const int carried = t.NumInputs() - 2;
+  if (carried < 0) {
+    return t.Fail(absl::StrCat("has ", t.NumInputs(), " inputs, expected M, cond and its state"));
+  }
+  if (body->output_size() < 1 + carried) return t.Fail("its body gives too few outputs");
   int64_t turns = kMaxTurns + 1;
   if (t.HasInput(0)) {
     const std::vector<int64_t> given = t.ConstantInts(0);
@@ -64,14 +73,13 @@ void Loop(Translator& t) {
     if (t.ok()) turns = std::max<int64_t>(0, given[0]);
   }
   ValueId condition = t.Input(1);
-  const int carried = t.NumInputs() - 2;
   std::vector<ValueId> values;
   for (int i = 0; i < carried; ++i) values.push_back(t.Required(2 + i));
   if (!t.ok()) return;
-  if (body->output_size() < 1 + carried) return t.Fail("its body gives too few outputs");
   std::vector<std::vector<ValueId>> scanned(body->output_size() - 1 - carried);
   for (int64_t i = 0; i < turns && t.ok(); ++i) {
     if (condition != kNoValue) {
+      if (t.HangsOnBatch(condition)) return t.Refuse("its condition depends on the batch size");
       const std::vector<int64_t> flag = t.KnownInts(condition, "the condition of the loop");
       if (flag.empty() || flag[0] == 0) break;
     }
@@ -95,11 +103,11 @@ void Loop(Translator& t) {
 void Scan(Translator& t) {
   const onnx::GraphProto* body = Subgraph(t, "body");
   const int64_t inputs = t.Int("num_scan_inputs", 0);
-  const int states = static_cast<int>(t.NumInputs() - inputs);
   if (!t.ok()) return;
-  if (inputs < 1 || states < 0 || body->output_size() < states) {
+  if (inputs < 1 || inputs > t.NumInputs() || body->output_size() < t.NumInputs() - inputs) {
     return t.Fail("attribute 'num_scan_inputs' does not fit its inputs");
   }
+  const int states = t.NumInputs() - static_cast<int>(inputs);
   const std::vector<int64_t> in_axes = t.Ints("scan_input_axes", std::vector<int64_t>(inputs, 0)),
                              in_back =
                                  t.Ints("scan_input_directions", std::vector<int64_t>(inputs, 0));

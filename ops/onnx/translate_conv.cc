@@ -95,10 +95,14 @@ void Col2Im(Translator& t) {
       !ExpectPositive(t, "dilations", dilations, 2)) {
     return;
   }
+  constexpr int64_t kMaxUnits = 1 << 24;  // elements of the kernel
   const int64_t size = block[0] * block[1];
   if (pads.size() != 4 || t.RankOf(x) != 3 || size > (1 << 12) || t.DimsOf(x)[1] % size != 0) {
     return t.Fail(
         absl::StrCat("takes x[N, C * block, L] and 4 pads, found ", ToString(t.DimsOf(x))));
+  }
+  if (t.DimsOf(x)[1] > kMaxUnits / size) {
+    return t.Refuse(absl::StrCat("needs a kernel of more than ", kMaxUnits, " elements"));
   }
   const int64_t channels = t.DimsOf(x)[1] / size;
   Dims dims = {t.DimsOf(x)[0], t.DimsOf(x)[1]};
@@ -110,6 +114,7 @@ void Col2Im(Translator& t) {
     dims.push_back((padded - window) / strides[d] + 1);
     extra.push_back((padded - window) % strides[d]);
   }
+  if (!t.ExpectRoom(t.DTypeOf(x), channels * size * size)) return;
   std::vector<double> units(channels * size * size, 0);
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t i = 0; i < size; ++i) units[(c * size + i) * size + i] = 1;

@@ -24,6 +24,20 @@ void CastLike(Translator& t) {
   if (t.ok()) t.Return(t.Cast(x, t.DTypeOf(like)));
 }
 
+std::vector<int64_t> Quotients(Translator& t, const std::vector<int64_t>& x,
+                               const std::vector<int64_t>& y) {
+  std::vector<int64_t> quotients;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (y[i] == 0) {
+      t.Fail("divides an integer by zero");
+      return {};
+    }
+    quotients.push_back(y[i] == -1 ? static_cast<int64_t>(0 - static_cast<uint64_t>(x[i]))
+                                   : x[i] / y[i]);
+  }
+  return quotients;
+}
+
 // Integers divide towards zero, and only where both are known: models compute shapes so.
 void Div(Translator& t) {
   ValueId a = t.Required(0), b = t.Required(1);
@@ -41,16 +55,14 @@ void Div(Translator& t) {
   const std::vector<int64_t> x = t.KnownInts(a, "the dividend of integers"),
                              y = t.KnownInts(b, "the divisor of integers");
   if (!t.ok()) return;
-  std::vector<int64_t> quotients;
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (y[i] == 0) {
-      t.Fail("divides an integer by zero");
-      return;
-    }
-    quotients.push_back(y[i] == -1 ? static_cast<int64_t>(0 - static_cast<uint64_t>(x[i]))
-                                   : x[i] / y[i]);
+  const std::vector<int64_t> quotients = Quotients(t, x, y);
+  if (!t.ok()) return;
+  const std::vector<int64_t> at_one = Quotients(t, t.IntsAtBatchOne(a, x), t.IntsAtBatchOne(b, y));
+  // 10 / N is 0 for every large batch.
+  if (!t.ok() || (t.HangsOnBatch(b) && at_one != quotients)) {
+    return t.Refuse("divides an integer by a number that depends on the batch size");
   }
-  t.Return(t.Cast(t.Integers(quotients, t.DimsOf(a)), t.DTypeOf(a)));
+  t.Return(t.Cast(t.Integers(quotients, at_one, t.DimsOf(a)), t.DTypeOf(a)));
 }
 
 // The powers that exporters write out for norms and means, without the general function.

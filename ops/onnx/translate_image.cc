@@ -147,16 +147,24 @@ void AffineGrid(Translator& t) {
   const ValueId theta = t.Required(0);
   const std::vector<int64_t> size = t.ConstantInts(1);
   if (!t.ok()) return;
+  constexpr int64_t kMaxPoints = 1 << 24;
   const int dims = static_cast<int>(size.size()) - 2;
+  if (dims != 2 && dims != 3) return t.Refuse("takes sizes [N, C, H, W] and [N, C, D, H, W]");
   int64_t points = 1;
-  for (int d = 0; d < dims; ++d) points *= std::clamp<int64_t>(size[d + 2], 1, 1 << 24);
-  if ((dims != 2 && dims != 3) || points > (1 << 24)) {
-    return t.Refuse("takes sizes [N, C, H, W] and [N, C, D, H, W]");
+  for (int64_t n : size) {
+    if (n < 1) return t.Fail("input 1 (size) must be positive");
+  }
+  for (int d = 0; d < dims; ++d) {
+    if (size[d + 2] > kMaxPoints / points) {
+      return t.Refuse(absl::StrCat("makes more than ", kMaxPoints, " points"));
+    }
+    points *= size[d + 2];
   }
   if (t.DimsOf(theta) != Dims{size[0], dims, dims + 1}) {
     return t.Fail(absl::StrCat("theta has shape ", ToString(t.DimsOf(theta))));
   }
   const bool corners = t.Bool("align_corners");
+  if (!t.ExpectRoom(t.DTypeOf(theta), points * (dims + 1))) return;
   std::vector<double> base;
   for (int64_t p = 0; p < points; ++p) {
     int64_t rest = p;

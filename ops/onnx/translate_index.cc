@@ -75,11 +75,14 @@ void Range(Translator& t) {
   const double start = t.ConstantNumber(0), limit = t.ConstantNumber(1),
                delta = t.ConstantNumber(2);
   if (!t.ok()) return;
+  if (t.HangsOnBatch(t.Input(2))) return t.Refuse("its step depends on the batch size");
   const double count = delta == 0 ? kMaxCount + 1.0 : std::ceil((limit - start) / delta);
   if (!(count <= kMaxCount)) {
     return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers, or has a step of 0"));
   }
-  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) {
+  const int64_t n = static_cast<int64_t>(std::max(0.0, count));
+  if (!t.ExpectRoom(dtype, n)) return;
+  for (int64_t i = 0; i < n; ++i) {
     values.push_back(start + static_cast<double>(i) * delta);
   }
   t.Return(t.Numbers(dtype, {static_cast<int64_t>(values.size())}, values));
@@ -94,10 +97,12 @@ void EyeLike(Translator& t) {
                           : FromOnnx(static_cast<int>(t.Int("dtype", 0)));
   if (dtype == DType::kInvalid) return t.Refuse("attribute 'dtype' names a type that is not taken");
   if (dims.size() != 2) return t.Fail("takes a matrix");
-  if (t.IsProbe(dims[0]) || t.IsProbe(dims[1]) || NumElements(dims) > kMaxCount) {
+  if (t.IsProbe(dims[0]) || t.IsProbe(dims[1]) ||
+      dims[0] > kMaxCount / std::max<int64_t>(1, dims[1])) {
     return t.Refuse(absl::StrCat("makes a matrix of shape ", ToString(dims)));
   }
   const int64_t k = t.Int("k", 0);
+  if (!t.ExpectRoom(dtype, NumElements(dims))) return;
   std::vector<double> values;
   for (int64_t i = 0; i < dims[0]; ++i) {
     for (int64_t j = 0; j < dims[1]; ++j) values.push_back(j - i == k ? 1 : 0);
@@ -108,7 +113,6 @@ void EyeLike(Translator& t) {
 // a0 - a1 cos(2 pi i / n) + a2 cos(4 pi i / n)
 void Window(Translator& t, double a0, double a1, double a2) {
   const double size = t.ConstantNumber(0);
-  const int64_t n = static_cast<int64_t>(size);
   const DType dtype = FromOnnx(static_cast<int>(t.Int("output_datatype", 1)));
   if (!t.ok()) return;
   if (!(size >= 0 && size <= kMaxCount) || !IsFloat(dtype)) {
@@ -116,6 +120,8 @@ void Window(Translator& t, double a0, double a1, double a2) {
                                  " numbers, or numbers of another type than "
                                  "floating-point ones"));
   }
+  const int64_t n = static_cast<int64_t>(size);
+  if (!t.ExpectRoom(dtype, n)) return;
   const double period = t.Bool("periodic", true) ? n : n - 1;
   std::vector<double> values;
   for (int64_t i = 0; i < n; ++i) {
@@ -125,13 +131,24 @@ void Window(Translator& t, double a0, double a1, double a2) {
   t.Return(t.Numbers(dtype, {n}, values));
 }
 
+// Negative indices into `size` elements plus `size`.
+ValueId FromTheFront(Translator& t, ValueId indices, int64_t size) {
+  if (t.IsKnown(indices)) {
+    const std::vector<int64_t> known = t.KnownInts(indices, "input 1");
+    if (std::none_of(known.begin(), known.end(), [](int64_t i) { return i < 0; })) return indices;
+  }
+  const ValueId negative = t.Binary("less", indices, 0.0);
+  return t.Emit("where", {negative, t.Binary("add", indices, static_cast<double>(size)), indices});
+}
+
 void Gather(Translator& t) {
   const ValueId x = t.Required(0), indices = t.Required(1);
   if (!t.ok()) return;
   const int64_t axis = t.Axis(t.Int("axis", 0), t.RankOf(x));
-  // A lookup in a trained table of vectors is an embedding: it can split its table.
+  // A lookup in a trained table of vectors is an embedding: it can split its table. Its ids are not
+  // negative; ONNX counts those from the end.
   if (axis == 0 && t.RankOf(x) == 2 && t.IsParameter(x) && t.ok()) {
-    t.Return(t.Emit("embedding", {indices, x}));
+    t.Return(t.Emit("embedding", {FromTheFront(t, indices, t.DimsOf(x)[0]), x}));
   } else {
     t.Return(t.Emit("gather", {x, indices}, {{"axis", axis}}));
   }
@@ -188,8 +205,6 @@ void OneHot(Translator& t) {
   if (t.ok() && depth.size() != 1) t.Fail("input 1 (depth) must be one number");
   if (!t.ok()) return;
   indices = t.Cast(indices, DType::kI64);
-  const ValueId negative = t.Binary("less", indices, 0.0);
-  indices = t.Emit("where", {negative, t.Binary("add", indices, depth[0]), indices});
   const int64_t axis = t.Axis(t.Int("axis", -1), t.RankOf(indices) + 1);
   const auto one_hot = [&](double on, double off, DType dtype) {
     return t.Emit("one_hot", {indices},
@@ -228,8 +243,14 @@ void NonZero(Translator& t) {
   const ValueId x = t.Required(0);
   if (!t.ok()) return;
   if (!t.IsConstant(x)) return t.Refuse("the shape of its result depends on the data");
+  if (t.HangsOnBatch(x)) return t.Refuse("the shape of its result depends on the batch size");
   const Dims dims = t.DimsOf(x);
   const std::vector<double> values = t.KnownNumbers(x, "input 0");
+  const int64_t nonzero =
+      std::count_if(values.begin(), values.end(), [](double v) { return v != 0; });
+  if (nonzero * std::max<int64_t>(1, static_cast<int64_t>(dims.size())) > kMaxCount) {
+    return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers"));
+  }
   std::vector<std::vector<int64_t>> found(dims.size());
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] == 0) continue;

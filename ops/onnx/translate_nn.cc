@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "ops/onnx/activations.h"
 #include "ops/onnx/translator.h"
 
 namespace espalier::onnx_import {
@@ -183,9 +183,6 @@ void Recurrent(Translator& t, const std::string& op) {
   ValueId x = t.Required(0), lengths = t.Input(4), h0 = t.Input(5);
   const ValueId w = t.Required(1), r = t.Required(2), b = t.Input(3);
   if (!t.ok()) return;
-  if (t.Attribute("activation_alpha") != nullptr || t.Attribute("activation_beta") != nullptr) {
-    return t.Refuse("attributes 'activation_alpha' and 'activation_beta' are not taken");
-  }
   if (t.Int("input_forget", 0) != 0) return t.Refuse("attribute 'input_forget' is not taken");
   if (t.RankOf(r) != 3) return t.Fail("input 2 (R) must have three dimensions");
   const bool by_batch = t.Bool("layout");
@@ -194,8 +191,12 @@ void Recurrent(Translator& t, const std::string& op) {
   };
   Attributes attributes = {{"hidden", t.Int("hidden_size", t.DimsOf(r)[2])},
                            {"direction", t.String("direction", "forward")}};
-  const std::vector<std::string> activations = t.Strings("activations");
-  if (!activations.empty()) attributes.Set("activations", absl::StrJoin(activations, ","));
+  const absl::StatusOr<RecurrentActivations> activations = ReadActivations(
+      t.Strings("activations"), t.Floats("activation_alpha"), t.Floats("activation_beta"));
+  if (!activations.ok()) return t.SetStatus(activations.status());
+  if (!activations->names.empty()) attributes.Set("activations", activations->names);
+  if (!activations->alpha.empty()) attributes.Set("alpha", activations->alpha);
+  if (!activations->beta.empty()) attributes.Set("beta", activations->beta);
   if (t.Attribute("clip") != nullptr) attributes.Set("clip", t.Float("clip", 0));
   if (op == "gru") attributes.Set("linear_before_reset", t.Bool("linear_before_reset"));
   if (lengths != kNoValue) lengths = t.Cast(lengths, DType::kI32);

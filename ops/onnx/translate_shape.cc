@@ -15,10 +15,10 @@ void Shape(Translator& t) {
   const auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + rank : v, 0, rank); };
   const int64_t start = clamp(t.Int("start", 0));
   const int64_t end = std::max(start, clamp(t.Int("end", rank)));
-  t.Return(t.Integers({dims.begin() + start, dims.begin() + end}, {end - start}));
+  t.Return(t.Sizes({dims.begin() + start, dims.begin() + end}, {end - start}));
 }
 
-void Size(Translator& t) { t.Return(t.Integers({NumElements(t.DimsOf(t.Required(0)))}, {})); }
+void Size(Translator& t) { t.Return(t.Sizes({NumElements(t.DimsOf(t.Required(0)))}, {})); }
 
 void Concat(Translator& t) {
   std::vector<ValueId> parts;

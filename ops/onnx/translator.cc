@@ -15,6 +15,8 @@ const Dims kNoDims;
 constexpr int64_t kMaxNodes = 1'000'000;
 constexpr int kMaxDepth = 32;  // functions and branches inside each other
 
+constexpr int64_t kMaxElements = int64_t{1} << 46;  // of an input; as operators have it
+
 constexpr size_t kLargeWeight = 1 << 16;
 
 std::string Key(const std::string& domain, const std::string& op_type) {
@@ -62,8 +64,13 @@ void Translator::Refuse(absl::string_view what) {
 
 std::string Translator::Unique(std::string name) {
   if (name.empty()) name = "node";
-  std::string unique = name;
-  for (int i = 1; !names_.insert(unique).second; ++i) unique = absl::StrCat(name, ".", i);
+  if (names_.insert(name).second) return name;
+  // Goes on from the last one: a loop makes many of one name.
+  int64_t& suffix = suffixes_[name];
+  std::string unique;
+  do {
+    unique = absl::StrCat(name, ".", ++suffix);
+  } while (!names_.insert(unique).second);
   return unique;
 }
 
@@ -72,10 +79,18 @@ void Translator::AddInput(const std::string& name, DType dtype, const Dims& dims
     Fail(absl::StrCat("input '", name, "' stands in the model twice"));
     return;
   }
+  TensorType type{dtype, dims};
+  int64_t elements = 1;
+  for (int64_t& dim : type.dims) {
+    dim = dim < 0 ? probe_ : dim;
+    if (dim > 0 && elements > kMaxElements / dim) {
+      return Fail(absl::StrCat("ONNX input '", name, "' of shape ", ToString(dims),
+                               " has more than 2^46 elements"));
+    }
+    elements *= dim;
+  }
   root_.values[name] =
       graph_->AddValue({.name = name, .type = {dtype, dims}, .kind = ValueKind::kInput});
-  TensorType type{dtype, dims};
-  for (int64_t& dim : type.dims) dim = dim < 0 ? probe_ : dim;
   types_.push_back(std::move(type));
 }
 
@@ -92,9 +107,9 @@ void Translator::AddInitializers(const onnx::GraphProto& graph) {
 void Translator::AddFunctions(const onnx::ModelProto& model) {
   for (const onnx::FunctionProto& function : model.functions()) {
     const std::string key = Key(function.domain(), function.name());
-    functions_[key] = &function;
-    for (const onnx::OperatorSetIdProto& opset : function.opset_import()) {
-      if (Key(opset.domain(), "").empty()) opsets_[key] = static_cast<int>(opset.version());
+    if (!functions_.emplace(FunctionKey{key, function.overload()}, &function).second) {
+      Fail(absl::StrCat("ONNX function '", key, "' stands in the model twice",
+                        function.overload().empty() ? "" : " as overload ", function.overload()));
     }
   }
 }
@@ -110,12 +125,16 @@ void Translator::TranslateBody(const google::protobuf::RepeatedPtrField<onnx::No
     Refuse(absl::StrCat("functions and branches lie more than ", kMaxDepth, " deep in each other"));
   }
   const onnx::NodeProto* outer = node_;
-  for (const onnx::NodeProto& node : nodes) {
-    if (!ok()) return;  // node_ stays where the error is
-    node_ = &node;
+  const auto count = [&] {
     if (++nodes_seen_ > kMaxNodes) {
       Refuse(absl::StrCat("the model has more than ", kMaxNodes, " nodes, written out"));
     }
+  };
+  count();  // turns of an empty body count, too
+  for (const onnx::NodeProto& node : nodes) {
+    if (!ok()) return;  // node_ stays where the error is
+    node_ = &node;
+    count();
     if (node.output_size() == 0) Fail("has no output");
     if (ok()) TranslateNode();
   }
@@ -123,9 +142,14 @@ void Translator::TranslateBody(const google::protobuf::RepeatedPtrField<onnx::No
   --depth_;
 }
 
+Translator::FunctionKey Translator::CalledFunction() const {
+  return {Key(node_->domain(), node_->op_type()), node_->overload()};
+}
+
 void Translator::TranslateNode() {
   const std::string key = Key(node_->domain(), node_->op_type());
-  if (opset_ < kMinOnnxOpset && key == node_->op_type() && functions_.count(key) == 0) {
+  if (opset_ < kMinOnnxOpset && key == node_->op_type() &&
+      functions_.count(CalledFunction()) == 0) {
     // What has not changed since.
     static const auto* const kSince = new std::map<std::string, int>{
         {"Acos", 7}, {"And", 7}, {"Asin", 7},          {"Atan", 7},
@@ -140,7 +164,9 @@ void Translator::TranslateNode() {
       return;
     }
   }
-  if (auto it = functions_.find(key); it != functions_.end()) return CallFunction(*it->second);
+  if (auto it = functions_.find(CalledFunction()); it != functions_.end()) {
+    return CallFunction(*it->second);
+  }
   if (auto it = table_.find(key); it != table_.end()) return it->second(*this);
   if (auto it = direct_.find(key); it != direct_.end()) return Direct(*it->second);
   const std::map<std::string, std::string>& unread = UnreadOnnxOperators();
@@ -197,18 +223,29 @@ void Translator::CallFunction(const onnx::FunctionProto& function) {
     body.values[function.input(i)] = Input(i);
   }
   for (const std::string& name : function.attribute()) body.attributes[name] = Attribute(name);
+  for (const onnx::AttributeProto& with_default : function.attribute_proto()) {
+    const onnx::AttributeProto* given = Attribute(with_default.name());
+    body.attributes[with_default.name()] = given != nullptr ? given : &with_default;
+  }
+  int64_t opset = opset_;
+  for (const onnx::OperatorSetIdProto& own : function.opset_import()) {
+    if (Key(own.domain(), "").empty()) opset = own.version();
+  }
+  if (opset < 1 || opset > kMaxOnnxOpset) {
+    Refuse(absl::StrCat("the function's opset ", opset, " is not read; export with opset ",
+                        kMinOnnxOpset, " to ", kMaxOnnxOpset));
+  }
   if (!ok()) return;
   const onnx::NodeProto* call = node_;
   Scope* outer = std::exchange(scope_, &body);
-  auto set = opsets_.find(Key(function.domain(), function.name()));
-  const int opset = std::exchange(opset_, set == opsets_.end() ? opset_ : set->second);
+  const int outer_opset = std::exchange(opset_, static_cast<int>(opset));
   TranslateBody(function.node());
   std::vector<ValueId> outputs;
   for (int k = 0; k < call->output_size() && ok(); ++k) {
     outputs.push_back(call->output(k).empty() ? kNoValue : Lookup(function.output(k)));
   }
   scope_ = outer;
-  opset_ = opset;
+  opset_ = outer_opset;
   if (ok()) ReturnAll(outputs);
 }
 
@@ -274,7 +311,9 @@ ValueId Translator::Materialise(Scope* scope, const std::string& name,
         {.name = name, .type = *type, .kind = ValueKind::kParameter, .constant = std::move(bytes)});
     if (hollow) hollow_values_[id] = &tensor;
   } else {
-    id = Constant(*type, std::move(bytes));
+    // Those of a body may be read anew in each turn.
+    id = scope == &root_ ? AddConstant(*type, std::move(bytes)) : Constant(*type, std::move(bytes));
+    if (id == kNoValue) return kNoValue;
     graph_->mutable_value(id).name = scope == &root_ ? name : Unique(name);
   }
   scope->values[name] = id;
@@ -304,12 +343,6 @@ ValueId Translator::Input(int index) {
 ValueId Translator::Required(int index) {
   if (ok() && !HasInput(index)) Fail(absl::StrCat("input ", index, " is missing"));
   return Input(index);
-}
-
-ValueId Translator::FrozenInput(int index) {
-  const ValueId value = Required(index);
-  if (value != kNoValue) graph_->mutable_value(value).trainable = false;
-  return value;
 }
 
 const Dims& Translator::DimsOf(ValueId value) const {

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,6 +45,8 @@ class Translator {
   void AddFunctions(const onnx::ModelProto& model);
   void TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int opset);
   ValueId Find(const std::string& name);
+  // Of FrozenInput: (name of the copy, name of the parameter).
+  const std::vector<std::pair<std::string, std::string>>& copies() const { return copies_; }
 
   const onnx::NodeProto& node() const { return *node_; }
   int opset() const { return opset_; }
@@ -53,9 +57,11 @@ class Translator {
   int NumInputs() const { return node_->input_size(); }
   bool HasInput(int index) const;
   bool WantsOutput(int index) const;
-  ValueId Input(int index);        // error if the name is unknown
-  ValueId Required(int index);     // error if absent, too
-  ValueId FrozenInput(int index);  // a parameter that is not to be trained
+  ValueId Input(int index);     // error if the name is unknown
+  ValueId Required(int index);  // error if absent, too
+  // As Required. Of a parameter a copy of its own that is not to be trained: what moves it must not
+  // move what others read.
+  ValueId FrozenInput(int index);
   const Dims& DimsOf(ValueId value) const;
   DType DTypeOf(ValueId value) const;
   int RankOf(ValueId value) const { return static_cast<int>(DimsOf(value).size()); }
@@ -67,6 +73,10 @@ class Translator {
   // Stricter: no value of options.constants behind it.
   bool IsConstant(ValueId value) const { return IsKind(value, ValueKind::kConstant); }
   bool IsParameter(ValueId value) const { return IsKind(value, ValueKind::kParameter); }
+  // A known value that is another one for a batch of 1.
+  bool HangsOnBatch(ValueId value) { return IsKnown(value) && at_one_.count(value) > 0; }
+  // Its elements then; `known` where it is the same.
+  std::vector<int64_t> IntsAtBatchOne(ValueId value, std::vector<int64_t> known) const;
   // Elements of a known value; Refuse that names `what` if it is not known.
   std::vector<int64_t> KnownInts(ValueId value, absl::string_view what);
   std::vector<double> KnownNumbers(ValueId value, absl::string_view what);
@@ -97,9 +107,16 @@ class Translator {
   std::vector<ValueId> EmitN(const std::string& op, int outputs, const std::vector<ValueId>& inputs,
                              Attributes attributes = {});
 
+  // Refuse beyond ImportOptions::max_constant_bytes in all. To be asked before the elements of a
+  // large one are computed: whether that many more fit.
   ValueId Constant(TensorType type, std::string bytes);
+  bool ExpectRoom(DType type, int64_t elements);
   ValueId Numbers(DType dtype, const Dims& dims, const std::vector<double>& values);
   ValueId Integers(const std::vector<int64_t>& values, const Dims& dims);  // i64
+  // i64, what it is for a batch of 1 told with it; of sizes that may hold the probe.
+  ValueId Integers(const std::vector<int64_t>& values, const std::vector<int64_t>& at_one,
+                   const Dims& dims);
+  ValueId Sizes(const std::vector<int64_t>& sizes, const Dims& dims);
   ValueId Scalar(double value, DType dtype) { return Numbers(dtype, {}, {value}); }
 
   // Shorthands.
@@ -137,12 +154,25 @@ class Translator {
   ValueId Lookup(const std::string& name);
   void TranslateNode();
   void TranslateBody(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
-  void Direct(const OpDef& def);  // by def.onnx
+  void Direct(const OpDef& def);                            // by def.onnx
+  using FunctionKey = std::pair<std::string, std::string>;  // key of an operator, overload
+  FunctionKey CalledFunction() const;
   void CallFunction(const onnx::FunctionProto& function);
+  bool ExpectRoom(int64_t bytes);
+  bool Reserve(int64_t bytes);
+  ValueId AddConstant(TensorType type, std::string bytes);  // whatever its size
   ValueId Materialise(Scope* scope, const std::string& name, const onnx::TensorProto& tensor);
   const std::string* KnownAt(ValueId value, int depth);
   bool Fold(const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
             std::vector<ValueId>* results);
+  // What `def` gives for a batch of 1, by output, empty where that is `results`. None: what it
+  // chooses, or rounds off, hangs on the batch, so that `results` say nothing about others.
+  std::optional<std::vector<std::string>> AtBatchOne(
+      const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
+      const std::vector<const std::string*>& operands, const std::vector<std::string>& results);
+  // Whether another operand is the smaller one for a batch of 1; in `strict`, or the same.
+  bool OrderHangsOnBatch(const NodeTypes& types, const std::vector<const std::string*>& probe,
+                         const std::vector<const std::string*>& one, bool strict);
   ValueId BatchCondition(int rank, int dim);
   std::string Unique(std::string name);
 
@@ -154,8 +184,7 @@ class Translator {
   Graph* graph_;
   absl::Status status_;
   std::map<std::string, const OpDef*> direct_;
-  std::map<std::string, const onnx::FunctionProto*> functions_;
-  std::map<std::string, int> opsets_;  // of functions, by the same key
+  std::map<FunctionKey, const onnx::FunctionProto*> functions_;
 
   const onnx::NodeProto* node_ = nullptr;
   int opset_ = 0;
@@ -164,11 +193,15 @@ class Translator {
   int depth_ = 0;
   int64_t nodes_seen_ = 0;
   int64_t bytes_folded_ = 0;
+  int64_t bytes_made_ = 0;                   // of constants that translations make
   std::vector<TensorType> types_;            // of the graph's values, with the probe for the batch
   std::map<ValueId, std::string> computed_;  // known values of nodes that stay in the graph
   std::set<ValueId> unknown_;                // values that are not known
   std::map<ValueId, const onnx::TensorProto*> hollow_values_;
+  std::map<ValueId, std::string> at_one_;  // known values for a batch of 1, where they are others
+  std::vector<std::pair<std::string, std::string>> copies_;
   std::set<std::string> names_;
+  std::map<std::string, int64_t> suffixes_;  // the last one of each name
 };
 
 }  // namespace espalier::onnx_import

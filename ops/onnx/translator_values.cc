@@ -1,5 +1,6 @@
 // What a translation knows of values, and the nodes that it asks for most.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@ constexpr int64_t kMaxFolded = 8 << 20;    // bytes of one value that becomes a 
 constexpr int64_t kMaxKnown = 64 << 20;    // bytes of one value that is looked at
 constexpr int64_t kMaxKnownAll = 1 << 30;  // of all of them
 constexpr int kMaxChain = 2000;            // nodes behind a value that is computed at import
+constexpr int64_t kConstantBytes = 256;    // of a constant beside its elements
 
 }  // namespace
 
@@ -37,8 +39,12 @@ bool Translator::Fold(const OpDef& def, const NodeTypes& types, const std::vecto
     SetStatus(computed.status());
     return false;
   }
+  std::optional<std::vector<std::string>> at_one =
+      AtBatchOne(def, types, inputs, operands, *computed);
+  if (!at_one.has_value()) return false;
   for (size_t k = 0; k < results->size(); ++k) {
-    (*results)[k] = Constant(types.outputs[k], std::move((*computed)[k]));
+    (*results)[k] = AddConstant(types.outputs[k], std::move((*computed)[k]));
+    if (!(*at_one)[k].empty()) at_one_[(*results)[k]] = std::move((*at_one)[k]);
   }
   return true;
 }
@@ -81,13 +87,15 @@ const std::string* Translator::KnownAt(ValueId id, int depth) {
   known = known && bytes <= kMaxKnown && (bytes_folded_ += bytes) <= kMaxKnownAll;
   if (known) {
     absl::StatusOr<std::vector<std::string>> results = options_.evaluator(node.op, types, operands);
-    if (results.ok()) {
+    if (!results.ok()) {
+      SetStatus(results.status());
+    } else if (auto at_one = AtBatchOne(def, types, node.inputs, operands, *results)) {
       for (size_t k = 0; k < node.outputs.size(); ++k) {
         computed_[node.outputs[k]] = std::move((*results)[k]);
+        if (!(*at_one)[k].empty()) at_one_[node.outputs[k]] = std::move((*at_one)[k]);
       }
       return &computed_[id];
     }
-    SetStatus(results.status());
   }
   unknown_.insert(id);
   return nullptr;
@@ -139,13 +147,52 @@ double Translator::ConstantNumber(int index) {
   return ok() ? values[0] : 0;
 }
 
+bool Translator::ExpectRoom(DType type, int64_t elements) {
+  return ExpectRoom(elements * static_cast<int64_t>(SizeOf(type)));
+}
+
+bool Translator::Reserve(int64_t bytes) {
+  if (!ExpectRoom(bytes)) return false;
+  bytes_made_ += bytes + kConstantBytes;
+  return true;
+}
+
+bool Translator::ExpectRoom(int64_t bytes) {
+  if (bytes_made_ + bytes + kConstantBytes > options_.max_constant_bytes) {
+    Refuse(absl::StrCat("with it the constants that the model's nodes make are more than ",
+                        options_.max_constant_bytes, " bytes"));
+  }
+  return ok();
+}
+
 ValueId Translator::Constant(TensorType type, std::string bytes) {
+  if (!ok() || !Reserve(static_cast<int64_t>(bytes.size()))) return kNoValue;
+  return AddConstant(std::move(type), std::move(bytes));
+}
+
+ValueId Translator::AddConstant(TensorType type, std::string bytes) {
   if (!ok()) return kNoValue;
   types_.push_back(type);
   return graph_->AddValue({.name = Unique("constant"),
                            .type = std::move(type),
                            .kind = ValueKind::kConstant,
                            .constant = std::move(bytes)});
+}
+
+ValueId Translator::FrozenInput(int index) {
+  const ValueId value = Required(index);
+  if (!IsParameter(value)) return value;
+  Value copy = graph_->value(value);
+  if (!Reserve(static_cast<int64_t>(copy.constant.size()))) return kNoValue;
+  copies_.emplace_back(Unique(copy.name), copy.name);
+  copy.name = copies_.back().first;
+  copy.trainable = false;
+  types_.push_back(types_[value]);
+  const ValueId id = graph_->AddValue(std::move(copy));
+  if (auto it = hollow_values_.find(value); it != hollow_values_.end()) {
+    hollow_values_[id] = it->second;
+  }
+  return id;
 }
 
 ValueId Translator::Numbers(DType dtype, const Dims& dims, const std::vector<double>& values) {

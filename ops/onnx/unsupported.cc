@@ -22,7 +22,7 @@ class Walk {
   Walk(const OpRegistry& registry, const onnx::ModelProto& model) {
     for (const std::string& name : ReadOnnxOperators(registry)) read_.insert(name);
     for (const onnx::FunctionProto& function : model.functions()) {
-      functions_.insert(Key(function.domain(), function.name()));
+      functions_.emplace(Key(function.domain(), function.name()), function.overload());
     }
   }
 
@@ -30,7 +30,7 @@ class Walk {
     if (depth > kMaxDepth) return;
     for (const onnx::NodeProto& node : nodes) {
       const std::string key = Key(node.domain(), node.op_type());
-      if (functions_.count(key) == 0 && read_.count(key) == 0) Add(key, node);
+      if (functions_.count({key, node.overload()}) == 0 && read_.count(key) == 0) Add(key, node);
       for (const onnx::AttributeProto& attribute : node.attribute()) {
         if (attribute.has_g()) Visit(attribute.g().node(), depth + 1);
         for (const onnx::GraphProto& graph : attribute.graphs()) Visit(graph.node(), depth + 1);
@@ -56,7 +56,8 @@ class Walk {
     ++found_[at->second].nodes;
   }
 
-  std::set<std::string> read_, functions_;
+  std::set<std::string> read_;
+  std::set<std::pair<std::string, std::string>> functions_;  // operator, overload
   std::map<std::string, size_t> index_;
   std::vector<UnsupportedOperator> found_;
 };

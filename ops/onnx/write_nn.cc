@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "ops/onnx/activations.h"
 #include "ops/onnx/writer.h"
 
 namespace espalier::onnx_export {
@@ -220,13 +221,17 @@ void Attention(Writer& w) {
 
 void Recurrent(Writer& w, const std::string& op_type) {
   const Attributes& a = w.attributes();
-  if (!a.String("activations").empty()) return w.Refuse("attribute 'activations' is not written");
   Attributes written = {{"hidden_size", a.Int("hidden")}, {"direction", a.String("direction")}};
   if (a.Float("clip") > 0) written.Set("clip", a.Float("clip"));
   if (op_type == "GRU") written.Set("linear_before_reset", a.Bool("linear_before_reset"));
   std::vector<std::string> inputs;
   for (int i = 0; i < w.NumIn(); ++i) inputs.push_back(w.In(i));
+  const onnx_import::OnnxActivations activations =
+      onnx_import::WriteActivations({a.String("activations"), a.Floats("alpha"), a.Floats("beta")});
+  if (!activations.alpha.empty()) written.Set("activation_alpha", activations.alpha);
+  if (!activations.beta.empty()) written.Set("activation_beta", activations.beta);
   w.Finish(op_type, inputs, written);
+  if (!activations.names.empty()) w.AddStrings("activations", activations.names);
 }
 
 void Resize(Writer& w) {

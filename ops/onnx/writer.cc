@@ -77,6 +77,13 @@ void Writer::EmitTo(const std::vector<std::string>& outputs, const std::string& 
   for (const auto& [name, value] : attributes.values()) SetAttribute(name, value, node);
 }
 
+void Writer::AddStrings(const std::string& name, const std::vector<std::string>& strings) {
+  onnx::AttributeProto* attribute = out_->mutable_node(out_->node_size() - 1)->add_attribute();
+  attribute->set_name(name);
+  attribute->set_type(onnx::AttributeProto::STRINGS);
+  for (const std::string& text : strings) attribute->add_strings(text);
+}
+
 std::string Writer::Emit(const std::string& op_type, const std::vector<std::string>& inputs,
                          const Attributes& attributes) {
   const std::string name = Fresh();

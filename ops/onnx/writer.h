@@ -51,6 +51,8 @@ class Writer {
               const Attributes& attributes = {});
   void EmitTo(const std::vector<std::string>& outputs, const std::string& op_type,
               const std::vector<std::string>& inputs, const Attributes& attributes = {});
+  // To the node of ONNX that was added last: Attributes hold no lists of strings.
+  void AddStrings(const std::string& name, const std::vector<std::string>& strings);
 
   // Constants.
   std::string Ints(const std::vector<int64_t>& values);  // [n]

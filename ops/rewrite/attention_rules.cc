@@ -68,11 +68,13 @@ constexpr char kBatchFirstMasks[] = R"rules(
     n = add(s, m)
     p = softmax(n) {axis: last}
     mask m
+    shape m: [..., S, T]
     example m: f32[4, 5]
   or causal_where
     n = where(m, s, low)
     p = softmax(n) {axis: last}
     mask m
+    shape m: [..., S, T]
     number low
     require low < -1e9
     example m: bool[1, 1, 4, 5], low: -3e38
@@ -163,6 +165,7 @@ constexpr char kSequenceFirstMasks[] = R"rules(
     n = add(s, m)
     p = softmax(n) {axis: last}
     mask m
+    shape m: [..., S, T]
     example m: f32[4, 5]
   or rows
     n = add(s, m)

@@ -303,6 +303,31 @@ TEST(RewriteTest, MaskWithOneMoreHiddenElementIsNotCausal) {
   EXPECT_EQ(FindMatches(Operators(), *graph, BuiltIn("attention(once, divided, rows)")).size(), 1u);
 }
 
+// Such a mask is one row for all queries, not the diagonal's part of theirs.
+TEST(RewriteTest, MaskThatIsBroadcastToTheScoresIsNotCausal) {
+  const auto matches = [](const std::string& variant, DType type, const Dims& dims, bool first) {
+    const RewriteRule rule = BuiltIn(absl::StrCat("attention(once, divided, ", variant, ")"));
+    absl::StatusOr<Graph> graph = ExampleGraph(Operators(), rule);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    Value& mask = graph->mutable_value(graph->FindValue("m"));
+    mask.type = {type, dims};
+    const int64_t elements = mask.type.num_elements();
+    if (type == DType::kBool) {
+      mask.constant = std::string(elements, '\1');  // hides nothing
+    } else {
+      std::vector<float> values(elements, first ? -1e9f : 0.0f);
+      if (first) values[0] = 0;  // shows key 0 alone
+      mask.constant.assign(reinterpret_cast<const char*>(values.data()), 4 * elements);
+    }
+    const absl::Status bound = BindAndInfer(Operators(), 2, &*graph);
+    EXPECT_TRUE(bound.ok()) << bound;
+    return FindMatches(Operators(), *graph, rule).size();
+  };
+  EXPECT_EQ(matches("causal", DType::kF32, {1, 1, 4, 1}, false), 0u);
+  EXPECT_EQ(matches("causal", DType::kF32, {1, 5}, true), 0u);
+  EXPECT_EQ(matches("causal_where", DType::kBool, {1, 1, 4, 1}, false), 0u);
+}
+
 // x -> x + f(norm(x)), `layers` times, as exporters write it, with a loss.
 Graph Transformer(int layers) {
   GraphBuilder b(Operators(), "transformer");

@@ -18,6 +18,9 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// Of targets that know what they read; as libFuzzer has it.
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                                                size_t max_size, unsigned seed);
 
 namespace {
 
@@ -90,6 +93,13 @@ void Mutate(Random& random, const std::vector<std::string>& corpus, std::string*
   }
 }
 
+void MutateByTarget(Random& random, std::string* bytes) {
+  const size_t size = bytes->size();
+  bytes->resize(size + 4096);
+  bytes->resize(LLVMFuzzerCustomMutator(reinterpret_cast<uint8_t*>(bytes->data()), size,
+                                        bytes->size(), static_cast<unsigned>(random())));
+}
+
 void Try(const std::string& bytes) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
@@ -130,7 +140,11 @@ int main(int argc, char** argv) {
   int64_t tried = static_cast<int64_t>(corpus.size());
   while (std::chrono::steady_clock::now() < end) {
     std::string bytes = corpus[Below(random, corpus.size())];
-    for (size_t n = 1 + Below(random, 6); n > 0; --n) Mutate(random, corpus, &bytes);
+    if (LLVMFuzzerCustomMutator != nullptr && Below(random, 2) == 0) {
+      MutateByTarget(random, &bytes);
+    } else {
+      for (size_t n = 1 + Below(random, 6); n > 0; --n) Mutate(random, corpus, &bytes);
+    }
     if (!artifact.empty()) std::ofstream(artifact, std::ios::binary) << bytes;
     Try(bytes);
     ++tried;
