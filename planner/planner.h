@@ -156,13 +156,15 @@ struct ServingDegrees {
   int ranks() const { return tensor_parallel * pipeline_parallel; }
 };
 
-// As LowerServing, one program for each rank. Attention and its KV caches are cut by heads, linear
-// layers in turn into columns and rows (one all-reduce for each pair of them), tables of rows and
+// As LowerServing, one program for each rank. Attention and its KV caches are cut by heads
+// (those of keys and values, where they are fewer than the parts, are each on several ranks),
+// linear layers in turn into columns and rows (one all-reduce for each pair), tables of rows and
 // logits by the vocabulary; what cannot be cut runs whole on every device of its stage. A program
 // has the inputs that it reads; the named outputs are whole, on the last stage's first rank.
 // Sums over rows' parts are rounded in another order; nothing else changes, and a row's result
 // still does not depend on its batch. `options` hold for each rank. InvalidArgument, by name, where
-// key and value heads or layers do not divide.
+// the parts do not divide the heads of queries, or neither divide those of keys and values nor are
+// a multiple of them, or where there are more stages than layers.
 absl::StatusOr<std::vector<proto::Program>> LowerServing(const OpRegistry& registry,
                                                          const Graph& graph,
                                                          const ServingDegrees& degrees,

@@ -32,9 +32,6 @@ struct Pair {
   std::string base;  // a copy of the module's own matrix; empty: none
 };
 
-// A bare model's files lack the first part of the names ("model.").
-std::string WithoutModel(const std::string& module) { return module.substr(module.find('.') + 1); }
-
 absl::Status Wrong(const Adapter& adapter, const std::string& tensor, const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("adapter '", adapter.name, "': tensor '", tensor, "' ", what));
@@ -242,7 +239,7 @@ class Adapting {
 
   // The tensors of adapter i for a layer; null: none.
   const Pair* Find(size_t i, const Layer& layer) {
-    for (const std::string& name : {layer.module, WithoutModel(layer.module)}) {
+    for (const std::string& name : TensorNames(layer.module)) {
       const auto found = pairs_[i].find(name);
       if (found == pairs_[i].end()) continue;
       used_[i].insert(name);

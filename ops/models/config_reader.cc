@@ -193,6 +193,10 @@ ConfigReader ConfigReader::Object(const std::string& field) {
   return ConfigReader(std::move(state));
 }
 
+void ConfigReader::Default(const std::string& field, int64_t value) {
+  if (!Has(field)) state_->object[field] = value;
+}
+
 void ConfigReader::OnlyFlag(const std::string& field, bool supported, bool otherwise) {
   if (Flag(field, otherwise) == supported) return;
   if (Has(field)) {

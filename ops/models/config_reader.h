@@ -41,6 +41,9 @@ class ConfigReader {
   // The object in a field; an empty one if it is not there.
   ConfigReader Object(const std::string& field);
 
+  // From here on the field is `value` where it is not there.
+  void Default(const std::string& field, int64_t value);
+
   // Switches of which only one setting is supported: Unimplemented for any other.
   void OnlyFlag(const std::string& field, bool supported, bool otherwise);
   void OnlyText(const std::string& field, const std::vector<std::string>& supported);

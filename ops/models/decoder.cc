@@ -147,7 +147,7 @@ void CheckCounts(ConfigReader& config, int64_t layers, int64_t heads_or_experts)
                    " heads or experts each; accepted: a product of at most ", kMost)));
 }
 
-CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_heads) {
+CommonSizes ReadSizes(ConfigReader& config, const SizeDefaults& defaults) {
   CommonSizes s;
   s.vocab_size = config.Size("vocab_size");
   s.hidden = config.Size("hidden_size");
@@ -155,25 +155,26 @@ CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_he
   if (s.layers > 4096) config.Refuse("num_hidden_layers", "1 to 4096");
   s.heads = config.Size("num_attention_heads");
   CheckCounts(config, s.layers, s.heads);
-  s.kv_heads =
-      config.Size("num_key_value_heads",
-                  kv_heads > 0 && !config.Named("num_key_value_heads") ? kv_heads : s.heads);
+  const bool grouped = defaults.kv_heads > 0 && !config.Named("num_key_value_heads");
+  s.kv_heads = config.Size("num_key_value_heads", grouped ? defaults.kv_heads : s.heads);
   if (s.heads % s.kv_heads != 0) {
     config.Refuse("num_key_value_heads",
                   absl::StrCat("a divisor of num_attention_heads (", s.heads, ")"));
   }
-  s.head_dim =
-      config.Has("head_dim") ? config.Size("head_dim") : DivideHeads(config, s.hidden, s.heads);
+  s.head_dim = config.Has("head_dim") || defaults.head_dim > 0
+                   ? config.Size("head_dim", defaults.head_dim)
+                   : DivideHeads(config, s.hidden, s.heads);
   if (s.heads * s.head_dim > (int64_t{1} << 24)) {
     config.Refuse("head_dim", "num_attention_heads * head_dim of at most 2^24");
   }
-  s.max_positions = config.Int("max_position_embeddings", max_positions, 1, int64_t{1} << 30);
+  s.max_positions =
+      config.Int("max_position_embeddings", defaults.max_positions, 1, int64_t{1} << 30);
   return s;
 }
 
 Decoder ReadDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
   Decoder d;
-  d.sizes = ReadSizes(config, defaults.max_positions, defaults.kv_heads);
+  d.sizes = ReadSizes(config, {defaults.max_positions, defaults.kv_heads, defaults.head_dim});
   d.intermediate = config.Size("intermediate_size");
   d.norm_epsilon = config.Positive("rms_norm_eps", defaults.norm_epsilon);
   d.activation = ReadActivation(config, "hidden_act", "silu");
@@ -182,7 +183,8 @@ Decoder ReadDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
                       {.theta = defaults.theta,
                        .max_positions = d.sizes.max_positions,
                        .partial = config.Positive("partial_rotary_factor", 1),
-                       .layers = defaults.rope_by_layers ? "full_attention" : ""})};
+                       .layers = defaults.rope_by_layers ? "full_attention" : "",
+                       .original_positions = defaults.original_positions})};
   d.layers.resize(static_cast<size_t>(config.status().ok() ? d.sizes.layers : 0));
   return d;
 }
@@ -221,7 +223,7 @@ LanguageModel ToModel(Decoder decoder) {
   model.facts.layers = decoder.sizes.layers;
   for (const Rope& rope : decoder.ropes) {
     model.facts.max_positions = std::max(model.facts.max_positions, rope.max_positions);
-    if (!rope.long_frequencies.empty()) model.facts.short_positions = rope.short_positions;
+    if (rope.by_length()) model.facts.short_positions = rope.short_positions;
   }
   model.facts.experts = std::any_of(decoder.layers.begin(), decoder.layers.end(),
                                     [](const DecoderLayer& layer) { return layer.experts; });

@@ -50,8 +50,10 @@ struct DecoderDefaults {
   bool tied = false;
   double theta = 10000;
   int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden / heads
   double norm_epsilon = 1e-6;
-  bool rope_by_layers = false;  // see RopeDefaults::layers; what is read is of full attention
+  bool rope_by_layers = false;     // see RopeDefaults::layers; what is read is of full attention
+  int64_t original_positions = 0;  // see RopeDefaults
 };
 
 // Sizes, rms_norm_eps, hidden_act, rope and tie_word_embeddings, as LLaMA's files have them, and

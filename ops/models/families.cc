@@ -2,7 +2,9 @@
 // ConfigReader&), and a line here.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "ops/kernel/packed_weights.h"
 #include "ops/models/family.h"
 #include "ops/models/quantize.h"
@@ -11,23 +13,25 @@
 namespace espalier {
 
 // Name of the function, "architectures", "model_type".
-#define ESPALIER_FAMILIES(FAMILY)                         \
-  FAMILY(Llama, "LlamaForCausalLM", "llama")              \
-  FAMILY(Mistral, "MistralForCausalLM", "mistral")        \
-  FAMILY(Qwen2, "Qwen2ForCausalLM", "qwen2")              \
-  FAMILY(Qwen3, "Qwen3ForCausalLM", "qwen3")              \
-  FAMILY(Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe")    \
-  FAMILY(Mixtral, "MixtralForCausalLM", "mixtral")        \
-  FAMILY(Gemma, "GemmaForCausalLM", "gemma")              \
-  FAMILY(Gemma2, "Gemma2ForCausalLM", "gemma2")           \
-  FAMILY(Gemma3, "Gemma3ForCausalLM", "gemma3_text")      \
-  FAMILY(Phi3, "Phi3ForCausalLM", "phi3")                 \
-  FAMILY(Opt, "OPTForCausalLM", "opt")                    \
-  FAMILY(Falcon, "FalconForCausalLM", "falcon")           \
-  FAMILY(FalconRw, "RWForCausalLM", "RefinedWebModel")    \
-  FAMILY(Gpt2, "GPT2LMHeadModel", "gpt2")                 \
-  FAMILY(BigCode, "GPTBigCodeForCausalLM", "gpt_bigcode") \
-  FAMILY(Mpt, "MptForCausalLM", "mpt")                    \
+#define ESPALIER_FAMILIES(FAMILY)                                  \
+  FAMILY(Llama, "LlamaForCausalLM", "llama")                       \
+  FAMILY(Mistral, "MistralForCausalLM", "mistral")                 \
+  FAMILY(Mistral3, "Mistral3ForConditionalGeneration", "mistral3") \
+  FAMILY(Qwen2, "Qwen2ForCausalLM", "qwen2")                       \
+  FAMILY(Qwen3, "Qwen3ForCausalLM", "qwen3")                       \
+  FAMILY(Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe")             \
+  FAMILY(Mixtral, "MixtralForCausalLM", "mixtral")                 \
+  FAMILY(Gemma, "GemmaForCausalLM", "gemma")                       \
+  FAMILY(Gemma2, "Gemma2ForCausalLM", "gemma2")                    \
+  FAMILY(Gemma3, "Gemma3ForCausalLM", "gemma3_text")               \
+  FAMILY(Gemma3Images, "Gemma3ForConditionalGeneration", "gemma3") \
+  FAMILY(Phi3, "Phi3ForCausalLM", "phi3")                          \
+  FAMILY(Opt, "OPTForCausalLM", "opt")                             \
+  FAMILY(Falcon, "FalconForCausalLM", "falcon")                    \
+  FAMILY(FalconRw, "RWForCausalLM", "RefinedWebModel")             \
+  FAMILY(Gpt2, "GPT2LMHeadModel", "gpt2")                          \
+  FAMILY(BigCode, "GPTBigCodeForCausalLM", "gpt_bigcode")          \
+  FAMILY(Mpt, "MptForCausalLM", "mpt")                             \
   FAMILY(MptOriginal, "MPTForCausalLM", "mosaic_mpt")
 
 #define ESPALIER_DECLARE(Name, architecture, type) LanguageModel Read##Name(ConfigReader&);
@@ -35,6 +39,8 @@ ESPALIER_FAMILIES(ESPALIER_DECLARE)
 #undef ESPALIER_DECLARE
 
 namespace {
+
+constexpr char kTextPart[] = "language_model.";
 
 struct Family {
   const char* architecture;
@@ -103,7 +109,42 @@ int ReadPackedBits(ConfigReader& config) {
   return bits;
 }
 
+// The text part of a model that reads images, too: its tensors lie among those of the other parts.
+void FindTextPart(ServingModel* serving) {
+  NameEverySource(serving->graph, &serving->weights);
+  for (auto& [parameter, source] : serving->weights.sources) {
+    for (WeightPiece& piece : source.pieces) piece.tensor = absl::StrCat(kTextPart, piece.tensor);
+  }
+  serving->weights.ignored.insert(serving->weights.ignored.end(),
+                                  {"vision_tower.", "multi_modal_projector."});
+}
+
 }  // namespace
+
+ConfigReader ReadTextConfig(ConfigReader& config, const std::string& type) {
+  if (!config.Has("text_config")) {
+    config.Fail(absl::InvalidArgumentError("config.json: field \"text_config\" is missing"));
+  }
+  ConfigReader text = config.Object("text_config");
+  text.OnlyText("model_type", {type});
+  return text;
+}
+
+std::vector<std::string> TensorNames(const std::string& name) {
+  std::vector<std::string> names = {name, name.substr(name.find('.') + 1)};
+  absl::string_view inner = name;
+  if (absl::ConsumePrefix(&inner, kTextPart) && absl::ConsumePrefix(&inner, "model.")) {
+    names.push_back(absl::StrCat("model.", kTextPart, inner));
+  }
+  return names;
+}
+
+bool IsIgnored(const WeightMap& map, const std::string& tensor) {
+  return std::any_of(map.ignored.begin(), map.ignored.end(), [&](const std::string& entry) {
+    if (!absl::EndsWith(entry, ".")) return absl::EndsWith(tensor, entry);
+    return absl::StartsWith(tensor, entry) || absl::StrContains(tensor, "." + entry);
+  });
+}
 
 std::vector<std::string> KnownArchitectures() {
   std::vector<std::string> names;
@@ -124,6 +165,9 @@ absl::StatusOr<LanguageModel> ReadModel(absl::string_view config_json) {
   facts.family = family->model_type;
   facts.config = std::string(config_json);
   facts.eos = config->TokenIds("eos_token_id");
+  if (facts.text_part && !config->Has("eos_token_id")) {
+    facts.eos = config->Object("text_config").TokenIds("eos_token_id");
+  }
   for (int id : facts.eos) {
     if (id < facts.vocab_size) continue;
     config->Fail(absl::InvalidArgumentError(absl::StrCat(
@@ -140,7 +184,9 @@ absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const Lang
   if (absl::Status status = CheckShape(shape); !status.ok()) return status;
   ServingBuilder builder(registry, model, shape);
   const ValueId logits = model.build(builder);
-  return builder.Finish(logits);
+  absl::StatusOr<ServingModel> serving = builder.Finish(logits);
+  if (serving.ok() && model.facts.text_part) FindTextPart(&*serving);
+  return serving;
 }
 
 void NameEverySource(const Graph& graph, WeightMap* map) {

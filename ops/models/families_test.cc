@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "ops/models/kv_format.h"
 #include "ops/models/model.h"
 #include "ops/models/rope.h"
@@ -110,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                 R"("new_decoder_architecture": true, "parallel_attn": false)", "parallel_attn"},
         Refused{"MptMultiQuery", kMpt, R"("attn_config": {"attn_type": "multiquery_attention"})",
                 "attn_config.attn_type"},
+        Refused{"MptClip", kMpt, R"("attn_config": {"clip_qkv": -1})", "attn_config.clip_qkv"},
         Refused{"MptPositions", kMpt, R"("attn_config": {"alibi": false})", "attn_config.alibi"},
         Refused{"MptPrefix", kMpt, R"("attn_config": {"prefix_lm": true})",
                 "attn_config.prefix_lm"},
@@ -143,7 +146,10 @@ TEST(ReadModelTest, EachArchitectureNamesWhatItMisses) {
   for (const std::string& name : KnownArchitectures()) {
     const absl::Status status = Read("\"architectures\": [\"" + name + "\"]");
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("\"vocab_size\" is missing")) << name;
+    const bool images = name.ends_with("ForConditionalGeneration");
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(images ? "\"text_config\" is missing" : "\"vocab_size\" is missing"))
+        << name;
   }
   const absl::Status status = Read(R"("architectures": ["BloomForCausalLM"])");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
@@ -182,10 +188,103 @@ TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
 TEST(ReadModelTest, SwitchesOfMptThatAreOffAreNone) {
   const absl::Status status = Read(std::string(kMpt) + R"(,
       "final_logit_softcapping": null, "block_overrides": null,
-      "attn_config": {"sliding_window_size": -1, "attn_logit_softcapping": null},
+      "attn_config": {"sliding_window_size": -1, "attn_logit_softcapping": null, "clip_qkv": 0},
       "ffn_config": {"ffn_type": "mptmlp", "fc_type": "torch",
                      "ffn_act_fn": {"name": "gelu", "approximate": "none"}})");
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// Of all models in files, only MPT's may have another greatest bias than 8.
+TEST(ReadModelTest, SlopesOfMptFollowItsGreatestBias) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto slopes = [&](const char* heads, const char* bias) {
+    const auto model = ReadModel(absl::StrCat(
+        R"({"architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 12, "n_layers": 1,
+            "n_heads": )",
+        heads, R"(, "attn_config": {"alibi_bias_max": )", bias, "}}"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    const Graph& graph = serving->graph;
+    const std::string& bytes = graph.value(graph.FindValue("layers.0.alibi_slopes")).constant;
+    std::vector<float> found(bytes.size() / sizeof(float));
+    std::memcpy(found.data(), bytes.data(), bytes.size());
+    return found;
+  };
+  // 2^(-bias * i / heads) for i from 1 on; of three heads those of four: the second, the fourth,
+  // the first.
+  EXPECT_THAT(slopes("2", "4"), ElementsAre(1.0f / 4, 1.0f / 16));
+  EXPECT_THAT(slopes("4", "16"), ElementsAre(1.0f / 16, 1.0f / 256, 1.0f / 4096, 1.0f / 65536));
+  EXPECT_THAT(slopes("3", "4"), ElementsAre(1.0f / 4, 1.0f / 16, 1.0f / 2));
+}
+
+int64_t CacheWidth(const std::string& config) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto model = ReadModel(config);
+  EXPECT_TRUE(model.ok()) << model.status();
+  if (!model.ok()) return 0;
+  const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+  EXPECT_TRUE(serving.ok()) << serving.status();
+  return serving->graph.value(serving->graph.FindValue("layers.0.k_cache")).type.dims[1];
+}
+
+// Qwen3Config has 128, Qwen3MoeConfig nothing of its own.
+TEST(ReadModelTest, HeadsAreAsWideAsTheClassSaysWhereTheFileDoesNot) {
+  const auto width = [](const std::string& architecture) {
+    return CacheWidth(
+        absl::StrCat("{\"architectures\": [\"", architecture, "\"], ", kDecoder, "}"));
+  };
+  EXPECT_EQ(width("Qwen3ForCausalLM"), 128);
+  EXPECT_EQ(width("Qwen3MoeForCausalLM"), 4);
+  EXPECT_EQ(width("Qwen2ForCausalLM"), 4);
+  EXPECT_EQ(width("Gemma2ForCausalLM"), 256);
+}
+
+// google/gemma-3-4b says this much of its text part. The rest is Gemma3TextConfig's.
+constexpr char kGemma3Images[] =
+    R"("architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+       "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152}, "text_config": {
+         "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+         "num_hidden_layers": 34, "sliding_window": 1024,
+         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}})";
+
+TEST(ReadModelTest, TheTextPartOfGemma3IsAModelOfItsOwn) {
+  const std::string config = std::string("{") + kGemma3Images + "}";
+  const auto model = ReadModel(config);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.vocab_size, 262208);
+  EXPECT_EQ(model->facts.layers, 34);
+  EXPECT_EQ(model->facts.max_positions, 131072);
+  EXPECT_THAT(model->facts.eos, ElementsAre(1, 106));
+  EXPECT_EQ(CacheWidth(config), 4 * 256);
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  std::vector<int64_t> windows;
+  for (const Node& node : serving->graph.nodes()) {
+    if (node.op == "paged_attention") windows.push_back(node.attributes.Int("window"));
+  }
+  ASSERT_EQ(windows.size(), 34u);
+  for (size_t i = 0; i < windows.size(); ++i) EXPECT_EQ(windows[i], i % 6 == 5 ? 0 : 1024) << i;
+  EXPECT_TRUE(
+      IsIgnored(serving->weights, "vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias"));
+  EXPECT_TRUE(IsIgnored(serving->weights, "model.multi_modal_projector.mm_soft_emb_norm.weight"));
+  EXPECT_FALSE(IsIgnored(serving->weights, "language_model.model.layers.34.mlp.up_proj.weight"));
+  // What training writes would be half a model.
+  const absl::Status training = BuildTraining(registry, *model, 4).status();
+  EXPECT_EQ(training.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(training.message()), HasSubstr("text_config"));
+}
+
+TEST(ReadModelTest, TextPartsOfOtherModelsAreRefusedByName) {
+  const absl::Status status = Read(
+      R"("architectures": ["Mistral3ForConditionalGeneration"], "text_config": {
+           "model_type": "ministral3", "vocab_size": 16, "hidden_size": 8})");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"text_config.model_type\""));
 }
 
 TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
@@ -269,7 +368,9 @@ TEST(ReadModelTest, ScalingLengthensTheContext) {
   EXPECT_EQ(positions(kLlama, R"("rope_type": "longrope", "short_factor": [1, 1], "factor": 4.0,
                                  "long_factor": [4, 8])"),
             64);
-  EXPECT_EQ(positions(kLlama, R"("rope_type": "dynamic", "factor": 4.0)"), 64);
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "dynamic", "factor": 4.0)"), 256);
+  EXPECT_EQ(positions(kLlama, R"("type": "dynamic", "factor": 0.5)"), 64);
+  EXPECT_EQ(positions(kFalcon, R"("type": "dynamic", "factor": 2.0)"), 128);
   EXPECT_EQ(positions(kGemma3, R"("rope_type": "linear", "factor": 8.0)"), 64);
   // A sequence that long is built.
   const auto model = ReadModel(std::string("{") + kLlama + R"(, "max_position_embeddings": 64,
@@ -281,6 +382,25 @@ TEST(ReadModelTest, ScalingLengthensTheContext) {
   EXPECT_FALSE(BuildTraining(registry, *model, 257).ok());
 }
 
+struct Turned {
+  double first = 0, second = 0, magnitude = 0;
+};
+// How the first two pairs of a head turn in a model that is served for so many positions.
+Turned Turns(const LanguageModel& model, int max_positions) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto serving = BuildServing(registry, model, {4, 4, 8, 1, 8, 8, max_positions});
+  EXPECT_TRUE(serving.ok()) << serving.status();
+  if (!serving.ok()) return {};
+  for (const Node& node : serving->graph.nodes()) {
+    if (node.op != "rotary") continue;
+    const std::vector<double> frequencies = node.attributes.Floats("frequencies");
+    return {frequencies.at(0), frequencies.at(1), node.attributes.Float("magnitude")};
+  }
+  ADD_FAILURE() << "nothing turns";
+  return {};
+}
+
 // longrope: one set of frequencies for the whole life of the served model, by its longest sequence.
 TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
   const auto model =
@@ -289,20 +409,43 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
          "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->facts.short_positions, 16);
-  OpRegistry registry;
-  RegisterAllOperators(registry);
-  const auto second = [&](int max_positions) {
-    ServingShape shape{4, 4, 8, 1, 8, 8, max_positions};
-    auto serving = BuildServing(registry, *model, shape);
-    EXPECT_TRUE(serving.ok()) << serving.status();
-    for (const Node& node : serving->graph.nodes()) {
-      if (node.op == "rotary") return node.attributes.Floats("frequencies")[1];
+  EXPECT_DOUBLE_EQ(Turns(*model, 16).second, 0.01);
+  EXPECT_DOUBLE_EQ(Turns(*model, 17).second, 0.01 / 8);
+  EXPECT_DOUBLE_EQ(Turns(*model, 0).second, 0.01 / 8);
+}
+
+// Phi3Config has 4096 where the file does not say what the model was trained for.
+TEST(ReadModelTest, LongRopeOfPhi3BeginsBehindWhatItsClassSays) {
+  const std::string scaling =
+      R"(, "max_position_embeddings": 131072, "rope_scaling": {
+           "type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})";
+  const auto model =
+      ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder + scaling);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.short_positions, 4096);
+  EXPECT_DOUBLE_EQ(Turns(*model, 4096).second, 0.01);
+  EXPECT_DOUBLE_EQ(Turns(*model, 4097).second, 0.01 / 8);
+  EXPECT_DOUBLE_EQ(Turns(*model, 0).magnitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  // Others are as long as the file says, and nothing is beyond.
+  const auto llama = ReadModel(std::string("{") + kLlama + scaling);
+  ASSERT_TRUE(llama.ok()) << llama.status();
+  EXPECT_EQ(llama->facts.short_positions, 131072);
+}
+
+// transformers' _compute_dynamic_ntk_parameters with the longest sequence as seq_len: with two
+// pairs, the base is multiplied by the square of factor * longest / 64 - (factor - 1).
+TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
+  for (const char* base : {kLlama, kFalcon}) {
+    const auto model = ReadModel(std::string("{") + base + R"(, "max_position_embeddings": 64,
+                                 "rope_scaling": {"type": "dynamic", "factor": 4.0}})");
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->facts.short_positions, 64);
+    for (const auto& [positions, second] :
+         {std::pair{16, 0.01}, {64, 0.01}, {128, 1.0 / 500}, {256, 1.0 / 1300}, {0, 1.0 / 1300}}) {
+      EXPECT_DOUBLE_EQ(Turns(*model, positions).first, 1) << positions;
+      EXPECT_NEAR(Turns(*model, positions).second, second, 1e-15) << positions;
     }
-    return 0.0;
-  };
-  EXPECT_DOUBLE_EQ(second(16), 0.01);
-  EXPECT_DOUBLE_EQ(second(17), 0.01 / 8);
-  EXPECT_DOUBLE_EQ(second(0), 0.01 / 8);
+  }
 }
 
 // transformers 5 writes an object for each type of layers, and all of it in there.

@@ -15,12 +15,21 @@ struct CommonSizes {
   int64_t vocab_size = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
   int64_t max_positions = 0;
 };
-// Names as in LLaMA's files. `max_positions` and `kv_heads` (0: as many as heads): where the field
-// is missing.
-CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_heads);
+// Where the field is missing.
+struct SizeDefaults {
+  int64_t max_positions = 0;
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden / heads
+};
+// Names as in LLaMA's files.
+CommonSizes ReadSizes(ConfigReader& config, const SizeDefaults& defaults);
 // What grows with layers and heads, or experts, stays small whatever the file says.
 void CheckCounts(ConfigReader& config, int64_t layers, int64_t heads_or_experts);
 // head_dim of hidden / heads, or an error.
 int64_t DivideHeads(ConfigReader& config, int64_t hidden, int64_t heads);
+
+// "text_config" of a model that reads images, too, whose text part is of this "model_type"; an
+// error for others.
+ConfigReader ReadTextConfig(ConfigReader& config, const std::string& type);
 
 }  // namespace espalier

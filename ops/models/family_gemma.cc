@@ -7,17 +7,14 @@
 namespace espalier {
 namespace {
 
+constexpr int64_t kHeadDim = 256;  // of all Gemmas, whatever hidden_size
+
 Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
   Decoder decoder = ReadDecoder(config, defaults);
-  if (!config.Has("head_dim")) {
-    decoder.sizes.head_dim = 256;  // of all Gemmas, whatever hidden_size
-    decoder.ropes = {ReadRope(config, 256,
-                              {.theta = defaults.theta,
-                               .max_positions = decoder.sizes.max_positions,
-                               .layers = defaults.rope_by_layers ? "full_attention" : ""})};
-  }
   decoder.norm_add = 1;
-  // Where older files say "gelu" in "hidden_act" they mean its tanh approximation, too.
+  // Where older files say "gelu" in "hidden_act" they mean its tanh approximation, too: the weights
+  // were trained with it, and vLLM and older transformers take it so. Newer ones (4.57) compute
+  // what "hidden_act" says to the letter.
   config.OnlyText("hidden_act", {"gelu", "gelu_pytorch_tanh"});
   decoder.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
   decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.sizes.hidden));
@@ -48,11 +45,13 @@ std::vector<bool> Sliding(size_t layers, int64_t period) {
 }  // namespace
 
 LanguageModel ReadGemma(ConfigReader& config) {
-  return ToModel(ReadGemmaDecoder(config, {.max_positions = 8192, .tied = true}));
+  return ToModel(
+      ReadGemmaDecoder(config, {.max_positions = 8192, .tied = true, .head_dim = kHeadDim}));
 }
 
 LanguageModel ReadGemma2(ConfigReader& config) {
-  Decoder decoder = ReadGemmaDecoder(config, {.max_positions = 8192, .tied = true, .kv_heads = 4});
+  Decoder decoder = ReadGemmaDecoder(
+      config, {.max_positions = 8192, .tied = true, .kv_heads = 4, .head_dim = kHeadDim});
   ReadNewer(config, &decoder);
   decoder.attention_softcap = ReadSoftcap(config, "attn_logit_softcapping", 50);
   decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 30);
@@ -61,9 +60,12 @@ LanguageModel ReadGemma2(ConfigReader& config) {
 }
 
 LanguageModel ReadGemma3(ConfigReader& config) {
-  Decoder decoder = ReadGemmaDecoder(
-      config,
-      {.max_positions = 131072, .tied = true, .theta = 1e6, .kv_heads = 4, .rope_by_layers = true});
+  Decoder decoder = ReadGemmaDecoder(config, {.max_positions = 131072,
+                                              .tied = true,
+                                              .theta = 1e6,
+                                              .kv_heads = 4,
+                                              .head_dim = kHeadDim,
+                                              .rope_by_layers = true});
   ReadNewer(config, &decoder);
   decoder.head_norms = true;
   config.OnlyAbsent("attn_logit_softcapping", "Gemma 3 has none");
@@ -80,6 +82,22 @@ LanguageModel ReadGemma3(ConfigReader& config) {
   // Its max_position_embeddings are those that the scaling has led to.
   for (Rope& rope : decoder.ropes) rope.max_positions = decoder.sizes.max_positions;
   return ToModel(std::move(decoder));
+}
+
+// Those that read images, too (4B and more), as text models. Their files leave out what equals the
+// defaults of transformers' Gemma3TextConfig.
+LanguageModel ReadGemma3Images(ConfigReader& config) {
+  ConfigReader text = ReadTextConfig(config, "gemma3_text");
+  for (const auto& [field, value] : {std::pair("vocab_size", 262208),
+                                     {"hidden_size", 2304},
+                                     {"intermediate_size", 9216},
+                                     {"num_hidden_layers", 26},
+                                     {"num_attention_heads", 8}}) {
+    text.Default(field, value);
+  }
+  LanguageModel model = ReadGemma3(text);
+  model.facts.text_part = true;
+  return model;
 }
 
 }  // namespace espalier

@@ -11,4 +11,12 @@ LanguageModel ReadMistral(ConfigReader& config) {
   return ToModel(std::move(decoder));
 }
 
+// Mistral Small 3.1 and later, which read images, too, as text models.
+LanguageModel ReadMistral3(ConfigReader& config) {
+  ConfigReader text = ReadTextConfig(config, "mistral");
+  LanguageModel model = ReadMistral(text);
+  model.facts.text_part = true;
+  return model;
+}
+
 }  // namespace espalier

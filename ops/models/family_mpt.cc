@@ -110,7 +110,8 @@ LanguageModel ReadMpt(ConfigReader& config) {
   if (attention.Int("sliding_window_size", -1, -1, int64_t{1} << 30) != -1) {
     attention.Refuse("sliding_window_size", "-1: all keys", /*unsupported=*/true);
   }
-  m.clip = attention.Positive("clip_qkv", 0);
+  m.clip = attention.Number("clip_qkv", 0);
+  if (m.clip < 0) attention.Refuse("clip_qkv", "a number above 0, or 0 or null: nothing is cut");
   m.scale = attention.Positive("softmax_scale", 0);
   m.bias_max = attention.Positive("alibi_bias_max", 8);
   m.head_norms = attention.Flag("qk_ln", false);

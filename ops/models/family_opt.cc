@@ -58,7 +58,7 @@ LanguageModel ReadOpt(ConfigReader& config) {
   Opt o;
   config.OnlyAbsent("num_key_value_heads", "OPT's heads are not grouped");
   config.OnlyAbsent("head_dim", "OPT's heads share the hidden size");
-  o.sizes = ReadSizes(config, 2048, 0);
+  o.sizes = ReadSizes(config, {.max_positions = 2048});
   o.embedding = config.Size("word_embed_proj_dim", o.sizes.hidden);
   o.ffn = config.Size("ffn_dim");
   o.activation = ReadActivation(config, "activation_function", "relu");

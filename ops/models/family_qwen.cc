@@ -26,7 +26,7 @@ LanguageModel ReadQwen2(ConfigReader& config) {
 }
 
 LanguageModel ReadQwen3(ConfigReader& config) {
-  Decoder decoder = ReadDecoder(config, {.max_positions = 32768});
+  Decoder decoder = ReadDecoder(config, {.max_positions = 32768, .head_dim = 128});
   decoder.qkv_bias = decoder.output_bias = config.Flag("attention_bias", false);
   decoder.head_norms = true;
   ReadQwenWindows(config, &decoder);
@@ -34,6 +34,7 @@ LanguageModel ReadQwen3(ConfigReader& config) {
 }
 
 LanguageModel ReadQwen3Moe(ConfigReader& config) {
+  // Other than the dense one's, its class has no head_dim of its own: hidden / heads.
   Decoder decoder = ReadDecoder(config, {.max_positions = 32768});
   decoder.qkv_bias = decoder.output_bias = config.Flag("attention_bias", false);
   decoder.head_norms = true;

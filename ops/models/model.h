@@ -62,23 +62,34 @@ struct WeightMap {
   // One without pieces is filled by someone else (adapters.h).
   std::map<std::string, WeightSource> sources;
   // Tensors that a file may hold and nobody reads, by the ends of their names:
-  // ".rotary_emb.inv_freq". Any other tensor that no parameter is made of is an error.
+  // ".rotary_emb.inv_freq"; what ends in a dot is a part of the model, with all that is in it:
+  // "vision_tower.". Any other tensor that no parameter is made of is an error.
   std::vector<std::string> ignored;
 };
+bool IsIgnored(const WeightMap& map, const std::string& tensor);
+
+// The names under which files may have a tensor that is called `name` here, of which the first one
+// counts that is there: its own; without its first part ("transformer."), which bare models lack;
+// and for the text part of a model that reads images, "language_model.model.x", what transformers 5
+// makes of it, "model.language_model.x".
+std::vector<std::string> TensorNames(const std::string& name);
 
 struct ModelFacts {
   std::string family;  // "llama"
   int64_t vocab_size = 0;
   int64_t max_positions = 0;  // max_position_embeddings, or more by rope_scaling (rope.h)
   int64_t layers = 0;
-  bool experts = false;   // some layers are mixtures of them
+  bool experts = false;  // some layers are mixtures of them
+  // The text part of a model that reads images, too; they are not read here. Its tensors lie under
+  // "language_model.".
+  bool text_part = false;
   std::vector<int> eos;   // empty: the model never ends by itself
   std::string tokenizer;  // "bytes": token i is byte i. Empty: the folder's tokenizer files
   std::string config;     // the text of config.json
   // 8 or 4: the weights are packed, as quantize.h says. 0: they are the family's own.
   int packed_bits = 0;
-  // longrope: a model that is served for longer sequences than this turns all of them by the
-  // factors for long ones. 0: there is no such choice.
+  // longrope and dynamic: a model that is served for longer sequences than this turns all of them
+  // by the frequencies for long ones. 0: there is no such choice.
   int64_t short_positions = 0;
 };
 
@@ -127,8 +138,8 @@ struct TrainingModel {
 // as the tensors of the family's files: what training writes is such a file. They start as in
 // GPT-2: normal(0.02), what writes into the residual stream at 0.02 / sqrt(2 * layers), norms as
 // the identity, biases as 0. There is no dropout. Metadata: "family", "config". InvalidArgument for
-// sequences longer than the model's positions; Unimplemented, by name, for mixtures of experts and
-// packed weights.
+// sequences longer than the model's positions; Unimplemented, by name, for mixtures of experts,
+// packed weights and text parts of models that read images.
 absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const LanguageModel& model,
                                             int64_t sequence_length);
 

@@ -83,14 +83,12 @@ ValueId ModelBuilder::Activation(const std::string& hf_name, ValueId x) {
 }
 
 ValueId ModelBuilder::Rotary(ValueId x, const Rope& rope) {
-  const bool is_long =
-      !rope.long_frequencies.empty() && form_.longest_sequence > rope.short_positions;
   std::vector<ValueId> inputs = {x};
   if (positions_ != kNoValue) inputs.push_back(positions_);
   return Op("rotary", inputs,
             {{"head_dim", rope.head_dim},
              {"theta", rope.theta},
-             {"frequencies", is_long ? rope.long_frequencies : rope.frequencies},
+             {"frequencies", FrequenciesFor(rope, form_.longest_sequence)},
              {"magnitude", rope.magnitude}});
 }
 

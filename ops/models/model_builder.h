@@ -90,7 +90,7 @@ class ModelBuilder {
   struct Form {
     std::string graph_name;
     size_t leading = 1;            // dimensions before the features
-    int64_t longest_sequence = 0;  // which of a longrope's frequencies count
+    int64_t longest_sequence = 0;  // which of a rope's frequencies count
   };
   ModelBuilder(const OpRegistry& registry, const LanguageModel& model, Form form);
 

@@ -82,7 +82,8 @@ void Yarn(ConfigReader& scaling, int64_t max_positions, int64_t dim, Rope* rope)
   }
 }
 
-void LongRope(ConfigReader& config, ConfigReader& scaling, int64_t max_positions, Rope* rope) {
+void LongRope(ConfigReader& config, ConfigReader& scaling, const RopeDefaults& defaults,
+              Rope* rope) {
   const std::vector<double> by_short = scaling.Numbers("short_factor");
   const std::vector<double> by_long = scaling.Numbers("long_factor");
   for (const auto& [field, factors] :
@@ -95,12 +96,14 @@ void LongRope(ConfigReader& config, ConfigReader& scaling, int64_t max_positions
     return;
   }
   double factor = scaling.Positive("factor", 1);
-  rope->short_positions = std::max<int64_t>(1, max_positions);
+  rope->short_positions = std::max<int64_t>(1, defaults.max_positions);
   const char* kOriginal = "original_max_position_embeddings";
-  if (config.Has(kOriginal) || scaling.Has(kOriginal)) {
-    rope->short_positions =
-        config.Has(kOriginal) ? config.Size(kOriginal) : scaling.Size(kOriginal);
-    factor = static_cast<double>(max_positions) / static_cast<double>(rope->short_positions);
+  if (config.Has(kOriginal) || scaling.Has(kOriginal) || defaults.original_positions > 0) {
+    rope->short_positions = config.Has(kOriginal)    ? config.Size(kOriginal)
+                            : scaling.Has(kOriginal) ? scaling.Size(kOriginal)
+                                                     : defaults.original_positions;
+    factor =
+        static_cast<double>(defaults.max_positions) / static_cast<double>(rope->short_positions);
   }
   const double original = static_cast<double>(std::max<int64_t>(2, rope->short_positions));
   rope->magnitude = scaling.Positive(
@@ -132,6 +135,17 @@ ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
 
 }  // namespace
 
+std::vector<double> FrequenciesFor(const Rope& rope, int64_t longest) {
+  if (!rope.by_length() || longest <= rope.short_positions) return rope.frequencies;
+  if (!rope.long_frequencies.empty()) return rope.long_frequencies;
+  // NTK-aware (Peng et al. 2023): the slowest pair is stretched by the whole of it.
+  const int64_t dim = 2 * static_cast<int64_t>(rope.frequencies.size());
+  const double beyond = static_cast<double>(longest) / static_cast<double>(rope.short_positions);
+  const double stretch = rope.dynamic_factor * beyond - (rope.dynamic_factor - 1);
+  const double width = static_cast<double>(dim);
+  return Plain(rope.theta * std::pow(stretch, width / (width - 2)), dim);
+}
+
 Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults) {
   ConfigReader scaling = ReadParameters(config, defaults.layers);
   double theta = config.Positive(defaults.theta_field, defaults.theta);
@@ -160,13 +174,15 @@ Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaul
     for (double& frequency : rope.frequencies) frequency /= factor;
     Lengthen(defaults.max_positions, factor, &rope);
   } else if (type == "dynamic") {
-    scaling.Positive("factor", 1);
+    rope.dynamic_factor = scaling.Positive("factor", 1);
+    rope.short_positions = std::max<int64_t>(1, defaults.max_positions);
+    Lengthen(defaults.max_positions, rope.dynamic_factor, &rope);
   } else if (type == "llama3") {
     Llama3(scaling, &rope);
   } else if (type == "yarn") {
     Yarn(scaling, defaults.max_positions, dim, &rope);
   } else if (type == "longrope" || type == "su") {
-    LongRope(config, scaling, defaults.max_positions, &rope);
+    LongRope(config, scaling, defaults, &rope);
   } else if (type != "default") {
     scaling.Refuse(kind, "\"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\", \"longrope\"",
                    /*unsupported=*/true);

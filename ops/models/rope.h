@@ -22,11 +22,20 @@ struct Rope {
   // `short_positions`, a model gives transformers' logits for all that is short; else for all that
   // is long.
   std::vector<double> long_frequencies;
+  // dynamic's factor: beyond `short_positions` the base grows with the longest sequence, likewise
+  // for all sequences alike. 0: it does not.
+  double dynamic_factor = 0;
   int64_t short_positions = 0;
   double magnitude = 1;  // sines and cosines are multiplied by it
-  // Positions that the model has by this scaling: linear and yarn stretch its context.
+  // Positions that the model has by this scaling: linear, dynamic and yarn stretch its context.
   int64_t max_positions = 0;
+
+  // Whether sequences beyond `short_positions` turn otherwise.
+  bool by_length() const { return !long_frequencies.empty() || dynamic_factor > 0; }
 };
+
+// Those that count where sequences have up to `longest` positions.
+std::vector<double> FrequenciesFor(const Rope& rope, int64_t longest);
 
 struct RopeDefaults {
   double theta = 10000.0;
@@ -37,13 +46,15 @@ struct RopeDefaults {
   // For families whose layers do not all turn alike: "full_attention" or "sliding_attention", of
   // which "rope_parameters" may have an object each. What it has outside of them is for the former.
   std::string layers;
+  // longrope's "original_max_position_embeddings" where the file lacks it; 0: max_positions.
+  int64_t original_positions = 0;
 };
 
 // "rope_theta" with "rope_scaling" or "rope_parameters" (newer files): types default, linear,
 // dynamic, llama3 (Llama 3.1), yarn (Peng et al. 2023), longrope (Ding et al. 2024; "su" before).
-// dynamic changes nothing up to max_positions, and nothing is served beyond; linear serves up to
-// max_positions * factor, yarn up to original_max_position_embeddings * factor, as vLLM does, and
-// none less than max_positions. Unimplemented for other types, and for what nobody here knows in
+// dynamic changes nothing up to max_positions; it and linear serve up to max_positions * factor,
+// yarn up to original_max_position_embeddings * factor, as vLLM does, and none less than
+// max_positions. Unimplemented for other types, and for what nobody here knows in
 // "rope_parameters".
 Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults);
 

@@ -154,6 +154,12 @@ absl::StatusOr<TrainingModel> Build(const OpRegistry& registry, const LanguageMo
         "the weights are packed in ", facts.packed_bits,
         " bits; training accepts f32, bf16 and f16: give the model that was quantised"));
   }
+  if (facts.text_part) {
+    return absl::UnimplementedError(
+        absl::StrCat("'", facts.family,
+                     "' reads images, too; training accepts a model of its text part alone, "
+                     "with \"text_config\" as its config.json"));
+  }
   if (facts.experts) {
     return absl::UnimplementedError(absl::StrCat(
         "'", facts.family, "' is a mixture of experts; training accepts dense families"));

@@ -50,6 +50,9 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
   const LoweringOptions options;
   Emitter emitter(structure, placement, table, ranks, options);
   if (absl::Status status = emitter.Run(); !status.ok()) return status;
+  for (RankProgram& rank : emitter.ranks()) {
+    if (absl::Status status = PlaceRepeated(shared.repeated, &rank); !status.ok()) return status;
+  }
   std::vector<std::map<std::string, int>> outputs(static_cast<size_t>(ranks));
   for (const auto& [name, value] : structure.outputs) {
     const int device = configs[structure.graph().value(value).producer].devices[0];

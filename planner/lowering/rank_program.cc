@@ -62,6 +62,11 @@ int RankProgram::AddStretch(const std::string& name, const TensorSpec& spec, int
                    offset_in_allocation_[buffer] + begin_bytes);
 }
 
+void RankProgram::SetSpec(int index, const TensorSpec& spec) {
+  specs_[index] = spec;
+  *program_.mutable_buffers(index)->mutable_spec() = ToProto(spec);
+}
+
 int RankProgram::CloneInto(int buffer, int allocation) {
   return AddBuffer(program_.buffers(buffer).name(), specs_[buffer], kind(buffer), allocation,
                    offset_in_allocation_[buffer]);

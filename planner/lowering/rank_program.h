@@ -33,6 +33,9 @@ class RankProgram {
   // A buffer over the part of the memory of `buffer` that begins `begin_bytes` in it.
   int AddStretch(const std::string& name, const TensorSpec& spec, int buffer, int64_t begin_bytes);
 
+  // The same bytes, seen as part of another whole.
+  void SetSpec(int index, const TensorSpec& spec);
+
   proto::Buffer* buffer(int index) { return program_.mutable_buffers(index); }
   const TensorSpec& spec(int index) const { return specs_[index]; }
   proto::BufferKind kind(int index) const { return program_.buffers(index).kind(); }

@@ -221,8 +221,8 @@ class Shares {
       if (axis == kNotSplit) continue;
       if (Cuttable(rule, axis, node)) return axis;
       return absl::InvalidArgumentError(absl::StrCat(
-          "tensor_parallel is ", parts_, ", but '", node.name, "' has ", rule.axes[axis].size,
-          " key and value heads; accepted: divisors of ", rule.axes[axis].size));
+          "tensor_parallel is ", parts_, ", but '", node.name, "' has an axis '",
+          rule.axes[axis].name, "' of ", rule.axes[axis].size, "; accepted: its divisors"));
     }
     return absl::InvalidArgumentError(absl::StrCat("tensor_parallel is ", parts_, ", but '",
                                                    node.name, "' (", node.op,
@@ -301,17 +301,22 @@ class Shares {
 absl::StatusOr<SharedServing> ShareOut(const OpRegistry& registry, const Graph& graph,
                                        const ServingDegrees& degrees) {
   if (absl::Status status = CheckDegrees(degrees); !status.ok()) return status;
+  Graph whole = graph;
+  absl::StatusOr<RepeatedParameters> repeated = RepeatHeads(degrees.tensor_parallel, &whole);
+  if (!repeated.ok()) return repeated.status();
   // Which biases are in the way is known only once everything has been shared out.
   std::set<std::string> apart;
   while (true) {
-    const absl::StatusOr<Graph> prepared = Prepared(registry, graph, apart);
+    const absl::StatusOr<Graph> prepared = Prepared(registry, whole, apart);
     if (!prepared.ok()) return prepared.status();
     absl::StatusOr<PcgStructure> structure = BuildServingStructure(registry, *prepared);
     if (!structure.ok()) return structure.status();
     absl::StatusOr<std::vector<NodeConfig>> configs = ShareServing(*structure, degrees);
     if (!configs.ok()) return configs.status();
     const std::vector<NodeId> biases = BiasesInTheWay(*structure, *configs);
-    if (biases.empty()) return SharedServing{*std::move(structure), *std::move(configs)};
+    if (biases.empty()) {
+      return SharedServing{*std::move(structure), *std::move(configs), *std::move(repeated)};
+    }
     for (NodeId n : biases) apart.insert(structure->graph().node(n).name);
   }
 }

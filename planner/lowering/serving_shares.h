@@ -8,16 +8,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/lowering/repeat_heads.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
 namespace espalier {
 
-// A serving graph, with its named outputs as results of nodes of their own and with biases added by
-// nodes of their own where they would be in the way, shared out to devices.
+// A serving graph, with its named outputs as results of nodes of their own, with biases added by
+// nodes of their own where they would be in the way, and with key and value heads repeated where
+// they are fewer than the devices of a stage, shared out to devices.
 struct SharedServing {
   PcgStructure structure;
   std::vector<NodeConfig> configs;  // by forward node, empty for dead ones
+  RepeatedParameters repeated;      // in the structure's graph, not in the one that was given
 };
 
 // All of what follows; `graph` is bound. Errors as LowerServing.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "planner/lowering/repeat_heads.h"
 #include "planner/machine/rates.h"
 #include "planner/report/format.h"
 #include "planner/serving/spot_times.h"
@@ -103,16 +104,6 @@ class Placing {
     int64_t bytes = 0;
   };
 
-  static bool CutsInto(const Graph& graph, int parts) {
-    for (const Value& value : graph.values()) {
-      if (value.kind == ValueKind::kState && value.type.dims.size() == 2 &&
-          value.type.dims[1] % parts != 0) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   absl::StatusOr<std::vector<Cut>> CutsOf(const PlacedModel& model) const {
     std::vector<Cut> cuts;
     absl::Status cannot_stream;
@@ -134,8 +125,8 @@ class Placing {
     }
     const int devices = static_cast<int>(problem_.machine.devices.size());
     for (int tensor = 1; tensor <= devices; ++tensor) {
-      // Quickly, before anything is built; heads may still refuse.
-      if (!CutsInto(*model.full, tensor)) continue;
+      // Quickly, before anything is built.
+      if (!CheckHeads(*model.full, tensor).ok()) continue;
       for (int stages = 1; tensor * stages <= devices;
            stages += stages < kMostStagesEach ? 1 : stages) {
         const absl::StatusOr<bool> more = add({tensor, stages}, false);

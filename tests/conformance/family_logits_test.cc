@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/runner/in_process_ranks.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"
@@ -129,6 +131,64 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return *std::move(runner);
   }
 
+  // A folder that holds the case as the text part of a model that reads images, too, under the
+  // names that transformers 5 writes, or under those before.
+  void UseTextPart(const std::string& architecture, bool newer) {
+    const absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(*files_, folder_);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const std::string folder = folder_ + (newer ? "-newer-images" : "-images");
+    ASSERT_TRUE(files_->CreateDirectories(folder).ok());
+    json text = GetParam()["config"];
+    text.erase("architectures");
+    const json config = {{"architectures", {architecture}},
+                         {"text_config", text},
+                         {"vision_config", {{"hidden_size", 4}}}};
+    ASSERT_TRUE(WriteFileAtomically(*files_, JoinPath(folder, "config.json"), config.dump()).ok());
+    const auto name_of = [&](const std::string& tensor) {
+      if (!newer) return "language_model." + tensor;
+      return absl::StrReplaceAll(tensor, {{"model.", "model.language_model."}});
+    };
+    const std::string other = newer ? "model." : "";
+    std::vector<std::pair<std::string, TensorType>> tensors;
+    std::vector<std::vector<float>> values;
+    for (const auto& [tensor, found] : (*weights)->tensors()) {
+      values.emplace_back(static_cast<size_t>(NumElements(found.dims)));
+      ASSERT_TRUE(
+          (*weights)
+              ->Read(tensor, 0, static_cast<int64_t>(values.back().size()), values.back().data())
+              .ok());
+      tensors.emplace_back(name_of(tensor), TensorType{DType::kF32, found.dims});
+    }
+    for (const char* tensor : {"vision_tower.patch.weight", "multi_modal_projector.linear_1"}) {
+      tensors.emplace_back(other + tensor, TensorType{DType::kF32, {3}});
+      values.push_back({1, 2, 3});
+    }
+    std::vector<SafetensorsWriter::Tensor> announced;
+    for (const auto& [name, type] : tensors) announced.push_back({name, type});
+    SafetensorsWriter writer(*files_, JoinPath(folder, "model.safetensors"));
+    ASSERT_TRUE(writer.Begin(announced, {}).ok());
+    for (const std::vector<float>& tensor : values) {
+      ASSERT_TRUE(
+          writer.Append(tensor.data(), static_cast<int64_t>(tensor.size() * sizeof(float))).ok());
+    }
+    ASSERT_TRUE(writer.Finish().ok());
+    folder_ = folder;
+  }
+
+  // Null, and no failure, exactly where the heads cannot be shared out to so many devices.
+  std::unique_ptr<InProcessRanks> Cut(const ServingDegrees& degrees, const RunnerLimits& limits,
+                                      DType kv_format = DType::kF32) {
+    auto ranks = Ranks(degrees, limits, kv_format);
+    if (HeadsOf(GetParam()).Divide(degrees.tensor_parallel)) {
+      EXPECT_TRUE(ranks.ok()) << ranks.status();
+      return ranks.ok() ? *std::move(ranks) : nullptr;
+    }
+    EXPECT_TRUE(absl::IsInvalidArgument(ranks.status())) << ranks.status();
+    EXPECT_NE(ranks.status().message().find("key and value heads"), std::string::npos)
+        << ranks.status();
+    return nullptr;
+  }
+
   // Over as many devices; an error if the model cannot be cut so.
   absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
                                                         const RunnerLimits& limits,
@@ -225,6 +285,22 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
     EXPECT_EQ(Step(*gguf, Rows(0, n)).values, all.values);
   }
 
+  // Those that read images, too, serve their text part.
+  const std::map<std::string, std::string> with_images = {
+      {"gemma3", "Gemma3ForConditionalGeneration"},
+      {"mistral", "Mistral3ForConditionalGeneration"}};
+  if (const auto found = with_images.find(GetParam().name()); found != with_images.end()) {
+    const std::string text_alone = folder_;
+    for (const bool newer : {false, true}) {
+      SCOPED_TRACE(newer);
+      UseTextPart(found->second, newer);
+      auto part = Runner();
+      ASSERT_NE(part, nullptr);
+      EXPECT_EQ(Step(*part, Rows(0, n)).values, all.values);
+      folder_ = text_alone;
+    }
+  }
+
   // Decoding token by token: the same bits.
   auto stepwise = Runner();
   ASSERT_NE(stepwise, nullptr);
@@ -309,23 +385,21 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
   RunnerBatch batch = Rows(0, n);
   batch.wants_hidden = true;
   const RunnerLogits all = Step(*alone, batch);
-  for (const ServingDegrees degrees : {ServingDegrees{2, 1}, {1, 2}, {2, 2}}) {
+  std::vector<ServingDegrees> cuts = {{2, 1}, {1, 2}, {2, 2}};
+  // Each head of keys and values on several devices.
+  const FamilyHeads heads = HeadsOf(GetParam());
+  if (heads.keys < heads.queries) cuts.push_back({heads.queries, 1});
+  for (const ServingDegrees& degrees : cuts) {
     SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
-    auto ranks = Ranks(degrees, alone->limits());
-    if (absl::IsInvalidArgument(ranks.status())) {
-      EXPECT_GT(degrees.tensor_parallel, 1);
-      EXPECT_NE(ranks.status().message().find("key and value heads"), std::string::npos)
-          << ranks.status();
-      continue;
-    }
-    ASSERT_TRUE(ranks.ok()) << ranks.status();
-    const RunnerLogits whole = Step(**ranks, batch);
+    auto ranks = Cut(degrees, alone->limits());
+    if (ranks == nullptr) continue;
+    const RunnerLogits whole = Step(*ranks, batch);
     ASSERT_LE(Distance(whole, all), 1e-5);
     ASSERT_EQ(whole.hidden.size(), all.hidden.size());
     for (size_t i = 0; i < all.hidden.size(); ++i) {
       ASSERT_NEAR(whole.hidden[i], all.hidden[i], 1e-5 * std::max(1.f, std::fabs(all.hidden[i])));
     }
-    EXPECT_TRUE(Step(**ranks, Rows(0, n)).hidden.empty());
+    EXPECT_TRUE(Step(*ranks, Rows(0, n)).hidden.empty());
     auto stepwise = Ranks(degrees, alone->limits());
     ASSERT_TRUE(stepwise.ok()) << stepwise.status();
     for (int i = 0; i < n; ++i) ExpectSameBits(whole, i, Step(**stepwise, Rows(i, i + 1)), 0);
@@ -353,17 +427,13 @@ TEST_P(FamilyLogitsTest, CutModelsKeepKeysAndValuesInFewerBits) {
     for (const ServingDegrees degrees : {ServingDegrees{1, 2}, {2, 1}}) {
       SCOPED_TRACE(absl::StrCat(Name(format), " ", degrees.tensor_parallel, " x ",
                                 degrees.pipeline_parallel));
-      auto ranks = Ranks(degrees, alone->limits(), format);
-      if (degrees.tensor_parallel > 1 && absl::IsInvalidArgument(ranks.status())) {
-        EXPECT_NE(ranks.status().message().find("key and value heads"), std::string::npos)
-            << ranks.status();
-        continue;
-      }
-      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      auto ranks = Cut(degrees, alone->limits(), format);
+      if (ranks == nullptr) continue;
       int64_t bytes = 0;
-      for (size_t r = 0; r < (*ranks)->ranks(); ++r) bytes += (*ranks)->rank(r).kv_cache_bytes();
-      EXPECT_EQ(bytes, alone->kv_cache_bytes());
-      const RunnerLogits whole = Step(**ranks, Rows(0, n));
+      for (size_t r = 0; r < ranks->ranks(); ++r) bytes += ranks->rank(r).kv_cache_bytes();
+      const int copies = std::max(1, degrees.tensor_parallel / HeadsOf(GetParam()).keys);
+      EXPECT_EQ(bytes, copies * alone->kv_cache_bytes());
+      const RunnerLogits whole = Step(*ranks, Rows(0, n));
       EXPECT_LE(Distance(whole, all), degrees.tensor_parallel > 1 ? Distance(all, exact) : 0);
       auto stepwise = Ranks(degrees, alone->limits(), format);
       ASSERT_TRUE(stepwise.ok()) << stepwise.status();

@@ -37,6 +37,27 @@ std::vector<FamilyCase> ReadFamilyCases(const std::string& path) {
   return cases;
 }
 
+FamilyHeads HeadsOf(const FamilyCase& c) {
+  const json& config = c["config"];
+  FamilyHeads heads;
+  for (const char* field : {"num_attention_heads", "n_head", "n_heads"}) {
+    if (config.contains(field)) heads.queries = config[field].get<int>();
+  }
+  heads.keys = heads.queries;
+  const std::string type = config.at("model_type").get<std::string>();
+  const bool grouped = config.value("new_decoder_architecture", false);
+  if (type == "falcon" || type == "gpt_bigcode") {
+    if (grouped) {
+      heads.keys = config.at("num_kv_heads").get<int>();
+    } else if (config.at("multi_query").get<bool>()) {
+      heads.keys = 1;
+    }
+  } else if (config.contains("num_key_value_heads")) {
+    heads.keys = config["num_key_value_heads"].get<int>();
+  }
+  return heads;
+}
+
 std::vector<float> DecodeFloats(const std::string& base64) {
   std::string bytes;
   if (!absl::Base64Unescape(base64, &bytes)) return {};

@@ -23,6 +23,19 @@ void PrintTo(const FamilyCase& c, std::ostream* out);
 // The list in such a file.
 std::vector<FamilyCase> ReadFamilyCases(const std::string& path);
 
+// A case's attention heads, as its config.json says in its family's words.
+struct FamilyHeads {
+  int queries = 0;
+  int keys = 0;  // and values
+
+  // Whether they can be shared out to so many devices, each key on several of them if there are
+  // fewer.
+  bool Divide(int parts) const {
+    return queries % parts == 0 && (keys % parts == 0 || parts % keys == 0);
+  }
+};
+FamilyHeads HeadsOf(const FamilyCase& c);
+
 // Numbers of little-endian f32 in base64.
 std::vector<float> DecodeFloats(const std::string& base64);
 

@@ -68,7 +68,7 @@ llama("llama_biases", attention_bias=True, mlp_bias=True)
 llama("llama_tied_head_dim", tie_word_embeddings=True, head_dim=10)
 llama("llama_gelu", hidden_act="gelu")
 llama("llama_linear", rope_scaling={"rope_type": "linear", "factor": 3.0})
-llama("llama_dynamic", rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+case("llama_dynamic", hf.LlamaConfig(**SMALL, rope_scaling={"rope_type": "dynamic", "factor": 4.0}), max_positions=64)
 llama("llama_llama3", head_dim=16, rope_theta=200.0,
       rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                     "original_max_position_embeddings": 32})

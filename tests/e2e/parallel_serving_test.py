@@ -348,7 +348,7 @@ class ParallelServingTest(unittest.TestCase):
 
     def test_what_cannot_be_cut_is_refused_by_name(self):
         with self.assertRaises(Failed) as failed:
-            self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=4")
+            self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=3")
         self.assertIn("2 key and value heads", failed.exception.err)
         with self.assertRaises(Failed) as failed:
             self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=3")

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
 #include "ops/quantized/pack.h"
@@ -162,10 +161,7 @@ class Loader {
     }
     std::vector<std::string> rest;
     for (const auto& [name, tensor] : files_.tensors()) {
-      const bool ignored =
-          std::any_of(map.ignored.begin(), map.ignored.end(),
-                      [&name = name](const std::string& end) { return absl::EndsWith(name, end); });
-      if (!ignored && used_.count(name) == 0) rest.push_back(name);
+      if (!IsIgnored(map, name) && used_.count(name) == 0) rest.push_back(name);
     }
     if (rest.empty()) return absl::OkStatus();
     std::string some;
@@ -181,12 +177,12 @@ class Loader {
  private:
   using Entry = std::pair<const std::string, WeightFiles::Tensor>;
 
-  // Under its name, or without the model's prefix ("transformer."), which bare models lack.
-  const Entry* Find(const std::string& name) const {
-    auto found = files_.tensors().find(name);
-    if (found == files_.tensors().end())
-      found = files_.tensors().find(name.substr(name.find('.') + 1));
-    return found == files_.tensors().end() ? nullptr : &*found;
+  const Entry* Find(const std::string& tensor) const {
+    for (const std::string& name : TensorNames(tensor)) {
+      const auto found = files_.tensors().find(name);
+      if (found != files_.tensors().end()) return &*found;
+    }
+    return nullptr;
   }
 
   // Calls take(begin, count) for elements [begin, begin + count) of the piece that is open then, at

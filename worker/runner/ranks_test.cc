@@ -456,12 +456,61 @@ TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
   }
 }
 
+// Multi-query models, and others with fewer key and value heads than devices: a device has the one
+// head that its queries read, of the weights and of the cache, and the logits are one device's.
+TEST_F(RanksTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
+  for (const int64_t keys : {1, 2}) {
+    LlamaConfig config = Config();
+    config.hidden_size = 256;
+    config.intermediate_size = 512;
+    config.head_dim = 32;
+    config.num_kv_heads = keys;
+    WriteWeights(config, "", KeepOneGroupOfEachOutput);
+    for (WeightFormat format :
+         {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+      const ServingModel serving = Build(config, format);
+      auto alone = Ranks(serving, {1, 1});
+      ASSERT_TRUE(alone.ok()) << alone.status();
+      const std::vector<RunnerLogits> expected = Talk(**alone);
+      for (const ServingDegrees& degrees : {ServingDegrees{4, 1}, {8, 1}, {4, 3}}) {
+        SCOPED_TRACE(absl::StrCat(keys, " heads, ", Name(format), ", ", degrees.tensor_parallel,
+                                  " x ", degrees.pipeline_parallel));
+        auto ranks = Ranks(serving, degrees);
+        ASSERT_TRUE(ranks.ok()) << ranks.status();
+        ExpectNear(Talk(**ranks), expected);
+        for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
+          ProgramModelRunner& rank = (*ranks)->rank(r);
+          EXPECT_EQ(rank.kv_cache_bytes(),
+                    (*alone)->rank(0).kv_cache_bytes() / keys / degrees.pipeline_parallel);
+          for (int i = 0; i < rank.executor().num_buffers(); ++i) {
+            if (!absl::StrContains(rank.executor().tensor_name(i), "k_proj.weight")) continue;
+            const TensorSpec& spec = rank.executor().spec(i);
+            EXPECT_EQ(spec.dims[0] * keys, spec.global[0]) << rank.executor().tensor_name(i);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Packed rows lie in blocks, of which no device can have a part.
+TEST_F(RanksTest, PackedHeadsThatStraddleBlocksAreNotRepeated) {
+  const ServingModel serving = Build(Config(), WeightFormat::kInt8);  // of 8 rows each
+  const absl::Status status = LowerServing(registry_, serving.graph, ServingDegrees{8, 1}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("packed in 16 rows"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("accepted: divisors of 4"));
+}
+
 TEST_F(RanksTest, WhatCannotBeCutIsNamed) {
   const auto error = [&](const LlamaConfig& config, const ServingDegrees& degrees) {
     return std::string(LowerServing(registry_, Build(config).graph, degrees).status().message());
   };
-  EXPECT_THAT(error(Config(), {3, 1}), HasSubstr("'layers.0.attention' has 4 key and value heads"));
-  EXPECT_THAT(error(Config(), {8, 1}), HasSubstr("divisors of 4"));
+  EXPECT_THAT(
+      error(Config(), {3, 1}),
+      HasSubstr("'layers.0.attention' has 4 key and value heads for 8 of queries; accepted: "
+                "1, 2, 4, 8"));
+  EXPECT_THAT(error(Config(), {16, 1}), HasSubstr("accepted: 1, 2, 4, 8"));
   EXPECT_THAT(error(Config(), {1, 4}), HasSubstr("the model has 3 layers; accepted: 1 to 3"));
   EXPECT_THAT(error(Config(), {0, 1}), HasSubstr("tensor_parallel is 0"));
   EXPECT_THAT(error(Config(), {1, -1}), HasSubstr("pipeline_parallel is -1"));

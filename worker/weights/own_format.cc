@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "ops/models/model.h"
 #include "worker/weights/flexflow_weights.h"
 
 namespace espalier {
@@ -55,9 +56,10 @@ absl::StatusOr<OwnFormats> OwnFormats::Read(FileSystem& files, const std::string
 WeightFormat OwnFormats::Of(const std::vector<std::string>& tensors) const {
   WeightFormat format = WeightFormat::kF32;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    auto found = formats_.find(tensors[i]);
-    // As in loading: bare models lack the model's prefix ("transformer.").
-    if (found == formats_.end()) found = formats_.find(tensors[i].substr(tensors[i].find('.') + 1));
+    auto found = formats_.end();
+    for (const std::string& name : TensorNames(tensors[i])) {
+      if (found == formats_.end()) found = formats_.find(name);
+    }
     const WeightFormat own = found == formats_.end() ? WeightFormat::kF32 : found->second;
     format = i == 0 ? own : Wider(format, own);
   }
