@@ -3,6 +3,8 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -288,10 +290,9 @@ std::vector<FlagSpec> SearchFlags() {
        "simulate every proposal whole instead of what changed"},
       {"max-devices", FlagType::kInt, "N", "use at most so many (all)", 0, 1, 1 << 16},
       {"pipeline-stages", FlagType::kInt, "N",
-       "so many consecutive groups of operators, each on devices of its own (none)", 0, 1, 1 << 16},
+       "so many consecutive groups of operators, each on devices of its own (none)", 0, 1, 128},
       {"micro-batches", FlagType::kInt, "N",
-       "parts that the batch runs in, gradients added up (1; several in a pipeline)", 0, 1,
-       1 << 20},
+       "parts that the batch runs in, gradients added up (1; several in a pipeline)", 0, 1, 4096},
       {"zero-stage", FlagType::kInt, "N",
        "what replicas share out: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too "
        "(0, "
@@ -493,8 +494,20 @@ absl::StatusOr<proto::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
         "dataset-format", flags.Text("dataset-format"),
         {{"text", proto::Dataset::TEXT}, {"npz", proto::Dataset::NPZ}});
   }
-  const bool arrays = absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy");
-  return arrays ? proto::Dataset::NPZ : proto::Dataset::TEXT;
+  if (absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy")) return proto::Dataset::NPZ;
+  // Parquet, tar, IDX and the like would be learnt byte by byte, without a word.
+  std::error_code error;
+  std::string start(std::filesystem::is_regular_file(path, error) ? 1 << 16 : 0, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(file.gcount()));
+  if (const size_t at = start.find('\0'); at != std::string::npos) {
+    return UsageError(
+        absl::StrCat("--dataset is \"", Printable(path), "\", which is no text: byte ", at,
+                     " is 0; accepted: text, or arrays as numpy.savez writes them (.npz, .npy); "
+                     "--dataset-format=text if these bytes are to be learnt all the same"));
+  }
+  return proto::Dataset::TEXT;
 }
 
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "ops/json/bounded_json.h"
+#include "planner/machine/rates.h"
 
 namespace espalier {
 namespace {
@@ -45,7 +46,8 @@ bool IsCount(const nlohmann::json& entry, const char* field) {
 }
 
 bool IsTime(const nlohmann::json& entry, const char* field) {
-  return IsNumber(entry, field) && entry[field].get<double>() >= 0;
+  return IsNumber(entry, field) && entry[field].get<double>() >= 0 &&
+         entry[field].get<double>() <= kMostTaskSeconds;
 }
 
 }  // namespace
@@ -264,9 +266,10 @@ absl::Status MeasuredCost::Load(const std::string& text) {
     const nlohmann::json& entry = (*list)[i];
     const bool has_key = entry.is_object() && entry.contains("key") && entry["key"].is_string();
     if (!has_key || !IsTime(entry, "forward") || !IsTime(entry, "backward")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "measured costs: entries[", i,
-          "] must have 'key' (string) and 'forward' and 'backward' (seconds, not negative)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("measured costs: entries[", i,
+                       "] must have 'key' (string) and 'forward' and 'backward' (seconds, 0 to ",
+                       kMostTaskSeconds, ")"));
     }
     Entry& one = loaded[entry["key"].get<std::string>()];
     one.times = {entry["forward"].get<double>(), entry["backward"].get<double>()};

@@ -111,6 +111,14 @@ TEST(ProfileTest, BadFilesAreRefusedWholeWithThePlace) {
   EXPECT_THAT(error(with(R"([{"between": "a", "collectives": [
                   {"kind": "ALL_REDUCE", "ranks": 2.5, "bytes": 1, "seconds": 1}]}])")),
               HasSubstr("collectives[0].ranks is 2.5"));
+  // Milliseconds for seconds, or worse.
+  EXPECT_THAT(error(with(R"([{"between": "a", "messages": [
+                  {"bytes": 1, "send_seconds": 1, "receive_seconds": 1e300}]}])")),
+              HasSubstr("seconds at most 10000"));
+  EXPECT_THAT(error(R"({"espalier_profile": 1, "communication": [], "operators":
+                  {"format_version": 1, "entries": [
+                  {"key": "a", "forward": 1e300, "backward": 1}]}})"),
+              HasSubstr("seconds, 0 to 10000"));
   EXPECT_THAT(error(R"({"espalier_profile": 1, "communication": [], "operators": []})"),
               HasSubstr("'operators' must be an object"));
   EXPECT_THAT(error(R"({"espalier_profile": 1, "communication": [], "operators": {}})"),

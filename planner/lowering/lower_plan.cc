@@ -17,6 +17,9 @@
 namespace espalier {
 namespace {
 
+// Of all programs together: they are gigabytes, which the coordinator holds at once.
+constexpr double kMostInstructions = 2e7;
+
 absl::Status CheckMemory(const proto::Program& program, const proto::Device& device) {
   if (device.memory_bytes() <= 0 || program.arena_bytes() <= device.memory_bytes()) {
     return absl::OkStatus();
@@ -44,6 +47,17 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
   ConfigTable table(*structure);
   Placement placement(structure->nodes.size(), nullptr);
   for (NodeId n : structure->LiveNodes()) placement[n] = table.Get(n, (*configs)[n]);
+  if (!forward_only) {
+    absl::Status alike = CheckMovedAlike(*structure, placement, table.layouts());
+    if (!alike.ok()) return alike;
+  }
+  const double instructions = InstructionsOf(*structure, placement) * slices;
+  if (instructions > kMostInstructions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: its programs would have about ", instructions, " instructions, in ",
+        structure->micro_batches, " micro-batches on ", plan.devices_size(), " devices; at most ",
+        kMostInstructions, " are written: use fewer micro-batches, or fewer devices"));
+  }
   absl::StatusOr<std::vector<proto::Program>> programs = LowerPlacement(
       *structure, placement, table, plan.devices_size(), options, kept_bytes, &limits,
       /*made=*/nullptr, slices);

@@ -167,6 +167,14 @@ class Attempt {
 
 }  // namespace
 
+double InstructionsOf(const PcgStructure& structure, const Placement& placement) {
+  double parts = 0;
+  for (NodeId n : structure.LiveNodes()) {
+    parts += static_cast<double>(placement[n]->config.devices.size());
+  }
+  return (structure.forward_only ? 1 : 3) * parts * structure.micro_batches;
+}
+
 absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,

@@ -19,6 +19,10 @@ struct MadeToFit {
   std::vector<int64_t> bytes_without;
 };
 
+// About how many instructions all programs of a placement have together: what writing them takes
+// grows with it.
+double InstructionsOf(const PcgStructure& structure, const Placement& placement);
+
 // One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
 // to leave free at the start of each arena (empty: nothing); out, what the programs keep there.
 // With `limits` programs that are too large are rewritten (offload_program.h), as they are or in

@@ -353,6 +353,65 @@ TEST(LowerPlanTest, RefusesAPlanThatDoesNotFit) {
   EXPECT_NE(std::string(lowered.status().message()).find("device 1 needs"), std::string::npos);
 }
 
+// Before any of them is written: they would take the coordinator's memory.
+TEST(LowerPlanTest, RefusesProgramsOfTooManyInstructions) {
+  constexpr int kDevices = 512;
+  const Graph graph = Mlp(int64_t{kDevices} * 4096);
+  proto::Plan plan = PlanOf(Mlp(), 1, proto::SearchOptions::SINGLE_DEVICE);
+  plan.set_graph_fingerprint(GraphFingerprint(graph));
+  plan.set_batch_size(int64_t{kDevices} * 4096);
+  plan.set_micro_batches(4096);
+  while (plan.devices_size() < kDevices) *plan.add_devices() = plan.devices(0);
+  for (proto::OperatorPlan& op : *plan.mutable_operators()) {
+    (*op.mutable_degrees())["sample"] = kDevices;
+    op.clear_devices();
+    for (int d = 0; d < kDevices; ++d) op.add_devices(d);
+  }
+  const absl::Status status = LowerPlan(TestRegistry(), graph, plan, Options()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("in 4096 micro-batches on 512 devices"), std::string::npos)
+      << status;
+}
+
+// Ranks would move their copies of what both share differently often.
+TEST(LowerPlanTest, NormsThatShareRunningStatisticsAreSplitAlike) {
+  GraphBuilder b(TestRegistry(), "shared_norm");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 8, 4, 4});
+  const Initializer ones{Initializer::kOnes, 0}, zeros{};
+  const ValueId mean = b.Parameter("running_mean", DType::kF32, {8}, zeros, false);
+  const ValueId variance = b.Parameter("running_var", DType::kF32, {8}, ones, false);
+  ValueId h = x;
+  for (const std::string name : {"first", "second"}) {
+    const ValueId stats = b.Op("batch_norm_stats", {h}, {}, name + ".stats");
+    h = b.Op("batch_norm",
+             {h, b.Parameter(name + ".scale", DType::kF32, {8}, ones),
+              b.Parameter(name + ".bias", DType::kF32, {8}, zeros), mean, variance, stats},
+             {}, name);
+  }
+  b.Output("loss", b.Op("mean_squared_error", {h, x}, {}, "loss"));
+  const Graph graph = Bound(b.Build(), 8);
+  const proto::Plan alike = PlanOf(graph, 4, proto::SearchOptions::DATA_PARALLEL);
+  EXPECT_TRUE(LowerPlan(TestRegistry(), graph, alike, Options()).ok());
+  proto::Plan apart = alike;
+  for (proto::OperatorPlan& op : *apart.mutable_operators()) {
+    if (op.node() != "second") continue;
+    (*op.mutable_degrees())["sample"] = 2;
+    op.mutable_devices()->Truncate(2);
+  }
+  const absl::Status status = LowerPlan(TestRegistry(), graph, apart, Options()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("operators 'first' and 'second' share the running statistic "
+                                  "'running_mean'"),
+            std::string::npos)
+      << status;
+  // The search finds one that can run.
+  proto::SearchOptions search;
+  search.set_budget(400);
+  absl::StatusOr<proto::Plan> found = MakePlan(TestProblem(graph, 8, 4), search);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(LowerPlan(TestRegistry(), graph, *found, Options()).ok());
+}
+
 TEST(LowerPlanTest, RefusesAnOptimizerWithoutName) {
   const Graph graph = Mlp();
   LoweringOptions options;

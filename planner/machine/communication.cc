@@ -24,10 +24,11 @@ absl::Status Bad(const char* list, int index, const std::string& what) {
 
 absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, double seconds,
                    const char* list, int index) {
-  if (!IsAmount(bytes) || !IsAmount(seconds)) {
+  if (!IsAmount(bytes) || !IsAmount(seconds) || seconds > kMostTaskSeconds) {
     return Bad(list, index,
                absl::StrCat("bytes ", bytes, ", seconds ", seconds,
-                            "; both must be 0 or more and finite"));
+                            "; both must be 0 or more and finite, and seconds at most ",
+                            kMostTaskSeconds));
   }
   const auto at = std::lower_bound(
       curve->begin(), curve->end(), bytes,

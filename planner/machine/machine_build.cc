@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "planner/machine/machine_file.h"
+#include "planner/machine/rates.h"
 
 namespace espalier {
 namespace {
@@ -56,6 +57,21 @@ absl::Status CheckNotNegative(const std::string& place, double value) {
   return Bad(place, absl::StrCat("is ", value, "; it must be 0 or more and finite"));
 }
 
+// 0 where `optional`.
+absl::Status CheckRate(const std::string& place, double value, bool optional = false) {
+  absl::Status s = optional ? CheckNotNegative(place, value) : CheckPositive(place, value);
+  if (!s.ok() || value == 0 || value >= kLeastRate) return s;
+  return Bad(place, absl::StrCat("is ", value, " a second; it must be at least ", kLeastRate,
+                                 "; give it with its unit, such as \"900 GB/s\""));
+}
+
+absl::Status CheckLatency(const std::string& place, double seconds) {
+  absl::Status s = CheckNotNegative(place, seconds);
+  if (!s.ok() || seconds <= kMostLatencySeconds) return s;
+  return Bad(place, absl::StrCat("is ", seconds, " seconds; it must be at most ",
+                                 kMostLatencySeconds, "; give it with its unit, such as \"5 us\""));
+}
+
 absl::Status CheckCount(const std::string& place, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return Bad(place, absl::StrCat("is ", value, "; it must be ", least, " to ", most));
@@ -85,9 +101,9 @@ absl::Status CheckNode(const std::string& place, const MachineNode& node) {
     }
     return absl::OkStatus();
   }
-  s = First({CheckPositive(place + ".bandwidth", node.bandwidth),
-             CheckNotNegative(place + ".flow_bandwidth", node.flow_bandwidth),
-             CheckNotNegative(place + ".latency_seconds", node.latency_seconds)});
+  s = First({CheckRate(place + ".bandwidth", node.bandwidth),
+             CheckRate(place + ".flow_bandwidth", node.flow_bandwidth, /*optional=*/true),
+             CheckLatency(place + ".latency_seconds", node.latency_seconds)});
   if (!s.ok()) return s;
   if (node.flow_bandwidth > node.bandwidth) {
     return Bad(place + ".flow_bandwidth",
@@ -106,12 +122,13 @@ absl::Status CheckDevices(const std::string& place, const MachineDevices& d) {
   absl::Status s =
       First({CheckText(place + ".model", d.model),
              CheckCount(place + ".memory_bytes", d.memory_bytes, 1, kMostBytes),
-             CheckPositive(place + ".matmul_flops", d.matmul_flops),
-             CheckPositive(place + ".memory_bandwidth", d.memory_bandwidth),
+             CheckRate(place + ".matmul_flops", d.matmul_flops),
+             CheckRate(place + ".memory_bandwidth", d.memory_bandwidth),
              CheckPositive(place + ".op_overhead_seconds", d.op_overhead_seconds),
+             CheckLatency(place + ".op_overhead_seconds", d.op_overhead_seconds),
              CheckCount(place + ".threads", d.threads, 0, kMostThreads),
              CheckCount(place + ".host_memory_bytes", d.host_memory_bytes, 0, kMostBytes),
-             CheckNotNegative(place + ".host_bandwidth", d.host_bandwidth)});
+             CheckRate(place + ".host_bandwidth", d.host_bandwidth, /*optional=*/true)});
   if (!s.ok()) return s;
   if ((d.host_memory_bytes > 0) != (d.host_bandwidth > 0)) {
     return Bad(place,

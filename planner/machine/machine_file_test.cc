@@ -149,14 +149,14 @@ TEST(MachineFileTest, RandomSpecsReadBackExactly) {
   for (int i = 0; i < 500; ++i) {
     MachineSpec spec = SmallSpec();
     spec.description = i % 2 == 0 ? "" : "\"quoted\" \\ \xc3\xa9";
-    spec.nodes[1].bandwidth = real(1e3);
+    spec.nodes[1].bandwidth = real(3e6);
     spec.nodes[1].flow_bandwidth = i % 3 == 0 ? 0 : spec.nodes[1].bandwidth / 3;
     spec.nodes[1].latency_seconds = i % 5 == 0 ? 0 : real(1e-10);
     MachineDevices& d = spec.devices[0];
-    d.node.bandwidth = real(1e-3);
+    d.node.bandwidth = real(1e6);
     d.memory_bytes = 1 + static_cast<int64_t>(random() % (uint64_t{1} << (1 + random() % 52)));
     d.matmul_flops = real(1e6);
-    d.memory_bandwidth = real(1);
+    d.memory_bandwidth = real(1e6);
     d.op_overhead_seconds = real(1e-9);
     d.threads = static_cast<int>(random() % 3);
     if (i % 2 == 0) {
@@ -258,6 +258,22 @@ TEST(MachineFileErrorTest, UnitsAreExplained) {
   EXPECT_EQ(FormatQuantity(1.0 / 3, QuantityKind::kBytes), "");
 }
 
+// Times on such a machine would be beyond what planning counts.
+TEST(MachineFileErrorTest, ARateWithoutItsUnitIsNamed) {
+  EXPECT_THAT(ErrorAfter("450e9", "900"),
+              AllOf(HasSubstr("devices[0].bandwidth: is 900 a second; it must be at least 1e+06"),
+                    HasSubstr("\"900 GB/s\"")));
+  EXPECT_THAT(ErrorAfter("\"4.8 TB/s\"", "4800"),
+              HasSubstr("devices[0].memory_bandwidth: is 4800 a second"));
+  EXPECT_THAT(ErrorAfter("\"400 Gbit/s\"", "400"),
+              HasSubstr("nodes[1].flow_bandwidth: is 400 a second"));
+  EXPECT_THAT(ErrorAfter("\"54 GB/s\"", "54"), HasSubstr("devices[0].host_bandwidth: is 54"));
+  EXPECT_THAT(ErrorAfter("\"5 us\"", "1e300"),
+              HasSubstr("nodes[1].latency_seconds: is 1e+300 seconds; it must be at most 10"));
+  EXPECT_THAT(ErrorAfter("\"4 us\"", "4000"),
+              HasSubstr("devices[0].op_overhead_seconds: is 4000 seconds"));
+}
+
 TEST(MachineFileErrorTest, TreesAreCheckedByNameBeforeAnythingIsWrittenOut) {
   EXPECT_THAT(ErrorAfter("\"parent\": \"host\"", "\"parent\": \"rack\""),
               AllOf(HasSubstr("\"gpu\""), HasSubstr("\"rack\" does not exist")));
@@ -275,13 +291,13 @@ TEST(MachineFileErrorTest, TreesAreCheckedByNameBeforeAnythingIsWrittenOut) {
   MachineSpec spec = SmallSpec();
   spec.nodes = {{"n0"}};
   for (int i = 1; i < 20; ++i) {
-    spec.nodes.push_back({absl::StrCat("n", i), absl::StrCat("n", i - 1), 1000, 1, 0, 0});
+    spec.nodes.push_back({absl::StrCat("n", i), absl::StrCat("n", i - 1), 1000, 1e9, 0, 0});
   }
   spec.devices[0].node.parent = "n19";
   EXPECT_EQ(BuildMachine(spec).status().code(), absl::StatusCode::kResourceExhausted);
   // Names of instances that meet.
   spec = SmallSpec();
-  spec.nodes.push_back({"host1", "net", 1, 1, 0, 0});
+  spec.nodes.push_back({"host1", "net", 1, 1e9, 0, 0});
   EXPECT_THAT(std::string(BuildMachine(spec).status().message()),
               AllOf(HasSubstr("\"host1\""), HasSubstr("twice")));
 }

@@ -12,6 +12,12 @@
 
 namespace espalier {
 
+// What is accepted of machines and measurements: beyond it a unit was left out, and times would not
+// add up (planner/simulator/task.h).
+inline constexpr double kLeastRate = 1e6;          // bytes/s, flop/s
+inline constexpr double kMostLatencySeconds = 10;  // of a message; of starting an operator
+inline constexpr double kMostTaskSeconds = 1e4;    // of one operator, message or collective
+
 // A device or link with 0 where nobody has measured yet gets a cautious rate of a small CPU on
 // loopback.
 proto::Device WithDefaults(proto::Device device);

@@ -222,9 +222,10 @@ std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
 namespace {
 
 absl::Status Cut(int parts, bool only_costs, PcgStructure* structure) {
-  if (parts < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("micro_batches is ", parts, "; expected 1 or more"));
+  if (parts < 1 || parts > kMostMicroBatches) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "micro_batches is ", parts, "; expected 1 to ", kMostMicroBatches,
+        ", as a step's programs and its simulation grow with it; use a smaller batch"));
   }
   if (parts == 1) return absl::OkStatus();
   Cutter cutter(parts, *structure);

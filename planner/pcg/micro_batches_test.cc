@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -129,6 +130,77 @@ TEST(MakeSchedule, RunsEverythingOnceAndInOrder) {
       }
     }
   }
+}
+
+// The micro-batches one by one, as the order is defined: of those that can begin first the one that
+// has come furthest.
+std::vector<ScheduleItem> ByDefinition(const PcgStructure& structure,
+                                       const std::vector<int>& stages) {
+  struct Segment {
+    int first, last, stage;
+    bool backward;
+  };
+  std::vector<Segment> segments;
+  for (int p = 0; p < static_cast<int>(stages.size()); ++p) {
+    const bool backward = structure.positions[p].role != Position::kForward;
+    if (segments.empty() || segments.back().stage != stages[p] ||
+        segments.back().backward != backward) {
+      segments.push_back({p, p, stages[p], backward});
+    }
+    segments.back().last = p + 1;
+  }
+  const int most = *std::max_element(stages.begin(), stages.end()) + 1;
+  const auto is_end = [&](size_t s, bool first) {  // of its stage
+    for (size_t o = 0; o < segments.size(); ++o) {
+      if (segments[o].stage == segments[s].stage && (first ? o < s : o > s)) return false;
+    }
+    return true;
+  };
+  std::vector<size_t> next(structure.micro_batches, 0);
+  std::vector<int64_t> ready(structure.micro_batches, 0), free(most, 0);
+  std::vector<int> under_way(most, 0);
+  std::vector<ScheduleItem> order;
+  while (true) {
+    int chosen = -1;
+    int64_t start = 0;
+    for (int m = 0; m < structure.micro_batches; ++m) {
+      if (next[m] == segments.size()) continue;
+      const int stage = segments[next[m]].stage;
+      if (is_end(next[m], true) && under_way[stage] >= most - stage) continue;
+      const int64_t at = std::max(ready[m], free[stage]);
+      if (chosen >= 0 && (at > start || (at == start && next[m] <= next[chosen]))) continue;
+      chosen = m;
+      start = at;
+    }
+    if (chosen < 0) return order;
+    const size_t s = next[chosen]++;
+    under_way[segments[s].stage] += is_end(s, true) - is_end(s, false);
+    ready[chosen] = free[segments[s].stage] = start + (segments[s].backward ? 2 : 1);
+    order.push_back({segments[s].first, segments[s].last, chosen});
+  }
+}
+
+TEST(MakeSchedule, IsTheOneThatIsDefined) {
+  for (int stages : {2, 3, 4}) {
+    for (int micro_batches : {2, 3, 8, 24}) {
+      const Chain chain(stages, 2, micro_batches);
+      std::vector<ScheduleItem> runs;
+      for (const ScheduleItem& item : chain.schedule) {
+        if (!item.transfers) runs.push_back(item);
+      }
+      EXPECT_EQ(runs, ByDefinition(chain.structure, chain.stage_of))
+          << stages << " stages, " << micro_batches << " micro-batches";
+    }
+  }
+}
+
+TEST(CutBatch, MoreThanAStepCanHaveIsRefused) {
+  const Chain chain(1, 2, 1);
+  PcgStructure structure = StructureOf(chain.graph);
+  const absl::Status status = CutBatch(kMostMicroBatches + 1, &structure);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("micro_batches is 4097; expected 1 to 4096"), std::string::npos)
+      << status;
 }
 
 // 1F1B: stage s never holds the activations of more than S - s micro-batches, however many there

@@ -1,6 +1,9 @@
 #include "planner/pcg/placement.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
@@ -104,6 +107,32 @@ bool MadeForEachUse(const PcgStructure& structure, const Placement& placement, L
   return structure.narrowed[value] ||
          (structure.graph().value(value).kind == ValueKind::kParameter &&
           IsCut(structure, placement, layouts, structure.base[value]));
+}
+
+absl::Status CheckMovedAlike(const PcgStructure& structure, const Placement& placement,
+                             LayoutTable& layouts) {
+  const Graph& graph = structure.graph();
+  for (ValueId v = 0; v < static_cast<ValueId>(structure.base.size()); ++v) {
+    const Value& value = graph.value(v);
+    if (value.kind != ValueKind::kParameter || value.trainable) continue;
+    const std::vector<int>& slots = structure.slots_of_value[v];
+    const bool moved = std::any_of(slots.begin(), slots.end(), [&](int s) {
+      const Position& position = structure.positions[structure.slots[s].position];
+      return position.role == Position::kForward && graph.node(position.node).op == "batch_norm";
+    });
+    for (int s : slots) {
+      const LayoutRef& required = structure.slots[s].required;
+      if (!moved || Resolve(structure, placement, layouts, required) ==
+                        Resolve(structure, placement, layouts, structure.base[v])) {
+        continue;
+      }
+      return absl::InvalidArgumentError(absl::StrCat(
+          "operators '", graph.node(structure.base[v].node).name, "' and '",
+          graph.node(required.node).name, "' share the running statistic '", value.name,
+          "', which moves in each step; split both alike, on the same devices"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace espalier

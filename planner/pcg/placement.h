@@ -58,4 +58,9 @@ bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTabl
 bool MadeForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
                     ValueId value);
 
+// InvalidArgument names both operators where a running statistic that one of them moves (batch
+// norm's) lies otherwise for the other: devices would move their copies differently often.
+absl::Status CheckMovedAlike(const PcgStructure& structure, const Placement& placement,
+                             LayoutTable& layouts);
+
 }  // namespace espalier

@@ -72,11 +72,9 @@ std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
     leaves[segments[s].stage] = s;
   }
 
-  struct MicroBatch {
-    int next = 0;  // segment
-    int64_t ready = 0;
-  };
-  std::vector<MicroBatch> waiting(count);
+  // Micro-batches go through each segment in their order: only the next of each can be chosen.
+  std::vector<int> done(num_segments, 0);  // micro-batches
+  std::vector<int64_t> ready(count, 0);    // by micro-batch: the end of its last segment
   std::vector<int64_t> free(num_stages, 0);
   std::vector<int> under_way(num_stages, 0);
   std::vector<ScheduleItem> schedule, wave;  // that begin at one time
@@ -90,33 +88,29 @@ std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
     wave.clear();
   };
   while (true) {
-    int chosen = -1;
+    int chosen = -1;  // segment; of those that can begin first the last
     int64_t start = 0;
-    for (int m = 0; m < count; ++m) {
-      const MicroBatch& candidate = waiting[m];
-      if (candidate.next == num_segments) continue;
-      const Segment& segment = segments[candidate.next];
+    for (int s = num_segments - 1; s >= 0; --s) {
+      if (done[s] == (s == 0 ? count : done[s - 1])) continue;
+      const int stage = segments[s].stage;
       // A forward pass alone piles nothing up.
-      if (!structure.forward_only && candidate.next == enters[segment.stage] &&
-          under_way[segment.stage] >= num_stages - segment.stage) {
+      if (!structure.forward_only && s == enters[stage] && under_way[stage] >= num_stages - stage) {
         continue;
       }
-      const int64_t at = std::max(candidate.ready, free[segment.stage]);
-      if (chosen >= 0 && at > start) continue;
-      if (chosen >= 0 && at == start && candidate.next <= waiting[chosen].next) continue;
-      chosen = m;
+      const int64_t at = std::max(ready[done[s]], free[stage]);
+      if (chosen >= 0 && at >= start) continue;
+      chosen = s;
       start = at;
     }
     if (chosen < 0) break;
-    MicroBatch& m = waiting[chosen];
-    const Segment& segment = segments[m.next];
-    if (m.next == enters[segment.stage]) ++under_way[segment.stage];
-    if (m.next == leaves[segment.stage]) --under_way[segment.stage];
-    m.ready = free[segment.stage] = start + (segment.backward ? 2 : 1);
-    ++m.next;
+    const Segment& segment = segments[chosen];
+    const int m = done[chosen]++;
+    if (chosen == enters[segment.stage]) ++under_way[segment.stage];
+    if (chosen == leaves[segment.stage]) --under_way[segment.stage];
+    ready[m] = free[segment.stage] = start + (segment.backward ? 2 : 1);
     if (start != wave_start) end_wave();
     wave_start = start;
-    wave.push_back({segment.first, segment.last, chosen});
+    wave.push_back({segment.first, segment.last, m});
   }
   end_wave();
   return schedule;

@@ -47,6 +47,8 @@ absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
   std::vector<absl::StatusOr<proto::Plan>> plans;
   plans.push_back(MakePlanAtStage(problem, options, 0, &memory_is_short));
   if (!plans[0].ok() && !absl::IsResourceExhausted(plans[0].status())) return plans[0];
+  // What was found by then.
+  if (plans[0].ok() && problem.stop && problem.stop()) return plans[0];
   if (!memory_is_short || problem.machine.devices.size() == 1 || options.max_devices() == 1 ||
       options.strategy() == proto::SearchOptions::SINGLE_DEVICE) {
     return plans[0];

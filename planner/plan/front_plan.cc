@@ -182,9 +182,9 @@ class FrontPlanner {
     space.num_devices = devices_;
     space.parameter_parallel = !options_.disable_parameter_parallel();
     space.attribute_parallel = !options_.disable_attribute_parallel();
-    absl::StatusOr<std::vector<FrontPlacement>> front =
-        EliminationFront(SearchSpace(planning.structure(), space), planning.table(),
-                         planning.costs(), planning.DataParallelPlacement(), kPlacements);
+    absl::StatusOr<std::vector<FrontPlacement>> front = EliminationFront(
+        SearchSpace(planning.structure(), space), planning.table(), planning.costs(),
+        planning.DataParallelPlacement(), kPlacements, problem.stop);
     if (!front.ok()) return front.status();
     std::vector<Placement> all = {planning.DataParallelPlacement(), planning.AllOn(0)};
     for (FrontPlacement& found : *front) all.push_back(std::move(found.placement));
@@ -337,7 +337,12 @@ absl::StatusOr<proto::Plan> PlanOnFront(const PlanProblem& problem,
   FrontPlanner front(problem, options);
   if (absl::Status s = front.Fill(); !s.ok()) return s;
   std::string chosen = "searched";
+  // What is pinned is not so on the front.
+  const auto& given = options.imported().operators();
+  const bool pinned = std::any_of(given.begin(), given.end(),
+                                  [](const proto::OperatorPlan& op) { return op.pinned(); });
   for (const Point& point : front.points()) {
+    if (pinned) break;
     if (!point.fits || point.configs.empty()) continue;
     if (best.ok() && best->prediction().step_seconds() <= point.seconds) break;
     absl::StatusOr<proto::Plan> plan = front.PlanOf(point);

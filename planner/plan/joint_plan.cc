@@ -35,6 +35,11 @@ absl::Status CheckRewriteOptions(const proto::SearchOptions& options) {
         "search.rewrite_budget is set together with a strategy that searches nothing; leave one "
         "out");
   }
+  if (options.rewrite_budget() > 0 && options.imported().rewrites_size() > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("search.rewrite_budget is set together with search.imported, which has ",
+                     options.imported().rewrites_size(), " rewrites already; leave one out"));
+  }
   if (options.memory_search() &&
       (options.strategy() != proto::SearchOptions::SEARCH || options.pipeline_stages() > 1)) {
     return absl::InvalidArgumentError(
@@ -49,8 +54,15 @@ absl::Status CheckRewriteOptions(const proto::SearchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<proto::Plan> PlanImported(const PlanProblem& problem,
-                                         const proto::SearchOptions& options) {
+absl::StatusOr<proto::Plan> PlanGraph(const PlanProblem& problem,
+                                      const proto::SearchOptions& options) {
+  return options.memory_search() ? PlanOnFront(problem, options)
+                                 : MakePlanOfGraph(problem, options);
+}
+
+// An imported plan that has rewrites: as it is, or searched on from.
+absl::StatusOr<proto::Plan> PlanRewritten(const PlanProblem& problem,
+                                          const proto::SearchOptions& options) {
   const proto::Plan& imported = options.imported();
   if (absl::Status s = CheckPlanIsFor(*problem.graph, imported); !s.ok()) return s;
   const absl::StatusOr<Graph> graph = RewrittenGraph(*problem.registry, *problem.graph, imported);
@@ -60,18 +72,12 @@ absl::StatusOr<proto::Plan> PlanImported(const PlanProblem& problem,
   proto::SearchOptions of_graph = options;
   of_graph.mutable_imported()->clear_rewrites();
   of_graph.mutable_imported()->set_graph_fingerprint(GraphFingerprint(*graph));
-  absl::StatusOr<proto::Plan> plan = MakePlanOfGraph(rewritten, of_graph);
+  absl::StatusOr<proto::Plan> plan = PlanGraph(rewritten, of_graph);
   if (!plan.ok()) return plan;
   plan->set_graph_fingerprint(imported.graph_fingerprint());
   *plan->mutable_rewrites() = imported.rewrites();
   plan->set_substitutions(imported.substitutions());
   return plan;
-}
-
-absl::StatusOr<proto::Plan> PlanGraph(const PlanProblem& problem,
-                                      const proto::SearchOptions& options) {
-  return options.memory_search() ? PlanOnFront(problem, options)
-                                 : MakePlanOfGraph(problem, options);
 }
 
 absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
@@ -118,7 +124,11 @@ absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
   rewritten.graph = &found->graph;
   rewritten.progress = nullptr;  // it would begin anew
   absl::StatusOr<proto::Plan> plan = PlanGraph(rewritten, options);
-  if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
+  // Of fewer operators there may be no such pipeline, and a plan to start from is of the graph as
+  // it was: then that one's plan stands.
+  if (!plan.ok() && !plain.ok()) {
+    return absl::IsResourceExhausted(plan.status()) ? finish(std::move(plain)) : plan;
+  }
   if (!plan.ok() ||
       (plain.ok() && plain->prediction().step_seconds() <= plan->prediction().step_seconds())) {
     return finish(std::move(plain));
@@ -139,9 +149,11 @@ absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
 absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
                                      const proto::SearchOptions& options) {
   if (absl::Status s = CheckRewriteOptions(options); !s.ok()) return s;
-  const bool imported = options.strategy() == proto::SearchOptions::IMPORTED;
+  const bool imported =
+      options.strategy() == proto::SearchOptions::IMPORTED ||
+      (options.strategy() == proto::SearchOptions::SEARCH && options.has_imported());
   if (problem.registry != nullptr && problem.graph != nullptr) {
-    if (imported && options.imported().rewrites_size() > 0) return PlanImported(problem, options);
+    if (imported && options.imported().rewrites_size() > 0) return PlanRewritten(problem, options);
     if (options.rewrite_budget() > 0) return PlanWithRewrites(problem, options);
   }
   return PlanGraph(problem, options);

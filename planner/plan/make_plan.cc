@@ -1,5 +1,8 @@
 // MakePlanAtStage: see at_stage.h.
 #include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -8,12 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/offload_program.h"
 #include "planner/parallel.h"
+#include "planner/pcg/micro_batches.h"
 #include "planner/plan/at_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/grid.h"
 #include "planner/plan/operator_search.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
+#include "planner/search/stages.h"
 
 namespace espalier {
 namespace {
@@ -40,13 +45,16 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
     return absl::InvalidArgumentError(absl::StrCat(
         "search.alpha is ", options.alpha(), "; expected 0 (annealing) or more, at most 1e9"));
   }
-  if (options.has_micro_batches() && options.micro_batches() < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "search.micro_batches is ", options.micro_batches(), "; expected 1 or more, or none"));
+  if (options.has_micro_batches() &&
+      (options.micro_batches() < 1 || options.micro_batches() > kMostMicroBatches)) {
+    return absl::InvalidArgumentError(absl::StrCat("search.micro_batches is ",
+                                                   options.micro_batches(), "; expected 1 to ",
+                                                   kMostMicroBatches, ", or none"));
   }
-  if (options.pipeline_stages() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "search.pipeline_stages is ", options.pipeline_stages(), "; expected 0 (none) or more"));
+  if (options.pipeline_stages() < 0 || options.pipeline_stages() > kMostPipelineStages) {
+    return absl::InvalidArgumentError(absl::StrCat("search.pipeline_stages is ",
+                                                   options.pipeline_stages(),
+                                                   "; expected 0 (none) to ", kMostPipelineStages));
   }
   if (options.pipeline_stages() > 1 && options.strategy() != proto::SearchOptions::SEARCH) {
     return absl::InvalidArgumentError(
@@ -55,6 +63,9 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
   return absl::OkStatus();
 }
 
+// Devices that "single device" is tried on: so many of the first by each of their merits.
+constexpr size_t kLikely = 2;
+
 // The faster one that fits; null if neither does.
 const Candidate* Better(const Candidate* a, const Candidate* b) {
   if (a == nullptr || !a->refused.empty()) return b != nullptr && b->refused.empty() ? b : nullptr;
@@ -62,26 +73,47 @@ const Candidate* Better(const Candidate* a, const Candidate* b) {
   return b->prediction.step_seconds() < a->prediction.step_seconds() ? b : a;
 }
 
-absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
-  Candidate best;
-  for (int d = 0; d < planning.num_devices(); ++d) {
+// Those of which one is likely the best: on a real cluster no two devices measure quite alike.
+std::vector<int> LikelyDevices(const Machine& machine) {
+  std::vector<int> different;  // the first of each
+  std::set<std::string> seen;
+  for (size_t d = 0; d < machine.devices.size(); ++d) {
+    if (seen.insert(LikenessOf(machine.devices[d])).second)
+      different.push_back(static_cast<int>(d));
+  }
+  using Merit = std::function<double(const proto::Device&)>;
+  const Merit merits[] = {[](const proto::Device& d) { return d.matmul_flops(); },
+                          [](const proto::Device& d) { return d.memory_bandwidth(); },
+                          [](const proto::Device& d) {  // 0: any size
+                            return d.memory_bytes() > 0 ? static_cast<double>(d.memory_bytes())
+                                                        : std::numeric_limits<double>::infinity();
+                          }};
+  std::set<int> likely;
+  for (const Merit& merit : merits) {
+    std::stable_sort(different.begin(), different.end(), [&](int a, int b) {
+      return merit(machine.devices[a]) > merit(machine.devices[b]);
+    });
+    const size_t most = std::min<size_t>(different.size(), kLikely);
+    likely.insert(different.begin(), different.begin() + static_cast<std::ptrdiff_t>(most));
+  }
+  return {likely.begin(), likely.end()};
+}
+
+absl::StatusOr<Candidate> BestSingleDevice(const PlanProblem& problem, Planning& planning) {
+  std::optional<Candidate> best;
+  for (int d : LikelyDevices(planning.machine())) {
+    if (best.has_value() && problem.stop && problem.stop()) break;
     absl::StatusOr<Candidate> candidate = planning.Evaluate("single device", planning.AllOn(d));
     if (!candidate.ok()) return candidate.status();
-    const bool fits = candidate->refused.empty(), best_fits = best.refused.empty();
-    if (d == 0 || (fits && !best_fits) ||
+    const bool fits = candidate->refused.empty();
+    const bool best_fits = best.has_value() && best->refused.empty();
+    if (!best.has_value() || (fits && !best_fits) ||
         (fits == best_fits &&
-         candidate->prediction.step_seconds() < best.prediction.step_seconds())) {
+         candidate->prediction.step_seconds() < best->prediction.step_seconds())) {
       best = *std::move(candidate);
     }
-    // Like devices need not be tried one by one.
-    bool all_alike = true;
-    for (const proto::Device& device : planning.machine().devices) {
-      all_alike = all_alike &&
-                  device.SerializeAsString() == planning.machine().devices[0].SerializeAsString();
-    }
-    if (all_alike) break;
   }
-  return best;
+  return *std::move(best);
 }
 
 // The plan that a search starts from, and what of it stays.
@@ -188,7 +220,7 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
   if (!made.ok()) return made.status();
   Planning& planning = **made;
 
-  absl::StatusOr<Candidate> single = BestSingleDevice(planning);
+  absl::StatusOr<Candidate> single = BestSingleDevice(problem, planning);
   if (!single.ok()) return single.status();
   absl::StatusOr<Candidate> data =
       planning.Evaluate("data parallel", planning.DataParallelPlacement());

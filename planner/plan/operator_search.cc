@@ -60,6 +60,7 @@ class OperatorSearch {
     absl::Status status;
     for (int round = 0; round < kRounds && status.ok(); ++round) {
       // Where the memory estimate was too low, the search is repeated with as much less memory.
+      if (round > 0 && problem_.stop && problem_.stop()) break;
       if (round > 0) planning_.LimitMemory(fraction);
       status = SearchOnce(&plans);
       if (!status.ok() || plans.best.refused.empty()) break;
@@ -122,8 +123,8 @@ class OperatorSearch {
       all->push_back(*within = *std::move(found));
     }
     if (space_.has_pins()) return absl::OkStatus();
-    absl::StatusOr<std::vector<FrontPlacement>> front =
-        EliminationFront(space_, planning_.table(), planning_.costs(), starts_[0], kFront);
+    absl::StatusOr<std::vector<FrontPlacement>> front = EliminationFront(
+        space_, planning_.table(), planning_.costs(), starts_[0], kFront, problem_.stop);
     if (!front.ok()) return front.status();
     for (FrontPlacement& point : *front) all->push_back(std::move(point.placement));
     return absl::OkStatus();

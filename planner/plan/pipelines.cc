@@ -24,13 +24,12 @@ class Slicer {
     problem.operators = static_cast<int>(sequence_.nodes().size());
     problem.stages = stages;
     problem.devices = planning_.num_devices();
-    // All sizes of groups where there are few devices, else alike ones.
-    if (problem.devices > 16 && problem.devices % stages == 0) {
-      problem.counts = {problem.devices / stages};
+    // All sizes of groups where there are few devices, else as equal ones as can be.
+    if (problem.devices > 16) {
+      problem.counts = {problem.devices / stages, (problem.devices + stages - 1) / stages};
     }
-    problem.seconds = [this, alike](int op, int first, int count) {
-      return SecondsOf(op, alike ? 0 : first, count);
-    };
+    problem.alike = alike;
+    problem.seconds = [this](int op, int first, int count) { return SecondsOf(op, first, count); };
     problem.transfer = [this](int op) {
       const int last = planning_.num_devices() - 1;
       return 2 * planning_.costs().Transfer(0, last, sequence_.Crossing(op));
@@ -74,12 +73,6 @@ class Slicer {
   const Sequence sequence_;
 };
 
-bool AllAlike(const Machine& machine) {
-  return std::all_of(machine.devices.begin(), machine.devices.end(), [&](const proto::Device& d) {
-    return d.SerializeAsString() == machine.devices[0].SerializeAsString();
-  });
-}
-
 struct Found {
   Pipeline pipeline;
   Placement placement;
@@ -102,8 +95,12 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   found.pipeline.planning = *std::move(planning);
   Planning& made = *found.pipeline.planning;
   Slicer slicer(made);
-  const std::vector<Stage> stages =
-      SliceStages(slicer.Problem(options.pipeline_stages(), AllAlike(made.machine())));
+  StageProblem slices = slicer.Problem(options.pipeline_stages(), AllAlike(made.machine()));
+  slices.stop = problem.stop;
+  const std::vector<Stage> stages = SliceStages(slices);
+  if (stages.empty() && problem.stop && problem.stop()) {
+    return absl::CancelledError("planning was stopped before it had found stages");
+  }
   if (stages.empty()) {
     return TooManyStages(options.pipeline_stages(), num_devices,
                          absl::StrCat(" and ", made.structure().LiveNodes().size(), " operators"));
@@ -137,7 +134,7 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
   for (absl::StatusOr<Found>& found : tried) {
     if (found.ok()) {
       all.push_back(*std::move(found));
-    } else if (!absl::IsInvalidArgument(found.status())) {
+    } else if (!absl::IsInvalidArgument(found.status()) && !absl::IsCancelled(found.status())) {
       return found.status();
     } else {
       first_error.Update(found.status());

@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
 
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -301,6 +305,92 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
               Made(problem, as_it_is).prediction().step_seconds());
     EXPECT_NE(MakePlan(TestProblem(graph, 8, 2), options).status(), absl::OkStatus());
   }
+}
+
+// The front knows of no pins: it is shown, and the plan is not taken from it.
+TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
+  const Graph graph = Mlp(1024, 512, 512, 16);
+  const PlanProblem problem = TestProblem(graph, 1024, 4);
+  proto::SearchOptions options;
+  options.set_memory_search(true);
+  *options.mutable_imported() = Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  for (proto::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
+    if (op.op() != "linear") continue;
+    op.clear_degrees();
+    op.clear_devices();
+    op.add_devices(3);
+    op.set_pinned(true);
+  }
+  const proto::Plan plan = Made(problem, options);
+  EXPECT_GE(plan.front_size(), 2);
+  int pinned = 0;
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    if (op.op() != "linear") continue;
+    ++pinned;
+    EXPECT_TRUE(op.pinned()) << op.node();
+    ASSERT_EQ(op.devices_size(), 1) << op.node();
+    EXPECT_EQ(op.devices(0), 3) << op.node();
+  }
+  EXPECT_EQ(pinned, 2);
+}
+
+// Times that overflowed were negative, and the plan seemed to be the best there is.
+TEST(MakePlanTest, DevicesThatAreAbsurdlySlowTakeLong) {
+  const Graph graph = Mlp(1 << 16, 4096, 4096, 16);
+  PlanProblem problem = TestProblem(graph, 1 << 16, 2, 0);
+  for (proto::Device& device : problem.machine.devices) device.set_matmul_flops(10);
+  for (const auto strategy :
+       {proto::SearchOptions::SINGLE_DEVICE, proto::SearchOptions::DATA_PARALLEL}) {
+    EXPECT_GT(Made(problem, WithStrategy(strategy)).prediction().step_seconds(), 1e4);
+  }
+  problem.machine.link.set_latency_seconds(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_GT(
+      Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL)).prediction().step_seconds(),
+      1e4);
+}
+
+class AskedDevices : public CostModel {
+ public:
+  static constexpr int64_t kBatch = 96;
+
+  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override {
+    if (shard.inputs[0].dims == Dims{kBatch, 12}) whole.insert(device.matmul_flops());
+    return {1e6 / device.matmul_flops(), 2e6 / device.matmul_flops()};
+  }
+
+  std::set<double> whole;  // rates of the devices that all of the batch was looked at on
+};
+
+// Of many devices that all measure a little differently.
+TEST(MakePlanTest, ASingleDeviceIsSoughtAmongTheBestAlone) {
+  const Graph graph = Mlp(AskedDevices::kBatch);
+  PlanProblem problem = TestProblem(graph, AskedDevices::kBatch, 32);
+  for (int d = 0; d < 32; ++d) {
+    proto::Device& device = problem.machine.devices[d];
+    device.set_matmul_flops(1e11 + 1e8 * ((7 * d) % 32));
+    device.set_host("host" + std::to_string(d));
+  }
+  AskedDevices cost;
+  problem.cost = &cost;
+  const proto::Plan plan = Made(problem, WithStrategy(proto::SearchOptions::SINGLE_DEVICE));
+  EXPECT_LE(cost.whole.size(), 6u);
+  EXPECT_EQ(plan.devices(plan.operators(0).devices(0)).matmul_flops(), 1e11 + 31e8);
+}
+
+// Devices that the stages do not divide, and more than all group sizes are tried for.
+TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
+  const Graph graph = Llama(SmallLlama(4), 42 * 4);
+  proto::SearchOptions options;
+  options.set_pipeline_stages(3);
+  options.set_micro_batches(4);
+  const proto::Plan plan = Made(TestProblem(graph, 42 * 4, 20), options);
+  std::map<int, int> of_first;  // devices of a stage, by its first one
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    int& most = of_first[op.devices(0)];
+    most = std::max(most, op.devices_size());
+  }
+  ASSERT_EQ(of_first.size(), 3u);
+  for (const auto& [first, devices] : of_first) EXPECT_LE(devices, 7) << first;
 }
 
 TEST(SearchFromTest, ABudgetOfZeroIsRefused) {

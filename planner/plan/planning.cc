@@ -23,6 +23,17 @@ constexpr double kMostLowered = 1e6;
 
 }  // namespace
 
+std::string LikenessOf(proto::Device device) {
+  device.clear_host();
+  return device.SerializeAsString();
+}
+
+bool AllAlike(const Machine& machine) {
+  const std::string first = LikenessOf(machine.devices[0]);
+  return std::all_of(machine.devices.begin(), machine.devices.end(),
+                     [&](const proto::Device& d) { return LikenessOf(d) == first; });
+}
+
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
                                                          int num_devices,
                                                          const proto::MemoryOptions& memory,
@@ -116,11 +127,7 @@ Placement Planning::ParameterParallelPlacement() {
 }
 
 double Planning::Instructions(const Placement& placement) const {
-  double parts = 0;
-  for (NodeId n : structure_.LiveNodes()) {
-    parts += static_cast<double>(placement[n]->config.devices.size());
-  }
-  return 3 * parts * structure_.micro_batches;
+  return InstructionsOf(structure_, placement);
 }
 
 bool Planning::PriceMemory(const Placement& placement, Simulator* simulator) const {
@@ -140,6 +147,10 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   Simulator simulator(structure_, *table_, *costs_);
   if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
   candidate.prediction = simulator.Predict();
+  if (absl::Status s = CheckMovedAlike(structure_, placement, table_->layouts()); !s.ok()) {
+    candidate.refused = std::string(s.message());
+    return candidate;
+  }
   if (Instructions(placement) > kMostLowered) {
     for (int d = 0; d < num_devices(); ++d) {
       const int64_t memory = machine_.devices[d].memory_bytes();

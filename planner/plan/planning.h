@@ -33,6 +33,10 @@ struct StepShape {
   bool only_costs = false;  // see CutForCosts; not for plans
 };
 
+// Equal for devices that are the same but for the hosts that they stand in.
+std::string LikenessOf(proto::Device device);
+bool AllAlike(const Machine& machine);
+
 class Planning {
  public:
   // Errors as MakePlan, and those of CutBatch. `problem` must outlive this.

@@ -26,8 +26,10 @@ constexpr int kFrontConfigs = 16;  // of each operator
 class SerialSteps {
  public:
   SerialSteps(const SearchSpace& space, ConfigTable& table, CostTables& costs,
-              const Placement& other, const Surroundings& around)
-      : structure_(space.structure()),
+              const Placement& other, const Surroundings& around,
+              std::function<bool()> stop = nullptr)
+      : stop_(std::move(stop)),
+        structure_(space.structure()),
         table_(table),
         costs_(costs),
         placement_(other),
@@ -112,14 +114,18 @@ class SerialSteps {
   }
 
  private:
+  // Cancelled if it is stopped.
   absl::StatusOr<std::vector<Factor>> Factors() {
     std::vector<Factor> factors;
+    const auto stopped = [this] { return stop_ && stop_(); };
     for (NodeId n : live_) {
+      if (stopped()) return absl::CancelledError("stopped");
       absl::StatusOr<Factor> factor = Operator(n);
       if (!factor.ok()) return factor.status();
       factors.push_back(*std::move(factor));
     }
     for (size_t v = 0; v < structure_.base.size(); ++v) {
+      if (stopped()) return absl::CancelledError("stopped");
       if (absl::Status s = AddValue(static_cast<ValueId>(v), &factors); !s.ok()) return s;
     }
     return factors;
@@ -253,6 +259,7 @@ class SerialSteps {
     return static_cast<int>(SizeOf(structure_.graph().value(v).type.dtype));
   }
 
+  const std::function<bool()> stop_;
   const PcgStructure& structure_;
   ConfigTable& table_;
   CostTables& costs_;
@@ -271,16 +278,23 @@ class SerialSteps {
 }  // namespace
 
 absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigTable& table,
-                                               CostTables& costs, const Placement& other) {
-  return SerialSteps(space, table, costs, other, {}).Best();
+                                               CostTables& costs, const Placement& other,
+                                               const std::function<bool()>& stop) {
+  absl::StatusOr<Placement> best = SerialSteps(space, table, costs, other, {}, stop).Best();
+  if (absl::IsCancelled(best.status())) return other;
+  return best;
 }
 
 absl::StatusOr<std::vector<FrontPlacement>> EliminationFront(const SearchSpace& space,
                                                              ConfigTable& table, CostTables& costs,
-                                                             const Placement& other, int most) {
+                                                             const Placement& other, int most,
+                                                             const std::function<bool()>& stop) {
   Surroundings around;
   around.most_configs = kFrontConfigs;
-  return SerialSteps(space, table, costs, other, around).Front(most);
+  absl::StatusOr<std::vector<FrontPlacement>> front =
+      SerialSteps(space, table, costs, other, around, stop).Front(most);
+  if (absl::IsCancelled(front.status())) return std::vector<FrontPlacement>();
+  return front;
 }
 
 absl::StatusOr<std::vector<double>> EliminationCosts(const SearchSpace& space, ConfigTable& table,

@@ -12,6 +12,7 @@
 // what waits for what. The search goes on from here.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,21 +23,23 @@
 namespace espalier {
 
 // Every operator on the first so many devices, all degrees tried. `other` stands in where that
-// would be too much: for operators that too many others depend on.
+// would be too much: for operators that too many others depend on. `stop`, optional: once it is
+// true, the answer is `other`.
 absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigTable& table,
-                                               CostTables& costs, const Placement& other);
+                                               CostTables& costs, const Placement& other,
+                                               const std::function<bool()>& stop = nullptr);
 
 // Placements of which none is beaten in time and memory by another, fastest first; `most` at most.
 // The sum of time is the one above, that of memory what the device that holds most has of each
-// operator: more than the peak, but in the order of it.
+// operator: more than the peak, but in the order of it. None once `stop` is true.
 struct FrontPlacement {
   Placement placement;
   double time = 0;  // picoseconds
   double bytes = 0;
 };
-absl::StatusOr<std::vector<FrontPlacement>> EliminationFront(const SearchSpace& space,
-                                                             ConfigTable& table, CostTables& costs,
-                                                             const Placement& other, int most);
+absl::StatusOr<std::vector<FrontPlacement>> EliminationFront(
+    const SearchSpace& space, ConfigTable& table, CostTables& costs, const Placement& other,
+    int most, const std::function<bool()>& stop = nullptr);
 
 // What of a graph stands for what lies around a piece of it: it costs nothing of its own.
 struct Surroundings {

@@ -25,11 +25,13 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
                                          CostTables& costs, std::vector<Placement> starts,
                                          const McmcOptions& options, Simulator* simulator) {
   if (!options.alpha.has_value() && options.budget > 0) {
-    absl::StatusOr<Placement> start = EliminationPlacement(space, table, costs, starts[0]);
+    absl::StatusOr<Placement> start =
+        EliminationPlacement(space, table, costs, starts[0], options.stop);
     if (!start.ok()) return start.status();
     if (absl::Status status = simulator->Reset(*start); !status.ok()) return status;
     // Branches would leave the devices on which they are pinned.
-    absl::Status split = space.has_pins()
+    const bool stopped = options.stop && options.stop();
+    absl::Status split = space.has_pins() || stopped
                              ? absl::OkStatus()
                              : SplitBranches(space, table, costs, starts[0], simulator);
     if (!split.ok()) return split;

@@ -155,9 +155,10 @@ TEST(BranchesTest, RunSideBySideWhereTheyCannotBeSplit) {
 TEST(McmcTest, StopsWithTheBestSoFar) {
   Bench bench(Mlp(512, 64), 4);
   Simulator simulator(bench.structure, bench.table, bench.costs);
-  int64_t asked = 0;
+  bool searches = false;  // what it begins with is over
   McmcOptions options{.budget = 100'000};
-  options.stop = [&] { return ++asked > 4; };
+  options.progress = [&](double) { searches = true; };
+  options.stop = [&] { return searches; };
   const absl::StatusOr<McmcResult> result = FindPlacement(
       bench.space, bench.table, bench.costs, {bench.DataParallelOver(1)}, options, &simulator);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -166,6 +167,19 @@ TEST(McmcTest, StopsWithTheBestSoFar) {
   EXPECT_EQ(simulator.cost(), result->cost);
   ASSERT_EQ(simulator.Reset(bench.DataParallelOver(1)), absl::OkStatus());
   EXPECT_LE(result->cost, simulator.cost());
+}
+
+TEST(McmcTest, StopsWhileItLooksForAStart) {
+  Bench bench(Mlp(512, 64), 4);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  McmcOptions options{.budget = 100'000};
+  options.stop = [] { return true; };
+  const Placement one = bench.DataParallelOver(1);
+  const absl::StatusOr<McmcResult> result =
+      FindPlacement(bench.space, bench.table, bench.costs, {one}, options, &simulator);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->proposals, 0);
+  EXPECT_EQ(result->best, one);
 }
 
 TEST(McmcTest, FullAndDeltaSimulationGiveTheSameChain) {

@@ -1,7 +1,9 @@
 #include "planner/search/stages.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <set>
 #include <utility>
 
 namespace espalier {
@@ -10,23 +12,28 @@ namespace {
 constexpr int kMostCuts = 128;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Sums of seconds up to each operator, by devices.
+// Sums of seconds up to each operator, by the first device and `counts` of them.
 class Seconds {
  public:
-  explicit Seconds(const StageProblem& problem)
-      : problem_(problem), sums_(problem.devices * (problem.devices + 1)) {}
+  Seconds(const StageProblem& problem, const std::vector<int>& counts)
+      : problem_(problem),
+        transfers_(problem.operators + 1, 0),
+        counts_(counts.size()),
+        index_of_(problem.devices + 1, 0),
+        sums_(counts.size() * (problem.alike ? 1 : problem.devices)) {
+    for (int op = 1; op < problem.operators; ++op) transfers_[op] = problem.transfer(op);
+    for (size_t i = 0; i < counts.size(); ++i) index_of_[counts[i]] = i;
+  }
 
   double Of(const Stage& stage) {
     const std::vector<double>& sums = Sums(stage.first_device, stage.devices);
-    double seconds = sums[stage.last] - sums[stage.first];
-    if (stage.first > 0) seconds += problem_.transfer(stage.first);
-    if (stage.last < problem_.operators) seconds += problem_.transfer(stage.last);
-    return seconds;
+    return sums[stage.last] - sums[stage.first] + transfers_[stage.first] + transfers_[stage.last];
   }
 
  private:
   const std::vector<double>& Sums(int first_device, int devices) {
-    std::vector<double>& sums = sums_[first_device * (problem_.devices + 1) + devices];
+    const size_t first = problem_.alike ? 0 : static_cast<size_t>(first_device);
+    std::vector<double>& sums = sums_[first * counts_ + index_of_[devices]];
     if (sums.empty()) {
       sums.push_back(0);
       for (int op = 0; op < problem_.operators; ++op) {
@@ -37,6 +44,9 @@ class Seconds {
   }
 
   const StageProblem& problem_;
+  std::vector<double> transfers_;  // by operator behind the cut
+  const size_t counts_;
+  std::vector<size_t> index_of_;  // by number of devices, those in `counts`
   std::vector<std::vector<double>> sums_;
 };
 
@@ -64,35 +74,44 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
       problem.devices < problem.stages) {
     return {};
   }
-  std::vector<int> counts = problem.counts;
-  if (counts.empty()) {
-    for (int c = 1; c <= problem.devices; ++c) counts.push_back(c);
+  std::vector<int> counts;
+  for (int c = 1; c <= problem.devices; ++c) {
+    const std::vector<int>& all = problem.counts;
+    if (all.empty() || std::find(all.begin(), all.end(), c) != all.end()) counts.push_back(c);
   }
+  if (counts.empty()) return {};
+  const int least = counts.front(), most = counts.back();
   const std::vector<int> cuts = Cuts(problem);
   const int ends = static_cast<int>(cuts.size());
-  Seconds seconds(problem);
+  Seconds seconds(problem, counts);
 
-  // By stages, end and devices used: the slowest stage so far, and the last one.
+  // By stages, end and devices used, from the fewest that so many stages can have: the slowest
+  // stage so far, and the last one.
   struct Best {
     double slowest = kNever;
     Stage last;
     int cut = -1;  // where it begins
   };
-  std::vector<std::vector<std::vector<Best>>> best(
-      problem.stages + 1,
-      std::vector<std::vector<Best>>(ends, std::vector<Best>(problem.devices + 1)));
+  const auto fewest = [&](int stages) { return std::min(stages * least, problem.devices); };
+  std::vector<std::vector<std::vector<Best>>> best(problem.stages + 1);
+  for (int k = 0; k <= problem.stages; ++k) {
+    const int sizes = std::min<int64_t>(int64_t{k} * most, problem.devices) - fewest(k) + 1;
+    best[k].assign(ends, std::vector<Best>(sizes));
+  }
   best[0][0][0].slowest = 0;
   for (int k = 1; k <= problem.stages; ++k) {
     for (int end = 1; end < ends; ++end) {
+      if (problem.stop && problem.stop()) return {};
       for (int begin = 0; begin < end; ++begin) {
-        for (int used = 0; used < problem.devices; ++used) {
-          const Best& before = best[k - 1][begin][used];
+        for (size_t more = 0; more < best[k - 1][begin].size(); ++more) {
+          const Best& before = best[k - 1][begin][more];
           if (before.slowest == kNever) continue;
+          const int used = fewest(k - 1) + static_cast<int>(more);
           for (int count : counts) {
-            if (count < 1 || used + count > problem.devices) continue;
+            if (used + count > problem.devices) break;
             const Stage stage{cuts[begin], cuts[end], used, count};
             const double slowest = std::max(before.slowest, seconds.Of(stage));
-            Best& after = best[k][end][used + count];
+            Best& after = best[k][end][used + count - fewest(k)];
             if (slowest < after.slowest) after = {slowest, stage, begin};
           }
         }
@@ -102,7 +121,9 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
   std::vector<Stage> stages;
   int end = ends - 1, used = problem.devices;
   for (int k = problem.stages; k > 0; --k) {
-    const Best& last = best[k][end][used];
+    const int more = used - fewest(k);
+    if (more < 0 || more >= static_cast<int>(best[k][end].size())) return {};
+    const Best& last = best[k][end][more];
     if (last.cut < 0) return {};
     stages.push_back(last.last);
     end = last.cut;
@@ -113,7 +134,9 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
 }
 
 double SlowestStage(const StageProblem& problem, const std::vector<Stage>& stages) {
-  Seconds seconds(problem);
+  std::set<int> counts;
+  for (const Stage& stage : stages) counts.insert(stage.devices);
+  Seconds seconds(problem, {counts.begin(), counts.end()});
   double slowest = 0;
   for (const Stage& stage : stages) slowest = std::max(slowest, seconds.Of(stage));
   return slowest;

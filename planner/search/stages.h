@@ -11,6 +11,9 @@
 
 namespace espalier {
 
+// Of a problem; there are about as many places where a stage may end.
+inline constexpr int kMostPipelineStages = 128;
+
 struct Stage {
   int first = 0;  // operators [first, last)
   int last = 0;
@@ -30,14 +33,18 @@ struct StageProblem {
   // Seconds of one micro-batch, both ways, of what crosses a cut in front of operator `op`: both
   // stages are held for as long.
   std::function<double(int op)> transfer;
+  // `seconds` does not depend on `first`.
+  bool alike = false;
   // How many devices a stage may have; empty: any number.
   std::vector<int> counts;
+  // Optional: once it is true, no stages are found.
+  std::function<bool()> stop;
 };
 
 // Stages in order, every device used; empty if there are none (fewer operators or devices than
-// stages, or counts that do not add up). The first of equally good ones: it depends on nothing but
-// the arguments. At most 128 cuts are tried: of more operators, those with the smallest transfer in
-// their neighbourhood.
+// stages, or counts that do not add up), or it was stopped. The first of equally good ones: it
+// depends on nothing but the arguments. At most 128 cuts are tried: of more operators, those with
+// the smallest transfer in their neighbourhood.
 std::vector<Stage> SliceStages(const StageProblem& problem);
 
 // The seconds of the slowest stage.

@@ -85,6 +85,45 @@ TEST(SliceStages, LayersOfALongModelAreCutBetweenThem) {
   }
 }
 
+// Of many devices, which the stages do not divide: each operator's time is asked for few groups.
+TEST(SliceStages, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
+  StageProblem problem;
+  problem.operators = 300;
+  problem.stages = 3;
+  problem.devices = 1000;
+  problem.counts = {333, 334};
+  problem.alike = true;
+  int asked = 0;
+  problem.seconds = [&](int, int, int count) {
+    ++asked;
+    return 1.0 / count;
+  };
+  problem.transfer = [](int) { return 0.001; };
+  const std::vector<Stage> stages = SliceStages(problem);
+  ASSERT_EQ(stages.size(), 3u);
+  int devices = 0;
+  for (const Stage& stage : stages) devices += stage.devices;
+  EXPECT_EQ(devices, 1000);
+  EXPECT_EQ(asked, 2 * problem.operators);
+  // Where they are not alike: as many times as there are places for a group.
+  problem.alike = false;
+  asked = 0;
+  EXPECT_EQ(SliceStages(problem), stages);
+  EXPECT_LE(asked, 2 * 6 * problem.operators);
+}
+
+TEST(SliceStages, AsManyAsMayBeAskedForAreFound) {
+  StageProblem problem;
+  problem.operators = 400;
+  problem.stages = problem.devices = kMostPipelineStages;
+  problem.counts = {1};
+  problem.seconds = [](int, int, int) { return 1.0; };
+  problem.transfer = [](int) { return 0.0; };
+  EXPECT_EQ(SliceStages(problem).size(), static_cast<size_t>(kMostPipelineStages));
+  problem.stop = [] { return true; };
+  EXPECT_TRUE(SliceStages(problem).empty());
+}
+
 TEST(SliceStages, WhatCannotBeIsNothing) {
   StageProblem problem;
   problem.seconds = [](int, int, int) { return 1.0; };

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "planner/simulator/positions.h"
 #include "planner/simulator/tail.h"
 
@@ -481,9 +482,36 @@ std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) cons
   return all;
 }
 
+absl::Status Simulator::CheckTimes() {
+  double total = 0;
+  const auto add = [&total](const Task& task) {
+    total += static_cast<double>(task.duration) +
+             static_cast<double>(std::max<Picoseconds>(task.handover, 0));
+  };
+  for (int p = 0; p < static_cast<int>(structure_.positions.size()); ++p) {
+    ForEachTaskOf(p, add);
+    if (structure_.micro_batches == 1) continue;
+    for (const TaskList* tasks : AccumulationsOf(p, 1)) {
+      for (const Task& task : *tasks) add(task);
+    }
+  }
+  total *= structure_.micro_batches;
+  PlayTail([&](const Task& task, TailPart, int) { add(task); },
+           [&](const std::vector<int>&, Picoseconds duration, double) {
+             total += static_cast<double>(duration);
+           });
+  if (total <= static_cast<double>(kLongestStep)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a step's tasks take ", total * 1e-12, " seconds or more, all devices together; at most ",
+      ToSeconds(kLongestStep),
+      " can be planned: use a smaller batch, or see whether a rate of a device or link, or a time "
+      "of the profile, lacks its unit"));
+}
+
 absl::Status Simulator::Reset(const Placement& placement) {
   if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok())
     return status;
+  if (absl::Status status = CheckTimes(); !status.ok()) return status;
   if (bounded_) FindTailBusy(&new_tail_busy_);
   clocks_known_ = 0;
   rests_known_ = num_stretches() + 1;
@@ -612,13 +640,17 @@ proto::Prediction Simulator::Predict() {
 
 Picoseconds Simulator::PriceOf(int device, int64_t bytes) const {
   constexpr int64_t kPerMiB = 1'000'000'000;  // one millisecond
-  const Picoseconds price = (bytes / (1 << 20) + 1) * kPerMiB;
+  // All devices' together can be added to a step.
+  const Picoseconds most = kLongestStep / devices_;
+  const Picoseconds price = std::min(bytes / (1 << 20) + 1, most / kPerMiB) * kPerMiB;
   if (!relief_) return price;
   // Against relief it has to be dear on small and on large devices.
   constexpr double kPerMemory = 4;  // of the step's time
   const double part =
       static_cast<double>(bytes) / static_cast<double>(costs_.device(device).memory_bytes());
-  return std::max(price, static_cast<Picoseconds>(kPerMemory * part * static_cast<double>(time_)));
+  const double relief = kPerMemory * part * static_cast<double>(time_);
+  if (relief >= static_cast<double>(most)) return most;
+  return std::max(price, static_cast<Picoseconds>(relief));
 }
 
 Picoseconds Simulator::Penalty(Picoseconds limit) {

@@ -56,7 +56,8 @@ class Simulator {
   // free is as dear as without them, or dearer.
   void AllowRelief(const OffloadSettings& settings);
 
-  // Starts over from `placement`.
+  // Starts over from `placement`. InvalidArgument if its tasks take longer than can be counted, 46
+  // days of all devices together.
   absl::Status Reset(const Placement& placement);
 
   static constexpr Picoseconds kNoLimit = std::numeric_limits<Picoseconds>::max();
@@ -113,6 +114,7 @@ class Simulator {
   };
 
   std::vector<Change> AllOf(const Placement& placement) const;
+  absl::Status CheckTimes();  // of a placement: that they can be added up
   int Resolved(const LayoutRef& ref);
   int ElementBytes(ValueId v) const;
   absl::Status RebuildValue(ValueId v);

@@ -7,12 +7,20 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/machine/rates.h"
+
 namespace espalier {
 
 using Picoseconds = int64_t;
 
+// What no task exceeds, and the tasks of a step together (Simulator::Reset): sums stay whole.
+inline constexpr Picoseconds kLongestTask = static_cast<Picoseconds>(kMostTaskSeconds * 1e12);
+inline constexpr Picoseconds kLongestStep = 4'000'000'000'000'000'000;
+
+// At most kLongestTask, which also stands for what is no number; at least 0.
 inline Picoseconds ToPicoseconds(double seconds) {
-  return static_cast<Picoseconds>(std::llround(seconds * 1e12));
+  if (!(seconds < kMostTaskSeconds)) return kLongestTask;
+  return seconds > 0 ? static_cast<Picoseconds>(std::llround(seconds * 1e12)) : 0;
 }
 inline double ToSeconds(Picoseconds time) { return static_cast<double>(time) * 1e-12; }
 

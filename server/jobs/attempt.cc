@@ -171,6 +171,10 @@ AttemptEnd Attempt::Run() {
                          absl::StrCat("the pipeline needs more workers than the ", ranks_.size(),
                                       " that are left; searching a plan without stages"));
   }
+  request.stop = [this] {
+    absl::MutexLock lock(&mutex_);
+    return stop_;
+  };
   absl::StatusOr<proto::Plan> plan = tools_.desk->Make(request);
   {
     absl::MutexLock lock(&mutex_);

@@ -1,9 +1,12 @@
 #include "server/jobs/plan_calls.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/machine/presets.h"
+#include "planner/machine/rates.h"
 #include "planner/report/diff.h"
 #include "server/jobs/prepare.h"
 
@@ -12,12 +15,41 @@ namespace {
 
 constexpr size_t kMaxDevices = 4096;
 
+absl::Status CheckRate(const std::string& field, double value) {
+  if (value >= kLeastRate && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be at least ",
+                                                 kLeastRate, " a second, and finite"));
+}
+
+absl::Status CheckLatency(const std::string& field, double seconds) {
+  if (seconds >= 0 && seconds <= kMostLatencySeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", seconds, "; it must be 0 to ", kMostLatencySeconds, " seconds"));
+}
+
+absl::Status CheckDevice(const std::string& field, const proto::Device& device) {
+  if (device.memory_bytes() <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ".memory_bytes is ", device.memory_bytes(), "; it must be greater than zero"));
+  }
+  absl::Status s = CheckRate(field + ".matmul_flops", device.matmul_flops());
+  if (s.ok()) s = CheckRate(field + ".memory_bandwidth", device.memory_bandwidth());
+  if (s.ok()) s = CheckLatency(field + ".op_overhead_seconds", device.op_overhead_seconds());
+  return s;
+}
+
 }  // namespace
 
 // The devices to plan for: of a machine model, those that are named, or the workers.
 absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
                                     PlanDesk::Request* plan) const {
   Machine& machine = plan->machine;
+  if (request.has_link()) {
+    const double rate = request.link().bandwidth();
+    absl::Status s = rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate);
+    if (s.ok()) s = CheckLatency("link.latency_seconds", request.link().latency_seconds());
+    if (!s.ok()) return s;
+  }
   machine.link = request.link().bandwidth() > 0 ? request.link() : workers_->MeasuredLink();
   if (machine.link.bandwidth() <= 0) machine.link = DefaultLink();
   const bool file = !request.machine_file().empty(), preset = !request.machine_preset().empty();
@@ -55,15 +87,9 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
         absl::StrCat("devices: ", request.devices_size(), "; at most ", kMaxDevices));
   }
   for (int i = 0; i < request.devices_size(); ++i) {
-    const proto::Device& device = request.devices(i);
-    if (device.memory_bytes() <= 0 || !(device.matmul_flops() > 0) ||
-        !(device.memory_bandwidth() > 0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("devices[", i,
-                       "]: memory_bytes, matmul_flops and memory_bandwidth must be "
-                       "greater than zero"));
-    }
-    machine.devices.push_back(device);
+    absl::Status s = CheckDevice(absl::StrCat("devices[", i, "]"), request.devices(i));
+    if (!s.ok()) return s;
+    machine.devices.push_back(request.devices(i));
   }
   if (machine.devices.empty()) {
     for (const proto::WorkerInfo& info : workers_->List()) {
@@ -208,7 +234,8 @@ absl::Status PlanCalls::Export(const proto::ExportRequest& request, proto::Expor
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Import(const proto::ImportRequest& request, proto::ImportReply* reply) {
+absl::Status PlanCalls::Import(const proto::ImportRequest& request, const Stop& stop,
+                               proto::ImportReply* reply) {
   absl::StatusOr<proto::Plan> plan = ImportPlan(request.json());
   if (!plan.ok()) return plan.status();
   if (request.graph().nodes_size() == 0) {
@@ -219,10 +246,12 @@ absl::Status PlanCalls::Import(const proto::ImportRequest& request, proto::Impor
   *check.mutable_graph() = request.graph();
   check.set_batch_size(request.batch_size() > 0 ? request.batch_size() : plan->batch_size());
   *check.mutable_devices() = plan->devices();
+  check.set_precision(request.precision());
+  *check.mutable_optimizer() = request.optimizer();
   check.mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
   *check.mutable_search()->mutable_imported() = *std::move(plan);
   proto::PlanReply checked;
-  absl::Status status = Make(check, /*stop=*/nullptr, &checked);
+  absl::Status status = Make(check, stop, &checked);
   if (!status.ok()) return status;
   *reply->mutable_plan() = std::move(*checked.mutable_plan());
   return absl::OkStatus();

@@ -38,7 +38,8 @@ class PlanCalls {
   absl::Status Explain(const proto::ExplainRequest& request, const Stop& stop,
                        proto::ExplainReply* reply);
   absl::Status Export(const proto::ExportRequest& request, proto::ExportReply* reply);
-  absl::Status Import(const proto::ImportRequest& request, proto::ImportReply* reply);
+  absl::Status Import(const proto::ImportRequest& request, const Stop& stop,
+                      proto::ImportReply* reply);
   absl::Status Diff(const proto::DiffRequest& request, proto::DiffReply* reply);
   absl::Status Profile(proto::ProfileReply* reply);
   absl::Status Machines(const proto::MachinesRequest& request, proto::MachinesReply* reply);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "ops/cpu/register_all.h"
 #include "ops/kernel/kernel.h"
@@ -16,6 +17,8 @@ namespace {
 constexpr char kTimesBlob[] = "operator_times";
 constexpr char kCommunicationBlob[] = "communication";  // a profile without operators
 constexpr int kRepetitions = 3;
+// How often who waits for another plan is asked whether it still wants its own.
+constexpr absl::Duration kAskStop = absl::Milliseconds(100);
 // Programs of more than this are not sent: measuring them would itself take the budget.
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
@@ -198,8 +201,36 @@ std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const Node
   return times;
 }
 
+absl::Status PlanDesk::WaitForTurn(const Request& request) {
+  while (true) {
+    {
+      absl::MutexLock lock(&turn_mutex_);
+      const auto is_free = [this] {
+        turn_mutex_.AssertHeld();
+        return !planning_;
+      };
+      if (turn_mutex_.AwaitWithTimeout(absl::Condition(&is_free), kAskStop)) {
+        planning_ = true;
+        return absl::OkStatus();
+      }
+    }
+    if (request.stop && request.stop()) {
+      return absl::CancelledError(
+          "the plan was given up before its turn came: another one is being made; ask again, or "
+          "cancel the job whose plan takes so long");
+    }
+  }
+}
+
+void PlanDesk::EndTurn() {
+  absl::MutexLock lock(&turn_mutex_);
+  planning_ = false;
+}
+
 absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
                                                  std::unique_ptr<Simulation>* simulation) {
+  if (absl::Status s = WaitForTurn(request); !s.ok()) return s;
+  const absl::Cleanup end_turn = [this] { EndTurn(); };
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
   // Of a profile: first what it knows, then what is known here or can be measured.

@@ -49,14 +49,14 @@ class PlanDesk {
     // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
     // here; empty: none.
     std::string profile;
-    // Optional: once it is true, the search ends with the best plan so far. Asked by several
-    // threads.
+    // Optional: once it is true, the search ends with the best plan so far, and what waits for
+    // another plan gives up. Asked by several threads.
     std::function<bool()> stop;
     // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
     std::string keep_page_as;
   };
-  // Errors of MakePlan, and of a profile that is not one. `timeline`, if not null, becomes the
-  // plan's simulated step.
+  // Errors of MakePlan, and of a profile that is not one; Cancelled if it was stopped before its
+  // turn came. `timeline`, if not null, becomes the plan's simulated step.
   absl::StatusOr<proto::Plan> Make(const Request& request,
                                    std::shared_ptr<const Timeline>* timeline = nullptr);
 
@@ -92,7 +92,9 @@ class PlanDesk {
 
   absl::StatusOr<proto::Plan> MakeInTurn(const Request& request,
                                          std::unique_ptr<Simulation>* simulation)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      ABSL_LOCKS_EXCLUDED(mutex_, turn_mutex_);
+  absl::Status WaitForTurn(const Request& request) ABSL_LOCKS_EXCLUDED(turn_mutex_);
+  void EndTurn() ABSL_LOCKS_EXCLUDED(turn_mutex_);
   void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SaveCommunication() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communication_mutex_);
   std::vector<OperatorDrift> RecordTransfers(const Run& run);
@@ -106,6 +108,9 @@ class PlanDesk {
   JobStore* const store_;
   const double measure_seconds_;
   SearchThreads threads_;
+  // Who plans next; at mutex_ itself those who wait could not give up.
+  absl::Mutex turn_mutex_;
+  bool planning_ ABSL_GUARDED_BY(turn_mutex_) = false;
   absl::Mutex mutex_;
   AnalyticCost analytic_ ABSL_GUARDED_BY(mutex_);
   MeasuredCost cost_ ABSL_GUARDED_BY(mutex_);

@@ -43,7 +43,8 @@ class PlannerService : public proto::Planner::Service {
   }
   grpc::Status Import(ServerContext* context, const proto::ImportRequest* request,
                       proto::ImportReply* reply) override {
-    return guard_.Answer(context, "Planner/Import", [&] { return plans_.Import(*request, reply); });
+    return guard_.Answer(context, "Planner/Import",
+                         [&] { return plans_.Import(*request, StopOf(context), reply); });
   }
   grpc::Status Diff(ServerContext* context, const proto::DiffRequest* request,
                     proto::DiffReply* reply) override {

@@ -156,7 +156,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
       {"a device without memory",
        Changed([](proto::PlanRequest* r) { r->mutable_devices(2)->set_memory_bytes(0); }),
        Code::kInvalidArgument,
-       {"devices[2]", "memory_bytes", "greater than zero"}},
+       {"devices[2].memory_bytes is 0", "greater than zero"}},
 
       {"a plan for another graph",
        WithPlan([](proto::Plan* plan) {
@@ -235,9 +235,42 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        Code::kInvalidArgument,
        {"search.alpha is", "0 (annealing) or more"}},
       {"more stages than operators",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(200); }),
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(100); }),
        Code::kInvalidArgument,
-       {"search.pipeline_stages is 200", "4 devices"}},
+       {"search.pipeline_stages is 100", "4 devices"}},
+      {"more stages than are sought",
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(129); }),
+       Code::kInvalidArgument,
+       {"search.pipeline_stages is 129", "0 (none) to 128"}},
+      {"more parts than a step can have",
+       Changed([](proto::PlanRequest* r) {
+         r->set_batch_size(int64_t{1} << 30);
+         r->mutable_search()->set_micro_batches(1 << 30);
+       }),
+       Code::kInvalidArgument,
+       {"micro_batches is 1073741824", "1 to 4096"}},
+      {"a plan of more parts than a step can have",
+       [&] {
+         proto::PlanRequest request =
+             WithPlan([](proto::Plan* plan) { plan->set_micro_batches(5000); });
+         return request;
+       }(),
+       Code::kInvalidArgument,
+       {"micro_batches is 5000", "1 to 4096"}},
+      {"gigabytes a second without their unit",
+       Changed([](proto::PlanRequest* r) { r->mutable_devices(1)->set_memory_bandwidth(900); }),
+       Code::kInvalidArgument,
+       {"devices[1].memory_bandwidth is 900", "at least 1e+06"}},
+      {"an overhead that is no number",
+       Changed([](proto::PlanRequest* r) {
+         r->mutable_devices(1)->set_op_overhead_seconds(0.0 / 0.0);
+       }),
+       Code::kInvalidArgument,
+       {"devices[1].op_overhead_seconds", "0 to 10 seconds"}},
+      {"a link that takes for ever",
+       Changed([](proto::PlanRequest* r) { r->mutable_link()->set_latency_seconds(1e300); }),
+       Code::kInvalidArgument,
+       {"link.latency_seconds is 1e+300", "0 to 10 seconds"}},
       {"parts that do not divide the batch",
        Changed([](proto::PlanRequest* r) { r->mutable_search()->set_micro_batches(3); }),
        Code::kInvalidArgument,
@@ -281,6 +314,26 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
     }
   }
   EXPECT_EQ(Ask(Good()), absl::OkStatus());
+}
+
+// What this made, another checks: it has to be told what the plan was made for.
+TEST_F(PlanRequestTest, AnImportIsCheckedAsThePlanWasMade) {
+  proto::PlanRequest request = Good();
+  request.set_precision(proto::BF16);
+  request.mutable_optimizer()->set_name("sgd");
+  proto::Plan plan;
+  ASSERT_EQ(Ask(request, &plan), absl::OkStatus());
+  absl::StatusOr<std::string> json = ExportPlan(plan);
+  ASSERT_TRUE(json.ok()) << json.status();
+  proto::ImportRequest import;
+  import.set_json(*json);
+  *import.mutable_graph() = request.graph();
+  proto::ImportReply reply;
+  EXPECT_EQ(calls_->Import(import, {}, &reply).code(), absl::StatusCode::kInvalidArgument);
+  import.set_precision(proto::BF16);
+  *import.mutable_optimizer() = request.optimizer();
+  ASSERT_EQ(calls_->Import(import, {}, &reply), absl::OkStatus());
+  EXPECT_EQ(reply.plan().prediction().peak_bytes(0), plan.prediction().peak_bytes(0));
 }
 
 // FlexFlow aborts there: branches that end nowhere are left out, and several named outputs are

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "planner/testing/graphs.h"
 #include "server/store/sqlite_store.h"
 
@@ -161,6 +162,32 @@ TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) 
   }
   PlanDesk other(&TestRegistry(), store.get(), 0, 1);
   EXPECT_EQ(seconds(other), learnt);
+}
+
+// A cancelled job's plan must not keep everybody from theirs, nor its workers.
+TEST_F(PlanDeskTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
+  const Graph graph = Mlp(kBatch, 128, 64, 16);
+  std::unique_ptr<JobStore> store = Store("stopped");
+  PlanDesk desk(&TestRegistry(), store.get(), 0, 1);
+  PlanDesk::Request endless = Request(graph, 4);
+  endless.search.set_budget(100'000'000);
+  absl::Notification begun, enough;
+  std::atomic<bool> asked = false;
+  endless.stop = [&] {
+    if (!asked.exchange(true)) begun.Notify();
+    return enough.HasBeenNotified();
+  };
+  absl::StatusOr<proto::Plan> plan = absl::UnknownError("");
+  std::thread planner([&] { plan = desk.Make(endless); });
+  begun.WaitForNotification();
+  PlanDesk::Request behind = Request(graph, 4);
+  behind.stop = [] { return true; };
+  EXPECT_EQ(desk.Make(behind).status().code(), absl::StatusCode::kCancelled);
+  enough.Notify();
+  planner.join();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_LT(plan->search().proposals(), endless.search.budget());
+  EXPECT_TRUE(desk.Make(Request(graph, 2)).ok());  // the turn was given back
 }
 
 }  // namespace

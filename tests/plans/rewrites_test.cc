@@ -154,6 +154,44 @@ TEST_P(RewritesTest, TheSearchIsNeverWorseWithThemAndItsPlanCanBeImported) {
               1e-9 * plan->prediction().step_seconds());
 }
 
+// What stands in the way of the rewritten graph alone does not take the plan of the other.
+TEST_P(RewritesTest, APlanToStartFromAndRewritesDoNotCostThePlan) {
+  PlanProblem problem = Problem(job_.graph, 2);
+  proto::SearchOptions options;
+  options.set_budget(500);
+  const absl::StatusOr<proto::Plan> first = MakePlan(problem, options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  *options.mutable_imported() = *first;
+  options.set_rewrite_budget(30);
+  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_LE(plan->prediction().step_seconds(), first->prediction().step_seconds());
+}
+
+TEST_P(RewritesTest, ARewrittenPlanIsSearchedOnFrom) {
+  const Graph& graph = job_.graph;
+  PlanProblem problem = Problem(graph, 2);
+  proto::SearchOptions options;
+  options.set_budget(500);
+  options.set_rewrite_budget(30);
+  const absl::StatusOr<proto::Plan> first = MakePlan(problem, options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  *options.mutable_imported() = *first;
+  if (first->rewrites_size() > 0) {
+    EXPECT_THAT(std::string(MakePlan(problem, options).status().message()),
+                ::testing::HasSubstr("search.rewrite_budget is set together with search.imported"));
+  }
+  options.clear_rewrite_budget();
+  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->rewrites_size(), first->rewrites_size());
+  EXPECT_LE(plan->prediction().step_seconds(), 1.0001 * first->prediction().step_seconds());
+  LoweringOptions lowering;
+  lowering.optimizer = AdamW(3e-3);
+  lowering.columns = job_.columns;
+  EXPECT_TRUE(LowerPlan(registry_, graph, *plan, lowering).ok());
+}
+
 TEST_P(RewritesTest, OptionsOutOfRangeAreNamed) {
   const auto error = [&](const proto::SearchOptions& options) {
     return std::string(MakePlan(Problem(job_.graph, 2), options).status().message());

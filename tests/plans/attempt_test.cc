@@ -1,0 +1,117 @@
+#include "server/jobs/attempt.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "ops/graph/graph_proto.h"
+#include "planner/testing/graphs.h"
+#include "server/clock.h"
+#include "server/store/sqlite_store.h"
+
+namespace espalier {
+namespace {
+
+// Says when it is first asked to measure an operator, and can do nothing.
+class IdleWorker : public WorkerClient {
+ public:
+  explicit IdleWorker(absl::Notification* asked) : asked_(asked) {}
+
+  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest&,
+                                              absl::Duration) override {
+    if (!asked_->HasBeenNotified()) asked_->Notify();
+    return absl::UnavailableError("idle");
+  }
+  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest&,
+                                                      absl::Duration) override {
+    return absl::UnavailableError("idle");
+  }
+  absl::Status Run(const proto::RunRequest&,
+                   const std::function<void(const proto::RunEvent&)>&) override {
+    return absl::UnavailableError("idle");
+  }
+  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest&,
+                                                        absl::Duration) override {
+    return absl::UnavailableError("idle");
+  }
+  std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
+  absl::Status Stop(const proto::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
+  void Cancel() override {}
+
+ private:
+  absl::Notification* const asked_;
+};
+
+class Quiet : public AttemptObserver {
+ public:
+  void OnPlanned(const std::string&, int32_t, const PlanFacts&) override {}
+  void OnRunning(const std::string&, int32_t) override {}
+  void OnStep(const std::string&, int32_t, const proto::StepReport&) override {}
+  void OnCheckpoint(const std::string&, int32_t, int64_t, const std::string&) override {}
+  void OnMessage(const std::string&, const std::string&) override {}
+};
+
+// A search of 100 million proposals would hold its workers, and everybody else's plans, for hours.
+TEST(AttemptTest, OneThatIsStoppedWhileItIsPlannedEndsAtOnce) {
+  const std::string folder = ::testing::TempDir() + "/attempt";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/text") << std::string(4096, 'a');
+  SystemClock clock;
+  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  auto store = SqliteStore::Open(folder + "/jobs.db");
+  ASSERT_TRUE(store.ok()) << store.status();
+  auto artifacts = ArtifactStore::Open(folder + "/artifacts", files.get(), store->get(), &clock);
+  ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+  WorkerRegistry workers(&clock, absl::Seconds(10), [] { return absl::StatusOr<uint64_t>(1); });
+  Rendezvous rendezvous;
+  PlanDesk desk(&TestRegistry(), store->get(), 10, 1);
+  absl::Notification planning;
+  const AttemptTools tools = {
+      &TestRegistry(),
+      artifacts->get(),
+      &desk,
+      &workers,
+      &rendezvous,
+      files.get(),
+      [&](const std::string&) { return std::make_unique<IdleWorker>(&planning); }};
+
+  AttemptTask task;
+  task.attempt = 1;
+  task.checkpoint_root = folder + "/checkpoints";
+  task.record.job.set_id("job-1");
+  proto::TrainingSpec& spec = *task.record.job.mutable_spec();
+  absl::StatusOr<Graph> graph = BuildLlamaTraining(TestRegistry(), SmallLlama(), 16);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  *spec.mutable_graph() = ToProto(*graph);
+  spec.mutable_dataset()->set_uri(folder + "/text");
+  spec.mutable_dataset()->set_format(proto::Dataset::TEXT);
+  spec.mutable_dataset()->set_sequence_length(16);
+  spec.set_batch_size(8);
+  spec.set_steps(10);
+  spec.mutable_optimizer()->set_name("adam");
+  spec.mutable_optimizer()->mutable_learning_rate()->set_peak(1e-3);
+  spec.mutable_search()->set_budget(100'000'000);
+  for (const proto::Device& device : TestMachine(2).devices) {
+    Member& member = task.members.emplace_back();
+    member.device = device;
+    member.lease.set_worker_id(std::to_string(task.members.size()));
+  }
+
+  Quiet observer;
+  Attempt attempt(tools, task, &observer);
+  AttemptEnd end;
+  std::thread run([&] { end = attempt.Run(); });
+  planning.WaitForNotification();
+  attempt.Stop();
+  run.join();
+  EXPECT_EQ(end.kind, AttemptEnd::kStopped) << end.reason;
+}
+
+}  // namespace
+}  // namespace espalier
