@@ -175,10 +175,13 @@ void AnswerReader::ReadText(AnswerPart* out) {
       const std::string inside = held_.substr(0, end);
       const std::string close = held_.substr(end, behind - end);
       held_.erase(0, behind);
-      after_call_ = std::exchange(begun_, 0) > 0 ||
-                    AddCalls(options_.style->Read(inside, options_.tools), out);
+      if (std::exchange(begun_, 0) > 0) {
+        after_call_ = AddRest(inside, out);
+      } else {
+        after_call_ = AddCalls(CallsOf(inside), out);
+        if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
+      }
       if (over_) return;
-      if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
       state_ = State::kText;
       break;
     }
@@ -200,7 +203,7 @@ bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
                                          : options_.style->Begin(inside, options_.tools);
     if (!begin || OneTooMany()) return false;
     const int index = next_index_++;
-    out->calls.push_back({index, IdOf(index), begin->name, ""});
+    out->calls.push_back({index, IdOf(index), begin->name, "", out->text.size()});
     held_.erase(0, begin->arguments);
     arguments_ = std::move(begin->reader);
     ++begun_;
@@ -210,7 +213,7 @@ bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
   if (!json.empty()) {
     // Parts of one piece of text are one part.
     if (out->calls.empty() || out->calls.back().index != next_index_ - 1) {
-      out->calls.push_back({next_index_ - 1, "", "", ""});
+      out->calls.push_back({next_index_ - 1, "", "", "", out->text.size()});
     }
     out->calls.back().arguments += json;
   }
@@ -236,9 +239,32 @@ bool AnswerReader::AddCalls(std::vector<ToolCall> calls, AnswerPart* out) {
   for (ToolCall& call : calls) {
     if (OneTooMany()) break;
     const int index = next_index_++;
-    out->calls.push_back({index, IdOf(index), std::move(call.name), std::move(call.arguments)});
+    out->calls.push_back(
+        {index, IdOf(index), std::move(call.name), std::move(call.arguments), out->text.size()});
   }
   return !calls.empty();
+}
+
+std::vector<ToolCall> AnswerReader::CallsOf(absl::string_view text) const {
+  if (options_.choice == ToolChoice::kRequired) return ReadJsonCalls(text, options_.tools);
+  return state_ == State::kInSection ? options_.style->Read(text, options_.tools)
+                                     : options_.style->ReadWhole(text, options_.tools);
+}
+
+bool AnswerReader::AddRest(absl::string_view rest, AnswerPart* out) {
+  rest.remove_prefix(options_.choice == ToolChoice::kRequired ? EndOfJsonCall(rest)
+                                                              : options_.style->EndOfCall(rest));
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n}];,"), rest.size()));
+  if (rest.empty()) return true;
+  std::vector<ToolCall> calls = CallsOf(rest);
+  if (calls.empty()) {
+    // The end of a list, whose beginning has gone with the calls before.
+    const absl::string_view items = rest.substr(0, rest.find_last_not_of(" \t\r\n];,") + 1);
+    calls = CallsOf(absl::StrCat("[", items, "]"));
+  }
+  if (AddCalls(std::move(calls), out)) return true;
+  absl::StrAppend(&out->text, rest);
+  return false;
 }
 
 AnswerPart AnswerReader::Finish() {
@@ -255,17 +281,14 @@ AnswerPart AnswerReader::Finish() {
   }
   const bool section = state_ == State::kInSection;
   if (begun_ > 0) {
-    // What closed the last call.
-    const size_t text = rest.find_first_not_of(" \t\r\n}]");
-    if (!section && text != kNowhere) out.text += rest.substr(text);
+    // Within its arguments, a call ends with them.
+    const size_t mark =
+        section && !section_->close.empty() ? BeginningAtEnd(rest, section_->close) : 0;
+    if (!arguments_) AddRest(absl::string_view(rest).substr(0, rest.size() - mark), &out);
     return out;
   }
   // Cut short, it is what there is of it, as it is.
-  if (!AddCalls(section ? options_.style->Read(rest, options_.tools)
-                : options_.choice == ToolChoice::kRequired
-                    ? ReadJsonCalls(rest, options_.tools)
-                    : options_.style->ReadWhole(rest, options_.tools),
-                &out)) {
+  if (!AddCalls(CallsOf(rest), &out)) {
     absl::StrAppend(&out.text, section ? section_->open : "", rest);
   }
   return out;

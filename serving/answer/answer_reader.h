@@ -39,6 +39,7 @@ struct ToolCallPart {
   std::string id;
   std::string name;
   std::string arguments;
+  size_t text_before = 0;  // bytes of the same AnswerPart's text that were said before this
 };
 
 struct AnswerPart {
@@ -94,6 +95,11 @@ class AnswerReader {
   bool ReadCalls(size_t end, AnswerPart* out);
   // Adds the calls that this text holds. False if it is something else.
   bool AddCalls(std::vector<ToolCall> calls, AnswerPart* out);
+  // The calls of a section or a whole answer, all of whose text this is.
+  std::vector<ToolCall> CallsOf(absl::string_view text) const;
+  // Adds what comes, up to the end of a section or a whole answer, behind the last call in it that
+  // was passed on: calls that cannot be, or else text. False if that was added.
+  bool AddRest(absl::string_view rest, AnswerPart* out);
   std::string IdOf(int index) const;
   // The first section that opens in what is held; npos: none.
   size_t FindOpen();

@@ -24,6 +24,7 @@ std::vector<Tool> Tools() {
 
 struct Whole {
   std::string reasoning, text;
+  std::string order;  // the text, and what there is of calls in its place
   Calls calls;
   std::vector<std::string> ids;
   bool called = false;
@@ -31,7 +32,12 @@ struct Whole {
   void Add(const AnswerPart& part) {
     reasoning += part.reasoning;
     text += part.text;
+    size_t at = 0;
     for (const ToolCallPart& call : part.calls) {
+      ASSERT_LE(at, call.text_before);
+      ASSERT_LE(call.text_before, part.text.size());
+      order += part.text.substr(at, call.text_before - at) + call.name + call.arguments;
+      at = call.text_before;
       if (!call.id.empty()) {
         calls.emplace_back(call.name, "");
         ids.push_back(call.id);
@@ -39,6 +45,7 @@ struct Whole {
       ASSERT_EQ(call.index, static_cast<int>(calls.size()) - 1);
       calls.back().second += call.arguments;
     }
+    order += part.text.substr(at);
   }
 };
 
@@ -97,6 +104,7 @@ void Check(const std::vector<Case>& cases) {
       EXPECT_EQ(got.text, test.text);
       EXPECT_EQ(got.reasoning, test.reasoning);
       EXPECT_EQ(got.calls, first.calls);
+      EXPECT_EQ(got.order, first.order);
       EXPECT_EQ(Compact(got.calls), Compact(test.calls));
       EXPECT_EQ(got.called, !test.calls.empty());
       if (testing::Test::HasFailure()) return;
@@ -120,6 +128,10 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
        R"(<tool_call>{"name":"g","arguments":{"b":[2]}}</tool_call>)",
        "I try.", two},
       {hermes, R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>Done.)", "Done.", one},
+      {hermes,
+       R"(A<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>B<tool_call>{"name": "g", )"
+       R"("arguments": {"b":[2]}}</tool_call>C)",
+       "ABC", two},
       {hermes, R"( {"name": "f", "parameters": {"a": 1}})", "", one},
       {hermes, R"({"name": "nobody", "parameters": {}})",
        R"({"name": "nobody", "parameters": {}})"},
@@ -223,6 +235,74 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
       {coder, "<tool_call><function=nobody></function></tool_call>",
        "<tool_call><function=nobody></function></tool_call>"},
   });
+}
+
+// Whether a call can be passed on as it comes must not decide whether it comes at all.
+TEST(AnswerReader, WhatIsBehindACallThatWasPassedOnIsNotLost) {
+  const ToolStyle* hermes = &HermesStyle();
+  const ToolStyle* llama = &LlamaStyle();
+  const ToolStyle* mistral = &MistralStyle();
+  const ToolStyle* marked = &MistralArgsStyle();
+  const ToolStyle* phi = &PhiStyle();
+  const ToolStyle* coder = &QwenCoderStyle();
+  const ToolStyle* deepseek = &DeepSeekStyle();
+  const std::string f = R"({"name": "f", "arguments": {"a": 1}})";
+  // Their names come too late, or their arguments are no object.
+  const std::string late = R"({"arguments": {"b": [2]}, "name": "g"})";
+  const std::string quoted = R"({"name": "g", "arguments": "{\"b\": [2]}"})";
+  const std::string unknown = R"({"name": "nobody", "arguments": {}})";
+  const Calls one = {{"f", R"({"a":1})"}}, two = {{"f", R"({"a":1})"}, {"g", R"({"b":[2]})"}};
+  std::vector<Case> cases;
+  for (const std::string& second : {late, quoted}) {
+    for (const char* separator : {",", ", ", ",\n "}) {
+      const std::string list = "[" + f + separator + second + "]";
+      cases.push_back({hermes, "<tool_call>" + list + "</tool_call> Done.", "Done.", two});
+      cases.push_back({hermes, "<tool_call>\n" + list + "\n</tool", "", two});
+      cases.push_back({hermes, list, "", two});
+      cases.push_back({hermes, list, "", two, "", ToolChoice::kRequired});
+      cases.push_back({phi, "<|tool_call|>" + list + "<|/tool_call|>", "", two});
+      cases.push_back({phi, "functools" + list, "", two});
+      cases.push_back({mistral, "[TOOL_CALLS] " + list, "", two});
+      cases.push_back(
+          {mistral, "[TOOL_CALLS]" + list + "[TOOL_CALLS]" + f, "", {two[0], two[1], one[0]}});
+    }
+    cases.push_back({llama, f + "; " + second, "", two});
+    cases.push_back({llama, "<|python_tag|>" + f + "; " + second, "", two});
+    cases.push_back({hermes, "<tool_call>" + f + "\n" + second + "</tool_call>", "", two});
+  }
+  const std::string list = "[" + f + ", " + unknown + "]";
+  for (const std::string& end : {std::string("</tool_call>"), std::string()}) {
+    cases.push_back({hermes, "<tool_call>" + list + end, unknown + "]", one});
+  }
+  cases.push_back(
+      {hermes, "<tool_call>" + list + "</tool_call>\nDone.", unknown + "]\nDone.", one});
+  cases.push_back({phi, "functools" + list, unknown + "]", one});
+  cases.push_back({mistral, "[TOOL_CALLS]" + list, unknown + "]", one});
+  cases.push_back({llama, f + "; " + unknown, unknown, one});
+  cases.push_back({llama, "<|python_tag|>" + f + "; so", "so", one});
+  cases.push_back(
+      {marked, "[TOOL_CALLS]f[ARGS]{\"a\":1} so [TOOL_CALLS]g[ARGS]{\"b\":[2]}", "so ", two});
+  // Other members of the object are no text.
+  const std::string id = R"({"name": "f", "arguments": {"a": 1}, "id": "x]}", "more": [{}]})";
+  cases.push_back({mistral, "[TOOL_CALLS][" + id + "," + late + "]", "", two});
+  cases.push_back({hermes, "<tool_call>" + id + "</tool_call>", "", one});
+  cases.push_back({hermes, id.substr(0, id.size() - 9), "", one});
+  cases.push_back({coder,
+                   "<tool_call><function=f><parameter=a>1</parameter></function>\n"
+                   "<function=nobody></function></tool_call>",
+                   "<function=nobody></function>", one});
+  const std::string begin = "<｜tool▁call▁begin｜>", sep = "<｜tool▁sep｜>",
+                    end = "<｜tool▁call▁end｜>";
+  const std::string call = begin + "function" + sep + "f\n```json\n{\"a\": 1}\n```" + end;
+  const std::string other = begin + "function" + sep + "nobody\n```json\n{}\n```" + end;
+  cases.push_back({deepseek,
+                   "<｜tool▁calls▁begin｜>" + call + "\n" + other + "<｜tool▁calls▁end｜>", other,
+                   one});
+  for (size_t cut = 0; cut < end.size() + 4; ++cut) {
+    cases.push_back(
+        {deepseek, "<｜tool▁calls▁begin｜>" + call.substr(0, call.size() - cut), "", one});
+  }
+  Check(cases);
 }
 
 // However it is cut: of parallel_tool_calls: false, which no grammar keeps where all is free.

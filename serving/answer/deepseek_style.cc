@@ -81,6 +81,15 @@ class DeepSeek : public ToolStyle {
     if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
     return CallBegin{std::string(begin->first), behind + begin->second, JsonArguments()};
   }
+  size_t EndOfCall(absl::string_view text) const override {
+    absl::string_view rest = text;
+    for (const absl::string_view mark : {absl::string_view("```"), kEnd}) {
+      rest = absl::StripLeadingAsciiWhitespace(rest);
+      if (absl::StartsWith(mark, rest)) return text.size();
+      absl::ConsumePrefix(&rest, mark);
+    }
+    return text.size() - rest.size();
+  }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedSection section{
         .open = kOpen, .separator = fenced_ ? "\n" : "", .most = -1, .close = kClose};

@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr absl::string_view kFunction = "<function=", kFunctionEnd = "</function>";
+
 // Takes `*text` up to `mark` and the mark itself. False if it is not there.
 bool TakeUpTo(absl::string_view mark, absl::string_view* text, absl::string_view* before) {
   const size_t at = text->find(mark);
@@ -91,7 +93,7 @@ class ParameterReader : public ArgumentsReader {
 
  private:
   static constexpr absl::string_view kBegin = "<parameter=", kEnd = "</parameter>",
-                                     kOver = "</function>";
+                                     kOver = kFunctionEnd;
 
   // These return whether to go on.
   bool TakeMark(absl::string_view* text, std::string* json) {
@@ -182,7 +184,7 @@ class QwenCoder : public ToolStyle {
   std::optional<CallBegin> Begin(absl::string_view inside,
                                  const std::vector<Tool>& tools) const override {
     absl::string_view rest = inside, before, name;
-    if (!TakeUpTo("<function=", &rest, &before) || !absl::StripAsciiWhitespace(before).empty() ||
+    if (!TakeUpTo(kFunction, &rest, &before) || !absl::StripAsciiWhitespace(before).empty() ||
         !TakeUpTo(">", &rest, &name)) {
       return std::nullopt;
     }
@@ -190,6 +192,11 @@ class QwenCoder : public ToolStyle {
     if (tool == nullptr) return std::nullopt;
     return CallBegin{tool->name, inside.size() - rest.size(),
                      std::make_unique<ParameterReader>(tool->parameters)};
+  }
+  size_t EndOfCall(absl::string_view text) const override {
+    // What was none of the form went with the arguments.
+    const size_t end = text.find(kFunctionEnd);
+    return end < text.find(kFunction) ? end + kFunctionEnd.size() : 0;
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};

@@ -25,8 +25,9 @@ bool AddCall(const Json& call, const std::vector<Tool>& tools, std::vector<ToolC
   return true;
 }
 
-// Where the first JSON value of `text` ends that is followed by a semicolon; npos: nowhere.
-size_t SemicolonOf(absl::string_view text) {
+// Where the JSON values that `text` begins with are followed by one of `ends`, outside of them all;
+// npos: nowhere.
+size_t EndOfLevel(absl::string_view text, absl::string_view ends) {
   int depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -36,12 +37,12 @@ size_t SemicolonOf(absl::string_view text) {
       if (c == '"') quoted = false;
     } else if (c == '"') {
       quoted = true;
+    } else if (depth == 0 && absl::StrContains(ends, c)) {
+      return i;
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (c == '}' || c == ']') {
       --depth;
-    } else if (c == ';' && depth == 0) {
-      return i;
     }
   }
   return absl::string_view::npos;
@@ -62,7 +63,7 @@ const ToolStyle& ToolStyleOf(absl::string_view chat_template) {
 std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<Tool>& tools) {
   std::vector<ToolCall> calls;
   while (!text.empty()) {
-    const size_t end = SemicolonOf(text);
+    const size_t end = EndOfLevel(text, ";");
     const absl::StatusOr<Json> parsed = ParseBoundedJson<Json>(text.substr(0, end), kRequestJson);
     if (!parsed.ok() || !parsed->is_structured() || parsed->empty()) return {};
     for (const Json& call : parsed->is_array() ? *parsed : Json::array({*parsed})) {
@@ -105,6 +106,18 @@ std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector
   key = string();
   if ((key != "arguments" && key != "parameters") || !take(':') || !take('{')) return std::nullopt;
   return CallBegin{std::string(name), at - 1, JsonArguments()};
+}
+
+size_t EndOfJsonCall(absl::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == absl::string_view::npos) return 0;
+  if (text[begin] == '}') return begin + 1;
+  if (text[begin] != ',') return 0;
+  const absl::string_view next = absl::StripLeadingAsciiWhitespace(text.substr(begin + 1));
+  // What opens here is the next call of a list, before which a brace is missing.
+  if (!next.empty() && next[0] != '"') return 0;
+  const size_t end = EndOfLevel(text, "}]");
+  return end == absl::string_view::npos ? text.size() : end + 1;
 }
 
 const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools) {

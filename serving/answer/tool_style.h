@@ -42,6 +42,10 @@ struct CallBegin {
 // arguments. nullopt: it is not sure yet, or is anything else.
 std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector<Tool>& tools);
 
+// Of `text` behind the arguments of a JSON call: where the object ends that they are a member of,
+// which may have others behind them. 0: nowhere.
+size_t EndOfJsonCall(absl::string_view text);
+
 class ToolStyle {
  public:
   // Calls stand between these; an empty `close` means up to the next `open` or the end.
@@ -72,6 +76,9 @@ class ToolStyle {
                                          const std::vector<Tool>& tools) const {
     return std::nullopt;
   }
+  // Of `text` behind the arguments of a call that Begin gave: where that call ends. What is cut
+  // short ends with the text. 0: there, or nowhere.
+  virtual size_t EndOfCall(absl::string_view text) const { return EndOfJsonCall(text); }
   // Answers in which every call is one of a tool, well written, and within the schema of those that
   // are strict. Read and ReadWhole understand them.
   virtual FormedText Form(const std::vector<Tool>& tools) const = 0;

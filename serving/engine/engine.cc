@@ -93,10 +93,14 @@ RequestId Engine::ComputesFor(const Request& request, int known,
       if (view.priority > request.options().priority || SpaceOf(other) != SpaceOf(request))
         continue;
       const absl::Span<const int> tokens = other.tokens();
-      const auto end = std::mismatch(wanted.begin(), wanted.end(), tokens.begin(), tokens.end());
-      const auto shared = static_cast<int>(end.first - wanted.begin());
       // To wait for a step is worth some rows.
-      if (shared >= std::max(known, view.computed[0]) + KvCache::kBlock) return view.id;
+      const size_t least = std::max(known, view.computed[0]), rows = KvCache::kBlock;
+      if (std::min(wanted.size(), tokens.size()) < least + rows) continue;
+      // These first: many may begin with the same long text, and are told apart behind it.
+      if (wanted.subspan(least, rows) == tokens.subspan(least, rows) &&
+          wanted.first(least) == tokens.first(least)) {
+        return view.id;
+      }
     }
   }
   return 0;
@@ -173,8 +177,9 @@ std::vector<Engine::Work> Engine::Plan() {
         statistics_.cached_tokens += cached;
       }
     }
-    if (!entry.admitted) request.usage().seconds_queued = Now() - entry.submitted;
+    if (!entry.admitted) request.usage().seconds_queued = Now() - entry.came;
     entry.admitted = true;
+    if (request.options().begun != nullptr) *request.options().begun = true;
     request.Admit();
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
     Enqueue(id, running_);
@@ -417,7 +422,7 @@ void Engine::CountPrompt(const Usage& usage) {
 void Engine::Embed(Entry& entry, const float* hidden) {
   Request& request = *entry.request;
   CountPrompt(request.usage());
-  request.usage().seconds_to_first_token = Now() - entry.submitted;
+  request.usage().seconds_to_first_token = Now() - entry.came;
   std::vector<float> embedding(hidden, hidden + limits_.hidden);
   const bool finite = std::all_of(embedding.begin(), embedding.end(),
                                   [](float value) { return std::isfinite(value); });
@@ -435,7 +440,7 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
   const RequestId id = request.id();
   Usage& usage = request.usage();
   if (request.emitted() == 0) {
-    usage.seconds_to_first_token = Now() - entry.submitted;
+    usage.seconds_to_first_token = Now() - entry.came;
     CountPrompt(usage);
   }
   if (work.assignment.decodes) {

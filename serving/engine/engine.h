@@ -13,7 +13,10 @@
 // Not thread-safe: the caller serialises all calls. Starts no thread, reads no clock but the one
 // given. Speculation never changes the answer: greedily it is token for token that of incremental
 // decoding, sampled it has exactly the LLM's distribution; and what a request gets depends on its
-// own tokens, options and seed, not on the requests beside it.
+// own tokens, options and seed, not on the requests beside it. Except where a sampled request's
+// drafts are drawn (SampledDrafts::kDraws and kWithoutReplacement) and lookups or tuning have a
+// part in them: which of the LLM's answers a seed gives then depends on what others have asked,
+// too.
 #pragma once
 
 #include <cstdint>
@@ -116,9 +119,12 @@ class Engine {
   // outside the vocabulary, longer than the context, an adapter that there is not);
   // FailedPrecondition for an embedding where the LLM's runner has none; ResourceExhausted if those
   // that wait and that it does not outrank fill the queue. Where it does outrank some, the last of
-  // them that has not begun ends in its stead, with that error in its event: so the queue stays as
-  // long as it may be, and nobody is kept out by those who come after him.
-  absl::StatusOr<RequestId> Submit(std::vector<int> prompt, RequestOptions options);
+  // them that keeps no place (RequestOptions::begun) and has not begun itself ends in its stead,
+  // with that error in its event: so the queue grows beyond its limit by what has begun alone, and
+  // nobody is kept out by those who come after him. `age_seconds`: how long ago it came, from when
+  // its timeout and the times in Usage count.
+  absl::StatusOr<RequestId> Submit(std::vector<int> prompt, RequestOptions options,
+                                   double age_seconds = 0);
 
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
   bool Cancel(RequestId id);
@@ -146,7 +152,7 @@ class Engine {
  private:
   struct Entry {
     std::unique_ptr<Request> request;
-    double submitted = 0;
+    double came = 0;
     bool admitted = false;   // ever
     double last_tokens = 0;  // when the last event with tokens was made
     int64_t last_step = 0;

@@ -99,6 +99,39 @@ TEST(PrefixCache, EqualPromptsThatComeTogetherAreComputedOnce) {
   }
 }
 
+TEST(PrefixCache, WhoHasOnlyWhatComesLaterInCommonDoesNotWait) {
+  for (const bool same : {false, true}) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    ASSERT_TRUE(harness.Start({}).ok());
+    // What all of them begin with is cached.
+    ASSERT_TRUE(harness.engine().Submit(LongPrompt(40, 1), {.max_tokens = 1}).ok());
+    harness.RunToEnd();
+    const int64_t before = harness.engine().statistics().prompt_tokens;
+    std::vector<int> one = LongPrompt(100, 1), other = one;
+    if (!same) other[40] = 9;
+    for (const std::vector<int>& prompt : {one, other}) {
+      ASSERT_TRUE(harness.engine().Submit(prompt, {.max_tokens = 1}).ok());
+    }
+    ASSERT_TRUE(harness.Step().ok());
+    const int64_t each = 100 - 39;
+    EXPECT_EQ(harness.engine().statistics().prompt_tokens - before, same ? each : 2 * each);
+    harness.RunToEnd();
+  }
+  // Nor where it is all but the first token, so that nothing is.
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({}).ok());
+  for (const int first : {8, 9}) {
+    std::vector<int> prompt = LongPrompt(60, 1);
+    prompt[0] = first;
+    ASSERT_TRUE(harness.engine().Submit(prompt, {.max_tokens = 1}).ok());
+  }
+  ASSERT_TRUE(harness.Step().ok());
+  EXPECT_EQ(harness.engine().statistics().prompt_tokens, 120);
+  harness.RunToEnd();
+}
+
 // A chat's second turn, where an SSM's pool holds one sequence: the LLM's prefix is none of its.
 TEST(PrefixCache, ASmallModelsPoolNeedHoldNoMoreThanTheContext) {
   EngineHarness harness(kVocabulary);

@@ -124,7 +124,8 @@ absl::Status Engine::CheckPrompt(absl::Span<const int> prompt,
   return absl::OkStatus();
 }
 
-absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions options) {
+absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions options,
+                                         double age_seconds) {
   if (absl::Status status = ValidateOptions(options, limits_.vocabulary); !status.ok()) {
     return status;
   }
@@ -132,7 +133,7 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
     return absl::FailedPreconditionError("a timeout needs an engine with a clock");
   }
   if (absl::Status status = CheckPrompt(prompt, options); !status.ok()) return status;
-  if (!options.follows && !MakeRoom(options.priority)) {
+  if (!options.keeps_place() && !MakeRoom(options.priority)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
@@ -148,7 +149,7 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
   }
   requests_[id] = {
       .request = std::make_unique<Request>(id, std::move(prompt), std::move(options), *tokenizer_),
-      .submitted = Now()};
+      .came = options_.seconds ? Now() - age_seconds : 0};
   Enqueue(id, waiting_);
   return id;
 }
@@ -161,8 +162,8 @@ bool Engine::MakeRoom(int priority) {
     Entry& entry = requests_.at(*last);
     const RequestOptions& options = entry.request->options();
     if (options.priority <= priority) break;
-    // Of what has begun something would be lost. Such are few: as many as have run at once.
-    if (entry.admitted || options.follows) continue;
+    // Of what has begun something would be lost.
+    if (entry.admitted || options.keeps_place()) continue;
     entry.request->Finish(FinishReason::kError);
     Report(entry, absl::ResourceExhaustedError(
                       absl::StrCat(waiting,
@@ -218,7 +219,7 @@ void Engine::Report(Entry& entry, const absl::Status& error, std::vector<float> 
     entry.last_tokens = now;
   }
   if (event.finished) {
-    request.usage().seconds = Now() - entry.submitted;
+    request.usage().seconds = Now() - entry.came;
     event.usage = request.usage();
     ++statistics_.finished[event.reason];
   }
@@ -232,7 +233,7 @@ void Engine::ExpireRequests() {
   std::vector<RequestId> late;
   for (const auto& [id, entry] : requests_) {
     const double timeout = entry.request->options().timeout_seconds;
-    if (timeout > 0 && Now() - entry.submitted > timeout) late.push_back(id);
+    if (timeout > 0 && Now() - entry.came > timeout) late.push_back(id);
   }
   for (const RequestId id : late) {
     Entry& entry = requests_.at(id);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "serving/engine/engine_test_util.h"
@@ -166,7 +167,8 @@ TEST_F(EngineTest, WhoComesBeforeThoseThatFillTheQueueHasThePlaceOfTheLast) {
   EXPECT_EQ(engine().statistics().waiting, 2);
   EXPECT_TRUE(absl::IsResourceExhausted(submit({.priority = 5}).status())) << "it outranks nobody";
   // One that follows another of its client neither is refused nor gives way.
-  const absl::StatusOr<RequestId> follows = submit({.priority = 5, .follows = true});
+  const absl::StatusOr<RequestId> follows =
+      submit({.priority = 5, .begun = std::make_shared<std::atomic<bool>>(true)});
   ASSERT_TRUE(follows.ok()) << follows.status();
   const absl::StatusOr<RequestId> second = submit({});
   ASSERT_TRUE(second.ok()) << second.status();
@@ -175,6 +177,34 @@ TEST_F(EngineTest, WhoComesBeforeThoseThatFillTheQueueHasThePlaceOfTheLast) {
   harness_.RunToEnd();
   for (const RequestId id : {*before, *second, *follows}) {
     EXPECT_EQ(harness_.answer(id).reason, FinishReason::kLength);
+  }
+}
+
+// A client lost what it had got of its other answers.
+TEST_F(EngineTest, NobodyTakesThePlaceOfAnAnswerWhoseSiblingsHaveBegun) {
+  Start({.max_requests = 2, .max_queue = 4});
+  const auto begun = std::make_shared<std::atomic<bool>>(false);
+  const auto submit = [&](RequestOptions options) {
+    const absl::StatusOr<RequestId> id = engine().Submit({1, 2}, std::move(options));
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.value_or(0);
+  };
+  std::vector<RequestId> whole, alone;
+  for (int i = 0; i < 4; ++i) whole.push_back(submit({.priority = 1, .begun = begun}));
+  EXPECT_FALSE(*begun);
+  ASSERT_TRUE(harness_.Step().ok());
+  EXPECT_TRUE(*begun);
+  ASSERT_EQ(engine().statistics().waiting, 2);
+  for (int i = 0; i < 2; ++i) alone.push_back(submit({.priority = 1}));
+  // All of them come before the two that are left, who keep nobody out, either.
+  for (int i = 0; i < 4; ++i) whole.push_back(submit({}));
+  EXPECT_TRUE(absl::IsResourceExhausted(engine().Submit({1}, {}).status()));
+  harness_.RunToEnd();
+  for (const RequestId id : alone) {
+    EXPECT_TRUE(absl::IsResourceExhausted(harness_.answer(id).error));
+  }
+  for (const RequestId id : whole) {
+    EXPECT_EQ(harness_.answer(id).reason, FinishReason::kLength) << harness_.answer(id).error;
   }
 }
 
@@ -406,6 +436,23 @@ TEST(Engine, TimesComeFromTheClockThatItIsGiven) {
   ASSERT_TRUE(harness.Step().ok());
   EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds_to_first_token, 1.5);
   EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds, 3);
+}
+
+// What it waited before the engine heard of it, during a long step for one.
+TEST(Engine, TimesAndTimeoutsCountFromWhenTheRequestCame) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  double now = 10;
+  ASSERT_TRUE(harness.Start({.seconds = [&] { return now; }}).ok());
+  const RequestId id = *harness.engine().Submit({1}, {.max_tokens = 1}, /*age_seconds=*/2);
+  const RequestId late =
+      *harness.engine().Submit({1}, {.max_tokens = 1, .timeout_seconds = 3}, /*age_seconds=*/2);
+  now = 11.5;
+  ASSERT_TRUE(harness.Step().ok());
+  EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds_queued, 3.5);
+  EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds_to_first_token, 3.5);
+  EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds, 3.5);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(harness.answer(late).error)) << harness.answer(late).error;
 }
 
 }  // namespace

@@ -315,6 +315,7 @@ SpeculationStatistics Speculator::statistics() const {
   for (const Ssm& ssm : ssms_) {
     out.ssm_status.push_back(ssm.status);
     out.ssm_drafts.push_back(ssm.drafts);
+    out.ssm_limits.push_back(ssm.limit);
     out.choices.push_back(ssm.choice);
   }
   return out;

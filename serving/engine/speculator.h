@@ -69,6 +69,7 @@ struct SpeculationOptions {
 struct SpeculationStatistics {
   std::vector<absl::Status> ssm_status;  // what went wrong with an SSM that was set aside
   std::vector<int64_t> ssm_drafts;       // trees asked of each SSM
+  std::vector<int> ssm_limits;           // longest sequence that each of them drafts for
   int64_t lookup_drafted = 0, lookup_accepted = 0;
   int64_t tuned_off = 0;  // steps that decoded without any SSM, by choice
   int64_t withheld = 0;   // of these: because drafting had yielded less than plain steps

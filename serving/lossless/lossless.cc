@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,7 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/engine/row_packer.h"
+#include "serving/lossless/fresh_logits.h"
+#include "serving/lossless/kv_equality.h"
 #include "serving/lossless/watched_runner.h"
 #include "serving/sampling/distribution.h"
 #include "serving/speculative/enumeration.h"
@@ -24,24 +24,6 @@ constexpr double kFewest = 8;        // expected count of a cell; rarer ones are
 constexpr double kProbeShare = 0.2;  // of the time, where the tuner finds that drafts do not pay
 
 using Path = std::vector<int>;
-
-// Logits after `tokens` on a cache that holds nothing of them: slots from 0 on.
-absl::StatusOr<std::vector<float>> FreshLogits(ModelRunner& runner, const Path& tokens) {
-  std::vector<int32_t> slots(tokens.size());
-  std::iota(slots.begin(), slots.end(), 0);
-  SequenceRows sequence{.slots = slots};
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    sequence.rows.push_back({.token = tokens[i],
-                             .position = static_cast<int32_t>(i),
-                             .slot = slots[i],
-                             .prefix = static_cast<int32_t>(i + 1),
-                             .wants_logits = i + 1 == tokens.size()});
-  }
-  const absl::StatusOr<StepLogits> logits = RunRows(runner, absl::MakeConstSpan(&sequence, 1));
-  if (!logits.ok()) return logits.status();
-  const float* row = logits->at(0, 0);
-  return std::vector<float>(row, row + runner.limits().vocabulary);
-}
 
 // A model's distributions after given paths, each computed once.
 class Law {
@@ -107,8 +89,11 @@ class Verifier {
     if (status.ok()) status = Identity(Same::kRules, {Way::kServed});
     if (status.ok() && !ssms_.empty()) status = EnumerateVerification();
     if (status.ok()) status = AnswerLaw();
-    if (status.ok()) status = KvEquality();
     if (!status.ok()) return status;
+    absl::StatusOr<LosslessCheck> kv =
+        CheckKv(watched_, ssms_, tokenizer_, Speculative(SampledDrafts::kShared), options_);
+    if (!kv.ok()) return kv.status();
+    report_.checks.push_back(*std::move(kv));
     return std::move(report_);
   }
 
@@ -138,11 +123,16 @@ class Verifier {
     return options_.progress ? options_.progress({check, done, total}) : absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Engine>> NewEngine(bool speculate, SampledDrafts sampled) {
+  EngineOptions Speculative(SampledDrafts sampled) const {
     EngineOptions engine = options_.engine;
     engine.speculation.sampled = sampled;
     engine.max_queue = std::max(engine.max_queue, 256);
     engine.speculation.probe_share = std::max(engine.speculation.probe_share, kProbeShare);
+    return engine;
+  }
+
+  absl::StatusOr<std::unique_ptr<Engine>> NewEngine(bool speculate, SampledDrafts sampled) {
+    EngineOptions engine = Speculative(sampled);
     if (!speculate) {
       engine.expansion = Expansion();
       engine.speculation = {.sampled = sampled};
@@ -445,68 +435,6 @@ class Verifier {
     check.detail = absl::StrCat("chi-square ", sum, " with ", freedom,
                                 " degrees of freedom; above ", threshold, " once in a million");
     return check;
-  }
-
-  // The answer's K and V come from committed tree nodes. A request that begins with prompt and
-  // answer takes them over by the prefix cache; its logits must be those of a fresh computation.
-  absl::Status KvEquality() {
-    LosslessCheck check{.name = "KV", .passed = true};
-    int64_t taken_over = 0;
-    for (size_t i = 0; i < options_.prompts.size(); ++i) {
-      const Path& prompt = options_.prompts[i];
-      absl::Status told =
-          Tell("KV", static_cast<int64_t>(i), static_cast<int64_t>(options_.prompts.size()));
-      if (!told.ok()) return told;
-      EngineOptions with = options_.engine;
-      with.prefix_cache = true;
-      with.speculation.sampled = SampledDrafts::kShared;
-      auto engine = Engine::Create(&watched_, ssms_, &tokenizer_, with);
-      if (!engine.ok()) return engine.status();
-      const auto run = [&](const Path& tokens, int count, Usage* usage) -> absl::StatusOr<Path> {
-        const auto id = (*engine)->Submit(tokens, {.max_tokens = count, .ignore_eos = true});
-        if (!id.ok()) return id.status();
-        Path out;
-        while (!(*engine)->idle()) {
-          if (absl::Status status = (*engine)->Step(); !status.ok()) return status;
-          for (const RequestEvent& event : (*engine)->TakeEvents()) {
-            if (!event.error.ok()) return event.error;
-            out.insert(out.end(), event.tokens.begin(), event.tokens.end());
-            *usage = event.usage;
-          }
-        }
-        return out;
-      };
-      Usage usage;
-      watched_.watching = false;
-      const absl::StatusOr<Path> answer = run(prompt, options_.answer, &usage);
-      if (!answer.ok()) return answer.status();
-      Path both = prompt;
-      both.insert(both.end(), answer->begin(), answer->end());
-      if (static_cast<int>(both.size()) >= (*engine)->context()) continue;
-      watched_.watching = true;
-      if (absl::Status status = run(both, 1, &usage).status(); !status.ok()) return status;
-      const std::vector<float> cached = watched_.last;
-      taken_over += std::max(0, usage.cached_tokens - static_cast<int>(prompt.size()));
-      const absl::StatusOr<std::vector<float>> fresh = FreshLogits(llm_, both);
-      if (!fresh.ok()) return fresh.status();
-      ++check.cases;
-      if (std::memcmp(cached.data(), fresh->data(), fresh->size() * sizeof(float)) == 0) continue;
-      if (check.passed) {
-        check.detail = absl::StrCat("the logits after prompt ", i,
-                                    " and its answer are not those of a fresh computation");
-      }
-      check.passed = false;
-    }
-    if (check.passed) {
-      check.detail = absl::StrCat("all logits equal bit for bit, over ", taken_over,
-                                  " tokens of answers taken over");
-      if (taken_over == 0) {
-        check.passed = false;
-        check.detail = "no answer has two tokens, so none was run: nothing was checked";
-      }
-    }
-    report_.checks.push_back(check);
-    return absl::OkStatus();
   }
 
   static absl::Status Named(const absl::Status& status, const std::string& what) {

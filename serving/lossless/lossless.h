@@ -8,7 +8,7 @@
 //   models' own distributions, gives exactly the LLM's law of the next tokens;
 // - law: sampled answers through the whole engine have the LLM's law, by a chi-square test;
 // - KV: what the cache holds after answers that were accepted in pieces gives, bit for bit, the
-//   logits of a fresh computation.
+//   logits of a fresh computation; at least one accepted tree node has left something there.
 // Sampled checks cut distributions to a few tokens (top-k), so that all short answers can be
 // counted whatever the vocabulary; the law that they check is that of the cut distributions.
 #pragma once

@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <set>
+
 #include "serving/engine/wishes.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
@@ -44,6 +47,13 @@ const LosslessCheck& Check(const LosslessReport& report, const std::string& name
   return report.checks[0];
 }
 
+// Accepted nodes whose K and V the check "KV" has seen.
+int AcceptedIn(const LosslessCheck& kv) {
+  const size_t end = kv.detail.find(" of them of accepted nodes");
+  if (end == std::string::npos) return 0;
+  return std::atoi(kv.detail.c_str() + kv.detail.rfind(' ', end - 1));
+}
+
 TEST(Lossless, HoldsForEveryWayOfSpeculating) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
@@ -63,6 +73,7 @@ TEST(Lossless, HoldsForEveryWayOfSpeculating) {
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_TRUE(report->passed()) << Describe(*report);
     EXPECT_EQ(report->checks.size(), 6u);
+    EXPECT_GT(AcceptedIn(Check(*report, "KV")), 0);
     EXPECT_GT(report->smallest_margin, 0);
     EXPECT_LT(report->smallest_margin, 0.5);
     EXPECT_GT(report->accepted_per_step, 0.1);
@@ -216,6 +227,52 @@ TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
   EXPECT_FALSE(Check(report, "KV").passed) << Describe(report);
 }
 
+// Whose cache holds something else where a tree's accepted node should be, from its first read on.
+class ForgettingRunner : public FakeModelRunner {
+ public:
+  using FakeModelRunner::FakeModelRunner;
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+    RunnerBatch shown = batch;
+    shown.wishes.clear();
+    absl::Status status = FakeModelRunner::Step(shown, logits);
+    if (!status.ok()) return status;
+    for (int row = 0; row < batch.rows(); ++row) {
+      const bool in_tree = batch.ancestor_start[row + 1] > batch.ancestor_start[row];
+      if (in_tree) {
+        of_trees_.insert(batch.slots[row]);
+      } else {
+        of_trees_.erase(batch.slots[row]);
+      }
+    }
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int sequence = batch.row_sequence[batch.logit_rows[i]];
+      for (int s = batch.sequence_start[sequence]; s < batch.sequence_start[sequence + 1]; ++s) {
+        if (of_trees_.count(batch.sequence_slots[s]) == 0) continue;
+        // One bit, which changes no token.
+        float& logit = logits->values[(i + 1) * kVocabulary - 1];
+        logit = std::nextafter(logit, 1e9f);
+        break;
+      }
+    }
+    return status;
+  }
+
+ private:
+  std::set<int32_t> of_trees_;
+};
+
+TEST(Lossless, SeesWrongKvOfAcceptedNodesWhoeverDrafts) {
+  LetterTokenizer tokenizer(kVocabulary);
+  for (const FakeModel& drafts : {Ssm(0), ContraryModel(Llm())}) {
+    ForgettingRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+    FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), drafts);
+    const LosslessReport report = *VerifyLossless(llm, {&ssm}, tokenizer, Options("1,1"));
+    EXPECT_TRUE(Check(report, "greedy").passed) << Describe(report);
+    EXPECT_FALSE(Check(report, "KV").passed) << Describe(report);
+    EXPECT_THAT(Check(report, "KV").detail, HasSubstr("not those of a fresh computation"));
+  }
+}
+
 // A model that knows nothing is worth no draft; its trees are what is to be proved.
 TEST(Lossless, TestsTreesThatDoNotPay) {
   LetterTokenizer tokenizer(kVocabulary);
@@ -228,6 +285,10 @@ TEST(Lossless, TestsTreesThatDoNotPay) {
   };
   const LosslessReport report = *VerifyLossless(llm, {&ssm}, tokenizer, options);
   EXPECT_TRUE(report.passed()) << Describe(report);
+  EXPECT_EQ(report.accepted_per_step, 0);
+  // Plain decoding fills the cache, too; what is passed is of accepted nodes.
+  EXPECT_THAT(Check(report, "KV").detail, HasSubstr("of trees that were told the answers"));
+  EXPECT_GT(AcceptedIn(Check(report, "KV")), 20);
   // Where nobody may draft, plain decoding would be compared with itself.
   options.engine.seconds = nullptr;
   options.engine.speculation = {};

@@ -133,6 +133,13 @@ absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& 
 absl::StatusOr<ServingShape> SsmShape(const ModelFacts& ssm, const ServingShape& llm,
                                       const ServingSize& size, const Expansion& expansion,
                                       int ssms) {
+  if (!size.short_ssms && ssm.max_positions < llm.max_positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "as an SSM it has ", ssm.max_positions, " positions, and the LLM is served for ",
+        llm.max_positions, " tokens: of longer sequences than its own it would draft nothing; ",
+        "serve with --max-sequence-length=", ssm.max_positions,
+        ", or with --short-ssms if drafting may end there"));
+  }
   const int trees = expansion.nodes(expansion.depth()) * ssms;
   ServingSize own = size;
   own.max_sequence_length = 0;  // drafted for as far as it goes

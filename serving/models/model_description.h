@@ -45,6 +45,7 @@ struct ServingSize {
   int tree_nodes = 0;
   int tree_depth = 0;
   DType kv_format = DType::kF32;  // of every model: see ServingShape
+  bool short_ssms = false;        // SSMs may have fewer positions than the LLM is served for
 };
 
 // Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees, or
@@ -55,7 +56,7 @@ absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& 
                                       const Expansion& expansion, int ssms);
 
 // Sizes for one of the SSMs beside that LLM. If the SSM has fewer positions, the engine drafts only
-// up to them.
+// up to them: InvalidArgument with both numbers, unless short_ssms allows it.
 absl::StatusOr<ServingShape> SsmShape(const ModelFacts& ssm, const ServingShape& llm,
                                       const ServingSize& size, const Expansion& expansion,
                                       int ssms);

@@ -10,6 +10,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 LlamaConfig Ours() {
@@ -170,12 +171,32 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   EXPECT_EQ(SsmShape(Facts(Ours()), llm, size, expansion, 2)->kv_slots, llm.kv_slots);
   LlamaConfig narrow = Ours();
   narrow.max_position_embeddings = 50;
-  EXPECT_EQ(SsmShape(Facts(narrow), llm, size, expansion, 2)->kv_slots, 4 * (50 + 2 * 11));
+  ServingSize shorter = size;
+  shorter.short_ssms = true;
+  EXPECT_EQ(SsmShape(Facts(narrow), llm, shorter, expansion, 2)->kv_slots, 4 * (50 + 2 * 11));
   EXPECT_THAT(
       std::string(
           LlmShape(Facts(Ours()), {.max_sequence_length = 513}, expansion, 1).status().message()),
       HasSubstr("513, the model has 512 positions (max_position_embeddings"));
   EXPECT_FALSE(LlmShape(Facts(Ours()), {.max_requests = 2147483647}, expansion, 1).ok());
+}
+
+TEST(Shapes, AnSsmThatWouldStopDraftingUnnoticedIsRefusedUnlessThatIsAllowed) {
+  const Expansion expansion = *Expansion::Parse("1,1,1");
+  LlamaConfig narrow = Ours();
+  narrow.max_position_embeddings = 99;
+  ServingSize size = {.max_sequence_length = 100};
+  const ServingShape llm = *LlmShape(Facts(Ours()), size, expansion, 1);
+  const absl::Status refused = SsmShape(Facts(narrow), llm, size, expansion, 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("99 positions"), HasSubstr("served for 100 tokens"),
+                    HasSubstr("--max-sequence-length=99"), HasSubstr("--short-ssms")));
+  size.max_sequence_length = 99;
+  const ServingShape shorter = *LlmShape(Facts(Ours()), size, expansion, 1);
+  EXPECT_TRUE(SsmShape(Facts(narrow), shorter, size, expansion, 1).ok());
+  size.short_ssms = true;
+  EXPECT_TRUE(SsmShape(Facts(narrow), llm, size, expansion, 1).ok());
 }
 
 TEST(Shapes, AsManySlotsAsAreAskedForAreSharedByAllRequests) {

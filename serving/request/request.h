@@ -7,6 +7,7 @@
 // its text and its usage; slots of KV caches belong to the engine.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,15 +50,19 @@ struct RequestOptions {
   int logprobs = -1;         // most probable tokens reported for each of the answer; -1: none
   int prompt_logprobs = -1;  // the same for the prompt's, from the second on
   int priority = 0;          // lower ones first
-  // It comes where another of its client has just ended, whose place it takes: whatever waits, it
-  // is not refused.
-  bool follows = false;
-  double timeout_seconds = 0;  // from Submit; 0: none
+  // Shared by the requests that one client's call is made of, which are worth nothing without each
+  // other: the engine sets it once one of them has begun. From then on none of them is refused, or
+  // gives its place to others, however many wait. Null: it is alone.
+  std::shared_ptr<std::atomic<bool>> begun;
+  double timeout_seconds = 0;  // from when it came; 0: none
   int adapter = -1;            // index of one of the LLM's; -1: none
   std::string cache_salt;      // K and V of prefixes are shared with requests of the same one only
   // No answer is wanted but the prompt's embedding: the LLM's hidden state at its last token. The
   // request ends with kStop; options that shape an answer have no effect.
   bool embed = false;
+
+  // Something would be lost if it were refused.
+  bool keeps_place() const { return begun != nullptr && *begun; }
 };
 
 // InvalidArgument naming the field and what it accepts.

@@ -33,6 +33,11 @@ void Insert(int token, TokenSet* set) {
   (*set)[word] |= uint64_t{1} << (static_cast<size_t>(token) % kBits);
 }
 
+bool Contains(const TokenSet& set, int token) {
+  const size_t word = static_cast<size_t>(token) / kBits;
+  return word < set.size() && (set[word] >> (static_cast<size_t>(token) % kBits) & 1) != 0;
+}
+
 bool ApplyEdits(const AnswerEdits& answer, const RowEdits& row, absl::Span<float> logits) {
   const auto has = [&](int32_t token) {
     return token >= 0 && static_cast<size_t>(token) < logits.size();

@@ -16,6 +16,7 @@ using TokenSet = std::vector<uint64_t>;
 using TokenSetRef = std::shared_ptr<const TokenSet>;
 
 void Insert(int token, TokenSet* set);
+bool Contains(const TokenSet& set, int token);
 
 struct TokenPenalty {
   int32_t token = 0;

@@ -143,10 +143,7 @@ bool RuledAnswer::TooShort(absl::Span<const int> path) const {
 
 bool RuledAnswer::Allows(absl::Span<const int> path, int token) const {
   if (!active_) return true;
-  const std::vector<int>& allowed = rules_->allowed;
-  if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), token) == allowed.end()) {
-    return false;
-  }
+  if (allowed_ != nullptr && !Contains(*allowed_, token)) return false;
   for (const std::vector<int>& word : rules_->bad_words) {
     if (word.back() == token && Began(word, path)) return false;
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -97,6 +98,17 @@ TEST(TokenRules, AllowsSaysOfEachTokenWhatApplyDoes) {
     for (int token = 0; token < 6; ++token) {
       EXPECT_EQ(ruled.Allows(path, token), logits[token] != -INFINITY) << token;
     }
+  }
+}
+
+TEST(TokenRules, AllowedTokensAreAllowedWhereverTheyAreInALargeVocabulary) {
+  constexpr int kTokens = 300;
+  const std::vector<int> allowed = {0, 63, 64, 127, 200};
+  const RuledAnswer ruled(std::make_shared<TokenRules>(TokenRules{.allowed = allowed}), {}, {});
+  for (int token = 0; token < kTokens; ++token) {
+    EXPECT_EQ(ruled.Allows({}, token),
+              std::find(allowed.begin(), allowed.end(), token) != allowed.end())
+        << token;
   }
 }
 

@@ -3,7 +3,9 @@
 // lists, chats that quote their documents) are drafted well, others not at all, at hardly any cost.
 // Proposals are chosen, not drawn: sampled verification matches them exactly.
 //
-// Earlier answers (answer_history.h) change how fast an answer comes, never what it is.
+// Earlier answers (answer_history.h) change how fast an answer comes, never what it is; but beside
+// drafts that are drawn (SampledDrafts::kDraws and kWithoutReplacement), where their nodes shift
+// the numbers that draws are made from, only its law stays the same.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 #include "serving/tokenizer/generation_config.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/json_reader.h"
@@ -10,6 +12,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kMaxEos = 256;
+constexpr size_t kMaxBadWords = 4096;  // each is looked at for each token of an answer
 
 std::optional<int> ReadInt(const JsonReader& json, absl::string_view key, int64_t low,
                            int64_t high) {
@@ -38,13 +41,9 @@ constexpr struct {
   double neutral;
 } kUnused[] = {{"max_length", 0},
                {"min_length", 0},
-               {"min_new_tokens", 0},
-               {"stop_strings", 0},
                {"forced_bos_token_id", -1},
                {"forced_eos_token_id", -1},
-               {"suppress_tokens", 0},
                {"begin_suppress_tokens", 0},
-               {"bad_words_ids", 0},
                {"sequence_bias", 0},
                {"no_repeat_ngram_size", 0},
                {"encoder_repetition_penalty", 1},
@@ -67,6 +66,50 @@ std::vector<std::string> UnusedIn(const nlohmann::json& file) {
     out.push_back(name);
   }
   return out;
+}
+
+void ReadStopStrings(const JsonReader& json, std::vector<std::string>* stops) {
+  if (!json.Has("stop_strings")) return;
+  const JsonReader field = json.Get("stop_strings");
+  if (!field.value().is_array()) {
+    stops->push_back(field.AsString());
+    return;
+  }
+  for (size_t i = 0; i < field.size() && json.ok(); ++i) stops->push_back(field.At(i).AsString());
+}
+
+// REQUIRES: `config` has its ends of sequence.
+void ReadBadWords(const JsonReader& json, GenerationConfig* config) {
+  constexpr int64_t kLow = -kMaxTokenId, kHigh = kMaxTokenId - 1;  // no token: never comes
+  std::vector<std::vector<int>>& words = config->bad_words;
+  const auto add = [&](const JsonReader& field, std::vector<int> word) {
+    if (words.size() == kMaxBadWords) {
+      field.Invalid(absl::StrCat("more than ", kMaxBadWords,
+                                 " entries of bad_words_ids and suppress_tokens together"));
+    } else if (std::all_of(word.begin(), word.end(), [](int token) { return token >= 0; })) {
+      words.push_back(std::move(word));
+    }
+  };
+  if (json.Has("suppress_tokens")) {
+    const JsonReader tokens = json.Get("suppress_tokens");
+    for (size_t i = 0; i < tokens.size() && json.ok(); ++i) {
+      add(tokens, {static_cast<int>(tokens.At(i).AsInt(kLow, kHigh))});
+    }
+  }
+  if (!json.Has("bad_words_ids")) return;
+  const JsonReader list = json.Get("bad_words_ids");
+  for (size_t i = 0; i < list.size() && json.ok(); ++i) {
+    const JsonReader ids = list.At(i);
+    std::vector<int> word;
+    for (size_t t = 0; t < ids.size() && json.ok(); ++t) {
+      word.push_back(static_cast<int>(ids.At(t).AsInt(kLow, kHigh)));
+    }
+    if (json.ok() && word.empty()) ids.Invalid("has no token");
+    // As there: an answer must be able to end.
+    const bool ends = word.size() == 1 && std::find(config->eos.begin(), config->eos.end(),
+                                                    word[0]) != config->eos.end();
+    if (json.ok() && !ends) add(ids, std::move(word));
+  }
 }
 
 }  // namespace
@@ -102,6 +145,9 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
   config.typical_p = ReadNumber(json, "typical_p", 0, 1, true);
   config.repetition_penalty = ReadNumber(json, "repetition_penalty", 0, kInfinity, true);
   config.max_new_tokens = ReadInt(json, "max_new_tokens", 1, INT32_MAX);
+  config.min_new_tokens = ReadInt(json, "min_new_tokens", 0, INT32_MAX).value_or(0);
+  ReadStopStrings(json, &config.stop_strings);
+  ReadBadWords(json, &config);
   if (!status.ok()) return status;
   config.unused = UnusedIn(*value);
   return config;

@@ -23,8 +23,13 @@ struct GenerationConfig {
   std::optional<double> typical_p;           // in (0, 1]
   std::optional<double> repetition_penalty;  // more than 0
   std::optional<int> max_new_tokens;
+  int min_new_tokens = 0;
+  std::vector<std::string> stop_strings;
+  // Of bad_words_ids and suppress_tokens: in an answer the last token of one never follows the
+  // others. Tokens may lie beyond the vocabulary.
+  std::vector<std::vector<int>> bad_words;
   // Fields that would change answers, and that nobody reads, as "num_beams": whoever serves the
-  // model says so. vLLM passes them over, too: what bounds an answer is the request's to say.
+  // model says so. vLLM passes them over, too.
   std::vector<std::string> unused;
 };
 

@@ -137,18 +137,41 @@ TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
 }
 
 TEST(GenerationConfig, NamesWhatWouldChangeAnswersAndIsNotUsed) {
-  EXPECT_THAT(
-      ReadGenerationConfig(
-          R"({"min_new_tokens": 3, "max_length": 4096, "num_beams": 4, "top_k": 5,
+  EXPECT_THAT(ReadGenerationConfig(
+                  R"({"min_new_tokens": 3, "max_length": 4096, "num_beams": 4, "top_k": 5,
                       "suppress_tokens": [7], "stop_strings": "end", "transformers_version": "4"})")
-          ->unused,
-      ElementsAre("max_length", "min_new_tokens", "stop_strings", "suppress_tokens", "num_beams"));
+                  ->unused,
+              ElementsAre("max_length", "num_beams"));
   EXPECT_THAT(
       ReadGenerationConfig(
           R"({"min_new_tokens": 0, "max_length": null, "num_beams": 1, "suppress_tokens": [],
                       "guidance_scale": 1.0, "use_cache": true, "max_new_tokens": 9})")
           ->unused,
       ElementsAre());
+}
+
+TEST(GenerationConfig, ReadsWhatARequestCouldSayOfItsAnswer) {
+  const GenerationConfig config = *ReadGenerationConfig(
+      R"({"min_new_tokens": 3, "stop_strings": ["end", "stop"], "suppress_tokens": [7, -1, 8],
+          "bad_words_ids": [[5, 6], [2], [9]], "eos_token_id": 2})");
+  EXPECT_EQ(config.min_new_tokens, 3);
+  EXPECT_THAT(config.stop_strings, ElementsAre("end", "stop"));
+  EXPECT_THAT(config.bad_words,
+              ElementsAre(ElementsAre(7), ElementsAre(8), ElementsAre(5, 6), ElementsAre(9)))
+      << "an answer must be able to end";
+  EXPECT_THAT(config.unused, ElementsAre());
+  EXPECT_THAT(ReadGenerationConfig(R"({"stop_strings": "end"})")->stop_strings, ElementsAre("end"));
+  for (const auto& [json, place] : {std::pair{R"({"stop_strings": [1]})", "stop_strings[0]"},
+                                    {R"({"bad_words_ids": [[1], []]})", "bad_words_ids[1]"},
+                                    {R"({"bad_words_ids": [[1], ["a"]]})", "bad_words_ids[1][0]"},
+                                    {R"({"suppress_tokens": 7})", "suppress_tokens"},
+                                    {R"({"min_new_tokens": -1})", "min_new_tokens"}}) {
+    EXPECT_THAT(std::string(ReadGenerationConfig(json).status().message()), HasSubstr(place));
+  }
+  std::string many = R"({"suppress_tokens": [0)";
+  for (int i = 0; i < 5000; ++i) many += ",1";
+  EXPECT_THAT(std::string(ReadGenerationConfig(many + "]}").status().message()),
+              HasSubstr("more than 4096"));
 }
 
 TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {

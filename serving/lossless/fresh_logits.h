@@ -1,0 +1,15 @@
+// What a model says without anything that was computed before.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+// Logits after `tokens` on a cache that holds nothing of them: slots from 0 on. Errors are the
+// runner's.
+absl::StatusOr<std::vector<float>> FreshLogits(ModelRunner& runner, const std::vector<int>& tokens);
+
+}  // namespace espalier
