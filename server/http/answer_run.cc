@@ -1,8 +1,10 @@
 #include "server/http/answer_run.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "server/http/json_reader.h"
 
 namespace espalier {
@@ -11,6 +13,11 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
+
+// The end brings all of the answer once more, and what keeps it looks at all of it.
+bool IsLarge(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+  return last || (reply.ok() && reply->logprobs_size() > static_cast<int>(kSmallAnswer));
+}
 
 }  // namespace
 
@@ -29,6 +36,7 @@ void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResp
 
 AnswerRun::AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
+      steps_(options_.large),
       writer_(*options_.writer),
       watchers_({std::move(responder)}),
       accepted_(!options_.background) {
@@ -37,8 +45,11 @@ AnswerRun::AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> re
 
 GenerationListener AnswerRun::Listener() {
   return [self = shared_from_this()](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-    absl::MutexLock lock(&self->mutex_);
-    self->On(reply, last);
+    const auto step = [self](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+      self->mutex_.AssertHeld();
+      self->On(reply, last);
+    };
+    self->steps_.Run(IsLarge(reply, last), self->mutex_, step, reply, last);
   };
 }
 
@@ -151,11 +162,15 @@ void AnswerRun::On(const absl::StatusOr<proto::GenerateReply>& reply, bool last)
 }
 
 void AnswerRun::Pass() {
-  for (std::string& event : writer_.TakeEvents()) {
-    if (accepted_) {
-      for (const auto& watcher : watchers_) watcher->Write(event);
-    }
-    if (options_.background) history_.push_back(std::move(event));
+  std::vector<std::string> events = writer_.TakeEvents();
+  if (events.empty()) return;
+  if (accepted_ && !watchers_.empty()) {
+    const std::string all = absl::StrJoin(events, "");
+    for (const auto& watcher : watchers_) watcher->Write(all);
+  }
+  if (options_.background) {
+    history_.insert(history_.end(), std::make_move_iterator(events.begin()),
+                    std::make_move_iterator(events.end()));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "server/clock.h"
+#include "server/http/answer_thread.h"
 #include "server/http/answer_writer.h"
 #include "server/http/generate_route.h"
 #include "server/http/http_server.h"
@@ -29,6 +30,8 @@ struct AnswerRunOptions {
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
   const Clock* clock = nullptr;
+  // Writes what is large, and all that comes at the end. Null: the engine's thread does.
+  std::weak_ptr<AnswerThread> large;
 };
 
 class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerRun> {
@@ -49,7 +52,7 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
   void On(const absl::StatusOr<proto::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends the events that are new.
+  // Sends the events that are new, in one piece: see WriteEvents.
   void Pass() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After the end.
   void Settle(bool keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -57,6 +60,7 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
   void GoneAway(const HttpResponder* responder);
 
   const AnswerRunOptions options_;
+  AnswerSteps steps_;  // what the engine says
 
   absl::Mutex mutex_;
   AnswerWriter& writer_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,8 @@
 // of the same steps.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -38,6 +40,22 @@ class AnswerWriter {
 
  protected:
   void AddEvent(std::string event) { events_.push_back(std::move(event)); }
+
+  // What a reply says, in the order in which it was said: a text behind a call is not its text.
+  template <typename OnText, typename OnCall>
+  static void InOrder(const proto::GenerateReply& reply, OnText on_text, OnCall on_call) {
+    const std::string& text = reply.text();
+    size_t at = 0;
+    const auto say_until = [&](size_t end) {
+      if (end > at) on_text(text.substr(at, end - at));
+      at = std::max(at, end);
+    };
+    for (const proto::ToolCall& call : reply.tool_calls()) {
+      say_until(std::min(static_cast<size_t>(call.text_before()), text.size()));
+      on_call(call);
+    }
+    say_until(text.size());
+  }
 
  private:
   const bool streams_;

@@ -4,6 +4,7 @@
 
 #include "server/http/openai_embeddings.h"
 #include "server/http/openai_request.h"
+#include "server/http/request_id.h"
 #include "server/inference/embedding.h"
 
 namespace espalier {
@@ -28,10 +29,8 @@ void Embed(const HttpRequest& http, const GenerateContext& context,
     SendError(*responder, *error);
     return;
   }
-  if (const auto error = openai::ReadRequestIdHeader(http.headers, &request.id)) {
-    SendError(*responder, *error);
-    return;
-  }
+  openai::ReadRequestIdHeader(http.headers, &request.id);
+  if (!request.id.empty()) responder = WithRequestId(std::move(responder), request.id);
   absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request.embed.model());
   if (!target.ok()) return SendError(*responder, target.status());
   absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(

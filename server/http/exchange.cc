@@ -1,5 +1,6 @@
 #include "server/http/exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace espalier {
@@ -7,24 +8,43 @@ namespace espalier {
 Exchange::Exchange(size_t max_unsent, std::function<void()> wake)
     : max_unsent_(max_unsent), wake_(std::move(wake)) {}
 
-void Exchange::CountIn(std::shared_ptr<std::atomic<int>> open) {
+void Exchange::CountIn(std::shared_ptr<std::atomic<int>> open,
+                       std::shared_ptr<std::atomic<size_t>> unsent) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return;
   ++*open;
   open_ = std::move(open);
+  all_unsent_ = std::move(unsent);
+  *all_unsent_ += held_;
+}
+
+void Exchange::Hold(size_t bytes) {
+  held_ += bytes;
+  if (all_unsent_ != nullptr) *all_unsent_ += bytes;
+}
+
+void Exchange::LetGo(size_t bytes) {
+  held_ -= bytes;
+  if (all_unsent_ != nullptr) *all_unsent_ -= bytes;
 }
 
 void Exchange::Put(Part part) {
   absl::MutexLock lock(&mutex_);
   if (closed_ || overflow_) return;
   if (part.kind == Part::kChunk) {
-    // What waited before it counts, not itself: nothing is too large to be sent to one who reads.
-    overflow_ = unsent_ > max_unsent_;
+    // One part may be of any size, whatever is written behind it before the connection takes it:
+    // nothing is too large to be sent to one who reads.
+    size_t largest = part.data.size();
     unsent_ += part.data.size();
+    if (unsent_ > max_unsent_) {
+      for (const Part& other : parts_) largest = std::max(largest, other.data.size());
+    }
+    overflow_ = unsent_ - largest > max_unsent_;
   }
   if (overflow_) {
     parts_.clear();
   } else {
+    Hold(part.data.size());
     parts_.push_back(std::move(part));
   }
   wake_();
@@ -54,8 +74,10 @@ bool Exchange::closed() {
 
 bool Exchange::Take(Part* part) {
   absl::MutexLock lock(&mutex_);
+  LetGo(std::exchange(taken_, 0));
   if (parts_.empty()) return false;
   *part = std::move(parts_.front());
+  taken_ = part->data.size();
   parts_.pop_front();
   if (part->kind == Part::kChunk) unsent_ -= part->data.size();
   return true;
@@ -76,6 +98,9 @@ void Exchange::Close(bool notify, bool wake) {
     parts_.clear();
     if (open_ != nullptr) --*open_;
     open_ = nullptr;
+    LetGo(held_);
+    taken_ = 0;
+    all_unsent_ = nullptr;
     closed = std::move(on_close_);
     on_close_ = nullptr;
     if (wake) wake_();
@@ -92,7 +117,7 @@ ExchangeResponder::~ExchangeResponder() {
                     R"({"error":{"message":"the request was dropped","type":"server_error"}})",
                     {}});
   } else if (streaming_ && !ended_) {
-    exchange_->Put({Exchange::Part::kEnd, 200, "", "", {}});
+    exchange_->Put({Exchange::Part::kLost, 200, "", "", {}});
   }
 }
 

@@ -18,7 +18,8 @@ namespace espalier {
 class Exchange {
  public:
   struct Part {
-    enum Kind { kWhole, kHeader, kChunk, kEnd } kind;
+    // kLost: nobody is left who could end the stream.
+    enum Kind { kWhole, kHeader, kChunk, kEnd, kLost } kind;
     int status = 200;
     std::string content_type;
     std::string data;
@@ -28,8 +29,9 @@ class Exchange {
   // `wake` tells the connection, from any thread and without blocking, that there is something new.
   Exchange(size_t max_unsent, std::function<void()> wake);
 
-  // Is one of the open ones until it closes.
-  void CountIn(std::shared_ptr<std::atomic<int>> open);
+  // Is one of the open ones until it closes, and what it holds by then is part of the bytes that
+  // are unsent.
+  void CountIn(std::shared_ptr<std::atomic<int>> open, std::shared_ptr<std::atomic<size_t>> unsent);
   void Put(Part part);
   bool Started();  // whether it had been called before
   void OnClose(std::function<void()> closed);
@@ -37,6 +39,7 @@ class Exchange {
 
   // The rest run on the strand.
 
+  // The part before has been sent.
   bool Take(Part* part);
   // More of a stream waits than may: its client does not read.
   bool overflow();
@@ -44,6 +47,9 @@ class Exchange {
   void Close(bool notify, bool wake = true);
 
  private:
+  void Hold(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetGo(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const size_t max_unsent_;
   absl::Mutex mutex_;
   std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
@@ -53,6 +59,9 @@ class Exchange {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
   std::shared_ptr<std::atomic<int>> open_ ABSL_GUARDED_BY(mutex_);  // null: it is not counted
+  std::shared_ptr<std::atomic<size_t>> all_unsent_ ABSL_GUARDED_BY(mutex_);  // likewise
+  size_t held_ ABSL_GUARDED_BY(mutex_) = 0;   // bytes of parts that wait or are being sent
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, those of the part taken last
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
 };

@@ -1,5 +1,6 @@
 #include "server/http/gateway.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,7 +11,9 @@
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_route.h"
+#include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
+#include "server/http/request_id.h"
 #include "server/inference/open_inference.h"
 #include "server/inference/tokenization.h"
 
@@ -96,6 +99,22 @@ json TensorsJson(
   return all;
 }
 
+// Names that clients make up must not become labels.
+std::string MethodLabel(const std::string& method) {
+  static const char* const kMethods[] = {"DELETE", "GET", "HEAD", "POST"};
+  const bool usual =
+      std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
+  return usual ? method : "other";
+}
+
+// The Authorization header, or what stands for it where clients of Anthropic's API have their key.
+std::string KeyOf(const HttpRequest& request) {
+  const auto authorization = request.headers.find("authorization");
+  if (authorization != request.headers.end()) return authorization->second;
+  const auto api_key = request.headers.find("x-api-key");
+  return api_key != request.headers.end() ? "Bearer " + api_key->second : "";
+}
+
 }  // namespace
 
 Gateway::Known& Gateway::Add(const std::string& path, const char* method, Route route) {
@@ -168,16 +187,19 @@ const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
   return best;
 }
 
-Gateway::Responder Gateway::Metered(const HttpRequest& request, const Known* known,
-                                    Responder responder) const {
+Gateway::Responder Gateway::Noted(const HttpRequest& request, const Known* known,
+                                  const std::string& id, Responder responder) const {
+  responder = WithRequestId(std::move(responder), id);
   if (options_.metrics == nullptr) return responder;
-  // Names that clients make up must not become labels.
-  static const char* const kMethods[] = {"DELETE", "GET", "HEAD", "POST"};
-  const bool usual =
-      std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
-  return std::make_shared<MeteredResponder>(std::move(responder), usual ? request.method : "other",
+  return std::make_shared<MeteredResponder>(std::move(responder), MethodLabel(request.method),
                                             known != nullptr ? known->name : "other",
                                             options_.clock, options_.metrics);
+}
+
+std::string Gateway::IdOf(const HttpRequest& request) const {
+  std::string id;
+  openai::ReadRequestIdHeader(request.headers, &id);
+  return id.empty() ? absl::StrCat(options_.clock->NowUnixMillis(), "-", ++counter_) : id;
 }
 
 bool Gateway::Quick(const HttpRequest& request) const {
@@ -187,79 +209,96 @@ bool Gateway::Quick(const HttpRequest& request) const {
 
 void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const Known* known = FindRoute(request.path);
-  SendError(*Metered(request, known, std::move(responder)),
-            absl::UnavailableError("too many requests wait to be handled; try again later"),
-            known != nullptr ? known->error_form : &openai::ToJson);
+  SendError(*Noted(request, known, IdOf(request), std::move(responder)),
+            absl::UnavailableError("too many requests, or bytes of them or of answers, wait; try "
+                                   "again later"),
+            FormOf(known));
 }
 
-void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  const Known* known = FindRoute(request.path);
-  responder = Metered(request, known, std::move(responder));
-  const ErrorForm form = known != nullptr ? known->error_form : &openai::ToJson;
-  // Where clients of Anthropic's API have their key.
-  const auto api_key = request.headers.find("x-api-key");
-  if (api_key != request.headers.end()) {
-    request.headers.try_emplace("authorization", "Bearer " + api_key->second);
-  }
+void Gateway::Refused(const std::string& method, int status, absl::Duration after) const {
+  if (options_.metrics == nullptr) return;
+  options_.metrics->HttpAnswered(MethodLabel(method), "other", status,
+                                 absl::ToDoubleSeconds(after));
+}
+
+ErrorForm Gateway::FormOf(const Known* known) {
+  return known != nullptr ? known->error_form : &openai::ToJson;
+}
+
+bool Gateway::Admit(const HttpRequest& header,
+                    const std::shared_ptr<HttpResponder>& responder) const {
+  const Known* known = FindRoute(header.path);
+  return Admit(header, known, *Noted(header, known, IdOf(header), responder));
+}
+
+bool Gateway::Admit(const HttpRequest& header, const Known* known, HttpResponder& responder) const {
   const bool open = options_.open_probes && known != nullptr && known->probe;
-  const bool head = request.method == "HEAD";
-  const std::string method = head ? "GET" : request.method;
+  const std::string method = header.method == "HEAD" ? "GET" : header.method;
   // Before anything is told about what there is.
   if (options_.authorize && !open) {
     const absl::Status allowed = options_.authorize(
         absl::StrCat(method.substr(0, 40), " ", known != nullptr ? known->name : "other"),
-        request.headers["authorization"]);
+        KeyOf(header));
     if (!allowed.ok()) {
-      SendError(*responder, allowed, form);
-      return;
+      SendError(responder, allowed, FormOf(known));
+      return false;
     }
   }
   if (known == nullptr) {
-    SendError(*responder,
+    SendError(responder,
               openai::Error{.http_status = 404,
-                            .message = absl::StrCat("there is no ", request.method.substr(0, 40),
-                                                    " ", request.path.substr(0, 200))});
-    return;
+                            .message = absl::StrCat("there is no ", header.method.substr(0, 40),
+                                                    " ", header.path.substr(0, 200))});
+    return false;
   }
-  const auto route = known->by_method.find(method);
-  if (route == known->by_method.end()) {
-    const std::string allowed =
-        absl::StrJoin(known->by_method, ", ", [](std::string* out, const auto& entry) {
-          out->append(entry.first == "GET" ? "GET, HEAD" : entry.first);
-        });
-    SendError(*responder,
-              openai::Error{.http_status = 405,
-                            .message = absl::StrCat(known->name, " takes ", allowed, ", not ",
-                                                    request.method.substr(0, 40))},
-              {{"Allow", allowed}}, form);
-    return;
-  }
-  Call call{std::move(request), ""};
-  const size_t around = known->prefix.size() + known->suffix.size();
-  if (around > 0) call.name = call.path.substr(known->prefix.size(), call.path.size() - around);
-  (this->*route->second)(call, std::move(responder));
+  if (known->by_method.count(method) > 0) return true;
+  const std::string allowed =
+      absl::StrJoin(known->by_method, ", ", [](std::string* out, const auto& entry) {
+        out->append(entry.first == "GET" ? "GET, HEAD" : entry.first);
+      });
+  SendError(responder,
+            openai::Error{.http_status = 405,
+                          .message = absl::StrCat(known->name, " takes ", allowed, ", not ",
+                                                  header.method.substr(0, 40))},
+            {{"Allow", allowed}}, known->error_form);
+  return false;
 }
 
-GenerateContext Gateway::Context() {
-  return {options_.models, options_.metrics, options_.clock, ++counter_, large_};
+void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+  const Known* known = FindRoute(request.path);
+  Call call{std::move(request), "", ""};
+  call.id = IdOf(call);
+  responder = Noted(call, known, call.id, std::move(responder));
+  if (!Admit(call, known, *responder)) return;
+  call.headers["authorization"] = KeyOf(call);
+  const size_t around = known->prefix.size() + known->suffix.size();
+  if (around > 0) call.name = call.path.substr(known->prefix.size(), call.path.size() - around);
+  const Route route = known->by_method.at(call.method == "HEAD" ? "GET" : call.method);
+  (this->*route)(call, std::move(responder));
+}
+
+GenerateContext Gateway::Context(const Call& request) {
+  return {options_.models, options_.metrics, options_.clock, request.id, large_};
 }
 
 void Gateway::Completions(const Call& request, Responder responder) {
-  Generate(openai::Kind::kCompletion, request, Context(), std::move(responder));
+  Generate(openai::Kind::kCompletion, request, Context(request), std::move(responder));
 }
 
 void Gateway::ChatCompletions(const Call& request, Responder responder) {
-  Generate(openai::Kind::kChat, request, Context(), std::move(responder));
+  Generate(openai::Kind::kChat, request, Context(request), std::move(responder));
 }
 
-ResponsesContext Gateway::ForResponses() { return {Context(), responses_}; }
+ResponsesContext Gateway::ForResponses(const Call& request) {
+  return {Context(request), responses_};
+}
 
 void Gateway::CreateResponse(const Call& request, Responder responder) {
-  espalier::CreateResponse(request, ForResponses(), std::move(responder));
+  espalier::CreateResponse(request, ForResponses(request), std::move(responder));
 }
 
 void Gateway::CountResponseInput(const Call& request, Responder responder) {
-  espalier::CountResponseInput(request, ForResponses(), std::move(responder));
+  espalier::CountResponseInput(request, ForResponses(request), std::move(responder));
 }
 
 void Gateway::GetResponse(const Call& request, Responder responder) {
@@ -279,15 +318,15 @@ void Gateway::ListResponseInput(const Call& request, Responder responder) {
 }
 
 void Gateway::CreateMessage(const Call& request, Responder responder) {
-  espalier::CreateMessage(request, Context(), std::move(responder));
+  espalier::CreateMessage(request, Context(request), std::move(responder));
 }
 
 void Gateway::CountMessageTokens(const Call& request, Responder responder) {
-  espalier::CountMessageTokens(request, Context(), std::move(responder));
+  espalier::CountMessageTokens(request, Context(request), std::move(responder));
 }
 
 void Gateway::Embeddings(const Call& request, Responder responder) {
-  Embed(request, Context(), std::move(responder));
+  Embed(request, Context(request), std::move(responder));
 }
 
 void Gateway::Tokenize(const Call& request, Responder responder) {

@@ -52,10 +52,15 @@ class Gateway {
   explicit Gateway(GatewayOptions options);
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  // Whether there is such a route and the caller may use it; Handle asks, too. False: it has been
+  // answered. Needs no body.
+  bool Admit(const HttpRequest& header, const std::shared_ptr<HttpResponder>& responder) const;
   // Whether Handle waits for nothing and works hardly at all: probes, /version and /metrics.
   bool Quick(const HttpRequest& request) const;
-  // The answer where too many requests wait for Handle: 503.
+  // The answer where there is too much to do for Handle: 503.
   void Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  // Counts what the server refused before there was a request.
+  void Refused(const std::string& method, int status, absl::Duration after) const;
 
   struct RouteName {
     std::string method, path;  // "GET", "/v1/models/NAME": NAME stands for any name
@@ -67,6 +72,7 @@ class Gateway {
   using Responder = std::shared_ptr<HttpResponder>;
   struct Call : HttpRequest {
     std::string name;  // what the path has in the place of NAME
+    std::string id;    // different for each request, unless the client has given it
   };
   using Route = void (Gateway::*)(const Call&, Responder);
   struct Known {
@@ -80,12 +86,16 @@ class Gateway {
 
   Known& Add(const std::string& path, const char* method, Route route);
   void AddProbe(const std::string& path, Route route);
+  static ErrorForm FormOf(const Known* known);
   // Null if there is no such path.
   const Known* FindRoute(const std::string& path) const;
-  // `responder`, with an eye on it for the metrics.
-  Responder Metered(const HttpRequest& request, const Known* known, Responder responder) const;
-  GenerateContext Context();
-  ResponsesContext ForResponses();
+  // `responder`, with an eye on it for the metrics, and with the id among the answer's headers.
+  Responder Noted(const HttpRequest& request, const Known* known, const std::string& id,
+                  Responder responder) const;
+  std::string IdOf(const HttpRequest& request) const;
+  bool Admit(const HttpRequest& header, const Known* known, HttpResponder& responder) const;
+  GenerateContext Context(const Call& request);
+  ResponsesContext ForResponses(const Call& request);
 
   void Completions(const Call& request, Responder responder);
   void ChatCompletions(const Call& request, Responder responder);
@@ -114,7 +124,7 @@ class Gateway {
   const std::shared_ptr<ResponseStore> responses_;
   const std::shared_ptr<AnswerThread> large_ = std::make_shared<AnswerThread>();
   std::map<std::string, Known> routes_;  // by name
-  std::atomic<int64_t> counter_ = 0;
+  mutable std::atomic<int64_t> counter_ = 0;
 };
 
 }  // namespace espalier

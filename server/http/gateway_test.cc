@@ -4,17 +4,21 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/inference/serving_metrics.h"
+#include "server/metrics/metrics.h"
 
 namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
@@ -176,6 +180,28 @@ TEST_F(GatewayTest, PathsThatTryToClimbOutAreUnknown) {
   }
 }
 
+// A label of each made-up name would fill the memory, and quotes in it would forge lines.
+TEST_F(GatewayTest, NamesThatClientsMakeUpAreNoLabels) {
+  Metrics metrics;
+  ServingMetrics serving(&metrics.registry());
+  Gateway gateway({.models = &models_, .metrics = &serving, .clock = &clock_});
+  const std::string evil = "x\"} 1\nforged{a=\"b";
+  Ask(gateway, evil, "/health", "");
+  Ask(gateway, "GET", "/" + evil, "");
+  Ask(gateway, "POST", "/v1/models/" + evil, "");
+  Ask(gateway, "GET", "/v1/models/" + evil, "");
+  for (int i = 0; i < 50; ++i) {
+    Ask(gateway, absl::StrCat("M", i), absl::StrCat("/made/up/", i), "");
+    Ask(gateway, "GET", absl::StrCat("/v1/models/made-up-", i), "");
+  }
+  const std::string text = metrics.Expose();
+  EXPECT_THAT(text, HasSubstr("method=\"other\""));
+  EXPECT_THAT(text, HasSubstr("handler=\"other\""));
+  for (const char* made_up : {"forged", "made", "M7"}) {
+    EXPECT_THAT(text, Not(HasSubstr(made_up)));
+  }
+}
+
 TEST_F(GatewayTest, OnlyRoutesThatAskNothingOfModelsAreQuick) {
   Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/false);
   std::set<std::string> quick;
@@ -218,6 +244,84 @@ TEST_F(GatewayTest, ErrorsOfTheOpenInferenceProtocolHaveItsForm) {
     const Answer answer = Ask(gateway, "GET", absl::StrCat("/v2/models/nobody", path), "");
     EXPECT_EQ(answer.status(), 404) << path;
     EXPECT_THAT(answer.body(), StartsWith(R"({"error":"model 'nobody' is not served)")) << path;
+  }
+}
+
+TEST_F(GatewayTest, WhatItsHeaderRefusesNeedsNoBody) {
+  Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/true);
+  struct Case {
+    const char *method, *path, *header, *value;
+    int status;  // 0: it is admitted
+  };
+  for (const Case& test :
+       {Case{"POST", "/v1/completions", "authorization", kKey, 0},
+        Case{"POST", "/v1/messages", "x-api-key", "the-key-of-this-test", 0},
+        Case{"GET", "/health", "x-other", "", 0},
+        Case{"HEAD", "/v1/models", "authorization", kKey, 0},
+        Case{"POST", "/v1/completions", "authorization", "Bearer other", kUnauthorized},
+        Case{"POST", "/v1/messages", "x-api-key", "other", kUnauthorized},
+        Case{"POST", "/nothing", "x-other", "", kUnauthorized},
+        Case{"POST", "/nothing", "authorization", kKey, 404},
+        Case{"PUT", "/v1/completions", "authorization", kKey, 405}}) {
+    SCOPED_TRACE(absl::StrCat(test.method, " ", test.path, " ", test.value));
+    auto answer = std::make_shared<Answer>();
+    const HttpRequest header{
+        .method = test.method, .path = test.path, .headers = {{test.header, test.value}}};
+    EXPECT_EQ(gateway.Admit(header, answer), test.status == 0);
+    EXPECT_EQ(answer->status(), test.status);
+    if (test.status != 0) {
+      EXPECT_NE(answer->header("X-Request-Id"), "");
+    }
+  }
+}
+
+TEST_F(GatewayTest, EveryAnswerNamesItsRequest) {
+  Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/true);
+  std::vector<Gateway::RouteName> routes = gateway.Routes();
+  routes.insert(routes.end(), {{"GET", "/nothing"}, {"PUT", "/v1/models"}});
+  std::set<std::string> made;
+  size_t asked = 0;
+  for (const Gateway::RouteName& route : routes) {
+    SCOPED_TRACE(route.path);
+    for (const char* key : {kKey, "Bearer other"}) {
+      // Without an id, with one, and with one of a proxy that has a form of its own.
+      for (const std::string& given :
+           {std::string(), std::string("mine-7"), std::string("a=b/c+d|e")}) {
+        HttpRequest request{.method = route.method, .path = route.path, .body = "{}"};
+        request.headers["authorization"] = key;
+        if (!given.empty()) request.headers["x-request-id"] = given;
+        auto answer = std::make_shared<Answer>();
+        gateway.Handle(std::move(request), answer);
+        const std::string id = answer->header("X-Request-Id");
+        EXPECT_EQ(answer->header("Request-Id"), id);
+        if (given == "mine-7") {
+          EXPECT_EQ(id, given);
+        } else {
+          ++asked;
+          made.insert(id);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(made.size(), asked);  // each its own
+  EXPECT_EQ(made.count(""), 0u);
+  auto answer = std::make_shared<Answer>();
+  gateway.Overloaded({.method = "POST", .path = "/v1/messages", .headers = {{"x-request-id", "a"}}},
+                     answer);
+  EXPECT_EQ(answer->header("Request-Id"), "a");
+}
+
+TEST_F(GatewayTest, WhatTheServerItselfRefusesIsCounted) {
+  Metrics metrics;
+  ServingMetrics serving(&metrics.registry());
+  Gateway gateway({.models = &models_, .metrics = &serving, .clock = &clock_});
+  gateway.Refused("POST", 413, absl::Seconds(2));
+  gateway.Refused("", 400, absl::ZeroDuration());
+  gateway.Refused("BREW", 400, absl::ZeroDuration());
+  const std::string text = metrics.Expose();
+  for (const auto& [method, status, count] : {std::tuple{"POST", 413, 1}, {"other", 400, 2}}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("{handler=\"other\",method=\"", method, "\",status=\"",
+                                             status, "\"} ", count)));
   }
 }
 

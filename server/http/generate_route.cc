@@ -9,26 +9,27 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/http/openai_response.h"
+#include "server/http/request_id.h"
 #include "server/inference/generation.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kJson[] = "application/json";
-constexpr size_t kSmall = 256;  // log-probabilities and tokens whose JSON is written at once
 
-// All choices of one HTTP request, streamed or whole. Replies come on the engine's thread, and may
-// come before what brings them is accepted.
+// All choices of one HTTP request, streamed or whole. Replies come from the engine's thread, which
+// waits for nothing here, and may come before what brings them is accepted.
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
   Answer(openai::Head head, openai::Request request, std::shared_ptr<HttpResponder> responder,
-         std::shared_ptr<AnswerThread> large)
+         const std::shared_ptr<AnswerThread>& large)
       : head_(std::move(head)),
         request_(std::move(request)),
         per_prompt_(std::max(1, request_.generate.n())),
         prompts_(std::max<int>(1, static_cast<int>(request_.prompts.size()))),
         responder_(std::move(responder)),
-        large_(std::move(large)) {
+        large_(large),
+        steps_(large) {
     for (int i = 0; i < per_prompt_ * prompts_; ++i) {
       openai::ChoicePart part;
       part.index = i;
@@ -46,8 +47,14 @@ class Answer : public std::enable_shared_from_this<Answer> {
   BatchListener Listener() {
     return [self = shared_from_this()](
                int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-      absl::MutexLock lock(&self->mutex_);
-      self->On(prompt, reply, last);
+      const auto step = [self](int prompt, const absl::StatusOr<proto::GenerateReply>& reply,
+                               bool last) {
+        self->mutex_.AssertHeld();
+        self->On(prompt, reply, last);
+      };
+      // What is not streamed is put together here, and written when all of it is there.
+      const bool large = self->request_.stream && reply.ok() && ListedIn(*reply) > kSmallAnswer;
+      self->steps_.Run(large, self->mutex_, step, prompt, reply, last);
     };
   }
 
@@ -85,17 +92,25 @@ class Answer : public std::enable_shared_from_this<Answer> {
     bool begun = false;
   };
 
+  static size_t ListedIn(const proto::GenerateReply& reply) {
+    return static_cast<size_t>(reply.logprobs_size()) +
+           static_cast<size_t>(reply.prompt_logprobs_size()) +
+           static_cast<size_t>(reply.tokens_size()) +
+           static_cast<size_t>(reply.prompt_tokens_size());
+  }
+
   // Before the first byte the status line can still tell; afterwards only the stream can. What runs
-  // holds this answer, so at its end the answer lets go of what runs.
+  // holds this answer, so at its end, which an error is, the answer lets go of what runs.
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     over_ = true;
-    if (const auto running = std::exchange(running_, nullptr)) running->Stop();
+    running_.reset();
     if (!started_) {
       SendError(*responder_, status);
       return;
     }
-    responder_->Write(openai::ErrorChunk(openai::FromStatus(status)));
+    new_ += openai::ErrorChunk(openai::FromStatus(status));
+    Flush();
     responder_->End();
   }
 
@@ -114,9 +129,16 @@ class Answer : public std::enable_shared_from_this<Answer> {
     } else {
       Collect(std::move(part), choice);
     }
-    if (!last) return;
-    Count(reply->usage());
-    if (++ended_ == prompts_) Complete();
+    if (last) {
+      Count(reply->usage());
+      if (++ended_ == prompts_) return Complete();
+    }
+    Flush();
+  }
+
+  // In one piece, which may be of any size: many would look like a client that does not read.
+  void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!new_.empty()) responder_->Write(std::exchange(new_, ""));
   }
 
   openai::ChoicePart PartOf(const proto::GenerateReply& reply, ChoiceState& choice) {
@@ -184,19 +206,19 @@ class Answer : public std::enable_shared_from_this<Answer> {
     }
     const proto::Usage* const so_far = request_.usage_in_every_chunk ? &so_far_ : nullptr;
     if (!std::exchange(choice.begun, true)) {
-      responder_->Write(openai::RoleChunk(head_, part.index, so_far));
+      new_ += openai::RoleChunk(head_, part.index, so_far);
       if (!request_.echo.empty()) {
         openai::ChoicePart echo;
         echo.index = part.index;
         echo.text = request_.echo;
-        responder_->Write(openai::Chunk(head_, echo, so_far));
+        new_ += openai::Chunk(head_, echo, so_far);
       }
     }
     const bool empty = part.text.empty() && part.reasoning.empty() && part.tool_calls.empty() &&
                        part.logprobs.empty() && part.prompt_logprobs.empty() &&
                        part.tokens.empty() && part.prompt_tokens.empty() &&
                        part.finish_reason.empty();
-    if (!empty) responder_->Write(openai::Chunk(head_, part, so_far));
+    if (!empty) new_ += openai::Chunk(head_, part, so_far);
     choice.part.text_offset += openai::CharactersOf(part.logprobs);
   }
 
@@ -224,8 +246,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
     over_ = true;
     running_.reset();
     if (request_.stream) {
-      if (request_.include_usage) responder_->Write(openai::UsageChunk(head_, usage_));
-      responder_->Write(openai::kDone);
+      if (request_.include_usage) new_ += openai::UsageChunk(head_, usage_);
+      new_ += openai::kDone;
+      Flush();
       responder_->End();
       return;
     }
@@ -239,8 +262,10 @@ class Answer : public std::enable_shared_from_this<Answer> {
     auto send = [responder = responder_, head = head_, parts, usage = usage_] {
       responder->Send(200, kJson, openai::WholeAnswer(head, *parts, usage));
     };
-    if (listed > kSmall && large_ != nullptr) {
-      large_->Run(std::move(send));
+    // The thread itself must not be the last one to hold on to it.
+    const auto large = steps_.on_thread() ? nullptr : large_.lock();
+    if (listed > kSmallAnswer && large != nullptr) {
+      large->Run(std::move(send));
     } else {
       send();
     }
@@ -251,7 +276,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const int per_prompt_;
   const int prompts_;
   const std::shared_ptr<HttpResponder> responder_;
-  const std::shared_ptr<AnswerThread> large_;
+  const std::weak_ptr<AnswerThread> large_;
+  AnswerSteps steps_;  // what the engine says
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
@@ -259,6 +285,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   proto::Usage so_far_;               // likewise: by the replies
   std::set<int> counted_;             // likewise: prompts that are part of it
   std::shared_ptr<Generation> running_ ABSL_GUARDED_BY(mutex_);
+  std::string new_ ABSL_GUARDED_BY(mutex_);  // of a stream, not written yet
   int ended_ ABSL_GUARDED_BY(mutex_) = 0;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
@@ -308,19 +335,15 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     SendError(*responder, *error);
     return;
   }
-  if (const auto error = openai::ReadRequestIdHeader(http.headers, &request.id)) {
-    SendError(*responder, *error);
-    return;
-  }
+  openai::ReadRequestIdHeader(http.headers, &request.id);
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &request.generate);
   if (!model.ok()) {
     SendError(*responder, model.status());
     return;
   }
   SetDefaultTemperature(**model, &request.generate);
-  const std::string id = request.id.empty()
-                             ? absl::StrCat(context.clock->NowUnixMillis(), "-", context.number)
-                             : request.id;
+  const std::string id = request.id.empty() ? context.id : request.id;
+  responder = WithRequestId(std::move(responder), id);
   openai::Head head{.kind = kind,
                     .id = absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-", id),
                     .created_unix_seconds = context.clock->NowUnixMillis() / 1000,

@@ -16,7 +16,7 @@ struct GenerateContext {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
   const Clock* clock = nullptr;
-  int64_t number = 0;                   // different for each request
+  std::string id;                       // of the request, as its answer's header has it
   std::shared_ptr<AnswerThread> large;  // writes large answers; null: the engine's thread does
 };
 

@@ -6,7 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -29,8 +32,9 @@ class Loader : public ModelLoader {
                               const Placement&) override {
     Loaded loaded;
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
-                                                         HashModel(1, kVocabulary, 4));
+    RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    limits.max_positions = 1024;
+    loaded.parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary, 4));
     return loaded;
   }
 };
@@ -83,7 +87,8 @@ class GenerateRouteTest : public testing::Test {
     http.body = absl::StrCat(R"({"model": "m", "seed": 1, )", fields, "}");
     const auto client = std::make_shared<Client>();
     Generate(openai::Kind::kCompletion, http,
-             {.models = &*models_, .clock = &clock_, .number = ++number_, .large = large}, client);
+             {.models = &*models_, .clock = &clock_, .id = absl::StrCat(++number_), .large = large},
+             client);
     return client;
   }
 
@@ -145,6 +150,43 @@ TEST_F(GenerateRouteTest, ALargeAnswerIsWrittenBesideTheEngine) {
     EXPECT_EQ(listed->status(), 200);
     EXPECT_EQ(listed->Body()["choices"][19]["logprobs"]["tokens"].size(), 20u);
   }
+}
+
+// Of what was streamed: the text and how many tokens are listed with it.
+std::pair<std::string, size_t> Streamed(const std::string& body) {
+  std::pair<std::string, size_t> out;
+  for (const absl::string_view line : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+    const absl::string_view data = absl::StripPrefix(line, "data: ");
+    if (data == "[DONE]") continue;
+    for (const json& choice : json::parse(data)["choices"]) {
+      out.first += choice["text"];
+      if (choice["logprobs"].is_object()) out.second += choice["logprobs"]["tokens"].size();
+    }
+  }
+  return out;
+}
+
+// With the prompt's log-probabilities one event of a stream may be large, too.
+TEST_F(GenerateRouteTest, ALargeEventOfAStreamIsWrittenBesideTheEngine) {
+  const std::string fields = absl::StrCat(
+      R"("prompt": ")", std::string(400, 'b'),
+      R"(", "echo": true, "logprobs": 5, "max_tokens": 20, "ignore_eos": true, "stream": true)");
+  const auto at_once = Complete(fields);
+  EXPECT_EQ(at_once->status(), 200);
+  absl::Notification go;
+  const auto large = std::make_shared<AnswerThread>();
+  large->Run([&] { go.WaitForNotification(); });
+  const auto aside = Complete(fields, large);
+  const auto model = models_->Find("m");
+  ASSERT_TRUE(model.ok());
+  while ((*model)->host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(aside->done());
+  EXPECT_EQ(aside->body(), "");
+  go.Notify();
+  EXPECT_EQ(aside->status(), 200);
+  EXPECT_TRUE(absl::EndsWith(aside->body(), "data: [DONE]\n\n"));
+  EXPECT_EQ(Streamed(aside->body()).second, 420u);
+  EXPECT_EQ(Streamed(aside->body()), Streamed(at_once->body()));
 }
 
 }  // namespace

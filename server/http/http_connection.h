@@ -19,22 +19,39 @@
 #include <boost/beast/ssl.hpp>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/http/exchange.h"
+#include "server/http/http_message.h"
 #include "server/http/http_server.h"
 
 namespace espalier {
 
-// Sees to it that a request is answered. Called on the connection's strand: it does not block.
-using HttpDispatch = std::function<void(HttpRequest, const std::shared_ptr<Exchange>&)>;
+// What a connection has of its server. Called on the connection's strand: nothing of it blocks.
+class ConnectionHost {
+ public:
+  virtual ~ConnectionHost() = default;
+  // Sees to it that a request is answered.
+  virtual void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) = 0;
+  // The answer to a request whose header is reason enough not to read its body; none: it is read.
+  virtual std::optional<Exchange::Part> RefusalOf(const HttpRequest& header) = 0;
+  // The answer to one whose body there is no room for.
+  virtual Exchange::Part NoRoomFor(const HttpRequest& header) = 0;
+  // So many bytes more of a body have been read, and are held until they are let go of. False, and
+  // they are not: together with those of other connections they are too many.
+  virtual bool Hold(size_t bytes) = 0;
+  virtual void LetGo(size_t bytes) = 0;
+  // The connection refused what it had read of a request, for so long; `method` may be empty.
+  virtual void Refused(const std::string& method, int status, absl::Duration after) = 0;
+};
 
 class AnyConnection {
  public:
@@ -44,7 +61,7 @@ class AnyConnection {
 };
 
 // `Stream`: a beast::tcp_stream, or a beast::ssl_stream of one, whose executor is a strand. All but
-// Stop runs on it. `options` and `dispatch` must outlive the connection.
+// Stop runs on it. `options` and `host` must outlive the connection.
 template <typename Stream>
 class Connection : public AnyConnection, public std::enable_shared_from_this<Connection<Stream>> {
   template <typename T = void>
@@ -52,14 +69,14 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   using Error = boost::system::error_code;
 
  public:
-  Connection(Stream stream, const HttpServerOptions& options, const HttpDispatch& dispatch)
+  Connection(Stream stream, const HttpServerOptions& options, ConnectionHost& host)
       : stream_(std::move(stream)),
         buffer_(2 * options.max_header_bytes + kAhead),
         wake_(stream_.get_executor()),
         deadline_(stream_.get_executor()),
         look_(stream_.get_executor()),
         options_(options),
-        dispatch_(dispatch) {
+        host_(host) {
     wake_.expires_at(std::chrono::steady_clock::time_point::max());
     Error error;
     const boost::asio::ip::tcp::endpoint peer = socket().remote_endpoint(error);
@@ -68,6 +85,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
   ~Connection() override {
+    host_.LetGo(held_);
     if (exchange_) exchange_->Close(true, /*wake=*/false);
   }
 
@@ -100,8 +118,6 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
  private:
-  using Field = boost::beast::http::field;
-  using Request = boost::beast::http::request<boost::beast::http::string_body>;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   static constexpr bool kSecure = !std::is_same_v<Stream, boost::beast::tcp_stream>;
@@ -110,20 +126,6 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   static constexpr size_t kRead = 4096;            // bytes
   static constexpr size_t kAhead = 64 << 10;   // bytes taken in of requests that are not their turn
   static constexpr size_t kSlice = 256 << 10;  // bytes of an answer that have write_timeout
-
-  // Why a request is not handled.
-  struct Refusal {
-    int status = 0;  // 0: there is nobody to tell
-    std::string message;
-  };
-
-  // How an answer is written.
-  struct Form {
-    unsigned version = 11;
-    bool keep = false;  // the connection, afterwards
-    bool head = false;  // without a body
-    bool chunked = false;
-  };
 
   static std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
@@ -146,41 +148,65 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
     parser.body_limit(options_.max_body_bytes);
-    Refusal refusal;
-    if (co_await Read(parser, &refusal)) {
-      const bool keep = co_await Answer(parser.release());
+    HttpRequest request;
+    HttpForm form;
+    std::optional<Exchange::Part> refusal;
+    if (co_await Read(parser, &request, &form, &refusal)) {
+      const bool keep = co_await Answer(std::move(request), form);
       co_return keep;
     }
-    if (refusal.status != 0) {
+    if (refusal.has_value()) {
       refused_ = true;
-      Form form;
+      form.keep = false;
       form.head = parser.get().method() == boost::beast::http::verb::head;
-      co_await WritePart(ErrorPart(refusal), &form);
+      co_await WritePart(*std::move(refusal), &form);
     }
     co_return false;
   }
 
-  // A request that has begun. False, and why, if there is none.
-  Awaitable<bool> Read(Parser& parser, Refusal* refusal) {
+  // A request that has begun. False if there is none, or if it has the answer `refusal` already.
+  Awaitable<bool> Read(Parser& parser, HttpRequest* request, HttpForm* form,
+                       std::optional<Exchange::Part>* refusal) {
+    const absl::Time start = absl::Now();
     SetDeadline();
     Error error;
+    HttpRefusal reason;
     parser.eager(false);
     co_await Parse(parser, &error);
-    if (!error) *refusal = Unsupported(parser);
-    if (!error && refusal->status == 0 && !parser.is_done()) {
-      // One who has sent something of the body waits for no leave.
-      if (WantsLeave(parser.get()) && buffer_.size() == 0) {
-        static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
-        co_await boost::asio::async_write(
-            stream_, boost::asio::buffer(kContinue, sizeof kContinue - 1), Into(error));
+    if (!error) reason = Unsupported(parser.get());
+    if (!error && reason.status == 0) {
+      *form = FormOf(parser.get());
+      *request = Translate(parser.get(), peer_);
+      if (!parser.is_done()) {
+        *refusal = host_.RefusalOf(*request);
+        if (!refusal->has_value()) co_await ReadBody(parser, &error);
       }
-      parser.eager(true);
-      if (!error) co_await Parse(parser, &error);
+      request->body = std::move(parser.get().body());
     }
+    host_.LetGo(std::exchange(held_, 0));
     reading_ = 0;
     deadline_.cancel();
-    if (error) *refusal = RefusalOf(error);
-    co_return !error && refusal->status == 0;
+    if (error && crowded_) {
+      *refusal = host_.NoRoomFor(*request);
+    } else if (error) {
+      reason = ReasonOf(error);
+    }
+    if (reason.status != 0) {
+      host_.Refused(std::string(parser.get().method_string()), reason.status, absl::Now() - start);
+      *refusal = ErrorPart(reason);
+    }
+    co_return !error && !refusal->has_value();
+  }
+
+  Awaitable<> ReadBody(Parser& parser, Error* error) {
+    // One who has sent something of the body waits for no leave.
+    if (WantsLeave(parser.get()) && buffer_.size() == 0) {
+      static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+      co_await boost::asio::async_write(
+          stream_, boost::asio::buffer(kContinue, sizeof kContinue - 1), Into(*error));
+    }
+    parser.eager(true);
+    if (!*error) co_await Parse(parser, error);
   }
 
   // The header, or all of the request if the parser is eager. Beast's operations would limit each
@@ -203,6 +229,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
       }
       const size_t parsed = Put(parser, error);
       all += parsed;
+      if (!HoldBody(parser)) *error = boost::asio::error::no_buffer_space;
       wants = *error == http::error::need_more || buffer_.size() == 0;
       const size_t known = all + (wants ? buffer_.size() : 0);
       if (*error == http::error::need_more) *error = {};
@@ -222,6 +249,14 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     }
   }
 
+  // Counts what has come of the body.
+  bool HoldBody(const Parser& parser) {
+    const size_t more = parser.get().body().size() - held_;
+    crowded_ = more > 0 && !host_.Hold(more);
+    if (!crowded_) held_ += more;
+    return !crowded_;
+  }
+
   // Beast's own time limit closes the connection, and the client would not hear why. It stands
   // behind this one, which may fall between two reads and cancel neither.
   void SetDeadline() {
@@ -237,32 +272,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     });
   }
 
-  static bool WantsLeave(const Request& request) {
-    return request.version() == 11 && request.count(Field::expect) > 0;
-  }
-
-  // Of a request whose header has been read.
-  static Refusal Unsupported(const Parser& parser) {
-    const Request& request = parser.get();
-    const auto coding = request.find(Field::transfer_encoding);
-    if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
-                                    !boost::beast::iequals(coding->value(), "chunked"))) {
-      // Nobody knows where such a body ends.
-      return {501, "the only transfer coding that is understood is 'chunked'"};
-    }
-    if (request.target().empty() || request.target().front() == '?') {
-      return {400, "the target of the request has no path"};
-    }
-    if (request.version() == 11 && request.count(Field::host) != 1) {
-      return {400, "a request of HTTP/1.1 has one 'Host'"};
-    }
-    if (WantsLeave(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
-      return {417, "the only expectation that is understood is '100-continue'"};
-    }
-    return {};
-  }
-
-  Refusal RefusalOf(const Error& error) const {
+  HttpRefusal ReasonOf(const Error& error) const {
     namespace http = boost::beast::http;
     if (late_) {
       return {408, absl::StrCat("the request took longer than ",
@@ -280,32 +290,6 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
       return {};  // the client has gone
     }
     return {400, absl::StrCat("malformed HTTP request: ", error.message())};
-  }
-
-  static Exchange::Part ErrorPart(const Refusal& refusal) {
-    return {Exchange::Part::kWhole,
-            refusal.status,
-            "application/json",
-            absl::StrCat(R"({"error":{"message":")", refusal.message,
-                         R"(","type":"invalid_request_error","param":null,"code":null}})"),
-            {}};
-  }
-
-  static HttpRequest Translate(Request& request, const std::string& peer) {
-    HttpRequest out;
-    out.method = std::string(request.method_string());
-    const std::string target(request.target());
-    const size_t question = target.find('?');
-    out.path = target.substr(0, question);
-    if (question != std::string::npos) out.query = target.substr(question + 1);
-    for (const auto& field : request) {
-      std::string name(field.name_string());
-      for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-      out.headers[name] = std::string(field.value());
-    }
-    out.body = std::move(request.body());
-    out.peer = peer;
-    return out;
   }
 
   // Notices that the client goes away while the answer is being made. Bytes are the next request,
@@ -363,16 +347,14 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
   // False if the connection must be closed.
-  Awaitable<bool> Answer(Request request) {
-    Form form{request.version(), request.keep_alive(),
-              request.method() == boost::beast::http::verb::head};
+  Awaitable<bool> Answer(HttpRequest request, HttpForm form) {
     exchange_ =
         std::make_shared<Exchange>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
           if (auto self = weak.lock()) {
             boost::asio::post(self->stream_.get_executor(), [self] { self->Woken(); });
           }
         });
-    dispatch_(Translate(request, peer_), exchange_);
+    host_.Dispatch(std::move(request), exchange_);
     bool good = true, unwanted = false;
     for (bool done = false; good && !done;) {
       Exchange::Part part;
@@ -395,12 +377,12 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     co_return good&& form.keep;
   }
 
-  Awaitable<bool> WritePart(Exchange::Part part, Form* form) {
+  Awaitable<bool> WritePart(Exchange::Part part, HttpForm* form) {
     namespace http = boost::beast::http;
     bool good = true;
     switch (part.kind) {
       case Exchange::Part::kWhole: {
-        const std::string header = HeaderOf(part, *form);
+        const std::string header = HeaderOf(part, *form, absl::Now());
         const std::array<boost::asio::const_buffer, 2> buffers = {
             boost::asio::buffer(header),
             boost::asio::buffer(part.data.data(), form->head ? 0 : part.data.size())};
@@ -411,7 +393,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
         // HTTP/1.0 knows no chunks: such a stream ends with its connection.
         form->chunked = form->version >= 11;
         if (!form->chunked && !form->head) form->keep = false;
-        const std::string header = HeaderOf(part, *form);
+        const std::string header = HeaderOf(part, *form, absl::Now());
         const std::array<boost::asio::const_buffer, 1> buffers = {boost::asio::buffer(header)};
         good = co_await Write(buffers);
         break;
@@ -431,6 +413,9 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
           good = co_await Write(end);
         }
         break;
+      case Exchange::Part::kLost:
+        good = false;
+        break;
     }
     co_return good;
   }
@@ -447,28 +432,6 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
       rest.consume(n);
     }
     co_return !error;
-  }
-
-  static std::string HeaderOf(const Exchange::Part& part, const Form& form) {
-    namespace http = boost::beast::http;
-    http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};
-    message.set(Field::server, "espalier");
-    message.set(Field::content_type, part.content_type);
-    for (const auto& [name, value] : part.headers) message.set(name, value);
-    message.keep_alive(form.keep);
-    if (part.kind == Exchange::Part::kWhole) {
-      message.content_length(part.data.size());
-    } else if (form.chunked) {
-      message.chunked(true);
-    }
-    http::response_serializer<http::empty_body> serializer{message};
-    serializer.split(true);
-    std::string header;
-    Error error;
-    serializer.next(error, [&](Error&, const auto& buffers) {
-      header = boost::beast::buffers_to_string(buffers);
-    });
-    return header;
   }
 
   // Closing with bytes unread resets the connection, and the client might lose the answer.
@@ -491,9 +454,11 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   uint64_t requests_ = 0;
   uint64_t reading_ = 0;  // the number of the request that is being read; 0: none is
   bool late_ = false;     // the deadline has passed
+  size_t held_ = 0;       // bytes of its body
+  bool crowded_ = false;  // with more of them there would be too many
   bool refused_ = false;  // an answer was given to what may not have been read to its end
   const HttpServerOptions& options_;
-  const HttpDispatch& dispatch_;
+  ConnectionHost& host_;
   std::string peer_;
   std::shared_ptr<Exchange> exchange_;
 };

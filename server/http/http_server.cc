@@ -34,14 +34,12 @@ using boost::system::error_code;
 using Plain = boost::beast::tcp_stream;
 using Secure = boost::beast::ssl_stream<boost::beast::tcp_stream>;
 
-class Server : public HttpServer {
+class Server : public HttpServer, public ConnectionHost {
  public:
   Server(HttpServerOptions options, HttpHandler handler)
       : options_(std::move(options)),
         handler_(std::move(handler)),
-        dispatch_([this](HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
-          Dispatch(std::move(request), exchange);
-        }),
+        overloaded_(options_.overloaded ? options_.overloaded : &Refuse),
         acceptor_(asio::make_strand(context_)) {}
   ~Server() override { Stop(); }
 
@@ -127,19 +125,54 @@ class Server : public HttpServer {
     return !accepting_ && connections_.empty();
   }
 
-  // On a connection's strand.
-  void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
-    exchange->CountIn(open_);
+  void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) override {
+    exchange->CountIn(open_, unsent_);
     if (options_.quick && options_.quick(request)) {
       Call(handler_, std::move(request), exchange);
       return;
     }
     auto kept = std::make_shared<HttpRequest>(std::move(request));
     const bool added = handlers_->Add(kept->body.size(), [this, kept, exchange] {
-      if (!exchange->closed()) Call(handler_, std::move(*kept), exchange);
+      if (exchange->closed()) return;
+      const bool room = *unsent_ <= options_.max_all_unsent_bytes;
+      Call(room ? handler_ : overloaded_, std::move(*kept), exchange);
     });
-    if (!added)
-      Call(options_.overloaded ? options_.overloaded : &Refuse, std::move(*kept), exchange);
+    if (!added) Call(overloaded_, std::move(*kept), exchange);
+  }
+
+  std::optional<Exchange::Part> RefusalOf(const HttpRequest& header) override {
+    std::optional<Exchange::Part> refusal;
+    if (options_.admit == nullptr) return refusal;
+    bool admitted = false;
+    Exchange::Part part = AtOnce(
+        [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          admitted = options_.admit(request, responder);
+        },
+        header);
+    if (!admitted) refusal = std::move(part);
+    return refusal;
+  }
+  Exchange::Part NoRoomFor(const HttpRequest& header) override {
+    return AtOnce(overloaded_, header);
+  }
+  bool Hold(size_t bytes) override {
+    const size_t most = std::max(options_.max_reading_bytes, options_.max_body_bytes);
+    if ((reading_ += bytes) <= most) return true;
+    reading_ -= bytes;
+    return false;
+  }
+  void LetGo(size_t bytes) override { reading_ -= bytes; }
+  void Refused(const std::string& method, int status, absl::Duration after) override {
+    if (options_.refused) options_.refused(method, status, after);
+  }
+
+  // What `handler` answers before it returns: by then it lets go of the responder.
+  static Exchange::Part AtOnce(const HttpHandler& handler, HttpRequest request) {
+    const auto exchange = std::make_shared<Exchange>(0, [] {});
+    Call(handler, std::move(request), exchange);
+    Exchange::Part part{Exchange::Part::kWhole, 500, "application/json", "", {}};
+    exchange->Take(&part);
+    return part;
   }
 
   // An exception of a library that a handler uses ends its request alone: without an answer by now
@@ -157,7 +190,7 @@ class Server : public HttpServer {
   static void Refuse(HttpRequest, const std::shared_ptr<HttpResponder>& responder) {
     responder->Send(
         503, "application/json",
-        R"({"error":{"message":"too many requests wait to be handled; try again later",)"
+        R"({"error":{"message":"too many requests, or bytes of them or of answers, wait; try again later",)"
         R"("type":"server_error","param":null,"code":null}})",
         {{"Retry-After", "1"}});
   }
@@ -181,10 +214,10 @@ class Server : public HttpServer {
       }
       // OpenSSL counts the references of connections to what is in a context.
       if (const std::shared_ptr<asio::ssl::context> tls = Tls()) {
-        Spawn(std::make_shared<Connection<Secure>>(Secure(std::move(socket), *tls), options_,
-                                                   dispatch_));
+        Spawn(
+            std::make_shared<Connection<Secure>>(Secure(std::move(socket), *tls), options_, *this));
       } else {
-        Spawn(std::make_shared<Connection<Plain>>(Plain(std::move(socket)), options_, dispatch_));
+        Spawn(std::make_shared<Connection<Plain>>(Plain(std::move(socket)), options_, *this));
       }
     }
   }
@@ -225,7 +258,10 @@ class Server : public HttpServer {
 
   const HttpServerOptions options_;
   const HttpHandler handler_;
-  const HttpDispatch dispatch_;
+  const HttpHandler overloaded_;
+  std::atomic<size_t> reading_ = 0;  // bytes of bodies that are not read whole yet
+  // Of answers. Shared, as an answer may be given later than there is a server.
+  const std::shared_ptr<std::atomic<size_t>> unsent_ = std::make_shared<std::atomic<size_t>>(0);
   std::optional<HandlerPool> handlers_;  // once it listens
   asio::io_context context_;
   tcp::acceptor acceptor_;  // on a strand: it is closed from another thread

@@ -24,7 +24,8 @@ struct HttpRequest {
 };
 
 // The answer to one request, given from any thread, at once or later. Thread-safe. If the last
-// reference goes away before an answer was given, the client gets a 500.
+// reference goes away before an answer was given, the client gets a 500; one that goes away before
+// a stream has ended closes the connection, without the end of the stream.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
@@ -50,6 +51,11 @@ class HttpResponder {
 // it throws is a 500.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
 
+// Looks at a request without its body, at once, on a thread that serves connections. True: its body
+// is read, and it is handled; false: it has been answered.
+using HttpAdmission =
+    std::function<bool(const HttpRequest& header, const std::shared_ptr<HttpResponder>&)>;
+
 // PEM; with a certificate the server speaks TLS alone, and with a CA callers must show a
 // certificate that it signed.
 struct HttpCertificates {
@@ -63,16 +69,26 @@ struct HttpServerOptions {
   int handler_threads = 0;  // that run the handler; 0: as many as there are cores, but at least 4
   size_t max_waiting_requests = 1024;    // for such a thread
   size_t max_waiting_bytes = 512 << 20;  // of their bodies; at least one of the largest
+  // Before a body is read, if there is one; the connection is closed behind a refusal. Null: all
+  // are read.
+  HttpAdmission admit;
+  size_t max_reading_bytes =
+      512 << 20;  // of bodies not read whole yet; at least one of the largest
   // The requests that are handled at once, whatever the other handlers do, on a thread that serves
   // connections: they must not wait for anything. Null: there are none.
   std::function<bool(const HttpRequest&)> quick;
-  // Answers, likewise at once, when too many wait. Null: with a 503 in the form of OpenAI's API.
+  // Answers, likewise at once, when requests, their bytes or those of answers are too many. Null:
+  // with a 503 in the form of OpenAI's API.
   HttpHandler overloaded;
+  // Is told of what the server itself refused, before there was a request to be handled: with 400,
+  // 408, 413, 417, 431 or 501, so long after it began. `method` may be anything, or empty.
+  std::function<void(const std::string& method, int status, absl::Duration after)> refused;
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 8 << 20;
   size_t max_connections = 4096;
   size_t max_unsent_bytes = 8 << 20;  // of one stream whose client does not read; then it is closed
-  absl::Duration read_timeout = absl::Seconds(30);   // for one whole request once it has begun
+  size_t max_all_unsent_bytes = 1 << 30;            // of all answers; beyond it no others are begun
+  absl::Duration read_timeout = absl::Seconds(30);  // for one whole request once it has begun
   absl::Duration idle_timeout = absl::Seconds(120);  // between requests
   absl::Duration write_timeout = absl::Seconds(30);  // for each 256 KiB of an answer
   HttpCertificates certificates;

@@ -137,7 +137,7 @@ TEST_F(HostileTest, ManySmallHeadersAreAsManyAsTheirBytes) {
 TEST_F(HostileTest, ChunksOfOneByteAreABody) {
   Start();
   std::string body, chunks;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 90000; ++i) {
     body += static_cast<char>('a' + i % 26);
     chunks += absl::StrCat("1\r\n", body.substr(body.size() - 1), "\r\n");
   }
@@ -160,9 +160,24 @@ TEST_F(HostileTest, PathsArriveAsTheyWereSent) {
   Start();
   for (const std::string path :
        {"/%2e%2e%2fetc%2fpasswd", "/%252e%252e", "/../../etc/passwd", "/..\\..\\windows", "/%00",
-        "//", "/\xc0\xaf..", "/\xff", "/%", "/%zz", "/a;b", "http://other/health", "*"}) {
+        "//", "/\xc0\xaf..", "/\xff", "/%", "/%zz", "/a;b", "http:///a", "ftp://other/a", "*"}) {
     EXPECT_THAT(Answer("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
                 HasSubstr("[" + path + "]"));
+  }
+}
+
+TEST_F(HostileTest, TargetsMayNameSchemeAndHostAsTheyDoForProxies) {
+  Start();
+  const std::pair<const char*, const char*> cases[] = {{"http://other/health", "[/health]"},
+                                                       {"HTTPS://other:443/a/b?c=/d", "[/a/b]"},
+                                                       {"http://other", "[/]"},
+                                                       {"http://other?c=d", "[/]"},
+                                                       {"http://other//a", "[//a]"},
+                                                       {"http://a/http://b/c", "[/http://b/c]"}};
+  for (const auto& [target, path] : cases) {
+    EXPECT_THAT(
+        Answer(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")),
+        HasSubstr(path));
   }
 }
 

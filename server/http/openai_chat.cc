@@ -13,19 +13,20 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// A string, or parts of type text.
-bool ReadContent(const json& content, std::string* out) {
+// A string, or parts of type text. What an assistant of another server refused with is a text, too.
+bool ReadContent(const json& content, bool assistant, std::string* out) {
   if (content.is_string()) {
     *out = content.get<std::string>();
     return true;
   }
   if (!content.is_array()) return false;
   for (const json& part : content) {
-    if (!part.is_object() || part.value("type", json()) != "text" || !part.contains("text") ||
-        !part["text"].is_string()) {
-      return false;
-    }
-    *out += part["text"].get<std::string>();
+    if (!part.is_object()) return false;
+    const json type = part.value("type", json());
+    if (type != "text" && !(assistant && type == "refusal")) return false;
+    const json text = part.value(type.get_ref<const std::string&>(), json());
+    if (!text.is_string()) return false;
+    *out += text.get_ref<const std::string&>();
   }
   return true;
 }
@@ -74,18 +75,23 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
     }
     if (!thoughts.empty()) turn->set_reasoning(thoughts);
   }
+  std::string refusal;
+  reader.String("refusal", false, &refusal);
+  if (!refusal.empty() && turn->role() != "assistant") {
+    reader.Fail("refusal", absl::StrCat(place, ".refusal must be the assistant's"));
+  }
   const json* content = reader.Find("content");
   if (content == nullptr) {
-    // As it is in answers that are calls, or that were cut off among their thoughts.
-    if (turn->tool_calls().empty() && turn->reasoning().empty()) {
+    // As it is in answers that are calls or refusals, or that were cut off among their thoughts.
+    if (turn->tool_calls().empty() && turn->reasoning().empty() && refusal.empty()) {
       reader.Fail("content", absl::StrCat(place, ".content must be a string"));
     }
-  } else if (!ReadContent(*content, turn->mutable_content())) {
+  } else if (!ReadContent(*content, turn->role() == "assistant", turn->mutable_content())) {
     reader.Fail("content",
                 absl::StrCat(place, ".content must be a string or a list of parts of type text"));
   }
+  turn->mutable_content()->append(refusal);
   // What answers of this API carry, given back unchanged.
-  reader.Unsupported("refusal", [](const json& v) { return v == ""; });
   reader.Unsupported("function_call", [](const json& v) { return v.empty(); });
   reader.Unsupported("audio", [](const json& v) { return v.empty(); });
   reader.Unsupported("annotations", [](const json& v) { return v.empty(); });

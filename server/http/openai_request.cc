@@ -79,6 +79,9 @@ void ReadChat(JsonReader& reader, Request* request) {
                            "web_search_options"}) {
     reader.Unsupported(name, IsOff);
   }
+  reader.Unsupported("verbosity", [](const json& v) { return v == "medium"; });
+  // Every prompt is cached as long as there is room.
+  reader.Ignore({"prompt_cache_retention", "prompt_cache_options"});
   reader.Unsupported("modalities", [](const json& v) { return v == json::array({"text"}); });
 }
 
@@ -121,18 +124,9 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   return reader.error();
 }
 
-std::optional<Error> ReadRequestIdHeader(const std::map<std::string, std::string>& headers,
-                                         std::string* id) {
+void ReadRequestIdHeader(const std::map<std::string, std::string>& headers, std::string* id) {
   const auto header = headers.find("x-request-id");
-  if (header == headers.end()) return std::nullopt;
-  if (!IsRequestId(header->second)) {
-    return Error{.message =
-                     "header X-Request-Id must have 1 to 128 letters, digits and characters "
-                     "of -_.:",
-                 .param = "X-Request-Id"};
-  }
-  *id = header->second;
-  return std::nullopt;
+  if (header != headers.end() && IsRequestId(header->second)) *id = header->second;
 }
 
 std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* request) {

@@ -36,9 +36,10 @@ inline constexpr int kMaxPrompts = 256;
 // not be lost.
 std::optional<Error> Parse(Kind kind, const std::string& body, Request* request);
 
-// The id in the header X-Request-Id, if the request has it, comes before that in the body.
-std::optional<Error> ReadRequestIdHeader(const std::map<std::string, std::string>& headers,
-                                         std::string* id);
+// The id in the header X-Request-Id comes before that in the body, if it is of the form that this
+// one must have. Proxies put others there, for which their clients can do nothing: they are
+// overlooked.
+void ReadRequestIdHeader(const std::map<std::string, std::string>& headers, std::string* id);
 
 // /tokenize and /detokenize.
 struct TokenizeRequest {

@@ -29,7 +29,7 @@ TEST(OpenAi, SamplingThatIsNotSaidStaysAbsentAndZeroIsSaid) {
   Request request;
   ASSERT_FALSE(Parse(Kind::kCompletion,
                      R"({"model": "m", "prompt": "x", "temperature": 0, "top_k": -1,
-                     "top_p": null})",
+                     "top_p": null, "allowed_token_ids": null, "min_tokens": 0})",
                      &request));
   const proto::SamplingOptions& sampling = request.generate.sampling();
   EXPECT_TRUE(sampling.has_temperature());
@@ -38,6 +38,11 @@ TEST(OpenAi, SamplingThatIsNotSaidStaysAbsentAndZeroIsSaid) {
   EXPECT_FALSE(sampling.has_top_p());
   EXPECT_FALSE(sampling.has_min_p());
   EXPECT_FALSE(sampling.has_repetition_penalty());
+  EXPECT_TRUE(sampling.has_min_tokens());
+  Request silent;
+  ASSERT_FALSE(Parse(Kind::kCompletion, R"({"model": "m", "prompt": "x", "seed": -1})", &silent));
+  EXPECT_FALSE(silent.generate.sampling().has_min_tokens());
+  EXPECT_FALSE(silent.generate.sampling().has_seed());
 }
 
 TEST(OpenAi, ReadsAWholeCompletionRequest) {
@@ -189,6 +194,7 @@ TEST(OpenAi, ErrorsNameTheField) {
       {R"({"model": "m", "prompt": "x", "logit_bias": [1]})", "logit_bias"},
       {R"({"model": "m", "prompt": "x", "stop_token_ids": [1.5]})", "stop_token_ids"},
       {R"({"model": "m", "prompt": "x", "bad_words": [1]})", "bad_words"},
+      {R"({"model": "m", "prompt": "x", "allowed_token_ids": []})", "allowed_token_ids"},
       {R"({"model": "m", "prompt": "x", "repetition_penalty": 0})", "repetition_penalty"},
       {R"({"model": "m", "prompt": "x", "presence_penalty": 2.5})", "presence_penalty"},
       {R"({"model": "m", "prompt": "x", "suffix": "y"})", "suffix"},
@@ -222,6 +228,19 @@ TEST(OpenAi, ErrorsNameTheField) {
   for (const auto& test : cases) {
     const Error error = ErrorOf(Kind::kCompletion, test.body);
     EXPECT_EQ(error.param, test.param) << test.body;
+    EXPECT_EQ(error.http_status, 400);
+  }
+}
+
+TEST(OpenAi, ListsOfThousandsOfEndsAreRefusedByName) {
+  for (const auto& [field, entry] :
+       {std::pair{"stop", R"("x")"}, {"bad_words", R"("x")"}, {"stop_token_ids", "1"}}) {
+    std::string list = entry;
+    for (int i = 1; i < 10000; ++i) absl::StrAppend(&list, ",", entry);
+    const Error error =
+        ErrorOf(Kind::kCompletion,
+                absl::StrCat(R"({"model": "m", "prompt": "x", ")", field, "\": [", list, "]}"));
+    EXPECT_EQ(error.param, field);
     EXPECT_EQ(error.http_status, 400);
   }
 }
@@ -274,19 +293,64 @@ TEST(OpenAi, FlagsThatWouldChangeTheAnswerAreNotLost) {
   }
 }
 
+// Clients of OpenAI send them whatever the model, and the Responses API takes them.
+TEST(OpenAi, ChatsTakeFieldsThatChangeNothing) {
+  const auto error_of = [](const std::string& fields) {
+    Request request;
+    const std::string chat = R"({"model": "m", "messages": [{"role": "user", "content": "x"}], )";
+    return Parse(Kind::kChat, chat + fields + "}", &request).value_or(Error{}).param;
+  };
+  EXPECT_EQ(error_of(R"("prompt_cache_retention": "24h")"), "");
+  EXPECT_EQ(error_of(R"("prompt_cache_options": {"mode": "implicit"})"), "");
+  EXPECT_EQ(error_of(R"("verbosity": "medium")"), "");
+  EXPECT_EQ(error_of(R"("verbosity": null)"), "");
+  EXPECT_EQ(error_of(R"("verbosity": "low")"), "verbosity");
+}
+
+TEST(OpenAi, WhatAnAssistantRefusedWithIsItsText) {
+  const auto parse = [](const std::string& message, Request* request) {
+    return Parse(Kind::kChat,
+                 absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "x"}, )",
+                              message, "]}"),
+                 request);
+  };
+  for (const char* message :
+       {R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]})",
+        R"({"role": "assistant", "content": null, "refusal": "No."})",
+        R"({"role": "assistant", "refusal": "No."})",
+        R"({"role": "assistant", "content": "No.", "refusal": null})",
+        R"({"role": "assistant", "content": "No.", "refusal": ""})"}) {
+    Request request;
+    const auto error = parse(message, &request);
+    ASSERT_FALSE(error) << message << ": " << error->message;
+    EXPECT_EQ(request.generate.chat().turns(1).content(), "No.") << message;
+  }
+  for (const char* message :
+       {R"({"role": "user", "content": [{"type": "refusal", "refusal": "No."}]})",
+        R"({"role": "user", "content": "x", "refusal": "No."})",
+        R"({"role": "assistant", "content": [{"type": "refusal", "text": "No."}]})",
+        R"({"role": "assistant", "content": "x", "refusal": ["No."]})",
+        R"({"role": "assistant", "content": [{"text": "No."}]})"}) {
+    Request request;
+    const auto error = parse(message, &request);
+    ASSERT_TRUE(error) << message;
+    EXPECT_EQ(error->param, "messages");
+    EXPECT_THAT(error->message, HasSubstr("messages[1]."));
+  }
+}
+
 TEST(OpenAi, ARequestMayBringItsId) {
   Request request;
   ASSERT_FALSE(Parse(Kind::kCompletion,
                      R"({"model": "m", "prompt": "x", "request_id": "a-7_B.2:c"})", &request));
   EXPECT_EQ(request.id, "a-7_B.2:c");
-  EXPECT_FALSE(ReadRequestIdHeader({{"x-other", "y"}}, &request.id));
+  ReadRequestIdHeader({{"x-other", "y"}}, &request.id);
   EXPECT_EQ(request.id, "a-7_B.2:c");
-  EXPECT_FALSE(ReadRequestIdHeader({{"x-request-id", std::string(128, 'y')}}, &request.id));
+  ReadRequestIdHeader({{"x-request-id", std::string(128, 'y')}}, &request.id);
   EXPECT_EQ(request.id, std::string(128, 'y'));
   for (const std::string& id : {std::string(), std::string(129, 'y'), std::string("a b"),
                                 std::string("a\r"), std::string("\xc3\xa9"), std::string("a\"")}) {
-    EXPECT_EQ(ReadRequestIdHeader({{"x-request-id", id}}, &request.id).value_or(Error{}).param,
-              "X-Request-Id");
+    ReadRequestIdHeader({{"x-request-id", id}}, &request.id);  // a proxy's: overlooked
     EXPECT_EQ(request.id, std::string(128, 'y'));
     const json body = {{"model", "m"}, {"prompt", "x"}, {"request_id", id}};
     EXPECT_EQ(ErrorOf(Kind::kCompletion, body.dump()).param, "request_id");

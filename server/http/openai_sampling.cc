@@ -80,16 +80,26 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
     int64_t seed = 0;
     reader.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
                    &seed);
-    sampling->set_seed(static_cast<uint64_t>(seed));
-    sampling->set_has_seed(true);
+    // -1 is vLLM's and llama.cpp's "another one each time".
+    sampling->set_seed(seed == -1 ? 0 : static_cast<uint64_t>(seed));
+    sampling->set_has_seed(seed != -1);
   }
   ReadLogitBias(reader, sampling);
+  const json* allowed = reader.Find("allowed_token_ids");
+  if (allowed != nullptr && allowed->is_array() && allowed->empty()) {
+    // To the engine it would be all of them.
+    reader.Fail("allowed_token_ids",
+                "field 'allowed_token_ids' is empty, so that no token could be answered; leave it "
+                "out to allow all");
+  }
   reader.Tokens("allowed_token_ids", kMaxPromptTokens,
                 [&](int token) { sampling->add_allowed_token_ids(token); });
   reader.Strings("bad_words", 256, [&](const std::string& word) { sampling->add_bad_words(word); });
-  int min_tokens = 0;
-  reader.Integer("min_tokens", 0, kMaxTokensLimit, &min_tokens);
-  sampling->set_min_tokens(min_tokens);
+  if (reader.Find("min_tokens") != nullptr) {
+    int min_tokens = 0;
+    reader.Integer("min_tokens", 0, kMaxTokensLimit, &min_tokens);
+    sampling->set_min_tokens(min_tokens);
+  }
 }
 
 void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {

@@ -70,6 +70,21 @@ void MessageAnswer::Close() {
   Emit("content_block_stop", {{"index", content_.size() - 1}});
 }
 
+void MessageAnswer::AddText(const std::string& text) {
+  if (!IsOpen("text")) Open({{"type", "text"}, {"text", ""}});
+  AddDelta("text_delta", "text", text);
+}
+
+void MessageAnswer::AddCall(const proto::ToolCall& call) {
+  if (!call.id().empty()) {
+    Open({{"type", "tool_use"},
+          {"id", call.id()},
+          {"name", call.name()},
+          {"input", json::object()}});
+  }
+  if (!call.arguments().empty()) AddDelta("input_json_delta", "partial_json", call.arguments());
+}
+
 void MessageAnswer::Add(const proto::GenerateReply& reply) {
   if (!std::exchange(begun_, true)) {
     usage_ = {{"input_tokens", reply.prompt_tokens_size()}, {"output_tokens", 0}};
@@ -80,19 +95,9 @@ void MessageAnswer::Add(const proto::GenerateReply& reply) {
     if (!IsOpen("thinking")) Open({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
     AddDelta("thinking_delta", "thinking", reply.reasoning());
   }
-  if (!reply.text().empty()) {
-    if (!IsOpen("text")) Open({{"type", "text"}, {"text", ""}});
-    AddDelta("text_delta", "text", reply.text());
-  }
-  for (const proto::ToolCall& call : reply.tool_calls()) {
-    if (!call.id().empty()) {
-      Open({{"type", "tool_use"},
-            {"id", call.id()},
-            {"name", call.name()},
-            {"input", json::object()}});
-    }
-    if (!call.arguments().empty()) AddDelta("input_json_delta", "partial_json", call.arguments());
-  }
+  InOrder(
+      reply, [this](const std::string& text) { AddText(text); },
+      [this](const proto::ToolCall& call) { AddCall(call); });
 }
 
 void MessageAnswer::Finish(const proto::GenerateReply& last, int64_t) {

@@ -37,6 +37,8 @@ class MessageAnswer : public AnswerWriter {
   // Whether the open block is of this type.
   bool IsOpen(const char* type) const;
   void AddDelta(const char* delta_type, const char* field, const std::string& text);
+  void AddText(const std::string& text);
+  void AddCall(const proto::ToolCall& call);
   void Close();
 
   const MessageHead head_;

@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/testing/cut_replies.h"
 #include "server/http/testing/event_stream.h"
 
 namespace espalier::anthropic {
@@ -24,8 +25,10 @@ std::vector<proto::GenerateReply> Replies() {
   proto::ToolCall* call = replies[2].add_tool_calls();
   call->set_id("call_1");
   call->set_name("rain");
+  call->set_text_before(3);
   call = replies[2].add_tool_calls();
   call->set_arguments("{\"city\":");
+  call->set_text_before(3);
   call = replies[3].add_tool_calls();
   call->set_arguments("\"Ur\"}");
   return replies;
@@ -98,6 +101,34 @@ TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
   EXPECT_EQ(message["usage"]["input_tokens"], 1);
   EXPECT_EQ(message["usage"]["cache_read_input_tokens"], 2);
   EXPECT_EQ(message["usage"]["output_tokens_details"]["thinking_tokens"], 2);
+}
+
+// A text behind a call had closed it, with half of its arguments.
+TEST(MessageAnswerTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
+  const std::vector<SaidPart> parts = {{"", "Let me see."},
+                                       {"call_1", R"({"city":"Ur"})"},
+                                       {"", "And there?"},
+                                       {"call_2", R"({"city":"Uz"})"},
+                                       {"", "Now I wait."}};
+  const size_t end = 60;  // more characters than there are
+  for (size_t first = 0; first < end; ++first) {
+    for (size_t second = first; second < end; second += 5) {
+      MessageAnswer answer(Head(), false);
+      for (const auto& reply : CutReplies(parts, first, second)) answer.Add(reply);
+      answer.Finish(Last("tool_calls"), 0);
+      const json content = answer.Object()["content"];
+      ASSERT_EQ(content.size(), parts.size()) << first << ", " << second << ": " << content;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const json& block = content[i];
+        const std::string& what = parts[i].what;
+        if (parts[i].call_id.empty()) {
+          ASSERT_EQ(block["text"], what) << first << ", " << second;
+        } else {
+          ASSERT_EQ(block["input"], json::parse(what)) << first << ", " << second;
+        }
+      }
+    }
+  }
 }
 
 TEST(MessageAnswerTest, WhyItEnded) {

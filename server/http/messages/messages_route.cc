@@ -50,16 +50,16 @@ void CreateMessage(const HttpRequest& http, const GenerateContext& context,
   proto::GenerateRequest& generate = wanted.request.generate;
   generate.set_return_prompt_tokens(true);
   SetDefaultTemperature(*wanted.model, &generate);
-  anthropic::MessageHead head{
-      .id = absl::StrCat("msg_", context.clock->NowUnixMillis(), "-", context.number),
-      .model = generate.model(),
-      .max_tokens = generate.max_tokens(),
-      .include_thinking = wanted.request.include_thinking};
+  anthropic::MessageHead head{.id = absl::StrCat("msg_", context.id),
+                              .model = generate.model(),
+                              .max_tokens = generate.max_tokens(),
+                              .include_thinking = wanted.request.include_thinking};
   AnswerRunOptions options;
   options.writer =
       std::make_unique<anthropic::MessageAnswer>(std::move(head), wanted.request.stream);
   options.error_form = &anthropic::ErrorJson;
   options.clock = context.clock;
+  options.large = context.large;
   const auto run = std::make_shared<AnswerRun>(std::move(options), responder);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       StartGeneration(generate, wanted.model, context.models, context.metrics, run->Listener());

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/fake_clock.h"
@@ -96,10 +97,16 @@ proto::GenerateReply Last(const std::string& text) {
 class AnswerRunTest : public ::testing::Test {
  protected:
   std::shared_ptr<AnswerRun> Make(bool stream, bool background) {
-    openai::ResponseHead head{.id = "resp_1", .model = "lm"};
+    openai::ResponseHead head{.id = "resp_1", .model = "lm", .with_logprobs = true};
     head.echo["background"] = background;
+    return MakeOf(std::make_unique<openai::ResponseAnswer>(head, openai::ItemIds("1"), stream),
+                  background);
+  }
+
+  std::shared_ptr<AnswerRun> MakeOf(std::unique_ptr<AnswerWriter> writer, bool background) {
     AnswerRunOptions options;
-    options.writer = std::make_unique<openai::ResponseAnswer>(head, openai::ItemIds("1"), stream);
+    options.writer = std::move(writer);
+    options.large = large_;
     options.background = background;
     options.ended = [this, background](json object, std::vector<std::string> events) {
       StoredResponse ended{"", std::move(object), json::array(), std::move(events)};
@@ -121,9 +128,10 @@ class AnswerRunTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  std::shared_ptr<ResponseStore> store_ = std::make_shared<ResponseStore>(1 << 20);
+  std::shared_ptr<ResponseStore> store_ = std::make_shared<ResponseStore>(64 << 20);
   std::shared_ptr<Client> client_ = std::make_shared<Client>();
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
+  std::shared_ptr<AnswerThread> large_;  // null unless a test wants one
 };
 
 TEST_F(AnswerRunTest, AWholeAnswerComesOnceAndIsKept) {
@@ -269,6 +277,101 @@ TEST_F(AnswerRunTest, StreamsCanBeTakenUpAgainAnywhere) {
   EXPECT_EQ(none.body(), "");
 }
 
+// At its end a stream says everything four times, which looked like a client that does not read.
+TEST_F(AnswerRunTest, WhatOneReplyBringsIsWrittenInOnePiece) {
+  auto run = Make(true, true);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  const auto watcher = std::make_shared<Client>();
+  run->Watch(watcher, -1);
+  listener(Text("In"), false);
+  const int writes = client_->writes(), watched = watcher->writes();
+  listener(Last(" the"), true);
+  EXPECT_EQ(client_->writes(), writes + 1);
+  EXPECT_EQ(watcher->writes(), watched + 1);
+  EXPECT_THAT(client_->body(), HasSubstr("event: response.output_item.done\n"));
+  EXPECT_THAT(client_->body(), HasSubstr("event: response.completed\n"));
+  EXPECT_EQ(watcher->body(), client_->body());
+}
+
+proto::GenerateReply Listed(const std::string& text) {
+  proto::GenerateReply reply = Text(text);
+  for (const char c : text) reply.add_logprobs()->set_text(std::string(1, c));
+  return reply;
+}
+
+// All streams wait for the engine's thread: what takes long is done beside it, in order.
+TEST_F(AnswerRunTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
+  std::vector<std::string> bodies;
+  for (const bool aside : {false, true}) {
+    client_ = std::make_shared<Client>();
+    absl::Notification go;
+    large_ = aside ? std::make_shared<AnswerThread>() : nullptr;
+    if (aside) large_->Run([&] { go.WaitForNotification(); });
+    auto run = Make(true, false);
+    const GenerationListener listener = run->Listener();
+    run->Accept(generation_);
+    listener(Listed("small"), false);
+    EXPECT_THAT(client_->body(), HasSubstr("small"));
+    const int writes = client_->writes();
+    listener(Listed(std::string(1000, 'x')), false);
+    listener(Listed("behind"), false);
+    listener(Last("."), true);
+    if (aside) {
+      EXPECT_EQ(client_->writes(), writes);
+      EXPECT_FALSE(client_->ended());
+    }
+    go.Notify();
+    large_.reset();  // runs what waits
+    EXPECT_TRUE(client_->ended());
+    EXPECT_EQ(generation_.use_count(), 1);
+    bodies.push_back(client_->body());
+  }
+  EXPECT_EQ(bodies[0], bodies[1]);
+}
+
+// One whose object takes as long as the test wants.
+class SlowWriter : public openai::ResponseAnswer {
+ public:
+  SlowWriter(absl::Notification* looked, absl::Notification* go)
+      : ResponseAnswer({.id = "resp_1", .echo = json::object()}, openai::ItemIds("1"), false),
+        looked_(looked),
+        go_(go) {}
+
+  json Object() const override {
+    if (!looked_->HasBeenNotified()) {
+      looked_->Notify();
+      go_->WaitForNotification();
+    }
+    return ResponseAnswer::Object();
+  }
+
+ private:
+  absl::Notification* const looked_;
+  absl::Notification* const go_;
+};
+
+TEST_F(AnswerRunTest, TheEngineDoesNotWaitForThoseWhoLook) {
+  absl::Notification looked, go, said;
+  large_ = std::make_shared<AnswerThread>();
+  auto run = MakeOf(std::make_unique<SlowWriter>(&looked, &go), false);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  std::thread client([&] { run->Snapshot(); });
+  looked.WaitForNotification();
+  std::thread engine([&] {
+    listener(Text("In "), false);
+    listener(Last("order"), true);
+    said.Notify();
+  });
+  EXPECT_TRUE(said.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  go.Notify();
+  engine.join();
+  client.join();
+  large_.reset();
+  EXPECT_EQ(client_->Body()["output"][0]["content"][0]["text"], "In order");
+}
+
 TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
@@ -286,11 +389,14 @@ TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {
 TEST_F(AnswerRunTest, ThreadsMayMeet) {
   for (int round = 0; round < 30; ++round) {
     client_ = std::make_shared<Client>();
+    large_ = round % 5 == 0 ? nullptr : std::make_shared<AnswerThread>();
     auto run = Make(true, true);
     const GenerationListener listener = run->Listener();
     std::vector<std::thread> threads;
     threads.emplace_back([&] {
-      for (int i = 0; i < 50; ++i) listener(Text("x"), false);
+      for (int i = 0; i < 50; ++i) {
+        listener(i % 10 == 3 ? Listed(std::string(300, 'x')) : Text("x"), false);
+      }
       listener(Last("y"), true);
     });
     threads.emplace_back([&] {
@@ -308,6 +414,7 @@ TEST_F(AnswerRunTest, ThreadsMayMeet) {
       }
     });
     for (std::thread& thread : threads) thread.join();
+    large_.reset();
     EXPECT_TRUE(client_->ended());
     EXPECT_EQ(Stored()["status"], round % 3 == 0 ? Stored()["status"] : json("completed"));
     EXPECT_TRUE(round % 2 == 0 || watcher->ended());

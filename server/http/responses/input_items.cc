@@ -97,10 +97,14 @@ class ItemReader {
  private:
   void Fail(const std::string& field, const std::string& message) { reader_.Fail(field, message); }
 
-  json Begin(const char* type, const char* prefix) {
+  json Begin(const char* type) {
     std::string id;
     reader_.String("id", false, &id);
-    json item = {{"id", id.empty() ? ids_->New(prefix) : id}, {"type", type}};
+    if (id.size() > kLongestItemId) {
+      Fail("id", absl::StrCat(place_, ".id has more than ", kLongestItemId,
+                              " bytes; leave it out, and it gets one"));
+    }
+    json item = {{"id", id.empty() ? ids_->NewFor(type) : id}, {"type", type}};
     const json* status = reader_.Find("status");
     if (status != nullptr && !IsStatus(*status)) {
       Fail("status", absl::StrCat(place_, ".status must be in_progress, completed or incomplete"));
@@ -110,7 +114,7 @@ class ItemReader {
   }
 
   json Message() {
-    json item = Begin("message", "msg_");
+    json item = Begin("message");
     std::string role;
     reader_.String("role", true, &role);
     if (!reader_.error() && role != "user" && role != "assistant" && role != "system" &&
@@ -129,7 +133,7 @@ class ItemReader {
   }
 
   json Call() {
-    json item = Begin("function_call", "fc_");
+    json item = Begin("function_call");
     std::string call, name, arguments;
     reader_.String("call_id", true, &call);
     reader_.String("name", true, &name);
@@ -149,7 +153,7 @@ class ItemReader {
   }
 
   json Output() {
-    json item = Begin("function_call_output", "fco_");
+    json item = Begin("function_call_output");
     std::string call;
     reader_.String("call_id", true, &call);
     item["call_id"] = call;
@@ -167,7 +171,7 @@ class ItemReader {
   }
 
   json Reasoning() {
-    json item = Begin("reasoning", "rs_");
+    json item = Begin("reasoning");
     for (const char* field : {"summary", "content"}) {
       const json* parts = reader_.Find(field);
       std::string text;
@@ -281,6 +285,13 @@ std::string ItemIds::New(const char* prefix) {
   return absl::StrCat(prefix, base_, absl::Hex(next_++, absl::kZeroPad4));
 }
 
+std::string ItemIds::NewFor(const std::string& type) {
+  return New(type == "function_call"          ? "fc_"
+             : type == "function_call_output" ? "fco_"
+             : type == "reasoning"            ? "rs_"
+                                              : "msg_");
+}
+
 void ReadInput(JsonReader& reader, ItemIds* ids, json* items) {
   *items = json::array();
   const json* input = reader.Find("input");
@@ -293,6 +304,7 @@ void ReadInput(JsonReader& reader, ItemIds* ids, json* items) {
     reader.Fail("input", "field 'input' must be a string or a list of at most 4096 items");
     return;
   }
+  std::set<std::string> given;
   for (size_t i = 0; i < input->size(); ++i) {
     const std::string place = absl::StrCat("input[", i, "]");
     if (!(*input)[i].is_object()) {
@@ -303,6 +315,14 @@ void ReadInput(JsonReader& reader, ItemIds* ids, json* items) {
     items->push_back(item.Read());
     if (const auto error = item.Done()) {
       reader.Fail("input", error->message);
+      return;
+    }
+    const json& id = items->back()["id"];
+    if (items->back()["type"] == "item_reference" || (*input)[i].value("id", json()) != id)
+      continue;
+    if (!given.insert(id.get<std::string>()).second) {
+      reader.Fail("input", absl::StrCat(place, " has the id '", id.get<std::string>(),
+                                        "' of an item before it; leave it out, and it gets one"));
       return;
     }
   }
@@ -333,6 +353,16 @@ std::optional<Error> ResolveReferences(const FindItem& find, json* items) {
     item = *found;
   }
   return std::nullopt;
+}
+
+void SeparateIds(const json& before, ItemIds* ids, json* items) {
+  std::set<std::string> taken;
+  for (const json& item : before) taken.insert(item["id"].get<std::string>());
+  for (json& item : *items) {
+    if (taken.insert(item["id"].get<std::string>()).second) continue;
+    item["id"] = ids->NewFor(item["type"]);
+    taken.insert(item["id"].get<std::string>());
+  }
 }
 
 std::optional<Error> AddTurns(const json& items, proto::ChatPrompt* chat) {

@@ -1,6 +1,8 @@
 // Items become the turns that templates expect, and what is listed can be given back.
 #include "server/http/responses/input_items.h"
 
+#include <set>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -129,6 +131,55 @@ TEST(InputItemsTest, ManyReferencesToOneLargeItemAreRefusedBeforeTheyAreCopied) 
   json one = json::array({reference});
   EXPECT_FALSE(ResolveReferences(find, &one));
   EXPECT_EQ(one[0], *large);
+}
+
+// Where a page begins is said by an id: items of one id would be listed for ever.
+TEST(InputItemsTest, EveryItemOfAConversationHasAnIdOfItsOwn) {
+  const json message = {{"id", "msg_1"},
+                        {"type", "message"},
+                        {"role", "assistant"},
+                        {"content", {{{"type", "output_text"}, {"text", "Hm"}}}}};
+  json call = {{"id", "fc_1"}, {"type", "function_call"}};
+  const json before = json::array({message});
+  // Referred to twice, given again, and new.
+  json items = json::array({message, message, message, call, call});
+  items.push_back({{"id", "msg_2"}, {"type", "message"}});
+  ItemIds ids("test");
+  SeparateIds(before, &ids, &items);
+  std::set<std::string> seen = {"msg_1"};
+  for (const json& item : items) {
+    EXPECT_TRUE(seen.insert(item["id"].get<std::string>()).second) << item;
+    EXPECT_EQ(item["id"].get<std::string>().substr(0, 3),
+              item["type"] == "message" ? "msg" : "fc_");
+  }
+  EXPECT_EQ(items[3]["id"], "fc_1");  // as they were where they could be
+  EXPECT_EQ(items[5]["id"], "msg_2");
+  for (json& item : items) item.erase("id");
+  json same = message;
+  same.erase("id");
+  EXPECT_EQ(items[2], same);  // and nothing else is changed
+}
+
+TEST(InputItemsTest, OneInputGivesAnIdToOneItemOnly) {
+  const Read twice = ReadItems(json::parse(
+      R"([{"role": "user", "id": "a", "content": "x"}, {"role": "user", "content": "y"},
+          {"role": "user", "id": "a", "content": "z"}])"));
+  ASSERT_TRUE(twice.error);
+  EXPECT_THAT(twice.error->message, HasSubstr("input[2] has the id 'a'"));
+  for (const char* input : {R"([{"role": "user", "id": "", "content": "x"},
+                                {"role": "user", "id": "", "content": "y"}])",
+                            R"([{"type": "item_reference", "id": "a"},
+                                {"type": "item_reference", "id": "a"}])"}) {
+    const Read read = ReadItems(json::parse(input));
+    EXPECT_FALSE(read.error) << read.error->message;
+  }
+  const auto with_id = [](size_t length) {
+    return ReadItems({{{"role", "user"}, {"id", std::string(length, 'i')}, {"content", "x"}}});
+  };
+  EXPECT_FALSE(with_id(kLongestItemId).error);
+  const Read long_id = with_id(kLongestItemId + 1);
+  ASSERT_TRUE(long_id.error);
+  EXPECT_THAT(long_id.error->message, HasSubstr("input[0].id has more than 64 bytes"));
 }
 
 TEST(InputItemsTest, AnOutputNeedsItsCall) {

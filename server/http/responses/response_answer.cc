@@ -136,11 +136,12 @@ void ResponseAnswer::AddReasoning(const std::string& text) {
   Emit("response.reasoning_text.delta", std::move(fields));
 }
 
-// The first tokens of a message may begin with what is not shown, be it thoughts or a space.
+// The first tokens of a message may begin with what is not shown, be it thoughts, a call or a
+// space.
 void ResponseAnswer::AlignLogprobs(const std::string& text) {
   std::string bytes;
   for (const proto::TokenLogprobs& token : waiting_) bytes += token.text();
-  size_t begin = thought_ ? bytes.rfind(text) : bytes.find(text);
+  size_t begin = hidden_ ? bytes.rfind(text) : bytes.find(text);
   if (begin == std::string::npos) begin = 0;
   size_t first = 0, start = 0;
   while (first < waiting_.size() && start + waiting_[first].text().size() <= begin) {
@@ -171,7 +172,7 @@ void ResponseAnswer::AddText(const std::string& text) {
                               {"role", "assistant"},
                               {"content", json::array()}});
     AlignLogprobs(text);
-    thought_ = false;
+    hidden_ = false;
   }
   text_ += text;
   json logprobs = TakeLogprobs();
@@ -206,13 +207,23 @@ void ResponseAnswer::Add(const proto::GenerateReply& reply) {
     waiting_.insert(waiting_.end(), reply.logprobs().begin(), reply.logprobs().end());
   }
   if (!reply.reasoning().empty()) {
-    thought_ = true;
+    hidden_ = true;
     if (head_.include_reasoning) AddReasoning(reply.reasoning());
     if (reply.text().empty()) waiting_.clear();
   }
-  if (!reply.text().empty()) AddText(reply.text());
-  for (const proto::ToolCall& call : reply.tool_calls()) AddCall(call);
-  if (!reply.tool_calls().empty()) waiting_.clear();
+  bool said = false;  // a text is the last thing
+  InOrder(
+      reply,
+      [&](const std::string& text) {
+        AddText(text);
+        said = true;
+      },
+      [&](const proto::ToolCall& call) {
+        AddCall(call);
+        hidden_ = true;
+        said = false;
+      });
+  if (!reply.tool_calls().empty() && !said) waiting_.clear();
 }
 
 void ResponseAnswer::End(const char* status, const char* item_status, const char* event) {

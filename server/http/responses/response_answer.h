@@ -64,7 +64,7 @@ class ResponseAnswer : public AnswerWriter {
   nlohmann::ordered_json logprobs_;            // of the open message
   std::vector<proto::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
   int64_t waiting_at_ = 0;  // where in the message's text the first of them begins
-  bool thought_ = false;    // the tokens that wait may be thoughts
+  bool hidden_ = false;     // the tokens that wait may be of thoughts or calls
   nlohmann::ordered_json error_, incomplete_, usage_, completed_at_;
 };
 

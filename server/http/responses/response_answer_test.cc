@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/testing/cut_replies.h"
 #include "server/http/testing/event_stream.h"
 
 namespace espalier::openai {
@@ -145,6 +146,39 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
   EXPECT_EQ(object["usage"]["total_tokens"], 16);
   EXPECT_EQ(object["usage"]["input_tokens_details"]["cached_tokens"], 4);
   EXPECT_EQ(object["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+}
+
+// A text behind a call had closed it, with half of its arguments.
+TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
+  const std::vector<SaidPart> parts = {{"", "Let me see."},
+                                       {"call_1", R"({"city":"Ur"})"},
+                                       {"", "And there?"},
+                                       {"call_2", R"({"city":"Uz"})"},
+                                       {"", "Now I wait."}};
+  const size_t end = 60;  // more characters than there are
+  ResponseHead head = Head();
+  head.with_logprobs = true;
+  for (size_t first = 0; first < end; ++first) {
+    for (size_t second = first; second < end; second += 5) {
+      ResponseAnswer answer(head, ItemIds("1"), false);
+      answer.Begin();
+      for (const auto& reply : CutReplies(parts, first, second)) answer.Add(reply);
+      answer.Finish(Last("tool_calls"), 9);
+      const json output = answer.Object()["output"];
+      ASSERT_EQ(output.size(), parts.size()) << first << ", " << second << ": " << output;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (!parts[i].call_id.empty()) {
+          ASSERT_EQ(output[i]["arguments"], parts[i].what) << first << ", " << second;
+          continue;
+        }
+        const json& part = output[i]["content"][0];
+        ASSERT_EQ(part["text"], parts[i].what) << first << ", " << second;
+        std::string tokens;
+        for (const json& token : part["logprobs"]) tokens += token["token"];
+        ASSERT_EQ(tokens, parts[i].what) << first << ", " << second;
+      }
+    }
+  }
 }
 
 TEST(ResponseAnswerTest, AnAnswerThatIsCutOffSaysSo) {

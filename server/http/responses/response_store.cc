@@ -1,22 +1,52 @@
 #include "server/http/responses/response_store.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "server/http/json_reader.h"
 
 namespace espalier {
 namespace {
 
 using json = nlohmann::ordered_json;
 
-// What one item costs in the index.
+// What one item costs in the index, with an id of kLongestItemId, and one response in the maps.
 constexpr size_t kIndexBytes = 256;
+constexpr size_t kEntryBytes = 512;
+
+// What so many bytes cost with what the allocator adds: a length, and what fills 16 bytes up.
+size_t Allocated(size_t bytes) {
+  return bytes == 0 ? 0 : std::max<size_t>(32, (bytes + 8 + 15) / 16 * 16);
+}
+
+// Beside the string itself.
+size_t BytesOf(const std::string& text) {
+  constexpr size_t kWithin = 15;  // characters for which it needs no memory of its own
+  return text.capacity() <= kWithin ? 0 : Allocated(text.capacity() + 1);
+}
+
+// Beside the value itself. Many times what its text would be if there are many small ones.
+size_t BytesOf(const json& value) {
+  size_t bytes = 0;
+  if (value.is_string()) {
+    bytes = Allocated(sizeof(json::string_t)) + BytesOf(value.get_ref<const std::string&>());
+  } else if (value.is_array()) {
+    const auto& array = value.get_ref<const json::array_t&>();
+    bytes = Allocated(sizeof(array)) + Allocated(array.capacity() * sizeof(json));
+    for (const json& item : array) bytes += BytesOf(item);
+  } else if (value.is_object()) {
+    const auto& object = value.get_ref<const json::object_t&>();
+    bytes = Allocated(sizeof(object)) +
+            Allocated(object.capacity() * sizeof(json::object_t::value_type));
+    for (const auto& [name, field] : object) bytes += BytesOf(name) + BytesOf(field);
+  }
+  return bytes;
+}
 
 size_t BytesOf(const StoredResponse& response) {
-  size_t bytes = response.owner.size() + openai::BytesOf(response.object) +
-                 openai::BytesOf(response.input) +
+  size_t bytes = kEntryBytes + sizeof(response) + 2 * BytesOf(response.owner) +
+                 BytesOf(response.object) + BytesOf(response.input) +
+                 Allocated(response.events.capacity() * sizeof(std::string)) +
                  kIndexBytes * (response.input.size() + response.object["output"].size());
-  for (const std::string& event : response.events) bytes += event.size();
+  for (const std::string& event : response.events) bytes += BytesOf(event);
   return bytes;
 }
 

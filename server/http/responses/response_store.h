@@ -28,7 +28,7 @@ struct StoredResponse {
 // Thread-safe.
 class ResponseStore {
  public:
-  // Of texts; what runs is not counted, nor ever dropped. 0: nothing is kept.
+  // Of memory, nearly; what runs is not counted, nor ever dropped. 0: nothing is kept.
   explicit ResponseStore(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   bool keeps() const { return max_bytes_ > 0; }

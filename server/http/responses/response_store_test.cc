@@ -1,5 +1,9 @@
 #include "server/http/responses/response_store.h"
 
+#include <malloc.h>
+
+#include <functional>
+
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
@@ -24,21 +28,81 @@ class Running : public LiveAnswer {
 };
 
 TEST(ResponseStoreTest, TheOnesUsedLastStay) {
-  ResponseStore store(6000);
-  for (int i = 0; i < 3; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 1200));
+  ResponseStore store(48000);
+  for (int i = 0; i < 3; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 12000));
   EXPECT_NE(store.Find("0", "").ended, nullptr);  // used just now
-  store.Put("3", Response("3", "", 1200));
+  store.Put("3", Response("3", "", 12000));
   EXPECT_EQ(store.Find("1", "").ended, nullptr);
   for (const char* id : {"0", "2", "3"}) EXPECT_NE(store.Find(id, "").ended, nullptr) << id;
   // One that is larger than all there is does not drive the others out.
-  store.Put("4", Response("4", "", 9000));
+  store.Put("4", Response("4", "", 90000));
   EXPECT_EQ(store.Find("4", "").ended, nullptr);
   EXPECT_NE(store.Find("0", "").ended, nullptr);
   // What was deleted makes room.
   EXPECT_TRUE(store.Erase("0", ""));
   EXPECT_FALSE(store.Erase("0", ""));
-  store.Put("5", Response("5", "", 1200));
+  store.Put("5", Response("5", "", 12000));
   for (const char* id : {"2", "3", "5"}) EXPECT_NE(store.Find(id, "").ended, nullptr) << id;
+}
+
+size_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// Whoever bounds the store bounds the memory of the machine; log-probabilities took five times what
+// they counted.
+TEST(ResponseStoreTest, WhatIsKeptTakesNoMoreMemoryThanItMay) {
+  {
+    const size_t before = HeapBytes();
+    const std::string probe(1 << 20, 'x');
+    if (HeapBytes() < before + probe.size()) GTEST_SKIP() << "a sanitizer's heap says nothing";
+  }
+  constexpr size_t kMost = 6 << 20;
+  const auto logprobs = [](int i) {
+    json all = json::array();
+    for (int token = 0; token < 400; ++token) {
+      json top = json::array();
+      for (int k = 0; k < 20; ++k) {
+        top.push_back({{"token", "ab"}, {"logprob", -0.5 * k}, {"bytes", {97, 98}}});
+      }
+      all.push_back(
+          {{"token", "ab"}, {"logprob", -0.5}, {"bytes", {97, 98}}, {"top_logprobs", top}});
+    }
+    StoredResponse response = Response(absl::StrCat(i), "");
+    response.object["output"][0]["logprobs"] = std::move(all);
+    return response;
+  };
+  const auto many_items = [](int i) {
+    StoredResponse response = Response(absl::StrCat(i), "Bearer of a key that is long");
+    for (int item = 0; item < 1000; ++item) {
+      const std::string id = absl::StrCat(std::string(50, 'i'), i, "-", item);
+      response.input.push_back({{"id", id}, {"type", "message"}, {"content", json::array()}});
+    }
+    return response;
+  };
+  const auto many_events = [](int i) {
+    StoredResponse response = Response(absl::StrCat(i), "");
+    response.events.assign(1000, std::string(40, 'e'));
+    return response;
+  };
+  const auto small = [](int i) { return Response(absl::StrCat(i), "", 10); };
+  const std::pair<const char*, std::function<StoredResponse(int)>> cases[] = {
+      {"logprobs", logprobs}, {"items", many_items}, {"events", many_events}, {"small", small}};
+  for (const auto& [name, make] : cases) {
+    SCOPED_TRACE(name);
+    const size_t before = HeapBytes();
+    ResponseStore store(kMost);
+    int i = 0;
+    do {  // until the first has made room
+      store.Put(absl::StrCat(i), make(i));
+    } while (++i < 100'000 && !(i % 10 == 0 && store.Item("msg_in_0", "") == nullptr &&
+                                store.Item("msg_in_0", "Bearer of a key that is long") == nullptr));
+    const size_t taken = HeapBytes() - before;
+    EXPECT_LT(i, 100'000);
+    EXPECT_LE(taken, kMost);
+    EXPECT_GE(taken, kMost / 3);  // nor much less, or the flag would lie the other way
+  }
 }
 
 TEST(ResponseStoreTest, NobodyFindsWhatAnotherOneOwns) {

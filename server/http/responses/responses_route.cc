@@ -73,6 +73,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
           [&](const std::string& id) { return context.store->Item(id, owner); }, &request.items)) {
     return error;
   }
+  openai::SeparateIds(before, ids, &request.items);
   if (auto error = openai::FillChat(before, &request)) return error;
   if (request.truncate) {
     const absl::Status fitted = FitContext(*wanted->model, &request.generate);
@@ -150,6 +151,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   options.writer = std::make_unique<openai::ResponseAnswer>(std::move(head), ids, request.stream);
   options.background = request.background;
   options.clock = context.generate.clock;
+  options.large = context.generate.large;
   if (store) {
     options.ended = [store = context.store, id, owner, background = request.background,
                      items = std::move(request.items)](json object,

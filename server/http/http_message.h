@@ -1,0 +1,133 @@
+// What a connection reads out of the messages that it gets and writes into those that it sends.
+// Pure functions, included by http_connection.h alone: Boost.Beast takes long to compile.
+#pragma once
+
+#include <algorithm>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/http/exchange.h"
+#include "server/http/http_server.h"
+
+namespace espalier {
+
+// Why a request is not handled.
+struct HttpRefusal {
+  int status = 0;  // 0: there is nobody to tell
+  std::string message;
+};
+
+// How an answer is written.
+struct HttpForm {
+  unsigned version = 11;
+  bool keep = false;  // the connection, afterwards
+  bool head = false;  // without a body
+  bool chunked = false;
+};
+
+template <typename Request>
+HttpForm FormOf(const Request& request) {
+  return {request.version(), request.keep_alive(),
+          request.method() == boost::beast::http::verb::head};
+}
+
+template <typename Request>
+bool WantsLeave(const Request& request) {
+  return request.version() == 11 && request.count(boost::beast::http::field::expect) > 0;
+}
+
+// Of a request whose header has been read.
+template <typename Request>
+HttpRefusal Unsupported(const Request& request) {
+  using Field = boost::beast::http::field;
+  const auto coding = request.find(Field::transfer_encoding);
+  if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
+                                  !boost::beast::iequals(coding->value(), "chunked"))) {
+    // Nobody knows where such a body ends.
+    return {501, "the only transfer coding that is understood is 'chunked'"};
+  }
+  if (request.target().empty() || request.target().front() == '?') {
+    return {400, "the target of the request has no path"};
+  }
+  if (request.version() == 11 && request.count(Field::host) != 1) {
+    return {400, "a request of HTTP/1.1 has one 'Host'"};
+  }
+  if (WantsLeave(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
+    return {417, "the only expectation that is understood is '100-continue'"};
+  }
+  return {};
+}
+
+inline Exchange::Part ErrorPart(const HttpRefusal& refusal) {
+  return {Exchange::Part::kWhole,
+          refusal.status,
+          "application/json",
+          absl::StrCat(R"({"error":{"message":")", refusal.message,
+                       R"(","type":"invalid_request_error","param":null,"code":null}})"),
+          {}};
+}
+
+// Path and query of a target that names scheme and host as well, which a server must take (RFC
+// 9112, 3.2.2); any other as it is.
+inline std::string OriginForm(absl::string_view target) {
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
+    const absl::string_view rest = target.substr(scheme.size());
+    const size_t end = std::min(rest.find_first_of("/?"), rest.size());
+    if (end == 0) break;  // no host: malformed
+    return absl::StrCat(end < rest.size() && rest[end] == '/' ? "" : "/", rest.substr(end));
+  }
+  return std::string(target);
+}
+
+// All but the body. Before that is read: behind it Beast puts the fields of trailers among the
+// headers, where they must not come (RFC 9110, 6.5.1).
+template <typename Request>
+HttpRequest Translate(const Request& request, const std::string& peer) {
+  HttpRequest out;
+  out.method = std::string(request.method_string());
+  const std::string target =
+      OriginForm(absl::string_view(request.target().data(), request.target().size()));
+  const size_t question = target.find('?');
+  out.path = target.substr(0, question);
+  if (question != std::string::npos) out.query = target.substr(question + 1);
+  for (const auto& field : request) {
+    std::string name(field.name_string());
+    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    out.headers[name] = std::string(field.value());
+  }
+  out.peer = peer;
+  return out;
+}
+
+// `now` is told to the client.
+inline std::string HeaderOf(const Exchange::Part& part, const HttpForm& form, absl::Time now) {
+  namespace http = boost::beast::http;
+  http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};
+  message.set(http::field::server, "espalier");
+  message.set(http::field::date,
+              absl::FormatTime("%a, %d %b %E4Y %H:%M:%S GMT", now, absl::UTCTimeZone()));
+  message.set(http::field::content_type, part.content_type);
+  for (const auto& [name, value] : part.headers) message.set(name, value);
+  message.keep_alive(form.keep);
+  if (part.kind == Exchange::Part::kWhole) {
+    message.content_length(part.data.size());
+  } else if (form.chunked) {
+    message.chunked(true);
+  }
+  http::response_serializer<http::empty_body> serializer{message};
+  serializer.split(true);
+  std::string header;
+  boost::system::error_code error;
+  serializer.next(error, [&](boost::system::error_code&, const auto& buffers) {
+    header = boost::beast::buffers_to_string(buffers);
+  });
+  return header;
+}
+
+}  // namespace espalier

@@ -1,0 +1,47 @@
+// For tests: one answer of texts and calls, in replies that cut it anywhere.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "proto/inference.pb.h"
+
+namespace espalier {
+
+struct SaidPart {
+  std::string call_id;  // empty: a text
+  std::string what;     // the text, or the call's arguments
+};
+
+// Cut before the characters with these numbers. Each character is a token with a log-probability.
+inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>& parts,
+                                                    size_t first, size_t second) {
+  std::vector<proto::GenerateReply> replies(1);
+  size_t at = 0;
+  int index = -1;
+  for (const SaidPart& part : parts) {
+    const bool is_call = !part.call_id.empty();
+    if (is_call) ++index;
+    for (size_t i = 0; i < part.what.size(); ++i, ++at) {
+      if (at == first || at == second) replies.emplace_back();
+      proto::GenerateReply& reply = replies.back();
+      reply.add_logprobs()->set_text(part.what.substr(i, 1));
+      if (!is_call) {
+        reply.mutable_text()->push_back(part.what[i]);
+        continue;
+      }
+      if (i == 0 || reply.tool_calls().empty()) {
+        proto::ToolCall* call = reply.add_tool_calls();
+        call->set_index(index);
+        call->set_text_before(static_cast<int>(reply.text().size()));
+        if (i == 0) call->set_id(part.call_id);
+        if (i == 0) call->set_name("rain");
+      }
+      reply.mutable_tool_calls()->rbegin()->mutable_arguments()->push_back(part.what[i]);
+    }
+  }
+  return replies;
+}
+
+}  // namespace espalier
