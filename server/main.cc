@@ -105,6 +105,7 @@ namespace {
 
 constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kWorkersJoin = absl::Seconds(60);
+constexpr absl::Duration kLastWords = absl::Seconds(2);
 
 absl::Status CheckAddress(const char* flag, const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -148,6 +149,7 @@ absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
   json["grpc"] = grpc;
   json["http"] = http;
   json["pid"] = getpid();
+  json["drain_seconds"] = std::min(absl::GetFlag(FLAGS_drain_seconds), 1e9);  // inf is no JSON
   const std::string temporary = path + ".tmp";
   std::ofstream file(temporary, std::ios::trunc);
   file << json.dump() << "\n";
@@ -213,7 +215,12 @@ void Drain(ModelServer& models, Coordinator& coordinator, HttpServer* http,
   };
   WaitForSignal(signals, absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_drain_seconds)),
                 [&] { return left() == 0; });
-  if (left() > 0) spdlog::warn("{} requests are cut off", left());
+  if (left() == 0) return;
+  spdlog::warn("{} requests are cut off", left());
+  // Those who read hear why; who does not holds up nobody for long.
+  models.EndRequests(absl::UnavailableError(
+      "the daemon is stopping, and has cut this answer off; ask for it again later"));
+  WaitForSignal(signals, absl::Now() + kLastWords, [&] { return left() == 0; });
 }
 
 void Report(const absl::Status& status) {
@@ -366,6 +373,12 @@ absl::Status Serve(const sigset_t& signals) {
     server.port = static_cast<uint16_t>(port);
     server.certificates = ForHttp(tls->pem());
     server.quick = [&](const HttpRequest& request) { return gateway.Quick(request); };
+    server.admit = [&](const HttpRequest& header, const std::shared_ptr<HttpResponder>& responder) {
+      return gateway.Admit(header, responder);
+    };
+    server.refused = [&](const std::string& method, int status, absl::Duration after) {
+      gateway.Refused(method, status, after);
+    };
     server.overloaded = [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
       gateway.Overloaded(std::move(request), std::move(responder));
     };

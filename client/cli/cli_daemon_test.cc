@@ -1,4 +1,8 @@
 // `espalier up` and `down`, with shell scripts that stand in for espalierd.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -12,14 +16,16 @@ using ::testing::HasSubstr;
 
 class DaemonTest : public CliTest {
  protected:
-  // One that is ready at once, and answers SIGTERM with `on_term`.
-  void WriteDaemon(const std::string& on_term = "exit 0") {
+  // One that is ready at once, and answers SIGTERM with `on_term`. `more`: of its ready file.
+  void WriteDaemon(const std::string& on_term = "exit 0", const std::string& more = "") {
     const std::string path = home_ + "/espalierd";
     std::ofstream(path)
         << "#!/bin/sh\ntrap '" << on_term
         << "' TERM\n"
            "for a in \"$@\"; do case $a in --ready-file=*) f=${a#--ready-file=};; esac; done\n"
-           "printf '{\"grpc\": \"127.0.0.1:5\", \"http\": \"127.0.0.1:6\"}' > \"$f.new\"\n"
+           "printf '{\"grpc\": \"127.0.0.1:5\", \"http\": \"127.0.0.1:6\""
+        << more
+        << "}' > \"$f.new\"\n"
            "mv \"$f.new\" \"$f\"\nwhile :; do sleep 0.05; done\n";
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   }
@@ -55,6 +61,19 @@ TEST_F(DaemonTest, UpWaitsForTheDaemonAndDownEndsIt) {
   EXPECT_THAT(err_.str(), HasSubstr("cannot listen on 7070"));
 }
 
+// After a crash the number may be that of whoever reads the log.
+TEST_F(DaemonTest, AProcessThatOnlyNamesEspalierdIsNotStopped) {
+  const pid_t reader = fork();
+  if (reader == 0) {
+    execlp("sh", "sh", "-c", "sleep 60; :", "espalierd.log", nullptr);
+    _exit(1);
+  }
+  std::ofstream(PidFile(home_)) << reader;
+  EXPECT_EQ(RunningDaemon(home_), 0);
+  EXPECT_EQ(kill(reader, SIGKILL), 0);
+  waitpid(reader, nullptr, 0);
+}
+
 TEST_F(DaemonTest, DownWaitsAsLongAsRunningRequestsMayTakeAndSaysSo) {
   WriteDaemon("sleep 0.8; exit 0");
   ASSERT_EQ(Run({"up"}, false), kExitOk) << err_.str();
@@ -68,6 +87,12 @@ TEST_F(DaemonTest, DownWaitsAsLongAsRunningRequestsMayTakeAndSaysSo) {
   ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("at most 2m 00s"));
   EXPECT_THAT(out_.str(), HasSubstr("killed after 2m 30s"));
+
+  // Wherever it has that from.
+  WriteDaemon("sleep 0.8; exit 0", R"(, "drain_seconds": 600)");
+  ASSERT_EQ(Run({"up", "--", "--flagfile=some"}, false), kExitOk) << err_.str();
+  ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("at most 10m 00s"));
 
   ASSERT_EQ(Run({"up"}, false), kExitOk) << err_.str();
   ASSERT_EQ(Run({"down", "--json"}, false), kExitOk) << err_.str();

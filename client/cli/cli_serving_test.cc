@@ -24,6 +24,33 @@ TEST_F(CliTest, AdaptersAreServedUnderNamesAndChosenByThem) {
   EXPECT_EQ(fake_.state()->generates.back().adapter(), "poet");
 }
 
+TEST_F(CliTest, WhereAShortSsmsDraftsEndIsSaid) {
+  fake_.state()->served.add_ssm_artifacts("small");
+  fake_.state()->served.add_ssm_placements()->set_draft_tokens(512);
+  fake_.state()->served.add_ssm_artifacts("long");
+  fake_.state()->served.add_ssm_placements();
+  ASSERT_EQ(Run({"serve", "llm", "--ssm=small", "--ssm=long", "--short-ssms"}), kExitOk)
+      << err_.str();
+  EXPECT_TRUE(fake_.state()->serves.back().short_ssms());
+  EXPECT_THAT(out_.str(), HasSubstr("drafted by small (up to 512 tokens), long"));
+  ASSERT_EQ(Run({"serve"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("up to 512 tokens"));
+  ASSERT_EQ(Run({"serve", "llm", "--ssm=small"}), kExitOk) << err_.str();
+  EXPECT_FALSE(fake_.state()->serves.back().short_ssms());
+}
+
+TEST_F(CliTest, WhoServesIsToldWhatOfTheModelHasNoEffect) {
+  ASSERT_EQ(Run({"serve", "llm"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), Not(HasSubstr("warning")));
+  fake_.state()->served.add_ignored_generation_fields("num_beams");
+  fake_.state()->served.add_ignored_generation_fields("top_h");
+  ASSERT_EQ(Run({"serve", "llm"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("warning: the model's generation_config.json has num_beams, "
+                                    "top_h, without effect here"));
+  ASSERT_EQ(Run({"serve", "llm", "--json"}), kExitOk) << err_.str();
+  EXPECT_EQ(Json::parse(out_.str())["ignored_generation_fields"][1], "top_h");
+}
+
 TEST_F(CliTest, AChatRemembersWhatWasSaid) {
   proto::GenerateReply thought, text, last;
   thought.set_reasoning("hm");

@@ -72,6 +72,33 @@ TEST_F(CliTest, DeadCoordinatorHasItsOwnExitCodeAndSaysWhatToStart) {
   EXPECT_EQ(Json::parse(out_.str())["error"]["code"], "UNAVAILABLE");
 }
 
+// Their bytes would be learnt as a text, and nobody would be told.
+TEST_F(CliTest, DatasetsOfFormatsThatAreNotReadAreRefused) {
+  using namespace std::string_literals;
+  const std::pair<const char*, std::string> files[] = {
+      {"a.parquet", "PAR1\x15\x04\x15\x00\x15"s},
+      {"a.tar", "data.txt" + std::string(92, '\0') + "0000644"},
+      {"train-images-idx3-ubyte", "\0\0\x08\x03\0\0"s},
+      {"renamed.bin", "PK\x03\x04\x14\0"s}};
+  for (const auto& [name, bytes] : files) {
+    const std::string path = home_ + "/" + name;
+    std::ofstream(path, std::ios::binary) << bytes;
+    EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", path, "--steps=3"}), kExitUsage) << name;
+    EXPECT_THAT(err_.str(), HasSubstr(name));
+    EXPECT_THAT(err_.str(), HasSubstr("accepted: text, or arrays"));
+  }
+  EXPECT_TRUE(fake_.state()->submits.empty());
+  // Text is text, whatever its name.
+  std::ofstream(home_ + "/a.csv") << std::string(500, ',');
+  EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/a.csv", "--steps=3", "--detach"}),
+            kExitOk)
+      << err_.str();
+  EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/a.tar", "--dataset-format=text",
+                 "--steps=3", "--detach"}),
+            kExitOk)
+      << err_.str();
+}
+
 TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
   const std::vector<std::vector<std::string>> wrong = {
       {"trian"},

@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace espalier {
 namespace {
@@ -78,8 +79,17 @@ int RunningDaemon(const std::string& home) {
   std::ifstream in(PidFile(home));
   int pid = 0;
   if (!(in >> pid) || pid <= 1 || !Alive(pid)) return 0;
-  // The number may have gone to another process since.
-  return absl::StrContains(Slurp(absl::StrCat("/proc/", pid, "/cmdline")), "espalierd") ? pid : 0;
+  // The number may have gone to another process since: `up` names this file to its own.
+  std::error_code error;
+  const fs::path ready = fs::weakly_canonical(ReadyFile(home), error);
+  const std::string words = Slurp(absl::StrCat("/proc/", pid, "/cmdline"));
+  for (absl::string_view word : absl::StrSplit(words, '\0')) {
+    if (absl::ConsumePrefix(&word, "--ready-file=") &&
+        fs::weakly_canonical(std::string(word), error) == ready) {
+      return pid;
+    }
+  }
+  return 0;
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& room,
@@ -146,9 +156,15 @@ absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const s
   return pid;
 }
 
-double DrainSeconds(int pid) {
+double DrainSeconds(const std::string& home) {
   constexpr double kLongest = 1e9;
   double seconds = 30;  // espalierd's default
+  const auto ready = nlohmann::json::parse(Slurp(ReadyFile(home)), nullptr, false);
+  if (ready.is_object() && ready.contains("drain_seconds") && ready["drain_seconds"].is_number()) {
+    return std::min(ready["drain_seconds"].get<double>(), kLongest);
+  }
+  // It is still starting.
+  const int pid = RunningDaemon(home);
   const std::string words = Slurp(absl::StrCat("/proc/", pid, "/cmdline"));
   // Of both spellings that espalierd takes, each with one dash or two; `up` passes on none without
   // "=". The last one counts.

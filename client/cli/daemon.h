@@ -21,11 +21,11 @@ std::string PidFile(const std::string& home);
 std::string LogFile(const std::string& home);
 std::string ReadyFile(const std::string& home);
 
-// The ready file is one JSON object {"grpc": "host:port", "http": "host:port"} that espalierd
+// The ready file is one JSON object {"grpc": "host:port", "http": "host:port", ...} that espalierd
 // writes once it answers. The defaults where there is none.
 Addresses ReadAddresses(const std::string& home);
 
-// The process of the pid file, if it lives and is an espalierd; 0 otherwise.
+// The process of the pid file, if it lives and is the espalierd of this home; 0 otherwise.
 int RunningDaemon(const std::string& home);
 
 // `name` beside `program` (as installed) or where Bazel puts it. NotFound lists where it was looked
@@ -39,9 +39,9 @@ absl::StatusOr<std::string> FindProgram(const std::string& program, const std::s
 absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,
                                 double timeout_seconds);
 
-// How long the process lets running requests go on after SIGTERM: --drain_seconds on its command
-// line, or what espalierd has without it.
-double DrainSeconds(int pid);
+// How long the daemon lets running requests go on after SIGTERM: as its ready file says; before
+// there is one, --drain_seconds on its command line, or what espalierd has without it.
+double DrainSeconds(const std::string& home);
 
 // SIGTERM, and SIGKILL if it is still there after `timeout_seconds`. Removes pid and ready file.
 // Calls `waiting` now and then with the seconds that have passed. `killed` says whether it had to

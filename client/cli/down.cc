@@ -17,7 +17,7 @@ constexpr double kQuietSeconds = 0.5;  // most daemons have nothing to wait for
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const bool unicode = context.terminal().unicode;
-  const double drain = DrainSeconds(RunningDaemon(context.home()));
+  const double drain = DrainSeconds(context.home());
   const double limit = context.flags().Number("timeout", drain + kLeaveSeconds);
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
   bool told = false;

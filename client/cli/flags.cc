@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
@@ -90,10 +89,12 @@ bool IsUsageError(const absl::Status& status) {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return UsageError(absl::StrCat("cannot read ", Printable(path)));
-  return text.str();
+  std::string text;
+  char piece[1 << 14];
+  while (in.read(piece, sizeof(piece)) || in.gcount() > 0) text.append(piece, in.gcount());
+  // A folder opens, and an error on the way is no end.
+  if (!in.eof()) return UsageError(absl::StrCat("cannot read ", Printable(path)));
+  return text;
 }
 
 absl::StatusOr<std::string> ReadNonemptyFile(const std::string& path) {

@@ -236,6 +236,7 @@ TEST(FlagsTest, AFileThatCannotBeReadOrIsEmptyIsTheUsersMistake) {
   const absl::Status empty = ReadNonemptyFile(file).status();
   EXPECT_TRUE(IsUsageError(empty));
   EXPECT_THAT(std::string(empty.message()), HasSubstr("is empty"));
+  EXPECT_TRUE(IsUsageError(ReadFile(testing::TempDir()).status())) << "a folder";
   for (const auto& read : {ReadFile("/nonexistent/\x1b[2J"), ReadNonemptyFile("/nonexistent")}) {
     EXPECT_TRUE(IsUsageError(read.status()));
     EXPECT_THAT(std::string(read.status().message()), HasSubstr("cannot read /nonexistent"));

@@ -161,7 +161,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   }
   for (const std::string& word : sampling.bad_words()) body["bad_words"].push_back(word);
   for (const int token : request.stop_token_ids()) body["stop_token_ids"].push_back(token);
-  if (sampling.min_tokens() > 0) body["min_tokens"] = sampling.min_tokens();
+  if (sampling.has_min_tokens()) body["min_tokens"] = sampling.min_tokens();
   if (request.priority() != 0) body["priority"] = request.priority();
   if (!request.cache_salt().empty()) body["cache_salt"] = request.cache_salt();
   AddForm(request.structured_output(), &body);

@@ -1,8 +1,5 @@
 #include "client/cli/sampling_flags.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/terminal/text.h"
@@ -17,14 +14,9 @@ absl::Status TextOrFile(const ParsedFlags& flags, const char* name, std::string*
     *out = given;
     return absl::OkStatus();
   }
-  std::ifstream in(given.substr(1), std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    return UsageError(
-        absl::StrCat("--", name, ": the file ", Printable(given.substr(1)), " cannot be read"));
-  }
-  *out = text.str();
+  absl::StatusOr<std::string> text = ReadFile(given.substr(1));
+  if (!text.ok()) return UsageError(absl::StrCat("--", name, ": ", text.status().message()));
+  *out = *std::move(text);
   return absl::OkStatus();
 }
 
@@ -121,7 +113,9 @@ absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* requ
   if (flags.Has("top-k")) sampling->set_top_k(static_cast<int32_t>(flags.Int("top-k", 0)));
   sampling->set_presence_penalty(flags.Number("presence-penalty", 0));
   sampling->set_frequency_penalty(flags.Number("frequency-penalty", 0));
-  sampling->set_min_tokens(static_cast<int32_t>(flags.Int("min-tokens", 0)));
+  if (flags.Has("min-tokens")) {
+    sampling->set_min_tokens(static_cast<int32_t>(flags.Int("min-tokens", 0)));
+  }
   for (const std::string& word : flags.Values("bad-word")) sampling->add_bad_words(word);
   if (flags.Has("seed")) {
     sampling->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));

@@ -89,6 +89,17 @@ std::string SamplingText(const proto::SamplingOptions& sampling) {
   return absl::StrJoin(parts, ", ");
 }
 
+// "small, tiny (up to 512 tokens)".
+std::string SsmNames(const proto::ServedModel& model) {
+  std::vector<std::string> names;
+  for (int s = 0; s < model.ssm_artifacts_size(); ++s) {
+    names.push_back(Printable(model.ssm_artifacts(s)));
+    const int most = s < model.ssm_placements_size() ? model.ssm_placements(s).draft_tokens() : 0;
+    if (most > 0) absl::StrAppend(&names.back(), " (up to ", most, " tokens)");
+  }
+  return absl::StrJoin(names, ", ");
+}
+
 // Of the LLM, and of SSMs that are not ready.
 std::string StateText(const proto::ServedModel& model) {
   std::string out = model.state().empty() ? "ready" : model.state();
@@ -120,9 +131,9 @@ absl::Status List(Context& context, Client* client) {
                {"on"},
                {"state"}});
   for (const auto& m : *models) {
-    table.Row({Printable(m.name()), Printable(m.artifact()),
-               Printable(absl::StrJoin(m.ssm_artifacts(), ", ")), absl::StrJoin(m.expansion(), ","),
-               AdapterNames(m), FormatCount(static_cast<double>(m.parameters())),
+    table.Row({Printable(m.name()), Printable(m.artifact()), SsmNames(m),
+               absl::StrJoin(m.expansion(), ","), AdapterNames(m),
+               FormatCount(static_cast<double>(m.parameters())),
                absl::StrCat(m.max_sequence_length()),
                OnWorkers(m) ? Printable(absl::StrJoin(m.workers(), ", ")) : "the coordinator",
                Printable(StateText(m))});
@@ -174,7 +185,7 @@ absl::Status RunServe(Context& context) {
     context.out() << ", trees "
                   << (model->tune_speculation() ? std::string("chosen at each step")
                                                 : absl::StrJoin(model->expansion(), ","))
-                  << " drafted by " << Printable(absl::StrJoin(model->ssm_artifacts(), ", "));
+                  << " drafted by " << SsmNames(*model);
   }
   if (model->lookup_depth() > 0) {
     context.out() << ", lookups of up to " << model->lookup_depth() << " tokens";
@@ -188,6 +199,11 @@ absl::Status RunServe(Context& context) {
     context.out() << ", " << model->steps_at_once() << " steps at once";
   if (const std::string defaults = SamplingText(model->sampling_defaults()); !defaults.empty()) {
     context.out() << "\nrequests that do not say get the model's own " << defaults;
+  }
+  if (model->ignored_generation_fields_size() > 0) {
+    context.out() << "\nwarning: the model's generation_config.json has "
+                  << Printable(absl::StrJoin(model->ignored_generation_fields(), ", "))
+                  << ", without effect here: answers are not what its authors would have";
   }
   for (int i = 0; i < model->ssm_placements_size(); ++i) {
     if (model->ssm_placements(i).tensor_parallel() == 0) continue;
@@ -247,6 +263,7 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   request->set_max_tokens_per_batch(number("max-tokens-per-batch"));
   request->set_weights(flags.Text("weights"));
   request->set_ssm_weights(flags.Text("ssm-weights"));
+  request->set_short_ssms(flags.Has("short-ssms"));
   if (flags.Has("tune") && flags.Has("no-tune")) return UsageError("--tune or --no-tune, not both");
   if (flags.Has("tune") && request->expansion_size() > 0) {
     return UsageError(
@@ -278,6 +295,9 @@ std::vector<FlagSpec> ServingFlags() {
       {"weights", FlagType::kText, "FORMAT",
        "how matrices are kept: f32, bf16, f16, int8, int4 (each as the files have it)"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
+      {"short-ssms", FlagType::kSwitch, "",
+       "small models may have fewer positions than the model is served for: each drafts as far as "
+       "its own go (otherwise such are refused)"},
       {"kv-cache", FlagType::kText, "FORMAT",
        "how keys and values are kept: f32 (the default), f16, bf16, int8"},
       {"kv-cache-tokens", FlagType::kInt, "N",

@@ -142,9 +142,9 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     }
     if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
       spdlog::warn(
-          "artifact {}: served for {} tokens, it turns all of them by longrope's factors for more "
-          "than {}, as vLLM does; transformers would take others for shorter sequences: those are "
-          "had by a max_sequence_length of {}",
+          "artifact {}: served for {} tokens, it turns all of them by rope_scaling's frequencies "
+          "(longrope, dynamic) for more than {}, as vLLM does; transformers would take others for "
+          "shorter sequences: those are had by a max_sequence_length of {}",
           artifact, shape->max_positions, facts.short_positions, facts.short_positions);
     }
     const std::optional<WeightFormat> given = parts.empty() ? formats.llm : formats.ssms;
@@ -261,7 +261,8 @@ absl::StatusOr<proto::Device> ArtifactLoader::Own() {
     if (!measured.ok()) return measured.status();
     own_ = *std::move(measured);
   }
-  own_->set_memory_bytes(memory_->left());
+  // 0 would say that any model has room.
+  own_->set_memory_bytes(std::max<int64_t>(1, memory_->left()));
   return *own_;
 }
 

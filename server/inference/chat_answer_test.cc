@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "server/fake_clock.h"
 #include "server/inference/field_error.h"
@@ -25,8 +26,9 @@ constexpr char kThinking[] =
 constexpr char kBegunThinking[] =
     "{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '</think>'[:0] }}<think>\n";
 
-// Single characters of ASCII, and what a test needs beside them.
-std::string TokenizerText() {
+// Single characters of ASCII, and what a test needs beside them. `pattern`: cuts texts, if there is
+// one.
+std::string TokenizerText(const std::string& pattern) {
   Json vocabulary = Json::object();
   for (char c = '!'; c <= '~'; ++c) vocabulary[std::string(1, c)] = vocabulary.size();
   vocabulary["\u0120"] = vocabulary.size();  // a blank
@@ -51,8 +53,16 @@ std::string TokenizerText() {
                       {"add_prefix_space", false},
                       {"trim_offsets", false},
                       {"use_regex", false}};
+  Json cut = level;
+  if (!pattern.empty()) {
+    const Json split = {{"type", "Split"},
+                        {"pattern", {{"Regex", pattern}}},
+                        {"behavior", "Isolated"},
+                        {"invert", false}};
+    cut = {{"type", "Sequence"}, {"pretokenizers", {split, level}}};
+  }
   return Json{{"added_tokens", added},
-              {"pre_tokenizer", level},
+              {"pre_tokenizer", cut},
               {"decoder", level},
               {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}}}
       .dump();
@@ -60,6 +70,8 @@ std::string TokenizerText() {
 
 struct Said {
   std::string text, reasoning, reason;
+  std::string order;  // the text, and what there is of calls in its place
+  int replies = 0;    // that say something
   std::vector<proto::ToolCall> calls;
   proto::Usage usage;
   absl::Status error;
@@ -67,9 +79,9 @@ struct Said {
 
 class ChatAnswerTest : public testing::Test {
  protected:
-  void Serve(const std::string& chat_template) {
+  void Serve(const std::string& chat_template, const std::string& pattern = "") {
     TokenizerFiles files;
-    files.tokenizer_json = TokenizerText();
+    files.tokenizer_json = TokenizerText(pattern);
     files.tokenizer_config_json =
         Json{{"eos_token", "<eos>"}, {"chat_template", chat_template}}.dump();
     auto tokenizer = LoadTokenizer(files);
@@ -120,27 +132,32 @@ class ChatAnswerTest : public testing::Test {
     if (prompt.ok()) prompt_ = prompt->tokens.size();
     script_ = *tokenizer_->TryEncode(answer, {.parse_special = true});
     absl::Notification done;
-    auto generation =
-        StartGeneration(request, model_, &models_, nullptr,
-                        [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-                          if (!reply.ok()) {
-                            said.error = reply.status();
-                          } else {
-                            said.text += reply->text();
-                            said.reasoning += reply->reasoning();
-                            for (const proto::ToolCall& call : reply->tool_calls()) {
-                              if (call.index() == static_cast<int>(said.calls.size())) {
-                                said.calls.push_back(call);
-                              } else {
-                                said.calls.back().mutable_arguments()->append(call.arguments());
-                              }
-                            }
-                            if (!reply->finish_reason().empty())
-                              said.reason = reply->finish_reason();
-                            if (last) said.usage = reply->usage();
-                          }
-                          if (last) done.Notify();
-                        });
+    auto generation = StartGeneration(
+        request, model_, &models_, nullptr,
+        [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+          if (!reply.ok()) {
+            said.error = reply.status();
+          } else {
+            said.text += reply->text();
+            said.reasoning += reply->reasoning();
+            if (!reply->text().empty() || !reply->tool_calls().empty()) ++said.replies;
+            size_t at = 0;
+            for (const proto::ToolCall& call : reply->tool_calls()) {
+              const size_t before = static_cast<size_t>(call.text_before());
+              said.order += reply->text().substr(at, before - at) + call.name() + call.arguments();
+              at = before;
+              if (call.index() == static_cast<int>(said.calls.size())) {
+                said.calls.push_back(call);
+              } else {
+                said.calls.back().mutable_arguments()->append(call.arguments());
+              }
+            }
+            said.order += reply->text().substr(at);
+            if (!reply->finish_reason().empty()) said.reason = reply->finish_reason();
+            if (last) said.usage = reply->usage();
+          }
+          if (last) done.Notify();
+        });
     if (!generation.ok()) {
       said.error = generation.status();
       return said;
@@ -273,6 +290,34 @@ TEST_F(ChatAnswerTest, WhereOneCallIsWantedTheAnswerEndsAtTheSecond) {
   // Two at once are all the same.
   request.set_n(2);
   EXPECT_EQ(Say(request, answer).reason, "tool_calls");
+}
+
+// A stop string of which most comes holds the answer back, and one reply brings all of it.
+TEST_F(ChatAnswerTest, OneReplySaysWhereAmongItsTextItsCallsStood) {
+  Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const auto call = [](int a) {
+    return absl::StrCat("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", a,
+                        "}}</tool_call>");
+  };
+  const std::string answer = absl::StrCat("One.", call(1), "Two.", call(2), "I wait.");
+  proto::GenerateRequest request = Ask();
+  AddTool(&request);
+  request.set_max_tokens(300);
+  const Said apart = Say(request, answer);
+  ASSERT_TRUE(apart.error.ok()) << apart.error;
+  EXPECT_EQ(apart.order, "One.f{\"a\": 1}Two.f{\"a\": 2}I wait.");
+  request.add_stop(answer.substr(2) + "!");
+  const Said together = Say(request, answer);
+  EXPECT_LE(together.replies, 3);
+  EXPECT_GT(apart.replies, 20);
+  EXPECT_EQ(together.order, apart.order);
+  EXPECT_EQ(together.reason, "tool_calls");
+  // As is one that was chosen among others when all of them were there.
+  request.clear_stop();
+  request.set_best_of(2);
+  const Said best = Say(request, answer);
+  EXPECT_EQ(best.replies, 1);
+  EXPECT_EQ(best.order, apart.order) << best.error;
 }
 
 TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
@@ -492,6 +537,50 @@ TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("\"g\", \"arguments\": ': json_schema"));
   request.mutable_chat()->set_tools(1, "[1]");
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("tools[1]"));
+}
+
+// As in vLLM, whose tokenizers read prompts and rendered chats so: whoever passes a stranger's text
+// on must expect it. A bad word is text.
+TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
+  Serve("{{ messages[0].content }}");
+  const int eos = tokenizer_->TokenId("<eos>");
+  ASSERT_GE(eos, 0);
+  proto::GenerateRequest text;
+  text.set_text("a<eos>b");
+  for (const auto& request : {text, Ask("a<eos>b")}) {
+    const auto prompt = PromptOf(request, *model_);
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    ASSERT_EQ(prompt->tokens.size(), 3u);
+    EXPECT_EQ(prompt->tokens[1], eos);
+  }
+  text.mutable_sampling()->add_bad_words("<eos>");
+  EXPECT_EQ(Say(text, "hi").reason, "stop") << "the token is not what the words forbid";
+}
+
+// They would be so the next time, too: "try again later" is for a queue that is full.
+TEST_F(ChatAnswerTest, PromptsThatAreTooMuchForTheModelsOwnFilesAreTheClientsError) {
+  const auto refused = [&](const proto::GenerateRequest& request, const char* field,
+                           const char* remedy) {
+    const absl::Status status = Say(request, "").error;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(FieldOf(status), field);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(remedy));
+  };
+  Serve("{% for a in messages %}{% for b in messages %}{{ b.role[:0] }}{% endfor %}{% endfor %}hi");
+  proto::GenerateRequest chat = Ask();
+  EXPECT_EQ(Say(chat, "ok").text, "ok");
+  for (int i = 0; i < 3000; ++i) *chat.mutable_chat()->add_turns() = chat.chat().turns(0);
+  refused(chat, "messages", "steps; shorten the conversation");
+
+  Serve("{{ messages[0].content }}", "(a+)+[bc]");
+  const std::string costly(4000, 'a');
+  proto::GenerateRequest text;
+  text.set_text(costly);
+  refused(text, "prompt", "; shorten the text");
+  refused(Ask(costly), "messages", "; shorten the conversation");
+  text.set_text("hi");
+  text.mutable_sampling()->add_bad_words(costly.substr(0, kMaxBadWordBytes));
+  refused(text, "bad_words", "; shorten the word");
 }
 
 TEST_F(ChatAnswerTest, EffortsAreForTemplatesThatKnowThem) {

@@ -1,14 +1,17 @@
 #include "server/inference/embedding.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "server/inference/field_error.h"
 
 namespace espalier {
 namespace {
@@ -64,7 +67,8 @@ absl::StatusOr<std::vector<int>> TokensOf(const proto::EmbedRequest& request, in
         absl::StrCat("it has ", tokens.size(), " tokens, the context ", most));
   }
   if (status.ok()) return tokens;
-  return absl::Status(status.code(), absl::StrCat("input ", index, ": ", status.message()));
+  return InField(
+      "input", absl::Status(status.code(), absl::StrCat("input ", index, ": ", status.message())));
 }
 
 // The first `dimensions` of them, all if 0, made to a vector of length 1 if asked for.
@@ -99,7 +103,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   absl::Status Start() {
     absl::MutexLock lock(&mutex_);
     absl::Status status;
-    for (int i = 0; status.ok() && i < host_.at_once(); ++i) status = SubmitNext(options_);
+    for (int i = 0; status.ok() && i < host_.at_once(); ++i) status = SubmitNext();
     if (!status.ok()) {
       over_ = true;
       CancelAll();
@@ -121,11 +125,11 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   }
 
  private:
-  absl::Status SubmitNext(const RequestOptions& options) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next_ == inputs_.size()) return absl::OkStatus();
     const size_t index = next_++;
     absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
-        std::move(inputs_[index]), options,
+        std::move(inputs_[index]), options_,
         [self = shared_from_this(), index](const RequestEvent& event) { self->On(index, event); });
     if (ticket.ok()) tickets_[index] = *ticket;
     return ticket.status();
@@ -156,10 +160,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     } else if (event.reason == FinishReason::kStop) {
       *reply_.mutable_embeddings(static_cast<int>(index)) = Shape(event.embedding, request_);
       Count(event.usage);
-      // A queue that is full for a moment is no reason to lose what has been computed.
-      RequestOptions following = options_;
-      following.follows = true;
-      status = SubmitNext(following);
+      status = SubmitNext();
     }
     over_ = !status.ok() || ++finished_ == inputs_.size();
     if (!status.ok()) {
@@ -216,6 +217,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedReq
   if (!adapter.ok()) return adapter.status();
   RequestOptions options;
   options.embed = true;
+  options.begun = std::make_shared<std::atomic<bool>>(false);
   options.adapter = *adapter;
   options.timeout_seconds = timeout_seconds;
   auto running = std::make_shared<Running>(request, target, std::move(options), std::move(inputs),

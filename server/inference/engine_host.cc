@@ -56,10 +56,7 @@ EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int ma
 }
 
 EngineHost::~EngineHost() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
+  End(absl::UnavailableError("the model was unloaded"));
   thread_.join();
   watcher_.join();
 }
@@ -67,13 +64,13 @@ EngineHost::~EngineHost() {
 absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, RequestOptions options,
                                                       Listener listener) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_) return absl::UnavailableError("the model is being unloaded");
+  if (stopping_) return why_;
   const Ticket ticket = next_ticket_++;
   // The engine would refuse one, too, when it comes to it, which may take long.
-  if (submitted_ >= max_queue_ && !options.follows) {
+  if (submitted_ >= max_queue_ && !options.keeps_place()) {
     auto last = inbox_.end();
     for (auto one = inbox_.begin(); one != inbox_.end(); ++one) {
-      if (one->cancel || one->options.follows || one->options.priority <= options.priority)
+      if (one->cancel || one->options.keeps_place() || one->options.priority <= options.priority)
         continue;
       if (last == inbox_.end() || one->options.priority >= last->options.priority) last = one;
     }
@@ -96,6 +93,13 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
                     .listener = std::move(listener),
                     .came = absl::Now()});
   return ticket;
+}
+
+void EngineHost::End(absl::Status why) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  stopping_ = true;
+  why_ = std::move(why);
 }
 
 void EngineHost::Cancel(Ticket ticket) {
@@ -160,22 +164,25 @@ void EngineHost::Run() {
     step_began_ = absl::InfiniteFuture();
     statistics_ = engine_->statistics();
   }
-  const RequestEvent last = LastEvent(absl::UnavailableError("the model was unloaded"));
   absl::MutexLock speaking(&speaking_);
-  for (const auto& [id, open] : open_) {
-    if (open.listener) open.listener(last);
-  }
   std::vector<Command> commands;
   std::vector<Answer> answers;
+  RequestEvent last;
   {
     absl::MutexLock lock(&mutex_);
+    last = LastEvent(why_);
     commands.swap(inbox_);
     answers.swap(answers_);
+  }
+  for (const auto& [id, open] : open_) {
+    if (open.listener) open.listener(last);
   }
   for (const Command& command : commands) {
     if (!command.cancel) command.listener(last);
   }
   for (const auto& [listener, why] : answers) listener(LastEvent(why));
+  absl::MutexLock lock(&mutex_);
+  open_count_ = 0;
 }
 
 void EngineHost::Execute(Command command) {
@@ -186,7 +193,8 @@ void EngineHost::Execute(Command command) {
     return;
   }
   const double timeout = command.options.timeout_seconds;
-  absl::StatusOr<RequestId> id = engine_->Submit(*command.prompt, std::move(command.options));
+  const double age = std::max(0.0, absl::ToDoubleSeconds(absl::Now() - command.came));
+  absl::StatusOr<RequestId> id = engine_->Submit(*command.prompt, std::move(command.options), age);
   if (!id.ok()) {
     absl::Status status;
     {

@@ -51,8 +51,8 @@ class EngineHost {
   // Ends every request with Unavailable and joins the thread.
   ~EngineHost();
 
-  // Returns at once. Unavailable if the host is being destroyed. Requests of one prompt share it
-  // until the engine takes them. If as many as may wait came during one step, the event with the
+  // Returns at once. Once the host ends, the error that it ends with. Requests of one prompt share
+  // it until the engine takes them. If as many as may wait came during one step, the event with the
   // error comes at once, to the last one that this one outranks if there is such a one.
   using SharedPrompt = std::shared_ptr<const std::vector<int>>;
   absl::StatusOr<Ticket> Submit(SharedPrompt prompt, RequestOptions options, Listener listener);
@@ -64,6 +64,10 @@ class EngineHost {
   // The listener gets its last event, unless the request is over already. One that the engine has
   // not taken yet gives its place to the next at once.
   void Cancel(Ticket ticket);
+
+  // From now on none is taken; whoever is there gets this error in its last event, once the step
+  // that runs is over. Returns at once; only the first call counts.
+  void End(absl::Status why);
 
   // Requests of one client that the queue has room for at once, if nobody else is there.
   int at_once() const { return at_once_; }
@@ -134,6 +138,7 @@ class EngineHost {
   int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // of the inbox: requests
   absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);  // if it is stopping
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int open_count_ ABSL_GUARDED_BY(mutex_) = 0;
   double seconds_each_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late

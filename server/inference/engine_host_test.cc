@@ -2,6 +2,9 @@
 // ever.
 #include "server/inference/engine_host.h"
 
+#include <atomic>
+#include <memory>
+
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -214,6 +217,72 @@ TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_TRUE(one->last.error.ok()) << one->last.error;
   }
+}
+
+TEST(EngineHost, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
+  for (const bool has_begun : {false, true}) {
+    absl::Notification began, go_on;
+    auto host = Host(1, nullptr, [&](absl::Span<const int> path) {
+      if (!began.HasBeenNotified()) began.Notify();
+      go_on.WaitForNotification();
+      return HashModel(1, kVocabulary)(path);
+    });
+    RequestOptions user, sibling;
+    sibling.priority = 5;
+    sibling.begun = std::make_shared<std::atomic<bool>>(has_begun);
+    Collected runs, waits, comes;
+    ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
+    began.WaitForNotification();
+    ASSERT_TRUE(host->Submit({1}, sibling, waits.listener()).ok());
+    ASSERT_TRUE(host->Submit({1}, user, comes.listener()).ok());
+    go_on.Notify();
+    for (Collected* one : {&runs, &waits, &comes}) {
+      ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    }
+    EXPECT_EQ(waits.last.error.ok(), has_begun) << waits.last.error;
+    EXPECT_EQ(comes.last.error.ok(), !has_begun) << comes.last.error;
+  }
+}
+
+// It came during a step that took long, and nobody saw that it waited.
+TEST(EngineHost, TimesCountFromWhenTheRequestCame) {
+  absl::Notification began, go_on;
+  auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
+    if (!began.HasBeenNotified()) began.Notify();
+    go_on.WaitForNotification();
+    return HashModel(1, kVocabulary)(path);
+  });
+  Collected runs, waits;
+  ASSERT_TRUE(host->Submit({1}, {}, runs.listener()).ok());
+  began.WaitForNotification();
+  ASSERT_TRUE(host->Submit({2}, {}, waits.listener()).ok());
+  const absl::Time came = absl::Now();
+  absl::SleepFor(absl::Milliseconds(50));
+  const double waited = absl::ToDoubleSeconds(absl::Now() - came);
+  go_on.Notify();
+  ASSERT_TRUE(waits.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_GE(waits.last.usage.seconds_queued, waited);
+  EXPECT_GE(waits.last.usage.seconds_to_first_token, waits.last.usage.seconds_queued);
+  EXPECT_GE(waits.last.usage.seconds, waits.last.usage.seconds_to_first_token);
+}
+
+TEST(EngineHost, WhoIsThereAtTheEndHearsWhy) {
+  const auto host = Host();
+  const absl::Status why = absl::UnavailableError("the end has come");
+  std::vector<std::unique_ptr<Collected>> waiters;
+  for (int i = 0; i < 30; ++i) {
+    waiters.push_back(std::make_unique<Collected>());
+    ASSERT_TRUE(host->Submit({1, 2}, {.max_tokens = 250}, waiters.back()->listener()).ok());
+  }
+  host->End(why);
+  host->End(absl::InternalError("another one"));
+  for (const auto& waiter : waiters) {
+    waiter->done.WaitForNotification();
+    EXPECT_TRUE(waiter->last.error == why || waiter->last.error.ok()) << waiter->last.error;
+  }
+  EXPECT_EQ(waiters.back()->last.error, why);
+  EXPECT_EQ(host->Submit({1, 2}, {}, [](const RequestEvent&) {}).status(), why);
+  while (host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST(EngineHost, DestructionAnswersEverybody) {

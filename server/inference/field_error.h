@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace espalier {
@@ -22,6 +23,14 @@ inline absl::Status InField(absl::string_view field, absl::Status status) {
 
 inline absl::Status FieldError(absl::string_view field, absl::string_view message) {
   return InField(field, absl::InvalidArgumentError(message));
+}
+
+// Of what a request brought, as `what` ("text"): too much for a bound is so the next time, too, and
+// ResourceExhausted would say to whoever asked that the queue is full.
+inline absl::Status Unreadable(absl::string_view field, absl::string_view what,
+                               const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return InField(field, status);
+  return FieldError(field, absl::StrCat(status.message(), "; shorten the ", what));
 }
 
 // Empty if none is known.

@@ -1,8 +1,10 @@
 #include "server/inference/generation.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,14 +82,14 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
   if (request.has_chat()) {
     absl::StatusOr<Prompt> chat =
         RenderChat(request.chat(), model.host->tokenizer(), model.host->chat(), model.clock);
-    if (!chat.ok()) return chat.status();
+    if (!chat.ok()) return Unreadable("messages", "conversation", chat.status());
     prompt = *std::move(chat);
   } else if (request.has_tokens()) {
     prompt.tokens = {request.tokens().ids().begin(), request.tokens().ids().end()};
   } else {
     absl::StatusOr<std::vector<int>> tokens = model.host->tokenizer().TryEncode(
         request.text(), {.add_special = !request.no_added_tokens(), .parse_special = true});
-    if (!tokens.ok()) return tokens.status();
+    if (!tokens.ok()) return Unreadable("prompt", "text", tokens.status());
     prompt.tokens = *std::move(tokens);
   }
   int most = request.truncate_prompt_tokens();
@@ -155,6 +157,7 @@ RunContext ContextOf(proto::GenerateRequest request, RequestOptions options,
   sampling.clear_logit_bias();
   sampling.clear_allowed_token_ids();
   sampling.clear_bad_words();
+  options.begun = std::make_shared<std::atomic<bool>>(false);
   return {.request = std::make_shared<const proto::GenerateRequest>(std::move(request)),
           .options = std::make_shared<const RequestOptions>(std::move(options)),
           .model = model,
@@ -192,7 +195,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   absl::Status Start() {
     absl::MutexLock lock(&mutex_);
     absl::Status status;
-    for (int i = 0; status.ok() && i < at_once_; ++i) status = SubmitNext(/*follows=*/false);
+    for (int i = 0; status.ok() && i < at_once_; ++i) status = SubmitNext();
     if (!status.ok()) End();
     return status;
   }
@@ -216,7 +219,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     return std::max(1, std::min(wanted, host.max_queue() / each));
   }
 
-  absl::Status SubmitNext(bool follows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_ || waiting_.empty()) return absl::OkStatus();
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
@@ -227,7 +230,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
                                             bool last) { self->On(prompt, reply, last); },
         std::move(next.echo), std::nullopt);
     runs_[prompt] = run;
-    return run->Submit(std::move(next.tokens), next.seed, came_, follows);
+    return run->Submit(std::move(next.tokens), next.seed, came_);
   }
 
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -250,8 +253,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     {
       absl::MutexLock lock(&mutex_);
       runs_.erase(prompt);
-      // It follows: a queue that is full for a moment is no reason to lose what has been computed.
-      status = reply.ok() ? SubmitNext(/*follows=*/true) : reply.status();
+      status = reply.ok() ? SubmitNext() : reply.status();
       if (!status.ok()) End();
     }
     if (reply.ok() && !status.ok()) listener_(prompt, status, true);
@@ -303,8 +305,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   const auto run =
       NewGenerationRun(ContextOf(std::move(request), *std::move(options), model, metrics),
                        std::move(listener), std::move(echo), reading);
-  absl::Status status =
-      run->Submit(std::move(prompt->tokens), seed, absl::Now(), /*follows=*/false);
+  absl::Status status = run->Submit(std::move(prompt->tokens), seed, absl::Now());
   if (!status.ok()) return status;
   return run;
 }

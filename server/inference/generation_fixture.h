@@ -20,13 +20,15 @@ inline constexpr int kVocabulary = 20;
 
 inline std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {},
                                           SampledDrafts sampled = SampledDrafts::kDraws,
-                                          int64_t ssm_fails = 0) {
+                                          int64_t ssm_fails = 0, int ssm_positions = 0) {
   EngineParts parts;
   parts.generation = std::move(generation);
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   const RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
-  auto ssm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
+  RunnerLimits small = limits;
+  if (ssm_positions > 0) small.max_positions = ssm_positions;
+  auto ssm = std::make_unique<FakeModelRunner>(small, HashModel(1, kVocabulary));
   ssm->FailFrom(ssm_fails);
   parts.ssms.push_back(std::move(ssm));
   EngineOptions options;

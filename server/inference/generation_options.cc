@@ -24,13 +24,27 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Tok
   }
   for (const std::string& text : {word, absl::StrCat(" ", word)}) {
     absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(text, {});
-    if (!tokens.ok()) return tokens.status();
+    if (!tokens.ok()) return Unreadable("bad_words", "word", tokens.status());
     const auto& known = rules->bad_words;
     if (!tokens->empty() && std::find(known.begin(), known.end(), *tokens) == known.end()) {
       rules->bad_words.push_back(*std::move(tokens));
     }
   }
   return absl::OkStatus();
+}
+
+// Null: what the model's authors would have is not wanted.
+const GenerationConfig* ConfigOf(const LoadedModel& model) {
+  return model.description.generation_config() == "none" ? nullptr : &model.host->generation();
+}
+
+// Those hold whatever the request says.
+void AddBadWords(const GenerationConfig& config, int vocabulary, TokenRules* rules) {
+  for (const std::vector<int>& word : config.bad_words) {
+    const bool known =
+        std::all_of(word.begin(), word.end(), [&](int token) { return token < vocabulary; });
+    if (known) rules->bad_words.push_back(word);
+  }
 }
 
 // Before any of them is looked at.
@@ -161,17 +175,19 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const proto::GenerateRequest
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateRequest& request,
-                                                          const LoadedModel& model,
-                                                          const Prompt& prompt,
-                                                          const std::vector<Tool>& tools,
-                                                          const std::vector<int>& shown) {
+absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
+    const proto::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
+    const std::vector<Tool>& tools, const std::vector<int>& shown, int max_tokens) {
   const proto::SamplingOptions& sampling = request.sampling();
   auto rules = std::make_shared<TokenRules>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
   rules->presence_penalty = sampling.presence_penalty();
   rules->frequency_penalty = sampling.frequency_penalty();
   rules->min_tokens = sampling.min_tokens();
+  const GenerationConfig* const config = ConfigOf(model);
+  if (!sampling.has_min_tokens() && config != nullptr) {
+    rules->min_tokens = std::min(config->min_new_tokens, max_tokens);
+  }
   if (absl::Status status = CheckCounts(sampling); !status.ok()) return status;
   for (const auto& [token, bias] : sampling.logit_bias()) {
     rules->logit_bias.emplace_back(token, bias);
@@ -190,6 +206,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
                       absl::StrCat("allowed_token_ids has ", rules->allowed.size(),
                                    " different tokens, the vocabulary ", vocabulary));
   }
+  if (config != nullptr) AddBadWords(*config, vocabulary, rules.get());
   for (const std::string& word : sampling.bad_words()) {
     absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
     if (!status.ok()) return status;
@@ -218,16 +235,16 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
         "field 'speculation' is on, but model '", request.model(),
         "' is served without SSMs and lookups; serve it with some, or leave the field out"));
   }
-  // Not without a word where all SSMs have failed.
+  // Not without a word where no SSM can have a part in it.
   if (request.speculation() == proto::SPECULATION_ON) {
-    if (absl::Status status = CheckDrafting(model); !status.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("field 'speculation' is on, but ", status.message(),
-                       "; serve it again, or leave the field out"));
+    if (absl::Status status = CheckDrafting(model, prompt.tokens.size()); !status.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "field 'speculation' is on, but ", status.message(), ", or leave the field out"));
     }
   }
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
   if (!adapter.ok()) return adapter.status();
+  const GenerationConfig* const config = ConfigOf(model);
   RequestOptions options;
   options.adapter = *adapter;
   options.max_tokens = request.max_tokens();
@@ -237,13 +254,13 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
         request.has_chat()
             ? std::max(1, model.host->context() - static_cast<int>(prompt.tokens.size()))
             : kDefaultMaxTokens;
-    const std::optional<int>& most = model.host->generation().max_new_tokens;
-    if (most && model.description.generation_config() != "none") {
-      options.max_tokens = std::min(options.max_tokens, *most);
+    if (config != nullptr && config->max_new_tokens) {
+      options.max_tokens = std::min(options.max_tokens, *config->max_new_tokens);
     }
   }
   if (request.prompt_only()) options.max_tokens = 1;
   options.stop = {request.stop().begin(), request.stop().end()};
+  if (options.stop.empty() && config != nullptr) options.stop = config->stop_strings;
   // The engine would say so, too, but of a copy for each of the answers.
   if (absl::Status status = ValidateStopStrings(options.stop); !status.ok()) {
     return InField("stop", status);
@@ -273,7 +290,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
   absl::StatusOr<std::shared_ptr<const TokenRules>> rules =
-      RulesOf(request, model, prompt, tools, options.shown_tokens);
+      RulesOf(request, model, prompt, tools, options.shown_tokens, options.max_tokens);
   if (!rules.ok()) return rules.status();
   options.rules = *std::move(rules);
   return options;

@@ -62,8 +62,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     }
   }
 
-  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came,
-                      bool follows) override {
+  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) override {
     const double waited = absl::ToDoubleSeconds(absl::Now() - came);
     const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
     const std::vector<int>& prompt = *shared;
@@ -74,13 +73,14 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       // Those that compete are compared by what their tokens were worth.
       if (competing()) own.logprobs = std::max(own.logprobs, 0);
       own.sampling.seed = ChoiceSeed(seed, i);
-      own.follows = follows;
       own.reproducible = request_.sampling().has_seed();
       if (own.timeout_seconds > 0) {
         own.timeout_seconds = std::max(own.timeout_seconds - waited, kShortest);
       }
       // Events wait for the ticket: one of them may have to end its request.
       absl::MutexLock lock(&mutex_);
+      // An answer before it was refused, and nobody would hear of this one.
+      if (silent_) break;
       absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
           shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);
@@ -174,6 +174,9 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       answer.logprobs += logprobs.logprob;
       ++answer.tokens;
     }
+    for (proto::ToolCall& call : *reply.mutable_tool_calls()) {
+      call.set_text_before(static_cast<int>(answer.whole.text().size()) + call.text_before());
+    }
     std::string text = answer.whole.text() + reply.text();
     std::string reasoning = answer.whole.reasoning() + reply.reasoning();
     if (!request_.has_logprobs()) reply.clear_logprobs();
@@ -196,6 +199,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       return;
     }
     const auto add = [reply](AnswerPart part) {
+      const size_t before = reply->text().size();
       reply->mutable_text()->append(part.text);
       reply->mutable_reasoning()->append(part.reasoning);
       for (ToolCallPart& call : part.calls) {
@@ -204,6 +208,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
         out->set_id(std::move(call.id));
         out->set_name(std::move(call.name));
         out->set_arguments(std::move(call.arguments));
+        out->set_text_before(static_cast<int>(before + call.text_before));
       }
     };
     CountReasoning(event, answer);
@@ -253,7 +258,9 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     reply.set_finish_reason(request_.prompt_only() ? "length"
                             : called && over       ? "tool_calls"
                                                    : Name(event.reason));
-    if (!event.stop.text.empty()) reply.set_stop_string(event.stop.text);
+    // The model's own ones are an end like any other.
+    const bool asked_for = request_.stop_size() > 0;
+    if (asked_for && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
     const auto& stops = request_.stop_token_ids();
     if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
       reply.set_stop_token(event.stop.token);

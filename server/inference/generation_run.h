@@ -27,11 +27,9 @@ struct RunContext {
 
 class GenerationRun : public Generation {
  public:
-  // Once. `came`: when the request did, whose timeout counts from then on. `follows`: as in
-  // RequestOptions, of each answer. REQUIRES: the caller holds the model, or is on its engine's
-  // thread.
-  virtual absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came,
-                              bool follows) = 0;
+  // Once. `came`: when the request did, whose timeout counts from then on. REQUIRES: the caller
+  // holds the model, or is on its engine's thread.
+  virtual absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) = 0;
 };
 
 // Answers to each prompt, those that compete among them.

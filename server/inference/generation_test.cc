@@ -3,12 +3,17 @@
 #include "server/inference/generation.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/inference/field_error.h"
 #include "server/inference/generation_fixture.h"
 #include "server/inference/generation_options.h"
+#include "server/inference/generation_run.h"
 
 namespace espalier {
 namespace {
@@ -16,6 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 // The engine would say so, but only after a copy for each of the answers has waited for it.
 TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
@@ -101,6 +107,36 @@ TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
     request.set_speculation(proto::SPECULATION_DEFAULT);
     EXPECT_EQ(TextOf(request, model).size(), 12u);
   }
+}
+
+TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
+  const auto model = Model(256, {}, SampledDrafts::kDraws, 0, /*ssm_positions=*/8);
+  model->description.add_ssm_artifacts("short");
+  model->description.add_ssm_placements();
+  EXPECT_EQ(Describe(*model).ssm_placements(0).draft_tokens(), 8);
+  proto::GenerateRequest request = Request("abcdefg", 12);
+  request.set_speculation(proto::SPECULATION_ON);
+  Answers reached;
+  Finish(request, model, &reached);
+  EXPECT_GT(reached.usage.drafted_tokens(), 0);
+  request.set_text("abcdefgh");
+  ModelServer models({});
+  Answers answers;
+  const auto refused = StartGeneration(request, model, &models, nullptr, answers.Listener());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the prompt has 8 tokens"));
+  // Who does not insist gets an answer.
+  request.set_speculation(proto::SPECULATION_DEFAULT);
+  Answers beyond;
+  Finish(request, model, &beyond);
+  EXPECT_EQ(beyond.usage.drafted_tokens(), 0);
+  EXPECT_EQ(beyond.texts[0].size(), 12u);
+  // Lookups reach everywhere.
+  request.set_speculation(proto::SPECULATION_ON);
+  model->description.set_lookup_depth(4);
+  Answers looked_up;
+  Finish(request, model, &looked_up);
+  EXPECT_TRUE(looked_up.error.ok());
 }
 
 // Where drafts may be chosen for a seed's noise, a request that brings one is answered by that
@@ -190,6 +226,60 @@ TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
   for (const auto& [index, reason] : answers.reasons) EXPECT_EQ(reason, "stop");
 }
 
+// What can go on goes on; what cannot ends, as nothing else could follow.
+TEST(Generation, AFormThatIsCompleteEndsBeforeMinTokens) {
+  const auto model = Model();
+  proto::GenerateRequest request = Request("abc", 100);
+  request.mutable_sampling()->set_min_tokens(50);
+  request.mutable_structured_output()->set_regex("a{3}");
+  EXPECT_EQ(TextOf(request, model), "aaa");
+  request.mutable_structured_output()->set_regex("[ab]*c?");
+  request.set_n(20);
+  Answers answers;
+  Finish(request, model, &answers);
+  for (const auto& [index, text] : answers.texts) {
+    EXPECT_TRUE(text.size() >= 50 || text.back() == 'c') << text;
+  }
+}
+
+TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
+  const proto::GenerateRequest silent = Request("abc", 40);
+  const auto model = Model();
+  const std::string plain = TextOf(silent, model);
+  ASSERT_EQ(plain.size(), 40u);
+  const std::string stop = plain.substr(20, 3);
+  const auto stops = Model(256, {.stop_strings = {stop}});
+  Answers ended;
+  Finish(silent, stops, &ended);
+  EXPECT_EQ(ended.texts[0], plain.substr(0, plain.find(stop)));
+  EXPECT_EQ(ended.reasons[0], "stop");
+  proto::GenerateRequest other = silent;
+  other.add_stop("#");
+  EXPECT_EQ(TextOf(other, stops), plain) << "the request has its own";
+  stops->description.set_generation_config("none");
+  EXPECT_EQ(TextOf(silent, stops), plain);
+
+  // Before so many tokens nothing ends it, unless the request says otherwise.
+  const auto late = Model(256, {.min_new_tokens = 30, .stop_strings = {stop}});
+  const size_t end = plain.find(stop, 29);
+  EXPECT_EQ(TextOf(silent, late).substr(0, 29), plain.substr(0, 29));
+  EXPECT_EQ(TextOf(silent, late).size(), std::min(end, plain.size()));
+  proto::GenerateRequest now = silent;
+  now.mutable_sampling()->set_min_tokens(0);
+  EXPECT_EQ(TextOf(now, late), plain.substr(0, plain.find(stop)));
+  now = silent;
+  now.set_max_tokens(5);
+  EXPECT_EQ(TextOf(now, late), plain.substr(0, 5));
+
+  // 99 is no token of this model.
+  const int first = plain[0] - 'a', second = plain[1] - 'a';
+  const auto banned = Model(256, {.bad_words = {{first, second}, {5}, {99}}});
+  const std::string changed = TextOf(silent, banned);
+  EXPECT_EQ(changed[0], plain[0]);
+  EXPECT_THAT(changed, Not(HasSubstr(plain.substr(0, 2))));
+  EXPECT_THAT(changed, Not(HasSubstr("f")));
+}
+
 TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
   const auto model = Model();
   std::vector<proto::TokenLogprobs> prompt;
@@ -238,6 +328,86 @@ TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
   for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_EQ(model->host->open(), 0);
   EXPECT_EQ(answers.calls_after_last, 0);
+}
+
+// The stream broke after many tokens.
+TEST(Generation, WhoComesBeforeItBreaksNoAnswerThatHasBegun) {
+  constexpr int kQueue = 6;
+  const auto model = Model(kQueue);
+  ModelServer models({});
+  proto::GenerateRequest request = Request("abc", 200);
+  request.set_n(kQueue);
+  request.set_priority(1);
+  Answers answers;
+  absl::Notification started;
+  bool first = true;
+  const auto collect = answers.Listener();
+  const auto generation =
+      StartGeneration(request, model, &models, nullptr,
+                      [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                        if (std::exchange(first, false)) {
+                          started.WaitForNotification();
+                          for (int i = 0; i < kQueue; ++i) {
+                            EXPECT_TRUE(model->host
+                                            ->Submit(std::vector<int>{1}, {.max_tokens = 3},
+                                                     [](const RequestEvent&) {})
+                                            .ok());
+                          }
+                        }
+                        collect(reply, last);
+                      });
+  ASSERT_TRUE(generation.ok()) << generation.status();
+  started.Notify();
+  answers.done.WaitForNotification();
+  EXPECT_TRUE(answers.error.ok()) << answers.error;
+  for (int i = 0; i < kQueue; ++i) EXPECT_EQ(answers.texts[i].size(), 200u) << i;
+}
+
+// The others ran to their ends, and nobody heard of them.
+TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
+  constexpr int kQueue = 64;
+  absl::Notification began, go_on;
+  EngineParts parts;
+  parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
+  parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                [&](absl::Span<const int> path) {
+                                                  if (!began.HasBeenNotified()) began.Notify();
+                                                  go_on.WaitForNotification();
+                                                  return HashModel(1, kVocabulary)(path);
+                                                });
+  const auto model = std::make_shared<LoadedModel>();
+  model->host = *EngineHost::Create(std::move(parts), {.max_queue = kQueue});
+  EngineHost& host = *model->host;
+  const auto submit = [&] {
+    return *host.Submit(std::vector<int>{1}, {.max_tokens = 1}, [](const RequestEvent&) {});
+  };
+  submit();
+  began.WaitForNotification();
+  std::vector<EngineHost::Ticket> others;
+  for (int i = 0; i < kQueue; ++i) others.push_back(submit());
+  proto::GenerateRequest request = Request("abc", 5);
+  request.set_n(kQueue);
+  RequestOptions options;
+  // A copy for each answer, so that the first one's refusal comes before the last one is submitted.
+  options.shown_tokens.resize(500000);
+  Answers answers;
+  const auto collect = answers.Listener();
+  const auto run = NewGenerationRun(
+      {.request = std::make_shared<const proto::GenerateRequest>(request),
+       .options = std::make_shared<const RequestOptions>(std::move(options)),
+       .model = model,
+       .host = &host},
+      [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+        // Now there is room.
+        for (const EngineHost::Ticket other : others) host.Cancel(other);
+        collect(reply, last);
+      },
+      "", std::nullopt);
+  ASSERT_TRUE(run->Submit({1, 2}, 7, absl::Now()).ok());
+  answers.done.WaitForNotification();
+  EXPECT_TRUE(absl::IsResourceExhausted(answers.error)) << answers.error;
+  EXPECT_EQ(host.open(), 1);
+  go_on.Notify();
 }
 
 // It was told to come again, for ever.
@@ -336,6 +506,11 @@ TEST(Generation, ErrorsThatCanBeKnownComeAtOnceAndNameTheField) {
               HasSubstr("bad_words"));
   EXPECT_THAT(error([](auto* r) { r->set_prompt_only(true); }), HasSubstr("echo"));
   EXPECT_THAT(error([](auto* r) { r->set_logprobs(-5); }), HasSubstr("logprobs"));
+  const auto many_stops = [](auto* r) {
+    for (int i = 0; i < 10000; ++i) r->add_stop("x");
+  };
+  EXPECT_THAT(error(many_stops), HasSubstr("stop has 10000 strings, expected at most 16"));
+  EXPECT_THAT(error([](auto* r) { r->add_stop(""); }), HasSubstr("stop"));
   EXPECT_THAT(error([](auto* r) { r->set_truncate_prompt_tokens(-2); }),
               HasSubstr("truncate_prompt_tokens"));
 }

@@ -66,7 +66,8 @@ bool ModelServer::AwaitTry(std::string* name) {
 }
 
 bool ModelServer::Restore(const std::string& name) {
-  if (!TakeTurn(name).ok()) return false;
+  // Not at the end: served and unserved by others meanwhile, and still held.
+  if (!TakeTurn(name).ok()) return !draining();
   const absl::Cleanup turn = [this] { EndTurn(); };
   proto::ServeModelRequest request;
   {

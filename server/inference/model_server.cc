@@ -72,22 +72,37 @@ bool Same(proto::ServeModelRequest known, const proto::ServeModelRequest& asked)
 
 }  // namespace
 
-absl::Status CheckDrafting(const LoadedModel& model) {
+absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
   const proto::ServedModel now = Describe(model);
+  int longest = 0;
   for (const proto::ModelPlacement& ssm : now.ssm_placements()) {
-    if (!absl::StartsWith(ssm.state(), kSetAside)) return absl::OkStatus();
+    if (absl::StartsWith(ssm.state(), kSetAside)) continue;
+    // An SSM goes on behind the answer's first token.
+    const auto most = static_cast<size_t>(ssm.draft_tokens());
+    if (most == 0 || prompt_tokens < most) return absl::OkStatus();
+    longest = std::max(longest, ssm.draft_tokens());
   }
   if (now.ssm_placements().empty() || now.lookup_depth() > 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "model '", now.name(), "' has no SSM that works (", now.ssm_placements(0).state(), ")"));
+  if (longest > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the prompt has ", prompt_tokens, " tokens, and the SSMs of model '", now.name(),
+        "' draft for sequences of at most ", longest,
+        "; ask with a shorter prompt, serve it with SSMs of more positions or with lookups"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("model '", now.name(), "' has no SSM that works (",
+                   now.ssm_placements(0).state(), "); serve it again"));
 }
 
 proto::ServedModel Describe(const LoadedModel& model) {
   proto::ServedModel description = model.description;
   if (model.describe) model.describe(&description);
-  const std::vector<absl::Status> ssms = model.host->statistics().speculation.ssm_status;
+  const SpeculationStatistics speculation = model.host->statistics().speculation;
+  const std::vector<absl::Status>& ssms = speculation.ssm_status;
   for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {
     proto::ModelPlacement& place = *description.mutable_ssm_placements(s);
+    const int limit = speculation.ssm_limits[s];
+    if (limit < model.host->context()) place.set_draft_tokens(std::max(1, limit));
     // One that is only away says so itself, and by what it says it is back before the engine knows.
     const bool away = !place.state().empty() && place.state() != "ready";
     const bool back = absl::IsUnavailable(ssms[s]) && place.state() == "ready";
@@ -124,6 +139,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   size.max_requests = request.max_requests_per_batch();
   size.max_tokens_per_batch = request.max_tokens_per_batch();
   size.kv_cache_tokens = static_cast<int>(request.kv_cache_tokens());
+  size.short_ssms = request.short_ssms();
   const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
   if (!kv_format.ok()) return kv_format.status();
   size.kv_format = *kv_format;
@@ -215,6 +231,10 @@ proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loade
   description.mutable_candidates()->Assign(candidates.begin(), candidates.end());
   description.set_loaded_unix_ms(absl::ToUnixMillis(loaded));
   *description.mutable_sampling_defaults() = sampling_defaults;
+  if (request.generation_config() == "model") {
+    const std::vector<std::string>& unused = parts.generation.unused;
+    description.mutable_ignored_generation_fields()->Assign(unused.begin(), unused.end());
+  }
   return description;
 }
 
@@ -223,7 +243,14 @@ absl::Status ModelServer::TakeTurn(const std::string& name) {
   const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return draining_ || (!loading_ && leaving_.count(name) == 0);
   };
-  mutex_.Await(absl::Condition(&free));
+  // Loading ends by itself; a request that is still being read, at its client's pleasure.
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&free), options_.longest_leave)) {
+    if (loading_) continue;
+    return absl::UnavailableError(
+        absl::StrCat("model '", name,
+                     "' was unserved, but requests that are still being read hold it, and its "
+                     "memory; try again once they have ended"));
+  }
   if (draining_) return Stopping();
   loading_ = true;
   return absl::OkStatus();
@@ -483,6 +510,13 @@ void ModelServer::Drain() {
 bool ModelServer::draining() const {
   absl::MutexLock lock(&mutex_);
   return draining_;
+}
+
+void ModelServer::EndRequests(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, entry] : models_) {
+    if (entry.model != nullptr) entry.model->host->End(why);
+  }
 }
 
 int ModelServer::OpenRequests() const {

@@ -38,8 +38,9 @@ struct LoadedModel {
 
 // As it is now. Of an SSM that failed, and is used no more, the state says why.
 proto::ServedModel Describe(const LoadedModel& model);
-// FailedPrecondition if it is served with SSMs, and all of them have failed.
-absl::Status CheckDrafting(const LoadedModel& model);
+// FailedPrecondition, with what to do, if it is served with SSMs, and all of them have failed or
+// have too few positions for what comes after a prompt of so many tokens.
+absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens);
 // Whether a model that is described so answers requests: on workers only while they hold it. (SSMs
 // that are away cost time, no answers.)
 bool AnswersRequests(const proto::ServedModel& model);
@@ -92,7 +93,8 @@ struct ModelServerOptions {
   // After a model of the last run could not be loaded, until it is tried again: at first, and,
   // doubled each time, at most.
   absl::Duration first_pause = absl::Seconds(10), longest_pause = absl::Minutes(5);
-  // What is unserved may be held by requests that are still being read: how long Unserve waits.
+  // What is unserved may be held by requests that are still being read: how long Unserve, and Serve
+  // of the same name, wait.
   absl::Duration longest_leave = absl::Seconds(10);
 };
 
@@ -117,7 +119,7 @@ class ModelServer {
   bool restored() const;
 
   // Idempotent for an equal request; AlreadyExists for another one under the same name. Aborted if
-  // it was unserved meanwhile.
+  // it was unserved meanwhile; Unavailable while an old model of that name is still held.
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
   // Of what is still being loaded, or could not be, too. When it returns, what the model took is
   // free, unless somebody holds it for longer than `longest_leave`; then its name is taken so long.
@@ -166,6 +168,8 @@ class ModelServer {
   bool draining() const;
   // Requests that have not ended, of all models.
   int OpenRequests() const;
+  // Ends them all with this error; no model takes any more. Returns at once.
+  void EndRequests(const absl::Status& why);
   // Drains, and waits a moment for the model that is being loaded, by whomever. False if it still
   // is: that may take minutes, and nothing can interrupt it.
   bool EndLoading();
@@ -185,7 +189,7 @@ class ModelServer {
   };
 
   // One model is loaded at a time. Waits for that, and until no model of this name is on its way
-  // out; Unavailable once Drain was called.
+  // out; Unavailable if that takes longer than `longest_leave`, and once Drain was called.
   absl::Status TakeTurn(const std::string& name);
   void EndTurn();
   // Of a model that nobody holds any more.

@@ -336,11 +336,12 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceNobodyHoldsTheOldOne) {
   ASSERT_TRUE(held.ok());
   EXPECT_TRUE(models_->Unserve("a").ok()) << "which does not wait for ever";
   EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
-  std::thread serving([&] { EXPECT_TRUE(models_->Serve(Request("a")).ok()); });
-  absl::SleepFor(absl::Milliseconds(50));
+  const absl::Status taken = models_->Serve(Request("a")).status();
+  EXPECT_TRUE(absl::IsUnavailable(taken)) << "nor does Serve: " << taken;
+  EXPECT_THAT(taken.message(), HasSubstr("requests that are still being read hold it"));
   Serve("b");  // holds up no other
   held = absl::NotFoundError("");
-  serving.join();
+  Serve("a");
   EXPECT_EQ(loader_.loads(), 3);
   EXPECT_EQ(loader_.gone_before(), 1) << "its session would end that of the new one";
   EXPECT_EQ(Found("a"), absl::StatusCode::kOk);
@@ -428,6 +429,14 @@ TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
   const absl::Status refused = models_->Serve(request).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("tune_speculation"), HasSubstr("expansion")));
+}
+
+TEST_F(ModelServerTest, AFlagForSsmsIsNotIgnoredWhereThereAreNone) {
+  proto::ServeModelRequest request = Request("a");
+  request.set_short_ssms(true);
+  const absl::Status refused = models_->Serve(request).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("'short_ssms'"));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ absl::StatusOr<proto::SamplingOptions> SamplingDefaults(const GenerationConfig& 
   auto rules = std::make_shared<TokenRules>();
   if (out.has_repetition_penalty()) rules->repetition_penalty = out.repetition_penalty();
   options.rules = std::move(rules);
+  options.stop = config.stop_strings;
   if (absl::Status status = ValidateOptions(options, 1); !status.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("generation_config.json: ", status.message(),

@@ -202,6 +202,9 @@ absl::StatusOr<proto::ServeModelRequest> CompleteServeRequest(proto::ServeModelR
   const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
   if (!kv_format.ok()) return kv_format.status();
   if (*kv_format == DType::kF32) request.clear_kv_cache();  // as in requests of earlier versions
+  if (request.short_ssms() && request.ssm_artifacts().empty()) {
+    return absl::InvalidArgumentError("field 'short_ssms': 'ssm_artifacts' names no SSM");
+  }
   if (request.resident_weight_bytes() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("field 'resident_weight_bytes' is ", request.resident_weight_bytes(),

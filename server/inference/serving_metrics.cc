@@ -48,6 +48,10 @@ constexpr const char* kWaitReasons[] = {"capacity", "deferred"};
 
 constexpr const char* kModelStates[] = {"ready", "loading", "waiting", "failed"};
 
+double UsageOf(const KvCache::Statistics& kv) {
+  return kv.slots > 0 ? static_cast<double>(kv.used) / kv.slots : 0;
+}
+
 }  // namespace
 
 struct ServingMetrics::Families {
@@ -108,6 +112,8 @@ struct ServingMetrics::Families {
                               "Steps without any SSM because none would have paid.")),
         ssm_active(MakeGauge(registry, "spec_decode_ssm_active",
                              "0 for an SSM that failed and is not used any more.")),
+        ssm_kv_usage(MakeGauge(registry, "spec_decode_ssm_kv_cache_usage_ratio",
+                               "Used part of an SSM's KV cache, 0 to 1.")),
         prefix_queries(MakeCounter(registry, "prefix_cache_queries_total",
                                    "Prompt tokens looked up in the prefix cache.")),
         prefix_hits(MakeCounter(registry, "prefix_cache_hits_total",
@@ -152,7 +158,7 @@ struct ServingMetrics::Families {
   Family<Histogram>&iteration_tokens, &block_lifetime, &block_idle, &block_reuse;
   Family<Counter>&preemptions, &drafts, &draft_tokens, &accepted_tokens, &drafted_per_position,
       &accepted_per_position, &lookup_drafted, &lookup_accepted, &tuned_off;
-  Family<Gauge>& ssm_active;
+  Family<Gauge>&ssm_active, &ssm_kv_usage;
   Family<Counter>&prefix_queries, &prefix_hits;
   Family<Gauge>& cache_config;
   Family<Counter>& success;
@@ -238,7 +244,7 @@ void ServingMetrics::Collect() {
       f.waiting_by_reason.Add({{"model_name", name}, {"reason", reason}})
           .Set(reason == kWaitReasons[0] ? s.waiting : 0);
     }
-    f.kv_usage.Add(labels).Set(s.kv.slots > 0 ? static_cast<double>(s.kv.used) / s.kv.slots : 0);
+    f.kv_usage.Add(labels).Set(UsageOf(s.kv));
     f.kv_bytes.Add(labels).Set(static_cast<double>(watched.model->host->kv_cache_bytes()));
     watched.RaiseBy(f.prompt_tokens.Add(labels), s.whole_prompt_tokens);
     watched.RaiseBy(f.prompt_tokens_cached.Add(labels), s.cached_prompt_tokens);
@@ -316,14 +322,18 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
   const proto::ServedModel& description = watched->model->description;
   const size_t ssms = std::min(s.speculation.ssm_status.size(),
                                static_cast<size_t>(description.ssm_artifacts_size()));
-  for (size_t i = 0; i < ssms; ++i) {
-    Gauge& active = f.ssm_active.Add(
-        {{"model_name", name}, {"ssm", description.ssm_artifacts(static_cast<int>(i))}});
-    active.Set(s.speculation.ssm_status[i].ok() ? 1 : 0);
-    const std::pair series(&f.ssm_active, &active);
+  const auto set = [&](Family<Gauge>& family, size_t ssm, double value) {
+    Gauge& gauge = family.Add(
+        {{"model_name", name}, {"ssm", description.ssm_artifacts(static_cast<int>(ssm))}});
+    gauge.Set(value);
+    const std::pair series(&family, &gauge);
     if (std::find(watched->own.begin(), watched->own.end(), series) == watched->own.end()) {
       watched->own.push_back(series);
     }
+  };
+  for (size_t i = 0; i < ssms; ++i) {
+    set(f.ssm_active, i, s.speculation.ssm_status[i].ok() ? 1 : 0);
+    set(f.ssm_kv_usage, i, UsageOf(s.ssm_kv[i]));
   }
 }
 

@@ -261,6 +261,31 @@ TEST_F(MetricsTest, WhatAModelIsGoesWithIt) {
             0);
 }
 
+// Slots that a cancelled request left there would be missing for ever, and nobody would see it.
+TEST_F(MetricsTest, AnSsmsCacheIsUsedWhileARequestRunsAndEmptyAfterwards) {
+  const auto gate = std::make_shared<absl::Notification>();
+  const auto model = Model({.gates = {{12, gate}}});
+  serving_.Add(model);
+  const std::string usage =
+      "espalier_spec_decode_ssm_kv_cache_usage_ratio{model_name=\"lm\",ssm=\"small\"}";
+  EXPECT_EQ(Value(usage), 0);
+  absl::Notification over;
+  const auto ticket = model->host->Submit({1, 2, 3}, {.max_tokens = 1000, .ignore_eos = true},
+                                          [&](const RequestEvent& event) {
+                                            if (event.finished) over.Notify();
+                                          });
+  ASSERT_TRUE(ticket.ok());
+  while (Value(usage) <= 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_LE(Value(usage), 1);
+  model->host->Cancel(*ticket);
+  gate->Notify();
+  over.WaitForNotification();
+  while (model->host->statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(Value(usage), 0);
+  serving_.Remove("lm");
+  EXPECT_EQ(Value(usage), -1);
+}
+
 TEST_F(MetricsTest, CountersGoOnWhenAModelIsLoadedAgain) {
   auto model = Model();
   serving_.Add(model);

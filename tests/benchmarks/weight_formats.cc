@@ -2,8 +2,6 @@
 // run by the serving executor. A step for one row reads all matrices once, so its time is held
 // against what the same threads read from an array of that size; on a GPU, against a copy within
 // its memory, which counts as read and written.
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -19,12 +17,12 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/onednn.h"
 #include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
 #include "tests/benchmarks/bandwidth.h"
+#include "tests/benchmarks/onednn_products.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/serving_models.h"
 #include "tests/benchmarks/workload.h"
@@ -282,35 +280,6 @@ absl::Status ReportOperators(std::vector<Model>& models, const RunnerBatch& batc
   return absl::OkStatus();
 }
 
-// oneDNN's own f32 product of the largest matrix of a layer with as many rows: what a prompt could
-// reach if rows might depend on each other's number.
-absl::StatusOr<double> OneDnnGflops(int rows) {
-  const int64_t in = Config().hidden_size, out = Config().intermediate_size;
-  GemmSpec spec;
-  spec.m = rows;
-  spec.n = out;
-  spec.k = in;
-  spec.a.row_stride = in;
-  spec.b = {.row_stride = 1, .column_stride = in};
-  spec.c.row_stride = out;
-  omp_set_num_threads(absl::GetFlag(FLAGS_threads));
-  std::string error;
-  const std::unique_ptr<Gemm> gemm = Gemm::Make(spec, &error);
-  if (gemm == nullptr) return absl::InternalError(error);
-  std::vector<float> a(rows * in, 0.5f), b(in * out, 0.25f), c(rows * out);
-  std::vector<char> workspace(gemm->workspace_bytes() + 64);
-  void* const aligned =
-      workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
-  std::vector<double> seconds;
-  for (int i = 0; i < 12; ++i) {
-    const double start = Seconds();
-    error = gemm->Run(a.data(), b.data(), nullptr, c.data(), aligned);
-    if (!error.empty()) return absl::InternalError(error);
-    if (i > 1) seconds.push_back(Seconds() - start);
-  }
-  return 2.0 * rows * static_cast<double>(in * out) / Median(seconds) / 1e9;
-}
-
 absl::Status Run(Report* report) {
   if (absl::GetFlag(FLAGS_model) != "1b" && absl::GetFlag(FLAGS_model) != "8b") {
     return absl::InvalidArgumentError("--model is 1b or 8b");
@@ -334,12 +303,20 @@ absl::Status Run(Report* report) {
   std::vector<std::vector<std::vector<double>>> seconds(
       models.size(), std::vector<std::vector<double>>(batches.size()));
   std::vector<Decoding> decoding(models.size());
-  std::vector<double> reference;
+  std::vector<std::pair<ProductType, OneDnnProduct>> rivals;
+  std::map<ProductType, std::vector<double>> reached;
+  for (const ProductType type : {ProductType::kF32, ProductType::kBf16, ProductType::kInt8}) {
+    if (OnGpu()) break;
+    auto rival = OneDnnProduct::Make(type, kMostRows, Config().intermediate_size,
+                                     Config().hidden_size, absl::GetFlag(FLAGS_threads));
+    if (!rival.ok()) return rival.status();
+    if (rival->has_value()) rivals.emplace_back(type, **std::move(rival));
+  }
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-    if (!OnGpu()) {
-      absl::StatusOr<double> gflops = OneDnnGflops(kMostRows);
+    for (auto& [type, rival] : rivals) {
+      absl::StatusOr<double> gflops = rival.Gflops();
       if (!gflops.ok()) return gflops.status();
-      reference.push_back(*gflops);
+      reached[type].push_back(*gflops);
     }
     for (size_t m = 0; m < models.size(); ++m) {
       if (absl::Status s = decoding[m].Measure(models[m], batches[0], 13); !s.ok()) return s;
@@ -378,18 +355,22 @@ absl::Status Run(Report* report) {
     cells.push_back(Number(models[m].flops * kMostRows / Median(seconds[m].back()) / 1e9, 0));
     report->Row(std::move(cells));
   }
+  if (!OnGpu()) {
+    report->Table(absl::StrCat("oneDNN's own products of a layer's largest matrix with ", kMostRows,
+                               " rows, alone"),
+                  {"type", "GFLOP/s"});
+    for (const auto& [type, gflops] : reached) {
+      report->Row({Text(Name(type)), Number(Median(gflops), 0)});
+    }
+  }
   for (const RunnerBatch* batch : {&batches.front(), &batches.back()}) {
     if (absl::Status s = ReportOperators(models, *batch, report); !s.ok()) return s;
   }
-  std::string note =
+  report->Note(
       "Medians; formats in turns. Share: of each step in what was read just after it, array for "
       "array. A step also computes attention over the context, norms and logits; GFLOP/s count the "
-      "matrices alone.";
-  if (!OnGpu()) {
-    absl::StrAppend(&note, " oneDNN's own f32 product of one layer's largest matrix with ",
-                    kMostRows, " rows, alone: ", static_cast<int>(Median(reference)), " GFLOP/s.");
-  }
-  report->Note(note);
+      "matrices alone. oneDNN's results depend on the number of rows, ours do not; a type that is "
+      "missing has no kernel in it for this processor.");
   return absl::OkStatus();
 }
 

@@ -66,7 +66,7 @@ class AnthropicClientTest(unittest.TestCase):
 
     def test_whole(self):
         answer = self.ask(metadata={"user_id": "me"})
-        self.assertTrue(answer.id.startswith("msg_"))
+        self.assertEqual(answer.id, f"msg_{answer._request_id}")
         self.assertEqual((answer.type, answer.role, answer.model), ("message", "assistant", "thinker"))
         thinking, text = answer.content
         self.assertEqual((thinking.type, thinking.thinking), ("thinking", "hm, who"))

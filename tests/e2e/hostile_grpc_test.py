@@ -178,7 +178,7 @@ class HostileGrpcTest(unittest.TestCase):
         with raw.Connection(self.cluster.grpc) as connection:
             connection.socket.settimeout(60)
             for path in (UPLOAD, GENERATE, "/nothing/here"):
-                for _ in range(40):
+                for _ in range(340):
                     batch = b""
                     for _ in range(50):
                         stream, connection.next = connection.next, connection.next + 2

@@ -459,17 +459,19 @@ class ModelFilesTest(unittest.TestCase):
         np.testing.assert_allclose(self.prompt_logprobs("long-short"), by_short, atol=1e-5)
         np.testing.assert_allclose(self.prompt_logprobs("long"), by_long, atol=1e-5)
 
-    def test_what_a_generation_config_says_in_vain_is_logged(self):
+    def test_what_a_generation_config_says_in_vain_is_told(self):
         folder = os.path.join(self.folder.name, "wordy")
         write_model(folder, weights())
         with open(os.path.join(folder, "generation_config.json"), "w") as file:
-            json.dump({"temperature": 0.5, "min_new_tokens": 3, "max_length": 64, "num_beams": 1}, file)
+            json.dump({"temperature": 0.5, "min_new_tokens": 3, "max_length": 64, "num_beams": 4}, file)
         self.cluster.cli("models", "upload", "wordy", folder)
-        self.cluster.cli("serve", "wordy", "--name=wordy-not", "--generation-config=none")
+        quiet = self.cluster.cli("serve", "wordy", "--name=wordy-not", "--generation-config=none")
+        self.assertNotIn("warning", quiet.stdout)
         self.assertEqual(self.warnings("wordy", "nobody reads"), [])
-        self.cluster.cli("serve", "wordy")
-        self.assertEqual(len(self.warnings("wordy", "nobody reads")), 1)
-        self.assertEqual(len(self.warnings("model wordy", "max_length, min_new_tokens, which")), 1)
+        told = self.cluster.cli("serve", "wordy").stdout
+        self.assertIn("warning: the model's generation_config.json has max_length, num_beams, without effect here", told)
+        self.assertEqual(self.cluster.run("serve", "wordy")["ignored_generation_fields"], ["max_length", "num_beams"])
+        self.assertEqual(len(self.warnings("model wordy", "max_length, num_beams, which nobody reads")), 1)
 
     def test_speculation_is_proven_lossless_before_anything_is_served(self):
         self.upload("proven", weights())
@@ -488,6 +490,25 @@ class ModelFilesTest(unittest.TestCase):
         names = {artifact["name"] for artifact in self.cluster.run("models")["artifacts"]}
         self.assertFalse([name for name in names if name.startswith("borrowed-")])
         self.assertEqual(self.cluster.cli("verify-lossless", "--llm=proven", "--ssm=nobody", check=False).returncode, 4)
+
+    def test_a_small_model_that_would_stop_drafting_unnoticed_is_refused(self):
+        self.upload("far", weights())
+        self.upload("near", weights(), max_position_embeddings=8)
+        for flags in ([], ["--expansion=1,1,1"], ["--lookup=0"]):
+            self.refused("far", "'near'", "8 positions", "128 tokens", "--max-sequence-length=8", "--short-ssms",
+                         flags=["--ssm=near", *flags])
+        proof = self.cluster.cli("verify-lossless", "--llm=far", "--ssm=near", check=False)
+        self.assertIn("8 positions", proof.stderr)
+        self.cluster.cli("serve", "far", "--name=far-as-near", "--ssm=near", "--max-sequence-length=8")
+        served = self.cluster.run("serve", "far", "--name=far-meant", "--ssm=near", "--lookup=0", "--short-ssms")
+        self.assertEqual(served["ssm_placements"][0]["draft_tokens"], 8)
+        self.assertIn("near (up to 8 tokens)", self.cluster.cli("serve").stdout)
+        body = {"model": "far-meant", "prompt": "In the", "max_tokens": 4, "temperature": 0, "speculation": True}
+        self.assertEqual(self.cluster.request("POST", "/v1/completions", json.dumps(body))[0], 200)
+        status, text = self.cluster.request("POST", "/v1/completions", json.dumps({**body, "prompt": "In the beginning"}))
+        self.assertNotEqual(status, 200)
+        self.assertIn("the prompt has 16 tokens", text)
+        self.assertIn("at most 8", text)
 
     def refused(self, name, *parts, flags=()):
         with self.assertRaises(Failed) as caught:

@@ -650,13 +650,16 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(metadata["inputs"][0]["datatype"], "BYTES")
 
     def test_ids_and_tiers(self):
-        self.assertEqual(self.chat(extra_body={"request_id": "mine-1"}).id, "chatcmpl-mine-1")
+        answer = self.chat(extra_body={"request_id": "mine-1"})
+        self.assertEqual([answer.id, answer._request_id], ["chatcmpl-mine-1", "mine-1"])
+        answer = self.chat(extra_headers={"X-Request-Id": "a proxy's=/+|"})  # overlooked
+        self.assertEqual(answer.id, f"chatcmpl-{answer._request_id}")
+        self.assertTrue(self.client.models.list()._request_id)
         streamed = self.complete(stream=True, extra_headers={"X-Request-Id": "mine-2"})
         self.assertEqual({chunk.id for chunk in streamed}, {"cmpl-mine-2"})
         self.assertEqual(self.embed("Noah", extra_body={"request_id": "mine-3"}).id, "embd-mine-3")
         self.assertEqual(self.chat(service_tier="auto").service_tier, "default")
-        for fields, param in [({"extra_headers": {"X-Request-Id": "not mine"}}, "X-Request-Id"),
-                              ({"extra_body": {"request_id": "x" * 129}}, "request_id"), ({"store": True}, "store"),
+        for fields, param in [({"extra_body": {"request_id": "x" * 129}}, "request_id"), ({"store": True}, "store"),
                               ({"service_tier": "flex"}, "service_tier")]:
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.chat(**fields)

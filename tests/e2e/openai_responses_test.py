@@ -175,6 +175,12 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual(items[-2].id, first.output[-1].id)
         newest = self.client.responses.input_items.list(second.id, limit=1).data[0]
         self.assertEqual(newest.content[0].text, "Rain?")
+        # What is there twice has two ids: the list of pages would never end.
+        again = self.respond(input=[{"type": "item_reference", "id": first.output[-1].id}, {"role": "user", "content": "Rain?"}],
+                             previous_response_id=first.id)
+        items = list(self.client.responses.input_items.list(again.id, limit=1))
+        self.assertEqual(len(items), len(first.output) + 3)
+        self.assertEqual(len({item.id for item in items}), len(items))
         # By reference, and as the client has it.
         by_id = self.respond(input=[{"role": "user", "content": "Who?"}, {"type": "item_reference", "id": first.output[-1].id},
                                     {"role": "user", "content": "Rain?"}])

@@ -16,7 +16,8 @@ from language_models import train  # noqa: E402
 # All of /metrics after some requests, without "espalier_".
 METRICS = {
     "gauge": "jobs workers models num_requests_running num_requests_waiting num_requests_waiting_by_reason"
-             " kv_cache_usage_ratio kv_cache_bytes cache_config_info spec_decode_ssm_active",
+             " kv_cache_usage_ratio kv_cache_bytes cache_config_info spec_decode_ssm_active"
+             " spec_decode_ssm_kv_cache_usage_ratio",
     "counter": "grpc_requests_total job_steps_total checkpoints_total job_attempts_total workers_lost_total"
                " store_errors_total prompt_tokens_total prompt_tokens_cached_total prompt_tokens_by_source_total"
                " prompt_tokens_computed_total generation_tokens_total engine_steps_total num_preemptions_total"

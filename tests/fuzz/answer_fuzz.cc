@@ -11,23 +11,29 @@ namespace {
 
 using namespace espalier;
 
-// All parts as one text, calls behind what stood before them.
+// All parts as one text, calls in their places in it; then the thoughts.
 std::string Read(const AnswerReaderOptions& options, const std::string& answer, size_t piece,
                  bool* only_text) {
   AnswerReader reader(options);
-  std::string text, reasoning, calls;
+  std::string text, reasoning;
+  bool called = false;
   const auto add = [&](const AnswerPart& part) {
-    text += part.text;
     reasoning += part.reasoning;
+    size_t begin = 0;
     for (const ToolCallPart& call : part.calls) {
-      calls += call.id + call.name + call.arguments;
+      if (call.text_before < begin || call.text_before > part.text.size()) std::abort();
+      text += part.text.substr(begin, call.text_before - begin);
+      begin = call.text_before;
+      text += call.id + call.name + call.arguments;
       if (call.index < 0) std::abort();
+      called = true;
     }
+    text += part.text.substr(begin);
   };
   for (size_t at = 0; at < answer.size(); at += piece) add(reader.Append(answer.substr(at, piece)));
   add(reader.Finish());
-  *only_text = reasoning.empty() && calls.empty();
-  return text + '\0' + reasoning + '\0' + calls;
+  *only_text = reasoning.empty() && !called;
+  return text + '\0' + reasoning;
 }
 
 }  // namespace
@@ -56,6 +62,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // Empty thoughts leave no trace.
   const bool thinks = !options.reasoning.empty();
-  if (only_text && !thinks && whole != answer + '\0' + '\0') std::abort();
+  if (only_text && !thinks && whole != answer + '\0') std::abort();
   return 0;
 }

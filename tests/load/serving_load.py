@@ -5,7 +5,7 @@ sending what they ask.
 What must hold: no answer is lost (every request that was not cancelled ends with its last event), none is mixed with
 another's or wrong (each is compared, greedy or sampled by seed, with the answer that the same request got alone), none
 is stuck (a time limit on every read), memory stays flat, those that went away are not answered, and in the end no
-request runs and every KV slot is back. With --stages clients leave in the middle of steps, of which several run at
+request runs and every KV slot is back, the small model's, too. With --stages clients leave in the middle of steps, of which several run at
 once.
 
     bazel run --config=release //tests/load:serving_load -- --seconds=300 --clients=200
@@ -230,7 +230,8 @@ def metric(cluster, name, label=""):
 
 def nothing_is_left(cluster):
     return all(metric(cluster, name) == 0
-               for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio"))
+               for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio",
+                            "spec_decode_ssm_kv_cache_usage_ratio"))
 
 
 def judge(counts, faults, stuck, given_up, clients):
