@@ -191,13 +191,13 @@ TEST_F(GatewayTest, NamesThatClientsMakeUpAreNoLabels) {
   Ask(gateway, "POST", "/v1/models/" + evil, "");
   Ask(gateway, "GET", "/v1/models/" + evil, "");
   for (int i = 0; i < 50; ++i) {
-    Ask(gateway, absl::StrCat("M", i), absl::StrCat("/made/up/", i), "");
-    Ask(gateway, "GET", absl::StrCat("/v1/models/made-up-", i), "");
+    Ask(gateway, absl::StrCat("M", i), absl::StrCat("/unheard/of/", i), "");
+    Ask(gateway, "GET", absl::StrCat("/v1/models/unheard-of-", i), "");
   }
   const std::string text = metrics.Expose();
   EXPECT_THAT(text, HasSubstr("method=\"other\""));
   EXPECT_THAT(text, HasSubstr("handler=\"other\""));
-  for (const char* made_up : {"forged", "made", "M7"}) {
+  for (const char* made_up : {"forged", "unheard", "M7"}) {
     EXPECT_THAT(text, Not(HasSubstr(made_up)));
   }
 }

@@ -158,7 +158,8 @@ std::pair<std::string, size_t> Streamed(const std::string& body) {
   for (const absl::string_view line : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
     const absl::string_view data = absl::StripPrefix(line, "data: ");
     if (data == "[DONE]") continue;
-    for (const json& choice : json::parse(data)["choices"]) {
+    const json chunk = json::parse(data);
+    for (const json& choice : chunk["choices"]) {
       out.first += choice["text"];
       if (choice["logprobs"].is_object()) out.second += choice["logprobs"]["tokens"].size();
     }

@@ -78,7 +78,8 @@ absl::StatusOr<std::optional<OneDnnProduct>> OneDnnProduct::Make(ProductType typ
   omp_set_num_threads(threads);
   const Types types = TypesOf(type);
   auto state = std::make_unique<State>();
-  state->operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  state->operations =
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   state->threads = threads;
   const dnnl::matmul::desc wanted({{m, k}, types.a, memory::format_tag::ab},
                                   {{k, n}, types.b, memory::format_tag::any},
@@ -106,9 +107,9 @@ absl::StatusOr<double> OneDnnProduct::Gflops() {
   try {
     for (int i = 0; i < 12; ++i) {
       const double start = Seconds();
-      state_->product.execute(state_->stream, {{DNNL_ARG_SRC, state_->a},
-                                               {DNNL_ARG_WEIGHTS, state_->b},
-                                               {DNNL_ARG_DST, state_->c}});
+      state_->product.execute(
+          state_->stream,
+          {{DNNL_ARG_SRC, state_->a}, {DNNL_ARG_WEIGHTS, state_->b}, {DNNL_ARG_DST, state_->c}});
       state_->stream.wait();
       if (i > 1) seconds.push_back(Seconds() - start);
     }
