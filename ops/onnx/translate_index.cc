@@ -131,12 +131,11 @@ void Window(Translator& t, double a0, double a1, double a2) {
   t.Return(t.Numbers(dtype, {n}, values));
 }
 
-// Negative indices into `size` elements plus `size`.
+// Where any of them is known to be negative, indices into `size` elements that are not.
 ValueId FromTheFront(Translator& t, ValueId indices, int64_t size) {
-  if (t.IsKnown(indices)) {
-    const std::vector<int64_t> known = t.KnownInts(indices, "input 1");
-    if (std::none_of(known.begin(), known.end(), [](int64_t i) { return i < 0; })) return indices;
-  }
+  if (!t.IsKnown(indices)) return indices;
+  const std::vector<int64_t> known = t.KnownInts(indices, "input 1");
+  if (std::none_of(known.begin(), known.end(), [](int64_t i) { return i < 0; })) return indices;
   const ValueId negative = t.Binary("less", indices, 0.0);
   return t.Emit("where", {negative, t.Binary("add", indices, static_cast<double>(size)), indices});
 }
@@ -146,7 +145,7 @@ void Gather(Translator& t) {
   if (!t.ok()) return;
   const int64_t axis = t.Axis(t.Int("axis", 0), t.RankOf(x));
   // A lookup in a trained table of vectors is an embedding: it can split its table. Its ids are not
-  // negative; ONNX counts those from the end.
+  // negative, where ONNX counts from the end: ids of an input that are end the step with an error.
   if (axis == 0 && t.RankOf(x) == 2 && t.IsParameter(x) && t.ok()) {
     t.Return(t.Emit("embedding", {FromTheFront(t, indices, t.DimsOf(x)[0]), x}));
   } else {

@@ -149,6 +149,7 @@ absl::Status CheckLogprobs(const RequestOptions& options, int64_t logprobs) {
 
 RunContext ContextOf(proto::GenerateRequest request, RequestOptions options,
                      const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
+  const bool names_stops = request.stop_size() > 0;
   // It stays as long as the answers run. What follows is in the options, or was read.
   request.clear_prompt();
   request.clear_stop();
@@ -160,6 +161,7 @@ RunContext ContextOf(proto::GenerateRequest request, RequestOptions options,
   options.begun = std::make_shared<std::atomic<bool>>(false);
   return {.request = std::make_shared<const proto::GenerateRequest>(std::move(request)),
           .options = std::make_shared<const RequestOptions>(std::move(options)),
+          .names_stops = names_stops,
           .model = model,
           .model_name = model->description.name(),
           .host = model->host.get(),

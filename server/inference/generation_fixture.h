@@ -46,7 +46,7 @@ inline std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig 
 }
 
 struct Answers {
-  std::map<int, std::string> texts, reasons;
+  std::map<int, std::string> texts, reasons, stop_strings;
   std::map<int, double> logprobs;  // sums
   proto::Usage usage;
   absl::Status error;
@@ -60,6 +60,7 @@ struct Answers {
         texts[reply->index()] += reply->text();
         for (const auto& token : reply->logprobs()) logprobs[reply->index()] += token.logprob();
         if (!reply->finish_reason().empty()) reasons[reply->index()] = reply->finish_reason();
+        if (!reply->stop_string().empty()) stop_strings[reply->index()] = reply->stop_string();
         if (last) usage = reply->usage();
       } else {
         error = reply.status();

@@ -38,6 +38,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       : shared_request_(context.request),
         request_(*shared_request_),
         options_(context.options),
+        names_stops_(context.names_stops),
         name_(context.model_name),
         tokenizer_(context.host->shared_tokenizer()),
         model_(context.model),
@@ -259,8 +260,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
                             : called && over       ? "tool_calls"
                                                    : Name(event.reason));
     // The model's own ones are an end like any other.
-    const bool asked_for = request_.stop_size() > 0;
-    if (asked_for && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
+    if (names_stops_) reply.set_stop_string(event.stop.text);
     const auto& stops = request_.stop_token_ids();
     if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
       reply.set_stop_token(event.stop.token);
@@ -305,6 +305,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   const std::shared_ptr<const proto::GenerateRequest> shared_request_;
   const proto::GenerateRequest& request_;
   const std::shared_ptr<const RequestOptions> options_;
+  const bool names_stops_;
   const std::string name_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::weak_ptr<LoadedModel> model_;

@@ -19,6 +19,7 @@ namespace espalier {
 struct RunContext {
   std::shared_ptr<const proto::GenerateRequest> request;  // what is in its options may be missing
   std::shared_ptr<const RequestOptions> options;          // all but the seed
+  bool names_stops = false;          // the request does; those of the options may be the model's
   std::weak_ptr<LoadedModel> model;  // which a client that waits must not keep from being unloaded
   std::string model_name;
   EngineHost* host = nullptr;         // of the model

@@ -253,8 +253,13 @@ TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
   Finish(silent, stops, &ended);
   EXPECT_EQ(ended.texts[0], plain.substr(0, plain.find(stop)));
   EXPECT_EQ(ended.reasons[0], "stop");
+  EXPECT_EQ(ended.stop_strings[0], "") << "an end like any other";
   proto::GenerateRequest other = silent;
-  other.add_stop("#");
+  other.add_stop(stop);
+  Answers asked;
+  Finish(other, stops, &asked);
+  EXPECT_EQ(asked.stop_strings[0], stop);
+  other.set_stop(0, "#");
   EXPECT_EQ(TextOf(other, stops), plain) << "the request has its own";
   stops->description.set_generation_config("none");
   EXPECT_EQ(TextOf(silent, stops), plain);
