@@ -295,6 +295,10 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
       !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckSpeculation(request, *model, prompt->tokens.size());
+      !status.ok()) {
+    return status;
+  }
   absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, tools);
   if (!options.ok()) return options.status();
   absl::Status few = CheckLogprobs(
@@ -331,6 +335,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
     absl::StatusOr<Prompt> read = PromptOf(prompt, *model);
     if (!read.ok()) return read.status();
     absl::Status status = CheckLength(prompt, read->tokens.size(), model->host->context());
+    if (status.ok()) status = CheckSpeculation(request, *model, read->tokens.size());
     if (!status.ok()) return status;
     logprobs += LogprobsOf(request, *options, read->tokens.size(), model->host->context());
     waiting.push_back({.echo = request.echo() ? EchoOf(prompt, read->tokens, *model) : "",

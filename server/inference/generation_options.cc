@@ -226,22 +226,23 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
 
 }  // namespace
 
-absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
-                                         const LoadedModel& model, const Prompt& prompt,
-                                         const std::vector<Tool>& tools) {
-  if (request.speculation() == proto::SPECULATION_ON && model.description.ssm_artifacts().empty() &&
-      model.description.lookup_depth() == 0) {
+absl::Status CheckSpeculation(const proto::GenerateRequest& request, const LoadedModel& model,
+                              size_t prompt_tokens) {
+  if (request.speculation() != proto::SPECULATION_ON) return absl::OkStatus();
+  if (model.description.ssm_artifacts().empty() && model.description.lookup_depth() == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "field 'speculation' is on, but model '", request.model(),
         "' is served without SSMs and lookups; serve it with some, or leave the field out"));
   }
-  // Not without a word where no SSM can have a part in it.
-  if (request.speculation() == proto::SPECULATION_ON) {
-    if (absl::Status status = CheckDrafting(model, prompt.tokens.size()); !status.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "field 'speculation' is on, but ", status.message(), ", or leave the field out"));
-    }
-  }
+  const absl::Status status = CheckDrafting(model, prompt_tokens);
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(absl::StrCat("field 'speculation' is on, but ",
+                                                    status.message(), ", or leave the field out"));
+}
+
+absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
+                                         const LoadedModel& model, const Prompt& prompt,
+                                         const std::vector<Tool>& tools) {
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
   if (!adapter.ok()) return adapter.status();
   const GenerationConfig* const config = ConfigOf(model);

@@ -9,6 +9,10 @@
 
 namespace espalier {
 
+// FailedPrecondition where the request wants drafts, and nothing can draft for such a prompt.
+absl::Status CheckSpeculation(const proto::GenerateRequest& request, const LoadedModel& model,
+                              size_t prompt_tokens);
+
 // All but the seed. `tools`: that the model may call. Errors name the field.
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,

@@ -125,6 +125,9 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
   const auto refused = StartGeneration(request, model, &models, nullptr, answers.Listener());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.status();
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the prompt has 8 tokens"));
+  const auto batch = StartBatch(request, {Request("abc", 0), Request("abcdefgh", 0)}, model,
+                                &models, nullptr, [](int, const auto&, bool) {});
+  EXPECT_EQ(batch.status(), refused.status());
   // Who does not insist gets an answer.
   request.set_speculation(proto::SPECULATION_DEFAULT);
   Answers beyond;
