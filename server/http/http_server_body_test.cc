@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/http/http_server.h"
 #include "server/http/testing/raw_client.h"
+#include "server/http/testing/start_server.h"
 
 namespace espalier {
 namespace {
@@ -24,12 +25,6 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr absl::Duration kSoon = absl::Seconds(10);
-
-std::unique_ptr<HttpServer> StartServer(HttpHandler handler, HttpServerOptions options = {}) {
-  auto server = HttpServer::Start(options, std::move(handler));
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
 
 std::string Post(const std::string& path, size_t length, const std::string& headers = "") {
   return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\nContent-Length: ", length, "\r\n",

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "server/http/http_server.h"
 #include "server/http/testing/raw_client.h"
+#include "server/http/testing/start_server.h"
 
 namespace espalier {
 namespace {
@@ -17,12 +18,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kGet[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-
-std::unique_ptr<HttpServer> StartServer(HttpHandler handler, HttpServerOptions options = {}) {
-  auto server = HttpServer::Start(options, std::move(handler));
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
 
 bool AwaitOpen(const HttpServer& server, int open) {
   for (const absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end;) {

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "server/http/testing/flood.h"
 #include "server/http/testing/raw_client.h"
+#include "server/http/testing/start_server.h"
 
 namespace espalier {
 namespace {
@@ -24,12 +25,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr absl::Duration kSoon = absl::Seconds(10);
-
-std::unique_ptr<HttpServer> StartServer(HttpHandler handler, HttpServerOptions options = {}) {
-  auto server = HttpServer::Start(options, std::move(handler));
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
 
 void Echo(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   responder->Send(200, "text/plain",

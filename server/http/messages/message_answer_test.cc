@@ -105,11 +105,7 @@ TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
 
 // A text behind a call had closed it, with half of its arguments.
 TEST(MessageAnswerTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
-  const std::vector<SaidPart> parts = {{"", "Let me see."},
-                                       {"call_1", R"({"city":"Ur"})"},
-                                       {"", "And there?"},
-                                       {"call_2", R"({"city":"Uz"})"},
-                                       {"", "Now I wait."}};
+  const std::vector<SaidPart> parts = TextsAroundCalls();
   const size_t end = 60;  // more characters than there are
   for (size_t first = 0; first < end; ++first) {
     for (size_t second = first; second < end; second += 5) {

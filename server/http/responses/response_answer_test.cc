@@ -150,11 +150,7 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
 
 // A text behind a call had closed it, with half of its arguments.
 TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
-  const std::vector<SaidPart> parts = {{"", "Let me see."},
-                                       {"call_1", R"({"city":"Ur"})"},
-                                       {"", "And there?"},
-                                       {"call_2", R"({"city":"Uz"})"},
-                                       {"", "Now I wait."}};
+  const std::vector<SaidPart> parts = TextsAroundCalls();
   const size_t end = 60;  // more characters than there are
   ResponseHead head = Head();
   head.with_logprobs = true;

@@ -14,6 +14,14 @@ struct SaidPart {
   std::string what;     // the text, or the call's arguments
 };
 
+inline std::vector<SaidPart> TextsAroundCalls() {
+  return {{"", "Let me see."},
+          {"call_1", R"({"city":"Ur"})"},
+          {"", "And there?"},
+          {"call_2", R"({"city":"Uz"})"},
+          {"", "Now I wait."}};
+}
+
 // Cut before the characters with these numbers. Each character is a token with a log-probability.
 inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>& parts,
                                                     size_t first, size_t second) {
