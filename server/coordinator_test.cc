@@ -5,9 +5,12 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/builder.h"
 #include "ops/graph/graph_proto.h"
@@ -298,6 +301,42 @@ TEST_F(CoordinatorTest, WhenAWorkerDiesTheJobGoesOnFromItsCheckpointOnTheOther) 
               ::testing::Contains(::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back"))));
 }
 
+// What it needs comes back when the lost worker is replaced: until then others have their turns.
+TEST_F(CoordinatorTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeReplaced) {
+  AddWorker();
+  AddWorker();
+  const proto::Plan roomy = WaitForEnd(Submit(Submission())).job().plan();
+  ASSERT_EQ(roomy.devices_size(), 2);
+  const int64_t of_half_a_batch = roomy.prediction().peak_bytes(0) * 5 / 4;
+  workers_.clear();
+  ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 0; }));
+  AddWorker({.step = absl::Milliseconds(15), .memory_bytes = of_half_a_batch});
+  AddWorker({.step = absl::Milliseconds(15), .memory_bytes = of_half_a_batch});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  workers_[1]->Kill();
+  const auto waits = [&] {
+    const auto messages = Get(id).messages();
+    return std::any_of(messages.begin(), messages.end(), [](const std::string& message) {
+      return absl::StrContains(message, "the memory of 1 of 2 workers is not enough; waiting");
+    });
+  };
+  ASSERT_TRUE(Eventually(waits)) << Get(id).job().error();
+  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+  proto::SubmitRequest small = Submission();
+  small.mutable_spec()->set_batch_size(1);
+  EXPECT_EQ(WaitForEnd(Submit(small)).job().state(), proto::SUCCEEDED) << "it is not waited with";
+  EXPECT_EQ(Get(id).job().attempts(), 2) << "one that is in vain is not tried again";
+
+  AddWorker({.step = absl::Milliseconds(15), .memory_bytes = of_half_a_batch});
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 3);
+  EXPECT_EQ(reply.job().plan().devices_size(), 2);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+}
+
 TEST_F(CoordinatorTest, AFrozenWorkerIsGivenUpWhenItsLeaseRunsOut) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
@@ -357,6 +396,37 @@ TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
   ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 10);
+}
+
+TEST_F(CoordinatorTest, CancelledAndResumedWhileAManifestIsWrittenItGoesOnFromWhatIsWhole) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  files_.Hold("manifest.json");
+  ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
+  Cancel(id);
+  Resume(id);
+  files_.LetGo();
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+}
+
+TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
+  AddWorker();
+  proto::SubmitRequest request = Submission();
+  request.mutable_spec()->set_output_model("mine");
+  files_.Hold("model.safetensors");
+  const std::string id = Submit(request);
+  ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
+  EXPECT_EQ(Cancel(id).job().state(), proto::CANCELLED);
+  files_.LetGo();
+  EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 1; }));
+  EXPECT_EQ(coordinator_->artifacts().Find("mine").status().code(), absl::StatusCode::kNotFound);
+  Resume(id);
+  EXPECT_EQ(WaitForEnd(id).job().state(), proto::SUCCEEDED);
+  EXPECT_TRUE(coordinator_->artifacts().Find("mine").ok());
 }
 
 TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse) {
@@ -513,6 +583,7 @@ TEST_F(CoordinatorTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn
     grpc::Status status = training_->Submit(&context, request, &reply);
     EXPECT_FALSE(status.ok()) << expected;
     EXPECT_THAT(status.error_message(), HasSubstr(expected));
+    return status.error_code();
   };
   proto::SubmitRequest request = Submission();
   request.mutable_spec()->set_batch_size(0);
@@ -544,10 +615,65 @@ TEST_F(CoordinatorTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn
   request = Submission();
   request.mutable_spec()->mutable_optimizer()->clear_name();
   refuse(request, "optimizer.name");
+  request = Submission();
+  request.mutable_spec()->set_name(std::string(257, 'x'));
+  EXPECT_EQ(refuse(request, "spec.name: at most 256 bytes"), grpc::StatusCode::INVALID_ARGUMENT);
   proto::ListJobsReply jobs;
   grpc::ClientContext context;
   ASSERT_TRUE(training_->List(&context, {}, &jobs).ok());
   EXPECT_EQ(jobs.jobs_size(), 0);
+}
+
+// It is shown, and no file is called so.
+TEST_F(CoordinatorTest, AJobMayBeNamedLikeAPath) {
+  AddWorker();
+  proto::SubmitRequest request = Submission();
+  const std::string name = "../../etc/of-a-job";
+  request.mutable_spec()->set_name(name);
+  const std::string id = Submit(request);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().spec().name(), name);
+  EXPECT_TRUE(coordinator_->artifacts().Find(reply.job().output_model()).ok());
+  for (const char* folder : {"", "/checkpoints/", "/artifacts/"}) {
+    EXPECT_FALSE(std::filesystem::exists(absl::StrCat(data_dir_, folder, "/", name))) << folder;
+  }
+}
+
+TEST_F(CoordinatorTest, ValuesThatNoEnumHasAreRefusedWithTheirField) {
+  constexpr int kUnknown = 77;
+  const std::pair<const char*, std::function<void(proto::TrainingSpec*)>> fields[] = {
+      {"dataset.format",
+       [](proto::TrainingSpec* spec) {
+         spec->mutable_dataset()->set_format(static_cast<proto::Dataset::Format>(kUnknown));
+       }},
+      {"search.strategy",
+       [](proto::TrainingSpec* spec) {
+         spec->mutable_search()->set_strategy(
+             static_cast<proto::SearchOptions::Strategy>(kUnknown));
+       }},
+      {"precision",
+       [](proto::TrainingSpec* spec) {
+         spec->set_precision(static_cast<proto::DataType>(kUnknown));
+       }},
+      {"initializer.kind",
+       [](proto::TrainingSpec* spec) {
+         spec->mutable_graph()->mutable_values(0)->mutable_initializer()->set_kind(
+             static_cast<proto::Initializer::Kind>(kUnknown));
+       }},
+      {"learning_rate.kind", [](proto::TrainingSpec* spec) {
+         spec->mutable_optimizer()->mutable_learning_rate()->set_kind(
+             static_cast<proto::LearningRateSchedule::Kind>(kUnknown));
+       }}};
+  for (const auto& [field, set] : fields) {
+    proto::SubmitRequest request = Submission();
+    set(request.mutable_spec());
+    grpc::ClientContext context;
+    proto::SubmitReply reply;
+    const grpc::Status status = training_->Submit(&context, request, &reply);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << field;
+    EXPECT_THAT(status.error_message(), HasSubstr(field));
+  }
 }
 
 TEST_F(CoordinatorTest, UploadsAndDownloadsGoThroughWhole) {
@@ -580,6 +706,70 @@ TEST_F(CoordinatorTest, UploadsAndDownloadsGoThroughWhole) {
   while (download->Read(&reply)) received += reply.chunk();
   EXPECT_TRUE(download->Finish().ok());
   EXPECT_EQ(received, content);
+}
+
+// Other content was answered with the artifact of the first upload, and dropped.
+TEST_F(CoordinatorTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused) {
+  const auto upload = [&](const std::string& file, const std::string& content,
+                          proto::UploadReply* reply) {
+    grpc::ClientContext context;
+    auto writer = models_->Upload(&context, reply);
+    proto::UploadRequest part;
+    part.mutable_header()->set_name("d");
+    part.mutable_header()->set_kind(proto::Artifact::DATASET);
+    part.mutable_header()->set_idempotency_key("once");
+    writer->Write(part);
+    part.mutable_file()->set_name(file);
+    writer->Write(part);
+    part.set_chunk(content);
+    writer->Write(part);
+    writer->WritesDone();
+    return writer->Finish();
+  };
+  proto::UploadReply first, again;
+  ASSERT_TRUE(upload("a.txt", "one", &first).ok());
+  const grpc::Status repeated = upload("a.txt", "one", &again);
+  ASSERT_TRUE(repeated.ok()) << repeated.error_message();
+  EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
+  for (const auto& [file, content] : {std::pair("a.txt", "two"), std::pair("b.txt", "one")}) {
+    const grpc::Status changed = upload(file, content, &again);
+    EXPECT_EQ(changed.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << file << content;
+    EXPECT_THAT(changed.error_message(), HasSubstr("another request"));
+  }
+  const auto kept = coordinator_->artifacts().Find("d");
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->sha256(), first.artifact().sha256());
+  EXPECT_TRUE(std::filesystem::is_empty(data_dir_ + "/artifacts/incoming"));
+}
+
+TEST_F(CoordinatorTest, AKeyStandsForOneCallWhateverTheCall) {
+  const std::string kept = Submit(Submission());
+  proto::CancelRequest cancel;
+  cancel.set_job_id(Submit(Submission()));
+  cancel.set_idempotency_key("once");
+  for (const bool other_job : {false, false, true}) {
+    if (other_job) cancel.set_job_id(kept);
+    grpc::ClientContext context;
+    proto::CancelReply reply;
+    EXPECT_EQ(training_->Cancel(&context, cancel, &reply).error_code(),
+              other_job ? grpc::StatusCode::INVALID_ARGUMENT : grpc::StatusCode::OK);
+  }
+  EXPECT_EQ(Get(kept).job().state(), proto::QUEUED);
+  proto::DeleteArtifactRequest remove;
+  remove.set_name("d");
+  remove.set_idempotency_key("once");
+  grpc::ClientContext delete_context;
+  proto::DeleteArtifactReply removed;
+  EXPECT_EQ(models_->Delete(&delete_context, remove, &removed).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  proto::QuantizeRequest quantize;
+  quantize.set_name("d");
+  quantize.set_idempotency_key("once");
+  grpc::ClientContext quantize_context;
+  proto::QuantizeReply progress;
+  const auto reader = models_->Quantize(&quantize_context, quantize);
+  EXPECT_FALSE(reader->Read(&progress));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(CoordinatorTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {

@@ -76,9 +76,11 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     if (!running_.empty() && running_ != request->attempt().job_id()) {
       return ToGrpc(absl::FailedPreconditionError(absl::StrCat("busy with job ", running_)));
     }
+    steps_loaded_ = 0;
     if (!request->checkpoint_dir().empty()) {
-      absl::Status opened = CheckpointReader::Open(*files_, request->checkpoint_dir()).status();
-      if (!opened.ok()) return ToGrpc(opened);
+      const auto opened = CheckpointReader::Open(*files_, request->checkpoint_dir());
+      if (!opened.ok()) return ToGrpc(opened.status());
+      steps_loaded_ = (*opened)->manifest().steps_done;
     }
     program_ = request->program();
     attempt_ = request->attempt().attempt();
@@ -93,6 +95,10 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     proto::Program program;
     {
       absl::MutexLock lock(&mutex_);
+      if (request->first_step() != steps_loaded_) {
+        return ToGrpc(absl::DataLossError(absl::StrCat("the checkpoint is of step ", steps_loaded_,
+                                                       ", the run's is ", request->first_step())));
+      }
       program = program_;
       running_ = request->attempt().job_id();
     }
@@ -177,6 +183,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
       if (buffer.kind() != proto::PARAMETER_SHARD && buffer.kind() != proto::OPTIMIZER_STATE) {
         continue;
       }
+      if (buffer.saved_elsewhere()) continue;
       entries.push_back(
           {buffer.name(), SpecOf(buffer.spec()), buffer.kind() == proto::OPTIMIZER_STATE});
     }
@@ -217,7 +224,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
           proto::Device* device = request.mutable_device();
           device->set_kind(proto::Device::CPU);
           device->set_model("fake");
-          device->set_memory_bytes(1 << 30);
+          device->set_memory_bytes(options_.memory_bytes);
           device->set_matmul_flops(1e10);
           device->set_memory_bandwidth(1e10);
           device->set_op_overhead_seconds(1e-6);
@@ -258,6 +265,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
   proto::Program program_ ABSL_GUARDED_BY(mutex_);
   uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t steps_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

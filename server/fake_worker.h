@@ -17,6 +17,7 @@ struct FakeWorkerOptions {
   std::string coordinator;
   std::string name;
   absl::Duration step = absl::Milliseconds(5);
+  int64_t memory_bytes = int64_t{1} << 30;
   // Run fails with this at this step.
   int64_t fail_at = -1;
   absl::Status failure;

@@ -118,6 +118,7 @@ absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
                           absl::StrCat("checkpoint '", directory, "': ", std::string(s.message())));
     }
   }
+  steps_loaded_ = (*reader)->manifest().steps_done;
   return (*reader)->Verify();
 }
 
@@ -242,6 +243,7 @@ absl::Status TrainingJob::WriteShard(
   std::set<std::pair<std::string, Dims>> regions;
   for (int i = 0; i < training_->num_buffers(); ++i) {
     if (!IsSaved(*training_, i)) continue;
+    if (training_->buffer(i).saved_elsewhere()) continue;
     const TensorSpec& spec = training_->spec(i);
     // Replicas on one rank hold the same values: one of them is enough.
     if (!regions.insert({training_->tensor_name(i), spec.offset}).second) continue;
@@ -307,6 +309,12 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
         absl::StrCat("steps [", request.first_step(), ", ", request.last_step(),
                      ") with a checkpoint every ", request.checkpoint_every_steps()));
   }
+  if (steps_loaded_ >= 0 && request.first_step() != steps_loaded_) {
+    return absl::DataLossError(absl::StrCat("the checkpoint is of step ", steps_loaded_,
+                                            ", but the run is to go on from step ",
+                                            request.first_step()));
+  }
+  steps_loaded_ = -1;  // it goes on from here by itself
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   bool met = false;
   if (absl::Status s = Connect(&met); !s.ok()) return s;

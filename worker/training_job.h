@@ -75,6 +75,7 @@ class TrainingJob : public WorkerJob {
   const proto::Attempt attempt_;
   const absl::Duration peer_timeout_;
   const bool measure_communication_;
+  int64_t steps_loaded_ = -1;  // of the checkpoint that Run has still to go on from; -1: none
   std::unique_ptr<BatchLoader> training_data_;
   std::unique_ptr<BatchLoader> holdout_data_;
   std::unique_ptr<Executor> training_;

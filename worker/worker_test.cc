@@ -238,6 +238,11 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
               1e-4 * resumed.evaluation);
   EXPECT_LT(resumed.loss.at(7), results[0].loss[0] + results[1].loss[0]);
 
+  request.mutable_attempt()->set_attempt(3);
+  ASSERT_TRUE(Load(*stub_a, request).ok());
+  EXPECT_EQ(Run(*stub_a, AttemptOf("a", 3), 3, 8).status.error_code(), grpc::StatusCode::DATA_LOSS)
+      << "from another step than the checkpoint's";
+
   // Nothing goes on from a checkpoint that is not what was written.
   {
     std::fstream shard(JoinPath(request.checkpoint_dir(), results[0].shards[0].file()),
@@ -247,7 +252,7 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
     shard.seekp(-1, std::ios::end);
     shard.put(static_cast<char>(last ^ 1));
   }
-  request.mutable_attempt()->set_attempt(3);
+  request.mutable_attempt()->set_attempt(4);
   loaded = Load(*stub_a, request);
   EXPECT_EQ(loaded.error_code(), grpc::StatusCode::DATA_LOSS) << loaded.error_message();
   EXPECT_NE(loaded.error_message().find("SHA-256"), std::string::npos) << loaded.error_message();

@@ -134,6 +134,32 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
   }
 }
 
+// Shown with these it would be taken for what they ask for.
+TEST_F(CliTest, FlagsOfANewPlanAreRefusedWhereOneThatIsThereIsShown) {
+  const std::string plan = home_ + "/plan.json";
+  const std::string job = fake_.state()->job.id();
+  ASSERT_EQ(Run({"plan", "--job=" + job, "--export-strategy=" + plan, "--html=" + plan + ".html"}),
+            kExitOk)
+      << err_.str();
+  EXPECT_TRUE(std::filesystem::exists(plan));
+  EXPECT_EQ(Run({"explain", job}), kExitOk) << err_.str();
+  const std::vector<std::vector<std::string>> shown = {
+      {"plan", "--job=" + job}, {"explain", job}, {"plan", "diff", plan, plan}};
+  for (std::vector<std::string> args : shown) {
+    for (const char* flag : {"--devices=8", "--budget=3", "--model=llama:tiny", "--precision=bf16",
+                             "--batch-size=4", "--job=other"}) {
+      if (args[0] == "plan" && args.size() == 2 && std::string(flag) == "--job=other") continue;
+      args.push_back(flag);
+      EXPECT_EQ(Run(args), kExitUsage) << args[0] << " " << flag;
+      EXPECT_THAT(err_.str(), HasSubstr(std::string(flag).substr(0, std::string(flag).find('='))));
+      args.pop_back();
+    }
+  }
+  EXPECT_EQ(Run({"jobs", "list", "--print-freq=3"}), kExitUsage);
+  EXPECT_EQ(Run({"jobs", "get", job, "--print-freq=3"}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("jobs watch"));
+}
+
 TEST_F(CliTest, ADryRunSaysAllThatIsInTheWayAndQueuesNothing) {
   proto::DryRunReply& reply = fake_.state()->dry_run;
   *reply.mutable_plan() = fake_.state()->job.plan();

@@ -111,6 +111,9 @@ absl::Status Run(Context& context) {
       !s.ok()) {
     return s;
   }
+  if (context.flags().Has("print-freq") && verb != "watch") {
+    return UsageError(absl::StrCat("--print-freq is of jobs watch, not of jobs ", verb));
+  }
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (list) return List(context, *client);

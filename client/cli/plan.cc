@@ -80,9 +80,48 @@ absl::StatusOr<proto::Plan> FindPlan(Context& context, const std::string& name) 
   return reply->plan();
 }
 
+// Of all that a new plan is made of.
+std::vector<FlagSpec> NewPlanFlags() {
+  std::vector<FlagSpec> flags = ModelFlags();
+  for (auto& flag : SearchFlags()) flags.push_back(flag);
+  flags.push_back(PrecisionFlag());
+  for (auto& flag : DeviceFlags()) flags.push_back(flag);
+  return flags;
+}
+
+// Of all that a plan is made of and shown as.
+std::vector<FlagSpec> PlanFlags() {
+  std::vector<FlagSpec> flags = NewPlanFlags();
+  flags.push_back(
+      {"job", FlagType::kText, "ID", "show the plan of this job, with what was measured"});
+  flags.push_back({"html", FlagType::kText, "FILE",
+                   "write a page with the graph, the timeline, links and memory"});
+  flags.push_back(
+      {"taskgraph", FlagType::kText, "FILE", "write the tasks of the simulated step for Graphviz"});
+  flags.push_back({"compgraph", FlagType::kText, "FILE",
+                   "write the operators and parallel operators for Graphviz"});
+  flags.push_back({"include-costs-dot-graph", FlagType::kSwitch, "",
+                   "with what they are predicted to cost, in --compgraph"});
+  return flags;
+}
+
+// The flags that a new plan is made of would have no effect on one that is there.
+absl::Status CheckShowsJob(const ParsedFlags& flags) {
+  for (const FlagSpec& flag : NewPlanFlags()) {
+    if (!flags.Has(flag.name) || flag.name == "export-strategy") continue;
+    return UsageError(
+        absl::StrCat("--", flag.name, " is of a new plan; a job's is shown as it is"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunDiff(Context& context) {
   const std::vector<std::string>& names = context.flags().positional();
   if (names.size() != 3) return UsageError("plan diff takes two plans: files or job ids");
+  for (const FlagSpec& flag : PlanFlags()) {
+    if (!context.flags().Has(flag.name)) continue;
+    return UsageError(absl::StrCat("--", flag.name, " is of one plan; plan diff compares two"));
+  }
   proto::DiffRequest request;
   request.set_name_a(names[1]);
   request.set_name_b(names[2]);
@@ -115,6 +154,7 @@ absl::Status RunPlan(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   proto::ExplainRequest request;
   if (flags.Has("job")) {
+    if (absl::Status s = CheckShowsJob(flags); !s.ok()) return s;
     request.set_job_id(flags.Text("job"));
     return Explain(context, request);
   }
@@ -147,28 +187,11 @@ absl::Status RunPlan(Context& context) {
 absl::Status RunExplain(Context& context) {
   if (context.flags().positional().empty()) return RunPlan(context);
   if (absl::Status s = CheckArguments(context, 1, 1, "a job id"); !s.ok()) return s;
+  if (absl::Status s = CheckShowsJob(context.flags()); !s.ok()) return s;
+  if (context.flags().Has("job")) return UsageError("give the job's id once, without --job");
   proto::ExplainRequest request;
   request.set_job_id(context.flags().positional()[0]);
   return Explain(context, request);
-}
-
-// Of all that a plan is made of and shown as.
-std::vector<FlagSpec> PlanFlags() {
-  std::vector<FlagSpec> flags = ModelFlags();
-  for (auto& flag : SearchFlags()) flags.push_back(flag);
-  flags.push_back(PrecisionFlag());
-  for (auto& flag : DeviceFlags()) flags.push_back(flag);
-  flags.push_back(
-      {"job", FlagType::kText, "ID", "show the plan of this job, with what was measured"});
-  flags.push_back({"html", FlagType::kText, "FILE",
-                   "write a page with the graph, the timeline, links and memory"});
-  flags.push_back(
-      {"taskgraph", FlagType::kText, "FILE", "write the tasks of the simulated step for Graphviz"});
-  flags.push_back({"compgraph", FlagType::kText, "FILE",
-                   "write the operators and parallel operators for Graphviz"});
-  flags.push_back({"include-costs-dot-graph", FlagType::kSwitch, "",
-                   "with what they are predicted to cost, in --compgraph"});
-  return flags;
 }
 
 absl::Status RunMachines(Context& context) {

@@ -446,8 +446,9 @@ std::vector<FlagSpec> TrainingFlags() {
       {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
       {"print-freq", FlagType::kInt, "N", "without a terminal: a line every N steps (every 10 s)",
        'p', 1, 1e12},
-      {"checkpoint-every", FlagType::kInt, "N", "steps between checkpoints (only the last)", 0, 0,
-       1e12},
+      {"checkpoint-every", FlagType::kInt, "N",
+       "steps between checkpoints (only the last; five lost workers with none between end a job)",
+       0, 0, 1e12},
       {"name", FlagType::kText, "NAME", "of the job and of the trained model"},
   };
   const std::vector<FlagSpec> optimizer = OptimizerFlags();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/optimizer/optimizer.h"
+#include "planner/lowering/checkpoint_shares.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_program.h"
 #include "planner/pcg/micro_batches.h"
@@ -16,9 +17,6 @@
 
 namespace espalier {
 namespace {
-
-// Of all programs together: they are gigabytes, which the coordinator holds at once.
-constexpr double kMostInstructions = 2e7;
 
 absl::Status CheckMemory(const proto::Program& program, const proto::Device& device) {
   if (device.memory_bytes() <= 0 || program.arena_bytes() <= device.memory_bytes()) {
@@ -123,6 +121,7 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
       if (!status.ok()) return status;
     }
   }
+  ShareCheckpoints(&lowered.training);
   return lowered;
 }
 

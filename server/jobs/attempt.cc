@@ -21,7 +21,9 @@ constexpr absl::Duration kStopTimeout = absl::Seconds(3);
 constexpr absl::Duration kEchoWait = absl::Milliseconds(500);
 // After Stop was answered: how long streams may take to end before they are broken off.
 constexpr absl::Duration kDrainWait = absl::Seconds(5);
-constexpr double kPeerTimeoutSeconds = 60;
+// Only where leases and streams tell nothing: ranks may write shards of unlike sizes, and a stage
+// may compute for minutes.
+constexpr double kPeerTimeoutSeconds = 600;
 
 // Codes that say that the job itself is wrong: another attempt would end the same way.
 bool IsJobsFault(absl::StatusCode code) {
@@ -179,6 +181,15 @@ AttemptEnd Attempt::Run() {
   {
     absl::MutexLock lock(&mutex_);
     if (stop_) return Stopped();
+  }
+  if (absl::IsResourceExhausted(plan.status()) && present < task_.workers_before) {
+    AttemptEnd end;
+    end.kind = AttemptEnd::kTooFewWorkers;
+    end.workers_before = task_.workers_before;
+    end.reason =
+        absl::StrCat("the memory of ", present, " of ", task_.workers_before,
+                     " workers is not enough; waiting for more to join. ", plan.status().message());
+    return end;
   }
   if (!plan.ok()) return Failed(plan.status());
   facts.plan = *plan;
@@ -493,9 +504,14 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   const std::string& tokenizer = job.spec().tokenizer_artifact().empty()
                                      ? job.spec().init_artifact()
                                      : job.spec().tokenizer_artifact();
+  const auto stopped = [this] {
+    absl::MutexLock lock(&mutex_);
+    return stop_;
+  };
   absl::Status status = ExportModel({tools_.files, tools_.artifacts, tools_.registry, &model,
-                                     checkpoint, job.id(), end.output_model, tokenizer},
+                                     checkpoint, job.id(), end.output_model, tokenizer, stopped},
                                     &no_onnx);
+  if (absl::IsCancelled(status) && stopped()) return Stopped();
   if (!no_onnx.empty()) {
     observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));
   }

@@ -39,6 +39,7 @@ struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
   std::vector<Member> members;  // by rank
+  int workers_before = 0;       // of the last attempt that had enough; 0: there was none
   std::string checkpoint_root;  // of the job
   std::string checkpoint;       // the folder that it goes on from; empty: none
 };
@@ -51,8 +52,10 @@ struct PlanFacts {
 };
 
 struct AttemptEnd {
-  enum Kind { kFinished, kWorkersLost, kFailed, kStopped } kind = kFailed;
+  // kTooFewWorkers: fewer than before, and no plan fits into their memory.
+  enum Kind { kFinished, kWorkersLost, kTooFewWorkers, kFailed, kStopped } kind = kFailed;
   std::string reason;
+  int workers_before = 0;                    // kTooFewWorkers: AttemptTask's
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;  // by rank

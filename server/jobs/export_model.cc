@@ -70,12 +70,18 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   for (const Value& value : what.model->values()) {
     if (value.kind == ValueKind::kParameter) types[value.name] = value.type.dtype;
   }
+  const auto go_on = [&what] {
+    return what.stop && what.stop() ? absl::CancelledError("stopped while the model was written")
+                                    : absl::OkStatus();
+  };
   absl::Status status = ExportHuggingFace(
       *what.files, what.checkpoint_directory,
       known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging, types);
+  if (status.ok()) status = go_on();
   if (status.ok() && known) status = CopyTokenizer(what, *staging);
   if (status.ok() && !known) status = WriteGraph(what, *staging);
   if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);
+  if (status.ok()) status = go_on();
   if (status.ok()) {
     status = what.artifacts
                  ->Adopt(*staging, what.name, proto::Artifact::MODEL,

@@ -1,6 +1,7 @@
 // The trained model as an artifact.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,6 +20,8 @@ struct ModelExport {
   std::string job_id;
   std::string name;                // of the artifact
   std::string tokenizer_artifact;  // whose files beside the weights it gets, too; empty: none
+  // Asked between the steps and before the model is registered.
+  std::function<bool()> stop;
 };
 
 // Registers the checkpoint's parameters as a MODEL artifact, durably: model.safetensors and
@@ -26,6 +29,7 @@ struct ModelExport {
 // without a model family gets two files besides: graph.pb (the graph protobuf without the bytes of
 // its parameters), by which it can be loaded again, and model.onnx, whose weights are those in
 // model.safetensors. *no_onnx says why there is no model.onnx (operators that ONNX has not).
+// Cancelled once `stop` says so; then nothing is registered.
 absl::Status ExportModel(const ModelExport& what, std::string* no_onnx);
 
 }  // namespace espalier

@@ -78,6 +78,14 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
       if (counts) Lose(event.reason, policy, &decision);
       return decision;
 
+    case JobEventKind::kTooFewWorkers:
+      if (present) EndAttempt(&decision);
+      if (counts) {
+        next.state = proto::RECOVERING;
+        decision.message = event.reason;
+      }
+      return decision;
+
     case JobEventKind::kAttemptFailed:
       if (present) EndAttempt(&decision);
       if (counts) {

@@ -38,6 +38,7 @@ enum class JobEventKind {
   kRunning,        // the programs are loaded and the first step begins
   kCheckpointed,   // `step`: a checkpoint is durable
   kWorkersLost,    // the attempt ended for lack of a worker; `reason`
+  kTooFewWorkers,  // the attempt ended as no plan fits into the workers that are left; `reason`
   kAttemptFailed,  // the attempt ended by the job's own fault; `reason`
   kFinished,       // the attempt did all steps and the model is registered
   kStopped,        // the attempt ended because it was told to
@@ -57,7 +58,7 @@ struct JobLifeEvent {
 enum class JobAction {
   kGoBack,  // to the last checkpoint: drop the reports of later steps
   kStartAttempt,
-  kStopAttempt,  // tell it to end; it answers with one of the four endings
+  kStopAttempt,  // tell it to end; it answers with one of the five endings
   kReleaseWorkers,
 };
 

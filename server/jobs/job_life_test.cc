@@ -72,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
             kNothing},
         Row{"OwnFaultFailsAtOnce", In(proto::RUNNING, true), Of(Kind::kAttemptFailed),
             proto::FAILED, kRelease},
+        Row{"TooFewWorkersAreWaitedFor", In(proto::RECOVERING, true, 2),
+            Of(Kind::kTooFewWorkers, 2), proto::RECOVERING, kRelease},
         Row{"Finishes", In(proto::RUNNING, true), Of(Kind::kFinished), proto::SUCCEEDED, kRelease},
         Row{"CancelQueued", In(proto::QUEUED, false, 0), Of(Kind::kCancel), proto::CANCELLED,
             kNothing},
@@ -144,6 +146,22 @@ TEST(JobLife, ACheckpointStartsTheCountAnew) {
   }
 }
 
+// Memory that is missing says nothing of the job: however often workers come and go, it is kept.
+TEST(JobLife, AttemptsWithTooFewWorkersAreNotCounted) {
+  JobPolicy policy{.max_fruitless_attempts = 2};
+  JobLife life = In(proto::QUEUED, false, 0);
+  life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
+  life = Decide(life, Of(Kind::kWorkersLost, 1), policy)->life;
+  for (int attempt = 2; attempt <= 6; ++attempt) {
+    life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
+    const auto decision = Decide(life, Of(Kind::kTooFewWorkers, attempt), policy);
+    life = decision->life;
+    ASSERT_EQ(life.state, proto::RECOVERING) << "attempt " << attempt;
+    EXPECT_EQ(decision->message, "because");
+    EXPECT_EQ(life.fruitless, 1);
+  }
+}
+
 // Whatever happens in whatever order: one attempt at a time, its number never falls, checkpoints
 // never go back, and a job that is over stays so unless it is resumed.
 TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
@@ -151,7 +169,7 @@ TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
   for (int run = 0; run < 200; ++run) {
     JobLife life;
     for (int i = 0; i < 100; ++i) {
-      const JobLifeEvent event{.kind = static_cast<Kind>(random() % 10),
+      const JobLifeEvent event{.kind = static_cast<Kind>(random() % 11),
                                .attempt = life.attempts - static_cast<int>(random() % 2),
                                .step = static_cast<int64_t>(random() % 100),
                                .reason = "r"};

@@ -29,6 +29,19 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
+// In bytes.
+int64_t MemoryOf(absl::Span<const proto::Device> devices) {
+  int64_t bytes = 0;
+  for (const proto::Device& device : devices) bytes += device.memory_bytes();
+  return bytes;
+}
+
+std::vector<proto::Device> DevicesOf(absl::Span<const Member> members) {
+  std::vector<proto::Device> devices;
+  for (const Member& member : members) devices.push_back(member.device);
+  return devices;
+}
+
 // Whether a finished job's steps took other times than its plan predicted.
 bool HasDrifted(const proto::Job& job) {
   constexpr double kMostError = 0.25;
@@ -265,8 +278,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     if (!job->attempt_over) continue;
     const AttemptEnd end = std::move(job->end);
     finished->push_back(std::move(job->thread));
-    std::vector<proto::Device> devices;
-    for (const Member& member : job->attempt->members()) devices.push_back(member.device);
+    const std::vector<proto::Device> devices = DevicesOf(job->attempt->members());
     job->attempt.reset();
     job->attempt_over = false;
     JobLifeEvent event{.kind = JobEventKind::kStopped,
@@ -279,6 +291,11 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         break;
       case AttemptEnd::kWorkersLost:
         event.kind = JobEventKind::kWorkersLost;
+        break;
+      case AttemptEnd::kTooFewWorkers:
+        event.kind = JobEventKind::kTooFewWorkers;
+        job->too_little = MemoryOf(devices);
+        job->workers_before = std::max(job->workers_before, end.workers_before);
         break;
       case AttemptEnd::kFailed:
         event.kind = JobEventKind::kAttemptFailed;
@@ -331,6 +348,14 @@ size_t JobRunner::TrainingWorkers() const {
   return workers;
 }
 
+int64_t JobRunner::TrainingMemory() const {
+  int64_t bytes = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job->attempt != nullptr) bytes += MemoryOf(DevicesOf(job->attempt->members()));
+  }
+  return bytes;
+}
+
 bool JobRunner::TryStart(Job* job) {
   // What is wrong in the store may be wrong with this job alone.
   if (absl::Now() < job->retry_at) return true;
@@ -351,6 +376,12 @@ bool JobRunner::TryStart(Job* job) {
       members.size() < static_cast<size_t>(job->workers_before) &&
       waited < options_.recovery_settle) {
     return false;
+  }
+  if (job->life.state == proto::RECOVERING && job->too_little > 0 &&
+      MemoryOf(DevicesOf(absl::MakeConstSpan(members).first(wanted))) <= job->too_little) {
+    // The jobs behind it wait only for workers that train now and may be what it lacks.
+    return usable(members.size() + TrainingWorkers()) == wanted ||
+           MemoryOf(DevicesOf(members)) + TrainingMemory() <= job->too_little;
   }
   absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
   if (!full.ok()) {
@@ -398,8 +429,10 @@ bool JobRunner::TryStart(Job* job) {
   task.checkpoint = CheckpointFolder(*job);
   task.attempt = job->life.attempts;
   task.members = members;
+  task.workers_before = job->workers_before;
   task.checkpoint_root = JobFolder(id);
   job->workers_before = static_cast<int>(members.size());
+  job->too_little = 0;
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
   job->swept = false;
@@ -470,10 +503,15 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
   if (attempt != job.life.attempts || IsOver(job.life.state)) return;
-  const std::string previous = CheckpointFolder(job);
-  job.record.checkpoint_dir = CheckpointWithinJob(directory);
+  const int64_t before = job.life.checkpoint_step;
   Apply(&job, {.kind = JobEventKind::kCheckpointed, .attempt = attempt, .step = steps_done})
       .IgnoreError();
+  // It counts for nothing if, say, the job was cancelled and resumed while it was written: folder
+  // and step go together.
+  if (job.life.checkpoint_step == before) return;
+  const std::string previous = CheckpointFolder(job);
+  job.record.checkpoint_dir = CheckpointWithinJob(directory);
+  job.dirty = true;
   if (!Flush(&job).ok()) return;  // the loop tries again; the old checkpoint stays until the next
   metrics_->CheckpointWritten();
   std::error_code ignored;

@@ -68,7 +68,8 @@ class JobRunner : public AttemptObserver {
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
     int64_t version = 0;     // of what is durable: watchers wait for it to change
-    int workers_before = 0;  // of the last attempt
+    int workers_before = 0;  // of the last attempt that had enough
+    int64_t too_little = 0;  // bytes: the memory of workers that were too few; 0: none were
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
     std::thread thread;
@@ -103,6 +104,7 @@ class JobRunner : public AttemptObserver {
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of running attempts.
   size_t TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t TrainingMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GoBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the job's last durable checkpoint; empty if there is none.
   std::string CheckpointFolder(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

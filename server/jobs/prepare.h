@@ -32,9 +32,9 @@ struct PreparedJob {
 // The fields by themselves; InvalidArgument names the field and what is accepted.
 absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec);
 
-// Reads the dataset as the workers will.
-absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
-                                                           const ArtifactStore& artifacts);
+// What the workers will read, all of it checked and none of it held: Dataset::OutlineOf.
+absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const proto::Dataset& dataset,
+                                                              const ArtifactStore& artifacts);
 
 // The ONNX file of an artifact as a graph with `loss` and `metrics` on its first output; `batch`
 // and `labels` as for AttachLoss. Errors name the artifact and what is wrong in it.

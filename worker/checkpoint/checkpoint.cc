@@ -44,7 +44,7 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::
                                                   int rank,
                                                   const std::vector<CheckpointEntry>& entries,
                                                   CheckpointSource& source) {
-  if (absl::Status s = files.CreateDirectories(directory); !s.ok()) return s;
+  if (absl::Status s = CreateDurableDirectories(files, directory); !s.ok()) return s;
   ManifestFile result;
   result.name = absl::StrCat("rank-", rank, ".safetensors");
   std::vector<SafetensorsWriter::Tensor> tensors;
@@ -68,12 +68,6 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::
   }
   absl::StatusOr<SafetensorsWriter::Written> written = writer.Finish();
   if (!written.ok()) return written.status();
-  // The directory's own name is durable too.
-  const size_t slash = directory.find_last_of('/', directory.size() - 2);
-  if (slash != std::string::npos) {
-    absl::Status s = files.SyncDirectory(directory.substr(0, slash + 1));
-    if (!s.ok()) return s;
-  }
   result.sha256 = written->sha256;
   result.bytes = written->bytes;
   return result;

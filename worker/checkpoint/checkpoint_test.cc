@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "worker/checkpoint/faulty_file_system.h"
+#include "worker/checkpoint/forwarding_file_system.h"
 
 namespace espalier {
 namespace {
@@ -143,6 +144,35 @@ TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
   EXPECT_EQ((*reader)->Read("v", Shard({4}, {0}, {4}), spare).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ((*reader)->Read("w", Shard({6, 5}, {0, 0}, {6, 5}), spare).code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// What a power cut takes is every name in a directory that was not synced since.
+TEST(DurableDirectories, EveryNewNameIsSynced) {
+  class Recorder : public ForwardingFileSystem {
+   public:
+    Recorder() : ForwardingFileSystem(NewPosixFileSystem()) {}
+    absl::Status SyncDirectory(const std::string& path) override {
+      synced.push_back(path);
+      return base().SyncDirectory(path);
+    }
+    std::vector<std::string> synced;
+  };
+  Recorder files;
+  const std::string root = JoinPath(testing::TempDir(), "durable");
+  std::filesystem::remove_all(root);
+  ASSERT_TRUE(files.CreateDirectories(root).ok());
+  for (const char* end : {"", "/"}) {
+    files.synced.clear();
+    ASSERT_TRUE(CreateDurableDirectories(files, root + "/job-1/attempt-1/step-5" + end).ok());
+    EXPECT_EQ(files.synced,
+              (std::vector<std::string>{root + "/job-1/attempt-1", root + "/job-1", root}));
+    files.synced.clear();
+    ASSERT_TRUE(CreateDurableDirectories(files, root + "/job-1/attempt-1/step-6" + end).ok());
+    EXPECT_EQ(files.synced, std::vector<std::string>{root + "/job-1/attempt-1"});
+    std::filesystem::remove_all(root + "/job-1");
+  }
+  std::ofstream(root + "/file") << "x";
+  EXPECT_FALSE(CreateDurableDirectories(files, root + "/file/step-1").ok());
 }
 
 TEST_F(CheckpointTest, WithoutAManifestItIsNoCheckpoint) {

@@ -1,10 +1,13 @@
-// A file system whose disk fills up, over a real one. For tests.
+// A file system whose disk fills up, and takes its time, over a real one. For tests.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "worker/checkpoint/forwarding_file_system.h"
 
 namespace espalier {
@@ -16,7 +19,29 @@ class FaultyFileSystem : public ForwardingFileSystem {
   // Bytes that can still be written; the write that passes it is cut off there and fails.
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
+  // From now on whoever creates a file with this in its path waits for LetGo.
+  void Hold(const std::string& name) {
+    absl::MutexLock lock(&mutex_);
+    held_name_ = name;
+    held_ = 0;
+  }
+  void LetGo() { Hold(""); }
+  // Who waits since Hold.
+  int held() const {
+    absl::MutexLock lock(&mutex_);
+    return held_;
+  }
+
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!held_name_.empty() && path.find(held_name_) != std::string::npos) ++held_;
+      const auto let_go = [&] {
+        mutex_.AssertReaderHeld();
+        return held_name_.empty() || path.find(held_name_) == std::string::npos;
+      };
+      mutex_.Await(absl::Condition(&let_go));
+    }
     absl::StatusOr<std::unique_ptr<WritableFile>> file = base().Create(path);
     if (!file.ok()) return file.status();
     return std::make_unique<File>(this, *std::move(file), path);
@@ -45,6 +70,9 @@ class FaultyFileSystem : public ForwardingFileSystem {
   };
 
   std::atomic<int64_t> free_bytes_{INT64_MAX};
+  mutable absl::Mutex mutex_;
+  std::string held_name_ ABSL_GUARDED_BY(mutex_);
+  int held_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace espalier

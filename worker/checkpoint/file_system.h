@@ -58,6 +58,8 @@ class FileSystem {
 
 std::unique_ptr<FileSystem> NewPosixFileSystem();
 
+// Makes the directory and those above it that are missing, and all their names durable.
+absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path);
 // Writes a whole file so that it is either there, complete and durable, or not at all: a temporary
 // name, fsync, rename, fsync of the directory.
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,

@@ -189,6 +189,20 @@ absl::Status ReadRuns(const std::vector<FileRun>& runs, int64_t bytes, void* out
                     : absl::OutOfRangeError(absl::StrCat(bytes, " bytes more than there are"));
 }
 
+absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path) {
+  std::vector<std::string> changed;  // directories that get a name
+  for (std::filesystem::path p(path); absl::IsNotFound(files.List(p.string()).status());) {
+    if (!p.has_filename()) p = p.parent_path();  // "a/b/"
+    p = p.has_parent_path() ? p.parent_path() : ".";
+    changed.push_back(p.string());
+  }
+  absl::Status status = files.CreateDirectories(path);
+  for (size_t i = 0; i < changed.size() && status.ok(); ++i) {
+    status = files.SyncDirectory(changed[i]);
+  }
+  return status;
+}
+
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
                                  const std::string& content) {
   const std::string temporary = path + ".tmp";

@@ -1,0 +1,82 @@
+#include "planner/lowering/checkpoint_shares.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace espalier {
+namespace {
+
+// How far beyond its equal share a rank is filled before the next one is.
+constexpr double kSlack = 1.05;
+
+struct Holder {
+  int rank;
+  proto::Buffer* buffer;
+};
+
+// In the order of names, so that the shares do not depend on that of the programs' buffers.
+using Region = std::tuple<int, std::string, std::vector<int64_t>, std::vector<int64_t>>;
+
+Region RegionOf(const proto::Buffer& buffer) {
+  const proto::TensorSpec& spec = buffer.spec();
+  return {buffer.kind(), buffer.name(), {spec.offset().begin(), spec.offset().end()},
+          {spec.dims().begin(), spec.dims().end()}};
+}
+
+// Elements; all are of about the same size.
+double SizeOf(const proto::Buffer& buffer) {
+  double elements = 1;
+  for (int64_t extent : buffer.spec().dims()) elements *= static_cast<double>(extent);
+  return elements;
+}
+
+}  // namespace
+
+void ShareCheckpoints(std::vector<proto::Program>* programs) {
+  std::map<Region, std::vector<Holder>> regions;
+  for (size_t rank = 0; rank < programs->size(); ++rank) {
+    for (proto::Buffer& buffer : *(*programs)[rank].mutable_buffers()) {
+      if (buffer.kind() != proto::PARAMETER_SHARD && buffer.kind() != proto::OPTIMIZER_STATE) {
+        continue;
+      }
+      std::vector<Holder>& holders = regions[RegionOf(buffer)];
+      if (holders.empty() || holders.back().rank != static_cast<int>(rank)) {
+        holders.push_back({static_cast<int>(rank), &buffer});
+      }
+    }
+  }
+  std::vector<double> load(programs->size(), 0);
+  double all = 0;
+  std::vector<std::vector<Holder>*> shared;
+  for (auto& [region, holders] : regions) {
+    const double size = SizeOf(*holders[0].buffer);
+    all += size;
+    if (holders.size() == 1) {
+      load[holders[0].rank] += size;
+    } else {
+      shared.push_back(&holders);
+    }
+  }
+  const double share = kSlack * all / static_cast<double>(std::max<size_t>(programs->size(), 1));
+  std::stable_sort(shared.begin(), shared.end(), [](const auto* a, const auto* b) {
+    return SizeOf(*(*a)[0].buffer) > SizeOf(*(*b)[0].buffer);
+  });
+  for (std::vector<Holder>* holders : shared) {
+    const double size = SizeOf(*(*holders)[0].buffer);
+    auto saves = std::find_if(holders->begin(), holders->end(), [&](const Holder& holder) {
+      return load[holder.rank] + size <= share;
+    });
+    if (saves == holders->end()) {
+      saves = std::min_element(
+          holders->begin(), holders->end(),
+          [&](const Holder& a, const Holder& b) { return load[a.rank] < load[b.rank]; });
+    }
+    load[saves->rank] += size;
+    for (Holder& holder : *holders) holder.buffer->set_saved_elsewhere(&holder != &*saves);
+  }
+}
+
+}  // namespace espalier

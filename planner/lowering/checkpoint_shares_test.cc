@@ -1,0 +1,101 @@
+#include "planner/lowering/checkpoint_shares.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+namespace espalier {
+namespace {
+
+using Programs = std::vector<proto::Program>;
+
+void Add(Programs* programs, int rank, const std::string& name, int64_t rows, int64_t offset,
+         proto::BufferKind kind = proto::PARAMETER_SHARD) {
+  proto::Buffer* buffer = (*programs)[rank].add_buffers();
+  buffer->set_name(name);
+  buffer->set_kind(kind);
+  buffer->mutable_spec()->add_dims(rows);
+  buffer->mutable_spec()->add_offset(offset);
+}
+
+// How many rows each rank writes; every region that is held is written once.
+std::vector<int64_t> RowsOf(const Programs& programs) {
+  std::vector<int64_t> rows(programs.size(), 0);
+  std::map<std::pair<std::string, int64_t>, int> written;
+  for (size_t rank = 0; rank < programs.size(); ++rank) {
+    for (const proto::Buffer& buffer : programs[rank].buffers()) {
+      if (buffer.kind() == proto::SCRATCH) continue;
+      int& times = written[{buffer.name(), buffer.spec().offset(0)}];
+      if (buffer.saved_elsewhere()) continue;
+      ++times;
+      rows[rank] += buffer.spec().dims(0);
+    }
+  }
+  for (const auto& [region, times] : written) {
+    EXPECT_EQ(times, 1) << region.first << "@" << region.second;
+  }
+  return rows;
+}
+
+TEST(ShareCheckpoints, ReplicasShareTheWriting) {
+  Programs programs(4);
+  int64_t all = 0;
+  for (int tensor = 0; tensor < 30; ++tensor) {
+    const int64_t rows = 10 + 7 * (tensor % 5);
+    all += 2 * rows;
+    for (int rank = 0; rank < 4; ++rank) {
+      const std::string name = "w" + std::to_string(tensor);
+      Add(&programs, rank, name, rows, 0);
+      Add(&programs, rank, name + ".adam_m", rows, 0, proto::OPTIMIZER_STATE);
+      Add(&programs, rank, name + ".grad", rows, 0, proto::SCRATCH);
+    }
+  }
+  ShareCheckpoints(&programs);
+  for (int64_t rows : RowsOf(programs)) {
+    EXPECT_GT(rows, 0.7 * static_cast<double>(all) / 4);
+    EXPECT_LT(rows, 1.1 * static_cast<double>(all) / 4);
+  }
+}
+
+// Who reads some of a shard reads all of it: small replicas must not make each rank read all shards.
+TEST(ShareCheckpoints, SmallReplicasBesideSplitTensorsStayTogether) {
+  Programs programs(8);
+  for (int rank = 0; rank < 8; ++rank) {
+    for (int layer = 0; layer < 8; ++layer) {
+      Add(&programs, rank, "w" + std::to_string(layer), 1000, 1000 * rank);
+      Add(&programs, rank, "norm" + std::to_string(layer), 2, 0);
+    }
+  }
+  ShareCheckpoints(&programs);
+  const std::vector<int64_t> rows = RowsOf(programs);
+  EXPECT_EQ(rows[0], 8016);
+  for (int rank = 1; rank < 8; ++rank) EXPECT_EQ(rows[rank], 8000) << rank;
+}
+
+TEST(ShareCheckpoints, OneLargeTensorIsWrittenByOneRankAndTheOthersWriteTheRest) {
+  Programs programs(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    Add(&programs, rank, "table", 1000, 0);
+    Add(&programs, rank, "a", 10, 0);
+    Add(&programs, rank, "b", 10, 0);
+  }
+  ShareCheckpoints(&programs);
+  const std::vector<int64_t> rows = RowsOf(programs);
+  EXPECT_EQ(*std::max_element(rows.begin(), rows.end()), 1000);
+  Programs none;
+  ShareCheckpoints(&none);
+}
+
+// Stages of a pipeline hold different tensors: nothing is written elsewhere.
+TEST(ShareCheckpoints, WhatOneRankAloneHoldsItSaves) {
+  Programs programs(2);
+  Add(&programs, 0, "first", 5, 0);
+  Add(&programs, 1, "second", 7, 0);
+  ShareCheckpoints(&programs);
+  EXPECT_EQ(RowsOf(programs), (std::vector<int64_t>{5, 7}));
+}
+
+}  // namespace
+}  // namespace espalier
