@@ -14,11 +14,6 @@ using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
 
-// The end brings all of the answer once more, and what keeps it looks at all of it.
-bool IsLarge(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-  return last || (reply.ok() && reply->logprobs_size() > static_cast<int>(kSmallAnswer));
-}
-
 }  // namespace
 
 void StartEventStream(HttpResponder& responder) {
@@ -49,7 +44,11 @@ GenerationListener AnswerRun::Listener() {
       self->mutex_.AssertHeld();
       self->On(reply, last);
     };
-    self->steps_.Run(IsLarge(reply, last), self->mutex_, step, reply, last);
+    // The end brings all of the answer once more, and what keeps it looks at all of it.
+    const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
+    self->listed_ += listed;
+    const bool large = (last ? self->listed_ : listed) > kSmallAnswer;
+    self->steps_.Run(large, self->mutex_, step, reply, last);
   };
 }
 

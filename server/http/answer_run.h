@@ -30,7 +30,7 @@ struct AnswerRunOptions {
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
   const Clock* clock = nullptr;
-  // Writes what is large, and all that comes at the end. Null: the engine's thread does.
+  // Writes what is large, be it at the end. Null: the engine's thread does.
   std::weak_ptr<AnswerThread> large;
 };
 
@@ -61,6 +61,7 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
 
   const AnswerRunOptions options_;
   AnswerSteps steps_;  // what the engine says
+  size_t listed_ = 0;  // of its log-probabilities, so far; the engine's thread has it alone
 
   absl::Mutex mutex_;
   AnswerWriter& writer_ ABSL_GUARDED_BY(mutex_);

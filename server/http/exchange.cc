@@ -34,12 +34,14 @@ void Exchange::Put(Part part) {
   if (part.kind == Part::kChunk) {
     // One part may be of any size, whatever is written behind it before the connection takes it:
     // nothing is too large to be sent to one who reads.
-    size_t largest = part.data.size();
     unsent_ += part.data.size();
-    if (unsent_ > max_unsent_) {
-      for (const Part& other : parts_) largest = std::max(largest, other.data.size());
+    largest_ = std::max(largest_, part.data.size());
+    if (unsent_ > max_unsent_ && largest_gone_) {
+      largest_ = part.data.size();
+      for (const Part& other : parts_) largest_ = std::max(largest_, other.data.size());
+      largest_gone_ = false;
     }
-    overflow_ = unsent_ - largest > max_unsent_;
+    overflow_ = unsent_ - std::min(unsent_, largest_) > max_unsent_;
   }
   if (overflow_) {
     parts_.clear();
@@ -79,7 +81,10 @@ bool Exchange::Take(Part* part) {
   *part = std::move(parts_.front());
   taken_ = part->data.size();
   parts_.pop_front();
-  if (part->kind == Part::kChunk) unsent_ -= part->data.size();
+  if (part->kind == Part::kChunk) {
+    unsent_ -= part->data.size();
+    largest_gone_ = largest_gone_ || part->data.size() == largest_;
+  }
   return true;
 }
 

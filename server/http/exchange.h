@@ -54,6 +54,9 @@ class Exchange {
   absl::Mutex mutex_;
   std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of chunks
+  // Of the chunks that wait, the largest one's; more once that has been taken.
+  size_t largest_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool largest_gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken

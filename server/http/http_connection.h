@@ -187,6 +187,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     reading_ = 0;
     deadline_.cancel();
     if (error && crowded_) {
+      std::string().swap(request->body);  // there is no room for it
       *refusal = host_.NoRoomFor(*request);
     } else if (error) {
       reason = ReasonOf(error);

@@ -365,12 +365,15 @@ TEST(OpenAi, MalformedJsonIsAnErrorNotACrash) {
   for (const auto& [kind, good] : kinds) {
     Request request;
     EXPECT_FALSE(Parse(kind, absl::StrCat(good, "}"), &request));
-    for (const char* body : {"{", "", "[]", "NaN"}) ErrorOf(kind, body);
+    for (const char* body : {"{", "", "[]", "NaN"}) {
+      EXPECT_EQ(ErrorOf(kind, body).http_status, 400) << body;
+    }
     for (const std::string& more :
-         {std::string(""), std::string(R"(, "user": "\ud800"})"), deep,
+         {std::string(""), std::string(R"(, "user": "\ud800"})"),
+          std::string(R"(, "user": "\udc00"})"), std::string(R"(, "user": "\udc00\ud800"})"), deep,
           std::string(R"(, "temperature": 1e400})"), std::string(R"(, "temperature": NaN})"),
           deep + std::string(100000, ']') + "}"}) {
-      ErrorOf(kind, good + more);
+      EXPECT_EQ(ErrorOf(kind, good + more).http_status, 400) << more.substr(0, 60);
     }
   }
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace espalier {
 namespace {
 
@@ -47,6 +49,36 @@ size_t BytesOf(const StoredResponse& response) {
                  Allocated(response.events.capacity() * sizeof(std::string)) +
                  kIndexBytes * (response.input.size() + response.object["output"].size());
   for (const std::string& event : response.events) bytes += BytesOf(event);
+  return bytes;
+}
+
+// Without what the answer is worth something without, then without the answer: who polls for it has
+// to hear how it ended.
+size_t Shrink(size_t max_bytes, StoredResponse* response) {
+  size_t bytes = BytesOf(*response);
+  if (bytes > max_bytes) {
+    std::vector<std::string>().swap(response->events);
+    bytes = BytesOf(*response);
+  }
+  if (bytes > max_bytes) {
+    for (json& item : response->object["output"]) {
+      if (!item.contains("content")) continue;
+      for (json& part : item["content"]) {
+        if (part.contains("logprobs")) part["logprobs"] = json::array();
+      }
+    }
+    bytes = BytesOf(*response);
+  }
+  if (bytes > max_bytes) {
+    response->object["status"] = "failed";
+    response->object["error"] = {
+        {"code", "server_error"},
+        {"message", absl::StrCat("the response would take ", bytes, " bytes, and ", max_bytes,
+                                 " are kept at most (espalierd --response_store_bytes)")}};
+    response->object["output"] = json::array();
+    response->input = json::array();
+    bytes = BytesOf(*response);
+  }
   return bytes;
 }
 
@@ -112,7 +144,7 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
 }
 
 void ResponseStore::End(const std::string& id, StoredResponse response) {
-  const size_t bytes = BytesOf(response);
+  const size_t bytes = Shrink(max_bytes_, &response);
   std::shared_ptr<LiveAnswer> ended;  // let go of without the lock
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(id);

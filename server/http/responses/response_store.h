@@ -35,7 +35,9 @@ class ResponseStore {
 
   void Start(const std::string& id, std::string owner, std::shared_ptr<LiveAnswer> running);
   void Put(const std::string& id, StoredResponse response);
-  // What ran under this id has ended; nothing happens if it was erased since.
+  // What ran under this id has ended; nothing happens if it was erased since. Too large to be kept
+  // it loses its events, then its log-probabilities, and at last is kept as failed, with the
+  // reason.
   void End(const std::string& id, StoredResponse response);
 
   struct Found {

@@ -142,5 +142,43 @@ TEST(ResponseStoreTest, WhatRunsIsFoundUntilItEndsAndStaysErased) {
   EXPECT_EQ(store.Find("b", "").ended, nullptr);
 }
 
+// Whoever polls for it would wait for ever, or hear that there never was one.
+TEST(ResponseStoreTest, WhatEndsTooLargeLosesWhatItCanSpareAndAtLastSaysWhyItFailed) {
+  const auto ended = [](size_t events, size_t tokens, size_t text) {
+    ResponseStore store(100'000);
+    store.Start("a", "", std::make_shared<Running>());
+    StoredResponse response = Response("a", "", 1);
+    response.object["status"] = "completed";
+    json part = {{"type", "output_text"}, {"text", std::string(text, 'x')}};
+    part["logprobs"] = json::array();
+    for (size_t i = 0; i < tokens; ++i) part["logprobs"].push_back({{"token", "a"}});
+    response.object["output"][0]["content"] = {part};
+    response.events.assign(events, std::string(100, 'e'));
+    store.End("a", std::move(response));
+    return store.Find("a", "").ended;
+  };
+  const auto part = [](const auto& response) {
+    return response->object["output"][0]["content"][0];
+  };
+  auto kept = ended(10, 10, 10);
+  ASSERT_NE(kept, nullptr);
+  EXPECT_EQ(kept->events.size(), 10u);
+  kept = ended(1000, 10, 10);
+  ASSERT_NE(kept, nullptr);
+  EXPECT_TRUE(kept->events.empty());
+  EXPECT_EQ(part(kept)["logprobs"].size(), 10u);
+  kept = ended(1000, 2000, 10);
+  ASSERT_NE(kept, nullptr);
+  EXPECT_EQ(kept->object["status"], "completed");
+  EXPECT_TRUE(part(kept)["logprobs"].empty());
+  EXPECT_EQ(part(kept)["text"], std::string(10, 'x'));
+  kept = ended(10, 10, 200'000);
+  ASSERT_NE(kept, nullptr);
+  EXPECT_EQ(kept->object["status"], "failed");
+  EXPECT_TRUE(kept->object["output"].empty());
+  EXPECT_NE(kept->object["error"]["message"].get<std::string>().find("--response_store_bytes"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace espalier
