@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/cli/cli_fixture.h"
 #include "client/cli/daemon.h"
 
@@ -65,9 +68,16 @@ TEST_F(DaemonTest, UpWaitsForTheDaemonAndDownEndsIt) {
 TEST_F(DaemonTest, AProcessThatOnlyNamesEspalierdIsNotStopped) {
   const pid_t reader = fork();
   if (reader == 0) {
-    execlp("sh", "sh", "-c", "sleep 60; :", "espalierd.log", nullptr);
+    execlp("tail", "tail", "-f", "/dev/null", "espalierd.log", nullptr);
     _exit(1);
   }
+  const std::string command = absl::StrCat("/proc/", reader, "/cmdline");
+  std::string words;
+  for (int i = 0; i < 1000 && !absl::StrContains(words, "espalierd.log"); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    std::ifstream(command) >> words;
+  }
+  ASSERT_THAT(words, HasSubstr("espalierd.log"));
   std::ofstream(PidFile(home_)) << reader;
   EXPECT_EQ(RunningDaemon(home_), 0);
   EXPECT_EQ(kill(reader, SIGKILL), 0);

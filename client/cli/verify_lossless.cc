@@ -166,7 +166,7 @@ Command VerifyLosslessCommand() {
       {"llm", FlagType::kText, "MODEL", "the large model"},
       {"prompt", FlagType::kText, "TEXT", "to answer (some of the coordinator's)", 0, 0, 0, true},
       {"prompts-from", FlagType::kText, "FILE", "a JSON list of prompts"},
-      {"answer-tokens", FlagType::kInt, "N", "of greedy and seeded answers (48)", 0, 1, 1 << 20},
+      {"answer-tokens", FlagType::kInt, "N", "of greedy and seeded answers (48)", 0, 3, 1 << 20},
       {"draws", FlagType::kInt, "N", "answers of the distribution test (20000)", 0, 1000, 1 << 26},
       {"law-tokens", FlagType::kInt, "N", "of each of them (3)", 0, 1, 4},
       {"law-top-k", FlagType::kInt, "N", "tokens to which distributions are cut (3)", 0, 2, 5},

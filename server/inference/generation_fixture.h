@@ -60,7 +60,7 @@ struct Answers {
         texts[reply->index()] += reply->text();
         for (const auto& token : reply->logprobs()) logprobs[reply->index()] += token.logprob();
         if (!reply->finish_reason().empty()) reasons[reply->index()] = reply->finish_reason();
-        if (!reply->stop_string().empty()) stop_strings[reply->index()] = reply->stop_string();
+        if (reply->has_stop_string()) stop_strings[reply->index()] = reply->stop_string();
         if (last) usage = reply->usage();
       } else {
         error = reply.status();

@@ -185,7 +185,9 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
   rules->frequency_penalty = sampling.frequency_penalty();
   rules->min_tokens = sampling.min_tokens();
   const GenerationConfig* const config = ConfigOf(model);
-  if (!sampling.has_min_tokens() && config != nullptr) {
+  // Which the request's own ends do not wait for.
+  const bool names_ends = request.stop_size() > 0 || request.stop_token_ids_size() > 0;
+  if (!sampling.has_min_tokens() && !names_ends && config != nullptr) {
     rules->min_tokens = std::min(config->min_new_tokens, max_tokens);
   }
   if (absl::Status status = CheckCounts(sampling); !status.ok()) return status;
@@ -261,7 +263,9 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   }
   if (request.prompt_only()) options.max_tokens = 1;
   options.stop = {request.stop().begin(), request.stop().end()};
-  if (options.stop.empty() && config != nullptr) options.stop = config->stop_strings;
+  if (options.stop.empty() && config != nullptr && !request.ignore_eos()) {
+    options.stop = config->stop_strings;
+  }
   // The engine would say so, too, but of a copy for each of the answers.
   if (absl::Status status = ValidateStopStrings(options.stop); !status.ok()) {
     return InField("stop", status);

@@ -260,7 +260,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
                             : called && over       ? "tool_calls"
                                                    : Name(event.reason));
     // The model's own ones are an end like any other.
-    if (names_stops_) reply.set_stop_string(event.stop.text);
+    if (names_stops_ && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
     const auto& stops = request_.stop_token_ids();
     if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
       reply.set_stop_token(event.stop.token);

@@ -263,7 +263,13 @@ TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
   Finish(other, stops, &asked);
   EXPECT_EQ(asked.stop_strings[0], stop);
   other.set_stop(0, "#");
-  EXPECT_EQ(TextOf(other, stops), plain) << "the request has its own";
+  Answers long_enough;
+  Finish(other, stops, &long_enough);
+  EXPECT_EQ(long_enough.texts[0], plain) << "the request has its own";
+  EXPECT_TRUE(long_enough.stop_strings.empty()) << "none was found";
+  other = silent;
+  other.set_ignore_eos(true);
+  EXPECT_EQ(TextOf(other, stops), plain) << "of this length, as benchmarks want";
   stops->description.set_generation_config("none");
   EXPECT_EQ(TextOf(silent, stops), plain);
 
@@ -275,6 +281,9 @@ TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
   proto::GenerateRequest now = silent;
   now.mutable_sampling()->set_min_tokens(0);
   EXPECT_EQ(TextOf(now, late), plain.substr(0, plain.find(stop)));
+  now = silent;
+  now.add_stop(stop);
+  EXPECT_EQ(TextOf(now, late), plain.substr(0, plain.find(stop))) << "its own end";
   now = silent;
   now.set_max_tokens(5);
   EXPECT_EQ(TextOf(now, late), plain.substr(0, 5));

@@ -122,9 +122,10 @@ absl::StatusOr<proto::LosslessReport> ProveLossless(const proto::VerifyLosslessR
   options.law_tokens = GivenOr(request.law_tokens(), kLawTokens);
   options.law_top_k = GivenOr(request.law_top_k(), kLawTopK);
   if (request.temperature() != 0) options.temperature = request.temperature();
-  if (options.answer < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("field 'answer_tokens' is ", options.answer, ", expected 0 or more"));
+  constexpr int kLeast = 3;  // a tree has one before it and one behind
+  if (options.answer < kLeast) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'answer_tokens' is ", options.answer,
+                                                   ", expected 0 or at least ", kLeast));
   }
   absl::StatusOr<std::vector<std::vector<int>>> prompts =
       PromptsOf(request, *pair->parts.tokenizer, context, options.answer);

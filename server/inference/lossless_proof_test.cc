@@ -152,7 +152,10 @@ TEST_F(ProofTest, WhatCannotBeCheckedIsRefusedByName) {
               HasSubstr("nothing would be drafted"));
   EXPECT_THAT(refused([](auto* r) { r->mutable_models()->add_adapters(); }), HasSubstr("adapters"));
   EXPECT_THAT(refused([](auto* r) { r->set_answer_tokens(95); }), HasSubstr("the context 96"));
-  EXPECT_THAT(refused([](auto* r) { r->set_answer_tokens(-1); }), HasSubstr("'answer_tokens'"));
+  for (const int tokens : {-1, 2}) {
+    EXPECT_THAT(refused([&](auto* r) { r->set_answer_tokens(tokens); }),
+                HasSubstr("'answer_tokens'"));
+  }
   EXPECT_THAT(refused([](auto* r) { r->set_draws(7); }), HasSubstr("draws is 7"));
   EXPECT_THAT(refused([](auto* r) { r->set_law_top_k(9); }), HasSubstr("law_top_k is 9"));
   EXPECT_THAT(refused([](auto* r) { r->set_temperature(-1); }), HasSubstr("temperature is -1"));

@@ -13,6 +13,12 @@ namespace {
 constexpr int kVocabulary = 4;
 constexpr int kAnswer = 3;
 constexpr int kDraws = 100000;
+// Under a sanitizer fewer, which see as much of its kind of error.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kLongDraws = 100000;
+#else
+constexpr int kLongDraws = 1000000;
+#endif
 constexpr int kCells = 64;  // kVocabulary ^ kAnswer
 
 const std::vector<int>& Prompt() {
@@ -40,12 +46,10 @@ std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters
   return law;
 }
 
-// Chi-square of kDraws answers with seeds 0, 1, ...; degrees of freedom in *freedom.
-double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vector<FakeModel>& ssms,
-                 const char* expansion, SamplingParameters sampling, int* freedom,
-                 const Rules& rules = nullptr, const SpeculationOptions& speculation = {},
-                 int draws = kDraws) {
-  const std::vector<double> law = ExpectedLaw(claimed, sampling, rules);
+// The cell of the answer with each seed 0, 1, ..., draws - 1.
+std::vector<int> Answers(const FakeModel& llm, const std::vector<FakeModel>& ssms,
+                         const char* expansion, SamplingParameters sampling, const Rules& rules,
+                         const SpeculationOptions& speculation, int draws) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(llm);
   for (const FakeModel& ssm : ssms) harness.AddSsm(ssm);
@@ -65,28 +69,35 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
     return now;
   };
   EXPECT_TRUE(harness.Start(options, expansion).ok());
-  std::vector<int64_t> counts(kCells, 0);
-  std::map<RequestId, std::vector<int>> tokens;
+  struct Open {
+    int seed;
+    std::vector<int> tokens;
+  };
+  std::map<RequestId, Open> open;
+  std::vector<int> cells(draws, 0);
   int64_t accepted = 0;
   for (int submitted = 0, finished = 0; finished < draws;) {
     for (; submitted < draws && submitted < finished + 64; ++submitted) {
       sampling.seed = submitted;
-      EXPECT_TRUE(harness.engine()
-                      .Submit(Prompt(), {.max_tokens = kAnswer,
-                                         .sampling = sampling,
-                                         .reproducible = submitted % 4 == 0,
-                                         .rules = rules})
-                      .ok());
+      const absl::StatusOr<RequestId> id =
+          harness.engine().Submit(Prompt(), {.max_tokens = kAnswer,
+                                             .sampling = sampling,
+                                             .reproducible = submitted % 4 == 0,
+                                             .rules = rules});
+      EXPECT_TRUE(id.ok()) << id.status();
+      if (!id.ok()) return cells;
+      open[*id].seed = submitted;
     }
     EXPECT_TRUE(harness.engine().Step().ok());
     for (const RequestEvent& event : harness.engine().TakeEvents()) {
-      std::vector<int>& answer = tokens[event.id];
-      answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+      Open& answer = open[event.id];
+      answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
       if (!event.finished) continue;
       ++finished;
       accepted += event.usage.accepted_tokens;
-      ++counts[answer[0] + kVocabulary * (answer[1] + kVocabulary * answer[2])];
-      tokens.erase(event.id);
+      cells[answer.seed] =
+          answer.tokens[0] + kVocabulary * (answer.tokens[1] + kVocabulary * answer.tokens[2]);
+      open.erase(event.id);
     }
   }
   if (speculation.tune) {
@@ -100,6 +111,19 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
   EXPECT_GT(accepted, always                         ? draws / (rules != nullptr ? 8 : 4)
                       : speculation.lookup.depth > 0 ? 100
                                                      : -1);
+  return cells;
+}
+
+std::vector<int64_t> Counts(absl::Span<const int> cells) {
+  std::vector<int64_t> counts(kCells, 0);
+  for (int cell : cells) ++counts[cell];
+  return counts;
+}
+
+// Of the answers under `law`; degrees of freedom in *freedom. 1e9 with an answer that has no
+// chance.
+double ChiSquare(absl::Span<const int> cells, const std::vector<double>& law, int* freedom) {
+  const std::vector<int64_t> counts = Counts(cells);
   double sum = 0;
   *freedom = -1;
   for (int cell = 0; cell < kCells; ++cell) {
@@ -108,7 +132,7 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
       continue;
     }
     ++*freedom;
-    const double expected = law[cell] * draws;
+    const double expected = law[cell] * static_cast<double>(cells.size());
     sum += (static_cast<double>(counts[cell]) - expected) *
            (static_cast<double>(counts[cell]) - expected) / expected;
   }
@@ -190,10 +214,11 @@ TEST_P(AnswerLaw, IsTheModels) {
        {.logit_bias = {{0, 1.0f}, {3, -0.7f}}, .bad_words = {{0, 1}, {2, 2}, {1, 3, 0}}}},
       {"allowed tokens", {Near()}, "2,2", {.temperature = 1}, {}, {.allowed = {3, 1, 0}}}};
   const LawCase& law = cases[GetParam()];
+  const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<TokenRules>(law.rules);
   int freedom = 0;
-  const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom,
-                               GetParam() < 13 ? nullptr : std::make_shared<TokenRules>(law.rules),
-                               law.speculation, GetParam() < 4 ? kDraws : kDraws / 2);
+  const double chi = ChiSquare(Answers(Llm(), law.ssms, law.expansion, law.sampling, rules,
+                                       law.speculation, GetParam() < 4 ? kDraws : kDraws / 2),
+                               ExpectedLaw(Llm(), law.sampling, rules), &freedom);
   EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
 }
 
@@ -207,9 +232,48 @@ TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {
     return logits;
   };
   int freedom = 0;
-  const double chi = ChiSquare(shifted, Llm(), {Far()}, "2,1", {.temperature = 1}, &freedom);
+  const SamplingParameters sampling{.temperature = 1};
+  const double chi = ChiSquare(Answers(shifted, {Far()}, "2,1", sampling, nullptr, {}, kDraws),
+                               ExpectedLaw(Llm(), sampling, nullptr), &freedom);
   EXPECT_GT(chi, Threshold(freedom));
 }
+
+// A bias, however small, is a floor under the total variation: without one it falls with the root
+// of the number of answers, to the expectation for independent draws (a sum of half-normals).
+class AnswerLawLong : public ::testing::TestWithParam<LawCase> {};
+
+TEST_P(AnswerLawLong, TotalVariationFallsWithTheRootOfTheDraws) {
+  const LawCase& law = GetParam();
+  const std::vector<double> expected = ExpectedLaw(Llm(), law.sampling, nullptr);
+  const std::vector<int> cells =
+      Answers(Llm(), law.ssms, law.expansion, law.sampling, nullptr, law.speculation, kLongDraws);
+  for (int draws = kLongDraws / 100; draws <= kLongDraws; draws *= 10) {
+    const std::vector<int64_t> counts = Counts(absl::MakeConstSpan(cells).first(draws));
+    double variation = 0, of_chance = 0;
+    for (int cell = 0; cell < kCells; ++cell) {
+      const double p = expected[cell];
+      variation += std::abs(static_cast<double>(counts[cell]) / draws - p) / 2;
+      of_chance += std::sqrt(p * (1 - p) / (2 * std::acos(-1.0) * draws));
+    }
+    // With 26 cells or more its deviation is below 0.15 of the expectation.
+    EXPECT_LT(variation, 1.6 * of_chance) << draws << " draws";
+    EXPECT_GT(variation, 0.4 * of_chance) << draws << " draws: too even for independent ones";
+  }
+  int freedom = 0;
+  EXPECT_LT(ChiSquare(cells, expected, &freedom), Threshold(freedom));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerLawLong,
+                         ::testing::Values(LawCase{"TreeOfTwo",
+                                                   {Near(), Far()},
+                                                   "2,2",
+                                                   {.temperature = 1, .top_p = 0.8, .top_k = 3}},
+                                           LawCase{"Tuned",
+                                                   {Near(), Far()},
+                                                   "",
+                                                   {.temperature = 0.8},
+                                                   {.tune = true, .lookup = {.depth = 3}}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace espalier

@@ -14,13 +14,14 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<int> Positions(int64_t model_positions, int asked) {
-  if (asked < 0 || asked > model_positions) {
+absl::StatusOr<int> Positions(const ModelFacts& model, int asked) {
+  if (asked < 0 || asked > model.max_positions) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_sequence_length is ", asked, ", the model has ", model_positions,
+        absl::StrCat("max_sequence_length is ", asked, ", the model has ", model.max_positions,
                      " positions (max_position_embeddings, or more by rope_scaling)"));
   }
-  return asked > 0 ? asked : static_cast<int>(std::min<int64_t>(model_positions, INT32_MAX));
+  return asked > 0 ? asked
+                   : static_cast<int>(std::min<int64_t>(model.usual_positions(), INT32_MAX));
 }
 
 absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
@@ -125,7 +126,7 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
 
 absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms) {
-  const absl::StatusOr<int> positions = Positions(llm.max_positions, size.max_sequence_length);
+  const absl::StatusOr<int> positions = Positions(llm, size.max_sequence_length);
   if (!positions.ok()) return positions.status();
   return Shape(*positions, expansion.nodes(expansion.depth()) * ssms, expansion.depth(), size);
 }

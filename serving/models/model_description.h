@@ -37,7 +37,7 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
 
 // How large the steps of a served model may get.
 struct ServingSize {
-  int max_sequence_length = 0;  // 0: the model's
+  int max_sequence_length = 0;  // 0: the model's (ModelFacts::usual_positions)
   int max_requests = 16;
   int max_tokens_per_batch = 256;
   int kv_cache_tokens = 0;  // KV slots of each model at most; 0: as all requests could need at once

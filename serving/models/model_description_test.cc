@@ -181,6 +181,29 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   EXPECT_FALSE(LlmShape(Facts(Ours()), {.max_requests = 2147483647}, expansion, 1).ok());
 }
 
+// Beyond max_position_embeddings dynamic scaling changes the logits of short prompts, too.
+TEST(Shapes, DynamicScalingLengthensSequencesOnlyWhereThatIsAskedFor) {
+  const Expansion expansion = *Expansion::Parse("1,1,1");
+  const auto facts = [](const std::string& scaling) {
+    std::string json = ToConfigJson(Ours());
+    json.insert(json.find('{') + 1, absl::StrCat("\"rope_parameters\": {", scaling, "}, "));
+    const absl::StatusOr<LanguageModel> model = ReadModel(json);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? model->facts : ModelFacts();
+  };
+  const auto served = [&](const ModelFacts& llm, int asked) {
+    return LlmShape(llm, {.max_sequence_length = asked}, expansion, 1)->max_positions;
+  };
+  const ModelFacts dynamic = facts(R"("rope_type": "dynamic", "factor": 4.0)");
+  EXPECT_EQ(served(dynamic, 0), 512);
+  EXPECT_EQ(served(dynamic, 100), 100);
+  EXPECT_EQ(served(dynamic, 2048), 2048);
+  EXPECT_FALSE(LlmShape(dynamic, {.max_sequence_length = 2049}, expansion, 1).ok());
+  // Others turn short sequences as they turn long ones.
+  EXPECT_EQ(served(facts(R"("rope_type": "linear", "factor": 4.0)"), 0), 2048);
+  EXPECT_EQ(served(facts(R"("rope_type": "yarn", "factor": 4.0)"), 0), 2048);
+}
+
 TEST(Shapes, AnSsmThatWouldStopDraftingUnnoticedIsRefusedUnlessThatIsAllowed) {
   const Expansion expansion = *Expansion::Parse("1,1,1");
   LlamaConfig narrow = Ours();

@@ -29,8 +29,8 @@ struct TokenPenalty {
 
 // Of every row of an answer, as far as it has come.
 struct AnswerEdits {
-  TokenSetRef permitted;  // null: all
-  std::vector<std::pair<int32_t, float>> biases;
+  TokenSetRef permitted;                          // null: all
+  std::vector<std::pair<int32_t, float>> biases;  // -infinity: never
   // Positive logits of tokens that have a penalty are divided by it, negative ones multiplied.
   double repetition_penalty = 1;
   std::vector<TokenPenalty> penalties;  // each token once

@@ -1,6 +1,7 @@
 #include "serving/sampling/token_rules.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 
@@ -79,6 +80,16 @@ RuledAnswer::RuledAnswer(std::shared_ptr<const TokenRules> rules, absl::Span<con
     for (const int token : rules_->allowed) Insert(token, &allowed);
     allowed_ = std::make_shared<const TokenSet>(std::move(allowed));
   }
+  for (size_t i = 0; i < rules_->bad_words.size(); ++i) {
+    const std::vector<int>& word = rules_->bad_words[i];
+    if (word.size() > 1) {
+      phrases_.push_back(i);
+    } else {
+      never_.push_back(word[0]);
+    }
+  }
+  std::sort(never_.begin(), never_.end());
+  never_.erase(std::unique(never_.begin(), never_.end()), never_.end());
   if (rules_->repetition_penalty != 1) {
     for (const int token : prompt) seen_[token].in_prompt = true;
   }
@@ -144,7 +155,9 @@ bool RuledAnswer::TooShort(absl::Span<const int> path) const {
 bool RuledAnswer::Allows(absl::Span<const int> path, int token) const {
   if (!active_) return true;
   if (allowed_ != nullptr && !Contains(*allowed_, token)) return false;
-  for (const std::vector<int>& word : rules_->bad_words) {
+  if (std::binary_search(never_.begin(), never_.end(), token)) return false;
+  for (const size_t i : phrases_) {
+    const std::vector<int>& word = rules_->bad_words[i];
     if (word.back() == token && Began(word, path)) return false;
   }
   if (Ends(token)) return !TooShort(path);
@@ -163,6 +176,8 @@ AnswerEdits RuledAnswer::Edits() const {
   if (!active_) return edits;
   edits.permitted = allowed_;
   edits.biases.assign(rules_->logit_bias.begin(), rules_->logit_bias.end());
+  // Once for the answer: a model's file may name thousands, and a step may have hundreds of rows.
+  for (const int token : never_) edits.biases.emplace_back(token, -INFINITY);
   edits.repetition_penalty = rules_->repetition_penalty;
   for (const auto& [token, seen] : seen_) {
     edits.penalties.push_back({token, PenaltyOf(seen.in_answer)});
@@ -182,7 +197,8 @@ absl::StatusOr<RowEdits> RuledAnswer::EditsAfter(absl::Span<const int> path) con
       edits.permitted = *std::move(permitted);
     }
   }
-  for (const std::vector<int>& word : rules_->bad_words) {
+  for (const size_t i : phrases_) {
+    const std::vector<int>& word = rules_->bad_words[i];
     if (Began(word, path)) edits.forbidden.push_back(word.back());
   }
   if (TooShort(path)) {
