@@ -48,7 +48,7 @@ std::vector<FlagSpec> DeviceFlags() {
        4096},
       {"device-preset", FlagType::kText, "NAME", "what they are: " + Names() + " (cpu-core)"},
       {"device-memory", FlagType::kNumber, "GIB", "memory of each", 0, 0.001},
-      {"link-bandwidth", FlagType::kNumber, "GBPS", "between two, gigabytes per second", 0, 1e-3},
+      {"link-bandwidth", FlagType::kNumber, "GBPS", "between two, gigabytes per second", 0, 1e-4},
       {"link-latency", FlagType::kNumber, "US", "between two, microseconds", 0, 0, 1e7},
       {"profile", FlagType::kText, "FILE",
        "what others have measured (espalier profile export); counts before what is known here"},

@@ -154,8 +154,12 @@ bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, L
       layer->rows.emplace_back(piece.begin, piece.end);
     }
   }
-  // Tied to the embedding's table: the layer has a name of its own all the same.
-  if (node.name == "lm_head") layer->module = absl::StrCat(node.name, kWeight);
+  // Tied to the embedding's table: the layer has a name of its own all the same. Of a model that
+  // reads images, too, its older name is in the text part.
+  if (node.name == "lm_head") {
+    const bool text_part = absl::StartsWith(layer->module, kTextPart);
+    layer->module = absl::StrCat(text_part ? kTextPart : "", node.name, kWeight);
+  }
   layer->module = std::string(absl::StripSuffix(layer->module, kWeight));
   return true;
 }

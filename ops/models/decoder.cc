@@ -224,6 +224,7 @@ LanguageModel ToModel(Decoder decoder) {
   for (const Rope& rope : decoder.ropes) {
     model.facts.max_positions = std::max(model.facts.max_positions, rope.max_positions);
     if (rope.by_length()) model.facts.short_positions = rope.short_positions;
+    model.facts.dynamic_rope = model.facts.dynamic_rope || rope.dynamic_factor > 0;
   }
   model.facts.experts = std::any_of(decoder.layers.begin(), decoder.layers.end(),
                                     [](const DecoderLayer& layer) { return layer.experts; });

@@ -40,8 +40,6 @@ ESPALIER_FAMILIES(ESPALIER_DECLARE)
 
 namespace {
 
-constexpr char kTextPart[] = "language_model.";
-
 struct Family {
   const char* architecture;
   const char* model_type;

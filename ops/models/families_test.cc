@@ -277,6 +277,30 @@ TEST(ReadModelTest, TheTextPartOfGemma3IsAModelOfItsOwn) {
   const absl::Status training = BuildTraining(registry, *model, 4).status();
   EXPECT_EQ(training.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(training.message()), HasSubstr("text_config"));
+  EXPECT_THAT(std::string(training.message()), HasSubstr("lose \"language_model.\""));
+}
+
+// What a refused training advises: its "text_config" as config.json, as little as that says.
+TEST(ReadModelTest, TheTextConfigOfGemma3IsAConfigurationOfItsOwn) {
+  const std::string images = kGemma3Images;
+  const size_t begin = images.find('{', images.find("\"text_config\""));
+  const auto model = ReadModel(images.substr(begin));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.family, "gemma3_text");
+  EXPECT_FALSE(model->facts.text_part);
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto training = BuildTraining(registry, *model, 4);
+  ASSERT_TRUE(training.ok()) << training.status();
+  const Graph& graph = training->graph;
+  const auto dims = [&](const std::string& name) {
+    const ValueId value = graph.FindValue(name);
+    EXPECT_NE(value, kNoValue) << name;
+    return value == kNoValue ? Dims{} : graph.value(value).type.dims;
+  };
+  EXPECT_EQ(dims("model.embed_tokens.weight"), (Dims{262208, 2560}));
+  EXPECT_EQ(dims("model.layers.33.self_attn.q_proj.weight"), (Dims{8 * 256, 2560}));
+  EXPECT_EQ(dims("model.layers.33.self_attn.k_proj.weight"), (Dims{4 * 256, 2560}));
 }
 
 TEST(ReadModelTest, TextPartsOfOtherModelsAreRefusedByName) {
@@ -409,6 +433,7 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
          "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->facts.short_positions, 16);
+  EXPECT_EQ(model->facts.usual_positions(), 64);
   EXPECT_DOUBLE_EQ(Turns(*model, 16).second, 0.01);
   EXPECT_DOUBLE_EQ(Turns(*model, 17).second, 0.01 / 8);
   EXPECT_DOUBLE_EQ(Turns(*model, 0).second, 0.01 / 8);
@@ -440,6 +465,7 @@ TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
                                  "rope_scaling": {"type": "dynamic", "factor": 4.0}})");
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ(model->facts.short_positions, 64);
+    EXPECT_EQ(model->facts.usual_positions(), 64);
     for (const auto& [positions, second] :
          {std::pair{16, 0.01}, {64, 0.01}, {128, 1.0 / 500}, {256, 1.0 / 1300}, {0, 1.0 / 1300}}) {
       EXPECT_DOUBLE_EQ(Turns(*model, positions).first, 1) << positions;

@@ -125,6 +125,7 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   model.facts.vocab_size = s.vocab_size;
   model.facts.max_positions = std::max(s.max_positions, f.rope.max_positions);
   if (f.rope.by_length()) model.facts.short_positions = f.rope.short_positions;
+  model.facts.dynamic_rope = f.rope.dynamic_factor > 0;
   model.facts.layers = s.layers;
   model.build = [f](ModelBuilder& builder) { return Build(f, builder); };
   return model;

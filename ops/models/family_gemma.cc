@@ -8,6 +8,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kHeadDim = 256;  // of all Gemmas, whatever hidden_size
+constexpr char kGemma3Text[] = "gemma3_text";
 
 Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
   Decoder decoder = ReadDecoder(config, defaults);
@@ -31,6 +32,18 @@ void ReadNewer(ConfigReader& config, Decoder* decoder) {
 
 double ReadSoftcap(ConfigReader& config, const std::string& field, double otherwise) {
   return config.Positive(field, config.Named(field) ? 0 : otherwise);
+}
+
+// Files of models that read images, too, leave out what equals the defaults of transformers'
+// Gemma3TextConfig, and so do those that are made of their "text_config".
+void DefaultsOfGemma3Text(ConfigReader& config) {
+  for (const auto& [field, value] : {std::pair("vocab_size", 262208),
+                                     {"hidden_size", 2304},
+                                     {"intermediate_size", 9216},
+                                     {"num_hidden_layers", 26},
+                                     {"num_attention_heads", 8}}) {
+    config.Default(field, value);
+  }
 }
 
 // Every `period`-th layer sees everything.
@@ -60,6 +73,7 @@ LanguageModel ReadGemma2(ConfigReader& config) {
 }
 
 LanguageModel ReadGemma3(ConfigReader& config) {
+  if (config.Text("model_type", "") == kGemma3Text) DefaultsOfGemma3Text(config);
   Decoder decoder = ReadGemmaDecoder(config, {.max_positions = 131072,
                                               .tied = true,
                                               .theta = 1e6,
@@ -84,17 +98,10 @@ LanguageModel ReadGemma3(ConfigReader& config) {
   return ToModel(std::move(decoder));
 }
 
-// Those that read images, too (4B and more), as text models. Their files leave out what equals the
-// defaults of transformers' Gemma3TextConfig.
+// Those that read images, too (4B and more), as text models.
 LanguageModel ReadGemma3Images(ConfigReader& config) {
-  ConfigReader text = ReadTextConfig(config, "gemma3_text");
-  for (const auto& [field, value] : {std::pair("vocab_size", 262208),
-                                     {"hidden_size", 2304},
-                                     {"intermediate_size", 9216},
-                                     {"num_hidden_layers", 26},
-                                     {"num_attention_heads", 8}}) {
-    text.Default(field, value);
-  }
+  ConfigReader text = ReadTextConfig(config, kGemma3Text);
+  DefaultsOfGemma3Text(text);
   LanguageModel model = ReadGemma3(text);
   model.facts.text_part = true;
   return model;

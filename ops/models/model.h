@@ -68,6 +68,9 @@ struct WeightMap {
 };
 bool IsIgnored(const WeightMap& map, const std::string& tensor);
 
+// What the names of the text part's tensors begin with in a model that reads images, too.
+inline constexpr char kTextPart[] = "language_model.";
+
 // The names under which files may have a tensor that is called `name` here, of which the first one
 // counts that is there: its own; without its first part ("transformer."), which bare models lack;
 // and for the text part of a model that reads images, "language_model.model.x", what transformers 5
@@ -81,7 +84,7 @@ struct ModelFacts {
   int64_t layers = 0;
   bool experts = false;  // some layers are mixtures of them
   // The text part of a model that reads images, too; they are not read here. Its tensors lie under
-  // "language_model.".
+  // kTextPart.
   bool text_part = false;
   std::vector<int> eos;   // empty: the model never ends by itself
   std::string tokenizer;  // "bytes": token i is byte i. Empty: the folder's tokenizer files
@@ -91,6 +94,10 @@ struct ModelFacts {
   // longrope and dynamic: a model that is served for longer sequences than this turns all of them
   // by the frequencies for long ones. 0: there is no such choice.
   int64_t short_positions = 0;
+  bool dynamic_rope = false;  // it is dynamic
+  // For how many it is served where nobody asks for another number: all, but with dynamic those for
+  // which logits are those of transformers.
+  int64_t usual_positions() const { return dynamic_rope ? short_positions : max_positions; }
 };
 
 class ModelBuilder;

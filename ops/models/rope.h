@@ -52,10 +52,10 @@ struct RopeDefaults {
 
 // "rope_theta" with "rope_scaling" or "rope_parameters" (newer files): types default, linear,
 // dynamic, llama3 (Llama 3.1), yarn (Peng et al. 2023), longrope (Ding et al. 2024; "su" before).
-// dynamic changes nothing up to max_positions; it and linear serve up to max_positions * factor,
-// yarn up to original_max_position_embeddings * factor, as vLLM does, and none less than
-// max_positions. Unimplemented for other types, and for what nobody here knows in
-// "rope_parameters".
+// dynamic changes nothing up to max_positions, for which it is served unless more is asked for; it
+// and linear reach up to max_positions * factor, yarn up to original_max_position_embeddings *
+// factor, as in vLLM, and none less than max_positions. Unimplemented for other types, and for what
+// nobody here knows in "rope_parameters".
 Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults);
 
 }  // namespace espalier

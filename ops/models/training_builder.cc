@@ -157,8 +157,10 @@ absl::StatusOr<TrainingModel> Build(const OpRegistry& registry, const LanguageMo
   if (facts.text_part) {
     return absl::UnimplementedError(
         absl::StrCat("'", facts.family,
-                     "' reads images, too; training accepts a model of its text part alone, "
-                     "with \"text_config\" as its config.json"));
+                     "' reads images, too; training accepts a model of its text part alone: with "
+                     "\"text_config\", and the outer \"eos_token_id\", as its config.json, and "
+                     "tensors whose names lose \"",
+                     kTextPart, "\""));
   }
   if (facts.experts) {
     return absl::UnimplementedError(absl::StrCat(

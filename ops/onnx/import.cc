@@ -16,8 +16,12 @@ namespace {
 using onnx_import::Translations;
 using onnx_import::Translator;
 
-// What depends on the batch in another way than as a size of it gives different graphs for these.
-constexpr int64_t kProbes[] = {1000003, 1000033};
+// What depends on the batch in another way than as a size of it gives different graphs for these:
+// they differ by a prime that is larger than what batches are divided by, so that neither quotients
+// nor remainders are the same (N / 64, N - N / 2 * 2), and the second has many divisors (for it
+// alone N % 4 is 0). Only the first need be a prime: a size is the batch if it is for both.
+constexpr int64_t kProbes[] = {1000003, 1000003 - 375043};
+static_assert(kProbes[1] == 64 * 9 * 5 * 7 * 31);
 
 absl::StatusOr<int> OpsetOf(const onnx::ModelProto& model) {
   int found = 0;

@@ -41,8 +41,9 @@ struct ImportOptions {
   // dimension. Dimension 0 may be -1.
   std::map<std::string, Dims> shapes;
   // Bytes of all constants that nodes make (of a range, in the turns of a loop) at most: a small
-  // file may ask for any number. Beyond: Unimplemented. Those of the file's own initializers do not
-  // count.
+  // file may ask for any number. Beyond: Unimplemented. The file's own tensors do not count, in
+  // initializers or in Constant nodes; from the second time on that one is read, in a loop or a
+  // function, it does.
   int64_t max_constant_bytes = int64_t{1} << 30;
 };
 

@@ -19,6 +19,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::FloatNear;
@@ -258,6 +259,38 @@ TEST(ImportTest, ConstantsInTheTurnsOfALoopAreBounded) {
   EXPECT_THAT(loop(initializer, 4000).Error(), HasSubstr("constants"));
 }
 
+// Exporters write weights as Constant nodes, too: what the file has anyway is no danger.
+TEST(ImportTest, TensorsOfTheFileCountFromTheSecondTimeOn) {
+  const onnx::TensorProto large = Tensor("w", {2, 1 << 18}, Floats(2 << 18));  // 2 MiB
+  onnx::NodeProto constant = Node("Constant", {}, {"w"});
+  *AddAttribute(&constant, "value")->mutable_t() = large;
+  const Model as_node({constant, Node("MatMul", {"x", "w"}, {"y"})});
+  EXPECT_TRUE(as_node.Import(1 << 20).ok()) << as_node.Error();
+
+  onnx::GraphProto branch = Body({}, {"t"}, {Node("MatMul", {"x", "w"}, {"t"})});
+  *branch.add_initializer() = large;
+  const Model as_initializer(
+      {WithBody(WithBody(Node("If", {"yes"}, {"y"}), "then_branch", branch), "else_branch",
+                Body({}, {"e"}, {Node("Relu", {"x"}, {"e"})}))},
+      {Tensor("yes", {1}, Int64s{1})});
+  EXPECT_TRUE(as_initializer.Import(1 << 20).ok()) << as_initializer.Error();
+
+  // A small file that reads it often.
+  onnx::FunctionProto function;
+  function.set_domain("my");
+  function.set_name("W");
+  function.add_output("w");
+  *function.add_node() = constant;
+  const auto calls = [&](int count) {
+    std::vector<onnx::NodeProto> nodes;
+    for (int i = 0; i < count; ++i) nodes.push_back(Node("my.W", {}, {absl::StrCat("w", i)}));
+    nodes.push_back(Node("MatMul", {"x", "w0"}, {"y"}));
+    return Model(nodes).With(function);
+  };
+  EXPECT_TRUE(calls(1).Import(1 << 20).ok()) << calls(1).Error();
+  EXPECT_THAT(calls(2).Error(), HasSubstr("constants"));
+}
+
 TEST(ImportTest, LoopsInLoopsAreBoundedThoughTheyDoNothing) {
   onnx::GraphProto body = Body({"i", "c", "v"}, {"c", "v"}, {});
   for (int deep = 0; deep < 4; ++deep) {
@@ -277,9 +310,30 @@ TEST(ImportTest, HugeShapesAreRefused) {
               HasSubstr("matrix"));
   const std::vector<onnx::TensorProto> sizes = {Tensor("image", {2}, Int64s{64, 64}),
                                                 Tensor("block", {2}, Int64s{64, 64})};
-  EXPECT_THAT(
-      Model({Node("Col2Im", {"x", "image", "block"}, {"y"})}, sizes, {1, 1 << 30, 1}).Error(),
-      HasSubstr("kernel"));
+  const auto overlapping = [&](int64_t rows) {
+    return Model({Node("Col2Im", {"x", "image", "block"}, {"y"})}, sizes, {1, rows, 1});
+  };
+  EXPECT_THAT(overlapping(int64_t{1} << 30).Error(), HasSubstr("constants"));
+  EXPECT_THAT(overlapping(int64_t{1} << 45).Error(), HasSubstr("kernel"));
+}
+
+// Its kernel of units is as large as constants may be: here of two channels, 128 MiB.
+TEST(ImportTest, TheKernelOfCol2ImIsBoundedAsConstantsAre) {
+  const Model model({Node("Col2Im", {"x", "image", "block"}, {"y"})},
+                    {Tensor("image", {2}, Int64s{64, 64}), Tensor("block", {2}, Int64s{64, 64})},
+                    {1, 2 << 12, 1});
+  const absl::StatusOr<Graph> graph = model.Import(int64_t{1} << 28);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(std::string(model.Import(int64_t{1} << 26).status().message()),
+              HasSubstr("more than 67108864 bytes"));
+}
+
+TEST(ImportTest, AnInputOfASymbolicBatchIsRefusedWithWhatASampleMayHave) {
+  EXPECT_THAT(Model({kRelu}, {}, {kBatch, 3, 64, 1024, 1024}).Error(),
+              AllOf(HasSubstr("'x'"), HasSubstr("more than 70 million elements a sample"),
+                    HasSubstr("fixed batch size")));
+  const absl::StatusOr<Graph> fixed = Model({kRelu}, {}, {1, 3, 64, 1024, 1024}).Import();
+  EXPECT_TRUE(fixed.ok()) << fixed.status();
 }
 
 // Functions.
@@ -343,13 +397,15 @@ const std::vector<onnx::TensorProto>& Integers() {
   return *kIntegers;
 }
 
-// x times the integer f, which `nodes` compute of the batch n.
-Model TimesF(const std::vector<onnx::NodeProto>& nodes) {
+// x times the integer f, which `nodes` compute of the batch n, and of the number d.
+Model TimesF(const std::vector<onnx::NodeProto>& nodes, int64_t d = 1) {
   std::vector<onnx::NodeProto> all = BatchAsN();
   all.insert(all.end(), nodes.begin(), nodes.end());
   all.push_back(Node("Cast", {"f"}, {"factor"}, "to", onnx::TensorProto::FLOAT));
   all.push_back(Node("Mul", {"x", "factor"}, {"y"}));
-  return Model(all, Integers());
+  std::vector<onnx::TensorProto> initializers = Integers();
+  initializers.push_back(Tensor("d", {}, Int64s{d}));
+  return Model(all, initializers);
 }
 
 TEST(ImportTest, WhatIsChosenByTheBatchIsRefused) {
@@ -367,6 +423,36 @@ TEST(ImportTest, WhatIsChosenByTheBatchIsRefused) {
                                     Body({}, {"t"}, {Node("Neg", {"x"}, {"t"})})),
                            "else_branch", Body({}, {"e"}, {Node("Relu", {"x"}, {"e"})})));
   EXPECT_THAT(Model(nodes, Integers()).Error(), HasSubstr(fixed));
+}
+
+// Remainders as older opsets have them, in integers and in floats, and quotients: what one batch
+// has is not what others have, though two large ones may share it.
+TEST(ImportTest, WhatIsRoundedOffByTheBatchIsRefused) {
+  const std::string fixed = "fixed batch size";
+  const auto remainder_as = [](const std::string& name) {
+    return std::vector<onnx::NodeProto>{Node("Div", {"n", "d"}, {"q"}),
+                                        Node("Mul", {"q", "d"}, {"m"}),
+                                        Node("Sub", {"n", "m"}, {name})};
+  };
+  for (int64_t d : {2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 30, 32, 64, 1000}) {
+    EXPECT_THAT(TimesF(remainder_as("f"), d).Error(), HasSubstr(fixed)) << d;
+    EXPECT_THAT(TimesF({Node("Div", {"n", "d"}, {"f"})}, d).Error(), HasSubstr(fixed)) << d;
+    EXPECT_THAT(
+        TimesF({Node("Add", {"n", "one"}, {"more"}), Node("Div", {"more", "d"}, {"f"})}, d).Error(),
+        HasSubstr(fixed))
+        << d;
+  }
+  for (int64_t d : {2, 3, 4, 8, 16, 64}) {
+    std::vector<onnx::NodeProto> divides = remainder_as("r");
+    divides.push_back(Node("Equal", {"r", "zero"}, {"f"}));
+    EXPECT_THAT(TimesF(divides, d).Error(), HasSubstr(fixed)) << d;
+  }
+  EXPECT_THAT(TimesF({Node("Cast", {"n"}, {"a"}, "to", onnx::TensorProto::FLOAT),
+                      Node("Cast", {"two"}, {"b"}, "to", onnx::TensorProto::FLOAT),
+                      Node("Div", {"a", "b"}, {"c"}), Node("Floor", {"c"}, {"q"}),
+                      Node("Mul", {"q", "b"}, {"m"}), Node("Sub", {"a", "m"}, {"f"})})
+                  .Error(),
+              HasSubstr(fixed));
 }
 
 TEST(ImportTest, WhatIsTheSameForEveryBatchIsTaken) {
@@ -395,6 +481,11 @@ TEST(ImportTest, WhatIsTheSameForEveryBatchIsTaken) {
   EXPECT_THAT(Result(TimesF({Node("Add", {"n", "n"}, {"m"}), Node("Div", {"m", "n"}, {"f"})}), 1,
                      Floats{3, 4}),
               ElementsAre(6, 8));
+  // 10 n / 2 / n leaves no remainder.
+  EXPECT_THAT(Result(TimesF({Node("Mul", {"n", "ten"}, {"m"}), Node("Div", {"m", "two"}, {"h"}),
+                             Node("Div", {"h", "n"}, {"f"})}),
+                     1, Floats{3, 4}),
+              ElementsAre(15, 20));
 }
 
 // Single operators.
@@ -487,6 +578,35 @@ TEST(ImportTest, RunningStatisticsShareNoParameter) {
   const float unit = 1 / std::sqrt(1 + 1e-5f);
   EXPECT_THAT(Result(model, 1, Floats{1, 2}), ElementsAre(FloatNear(2 * unit * unit + 1, 1e-5f),
                                                           FloatNear(4 * unit * unit + 1, 1e-5f)));
+}
+
+// A network that is applied to two inputs (siamese) has one running mean, which both move.
+TEST(ImportTest, ALayerThatIsAppliedTwiceHasOnePairOfRunningStatistics) {
+  const auto inputs_of_norms = [](const std::string& scale_of_second) {
+    const Model model(
+        {Node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"a"}),
+         Node("BatchNormalization", {"a", scale_of_second, "bias", "mean", "var"}, {"y"})},
+        {Tensor("scale", {2}, Floats{2, 2}), Tensor("other", {2}, Floats{3, 3}),
+         Tensor("bias", {2}, Floats{1, 1}), Tensor("mean", {2}, Floats{0, 0}),
+         Tensor("var", {2}, Floats{1, 1})});
+    const absl::StatusOr<Graph> graph = model.Import();
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    std::vector<Names> found;
+    if (!graph.ok()) return found;
+    for (const espalier::Node& node : graph->nodes()) {
+      if (node.op != "batch_norm") continue;
+      found.emplace_back();
+      for (int i : {3, 4}) found.back().push_back(graph->value(node.inputs[i]).name);
+    }
+    return found;
+  };
+  EXPECT_THAT(inputs_of_norms("scale"),
+              ElementsAre(ElementsAre("mean", "var"), ElementsAre("mean", "var")));
+  const std::vector<Names> apart = inputs_of_norms("other");
+  ASSERT_EQ(apart.size(), 2u);
+  EXPECT_THAT(apart[0], ElementsAre("mean", "var"));
+  EXPECT_NE(apart[1][0], "mean");
+  EXPECT_NE(apart[1][1], "var");
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Convolutions.
 #include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/translator.h"
@@ -95,7 +98,7 @@ void Col2Im(Translator& t) {
       !ExpectPositive(t, "dilations", dilations, 2)) {
     return;
   }
-  constexpr int64_t kMaxUnits = 1 << 24;  // elements of the kernel
+  constexpr int64_t kMaxUnits = int64_t{1} << 56;  // elements of the kernel; bytes of more overflow
   const int64_t size = block[0] * block[1];
   if (pads.size() != 4 || t.RankOf(x) != 3 || size > (1 << 12) || t.DimsOf(x)[1] % size != 0) {
     return t.Fail(
@@ -114,12 +117,16 @@ void Col2Im(Translator& t) {
     dims.push_back((padded - window) / strides[d] + 1);
     extra.push_back((padded - window) % strides[d]);
   }
-  if (!t.ExpectRoom(t.DTypeOf(x), channels * size * size)) return;
-  std::vector<double> units(channels * size * size, 0);
-  for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t i = 0; i < size; ++i) units[(c * size + i) * size + i] = 1;
+  if (!t.ExpectRoom(DType::kF32, channels * size * size)) return;
+  constexpr float kOne = 1;
+  std::string units(static_cast<size_t>(channels * size * size) * sizeof kOne, '\0');
+  for (int64_t row = 0; row < channels * size; ++row) {
+    std::memcpy(&units[static_cast<size_t>(row * size + row % size) * sizeof kOne], &kOne,
+                sizeof kOne);
   }
-  const ValueId weight = t.Numbers(t.DTypeOf(x), {channels * size, 1, block[0], block[1]}, units);
+  const ValueId weight =
+      t.Cast(t.Constant({DType::kF32, {channels * size, 1, block[0], block[1]}}, std::move(units)),
+             t.DTypeOf(x));
   t.Return(t.Emit("conv_transpose2d", {t.Reshape(x, dims), weight},
                   {{"strides", strides},
                    {"pads", pads},

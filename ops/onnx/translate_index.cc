@@ -17,7 +17,7 @@ void Constant(Translator& t) {
   if (const onnx::AttributeProto* value = t.Attribute("value")) {
     absl::StatusOr<HostTensor> read = ReadTensor(value->t(), t.folder());
     if (!read.ok()) return t.SetStatus(read.status());
-    t.Return(t.Constant(read->type, std::move(read->bytes)));
+    t.Return(t.Constant(value->t(), read->type, std::move(read->bytes)));
   } else if (t.Attribute("value_int") != nullptr) {
     t.Return(t.Integers({t.Int("value_int", 0)}, {}));
   } else if (t.Attribute("value_ints") != nullptr) {

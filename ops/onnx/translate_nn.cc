@@ -71,7 +71,8 @@ ValueId PerChannel(Translator& t, ValueId v, int rank) {
 
 void BatchNormalization(Translator& t) {
   const ValueId x = t.Required(0), scale = t.Required(1), bias = t.Required(2);
-  const ValueId mean = t.FrozenInput(3), var = t.FrozenInput(4);
+  const std::vector<ValueId> layer = {scale, bias, t.Required(3), t.Required(4)};
+  const ValueId mean = t.FrozenInput(3, layer), var = t.FrozenInput(4, layer);
   if (!t.ok()) return;
   const double epsilon = t.Float("epsilon", 1e-5), momentum = t.Float("momentum", 0.9);
   const bool running = t.IsParameter(mean) && t.IsParameter(var);

@@ -80,12 +80,18 @@ void Translator::AddInput(const std::string& name, DType dtype, const Dims& dims
     return;
   }
   TensorType type{dtype, dims};
+  const bool symbolic = std::any_of(dims.begin(), dims.end(), [](int64_t dim) { return dim < 0; });
   int64_t elements = 1;
   for (int64_t& dim : type.dims) {
     dim = dim < 0 ? probe_ : dim;
     if (dim > 0 && elements > kMaxElements / dim) {
+      const std::string most =
+          symbolic ? absl::StrCat(kMaxElements / probe_ / 1'000'000,
+                                  " million elements a sample; export the model with a fixed batch "
+                                  "size, which may have more")
+                   : "2^46 elements";
       return Fail(absl::StrCat("ONNX input '", name, "' of shape ", ToString(dims),
-                               " has more than 2^46 elements"));
+                               " has more than ", most));
     }
     elements *= dim;
   }
@@ -312,7 +318,8 @@ ValueId Translator::Materialise(Scope* scope, const std::string& name,
     if (hollow) hollow_values_[id] = &tensor;
   } else {
     // Those of a body may be read anew in each turn.
-    id = scope == &root_ ? AddConstant(*type, std::move(bytes)) : Constant(*type, std::move(bytes));
+    id = scope == &root_ ? AddConstant(*type, std::move(bytes))
+                         : Constant(tensor, *type, std::move(bytes));
     if (id == kNoValue) return kNoValue;
     graph_->mutable_value(id).name = scope == &root_ ? name : Unique(name);
   }

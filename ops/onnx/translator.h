@@ -26,7 +26,7 @@ using TranslationTable = std::map<std::string, std::function<void(Translator&)>>
 
 class Translator {
  public:
-  // While types are inferred, the batch is `probe`: a prime that no model uses, so that sizes
+  // While types are inferred, the batch is `probe`: a number that no model uses, so that sizes
   // computed from it (Shape, Gather, Concat in front of a Reshape) are recognised.
   // `hollow`: large weights are left empty, for a translation that only looks at the structure.
   Translator(const OpRegistry& registry, const TranslationTable& table,
@@ -59,9 +59,10 @@ class Translator {
   bool WantsOutput(int index) const;
   ValueId Input(int index);     // error if the name is unknown
   ValueId Required(int index);  // error if absent, too
-  // As Required. Of a parameter a copy of its own that is not to be trained: what moves it must not
-  // move what others read.
-  ValueId FrozenInput(int index);
+  // As Required. Of a parameter a copy that is not to be trained: what moves it must not move what
+  // others read. Nodes that ask with the same `layer` get the same one: they are one layer, applied
+  // several times.
+  ValueId FrozenInput(int index, const std::vector<ValueId>& layer);
   const Dims& DimsOf(ValueId value) const;
   DType DTypeOf(ValueId value) const;
   int RankOf(ValueId value) const { return static_cast<int>(DimsOf(value).size()); }
@@ -110,6 +111,8 @@ class Translator {
   // Refuse beyond ImportOptions::max_constant_bytes in all. To be asked before the elements of a
   // large one are computed: whether that many more fit.
   ValueId Constant(TensorType type, std::string bytes);
+  // The same of what the file holds as `tensor`, which counts from the second time on.
+  ValueId Constant(const onnx::TensorProto& tensor, TensorType type, std::string bytes);
   bool ExpectRoom(DType type, int64_t elements);
   ValueId Numbers(DType dtype, const Dims& dims, const std::vector<double>& values);
   ValueId Integers(const std::vector<int64_t>& values, const Dims& dims);  // i64
@@ -198,7 +201,9 @@ class Translator {
   std::map<ValueId, std::string> computed_;  // known values of nodes that stay in the graph
   std::set<ValueId> unknown_;                // values that are not known
   std::map<ValueId, const onnx::TensorProto*> hollow_values_;
-  std::map<ValueId, std::string> at_one_;  // known values for a batch of 1, where they are others
+  std::map<ValueId, std::string> at_one_;    // known values for a batch of 1, where they are others
+  std::set<const onnx::TensorProto*> read_;  // that have become constants
+  std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input
   std::vector<std::pair<std::string, std::string>> copies_;
   std::set<std::string> names_;
   std::map<std::string, int64_t> suffixes_;  // the last one of each name

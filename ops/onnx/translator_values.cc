@@ -170,6 +170,11 @@ ValueId Translator::Constant(TensorType type, std::string bytes) {
   return AddConstant(std::move(type), std::move(bytes));
 }
 
+ValueId Translator::Constant(const onnx::TensorProto& tensor, TensorType type, std::string bytes) {
+  return ok() && read_.insert(&tensor).second ? AddConstant(std::move(type), std::move(bytes))
+                                              : Constant(std::move(type), std::move(bytes));
+}
+
 ValueId Translator::AddConstant(TensorType type, std::string bytes) {
   if (!ok()) return kNoValue;
   types_.push_back(type);
@@ -179,9 +184,11 @@ ValueId Translator::AddConstant(TensorType type, std::string bytes) {
                            .constant = std::move(bytes)});
 }
 
-ValueId Translator::FrozenInput(int index) {
+ValueId Translator::FrozenInput(int index, const std::vector<ValueId>& layer) {
   const ValueId value = Required(index);
   if (!IsParameter(value)) return value;
+  const auto key = std::pair(layer, index);
+  if (const auto it = frozen_.find(key); it != frozen_.end()) return it->second;
   Value copy = graph_->value(value);
   if (!Reserve(static_cast<int64_t>(copy.constant.size()))) return kNoValue;
   copies_.emplace_back(Unique(copy.name), copy.name);
@@ -192,6 +199,7 @@ ValueId Translator::FrozenInput(int index) {
   if (auto it = hollow_values_.find(value); it != hollow_values_.end()) {
     hollow_values_[id] = it->second;
   }
+  frozen_[key] = id;
   return id;
 }
 

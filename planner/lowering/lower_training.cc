@@ -172,8 +172,11 @@ double InstructionsOf(const PcgStructure& structure, const Placement& placement)
   for (NodeId n : structure.LiveNodes()) {
     parts += static_cast<double>(placement[n]->config.devices.size());
   }
-  return (structure.forward_only ? 1 : 3) * parts * structure.micro_batches;
+  return structure.forward_only ? parts * structure.micro_batches
+                                : InstructionsOf(parts, structure.micro_batches);
 }
+
+double InstructionsOf(double parts, int micro_batches) { return 3 * parts * micro_batches; }
 
 absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,

@@ -22,6 +22,11 @@ struct MadeToFit {
 // About how many instructions all programs of a placement have together: what writing them takes
 // grows with it.
 double InstructionsOf(const PcgStructure& structure, const Placement& placement);
+// The same of training with so many parts of operators, which each micro-batch goes through.
+double InstructionsOf(double parts, int micro_batches);
+
+// LowerPlan writes no more than so many: they are gigabytes, which the coordinator holds at once.
+inline constexpr double kMostInstructions = 2e7;
 
 // One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
 // to leave free at the start of each arena (empty: nothing); out, what the programs keep there.

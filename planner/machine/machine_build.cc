@@ -57,12 +57,21 @@ absl::Status CheckNotNegative(const std::string& place, double value) {
   return Bad(place, absl::StrCat("is ", value, "; it must be 0 or more and finite"));
 }
 
+struct RateKind {
+  double least;
+  const char* example;
+};
+constexpr RateKind kFlops = {kLeastRate, "60 TFLOP/s"};
+constexpr RateKind kMemory = {kLeastRate, "900 GB/s"};
+constexpr RateKind kLink = {kLeastLinkRate, "10 Gbit/s"};
+
 // 0 where `optional`.
-absl::Status CheckRate(const std::string& place, double value, bool optional = false) {
+absl::Status CheckRate(const std::string& place, double value, const RateKind& kind,
+                       bool optional = false) {
   absl::Status s = optional ? CheckNotNegative(place, value) : CheckPositive(place, value);
-  if (!s.ok() || value == 0 || value >= kLeastRate) return s;
-  return Bad(place, absl::StrCat("is ", value, " a second; it must be at least ", kLeastRate,
-                                 "; give it with its unit, such as \"900 GB/s\""));
+  if (!s.ok() || value == 0 || value >= kind.least) return s;
+  return Bad(place, absl::StrCat("is ", value, " a second; it must be at least ", kind.least,
+                                 "; give it with its unit, such as \"", kind.example, "\""));
 }
 
 absl::Status CheckLatency(const std::string& place, double seconds) {
@@ -101,8 +110,8 @@ absl::Status CheckNode(const std::string& place, const MachineNode& node) {
     }
     return absl::OkStatus();
   }
-  s = First({CheckRate(place + ".bandwidth", node.bandwidth),
-             CheckRate(place + ".flow_bandwidth", node.flow_bandwidth, /*optional=*/true),
+  s = First({CheckRate(place + ".bandwidth", node.bandwidth, kLink),
+             CheckRate(place + ".flow_bandwidth", node.flow_bandwidth, kLink, /*optional=*/true),
              CheckLatency(place + ".latency_seconds", node.latency_seconds)});
   if (!s.ok()) return s;
   if (node.flow_bandwidth > node.bandwidth) {
@@ -122,13 +131,13 @@ absl::Status CheckDevices(const std::string& place, const MachineDevices& d) {
   absl::Status s =
       First({CheckText(place + ".model", d.model),
              CheckCount(place + ".memory_bytes", d.memory_bytes, 1, kMostBytes),
-             CheckRate(place + ".matmul_flops", d.matmul_flops),
-             CheckRate(place + ".memory_bandwidth", d.memory_bandwidth),
+             CheckRate(place + ".matmul_flops", d.matmul_flops, kFlops),
+             CheckRate(place + ".memory_bandwidth", d.memory_bandwidth, kMemory),
              CheckPositive(place + ".op_overhead_seconds", d.op_overhead_seconds),
              CheckLatency(place + ".op_overhead_seconds", d.op_overhead_seconds),
              CheckCount(place + ".threads", d.threads, 0, kMostThreads),
              CheckCount(place + ".host_memory_bytes", d.host_memory_bytes, 0, kMostBytes),
-             CheckRate(place + ".host_bandwidth", d.host_bandwidth, /*optional=*/true)});
+             CheckRate(place + ".host_bandwidth", d.host_bandwidth, kMemory, /*optional=*/true)});
   if (!s.ok()) return s;
   if ((d.host_memory_bytes > 0) != (d.host_bandwidth > 0)) {
     return Bad(place,

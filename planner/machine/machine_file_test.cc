@@ -261,10 +261,15 @@ TEST(MachineFileErrorTest, UnitsAreExplained) {
 // Times on such a machine would be beyond what planning counts.
 TEST(MachineFileErrorTest, ARateWithoutItsUnitIsNamed) {
   EXPECT_THAT(ErrorAfter("450e9", "900"),
-              AllOf(HasSubstr("devices[0].bandwidth: is 900 a second; it must be at least 1e+06"),
-                    HasSubstr("\"900 GB/s\"")));
+              AllOf(HasSubstr("devices[0].bandwidth: is 900 a second; it must be at least 100000"),
+                    HasSubstr("\"10 Gbit/s\"")));
   EXPECT_THAT(ErrorAfter("\"4.8 TB/s\"", "4800"),
-              HasSubstr("devices[0].memory_bandwidth: is 4800 a second"));
+              AllOf(HasSubstr("devices[0].memory_bandwidth: is 4800 a second; it must be at least "
+                              "1e+06"),
+                    HasSubstr("\"900 GB/s\"")));
+  EXPECT_THAT(
+      ErrorAfter("\"50 TFLOP/s\"", "50"),
+      AllOf(HasSubstr("devices[0].matmul_flops: is 50 a second"), HasSubstr("\"60 TFLOP/s\"")));
   EXPECT_THAT(ErrorAfter("\"400 Gbit/s\"", "400"),
               HasSubstr("nodes[1].flow_bandwidth: is 400 a second"));
   EXPECT_THAT(ErrorAfter("\"54 GB/s\"", "54"), HasSubstr("devices[0].host_bandwidth: is 54"));
@@ -272,6 +277,12 @@ TEST(MachineFileErrorTest, ARateWithoutItsUnitIsNamed) {
               HasSubstr("nodes[1].latency_seconds: is 1e+300 seconds; it must be at most 10"));
   EXPECT_THAT(ErrorAfter("\"4 us\"", "4000"),
               HasSubstr("devices[0].op_overhead_seconds: is 4000 seconds"));
+}
+
+TEST(MachineFileTest, ALinkMayBeASlowOneOverTheInternet) {
+  EXPECT_EQ(ErrorAfter("\"400 Gbit/s\"", "\"1 Mbit/s\""), "accepted");
+  EXPECT_EQ(ErrorAfter("\"3.2 Tbit/s\",\n     \"flow_bandwidth\": \"400 Gbit/s\"", "\"1 Mbit/s\""),
+            "accepted");
 }
 
 TEST(MachineFileErrorTest, TreesAreCheckedByNameBeforeAnythingIsWrittenOut) {

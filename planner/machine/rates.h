@@ -14,7 +14,8 @@ namespace espalier {
 
 // What is accepted of machines and measurements: beyond it a unit was left out, and times would not
 // add up (planner/simulator/task.h).
-inline constexpr double kLeastRate = 1e6;          // bytes/s, flop/s
+inline constexpr double kLeastRate = 1e6;          // bytes/s of memory, flop/s
+inline constexpr double kLeastLinkRate = 1e5;      // bytes/s: 1 Mbit/s is a link
 inline constexpr double kMostLatencySeconds = 10;  // of a message; of starting an operator
 inline constexpr double kMostTaskSeconds = 1e4;    // of one operator, message or collective
 

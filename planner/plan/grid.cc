@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "planner/lowering/lower_training.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/sequence.h"
 #include "planner/plan/tensor_parallel.h"
@@ -154,6 +155,7 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
         if (stages == 1 || count >= stages || count * 2 > most) counts.push_back(count);
       }
       if (micro_batches > 0) counts = {micro_batches};
+      KeepWritable(static_cast<double>(nodes) * data * tensor, kMostInstructions, &counts);
       for (int count : counts) {
         if (batch % (static_cast<int64_t>(data) * count) != 0 || !CanCut(count)) continue;
         for (GridShape::Sharing sharing : Sharings(tensor)) {

@@ -74,7 +74,8 @@ class GridPlanner {
   void AllowRelief(const OffloadSettings& settings) { relief_ = settings; }
 
   // Shapes that use all devices and divide the batch, at one ZeRO stage; several stages only of a
-  // graph whose batch can be cut. `micro_batches` 0: several are tried.
+  // graph whose batch can be cut. `micro_batches` 0: several are tried, as many as programs can be
+  // written for.
   std::vector<GridShape> Shapes(int zero_stage, int micro_batches);
 
   absl::StatusOr<GridEstimate> Estimate(const GridShape& shape);

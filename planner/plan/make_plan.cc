@@ -87,7 +87,9 @@ std::vector<int> LikelyDevices(const Machine& machine) {
                           [](const proto::Device& d) {  // 0: any size
                             return d.memory_bytes() > 0 ? static_cast<double>(d.memory_bytes())
                                                         : std::numeric_limits<double>::infinity();
-                          }};
+                          },
+                          // Of small graphs it decides.
+                          [](const proto::Device& d) { return -d.op_overhead_seconds(); }};
   std::set<int> likely;
   for (const Merit& merit : merits) {
     std::stable_sort(different.begin(), different.end(), [&](int a, int b) {

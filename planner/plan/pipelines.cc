@@ -117,12 +117,16 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
 }  // namespace
 
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
-                                      const proto::SearchOptions& options, int zero_stage) {
+                                      const proto::SearchOptions& options, int zero_stage,
+                                      double most_instructions) {
   const int stages = options.pipeline_stages();
   // Before the batch is cut into as many parts.
   if (stages > num_devices) return TooManyStages(stages, num_devices, "");
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
+  const double of_stage = (num_devices + stages - 1) / stages;
+  KeepWritable(static_cast<double>(problem.graph->nodes().size()) * of_stage, most_instructions,
+               &counts);
   std::vector<absl::StatusOr<Found>> tried(counts.size());
   ForEachApart(problem, static_cast<int>(counts.size()), [&](int i, const OwnProblem& own) {
     tried[i] =

@@ -23,6 +23,13 @@ constexpr double kMostLowered = 1e6;
 
 }  // namespace
 
+void KeepWritable(double parts, double most, std::vector<int>* micro_batches) {
+  if (micro_batches->empty()) return;
+  micro_batches->erase(std::remove_if(micro_batches->begin() + 1, micro_batches->end(),
+                                      [&](int m) { return InstructionsOf(parts, m) > most; }),
+                       micro_batches->end());
+}
+
 std::string LikenessOf(proto::Device device) {
   device.clear_host();
   return device.SerializeAsString();

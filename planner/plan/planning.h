@@ -33,6 +33,11 @@ struct StepShape {
   bool only_costs = false;  // see CutForCosts; not for plans
 };
 
+// Takes off `micro_batches`, the least first, those whose programs LowerPlan would not write, more
+// than `most` instructions of at most `parts` parts of operators. The first stays: its plan can be
+// looked at.
+void KeepWritable(double parts, double most, std::vector<int>* micro_batches);
+
 // Equal for devices that are the same but for the hosts that they stand in.
 std::string LikenessOf(proto::Device device);
 bool AllAlike(const Machine& machine);

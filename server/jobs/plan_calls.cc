@@ -15,10 +15,10 @@ namespace {
 
 constexpr size_t kMaxDevices = 4096;
 
-absl::Status CheckRate(const std::string& field, double value) {
-  if (value >= kLeastRate && std::isfinite(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be at least ",
-                                                 kLeastRate, " a second, and finite"));
+absl::Status CheckRate(const std::string& field, double value, double least = kLeastRate) {
+  if (value >= least && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, "; it must be at least ", least, " a second, and finite"));
 }
 
 absl::Status CheckLatency(const std::string& field, double seconds) {
@@ -46,7 +46,8 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
   Machine& machine = plan->machine;
   if (request.has_link()) {
     const double rate = request.link().bandwidth();
-    absl::Status s = rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate);
+    absl::Status s =
+        rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate, kLeastLinkRate);
     if (s.ok()) s = CheckLatency("link.latency_seconds", request.link().latency_seconds());
     if (!s.ok()) return s;
   }

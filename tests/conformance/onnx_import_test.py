@@ -170,6 +170,12 @@ class OnnxImportTest(unittest.TestCase):
         self.assertNotIn("error", answer)
         y = from_json(answer["results"]["y"])
         self.assertLess((y - weight.double().sum(0)).abs().max().item(), 1e-5)
+        # A hard link is a file like any other: whoever makes one may write into the folder and could as well
+        # have put a copy there; what is uploaded is bytes, never links.
+        os.link(self.path("secret.bin"), self.path("inner/hard.bin"))
+        answer = run("hard.bin")
+        self.assertNotIn("error", answer)
+        self.assertEqual(from_json(answer["results"]["y"]).abs().max().item(), 0)
         for location in ("../secret.bin", self.path("secret.bin"), "link.bin", "up/secret.bin", "pipe", "zeros", "deep", "none.bin",
                          "deep/../deep/weights.bin", "./deep/weights.bin", "deep//weights.bin", ""):
             answer = run(location)

@@ -316,6 +316,15 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
   EXPECT_EQ(Ask(Good()), absl::OkStatus());
 }
 
+// 1 Mbit/s, over the internet.
+TEST_F(PlanRequestTest, ASlowLinkIsPlannedWith) {
+  EXPECT_EQ(Ask(Changed([](proto::PlanRequest* r) {
+              r->mutable_link()->set_bandwidth(125'000);
+              r->mutable_link()->set_latency_seconds(0.05);
+            })),
+            absl::OkStatus());
+}
+
 // What this made, another checks: it has to be told what the plan was made for.
 TEST_F(PlanRequestTest, AnImportIsCheckedAsThePlanWasMade) {
   proto::PlanRequest request = Good();
