@@ -78,7 +78,9 @@ ABSL_FLAG(
     "in memory");
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one key per line, one of which clients and workers must show; empty: none is "
-          "wanted");
+          "wanted. Keys admit and separate nobody: with any of them all jobs, models and artifacts "
+          "can be seen, cancelled and deleted; only generations and stored responses belong to the "
+          "key that made them");
 ABSL_FLAG(
     bool, open_probes, false,
     "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready, in "

@@ -1,5 +1,6 @@
 // The keys that callers show as "Authorization: Bearer KEY": clients and workers to the
-// coordinator, the coordinator to its workers.
+// coordinator, the coordinator to its workers. Keys admit, they do not separate tenants: but for
+// generations and stored responses, which belong to the key that made them, all is everybody's.
 #pragma once
 
 #include <functional>

@@ -304,6 +304,13 @@ absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
   return upload;
 }
 
+std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRepetition(const std::string& name) {
+  auto upload = std::unique_ptr<ArtifactUpload>(new ArtifactUpload());
+  upload->store_ = this;
+  upload->artifact_.set_name(name);
+  return upload;
+}
+
 absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(const std::string& staging_folder,
                                                      const std::string& name,
                                                      proto::Artifact::Kind kind,
@@ -408,11 +415,14 @@ ArtifactUpload::~ArtifactUpload() {
 }
 
 absl::Status ArtifactUpload::FinishFile() {
-  if (file_ == nullptr) return absl::OkStatus();
-  absl::Status status = file_->Sync();
-  if (status.ok()) status = file_->Close();
-  file_.reset();
-  if (!status.ok()) return status;
+  if (!open_) return absl::OkStatus();
+  open_ = false;
+  if (file_ != nullptr) {
+    absl::Status status = file_->Sync();
+    if (status.ok()) status = file_->Close();
+    file_.reset();
+    if (!status.ok()) return status;
+  }
   last_sum_ = hash_->Finish();
   sums_[file_name_] = last_sum_;
   return absl::OkStatus();
@@ -429,22 +439,25 @@ absl::Status ArtifactUpload::StartFile(const std::string& name) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "artifact '", artifact_.name(), "': more than ", store_->limits_.max_files, " files"));
   }
-  const std::string path = JoinPath(staging_, name);
-  const fs::path parent = fs::path(path).parent_path();
-  if (parent != fs::path(staging_)) {
-    status = store_->files_->CreateDirectories(parent.string());
-    if (!status.ok()) return status;
+  if (!staging_.empty()) {
+    const std::string path = JoinPath(staging_, name);
+    const fs::path parent = fs::path(path).parent_path();
+    if (parent != fs::path(staging_)) {
+      status = store_->files_->CreateDirectories(parent.string());
+      if (!status.ok()) return status;
+    }
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = store_->files_->Create(path);
+    if (!file.ok()) return file.status();
+    file_ = std::move(*file);
   }
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = store_->files_->Create(path);
-  if (!file.ok()) return file.status();
-  file_ = std::move(*file);
+  open_ = true;
   file_name_ = name;
   hash_->Begin();
   return absl::OkStatus();
 }
 
 absl::Status ArtifactUpload::Append(const std::string& chunk) {
-  if (file_ == nullptr) {
+  if (!open_) {
     return absl::InvalidArgumentError("a chunk came before the name of its file");
   }
   if (static_cast<int64_t>(chunk.size()) > store_->limits_.max_chunk_bytes) {
@@ -458,13 +471,16 @@ absl::Status ArtifactUpload::Append(const std::string& chunk) {
                                                      "' is larger than the limit of ",
                                                      store_->limits_.max_bytes, " bytes"));
   }
-  absl::Status status = file_->Append(chunk.data(), static_cast<int64_t>(chunk.size()));
-  if (status.ok()) hash_->Add(chunk);
-  return status;
+  if (file_ != nullptr) {
+    absl::Status status = file_->Append(chunk.data(), static_cast<int64_t>(chunk.size()));
+    if (!status.ok()) return status;
+  }
+  hash_->Add(chunk);
+  return absl::OkStatus();
 }
 
 absl::Status ArtifactUpload::CheckSha256(const std::string& hex) {
-  if (file_ == nullptr) {
+  if (!open_) {
     return absl::InvalidArgumentError("a sha256 came before the name of its file");
   }
   absl::Status status = FinishFile();
@@ -493,6 +509,17 @@ absl::StatusOr<proto::Artifact> ArtifactUpload::Commit(const MakeRemembered& mak
   if (!status.ok()) return status;
   staging_.clear();
   return installed;
+}
+
+absl::Status ArtifactUpload::CheckSame(const proto::Artifact& artifact) {
+  if (absl::Status status = FinishFile(); !status.ok()) return status;
+  // The sum of a single file says nothing of its name.
+  const bool names =
+      std::equal(sums_.begin(), sums_.end(), artifact.files().begin(), artifact.files().end(),
+                 [](const auto& sum, const std::string& file) { return sum.first == file; });
+  if (names && SumOf(sums_) == artifact.sha256()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("artifact '", artifact.name(), "' was made of other files"));
 }
 
 }  // namespace espalier

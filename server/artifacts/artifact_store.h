@@ -87,6 +87,8 @@ class ArtifactStore {
   absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(
       const std::string& name, proto::Artifact::Kind kind, bool replace,
       std::map<std::string, std::string> metadata);
+  // For an upload that may be a repetition: nothing of it is kept, CheckSame ends it.
+  std::unique_ptr<ArtifactUpload> BeginRepetition(const std::string& name);
 
   // Remembers the reply under the key together with the deletion.
   absl::Status Delete(const std::string& name, const Remembered* remembered);
@@ -147,6 +149,8 @@ class ArtifactUpload {
   // Durable once this returns.
   using MakeRemembered = ArtifactStore::MakeRemembered;
   absl::StatusOr<proto::Artifact> Commit(const MakeRemembered& make_remembered = nullptr);
+  // In the place of Commit. InvalidArgument unless the same files came as those of `artifact`.
+  absl::Status CheckSame(const proto::Artifact& artifact);
 
  private:
   friend class ArtifactStore;
@@ -158,8 +162,9 @@ class ArtifactUpload {
   proto::Artifact artifact_;
   int64_t bytes_ = 0;
   bool replace_ = false;
-  std::string staging_;
-  std::unique_ptr<WritableFile> file_;
+  std::string staging_;                 // empty: nothing is kept
+  bool open_ = false;                   // a file was started and is not finished
+  std::unique_ptr<WritableFile> file_;  // null where nothing is kept
   std::string file_name_;
   std::string last_sum_;
   std::unique_ptr<Hash> hash_;

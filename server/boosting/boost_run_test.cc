@@ -9,9 +9,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/artifacts/artifact_store.h"
 #include "server/boosting/boost_runner.h"
 #include "server/clock.h"
 #include "server/coordinator.h"
+#include "serving/testing/letter_tokenizer.h"
+#include "worker/checkpoint/file_system.h"
 
 namespace espalier {
 namespace {
@@ -72,6 +75,15 @@ class BoostRunTest : public ::testing::Test {
     std::vector<proto::JobState> states;
     for (const proto::Job& job : reply.jobs()) states.push_back(job.state());
     return states;
+  }
+
+  void Put(const std::string& name, proto::Artifact::Kind kind, const std::string& content) {
+    auto upload = tools_.artifacts->Begin(name, kind, /*replace=*/false, {});
+    ASSERT_TRUE(upload.ok()) << upload.status();
+    ASSERT_TRUE((*upload)->StartFile("file").ok());
+    ASSERT_TRUE((*upload)->Append(content).ok());
+    const absl::Status committed = (*upload)->Commit().status();
+    ASSERT_TRUE(committed.ok()) << committed;
   }
 
   std::unique_ptr<Coordinator> coordinator_;
@@ -135,6 +147,69 @@ TEST_F(BoostRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
   request.set_id("boost-2");
   ASSERT_TRUE(runner.Cancel(request, &reply).ok());
   EXPECT_TRUE(runner.Resume(request, &reply).ok());
+}
+
+// It was answered with the first job, even where it could not have been submitted at all.
+TEST_F(BoostRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  tools_.files = files.get();
+  tools_.describe = [](const std::string&) {
+    ModelDescription llm;
+    llm.model.facts.vocab_size = 32;
+    llm.model.facts.max_positions = 64;
+    llm.tokenizer = std::make_shared<LetterTokenizer>(32);
+    return llm;
+  };
+  ASSERT_NO_FATAL_FAILURE(Put("large", proto::Artifact::MODEL, "{}"));
+  ASSERT_NO_FATAL_FAILURE(Put("texts", proto::Artifact::DATASET, R"(["ab", "cd", "ef"])"));
+  proto::SubmitBoostRequest request;
+  request.set_idempotency_key("once");
+  proto::BoostSpec& spec = *request.mutable_spec();
+  spec = job_.spec();
+  spec.set_prompts("texts");
+  spec.set_prompt_tokens(8);
+  spec.set_continuation_tokens(8);
+
+  proto::BoostReply first, again;
+  {
+    BoostRunner runner(tools_);
+    ASSERT_TRUE(runner.Open().ok());
+    const absl::Status status = runner.Submit(request, &first);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  BoostRunner runner(tools_);
+  ASSERT_TRUE(runner.Open().ok());
+  const absl::Status repeated = runner.Submit(request, &again);
+  ASSERT_TRUE(repeated.ok()) << repeated;
+  EXPECT_EQ(again.job().id(), first.job().id());
+
+  const auto refused = [&](const proto::SubmitBoostRequest& changed) {
+    const absl::Status status = runner.Submit(changed, &again);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("another request"));
+  };
+  proto::SubmitBoostRequest other = request;
+  other.mutable_spec()->set_seed(7);
+  refused(other);
+  other.mutable_spec()->clear_name();
+  refused(other);
+  proto::ListBoostsReply all;
+  ASSERT_TRUE(runner.List(&all).ok());
+  EXPECT_EQ(all.jobs_size(), 1);
+}
+
+// It was taken for LIST.
+TEST_F(BoostRunTest, AFormatOfPromptsThatThereIsNotIsRefused) {
+  BoostRunner runner(tools_);
+  ASSERT_TRUE(runner.Open().ok());
+  proto::SubmitBoostRequest request;
+  *request.mutable_spec() = job_.spec();
+  request.mutable_spec()->set_prompts("texts");
+  request.mutable_spec()->set_prompt_format(static_cast<proto::BoostSpec::PromptFormat>(77));
+  proto::BoostReply reply;
+  const absl::Status status = runner.Submit(request, &reply);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("prompt_format"));
 }
 
 TEST(BoostWrites, TakeATwentiethOfTheTimeAtMost) {

@@ -11,6 +11,7 @@
 #include "proto/states.h"
 #include "server/boosting/boost_run.h"
 #include "server/boosting/boost_spec.h"
+#include "server/store/idempotency.h"
 
 namespace espalier {
 namespace {
@@ -86,12 +87,19 @@ absl::Status BoostRunner::Write(const proto::BoostJob& job) {
 
 absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
                                  proto::BoostReply* reply) {
+  const std::string& key = request.idempotency_key();
+  if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
+  const std::string sum = RequestSha256(request);
   absl::StatusOr<CheckedBoost> checked = CheckBoost(tools_, request.spec());
   absl::MutexLock lock(&mutex_);
   // A repetition of a call is answered, whatever has become of the artifacts since.
   for (const proto::BoostJob& job : records_.jobs()) {
-    if (request.idempotency_key().empty() || job.idempotency_key() != request.idempotency_key()) {
-      continue;
+    if (key.empty() || job.idempotency_key() != key) continue;
+    // Records of earlier versions have no sum.
+    if (!job.request_sha256().empty() && job.request_sha256() != sum) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("idempotency_key '", key, "' was used before for ", job.id(),
+                       " with another request; use a new key for a new request"));
     }
     *reply->mutable_job() = job;
     return absl::OkStatus();
@@ -107,7 +115,8 @@ absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
   job.set_held_out(checked->prompts.held_out_size());
   for (const std::string& output : checked->outputs) job.add_ssms()->set_output(output);
   job.set_created_unix_ms(tools_.clock->NowUnixMillis());
-  job.set_idempotency_key(request.idempotency_key());
+  job.set_idempotency_key(key);
+  if (!key.empty()) job.set_request_sha256(sum);
   absl::Status status =
       tools_.store->PutBlob(BoostPromptsBlob(job.id()), checked->prompts.SerializeAsString());
   if (status.ok()) status = Write(job);

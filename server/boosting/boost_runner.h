@@ -28,8 +28,9 @@ class BoostRunner {
   // Interrupts what runs, which goes on after a new start, and joins the thread. Idempotent.
   void Stop();
 
-  // The same idempotency key gives the same job. Errors are those of CheckBoost; AlreadyExists if
-  // another job that is not over would write the same artifacts.
+  // The same request with its idempotency key gives the same job. Errors are those of CheckBoost;
+  // InvalidArgument for another request with that key; AlreadyExists if another job that is not
+  // over would write the same artifacts.
   absl::Status Submit(const proto::SubmitBoostRequest& request, proto::BoostReply* reply);
   absl::Status Get(const proto::BoostRequest& request, proto::BoostReply* reply);
   absl::Status List(proto::ListBoostsReply* reply);

@@ -50,6 +50,10 @@ absl::StatusOr<proto::BoostSpec> Complete(const OpRegistry& operators, proto::Bo
     return Field("ssms", absl::StrCat("has ", spec.ssms_size(), " entries, expected 1 to ",
                                       kMaxSsms, " models to tune"));
   }
+  if (!proto::BoostSpec::PromptFormat_IsValid(spec.prompt_format())) {
+    return Field("prompt_format", absl::StrCat("is ", static_cast<int>(spec.prompt_format()),
+                                               ", expected LIST or TEXT"));
+  }
   const auto fill = [](auto value, auto fallback) { return value == 0 ? fallback : value; };
   spec.set_prompt_tokens(fill(spec.prompt_tokens(), 32));
   spec.set_max_prompts(fill(spec.max_prompts(), 512));

@@ -146,6 +146,13 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
           "(longrope, dynamic) for more than {}, as vLLM does; transformers would take others for "
           "shorter sequences: those are had by a max_sequence_length of {}",
           artifact, shape->max_positions, facts.short_positions, facts.short_positions);
+    } else if (parts.empty() && size.max_sequence_length == 0 &&
+               facts.usual_positions() < facts.max_positions) {
+      spdlog::info(
+          "artifact {}: served for {} tokens, up to where rope_scaling (dynamic) changes nothing; "
+          "a "
+          "max_sequence_length of up to {} lengthens that, and turns all sequences otherwise",
+          artifact, shape->max_positions, facts.max_positions);
     }
     const std::optional<WeightFormat> given = parts.empty() ? formats.llm : formats.ssms;
     const bool packed = facts.packed_bits != 0;
@@ -194,10 +201,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Par
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device = NewCpuDevice(
       {.threads = options_.threads, .swap_folder = options_.swap_dir, .budget = memory_});
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
-      ProgramModelRunner::Create(*program, part.model.folder.path(),
-                                 static_cast<int>(part.model.description.model.facts.max_positions),
-                                 device.get(), serving.weights);
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
+      *program, part.model.folder.path(), part.shape.max_positions, device.get(), serving.weights);
   if (!runner.ok()) return runner.status();
   if (absl::Status status = local.adapters.Load(local.adapted, (*runner)->executor());
       !status.ok()) {
@@ -237,7 +242,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.limits.max_sequences = part.shape.max_sequences;
   model.limits.max_context_slots = part.shape.max_context_slots;
   model.limits.max_ancestor_slots = part.shape.max_ancestor_slots;
-  model.limits.max_positions = static_cast<int>(facts.max_positions);
+  model.limits.max_positions = part.shape.max_positions;
   model.limits.adapters = remote.adapters.count();
   model.limits.steps_at_once = remote.steps_at_once;
   for (const auto& [name, value] : serving.graph.outputs) {

@@ -147,8 +147,9 @@ class InferenceService final : public proto::Inference::Service {
 
   grpc::Status Unserve(grpc::ServerContext* context, const proto::UnserveModelRequest* request,
                        proto::UnserveModelReply*) override {
-    return guard_->Answer(context, "Inference/Unserve",
-                          [&] { return models_->Unserve(request->name()); });
+    return guard_->Answer(context, "Inference/Unserve", [&] {
+      return models_->Unserve(request->name(), request->idempotency_key());
+    });
   }
 
   grpc::Status ListServed(grpc::ServerContext* context, const proto::ListServedRequest*,

@@ -15,6 +15,7 @@
 #include "server/inference/field_error.h"
 #include "server/inference/sampling_defaults.h"
 #include "server/inference/serve_request.h"
+#include "server/store/idempotency.h"
 
 namespace espalier {
 namespace {
@@ -139,7 +140,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   size.max_requests = request.max_requests_per_batch();
   size.max_tokens_per_batch = request.max_tokens_per_batch();
   size.kv_cache_tokens = static_cast<int>(request.kv_cache_tokens());
-  size.short_ssms = request.short_ssms();
+  // What is restored was served before: maybe by a version that did not ask.
+  size.short_ssms = request.short_ssms() || may_wait;
   const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
   if (!kv_format.ok()) return kv_format.status();
   size.kv_format = *kv_format;
@@ -248,8 +250,8 @@ absl::Status ModelServer::TakeTurn(const std::string& name) {
     if (loading_) continue;
     return absl::UnavailableError(
         absl::StrCat("model '", name,
-                     "' was unserved, but requests that are still being read hold it, and its "
-                     "memory; try again once they have ended"));
+                     "' was unserved, but requests that are still being read, or its last step, "
+                     "hold it and its memory; try again once they have ended"));
   }
   if (draining_) return Stopping();
   loading_ = true;
@@ -365,17 +367,30 @@ absl::Status ModelServer::CheckNames(const proto::ServeModelRequest& request) co
   return absl::OkStatus();
 }
 
-absl::Status ModelServer::Unserve(const std::string& name) {
+absl::Status ModelServer::Unserve(const std::string& name, const std::string& idempotency_key) {
+  if (absl::Status status = CheckIdempotencyKey(idempotency_key); !status.ok()) return status;
+  proto::UnserveModelRequest request;
+  request.set_name(name);
+  request.set_idempotency_key(idempotency_key);
+  const Remembered call =
+      Remember("Inference/Unserve", idempotency_key, request, proto::UnserveModelReply());
+  const Remembered* remembered = idempotency_key.empty() ? nullptr : &call;
   std::shared_ptr<LoadedModel> last;
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) return Stopping();
+    if (remembered != nullptr) {
+      const auto known = options_.store->Recall(call.method, call.key, call.request_hash);
+      if (!known.ok()) return known.status();
+      if (known->has_value()) return absl::OkStatus();
+    }
     const auto it = models_.find(name);
     const bool arriving = arriving_ == name;
     if (it == models_.end() && !arriving) return NotServed(name);
+    // What is loaded for the first time is not in the store; that it was unserved is.
+    absl::Status status = options_.store->DeleteServed(name, remembered);
+    if (!status.ok()) return status;
     if (it != models_.end()) {
-      absl::Status status = options_.store->DeleteServed(name, nullptr);
-      if (!status.ok()) return status;
       last = std::move(it->second.model);
       if (last != nullptr && options_.metrics != nullptr) options_.metrics->Remove(name);
       models_.erase(it);

@@ -123,7 +123,9 @@ class ModelServer {
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
   // Of what is still being loaded, or could not be, too. When it returns, what the model took is
   // free, unless somebody holds it for longer than `longest_leave`; then its name is taken so long.
-  absl::Status Unserve(const std::string& name);
+  // A repetition under its key ends nothing that was served since; InvalidArgument if the key was
+  // used for anything else.
+  absl::Status Unserve(const std::string& name, const std::string& idempotency_key = "");
 
   // What Serve would start an engine from, for those who run one themselves: nothing is served.
   struct Prepared {

@@ -24,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 
 constexpr int kVocabulary = 12;
@@ -293,6 +294,34 @@ TEST_F(ModelServerTest, WhatIsUnservedWhileItIsLoadedIsNotServed) {
   EXPECT_THAT(Stored(), IsEmpty());
 }
 
+// A client that lost the first answer was told that the model is not served.
+TEST_F(ModelServerTest, ARepeatedUnserveIsAnsweredAsTheFirstAndEndsNothingElse) {
+  Serve("a");
+  Serve("b");
+  ASSERT_TRUE(models_->Unserve("a", "once").ok());
+  EXPECT_TRUE(models_->Unserve("a", "once").ok());
+  Serve("a");
+  EXPECT_TRUE(models_->Unserve("a", "once").ok());
+  EXPECT_EQ(Found("a"), absl::StatusCode::kOk) << "it was served since";
+  const absl::Status changed = models_->Unserve("b", "once");
+  EXPECT_TRUE(absl::IsInvalidArgument(changed)) << changed;
+  EXPECT_THAT(changed.message(), HasSubstr("another request"));
+  EXPECT_THAT(Stored(), ElementsAre("a", "b"));
+  EXPECT_TRUE(absl::IsNotFound(models_->Unserve("c", "another")));
+}
+
+TEST_F(ModelServerTest, ARepeatedServeIsOneModelAndAChangedOneIsRefused) {
+  proto::ServeModelRequest request = Request("a");
+  request.set_idempotency_key("once");
+  ASSERT_TRUE(models_->Serve(request).ok());
+  const auto again = models_->Serve(request);
+  EXPECT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(loader_.loads(), 1);
+  request.set_max_queue(7);
+  const absl::Status changed = models_->Serve(request).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(changed)) << changed;
+}
+
 TEST_F(ModelServerTest, ALoadHoldsUpNoUnserve) {
   Serve("a");
   loader_.Hold("b");
@@ -338,7 +367,7 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceNobodyHoldsTheOldOne) {
   EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
   const absl::Status taken = models_->Serve(Request("a")).status();
   EXPECT_TRUE(absl::IsUnavailable(taken)) << "nor does Serve: " << taken;
-  EXPECT_THAT(taken.message(), HasSubstr("requests that are still being read hold it"));
+  EXPECT_THAT(taken.message(), HasSubstr("requests that are still being read"));
   Serve("b");  // holds up no other
   held = absl::NotFoundError("");
   Serve("a");
@@ -429,6 +458,25 @@ TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
   const absl::Status refused = models_->Serve(request).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("tune_speculation"), HasSubstr("expansion")));
+}
+
+TEST_F(ModelServerTest, NamesThatWouldForgeMetricsOrPathsAreRefusedBeforeAnythingIsLoaded) {
+  for (const std::string name : {"x\"} 1\nforged{a=\"b", "../x", "a\n"}) {
+    proto::ServeModelRequest model = Request("a"), adapted = Request("a");
+    model.set_name(name);
+    proto::LoraAdapter* const adapter = adapted.add_adapters();
+    adapter->set_name(name);
+    adapter->set_artifact("b");
+    for (const proto::ServeModelRequest& request : {model, adapted, Request(name)}) {
+      const absl::Status refused = models_->Serve(request).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_THAT(refused.message(), HasSubstr("A-Z a-z 0-9 . _ - are accepted"));
+    }
+  }
+  EXPECT_EQ(loader_.loads(), 0);
+  Serve("a");
+  metrics_.Collect();
+  EXPECT_THAT(registry_.Expose(), AllOf(HasSubstr("model_name=\"a\""), Not(HasSubstr("forged"))));
 }
 
 TEST_F(ModelServerTest, AFlagForSsmsIsNotIgnoredWhereThereAreNone) {

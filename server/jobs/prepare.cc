@@ -17,6 +17,7 @@
 #include "server/jobs/attach_loss.h"
 #include "server/jobs/init_model.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/data/npz.h"
 
 namespace espalier {
 namespace {
@@ -158,6 +159,11 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
     absl::Status status = CheckArtifactName(spec.output_model());
     if (!status.ok()) return Field("output_model", std::string(status.message()));
   }
+  if (!proto::SearchOptions::Strategy_IsValid(spec.search().strategy())) {
+    return Field("search.strategy",
+                 absl::StrCat(static_cast<int>(spec.search().strategy()),
+                              "; SEARCH, DATA_PARALLEL, SINGLE_DEVICE and IMPORTED are accepted"));
+  }
   if (spec.search().max_devices() > 0 &&
       spec.search().pipeline_stages() > spec.search().max_devices()) {
     return Field("search.pipeline_stages",
@@ -171,8 +177,8 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("spec.", status.message()));
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
-                                                           const ArtifactStore& artifacts) {
+absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const proto::Dataset& dataset,
+                                                              const ArtifactStore& artifacts) {
   absl::string_view uri = dataset.uri();
   std::string path = dataset.uri();
   if (absl::ConsumePrefix(&uri, "artifact:")) {
@@ -184,15 +190,23 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset&
                                              "' is neither artifact:<name> nor an absolute path"));
   }
   std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  absl::StatusOr<std::string> bytes = ReadWholeFile(*files, path, kMaxDatasetFileBytes);
-  if (!bytes.ok()) return bytes.status();
-  auto loaded = dataset.format() == proto::Dataset::NPZ
-                    ? Dataset::FromNpz(*bytes, dataset.holdout_fraction())
-                    : Dataset::FromText(*std::move(bytes), dataset.sequence_length(),
-                                        dataset.holdout_fraction());
-  if (loaded.ok()) return loaded;
-  return absl::Status(loaded.status().code(),
-                      absl::StrCat("dataset '", dataset.uri(), "': ", loaded.status().message()));
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = files->Open(path);
+  if (!file.ok()) return file.status();
+  const int64_t bytes = (*file)->size();
+  if (bytes > kMaxDatasetFileBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("dataset '", dataset.uri(), "' has ", bytes, " bytes; at most ",
+                     kMaxDatasetFileBytes, ", for every worker holds all of it; split it"));
+  }
+  const ByteSource source{
+      bytes, [&file](int64_t at, int64_t n, char* to) { return (*file)->Read(at, n, to); }};
+  auto outline =
+      dataset.format() == proto::Dataset::NPZ
+          ? Dataset::OutlineOfNpz(source, dataset.holdout_fraction())
+          : Dataset::OutlineOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
+  if (outline.ok()) return outline;
+  return absl::Status(outline.status().code(),
+                      absl::StrCat("dataset '", dataset.uri(), "': ", outline.status().message()));
 }
 
 absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound, DType precision,
@@ -270,7 +284,8 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
                                     const proto::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<const Dataset>> dataset = LoadDataset(spec.dataset(), artifacts);
+  absl::StatusOr<std::shared_ptr<const Dataset>> dataset =
+      OutlineDataset(spec.dataset(), artifacts);
   if (!dataset.ok()) return dataset.status();
   absl::StatusOr<Graph> graph = ModelOf(registry, artifacts, spec, **dataset);
   if (!graph.ok()) return graph.status();

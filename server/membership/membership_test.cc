@@ -89,6 +89,19 @@ TEST_F(RegistryTest, ARepeatedJoinGetsTheSameLease) {
   EXPECT_EQ(registry_.List().size(), 1u);
 }
 
+// It was given the lease of the first address, where nobody would find it.
+TEST_F(RegistryTest, AnotherJoinWithTheSameKeyIsRefused) {
+  proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
+  request.set_idempotency_key("k");
+  ASSERT_TRUE(registry_.Join(request).ok());
+  request.set_address("127.0.0.1:2");
+  const absl::Status changed = registry_.Join(request).status();
+  EXPECT_EQ(changed.code(), absl::StatusCode::kInvalidArgument) << changed;
+  EXPECT_THAT(std::string(changed.message()), ::testing::HasSubstr("another request"));
+  ASSERT_EQ(registry_.List().size(), 1u);
+  EXPECT_EQ(registry_.List()[0].address(), "127.0.0.1:1");
+}
+
 TEST_F(RegistryTest, AJoinRepeatedBeforeItsAnswerGetsTheSameLeaseAndLosesNobody) {
   proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
   request.set_idempotency_key("k");

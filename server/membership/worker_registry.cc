@@ -50,10 +50,18 @@ bool WorkerRegistry::Expired(const Worker& worker) const {
   return worker.dead || clock_->Now() - worker.last_heartbeat > lease_;
 }
 
-std::optional<proto::Lease> WorkerRegistry::JoinedWith(const std::string& key) const {
+absl::StatusOr<std::optional<proto::Lease>> WorkerRegistry::JoinedBy(
+    const proto::JoinRequest& request) const {
+  const std::string& key = request.idempotency_key();
   if (key.empty()) return std::nullopt;
   for (const auto& [id, worker] : workers_) {
-    if (worker.idempotency_key == key && !Expired(worker)) return worker.member.lease;
+    if (worker.request.idempotency_key() != key || Expired(worker)) continue;
+    if (worker.request.SerializeAsString() == request.SerializeAsString()) {
+      return worker.member.lease;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("idempotency_key '", key.substr(0, 300), "': worker ", id,
+                     " has joined with it by another request; use a new key for a new request"));
   }
   return std::nullopt;
 }
@@ -63,7 +71,9 @@ absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& requ
   if (!status.ok()) return status;
   {
     absl::MutexLock lock(&mutex_);
-    if (const auto joined = JoinedWith(request.idempotency_key())) return *joined;
+    const auto joined = JoinedBy(request);
+    if (!joined.ok()) return joined.status();
+    if (joined->has_value()) return **joined;
   }
   absl::StatusOr<uint64_t> epoch = next_epoch_();  // touches the disk: outside the lock
   if (!epoch.ok()) return epoch.status();
@@ -75,13 +85,15 @@ absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& requ
   worker.member.host = request.host();
   worker.member.device = request.device();
   worker.member.device.set_host(request.host());
-  worker.idempotency_key = request.idempotency_key();
+  worker.request = request;
   const proto::Lease lease = worker.member.lease;
   std::vector<Member> replaced;
   {
     absl::MutexLock lock(&mutex_);
     // A worker that asked again meanwhile must not lose the lease that it was given then.
-    if (const auto joined = JoinedWith(request.idempotency_key())) return *joined;
+    const auto joined = JoinedBy(request);
+    if (!joined.ok()) return joined.status();
+    if (joined->has_value()) return **joined;
     worker.last_heartbeat = clock_->Now();
     for (auto& [id, other] : workers_) {
       if (other.dead || other.member.address != request.address()) continue;

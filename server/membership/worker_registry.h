@@ -48,7 +48,8 @@ class WorkerRegistry {
   absl::Duration lease() const { return lease_; }
 
   // A worker at an address that a live one has takes its place: the old one counts as dead at once.
-  // The same idempotency_key again gives the same lease while that lives.
+  // The same request with its idempotency_key again gives the same lease while that lives; another
+  // request with that key is InvalidArgument.
   absl::StatusOr<proto::Lease> Join(const proto::JoinRequest& request);
   absl::Status Heartbeat(const proto::HeartbeatRequest& request);
   absl::Status Leave(const proto::Lease& lease);
@@ -100,8 +101,8 @@ class WorkerRegistry {
     Member member;
     absl::Time last_heartbeat;
     bool dead = false;
-    std::vector<Work> works;  // more than one: of one group
-    std::string idempotency_key;
+    std::vector<Work> works;     // more than one: of one group
+    proto::JoinRequest request;  // by which it has joined
     proto::Link link;
   };
 
@@ -110,8 +111,9 @@ class WorkerRegistry {
   static std::optional<int64_t> BytesFor(const Worker& worker, const std::string& group);
   static std::string JobsOf(const Worker& worker);
   bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Of the live worker that joined with this key.
-  std::optional<proto::Lease> JoinedWith(const std::string& key) const
+  // Of the live worker that joined by this request; InvalidArgument if one joined with its key by
+  // another.
+  absl::StatusOr<std::optional<proto::Lease>> JoinedBy(const proto::JoinRequest& request) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // The worker whose present lease this is, which is dead from now on; errors as of Check.
   absl::StatusOr<Member> MarkDead(const proto::Lease& lease);

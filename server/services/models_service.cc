@@ -128,8 +128,8 @@ class ModelsService : public proto::Models::Service {
     return writer->Write(part);
   }
 
-  // The header stands for the whole request in the idempotency record: a repeated upload is
-  // answered before its files have arrived again.
+  // In the idempotency record the header stands for the request, and the artifact, which has the
+  // sum of its files, for what came behind it: that a repeated upload is one shows at its end.
   absl::Status Receive(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
                        proto::UploadReply* reply) {
     proto::UploadRequest part;
@@ -140,10 +140,15 @@ class ModelsService : public proto::Models::Service {
     const proto::UploadHeader& header = first.header();
     const std::string& key = header.idempotency_key();
     const absl::StatusOr<bool> recalled = Recalled(kUpload, key, header, reply);
-    if (!recalled.ok() || *recalled) return recalled.status();
-    absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = artifacts_.Begin(
-        header.name(), header.kind(), header.replace(),
-        std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
+    if (!recalled.ok()) return recalled.status();
+    absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload;
+    if (*recalled) {
+      upload = artifacts_.BeginRepetition(header.name());
+    } else {
+      upload = artifacts_.Begin(
+          header.name(), header.kind(), header.replace(),
+          std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
+    }
     if (!upload.ok()) return upload.status();
     int whole = 0;  // files whose sums were right
     while (Read(context, reader, &part)) {
@@ -183,6 +188,13 @@ class ModelsService : public proto::Models::Service {
       return absl::InvalidArgumentError(
           absl::StrCat("the upload broke off, or its field 'files' is wrong: ", whole, " of ",
                        header.files(), " files came with their sha256; nothing of it is kept"));
+    }
+    if (*recalled) {
+      const absl::Status same = (*upload)->CheckSame(reply->artifact());
+      if (same.ok()) return same;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "idempotency_key '", key, "' was used before for ", kUpload,
+          " with another request: ", same.message(), "; use a new key for a new request"));
     }
     ArtifactUpload::MakeRemembered remember;
     if (!key.empty()) {

@@ -32,10 +32,14 @@ std::string Sha256Hex(absl::string_view bytes) {
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
 }
 
+std::string RequestSha256(const google::protobuf::MessageLite& request) {
+  return Sha256Hex(Canonical(request));
+}
+
 Remembered Remember(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
                     const google::protobuf::MessageLite& reply) {
-  return {method, key, Sha256Hex(Canonical(request)), reply.SerializeAsString()};
+  return {method, key, RequestSha256(request), reply.SerializeAsString()};
 }
 
 absl::Status CheckIdempotencyKey(const std::string& key) {
@@ -52,7 +56,7 @@ absl::Status Idempotency::Once(const std::string& method, const std::string& key
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::optional<std::string>> known =
-      store_->Recall(method, key, Sha256Hex(Canonical(request)));
+      store_->Recall(method, key, RequestSha256(request));
   if (!known.ok()) return known.status();
   if (!known->has_value()) return body();
   if (!reply->ParseFromString(**known)) {

@@ -15,6 +15,9 @@ namespace espalier {
 // Lower-case hexadecimal.
 std::string Sha256Hex(absl::string_view bytes);
 
+// Equal requests have equal ones, whatever the order of their maps; hexadecimal.
+std::string RequestSha256(const google::protobuf::MessageLite& request);
+
 // The record that makes `reply` the answer to `request` under `key`.
 Remembered Remember(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,

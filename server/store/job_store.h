@@ -2,8 +2,9 @@
 // coordinators stand by for each other.
 //
 // Every write is one transaction and durable when it returns. Errors: ResourceExhausted (disk
-// full), Unavailable (I/O error; a later call may succeed), DataLoss (the file is damaged). After
-// an error nothing of the write is visible and the store can be used on.
+// full), FailedPrecondition (its volume has become read-only), Unavailable (I/O error; a later call
+// may succeed), DataLoss (the file is damaged). After an error nothing of the write is visible and
+// the store can be used on.
 #pragma once
 
 #include <cstdint>

@@ -2,14 +2,40 @@
 
 #include <sqlite3.h>
 
+#include <cerrno>
+
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
+namespace {
+
+// Of the last access to the write-ahead log that failed. sqlite3_system_errno has none for COMMIT.
+int LogErrno(sqlite3* database) {
+  sqlite3_file* log = nullptr;
+  int error = 0;
+  sqlite3_file_control(database, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
+  if (log != nullptr && log->pMethods != nullptr) {
+    log->pMethods->xFileControl(log, SQLITE_FCNTL_LAST_ERRNO, &error);
+  }
+  return error;
+}
+
+// Of files that could be written when they were opened, too: a volume turns read-only by errors.
+bool IsReadOnly(sqlite3* database, int code) {
+  return code == SQLITE_READONLY || (code == SQLITE_IOERR && LogErrno(database) == EROFS);
+}
+
+}  // namespace
 
 absl::Status SqliteError(sqlite3* database, const std::string& doing) {
-  const int code = sqlite3_errcode(database);
+  const int code = sqlite3_errcode(database) & 0xff;  // without what extends it
   const std::string text = absl::StrCat(doing, ": ", sqlite3_errmsg(database));
-  switch (code & 0xff) {
+  if (IsReadOnly(database, code)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(text, "; is the volume of ", sqlite3_db_filename(database, "main"),
+                     " mounted read-only? Make it writable, and try again"));
+  }
+  switch (code) {
     case SQLITE_FULL:
       return absl::ResourceExhaustedError(
           absl::StrCat(text, "; free space in the data directory and try again"));

@@ -53,7 +53,8 @@ class StatementUse {
 };
 
 // The connection's last error: ResourceExhausted (full), DataLoss (damaged), FailedPrecondition
-// (held by another process), AlreadyExists (uniqueness), Unavailable otherwise.
+// (held by another process; on a read-only volume), AlreadyExists (uniqueness), Unavailable
+// otherwise.
 absl::Status SqliteError(sqlite3* database, const std::string& doing);
 
 }  // namespace espalier

@@ -2,15 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
 #include "server/store/idempotency.h"
+#include "server/store/sqlite.h"
 
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class StoreTest : public ::testing::Test {
@@ -56,6 +61,21 @@ class StoreTest : public ::testing::Test {
       }
     }
     return lines;
+  }
+  // What another program gets for `sql`; 0 if that gives nothing. The store is closed.
+  int64_t Number(const std::string& sql) {
+    store_.reset();
+    sqlite3* database = nullptr;
+    EXPECT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+    int64_t number = 0;
+    {
+      Statement statement(database, sql);
+      const absl::StatusOr<bool> row = statement.Step();
+      EXPECT_TRUE(row.ok()) << row.status();
+      if (row.ok() && *row) number = statement.Int(0);
+    }
+    EXPECT_EQ(sqlite3_close(database), SQLITE_OK);
+    return number;
   }
 
   std::string path_;
@@ -156,6 +176,59 @@ TEST_F(StoreTest, AFullDiskIsAnErrorAndTheStoreLivesOn) {
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
 }
 
+// As it does by errors of the disk: the files are open for writing, and writing them fails.
+TEST_F(StoreTest, AVolumeThatTurnsReadOnlyIsSaidAndTheStoreLivesOn) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  JobWrite write;
+  write.messages = {"y"};
+  sqlite3_vfs* const files = sqlite3_vfs_find(nullptr);
+  const auto let_writes = [&](sqlite3_syscall_ptr be) {
+    for (const char* name : {"pwrite", "pwrite64"}) {  // whichever SQLite was built for
+      EXPECT_EQ(files->xSetSystemCall(files, name, be), SQLITE_OK);
+    }
+  };
+  const auto fail = +[](int, const void*, size_t, int64_t) -> ssize_t {
+    errno = EROFS;
+    return -1;
+  };
+  let_writes(reinterpret_cast<sqlite3_syscall_ptr>(fail));
+  const absl::Status refused = store_->Write("j", write);
+  EXPECT_TRUE(store_->Get("j").ok()) << "it can be read";
+  let_writes(nullptr);  // what they were
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(std::filesystem::path(path_).filename()), HasSubstr("read-only")));
+  EXPECT_TRUE(LogOf("j").empty());
+  EXPECT_TRUE(store_->Write("j", write).ok());
+  Reopen();
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
+}
+
+TEST_F(StoreTest, AStoreOfANewerVersionOrOfAnotherProgramIsRefusedAndLeftAsItIs) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  const int64_t version = Number("PRAGMA user_version"), newer = version + 1;
+  const int64_t application = Number("PRAGMA application_id");
+  const auto set = [&](const std::string& what, int64_t value) {
+    Number("PRAGMA " + what + "=" + std::to_string(value));
+  };
+  set("user_version", newer);
+  absl::Status refused = SqliteStore::Open(path_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(path_), HasSubstr("schema version " + std::to_string(newer)),
+                    HasSubstr("start the espalierd that wrote it")));
+  EXPECT_EQ(Number("PRAGMA user_version"), newer);
+  set("user_version", version);
+  set("application_id", application + 1);
+  refused = SqliteStore::Open(path_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(path_), HasSubstr("not a job store of Espalier")));
+  set("application_id", application);
+  Reopen();
+  EXPECT_TRUE(store_->Get("j").ok());
+}
+
 TEST_F(StoreTest, ADamagedFileIsRefusedAtTheStart) {
   for (int i = 0; i < 50; ++i) {
     const std::string id = "j" + std::to_string(i);
@@ -186,33 +259,55 @@ TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
   const std::string crashed = path_ + ".crashed", log = crashed + "-wal";
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path_ + "-wal"));
   ASSERT_GT(size, kJobs * 4096);
-  for (int64_t at : {size, size - 1, size * 3 / 4, size / 2, size / 4, int64_t{100}, int64_t{0}}) {
-    for (const bool cut : {true, false}) {
-      SCOPED_TRACE(std::to_string(at) + (cut ? " cut" : " flipped"));
-      for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(crashed + suffix);
-      const auto over = std::filesystem::copy_options::overwrite_existing;
-      std::filesystem::copy_file(path_, crashed, over);
-      std::filesystem::copy_file(path_ + "-wal", log, over);
-      if (cut) {
-        std::filesystem::resize_file(log, static_cast<size_t>(at));
-      } else if (at < size) {
-        std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
-        file.seekg(at);
-        const auto byte = static_cast<char>(file.get() ^ 0x10);
-        file.seekp(at);
-        file.put(byte);
-      }
-      const auto opened = SqliteStore::Open(crashed);
-      ASSERT_TRUE(opened.ok()) << opened.status();
-      const auto records = (*opened)->List();
-      ASSERT_TRUE(records.ok()) << records.status();
-      for (size_t i = 0; i < records->size(); ++i) {
-        EXPECT_EQ((*records)[i].job.id(), "j" + std::to_string(i));
-      }
-      if (at == size) {
-        EXPECT_EQ(records->size(), static_cast<size_t>(kJobs));
-      }
+  // How many jobs there are once `damage` has been done to the log of a copy.
+  const auto jobs_after = [&](const auto& damage) -> int {
+    for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(crashed + suffix);
+    const auto over = std::filesystem::copy_options::overwrite_existing;
+    std::filesystem::copy_file(path_, crashed, over);
+    std::filesystem::copy_file(path_ + "-wal", log, over);
+    damage();
+    const auto opened = SqliteStore::Open(crashed);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    if (!opened.ok()) return -1;
+    const auto records = (*opened)->List();
+    EXPECT_TRUE(records.ok()) << records.status();
+    if (!records.ok()) return -1;
+    for (size_t i = 0; i < records->size(); ++i) {
+      EXPECT_EQ((*records)[i].job.id(), "j" + std::to_string(i));
     }
+    return static_cast<int>(records->size());
+  };
+  EXPECT_EQ(jobs_after([] {}), kJobs);
+  for (int64_t at : {size, size - 1, size * 3 / 4, size / 2, size / 4, int64_t{100}, int64_t{0}}) {
+    SCOPED_TRACE(at);
+    jobs_after([&] { std::filesystem::resize_file(log, static_cast<size_t>(at)); });
+    if (at == size) continue;
+    jobs_after([&] {
+      std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(at);
+      const auto byte = static_cast<char>(file.get() ^ 0x10);
+      file.seekp(at);
+      file.put(byte);
+    });
+  }
+  // A disk may have written a later page, and not the one before it.
+  constexpr int64_t kHeader = 32, kFrame = 24 + 4096;
+  const int64_t frames = (size - kHeader) / kFrame;
+  ASSERT_EQ(kHeader + frames * kFrame, size);
+  const std::pair<int64_t, int64_t> swapped[] = {
+      {0, 1}, {frames / 2, frames / 2 + 1}, {frames - 2, frames - 1}, {0, frames - 1}};
+  for (const auto& [first, second] : swapped) {
+    SCOPED_TRACE(std::to_string(first) + " and " + std::to_string(second) + " swapped");
+    EXPECT_LT(jobs_after([&] {
+                std::string bytes(static_cast<size_t>(size), 0);
+                std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+                file.read(bytes.data(), size);
+                const auto frame = [&](int64_t i) { return bytes.begin() + kHeader + i * kFrame; };
+                std::swap_ranges(frame(first), frame(first) + kFrame, frame(second));
+                file.seekp(0);
+                file.write(bytes.data(), size);
+              }),
+              kJobs);
   }
 }
 

@@ -68,6 +68,16 @@ class ApiKeysTest(unittest.TestCase):
         self.cluster.wait(lambda: "stay in use" in self.log(), 20, "the log says so")
         self.assertEqual((self.status(NEW), self.status(OLD)), (200, 401))
 
+    def test_keys_admit_and_do_not_separate(self):
+        """As --help of --api_key_file says: whoever shows a key has all jobs and artifacts."""
+        self.change(OLD, NEW)
+        self.train(OLD, "theirs")
+        os.environ["ESPALIER_TOKEN"] = NEW
+        job = self.cluster.run("jobs")["jobs"][0]
+        self.assertEqual(self.cluster.job(job["id"])[0]["spec"]["name"], "theirs")
+        self.cluster.run("models", "delete", job["output_model"])
+        self.assertNotIn(job["output_model"], [a["name"] for a in self.cluster.run("models")["artifacts"]])
+
     def log(self):
         with open(self.cluster.logs[0], errors="replace") as log:
             return log.read()

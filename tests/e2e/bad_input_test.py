@@ -1,10 +1,13 @@
 """Whatever a user gets wrong gets an error that names the place, and the daemon lives on."""
 import json
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 
 import numpy as np
 
@@ -80,6 +83,34 @@ class BadInputTest(unittest.TestCase):
             file.write(b"PK\x03\x04 this is not one")
         self.refused("npz", args=self.digits_job(self.path("no.npz")))
 
+    def test_an_npz_that_unpacks_to_gigabytes_is_looked_through_in_little_memory(self):
+        """A column of bytes, which become four each when they are held."""
+        blocks, zeros = 16, bytes(64 << 20)
+        text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({blocks << 20}, 8, 8), }}\n".encode()
+        header = b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text
+        pack = zlib.compressobj(9, zlib.DEFLATED, -15)
+        packed = pack.compress(header) + pack.flush(zlib.Z_FULL_FLUSH)
+        # Nothing refers back over a full flush, so the block can be repeated.
+        packed += (pack.compress(zeros) + pack.flush(zlib.Z_FULL_FLUSH)) * blocks + pack.flush()
+        crc = zlib.crc32(header)
+        for _ in range(blocks):
+            crc = zlib.crc32(zeros, crc)
+        name = b"x.npy"
+        entry = struct.pack("<HHIIIIHH", 0, 8, 0, crc, len(packed), len(header) + blocks * len(zeros), len(name), 0)
+        local = struct.pack("<IH", 0x04034B50, 20) + entry + name
+        central = struct.pack("<IHH", 0x02014B50, 20, 20) + entry + struct.pack("<HHHII", 0, 0, 0, 0, 0) + name
+        end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 1, 1, len(central), len(local) + len(packed), 0)
+        with open(self.path("bomb.npz"), "wb") as file:
+            file.write(local + packed + central + end)
+        self.assertLess(os.path.getsize(self.path("bomb.npz")), 5 << 20)
+
+        def most_memory():
+            with open(f"/proc/{self.cluster.daemon.pid}/status") as status:
+                return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
+        before = most_memory()
+        self.refused("input 'x'", "[8, 8]", args=self.digits_job(self.path("bomb.npz")))
+        self.assertLess(most_memory(), before + (300 << 20))
+
     def test_batch_larger_than_the_dataset(self):
         np.savez(self.path("small.npz"), x=np.zeros((4, 1, 8, 8), np.float32), y=np.zeros(4, np.int64))
         self.refused("batch", args=self.digits_job(self.path("small.npz")))
@@ -137,7 +168,8 @@ class BadInputTest(unittest.TestCase):
         self.cluster.cli("train", TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=2", f"--name={evil}", check=False)
         self.cluster.cli("train", TINY.replace("kv_heads=1", "kv_heads=2"), "-d", TEXT, "--sequence-length=16", "-b", "8",
                          "--steps=2", "--name=good")
-        self.cluster.cli("serve", "good", f"--name={evil}", check=False)
+        self.refused("artifact name", "are accepted", args=["serve", "good", f"--name={evil}"])
+        self.refused("adapters", "are accepted", args=["serve", "good", f"--adapter={evil}=good"])
         # Workers may have any name; the loss of one is logged with it.
         worker = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name={evil}", "--threads=1")
         try:
@@ -153,6 +185,10 @@ class BadInputTest(unittest.TestCase):
                     lines += log.read()
             return lines
         self.cluster.wait(lambda: b"loading it again" in said(), 20, "the loss is logged")
+        status, metrics = self.cluster.get("/metrics")
+        self.assertEqual(status, 200)
+        self.assertIn('model_name="good"', metrics)
+        self.assertNotIn("forged", metrics)
         self.cluster.run("unserve", "good")
         self.assertIn(b"error forged", said())
         self.assertNotIn(b"\x1b", said())
@@ -163,14 +199,15 @@ class BadInputTest(unittest.TestCase):
 
 
 class DiskTest(unittest.TestCase):
-    """A data folder of 24 MB of its own, where mounting one is allowed."""
+    """A data folder on a small volume of its own, where mounting one is allowed."""
 
-    def mount(self):
+    def mount(self, *what):
+        """`what`: flags and source; 24 MB of memory if there is nothing."""
         folder = tempfile.mkdtemp(prefix="espalier-small-disk-")
         self.addCleanup(os.rmdir, folder)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True)
+        mounted = subprocess.run(["mount", *(what or ("-t", "tmpfs", "-o", "size=24m", "tmpfs")), folder], capture_output=True)
         if mounted.returncode != 0:
-            self.skipTest("mounting a tmpfs is not allowed here: " + mounted.stderr.decode())
+            self.skipTest("mounting such a volume is not allowed here: " + mounted.stderr.decode())
         self.addCleanup(subprocess.run, ["umount", "-l", folder], capture_output=True)
         return folder
 
@@ -185,6 +222,40 @@ class DiskTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(f"{folder}/{data}", done.stderr)
             self.assertRegex(done.stderr.lower(), "read-?only")
+
+    def test_a_volume_that_turns_read_only_is_said_and_once_mended_goes_on(self):
+        """As ext4 does it by an error of its disk; by a command none does whose files are being written."""
+        format_disk = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin")
+        if format_disk is None:
+            self.skipTest("there is no mkfs.ext4")
+        image = tempfile.NamedTemporaryFile(suffix=".ext4")
+        image.truncate(64 << 20)
+        subprocess.run([format_disk, "-q", image.name], check=True)
+        volume = ["-o", "loop,errors=remount-ro"]
+        folder = self.mount(*volume, image.name)
+        device = subprocess.run(["findmnt", "-no", "SOURCE", folder], capture_output=True, text=True, check=True).stdout.strip()
+        train = [TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4"]
+        with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
+            job = cluster.train(*train, "--name=before")
+            self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+            with open(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error", "w") as error:
+                error.write("1")
+            done = cluster.cli("train", *train, "--name=refused", check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex((done.stdout + done.stderr), f"{folder}/data/\\S+ mounted read-only")
+            self.assertEqual(cluster.get("/health")[0], 200)
+            self.assertEqual(cluster.job(job)[0]["state"].upper(), "SUCCEEDED")
+            cluster.kill(cluster.daemon)
+            subprocess.run(["umount", folder], check=True)
+            # A copy: a process with mounts of its own may still hold the volume as it is.
+            mended = tempfile.NamedTemporaryFile(suffix=".ext4")
+            shutil.copy(image.name, mended.name)
+            subprocess.run([os.path.join(os.path.dirname(format_disk), "e2fsck"), "-fy", mended.name], capture_output=True)
+            subprocess.run(["mount", *volume, mended.name, folder], check=True)
+            cluster.start_daemon()
+            self.assertEqual(cluster.job(job)[0]["state"].upper(), "SUCCEEDED")
+            after = cluster.train(*train, "--name=after")
+            self.assertEqual(cluster.wait_for_job(after)["state"].upper(), "SUCCEEDED")
 
     def test_full_disk_is_an_error_and_nothing_acknowledged_is_lost(self):
         folder = self.mount()

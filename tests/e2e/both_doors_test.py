@@ -208,6 +208,13 @@ class BothDoorsTest(unittest.TestCase):
                 self.assertEqual(status, HTTP_STATUS[code], answer)
                 self.assertEqual(answer["error"]["message"], message)
 
+    def test_values_that_no_enum_has(self):
+        for field, request in [("speculation", pb.GenerateRequest(model="big", text="x", speculation=77)),
+                               ("tool_choice", pb.GenerateRequest(model="big", chat=chat(TURNS, tool_choice=77)))]:
+            code, message = error_of(lambda: self.rpc.Generate(request))
+            self.assertEqual(code, Code.INVALID_ARGUMENT, message)
+            self.assertIn(field, message)
+
     def test_what_only_one_form_can_say(self):
         """Equal codes; the words are of the form in which it was said."""
         for path, body, method, request in [

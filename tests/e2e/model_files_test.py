@@ -133,6 +133,23 @@ def bf16(value):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
+# What each byte is called in byte-level vocabularies.
+PLAIN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+LETTERS = {byte: chr(byte) for byte in PLAIN}
+LETTERS.update({byte: chr(256 + i) for i, byte in enumerate(b for b in range(256) if b not in PLAIN)})
+
+
+def write_tokenizer(folder, tokens, merges=(), added=()):
+    """A byte-level BPE's tokenizer.json; `added`: ids of special tokens."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+        json.dump({"added_tokens": [{"id": i, "content": tokens[i], "special": True, **flags} for i in added],
+                   "pre_tokenizer": byte_level, "decoder": byte_level,
+                   "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(tokens)},
+                             "merges": [list(m) for m in merges]}}, file)
+
+
 def write_model(folder, tensors, **changes):
     """In two shards."""
     os.makedirs(folder)
@@ -280,11 +297,8 @@ class ModelFilesTest(unittest.TestCase):
 
     def test_a_gguf_alone_is_served_with_its_own_tokenizer(self):
         """Against the same model by safetensors and tokenizer.json."""
-        plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        letters = {byte: chr(byte) for byte in plain}
-        letters.update({byte: chr(256 + i) for i, byte in enumerate(b for b in range(256) if b not in plain)})
-        merges = [("h", "e"), ("t", "he"), (letters[32], "the")]
-        tokens = [letters[byte] for byte in range(256)] + [a + b for a, b in merges] + ["<|end|>"]
+        merges = [("h", "e"), ("t", "he"), (LETTERS[32], "the")]
+        tokens = [LETTERS[byte] for byte in range(256)] + [a + b for a, b in merges] + ["<|end|>"]
         template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         size, end = len(tokens), len(tokens) - 1
         tensors = {name: value for name, value in weights().items() if "_norm" not in name}
@@ -293,13 +307,7 @@ class ModelFilesTest(unittest.TestCase):
                   "eos_token_id": end}
         folder = os.path.join(self.folder.name, "by-safetensors")
         write_model(folder, tensors, **config)
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
-        with open(os.path.join(folder, "tokenizer.json"), "w") as out:
-            json.dump({"added_tokens": [{"id": end, "content": "<|end|>", "single_word": False, "lstrip": False,
-                                         "rstrip": False, "normalized": False, "special": True}],
-                       "pre_tokenizer": byte_level, "decoder": byte_level,
-                       "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(tokens)},
-                                 "merges": [list(m) for m in merges]}}, out)
+        write_tokenizer(folder, tokens, merges, added=[end])
         self.cluster.cli("models", "upload", "by-safetensors", folder)
 
         inside = in_gguf(tensors)
@@ -459,6 +467,19 @@ class ModelFilesTest(unittest.TestCase):
         np.testing.assert_allclose(self.prompt_logprobs("long-short"), by_short, atol=1e-5)
         np.testing.assert_allclose(self.prompt_logprobs("long"), by_long, atol=1e-5)
 
+    def test_dynamic_scaling_changes_nothing_unless_longer_sequences_are_asked_for(self):
+        positions = CONFIG["max_position_embeddings"]
+        self.upload("not-scaled", weights())
+        self.upload("dynamic", weights(), rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+        self.assertEqual(self.cluster.run("serve", "dynamic")["max_sequence_length"], positions)
+        longer = self.cluster.run("serve", "dynamic", "--name=dynamic-long", f"--max-sequence-length={2 * positions}")
+        self.assertEqual(longer["max_sequence_length"], 2 * positions)
+        self.cluster.cli("serve", "not-scaled")
+        plain = self.prompt_logprobs("not-scaled")
+        np.testing.assert_array_equal(self.prompt_logprobs("dynamic"), plain)
+        self.assertGreater(np.abs(self.prompt_logprobs("dynamic-long") - plain).max(), 1e-4)
+        self.assertIn(f"max_sequence_length of {positions}", self.warnings("artifact dynamic")[0])
+
     def test_what_a_generation_config_says_in_vain_is_told(self):
         folder = os.path.join(self.folder.name, "wordy")
         write_model(folder, weights())
@@ -509,6 +530,28 @@ class ModelFilesTest(unittest.TestCase):
         self.assertNotEqual(status, 200)
         self.assertIn("the prompt has ", text)
         self.assertIn("at most 8", text)
+
+    def test_a_small_model_of_another_vocabulary_is_refused(self):
+        self.upload("target", weights())
+        more = weights()
+        more["model.embed_tokens.weight"] = np.zeros((300, HIDDEN), np.float32)
+        self.upload("wider", more, vocab_size=300)
+        tokens = [LETTERS[byte] for byte in range(256)]
+        turned = [*tokens[:65], "B", "A", *tokens[67:]]
+        for name, spelled in (("spelled", tokens), ("turned", turned)):
+            folder = os.path.join(self.folder.name, name)
+            write_model(folder, weights(), tokenizer=None)
+            write_tokenizer(folder, spelled)
+            self.cluster.cli("models", "upload", name, folder)
+        for flags in ([], ["--expansion=1,1,1"], ["--ssm-weights=int8"]):
+            self.refused("target", "'wider'", "300 tokens", "'target' of 256", flags=["--ssm=wider", *flags])
+            self.refused("spelled", 'token 65 is "B" in \'turned\'', '"A" in the LLM \'spelled\'',
+                         flags=["--ssm=turned", *flags])
+        served = {model["name"] for model in self.cluster.run("serve")["models"]}
+        self.assertFalse(served & {"target", "wider", "spelled", "turned"})
+        # By themselves nothing is wrong with them.
+        for llm, ssm in (("spelled", "target"), ("turned", "turned"), ("wider", "wider")):
+            self.cluster.cli("serve", llm, "--name=good-" + llm, "--ssm=" + ssm)
 
     def refused(self, name, *parts, flags=()):
         with self.assertRaises(Failed) as caught:

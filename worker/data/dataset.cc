@@ -89,28 +89,48 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_vie
   absl::StatusOr<std::map<std::string, Array>> arrays = ParseNpz(bytes);
   if (!arrays.ok()) return arrays.status();
   auto dataset = std::make_shared<Dataset>();
-  int64_t examples = -1;
   for (auto& [name, array] : *arrays) {
-    if (array.type.dims.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "npz: column '", name, "' is a scalar; dimension 0 of a column is the example"));
-    }
-    const int64_t count = array.type.dims[0];
-    if (examples >= 0 && count != examples) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("npz: column '", name, "' has ", count, " examples, column '",
-                       dataset->columns_[0].name, "' has ", examples));
-    }
-    examples = count;
-    Column column;
-    column.name = name;
-    column.example = {array.type.dtype, Dims(array.type.dims.begin() + 1, array.type.dims.end())};
-    column.data = std::move(array.data);
-    dataset->columns_.push_back(std::move(column));
+    absl::StatusOr<Column*> column = dataset->AddColumn(name, array.type);
+    if (!column.ok()) return column.status();
+    (*column)->data = std::move(array.data);
   }
-  if (examples == 0) return absl::InvalidArgumentError("npz: its columns have no examples");
-  if (absl::Status s = dataset->SetParts(examples, holdout_fraction); !s.ok()) return s;
+  if (absl::Status s = dataset->SetParts(dataset->examples_, holdout_fraction); !s.ok()) return s;
   return dataset;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::OutlineOfNpz(const ByteSource& file,
+                                                                     double holdout_fraction) {
+  const absl::StatusOr<std::map<std::string, ArrayOutline>> arrays = OutlineNpz(file);
+  if (!arrays.ok()) return arrays.status();
+  auto dataset = std::make_shared<Dataset>();
+  for (const auto& [name, array] : *arrays) {
+    absl::StatusOr<Column*> column = dataset->AddColumn(name, array.type);
+    if (!column.ok()) return column.status();
+    (*column)->not_finite = array.not_finite;
+    (*column)->nan = array.nan;
+  }
+  if (absl::Status s = dataset->SetParts(dataset->examples_, holdout_fraction); !s.ok()) return s;
+  return dataset;
+}
+
+absl::StatusOr<Column*> Dataset::AddColumn(const std::string& name, const TensorType& array) {
+  if (array.dims.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "npz: column '", name, "' is a scalar; dimension 0 of a column is the example"));
+  }
+  const int64_t count = array.dims[0];
+  if (count == 0) return absl::InvalidArgumentError("npz: its columns have no examples");
+  if (!columns_.empty() && count != examples_) {
+    return absl::InvalidArgumentError(absl::StrCat("npz: column '", name, "' has ", count,
+                                                   " examples, column '", columns_[0].name,
+                                                   "' has ", examples_));
+  }
+  examples_ = count;
+  Column column;
+  column.name = name;
+  column.example = {array.dtype, Dims(array.dims.begin() + 1, array.dims.end())};
+  columns_.push_back(std::move(column));
+  return &columns_.back();
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromColumns(std::vector<Column> columns,
@@ -137,18 +157,34 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromColumns(std::vector<
 absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromText(std::string bytes,
                                                                  int64_t sequence_length,
                                                                  double holdout_fraction) {
+  absl::StatusOr<std::shared_ptr<Dataset>> dataset =
+      TextOf(static_cast<int64_t>(bytes.size()), sequence_length, holdout_fraction);
+  if (!dataset.ok()) return dataset.status();
+  (*dataset)->text_ = std::move(bytes);
+  return *std::move(dataset);
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::OutlineOfText(int64_t bytes,
+                                                                      int64_t sequence_length,
+                                                                      double holdout_fraction) {
+  absl::StatusOr<std::shared_ptr<Dataset>> dataset =
+      TextOf(bytes, sequence_length, holdout_fraction);
+  if (!dataset.ok()) return dataset.status();
+  return *std::move(dataset);
+}
+
+absl::StatusOr<std::shared_ptr<Dataset>> Dataset::TextOf(int64_t size, int64_t sequence_length,
+                                                         double holdout_fraction) {
   if (sequence_length < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("dataset.sequence_length is ", sequence_length, "; a text needs 1 or more"));
   }
-  const int64_t size = static_cast<int64_t>(bytes.size());
   if (size <= sequence_length) {
     return absl::InvalidArgumentError(
         absl::StrCat("the text has ", size, " bytes; one example of sequence length ",
                      sequence_length, " takes ", sequence_length, " and one more"));
   }
   auto dataset = std::make_shared<Dataset>();
-  dataset->text_ = std::move(bytes);
   for (int shift : {0, 1}) {
     Column column;
     column.name = shift == 0 ? "tokens" : "targets";
@@ -181,17 +217,20 @@ absl::Status Dataset::CheckConversion(const Column& column, DType as) {
 
 absl::Status Dataset::CheckFinite(const Column& column) const {
   if (column.example.dtype != DType::kF32) return absl::OkStatus();
-  const int64_t each = column.example.num_elements();
+  int64_t found = column.not_finite;
+  bool nan = column.nan;
   const int64_t total = static_cast<int64_t>(column.data.size()) / 4;
-  for (int64_t i = 0; i < total; ++i) {
+  for (int64_t i = 0; i < total && found < 0; ++i) {
     const float value = FloatAt(column.data.data(), i);
-    if (!std::isfinite(value)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "column '", column.name, "': example ", i / each, ", element ", i % each, " is ",
-          std::isnan(value) ? "NaN" : "infinite", "; every value must be a finite f32"));
-    }
+    if (std::isfinite(value)) continue;
+    found = i;
+    nan = std::isnan(value);
   }
-  return absl::OkStatus();
+  if (found < 0) return absl::OkStatus();
+  const int64_t each = column.example.num_elements();
+  return absl::InvalidArgumentError(
+      absl::StrCat("column '", column.name, "': example ", found / each, ", element ", found % each,
+                   " is ", nan ? "NaN" : "infinite", "; every value must be a finite f32"));
 }
 
 absl::Status Dataset::Read(const Column& column, int64_t example, const Dims& start,

@@ -10,14 +10,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/tensor/shape.h"
+#include "worker/data/npz.h"
 
 namespace espalier {
 
 struct Column {
   std::string name;
   TensorType example;      // of one example: without dimension 0
-  std::vector<char> data;  // all examples, row-major; empty for the columns of a text
+  std::vector<char> data;  // all examples, row-major; empty for those of a text or an outline
   int shift = 0;           // of a text: targets are one byte ahead
+  // Of an outline: as in ArrayOutline.
+  int64_t not_finite = -1;
+  bool nan = false;
 };
 
 // Immutable, hence thread-safe. The last `holdout_fraction` of the examples is the held-out part.
@@ -33,6 +37,14 @@ class Dataset {
   static absl::StatusOr<std::shared_ptr<const Dataset>> FromText(std::string bytes,
                                                                  int64_t sequence_length,
                                                                  double holdout_fraction);
+
+  // As FromNpz and FromText make them, but without values, for whoever checks a file and does not
+  // train on it: a few megabytes are held. Read must not be called.
+  static absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfNpz(const ByteSource& file,
+                                                                     double holdout_fraction);
+  static absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfText(int64_t bytes,
+                                                                      int64_t sequence_length,
+                                                                      double holdout_fraction);
 
   int64_t examples() const { return examples_; }
   int64_t training_examples() const { return training_examples_; }
@@ -54,6 +66,11 @@ class Dataset {
                     DType as, char* out) const;
 
  private:
+  // Of the examples along dimension 0 of an array, as many as all columns have. Lives until the
+  // next one is added.
+  absl::StatusOr<Column*> AddColumn(const std::string& name, const TensorType& array);
+  static absl::StatusOr<std::shared_ptr<Dataset>> TextOf(int64_t bytes, int64_t sequence_length,
+                                                         double holdout_fraction);
   absl::Status SetParts(int64_t examples, double holdout_fraction);
 
   std::vector<Column> columns_;

@@ -1,14 +1,18 @@
+#include "worker/data/npy.h"
+
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
-#include "worker/data/npz.h"
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -24,6 +28,8 @@ struct Header {
   bool swap = false;
   bool fortran = false;
   Dims shape;
+  int64_t begin = 0;  // of the data in the file
+  int64_t count = 0;  // elements
 };
 
 absl::Status Bad(const std::string& name, const std::string& what) {
@@ -166,9 +172,40 @@ std::vector<char> Transposed(const std::vector<char>& data, const Dims& shape, s
   return out;
 }
 
-}  // namespace
+// The row-major index of element `i` of a column-major array.
+int64_t RowMajor(int64_t i, const Dims& shape) {
+  Dims index;
+  for (const int64_t extent : shape) {
+    index.push_back(i % extent);
+    i /= extent;
+  }
+  int64_t at = 0;
+  for (size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + index[d];
+  return at;
+}
 
-absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name) {
+// Turns big-endian elements round.
+void SwapBytes(const Header& header, int64_t n, char* data) {
+  for (int64_t i = 0; i < n * header.size; i += header.size) {
+    std::reverse(data + i, data + i + header.size);
+  }
+}
+
+// Of converted elements, of which the first is element `first` of the array.
+absl::Status CheckSigns(const std::string& name, const Header& header, const char* data, int64_t n,
+                        int64_t first) {
+  if (header.kind != 'u' || header.size != 8) return absl::OkStatus();
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t value;
+    std::memcpy(&value, data + 8 * i, 8);
+    if (value < 0) return Bad(name, absl::StrCat("element ", first + i, " is beyond 2^63"));
+  }
+  return absl::OkStatus();
+}
+
+// `bytes` begin the file of `total` bytes and hold its header, if it has one.
+absl::StatusOr<Header> ReadHeader(absl::string_view bytes, int64_t total, const std::string& name,
+                                  int64_t limit) {
   if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY", 6) != 0) {
     return Bad(name, "it is no .npy array (it does not begin with \\x93NUMPY)");
   }
@@ -182,8 +219,8 @@ absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name)
   std::memcpy(&length, bytes.data() + 8, version == 1 ? 2 : 4);
   if (length > kMaxHeader || length > bytes.size() - prefix) {
     return Bad(name, absl::StrCat("its header claims ", length, " bytes; the file has ",
-                                  bytes.size() - prefix, " more, and at most ", kMaxHeader,
-                                  " are accepted"));
+                                  static_cast<size_t>(total) - prefix, " more, and at most ",
+                                  kMaxHeader, " are accepted"));
   }
   const std::string text(bytes.data() + prefix, length);
   Header header;
@@ -203,35 +240,118 @@ absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name)
       __builtin_mul_overflow(count, int64_t{8}, &wide)) {
     return Bad(name, "'shape' overflows");
   }
-  const size_t have = bytes.size() - prefix - length;
-  if (static_cast<uint64_t>(size) != have) {
+  header.begin = static_cast<int64_t>(prefix + length);
+  header.count = count;
+  const int64_t have = total - header.begin;
+  if (size != have) {
     return Bad(name, absl::StrCat("'shape' ", ToString(header.shape), " needs ", size,
                                   " bytes of data, the file holds ", have));
   }
+  // Small integers are widened: the file can be a quarter of it.
+  if (const int64_t values = TensorType{ResultType(header), header.shape}.bytes(); values > limit) {
+    return Bad(name, absl::StrCat("its values take ", values, " bytes in memory, for which ", limit,
+                                  " are left of the limit; split the dataset"));
+  }
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name, int64_t limit) {
+  const absl::StatusOr<Header> read =
+      ReadHeader(bytes, static_cast<int64_t>(bytes.size()), name, limit);
+  if (!read.ok()) return read.status();
+  const Header& header = *read;
   std::vector<char> swapped;
-  const char* data = bytes.data() + prefix + length;
+  const char* data = bytes.data() + header.begin;
   if (header.swap) {
-    swapped.assign(data, data + size);
-    for (int64_t i = 0; i < size; i += header.size) {
-      std::reverse(swapped.begin() + i, swapped.begin() + i + header.size);
-    }
+    swapped.assign(data, data + header.count * header.size);
+    SwapBytes(header, header.count, swapped.data());
     data = swapped.data();
   }
   Array array;
   array.type = {ResultType(header), header.shape};
   array.data.resize(static_cast<size_t>(array.type.bytes()));
-  Convert(header, data, count, array.data.data());
-  if (header.kind == 'u' && header.size == 8) {
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t value;
-      std::memcpy(&value, array.data.data() + 8 * i, 8);
-      if (value < 0) return Bad(name, absl::StrCat("element ", i, " is beyond 2^63"));
-    }
-  }
+  Convert(header, data, header.count, array.data.data());
+  absl::Status signs = CheckSigns(name, header, array.data.data(), header.count, 0);
+  if (!signs.ok()) return signs;
   if (header.fortran && header.shape.size() > 1) {
     array.data = Transposed(array.data, header.shape, SizeOf(array.type.dtype));
   }
   return array;
+}
+
+struct NpyScan::State {
+  std::string name;
+  int64_t bytes = 0, limit = 0;
+  std::optional<Header> header;
+  std::string rest;          // of the last piece: less than an element
+  std::vector<char> values;  // of one piece, converted
+  int64_t taken = 0;         // elements
+  int64_t not_finite = -1;   // in the order of the file
+  bool nan = false;
+
+  absl::Status Begin() {
+    absl::StatusOr<Header> read = ReadHeader(rest, bytes, name, limit);
+    if (!read.ok()) return read.status();
+    header = *std::move(read);
+    rest.erase(0, static_cast<size_t>(header->begin));
+    return absl::OkStatus();
+  }
+
+  void NoteFirstNotFinite(int64_t n) {
+    if (ResultType(*header) != DType::kF32) return;
+    for (int64_t i = 0; i < n && not_finite < 0; ++i) {
+      float value;
+      std::memcpy(&value, values.data() + 4 * i, 4);
+      if (std::isfinite(value)) continue;
+      not_finite = taken + i;
+      nan = std::isnan(value);
+    }
+  }
+};
+
+NpyScan::NpyScan(const std::string& name, int64_t bytes, int64_t limit)
+    : state_(std::make_unique<State>()) {
+  state_->name = name;
+  state_->bytes = bytes;
+  state_->limit = limit;
+}
+
+NpyScan::~NpyScan() = default;
+
+absl::Status NpyScan::Take(absl::string_view piece) {
+  State& s = *state_;
+  s.rest.append(piece.data(), piece.size());
+  if (!s.header.has_value()) {
+    if (absl::Status status = s.Begin(); !status.ok()) return status;
+  }
+  const Header& header = *s.header;
+  const int64_t n = static_cast<int64_t>(s.rest.size()) / header.size;
+  if (header.swap) SwapBytes(header, n, s.rest.data());
+  s.values.resize(static_cast<size_t>(n) * SizeOf(ResultType(header)));
+  Convert(header, s.rest.data(), n, s.values.data());
+  absl::Status signs = CheckSigns(s.name, header, s.values.data(), n, s.taken);
+  if (!signs.ok()) return signs;
+  s.NoteFirstNotFinite(n);
+  s.taken += n;
+  s.rest.erase(0, static_cast<size_t>(n * header.size));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ArrayOutline> NpyScan::Finish() {
+  State& s = *state_;
+  if (!s.header.has_value()) {
+    if (absl::Status status = s.Begin(); !status.ok()) return status;
+  }
+  ArrayOutline outline;
+  outline.type = {ResultType(*s.header), s.header->shape};
+  outline.nan = s.nan;
+  outline.not_finite = s.not_finite;
+  if (s.header->fortran && s.not_finite >= 0) {
+    outline.not_finite = RowMajor(s.not_finite, s.header->shape);
+  }
+  return outline;
 }
 
 }  // namespace espalier

@@ -9,7 +9,9 @@
 #include <limits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "worker/data/npy.h"
 
 namespace espalier {
 namespace {
@@ -17,6 +19,9 @@ namespace {
 constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Locator = 0x07064b50, kEnd64 = 0x06064b50,
                    kCentralSignature = 0x02014b50, kLocalSignature = 0x04034b50;
 constexpr size_t kMaxMembers = 10000;
+constexpr uint64_t kMaxDirectory = 16 << 20;            // bytes
+constexpr uint64_t kLocalBytes = 30, kEnd64Bytes = 56;  // of these records' fixed parts
+constexpr uint64_t kPiece = 1 << 20;                    // more than the header of an .npy
 // Deflate cannot do better than 1032 to 1; a claim beyond that is a lie.
 constexpr int64_t kMaxRatio = 1032;
 
@@ -77,42 +82,77 @@ void ApplyZip64(absl::string_view extra, Member* member) {
   }
 }
 
-absl::StatusOr<std::vector<Member>> ReadDirectory(absl::string_view bytes) {
-  // The end record is 22 bytes and a comment of at most 65535.
+ByteSource SourceOf(absl::string_view bytes) {
+  return {static_cast<int64_t>(bytes.size()), [bytes](int64_t at, int64_t n, char* to) {
+            std::copy_n(bytes.data() + at, n, to);
+            return absl::OkStatus();
+          }};
+}
+
+bool IsWithin(const ByteSource& file, uint64_t at, uint64_t n) {
+  const uint64_t size = static_cast<uint64_t>(file.size);
+  return at <= size && n <= size - at;
+}
+
+// Of bytes that are within.
+absl::StatusOr<std::string> ReadPart(const ByteSource& file, uint64_t at, uint64_t n) {
+  std::string part(n, '\0');
+  absl::Status status = file.read(static_cast<int64_t>(at), static_cast<int64_t>(n), part.data());
+  if (!status.ok()) return status;
+  return part;
+}
+
+absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
+  // The end record is 22 bytes and a comment of at most 65535; before it may be a locator of 20.
+  const uint64_t size = static_cast<uint64_t>(file.size);
+  const uint64_t tail_at = size - std::min<uint64_t>(size, 20 + 22 + 65535);
+  const absl::StatusOr<std::string> read = ReadPart(file, tail_at, size - tail_at);
+  if (!read.ok()) return read.status();
+  const std::string& tail = *read;
   size_t end = std::string::npos;
-  for (size_t back = 22; back <= bytes.size() && back <= 22 + 65535; ++back) {
+  for (size_t back = 22; back <= tail.size() && back <= 22 + 65535; ++back) {
     uint32_t signature;
-    std::memcpy(&signature, bytes.data() + bytes.size() - back, 4);
+    std::memcpy(&signature, tail.data() + tail.size() - back, 4);
     if (signature == kEndSignature) {
-      end = bytes.size() - back;
+      end = tail.size() - back;
       break;
     }
   }
   if (end == std::string::npos) {
     return Bad("no end of a ZIP directory: the file is cut off or no .npz");
   }
-  Reader reader(bytes, end + 10);
+  Reader reader(tail, end + 10);
   uint64_t count = reader.Take<uint16_t>();
   reader.Skip(4);
   uint64_t at = reader.Take<uint32_t>();
   if ((count == 0xffff || at == 0xffffffffu) && end >= 20) {
-    Reader locator(bytes, end - 20);
+    Reader locator(tail, end - 20);
     if (locator.Take<uint32_t>() == kEnd64Locator) {
       locator.Skip(4);
-      Reader end64(bytes, locator.Take<uint64_t>());
+      const uint64_t end64_at = locator.Take<uint64_t>();
+      if (!IsWithin(file, end64_at, kEnd64Bytes)) return Bad("its ZIP64 directory is cut off");
+      const absl::StatusOr<std::string> record = ReadPart(file, end64_at, kEnd64Bytes);
+      if (!record.ok()) return record.status();
+      Reader end64(*record, 0);
       if (end64.Take<uint32_t>() != kEnd64) return Bad("its ZIP64 directory is not where it says");
       end64.Skip(28);
       count = end64.Take<uint64_t>();
       end64.Skip(8);
       at = end64.Take<uint64_t>();
-      if (end64.failed) return Bad("its ZIP64 directory is cut off");
     }
   }
   if (count > kMaxMembers) {
     return Bad(absl::StrCat("it claims ", count, " members; at most ", kMaxMembers));
   }
+  const uint64_t behind = tail_at + end;
+  if (at > behind) return Bad("its directory is not where it says");
+  if (behind - at > kMaxDirectory) {
+    return Bad(absl::StrCat("its directory has ", behind - at, " bytes; at most ", kMaxDirectory));
+  }
+  const absl::StatusOr<std::string> directory = ReadPart(file, at, behind - at);
+  if (!directory.ok()) return directory.status();
   std::vector<Member> members;
-  Reader central(bytes, at);
+  Reader central(*directory, 0);
   for (uint64_t i = 0; i < count; ++i) {
     Member m;
     if (central.Take<uint32_t>() != kCentralSignature || central.failed) {
@@ -140,76 +180,107 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(absl::string_view bytes) {
   return members;
 }
 
-absl::StatusOr<std::string> Inflate(absl::string_view packed, uint64_t size) {
-  std::string out(size, '\0');
+using Sink = std::function<absl::Status(absl::string_view piece)>;
+
+// Hands over pieces of kPiece bytes, and what is left in the end.
+absl::Status Inflate(const ByteSource& file, uint64_t at, const Member& m, const Sink& sink) {
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return absl::InternalError("zlib");
-  size_t in = 0, done = 0;
+  const absl::Cleanup end = [&stream] { inflateEnd(&stream); };
+  std::string in(kPiece, '\0'), out(kPiece, '\0');
+  uint64_t taken = 0, done = 0;
   int code = Z_OK;
-  char spare = 0;
   while (code == Z_OK) {
-    // avail_* are 32 bits: at most 1 GiB at a time.
-    const size_t in_now = std::min<size_t>(packed.size() - in, 1u << 30);
-    const size_t out_now = std::min<size_t>(size - done, 1u << 30);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + in));
-    stream.avail_in = static_cast<uInt>(in_now);
-    // One byte beyond the claimed size shows whether there is more.
-    stream.next_out = reinterpret_cast<Bytef*>(out_now > 0 ? out.data() + done : &spare);
-    stream.avail_out = static_cast<uInt>(out_now > 0 ? out_now : 1);
-    const uInt room = stream.avail_out;
-    code = inflate(&stream, Z_NO_FLUSH);
-    in += in_now - stream.avail_in;
-    if (out_now == 0 && stream.avail_out != room) {
-      code = Z_DATA_ERROR;
-      break;
+    stream.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream.avail_out = static_cast<uInt>(kPiece);
+    while (code == Z_OK && stream.avail_out > 0) {
+      if (stream.avail_in == 0 && taken < m.packed) {
+        const uint64_t n = std::min<uint64_t>(kPiece, m.packed - taken);
+        absl::Status status =
+            file.read(static_cast<int64_t>(at + taken), static_cast<int64_t>(n), in.data());
+        if (!status.ok()) return status;
+        taken += n;
+        stream.next_in = reinterpret_cast<Bytef*>(in.data());
+        stream.avail_in = static_cast<uInt>(n);
+      }
+      // At the end of what there is, it makes no progress, which is another code.
+      code = inflate(&stream, Z_NO_FLUSH);
     }
-    done += out_now > 0 ? room - stream.avail_out : 0;
-    if (code == Z_OK && in == packed.size() && stream.avail_out == room) break;
+    const uint64_t got = kPiece - stream.avail_out;
+    const bool good = code == Z_OK || code == Z_STREAM_END;
+    if (!good || got > m.size - done) break;  // or more than is claimed
+    done += got;
+    absl::Status status = sink(absl::string_view(out.data(), got));
+    if (!status.ok()) return status;
+    if (code == Z_STREAM_END && done == m.size) return absl::OkStatus();
   }
-  inflateEnd(&stream);
-  if (code != Z_STREAM_END || done != size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("its compressed data is damaged after ", done, " of ", size, " bytes"));
-  }
-  return out;
+  return Bad(absl::StrCat("member '", m.name, "': its compressed data is damaged after ", done,
+                          " of ", m.size, " bytes"));
 }
 
-absl::StatusOr<std::string> Extract(absl::string_view bytes, const Member& m) {
-  Reader local(bytes, m.offset);
-  if (local.Take<uint32_t>() != kLocalSignature || local.failed) {
-    return absl::InvalidArgumentError("its local header is not where the directory says");
+// Likewise.
+absl::Status Copy(const ByteSource& file, uint64_t at, const Member& m, const Sink& sink) {
+  for (uint64_t done = 0; done < m.size;) {
+    const uint64_t n = std::min<uint64_t>(kPiece, m.size - done);
+    const absl::StatusOr<std::string> piece = ReadPart(file, at + done, n);
+    if (!piece.ok()) return piece.status();
+    if (absl::Status status = sink(*piece); !status.ok()) return status;
+    done += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Extract(const ByteSource& file, const Member& m, const Sink& sink) {
+  const auto bad = [&](const std::string& what) {
+    return Bad(absl::StrCat("member '", m.name, "': ", what));
+  };
+  if (!IsWithin(file, m.offset, kLocalBytes)) {
+    return bad("its local header is not where the directory says");
+  }
+  const absl::StatusOr<std::string> header = ReadPart(file, m.offset, kLocalBytes);
+  if (!header.ok()) return header.status();
+  Reader local(*header, 0);
+  if (local.Take<uint32_t>() != kLocalSignature) {
+    return bad("its local header is not where the directory says");
   }
   local.Skip(22);
   const uint16_t name = local.Take<uint16_t>(), extra = local.Take<uint16_t>();
-  local.Skip(uint64_t{name} + extra);
-  const absl::string_view packed = local.Text(m.packed);
-  if (local.failed) return absl::InvalidArgumentError("it is cut off");
-  std::string data;
+  const uint64_t at = m.offset + kLocalBytes + name + extra;
+  if (!IsWithin(file, at, m.packed)) return bad("it is cut off");
+  uLong crc = 0;
+  const Sink summed = [&](absl::string_view piece) {
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
+    return sink(piece);
+  };
+  absl::Status status;
   if (m.method == 0) {
-    if (m.packed != m.size) {
-      return absl::InvalidArgumentError("stored size and real size differ");
-    }
-    data.assign(packed.data(), packed.size());
+    if (m.packed != m.size) return bad("stored size and real size differ");
+    status = Copy(file, at, m, summed);
   } else if (m.method == 8) {
-    absl::StatusOr<std::string> out = Inflate(packed, m.size);
-    if (!out.ok()) return out.status();
-    data = *std::move(out);
+    status = Inflate(file, at, m, summed);
   } else {
-    return absl::InvalidArgumentError(
+    return bad(
         absl::StrCat("compression method ", m.method, "; accepted: 0 (stored), 8 (deflate)"));
   }
-  uint32_t crc = crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size());
-  if (crc != m.crc) return absl::InvalidArgumentError("its checksum does not fit its data");
-  return data;
+  if (!status.ok()) return status;
+  if (static_cast<uint32_t>(crc) != m.crc) return bad("its checksum does not fit its data");
+  return absl::OkStatus();
 }
 
-}  // namespace
+std::string PlaceOf(const std::string& column) {
+  return absl::StrCat("npz: column '", column, "'");
+}
 
-absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, int64_t limit) {
-  absl::StatusOr<std::vector<Member>> members = ReadDirectory(bytes);
+// All columns by name, as `read` makes them of their members once what these claim is checked.
+// `read` is told what of `limit` is left for the values of its column.
+template <typename T, typename Read>
+absl::StatusOr<std::map<std::string, T>> ReadColumns(const ByteSource& file, int64_t limit,
+                                                     const Read& read) {
+  absl::StatusOr<std::vector<Member>> members = ReadDirectory(file);
   if (!members.ok()) return members.status();
   uint64_t total = 0;
-  std::map<std::string, Array> arrays;
+  int64_t left = limit;
+  std::map<std::string, T> columns;
   for (const Member& m : *members) {
     const std::string place = absl::StrCat("member '", m.name, "'");
     const uint64_t bound = static_cast<uint64_t>(limit);
@@ -217,25 +288,55 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, i
       return Bad(
           absl::StrCat(place, " claims ", m.size, " bytes; all members together may have ", limit));
     }
-    if (m.packed > bytes.size() || m.size > m.packed * kMaxRatio + 64) {
+    if (m.packed > static_cast<uint64_t>(file.size) || m.size > m.packed * kMaxRatio + 64) {
       return Bad(absl::StrCat(place, " claims ", m.size, " bytes from ", m.packed, " compressed"));
     }
-    absl::StatusOr<std::string> data = Extract(bytes, m);
-    if (!data.ok()) return Bad(absl::StrCat(place, ": ", std::string(data.status().message())));
     const std::string suffix = ".npy";
     if (m.name.size() <= suffix.size() ||
         m.name.compare(m.name.size() - suffix.size(), suffix.size(), suffix) != 0) {
       return Bad(absl::StrCat(place, " is no .npy array"));
     }
     const std::string column = m.name.substr(0, m.name.size() - suffix.size());
-    absl::StatusOr<Array> array = ParseNpy(*data, absl::StrCat("npz: column '", column, "'"));
-    if (!array.ok()) return array.status();
-    if (!arrays.emplace(column, *std::move(array)).second) {
-      return Bad(absl::StrCat("column '", column, "' is there twice"));
-    }
+    if (columns.count(column) > 0) return Bad(absl::StrCat("column '", column, "' is there twice"));
+    absl::StatusOr<T> made = read(column, m, left);
+    if (!made.ok()) return made.status();
+    left -= made->type.bytes();
+    columns.emplace(column, *std::move(made));
   }
-  if (arrays.empty()) return Bad("it has no members");
-  return arrays;
+  if (columns.empty()) return Bad("it has no members");
+  return columns;
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, int64_t limit) {
+  const ByteSource file = SourceOf(bytes);
+  return ReadColumns<Array>(
+      file, limit,
+      [&](const std::string& column, const Member& m, int64_t left) -> absl::StatusOr<Array> {
+        std::string data;
+        data.reserve(m.size);
+        const absl::Status status = Extract(file, m, [&](absl::string_view piece) {
+          data.append(piece.data(), piece.size());
+          return absl::OkStatus();
+        });
+        if (!status.ok()) return status;
+        return ParseNpy(data, PlaceOf(column), left);
+      });
+}
+
+absl::StatusOr<std::map<std::string, ArrayOutline>> OutlineNpz(const ByteSource& file,
+                                                               int64_t limit) {
+  return ReadColumns<ArrayOutline>(
+      file, limit,
+      [&](const std::string& column, const Member& m,
+          int64_t left) -> absl::StatusOr<ArrayOutline> {
+        NpyScan scan(PlaceOf(column), static_cast<int64_t>(m.size), left);
+        const absl::Status status =
+            Extract(file, m, [&](absl::string_view piece) { return scan.Take(piece); });
+        if (!status.ok()) return status;
+        return scan.Finish();
+      });
 }
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -166,6 +167,92 @@ TEST(Npz, RefusesLies) {
   std::string flipped = good;
   flipped[40] = static_cast<char>(flipped[40] ^ 0x55);
   EXPECT_FALSE(ParseNpz(flipped).ok());
+}
+
+ByteSource SourceOf(const std::string& bytes, int64_t* most = nullptr) {
+  return {static_cast<int64_t>(bytes.size()), [&bytes, most](int64_t at, int64_t n, char* to) {
+            if (most != nullptr) *most = std::max(*most, n);
+            std::memcpy(to, bytes.data() + at, static_cast<size_t>(n));
+            return absl::OkStatus();
+          }};
+}
+
+// The header's length is no multiple of an element's, so pieces end within elements.
+TEST(OutlineNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
+  std::vector<double> large(400'000, 1.5);
+  const std::string big_endian(3 << 20, '\x01');
+  const std::string bytes = Zip({{"f8.npy", Npy(Describe("<f8", "(400000,)"), Bytes(large)), true},
+                                 {"i2.npy", Npy(Describe(">i2", "(3, 524288)"), big_endian), false},
+                                 {"none.npy", Npy(Describe("<f4", "(0, 4)"), ""), true},
+                                 {"one.npy", Npy(Describe("|u1", "()"), "7"), false}});
+  const auto arrays = ParseNpz(bytes);
+  ASSERT_TRUE(arrays.ok()) << arrays.status();
+  int64_t most = 0;
+  const auto outlines = OutlineNpz(SourceOf(bytes, &most));
+  ASSERT_TRUE(outlines.ok()) << outlines.status();
+  EXPECT_LE(most, 1 << 20);
+  ASSERT_EQ(outlines->size(), arrays->size());
+  for (const auto& [name, array] : *arrays) {
+    EXPECT_EQ(outlines->at(name).type, array.type) << name;
+    EXPECT_EQ(outlines->at(name).not_finite, -1) << name;
+  }
+}
+
+TEST(OutlineNpz, RefusesWhatParseNpzRefusesInTheSameWords) {
+  const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
+  const std::string good = Zip({{"x.npy", x, true}});
+  const std::string signs = Npy(Describe("<u8", "(1,)"), std::string(8, '\xff'));
+  std::vector<std::string> files = {
+      "",
+      Zip({{"x.npy", x}, {"x.npy", x}}),
+      Zip({{"x.txt", x}}),
+      Zip({{"x.npy", ""}}),
+      Zip({{"x.npy", "no array", true}}),
+      Zip({{"x.npy", signs, true}}),
+      Zip({{"x.npy", Npy(Describe("<f4", "(3,)"), Bytes<float>({1, 2})), true}})};
+  for (size_t cut = 0; cut < good.size(); ++cut) files.push_back(good.substr(0, cut));
+  for (const std::string& file : files) {
+    const absl::Status parsed = ParseNpz(file).status(),
+                       outlined = OutlineNpz(SourceOf(file)).status();
+    EXPECT_FALSE(parsed.ok());
+    EXPECT_EQ(outlined, parsed);
+  }
+  for (size_t at = 0; at < good.size(); ++at) {  // which of two wrongs is said, may differ
+    std::string flipped = good;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x55);
+    EXPECT_EQ(OutlineNpz(SourceOf(flipped)).ok(), ParseNpz(flipped).ok()) << at;
+  }
+}
+
+// Bytes become four each: a limit of what is unpacked says little of what is held.
+TEST(OutlineNpz, TheLimitCountsValuesAsTheyAreHeld) {
+  const std::string x = Npy(Describe("|u1", "(300000,)"), std::string(300'000, '\x01'));
+  const std::string bytes = Zip({{"x.npy", x, true}, {"y.npy", x, true}});
+  for (const int64_t limit : {1'000'000, 2'000'000, 3'000'000}) {
+    for (const absl::Status& status :
+         {ParseNpz(bytes, limit).status(), OutlineNpz(SourceOf(bytes), limit).status()}) {
+      EXPECT_EQ(status.ok(), limit == 3'000'000) << status;
+      if (status.ok()) continue;
+      EXPECT_NE(std::string(status.message()).find("1200000 bytes in memory"), std::string::npos);
+    }
+  }
+}
+
+TEST(OutlineNpz, FindsWhatIsNotFiniteInEitherOrder) {
+  const auto check = [](const char* order, const std::vector<float>& values,
+                        const std::string& where) {
+    const std::string bytes =
+        Zip({{"x.npy", Npy(Describe("<f4", "(2, 3)", order), Bytes(values))}});
+    const auto outline = Dataset::OutlineOfNpz(SourceOf(bytes), 0);
+    const auto whole = Dataset::FromNpz(bytes, 0);
+    ASSERT_TRUE(outline.ok() && whole.ok());
+    EXPECT_EQ((*outline)->training_examples(), 2);
+    const absl::Status found = (*outline)->CheckFinite(**(*outline)->Find("x"));
+    EXPECT_EQ(found, (*whole)->CheckFinite(**(*whole)->Find("x")));
+    EXPECT_NE(std::string(found.message()).find(where), std::string::npos) << found;
+  };
+  check("False", {1, 2, 3, 4, NAN, 6}, "example 1, element 1 is NaN");
+  check("True", {1, 2, 3, INFINITY, 5, 6}, "example 1, element 1 is infinite");
 }
 
 TEST(WriteNpz, WhatIsWrittenIsRead) {

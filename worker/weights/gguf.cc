@@ -43,6 +43,7 @@ class Cursor {
   Cursor(const ReadableFile& file, const std::string& path) : file_(file), path_(path) {}
 
   int64_t at() const { return at_; }
+  const std::string& place() const { return place_; }
   const absl::Status& status() const { return status_; }
 
   bool Fail(const std::string& what) {
@@ -127,7 +128,7 @@ bool ReadAs(Cursor& cursor, GgufFile::Value* value) {
     *value = static_cast<double>(number);
   } else {
     if (number > 0 && static_cast<uint64_t>(number) > static_cast<uint64_t>(INT64_MAX)) {
-      return cursor.Fail("an integer in its metadata is beyond 2^63");
+      return cursor.Fail(absl::StrCat(cursor.place(), " has an integer beyond 2^63"));
     }
     *value = static_cast<int64_t>(number);
   }
@@ -137,13 +138,16 @@ bool ReadAs(Cursor& cursor, GgufFile::Value* value) {
 bool SkipArray(Cursor& cursor, GgufFile::Array* array) {
   if (!cursor.Number(&array->type) || !cursor.Number(&array->size)) return false;
   if (array->type >= kNumTypes || array->type == kArray) {
-    return cursor.Fail(absl::StrCat("an array in its metadata has elements of type ", array->type,
-                                    "; accepted: numbers, bools, strings"));
+    return cursor.Fail(absl::StrCat(cursor.place(), " is an array of elements of type ",
+                                    array->type, "; accepted: numbers, bools, strings"));
   }
   array->offset = cursor.at();
   if (array->type != kString) {
     const uint64_t size = static_cast<uint64_t>(kBytes[array->type]);
-    if (array->size > UINT64_MAX / size) return cursor.Fail("an array's size overflows");
+    if (array->size > UINT64_MAX / size) {
+      return cursor.Fail(absl::StrCat(cursor.place(), " is an array of ", array->size,
+                                      " elements, more than any file holds"));
+    }
     return cursor.Skip(array->size * size);
   }
   for (uint64_t i = 0; i < array->size; ++i) {
@@ -194,7 +198,7 @@ bool ReadValueOf(uint32_t type, Cursor& cursor, GgufFile::Value* value) {
       return true;
     }
     default:
-      return cursor.Fail(absl::StrCat("its metadata has a value of unknown type ", type));
+      return cursor.Fail(absl::StrCat(cursor.place(), " has a value of unknown type ", type));
   }
 }
 
@@ -218,7 +222,8 @@ absl::Status ReadTensor(Cursor& cursor, const std::string& name, GgufFile::Tenso
     uint64_t extent = 0;
     if (!cursor.Number(&extent)) return cursor.status();
     if (extent < 1 || extent > static_cast<uint64_t>(kMaxElements / elements)) {
-      cursor.Fail(absl::StrCat("tensor '", Shown(name), "' has a dimension of ", extent));
+      cursor.Fail(absl::StrCat("tensor '", Shown(name), "' has a dimension of ", extent,
+                               "; accepted: 1 or more, and at most 2^48 elements in all"));
       return cursor.status();
     }
     elements *= static_cast<int64_t>(extent);

@@ -1,4 +1,5 @@
-// What a GGUF file's metadata mean where no key says it outright, as llama.cpp takes them.
+// What a GGUF file's metadata mean where no key says it outright, as llama.cpp takes them, and what
+// its header claims in vain.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,12 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/weights/gguf.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -215,6 +218,82 @@ TEST_F(GgufMetadataTest, ChatTemplatesHaveNames) {
                        {"tokenizer.chat_templates", List(std::vector<std::string>{"tool_use"})}}),
             json::parse(R"([{"name": "default", "template": "x"},
                             {"name": "tool_use", "template": "y"}])"));
+}
+
+TEST_F(GgufMetadataTest, WhatAHeaderClaimsInVainIsRefusedByTensorOrKey) {
+  constexpr uint32_t kF32 = 0, kQ8_0 = 8;                              // ggml's types
+  constexpr uint32_t kUint8 = 0, kText = 8, kArray = 9, kUint64 = 10;  // those of values
+  using Parts = std::vector<std::string>;
+  const auto key = [](const std::string& name, const std::string& value) {
+    return Raw(name) + value;
+  };
+  const auto array = [&](uint32_t type, uint64_t size) {
+    return key("k", Raw(kArray) + Raw(type) + Raw(size));
+  };
+  const auto tensor = [](const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset = 0) {
+    std::string out = Raw(std::string("x")) + Raw(static_cast<uint32_t>(dims.size()));
+    for (const uint64_t extent : dims) out += Raw(extent);
+    return out + Raw(type) + Raw(offset);
+  };
+  // 256 bytes of data.
+  const auto open = [&](const Parts& keys, const Parts& tensors) {
+    std::string file =
+        "GGUF" + Raw<uint32_t>(3) + Raw<uint64_t>(tensors.size()) + Raw<uint64_t>(keys.size());
+    for (const Parts& parts : {keys, tensors}) {
+      for (const std::string& part : parts) file += part;
+    }
+    file.resize((file.size() + 31) / 32 * 32 + 256);
+    const std::string path = JoinPath(folder_, "x.gguf");
+    std::ofstream(path, std::ios::binary) << file;
+    return GgufFile::Open(*files_, path).status();
+  };
+  const std::string good = tensor({32, 2}, kF32), number = key("k", Number(1));
+  EXPECT_TRUE(open({number}, {good}).ok());
+  EXPECT_TRUE(open({key("general.alignment", Number(64))}, {tensor({8}, kF32, 64)}).ok());
+
+  const uint64_t most = UINT64_MAX;
+  const struct {
+    const char* claim;
+    Parts keys, tensors;
+    const char* says;
+  } cases[] = {
+      {"elements", {}, {tensor({uint64_t{1} << 40, 1 << 9}, kF32)}, "'x' has a dimension of 512"},
+      {"elements that overflow", {}, {tensor({1 << 30, most}, kF32)}, "'x' has a dimension of 184"},
+      {"no elements", {}, {tensor({32, 0}, kF32)}, "'x' has a dimension of 0"},
+      {"rank", {}, {tensor({1, 1, 1, 1, 1}, kF32)}, "'x' has 5 dimensions; accepted: at most 4"},
+      {"parts of blocks", {}, {tensor({33}, kQ8_0)}, "'x' has rows of 33 elements; Q8_0 needs"},
+      {"between steps", {}, {tensor({8}, kF32, 4)}, "'x' takes 32 bytes at 4"},
+      {"steps of its own",
+       {key("general.alignment", Number(64))},
+       {tensor({8}, kF32, 32)},
+       "'x' takes 32 bytes at 32"},
+      {"data past the end", {}, {tensor({32, 2}, kF32, 32)}, "'x' takes 256 bytes at 32"},
+      {"beginning past the end", {}, {tensor({8}, kF32, 288)}, "'x' takes 32 bytes at 288"},
+      {"an offset that overflows", {}, {tensor({8}, kF32, most - 31)}, "'x' takes 32 bytes at 184"},
+      {"steps of 0", {key("general.alignment", Number(0))}, {good}, "general.alignment must be"},
+      {"steps of 3", {key("general.alignment", Number(3))}, {good}, "general.alignment must be"},
+      {"steps in words", {key("general.alignment", Text("32"))}, {good}, "general.alignment must"},
+      {"a key twice", {number, number}, {}, "metadata 'k' is there twice"},
+      {"a tensor twice", {}, {good, good}, "tensor 'x' is there twice"},
+      {"a value of no type", {key("k", Raw<uint32_t>(99))}, {}, "'k' has a value of unknown type"},
+      {"a huge number", {key("k", Raw(kUint64) + Raw(most))}, {}, "'k' has an integer beyond"},
+      {"arrays of arrays", {array(kArray, 1)}, {}, "'k' is an array of elements of type 9;"},
+      {"arrays of nothing", {array(99, 1)}, {}, "'k' is an array of elements of type 99;"},
+      {"bytes", {array(kUint8, most)}, {}, "within metadata 'k'"},
+      {"numbers", {array(kUint64, most / 8)}, {}, "within metadata 'k'"},
+      {"overflowing numbers", {array(kUint64, most / 8 + 1)}, {}, "'k' is an array of 230584300"},
+      {"texts", {array(kText, most)}, {}, "within metadata 'k'"},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.claim);
+    const absl::Status status = open(test.keys, test.tensors);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.says));
+  }
+  const absl::Status unknown = open({}, {tensor({32}, 99)});
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kUnimplemented) << unknown;
+  EXPECT_THAT(std::string(unknown.message()),
+              AllOf(HasSubstr("'x' has ggml type 99"), HasSubstr("accepted: F32")));
 }
 
 }  // namespace
