@@ -22,7 +22,9 @@ using Region = std::tuple<int, std::string, std::vector<int64_t>, std::vector<in
 
 Region RegionOf(const proto::Buffer& buffer) {
   const proto::TensorSpec& spec = buffer.spec();
-  return {buffer.kind(), buffer.name(), {spec.offset().begin(), spec.offset().end()},
+  return {buffer.kind(),
+          buffer.name(),
+          {spec.offset().begin(), spec.offset().end()},
           {spec.dims().begin(), spec.dims().end()}};
 }
 

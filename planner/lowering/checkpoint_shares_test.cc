@@ -59,7 +59,8 @@ TEST(ShareCheckpoints, ReplicasShareTheWriting) {
   }
 }
 
-// Who reads some of a shard reads all of it: small replicas must not make each rank read all shards.
+// Who reads some of a shard reads all of it: small replicas must not make each rank read all
+// shards.
 TEST(ShareCheckpoints, SmallReplicasBesideSplitTensorsStayTogether) {
   Programs programs(8);
   for (int rank = 0; rank < 8; ++rank) {

@@ -385,7 +385,7 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
       if (known->has_value()) return absl::OkStatus();
     }
     const auto it = models_.find(name);
-    const bool arriving = arriving_ == name;
+    const bool arriving = !name.empty() && arriving_ == name;
     if (it == models_.end() && !arriving) return NotServed(name);
     // What is loaded for the first time is not in the store; that it was unserved is.
     absl::Status status = options_.store->DeleteServed(name, remembered);

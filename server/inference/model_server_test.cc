@@ -298,6 +298,7 @@ TEST_F(ModelServerTest, WhatIsUnservedWhileItIsLoadedIsNotServed) {
 TEST_F(ModelServerTest, ARepeatedUnserveIsAnsweredAsTheFirstAndEndsNothingElse) {
   Serve("a");
   Serve("b");
+  EXPECT_EQ(models_->Unserve("").code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(models_->Unserve("a", "once").ok());
   EXPECT_TRUE(models_->Unserve("a", "once").ok());
   Serve("a");

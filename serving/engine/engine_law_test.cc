@@ -260,7 +260,8 @@ TEST_P(AnswerLawLong, TotalVariationFallsWithTheRootOfTheDraws) {
     EXPECT_GT(variation, 0.4 * of_chance) << draws << " draws: too even for independent ones";
   }
   int freedom = 0;
-  EXPECT_LT(ChiSquare(cells, expected, &freedom), Threshold(freedom));
+  const double chi = ChiSquare(cells, expected, &freedom);
+  EXPECT_LT(chi, Threshold(freedom));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AnswerLawLong,

@@ -457,7 +457,7 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("as-short", weights())
         self.upload("as-long", weights(), rope_scaling={"rope_type": "linear", "factor": 4.0})
         self.cluster.cli("serve", "long", "--name=long-short", "--max-sequence-length=64")
-        self.assertEqual(self.warnings("longrope"), [])
+        self.assertEqual(self.warnings("artifact long:"), [])
         self.cluster.cli("serve", "long")
         self.assertIn("max_sequence_length of 64", self.warnings("artifact long")[0])
         for name in ("as-short", "as-long"):
