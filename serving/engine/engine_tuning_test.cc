@@ -107,17 +107,24 @@ TEST(TunedEngine, SizesThatWereTimedInABadMomentAreFoundAgain) {
   EngineOptions options = Tuned();
   options.speculation.lookup = {.depth = 6, .history_tokens = 0};
   const Cost cost = Linear(2, 0.09);
-  const auto rate = [&](double dearer) {
-    int steps = 0;
-    const Machine machine = {"bad moment", [&](int rows) {
-                               const bool calibrates = ++steps < 150;
-                               return cost(rows) * (calibrates && rows > 40 ? dearer : 1);
-                             }};
-    return Serve(machine, -1, 16, options, "", 0, 40, Circling()).tokens_per_second;
-  };
-  const double good = rate(1), bad = rate(1.25);
-  std::printf("calibrated in a bad moment %.1f, in a good one %.1f: %.3f\n", bad, good, bad / good);
-  EXPECT_GT(bad, 0.99 * good);
+  for (const auto& [load, least] : {std::pair(16, 40), std::pair(4, 20)}) {
+    const auto rate = [&, load = load, least = least](double dearer) {
+      int steps = 0;
+      const Machine machine = {"bad moment", [&](int rows) {
+                                 const bool calibrates = ++steps < 150;
+                                 return cost(rows) * (calibrates && rows > least ? dearer : 1);
+                               }};
+      return Serve(machine, -1, load, options, "", 0, 40, Circling()).tokens_per_second;
+    };
+    const double good = rate(1);
+    for (const double dearer : {1.25, 1.7, 2.5}) {
+      const double bad = rate(dearer);
+      std::printf(
+          "load %2d, calibrated in a moment %.2f times as slow %.1f, in a good one %.1f: %.3f\n",
+          load, dearer, bad, good, bad / good);
+      EXPECT_GT(bad, (dearer < 2 ? 0.98 : 0.95) * good) << load << ", " << dearer;
+    }
+  }
 }
 
 // Who runs plain steps now and then, to compare, sees the slow ones that come first.

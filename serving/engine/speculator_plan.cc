@@ -30,8 +30,12 @@ constexpr double kTransitions = 128;  // that are remembered
 // Of sizes that are never run nothing is learned: now and then one that is nearly as good, as far
 // as is known, takes the place of the best.
 constexpr double kNearlyAsGood = 0.8;
+// Sometimes one that is far worse: a size may have been timed when the machine was half as fast.
+constexpr double kFarWorse = 0.4;
+constexpr int kFarEvery = 4;      // tries
 constexpr double kLenient = 0.7;  // SSMs draft more than seems to pay, if time costs less
 constexpr double kCheap = 0.125;  // of a step: a level of which more can be drafted
+constexpr int kTryFewRows = 8, kManyRows = 32;  // and of this up to so many rows
 constexpr int kTryRows = 16;  // sizes that are multiples of it are tried, and all that is offered
 constexpr double kCovered = 0.5;      // chance of a lookup beside which an SSM has little to add:
 constexpr double kBesideLookups = 2;  // it must be worth so many times the SSM's levels
@@ -89,12 +93,26 @@ int Speculator::TryNodes(StepLoad load, absl::Span<const double> chances, int mo
     load.gain += chances[n - 1];
     const double rate = StepRate(load, llm_cost_);
     if (n == best) best_rate = rate;
-    const bool tried = (load.decoding + n) % kTryRows == 0 || n == most;
+    const int rows = load.decoding + n;
+    const bool tried = rows % (rows > kManyRows ? kTryRows : kTryFewRows) == 0 || n == most;
     if (tried && n != best) rates.emplace_back(n, rate);
   }
-  std::erase_if(rates, [&](const auto& size) { return size.second < kNearlyAsGood * best_rate; });
-  return rates.empty() ? best
-                       : rates[static_cast<size_t>(lookup_tries_.tries()) % rates.size()].first;
+  const int turn = lookup_tries_.tries();
+  const bool far = turn % kFarEvery == 0;
+  std::erase_if(rates, [&](const auto& size) {
+    const double share = size.second / best_rate;
+    if (!far) return share < kNearlyAsGood;
+    return share < kFarWorse || share >= kNearlyAsGood || size.first < best ||
+           llm_cost_.Proven(load.decoding + size.first);
+  });
+  if (rates.empty()) return best;
+  // Until that one is known to be as bad, or is among those that are nearly as good.
+  if (far) {
+    return std::max_element(rates.begin(), rates.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; })
+        ->first;
+  }
+  return rates[static_cast<size_t>(turn) % rates.size()].first;
 }
 
 // Tuned: of all lookups the nodes that pay.

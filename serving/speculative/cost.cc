@@ -14,9 +14,10 @@ constexpr int kExact = 32;           // up to here each number of rows has its o
 constexpr int kPerOctave = 16;       // beyond, buckets per doubling
 constexpr int64_t kFresh = 1024;     // observations after which a time is old,
 constexpr int64_t kOld = 16384;      // and one of a size that is known well
-constexpr double kPrior = 4;         // contrasts that what a size took at first is worth
+constexpr double kPrior = 2;         // contrasts that what a size took at first is worth
 constexpr double kLeast = 0.02;      // weight of a contrast
 constexpr double kMost = 0.7;        // that one says, in logarithms, times the root of its weight
+constexpr int64_t kProof = 8;        // contrasts
 constexpr int64_t kBeside = 3;       // steps apart that are compared, at most
 constexpr int kFew = 3;              // times that are to be trusted
 constexpr double kNear = 2;          // times as many rows
@@ -25,6 +26,7 @@ constexpr double kNoticed = 0.004;   // of a time: less does not draw the curve 
 constexpr int64_t kDrawEvery = 64;   // observations, since times grow old
 constexpr int64_t kLookEvery = 4;    // of a size, for whether it has become another
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
+constexpr double kUnproven = 0.1;    // of one that the calibration's moment alone speaks for
 constexpr int kRepeats = 3;          // turns of the calibration batches
 constexpr int kCold = 2;             // steps after a larger one that are slower,
 constexpr double kWarming = 0.02;    // if they take less of the time
@@ -164,6 +166,13 @@ bool StepCost::Fresh(const Bucket& bucket) const {
   return age <= (bucket.count >= kKept ? kOld : kFresh);
 }
 
+bool StepCost::Proven(int rows) const {
+  const int number = BucketOf(rows);
+  const auto at = std::lower_bound(buckets_.begin(), buckets_.end(), number,
+                                   [](const Bucket& bucket, int n) { return bucket.number < n; });
+  return at != buckets_.end() && at->number == number && at->contrasts >= kProof && Fresh(*at);
+}
+
 // What a size is worth beside its neighbours: one that is hardly ever run, and was timed in a bad
 // moment, must not make those dear that are.
 double StepCost::Recent(const Bucket& bucket) const {
@@ -208,7 +217,8 @@ void StepCost::FindSizes() const {
       }
     }
     const double times = Recent(bucket);
-    known_.push_back({bucket.middle_rows, seconds, Fresh(bucket) ? times : kOldWeight * times});
+    const double weight = bucket.contrasts > 0 ? times : kUnproven * times;
+    known_.push_back({bucket.middle_rows, seconds, Fresh(bucket) ? weight : kOldWeight * weight});
   }
 }
 

@@ -56,6 +56,10 @@ class StepCost {
     return pace_ * (rates_.visible * visible + rates_.context * context);
   }
 
+  // Whether steps of about so many rows were compared with others often enough of late: what they
+  // are believed to take is not what the calibration's moment made of it.
+  bool Proven(int rows) const;
+
   // What steps take against what they would at pace 1.
   double pace() const { return pace_; }
   // Steps that were not observed would take so many times as long as the last ones that were.
