@@ -46,8 +46,8 @@ GenerationListener AnswerRun::Listener() {
     };
     // The end brings all of the answer once more, and what keeps it looks at all of it.
     const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
-    self->listed_ += listed;
-    const bool large = (last ? self->listed_ : listed) > kSmallAnswer;
+    const size_t all = self->listed_ += listed;
+    const bool large = (last ? all : listed) > kSmallAnswer;
     self->steps_.Run(large, self->mutex_, step, reply, last);
   };
 }

@@ -2,6 +2,7 @@
 // for the client that waits and for those that watch.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -60,8 +61,8 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
   void GoneAway(const HttpResponder* responder);
 
   const AnswerRunOptions options_;
-  AnswerSteps steps_;  // what the engine says
-  size_t listed_ = 0;  // of its log-probabilities, so far; the engine's thread has it alone
+  AnswerSteps steps_;               // what the engine says
+  std::atomic<size_t> listed_ = 0;  // of its log-probabilities, so far
 
   absl::Mutex mutex_;
   AnswerWriter& writer_ ABSL_GUARDED_BY(mutex_);
