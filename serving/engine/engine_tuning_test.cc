@@ -131,6 +131,35 @@ TEST(TunedEngine, SizesThatWereTimedInABadMomentAreFoundAgain) {
   }
 }
 
+// Likewise of drafts by an SSM.
+TEST(TunedEngine, SizesOfDraftsThatWereTimedInABadMomentAreFoundAgain) {
+  const Cost cost = Linear(2, 0.09), ssm = Linear(0.06, 0.01);
+  for (const double agreement : {0.6, 0.9}) {
+    for (const auto& [load, least] : {std::pair(1, 3), std::pair(4, 8), std::pair(16, 24)}) {
+      const auto rate = [&, load = load, least = least](double dearer) {
+        int steps = 0;
+        const Machine machine = {"bad moment",
+                                 [&](int rows) {
+                                   const bool calibrates = ++steps < 150;
+                                   return cost(rows) * (calibrates && rows > least ? dearer : 1);
+                                 },
+                                 ssm};
+        return Serve(machine, agreement, load, Tuned(), "", 0, 40).tokens_per_second;
+      };
+      const double good = rate(1);
+      for (const double dearer : {1.25, 1.7, 2.5}) {
+        const double bad = rate(dearer);
+        std::printf(
+            "agreement %.1f load %2d, calibrated in a moment %.2f times as slow %.1f, in a "
+            "good one %.1f: %.3f\n",
+            agreement, load, dearer, bad, good, bad / good);
+        // Of many requests drafts are worth little, and none is made until the times are old.
+        EXPECT_GT(bad, (load > 8 ? 0.92 : 0.98) * good) << load << ", " << dearer;
+      }
+    }
+  }
+}
+
 // Who runs plain steps now and then, to compare, sees the slow ones that come first.
 TEST(TunedEngine, PlainStepsThatAreSlowAfterDraftsAreNoReasonToDraftMore) {
   for (const int load : {1, 2, 4}) {

@@ -202,7 +202,6 @@ class Speculator {
   State& StateOf(const Request& request);
   void PlanLookups(absl::Span<const Request* const> decoding);
   void CutLookups(absl::Span<const Request* const> decoding, StepLoad* load);
-  int TryNodes(StepLoad load, absl::Span<const double> chances, int most);
   void PlanFixed(absl::Span<const Request* const> decoding);
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
@@ -224,6 +223,7 @@ class Speculator {
   // What a token is worth that an SSM drafts: less than one if a lookup would know it a step later,
   // for a part of the time that a step takes.
   double SsmToken() const { return 1 - covered_next_ * (1 - 1 / yield_); }
+  void TrySize(absl::Span<const Request* const> decoding, const StepLoad& load);
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
   double LevelSeconds(const Ssm& ssm, int rows) const;
@@ -288,7 +288,8 @@ class Speculator {
   int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
   SeldomTries lookup_tries_, ssm_tries_;
-  double lenience_ = 1;  // what time costs in this step, of what it does in others
+  double lenience_ = 1;     // what time costs in this step, of what it does in others
+  size_t tried_nodes_ = 0;  // that the step shall have for its size to be known; 0: those that pay
   SpeculationStatistics statistics_;
 };
 

@@ -245,7 +245,8 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
-  const size_t kept = !with_probe_
+  const size_t kept = tried_nodes_ > 0 ? std::min(tried_nodes_, nodes.size())
+                      : !with_probe_
                           ? StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes
                           : ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
   if (prompt_rows == 0) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "serving/engine/speculator.h"
+#include "serving/speculative/size_tries.h"
 
 namespace espalier {
 namespace {
@@ -27,16 +28,9 @@ constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
 constexpr double kTrialLoss = 2;      // plain steps, besides catching up
 constexpr double kTransitions = 128;  // that are remembered
-// Of sizes that are never run nothing is learned: now and then one that is nearly as good, as far
-// as is known, takes the place of the best.
-constexpr double kNearlyAsGood = 0.8;
-// Sometimes one that is far worse: a size may have been timed when the machine was half as fast.
-constexpr double kFarWorse = 0.4;
-constexpr int kFarEvery = 4;      // tries
-constexpr double kLenient = 0.7;  // SSMs draft more than seems to pay, if time costs less
-constexpr double kCheap = 0.125;  // of a step: a level of which more can be drafted
-constexpr int kTryFewRows = 8, kManyRows = 32;  // and of this up to so many rows
-constexpr int kTryRows = 16;  // sizes that are multiples of it are tried, and all that is offered
+constexpr double kLenient = 0.7;      // SSMs draft more than seems to pay, if time costs less
+constexpr double kFree = 0.01;        // the size is given: time hardly matters
+constexpr double kCheap = 0.125;      // of a step: a level of which more can be drafted
 constexpr double kCovered = 0.5;      // chance of a lookup beside which an SSM has little to add:
 constexpr double kBesideLookups = 2;  // it must be worth so many times the SSM's levels
 constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
@@ -63,6 +57,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   with_ssm_ = with_probe_ = settling_ = covered_ = false;
   catching_up_ = likely_ = 0;
   lenience_ = 1;
+  tried_nodes_ = 0;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
   StepLoad load = load_;
@@ -82,39 +77,6 @@ void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
   }
 }
 
-// Of the numbers of nodes that are nearly as good as load.nodes, each time another one.
-int Speculator::TryNodes(StepLoad load, absl::Span<const double> chances, int most) {
-  std::vector<std::pair<int, double>> rates;
-  const int best = load.nodes;
-  load.nodes = 0;
-  double best_rate = StepRate(load, llm_cost_);
-  for (int n = 1; n <= most; ++n) {
-    load.nodes = n;
-    load.gain += chances[n - 1];
-    const double rate = StepRate(load, llm_cost_);
-    if (n == best) best_rate = rate;
-    const int rows = load.decoding + n;
-    const bool tried = rows % (rows > kManyRows ? kTryRows : kTryFewRows) == 0 || n == most;
-    if (tried && n != best) rates.emplace_back(n, rate);
-  }
-  const int turn = lookup_tries_.tries();
-  const bool far = turn % kFarEvery == 0;
-  std::erase_if(rates, [&](const auto& size) {
-    const double share = size.second / best_rate;
-    if (!far) return share < kNearlyAsGood;
-    return share < kFarWorse || share >= kNearlyAsGood || size.first < best ||
-           llm_cost_.Proven(load.decoding + size.first);
-  });
-  if (rates.empty()) return best;
-  // Until that one is known to be as bad, or is among those that are nearly as good.
-  if (far) {
-    return std::max_element(rates.begin(), rates.end(),
-                            [](const auto& a, const auto& b) { return a.second < b.second; })
-        ->first;
-  }
-  return rates[static_cast<size_t>(turn) % rates.size()].first;
-}
-
 // Tuned: of all lookups the nodes that pay.
 void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad* load) {
   std::vector<double> chances;
@@ -126,7 +88,10 @@ void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad*
   const int most = setup_.max_rows - load->decoding - load->other_rows;
   load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
   if (load->other_rows == 0 && lookup_tries_.Due()) {
-    load->nodes = TryNodes(*load, chances, std::min(most, static_cast<int>(chances.size())));
+    const int best = std::exchange(load->nodes, 0);
+    load->nodes = NodesToTry(*load, llm_cost_,
+                             absl::MakeSpan(chances).first(std::min<size_t>(most, chances.size())),
+                             best, lookup_tries_.tries());
   }
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
   const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
@@ -382,20 +347,47 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     }
   }
   if (!covered_) idle_steps_ = with_ssm_ ? 0 : idle_steps_ + 1;
-  // Of sizes of the LLM's steps it is that something is to be learned: not at a dear SSM's price.
-  const auto cheap = [&](const Ssm& ssm) {
-    return LevelSeconds(ssm, ssm.choice.requests) <=
-           kCheap * StepSeconds(load, llm_cost_, load.nodes);
-  };
-  if (with_ssm_ && load.other_rows == 0 && std::all_of(ssms_.begin(), ssms_.end(), cheap) &&
-      ssm_tries_.Due()) {
-    lenience_ = kLenient;
-  }
+  if (with_ssm_ && load.other_rows == 0 && ssm_tries_.Due()) TrySize(decoding, load);
   if (!with_ssm_) {
     ++statistics_.tuned_off;
     if (!covered_) Probe(decoding, load);
   }
   for (int s = 0; s < ssms(); ++s) ReleaseIdle(s, decoding);
+}
+
+// Drafts that make the step one of another size than the best one as far as is known. Of such sizes
+// it is that something is to be learned: not at a dear SSM's price.
+void Speculator::TrySize(absl::Span<const Request* const> decoding, const StepLoad& load) {
+  int s = 0;
+  while (s < ssms() && (!ssms_[s].status.ok() || ssms_[s].choice.requests == 0)) ++s;
+  if (s == ssms()) return;
+  const Ssm& ssm = ssms_[s];
+  std::vector<Part*> parts;
+  for (const Request* request : decoding) {
+    if (Part& part = StateOf(*request).parts[s]; part.drafts) parts.push_back(&part);
+  }
+  const auto drafting = static_cast<int>(parts.size());
+  if (LevelSeconds(ssm, drafting) > kCheap * StepSeconds(load, llm_cost_, load.nodes)) return;
+  std::vector<double> chances;
+  double chance = 1;
+  for (int depth = 1; depth <= options_.max_depth; ++depth) {
+    chance *= ssm.acceptance().OfRank(depth, 0);
+    chances.insert(chances.end(), parts.size(), chance);
+  }
+  const auto room = static_cast<size_t>(std::max(0, setup_.max_rows - load.decoding - load.nodes));
+  if (chances.size() > room) chances.resize(room);
+  const int best = drafting * ssm.choice.nodes;
+  const int nodes = NodesToTry(load, llm_cost_, chances, best, ssm_tries_.tries());
+  const bool far = IsFarTry(ssm_tries_.tries());
+  if (far) {
+    lenience_ = kFree;
+  } else if (nodes >= best || options_.lookup.depth > 0) {
+    lenience_ = kLenient;  // lookups have tries of their own
+    return;
+  }
+  if (nodes == 0) return;
+  tried_nodes_ = static_cast<size_t>(load.nodes + nodes);
+  for (Part* part : parts) part->depth = std::min(part->depth, (nodes + drafting - 1) / drafting);
 }
 
 void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad& load) {

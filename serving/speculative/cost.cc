@@ -183,12 +183,31 @@ double StepCost::Recent(const Bucket& bucket) const {
 // Those that count, by rising size.
 void StepCost::FindSizes() const {
   known_.clear();
+  const auto proven = [this](const Bucket& bucket) {
+    return bucket.contrasts >= kProof && Fresh(bucket);
+  };
+  std::vector<const Bucket*> larger(buckets_.size(), nullptr);  // the next one that is proven
+  for (size_t i = buckets_.size(); i-- > 1;) {
+    larger[i - 1] = proven(buckets_[i]) ? &buckets_[i] : larger[i];
+  }
+  const Bucket* smaller = nullptr;  // the last one that is
   // The next fresh one above is looked for once.
   size_t next = 0;
   const Bucket *below = nullptr, *lower = nullptr;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
     double seconds = bucket.middle_seconds;
+    if (proven(bucket)) {
+      smaller = &bucket;
+    } else if (bucket.contrasts < kProof && larger[i] != nullptr) {
+      // It is worth another try where it seems dearer than what lies between these.
+      double most = larger[i]->middle_seconds;
+      if (smaller != nullptr) {
+        most -= (larger[i]->middle_rows - bucket.middle_rows) /
+                (larger[i]->middle_rows - smaller->middle_rows) * (most - smaller->middle_seconds);
+      }
+      seconds = std::min(seconds, most);
+    }
     if (Fresh(bucket)) {
       lower = std::exchange(below, &bucket);
     } else {
