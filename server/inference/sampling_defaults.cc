@@ -5,7 +5,16 @@
 
 namespace espalier {
 
+namespace {
+
+constexpr char kWithout[] = "; serve with generation_config=none to do without it";
+
+}  // namespace
+
 absl::StatusOr<proto::SamplingOptions> SamplingDefaults(const GenerationConfig& config) {
+  if (!config.defaults.ok()) {
+    return absl::Status(config.defaults.code(), absl::StrCat(config.defaults.message(), kWithout));
+  }
   proto::SamplingOptions out;
   if (config.do_sample.has_value() && !*config.do_sample) {
     out.set_temperature(0);
@@ -32,8 +41,7 @@ absl::StatusOr<proto::SamplingOptions> SamplingDefaults(const GenerationConfig& 
   options.stop = config.stop_strings;
   if (absl::Status status = ValidateOptions(options, 1); !status.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("generation_config.json: ", status.message(),
-                     "; serve with generation_config=none to do without it"));
+        absl::StrCat("generation_config.json: ", status.message(), kWithout));
   }
   return out;
 }

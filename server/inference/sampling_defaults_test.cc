@@ -52,11 +52,15 @@ TEST(SamplingDefaults, FilesThatSayWhetherToSampleButNotHow) {
 }
 
 TEST(SamplingDefaults, WhatNoRequestCouldHaveIsAnErrorOfTheFile) {
-  const auto config = ReadGenerationConfig(R"({"repetition_penalty": 1e300})");
-  ASSERT_TRUE(config.ok());
-  const absl::Status status = SamplingDefaults(*config).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("generation_config.json"));
+  for (const char* json : {R"({"repetition_penalty": 1e300})", R"({"suppress_tokens": "all"})"}) {
+    const auto config = ReadGenerationConfig(json);
+    ASSERT_TRUE(config.ok());
+    const absl::Status status = SamplingDefaults(*config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::AllOf(::testing::HasSubstr("generation_config.json"),
+                                 ::testing::HasSubstr("generation_config=none")));
+  }
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNearlyAsGood = 0.8;  // of the best rate
 constexpr double kFarWorse = 0.4;
-constexpr int kFarEvery = 4;      // tries
+constexpr int kFarEvery = 4;  // tries
 // Sizes that are multiples of them are tried, and all that is offered.
 constexpr int kTryFewRows = 8, kManyRows = 32;  // of this up to so many rows
 constexpr int kTryRows = 16;

@@ -112,6 +112,22 @@ void ReadBadWords(const JsonReader& json, GenerationConfig* config) {
   }
 }
 
+// What requests get where they are silent. REQUIRES: `config` has its ends of sequence.
+void ReadDefaults(const JsonReader& json, GenerationConfig* config) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (json.Has("do_sample")) config->do_sample = json.Bool("do_sample");
+  config->temperature = ReadNumber(json, "temperature", 0, kInfinity, false);
+  config->top_p = ReadNumber(json, "top_p", 0, 1, true);
+  config->top_k = ReadInt(json, "top_k", 0, INT32_MAX);
+  config->min_p = ReadNumber(json, "min_p", 0, 1, false);
+  config->typical_p = ReadNumber(json, "typical_p", 0, 1, true);
+  config->repetition_penalty = ReadNumber(json, "repetition_penalty", 0, kInfinity, true);
+  config->max_new_tokens = ReadInt(json, "max_new_tokens", 1, INT32_MAX);
+  config->min_new_tokens = ReadInt(json, "min_new_tokens", 0, INT32_MAX).value_or(0);
+  ReadStopStrings(json, &config->stop_strings);
+  ReadBadWords(json, config);
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
@@ -136,21 +152,12 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
   // Some models of old pad with -1, which is no token.
   config.pad = ReadInt(json, "pad_token_id", -1, kMaxTokenId - 1);
   if (config.pad == -1) config.pad.reset();
-  if (json.Has("do_sample")) config.do_sample = json.Bool("do_sample");
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  config.temperature = ReadNumber(json, "temperature", 0, kInfinity, false);
-  config.top_p = ReadNumber(json, "top_p", 0, 1, true);
-  config.top_k = ReadInt(json, "top_k", 0, INT32_MAX);
-  config.min_p = ReadNumber(json, "min_p", 0, 1, false);
-  config.typical_p = ReadNumber(json, "typical_p", 0, 1, true);
-  config.repetition_penalty = ReadNumber(json, "repetition_penalty", 0, kInfinity, true);
-  config.max_new_tokens = ReadInt(json, "max_new_tokens", 1, INT32_MAX);
-  config.min_new_tokens = ReadInt(json, "min_new_tokens", 0, INT32_MAX).value_or(0);
-  ReadStopStrings(json, &config.stop_strings);
-  ReadBadWords(json, &config);
   if (!status.ok()) return status;
-  config.unused = UnusedIn(*value);
-  return config;
+  GenerationConfig whole = config;
+  ReadDefaults(JsonReader(*value, "generation_config.json: ", &config.defaults), &whole);
+  if (!config.defaults.ok()) return config;
+  whole.unused = UnusedIn(*value);
+  return whole;
 }
 
 }  // namespace espalier

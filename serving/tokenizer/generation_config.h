@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -31,10 +32,14 @@ struct GenerationConfig {
   // Fields that would change answers, and that nobody reads, as "num_beams": whoever serves the
   // model says so. vLLM passes them over, too.
   std::vector<std::string> unused;
+  // InvalidArgument naming the field where what follows the ids cannot be read; all of that is
+  // absent then. Who serves the model without these defaults does without it.
+  absl::Status defaults;
 };
 
-// InvalidArgument naming the field. Fields that do not concern what is answered are passed over;
-// the file has some of every version of its library.
+// InvalidArgument naming the field, of a file that is no object or whose ids are none. Fields that
+// do not concern what is answered are passed over; the file has some of every version of its
+// library.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view json);
 
 }  // namespace espalier

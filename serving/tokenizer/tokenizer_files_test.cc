@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "serving/tokenizer/generation_config.h"
 #include "serving/tokenizer/onig_syntax.h"
 #include "serving/tokenizer/regex.h"
@@ -166,11 +167,11 @@ TEST(GenerationConfig, ReadsWhatARequestCouldSayOfItsAnswer) {
                                     {R"({"bad_words_ids": [[1], ["a"]]})", "bad_words_ids[1][0]"},
                                     {R"({"suppress_tokens": 7})", "suppress_tokens"},
                                     {R"({"min_new_tokens": -1})", "min_new_tokens"}}) {
-    EXPECT_THAT(std::string(ReadGenerationConfig(json).status().message()), HasSubstr(place));
+    EXPECT_THAT(std::string(ReadGenerationConfig(json)->defaults.message()), HasSubstr(place));
   }
   std::string many = R"({"suppress_tokens": [0)";
   for (int i = 0; i < 5000; ++i) many += ",1";
-  EXPECT_THAT(std::string(ReadGenerationConfig(many + "]}").status().message()),
+  EXPECT_THAT(std::string(ReadGenerationConfig(many + "]}")->defaults.message()),
               HasSubstr("more than 4096"));
 }
 
@@ -183,15 +184,26 @@ TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {
   EXPECT_EQ(config.top_k, 20);
   EXPECT_FALSE(config.pad.has_value());
   for (const auto& [json, field] : std::vector<std::pair<std::string, std::string>>{
-           {R"({"top_p": 0})", "top_p"},
-           {R"({"top_p": 1.5})", "top_p"},
-           {R"({"temperature": -1})", "temperature"},
            {R"({"eos_token_id": [1, "x"]})", "eos_token_id[1]"},
-           {R"({"top_k": 2.5})", "top_k"},
-           {R"({"max_new_tokens": 99999999999})", "max_new_tokens"},
+           {R"({"bos_token_id": -5})", "bos_token_id"},
            {"[]", "object"}}) {
     EXPECT_THAT(std::string(ReadGenerationConfig(json).status().message()), HasSubstr(field))
         << json;
+  }
+  // Whoever wants none of the defaults can do without these.
+  for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
+           {R"("top_p": 0)", "top_p"},
+           {R"("top_p": 1.5)", "top_p"},
+           {R"("temperature": -1)", "temperature"},
+           {R"("top_k": 2.5)", "top_k"},
+           {R"("max_new_tokens": 99999999999)", "max_new_tokens"}}) {
+    const auto read = ReadGenerationConfig(
+        absl::StrCat(R"({"eos_token_id": 3, "min_p": 0.1, "num_beams": 4, )", fields, "}"));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->defaults.code(), absl::StatusCode::kInvalidArgument) << fields;
+    EXPECT_THAT(std::string(read->defaults.message()), HasSubstr(field));
+    EXPECT_THAT(read->eos, ElementsAre(3));
+    EXPECT_FALSE(read->min_p.has_value()) << "all or nothing";
   }
 }
 
