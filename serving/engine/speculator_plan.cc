@@ -358,34 +358,42 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
 // Drafts that make the step one of another size than the best one as far as is known. Of such sizes
 // it is that something is to be learned: not at a dear SSM's price.
 void Speculator::TrySize(absl::Span<const Request* const> decoding, const StepLoad& load) {
-  int s = 0;
-  while (s < ssms() && (!ssms_[s].status.ok() || ssms_[s].choice.requests == 0)) ++s;
-  if (s == ssms()) return;
-  const Ssm& ssm = ssms_[s];
+  const Ssm* ssm = nullptr;
   std::vector<Part*> parts;
-  for (const Request* request : decoding) {
-    if (Part& part = StateOf(*request).parts[s]; part.drafts) parts.push_back(&part);
+  bool one = true;
+  for (int s = 0; s < ssms(); ++s) {
+    const auto all = static_cast<int64_t>(parts.size());
+    for (const Request* request : decoding) {
+      if (Part& part = StateOf(*request).parts[s]; part.drafts) parts.push_back(&part);
+    }
+    const auto drafting = static_cast<int>(static_cast<int64_t>(parts.size()) - all);
+    if (drafting == 0) continue;
+    const double level = LevelSeconds(ssms_[s], drafting);
+    if (level > kCheap * StepSeconds(load, llm_cost_, load.nodes)) return;
+    one = ssm == nullptr;
+    ssm = &ssms_[s];
   }
+  lenience_ = kLenient;
+  // Which size it will be is known of one SSM's trees, all drawn or none.
+  if (!one || !alike_) return;
   const auto drafting = static_cast<int>(parts.size());
-  if (LevelSeconds(ssm, drafting) > kCheap * StepSeconds(load, llm_cost_, load.nodes)) return;
+  const bool drawn = most_ == kDrawing;
   std::vector<double> chances;
-  double chance = 1;
-  for (int depth = 1; depth <= options_.max_depth; ++depth) {
-    chance *= ssm.acceptance().OfRank(depth, 0);
-    chances.insert(chances.end(), parts.size(), chance);
+  for (const Acceptance::Node& node : ssm->acceptance().BestNodes(
+           options_.max_depth, options_.max_nodes, drawn ? 1 : Acceptance::kRanks)) {
+    chances.insert(chances.end(), parts.size(), node.value);
   }
   const auto room = static_cast<size_t>(std::max(0, setup_.max_rows - load.decoding - load.nodes));
   if (chances.size() > room) chances.resize(room);
-  const int best = drafting * ssm.choice.nodes;
-  const int nodes = NodesToTry(load, llm_cost_, chances, best, ssm_tries_.tries());
-  const bool far = IsFarTry(ssm_tries_.tries());
-  if (far) {
-    lenience_ = kFree;
-  } else if (nodes >= best || options_.lookup.depth > 0) {
-    lenience_ = kLenient;  // lookups have tries of their own
-    return;
-  }
-  if (nodes == 0) return;
+  const int best = drafting * ssm->choice.nodes;
+  if (best > static_cast<int>(chances.size())) return;
+  const int turn = ssm_tries_.tries();
+  const int nodes = NodesToTry(load, llm_cost_, chances, best, turn, drawn ? drafting : 1);
+  if (!IsFarTry(turn) && (nodes >= best || options_.lookup.depth > 0))
+    return;  // lookups have tries
+  const bool nothing = nodes == best && llm_cost_.Proven(load.decoding + load.nodes + nodes);
+  lenience_ = IsFarTry(turn) && !nothing ? kFree : 1;
+  if (nothing || nodes == 0) return;
   tried_nodes_ = static_cast<size_t>(load.nodes + nodes);
   for (Part* part : parts) part->depth = std::min(part->depth, (nodes + drafting - 1) / drafting);
 }

@@ -417,8 +417,12 @@ class Calibration {
 
  private:
   RunnerBatch CurveBatch(int rows) const {
-    const int one = std::min(rows, limits_.max_positions);
-    return rows <= apart_ ? CalibrationBatch(rows, 1, 1) : CalibrationBatch(1, one, one);
+    if (rows <= apart_) return CalibrationBatch(rows, 1, 1);
+    // As prompts, of which there are as few as hold them.
+    const int prompts =
+        std::min(apart_, (rows + limits_.max_positions - 1) / limits_.max_positions);
+    const int length = std::min(rows / prompts, limits_.max_positions);
+    return CalibrationBatch(prompts, length, length, length);
   }
 
   static StepWork WorkOf(const RunnerBatch& batch) {

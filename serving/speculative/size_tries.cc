@@ -20,7 +20,7 @@ constexpr int kTryRows = 16;
 bool IsFarTry(int turn) { return turn % kFarEvery == 0; }
 
 int NodesToTry(StepLoad load, const StepCost& llm, absl::Span<const double> chances, int best,
-               int turn) {
+               int turn, int unit) {
   std::vector<std::pair<int, double>> rates;
   const int most = static_cast<int>(chances.size());
   const bool far = IsFarTry(turn);
@@ -31,7 +31,8 @@ int NodesToTry(StepLoad load, const StepCost& llm, absl::Span<const double> chan
     const double rate = StepRate(load, llm);
     if (n == best) best_rate = rate;
     const int rows = load.decoding + load.nodes;
-    const bool tried = rows % (rows > kManyRows ? kTryRows : kTryFewRows) == 0 || n == most;
+    const bool round = rows % (rows > kManyRows ? kTryRows : kTryFewRows) == 0;
+    const bool tried = unit > 1 ? n % unit == 0 : round || n == most;
     if ((tried && n != best) || (far && n == best)) rates.emplace_back(n, rate);
   }
   const int without = load.decoding + load.nodes - most;

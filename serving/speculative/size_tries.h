@@ -16,8 +16,9 @@ bool IsFarTry(int turn);
 // How many nodes to verify at the turn-th try, beside those that the load has. `chances` of the
 // candidates, in falling order; `best`: of them the number that is the best as far as is known.
 // Near tries are each time of another number; a far one is of the most promising that is larger
-// than `best`. `best` where there is nothing to try.
+// than `best`, or of `best` itself. `best` where there is nothing to try. Only multiples of `unit`
+// can be had.
 int NodesToTry(StepLoad load, const StepCost& llm, absl::Span<const double> chances, int best,
-               int turn);
+               int turn, int unit = 1);
 
 }  // namespace espalier

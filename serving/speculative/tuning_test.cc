@@ -291,6 +291,18 @@ TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
   }
 }
 
+TEST(Calibrate, LargeStepsOfAModelWithFewPositionsAreSeveralPrompts) {
+  const auto curve = [](int rows) { return (rows > 100 ? 4e-3 : 0.2e-3) + 0.05e-3 * rows; };
+  RunnerLimits limits = RoomyLimits(256, 16);
+  limits.max_positions = 64;
+  TimedRunner runner(limits, [&](const RunnerBatch& batch) { return curve(batch.rows()); });
+  StepCost cost;
+  ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
+  for (const int rows : {16, 64, 130, 256}) {
+    EXPECT_NEAR(cost.Seconds(rows), curve(rows), 0.05 * curve(rows)) << rows;
+  }
+}
+
 TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
   TimedRunner runner(RoomyLimits(512, 128),
                      [](const RunnerBatch& batch) { return 0.4 + 0.05 * batch.rows(); });
