@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -580,25 +582,76 @@ TEST(ImportTest, RunningStatisticsShareNoParameter) {
                                                           FloatNear(4 * unit * unit + 1, 1e-5f)));
 }
 
+// Names of the running mean and variance of each norm.
+std::vector<Names> RunningStatistics(const Model& model) {
+  const absl::StatusOr<Graph> graph = model.Import();
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  std::vector<Names> found;
+  if (!graph.ok()) return found;
+  for (const espalier::Node& node : graph->nodes()) {
+    if (node.op != "batch_norm") continue;
+    found.emplace_back();
+    for (int i : {3, 4}) {
+      const Value& value = graph->value(node.inputs[i]);
+      EXPECT_EQ(value.kind, ValueKind::kParameter) << value.name;
+      EXPECT_FALSE(value.trainable) << value.name;
+      found.back().push_back(value.name);
+    }
+  }
+  return found;
+}
+
+std::set<std::string> Different(const std::vector<Names>& lists) {
+  std::set<std::string> names;
+  for (const Names& list : lists) names.insert(list.begin(), list.end());
+  return names;
+}
+
+// All new layers of as many channels are alike: that two read the same, merged, values does not
+// make them one.
+TEST(ImportTest, NewLayersOfMergedValuesHaveTheirOwnRunningStatistics) {
+  const std::vector<onnx::TensorProto> merged = {
+      Tensor("one", {2}, Floats{1, 1}), Tensor("zero", {2}, Floats{0, 0}),
+      Tensor("mean", {2}, Floats{0, 0}), Tensor("var", {2}, Floats{1, 1})};
+  const auto two_that_read = [&](const Names& layer) {
+    std::vector<onnx::NodeProto> nodes;
+    for (const auto& [from, to] : {std::pair("x", "h"), std::pair("h", "y")}) {
+      nodes.push_back(Node("BatchNormalization", {from}, {to}));
+      for (const std::string& name : layer) nodes.back().add_input(name);
+    }
+    return nodes;
+  };
+  // In the last two only one pair was equal.
+  for (const Names& layer :
+       {Names{"one", "zero", "zero", "one"}, Names{"one", "zero", "mean", "one"},
+        Names{"one", "zero", "zero", "var"}}) {
+    const std::vector<Names> found = RunningStatistics(Model(two_that_read(layer), merged));
+    EXPECT_EQ(found.size(), 2u);
+    EXPECT_EQ(Different(found).size(), 4u) << layer[2] << ", " << layer[3];
+  }
+  // Layers without a scale and bias of their own, whose constants say nothing of them.
+  std::vector<onnx::NodeProto> nodes;
+  for (const auto& [name, number] : {std::pair("c1", 1.0f), std::pair("c0", 0.0f)}) {
+    nodes.push_back(Node("Constant", {}, {name}));
+    *AddAttribute(&nodes.back(), "value")->mutable_t() = Tensor("", {2}, Floats{number, number});
+  }
+  for (const onnx::NodeProto& norm : two_that_read({"c1", "c0", "mean", "var"})) {
+    nodes.push_back(norm);
+  }
+  const std::vector<Names> found = RunningStatistics(Model(nodes, merged));
+  EXPECT_EQ(found.size(), 2u);
+  EXPECT_EQ(Different(found).size(), 4u);
+}
+
 // A network that is applied to two inputs (siamese) has one running mean, which both move.
 TEST(ImportTest, ALayerThatIsAppliedTwiceHasOnePairOfRunningStatistics) {
   const auto inputs_of_norms = [](const std::string& scale_of_second) {
-    const Model model(
-        {Node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"a"}),
-         Node("BatchNormalization", {"a", scale_of_second, "bias", "mean", "var"}, {"y"})},
-        {Tensor("scale", {2}, Floats{2, 2}), Tensor("other", {2}, Floats{3, 3}),
-         Tensor("bias", {2}, Floats{1, 1}), Tensor("mean", {2}, Floats{0, 0}),
-         Tensor("var", {2}, Floats{1, 1})});
-    const absl::StatusOr<Graph> graph = model.Import();
-    EXPECT_TRUE(graph.ok()) << graph.status();
-    std::vector<Names> found;
-    if (!graph.ok()) return found;
-    for (const espalier::Node& node : graph->nodes()) {
-      if (node.op != "batch_norm") continue;
-      found.emplace_back();
-      for (int i : {3, 4}) found.back().push_back(graph->value(node.inputs[i]).name);
-    }
-    return found;
+    return RunningStatistics(
+        Model({Node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"a"}),
+               Node("BatchNormalization", {"a", scale_of_second, "bias", "mean", "var"}, {"y"})},
+              {Tensor("scale", {2}, Floats{2, 2}), Tensor("other", {2}, Floats{3, 3}),
+               Tensor("bias", {2}, Floats{1, 1}), Tensor("mean", {2}, Floats{0, 0}),
+               Tensor("var", {2}, Floats{1, 1})}));
   };
   EXPECT_THAT(inputs_of_norms("scale"),
               ElementsAre(ElementsAre("mean", "var"), ElementsAre("mean", "var")));

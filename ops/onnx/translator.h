@@ -60,8 +60,9 @@ class Translator {
   ValueId Input(int index);     // error if the name is unknown
   ValueId Required(int index);  // error if absent, too
   // As Required. Of a parameter a copy that is not to be trained: what moves it must not move what
-  // others read. Nodes that ask with the same `layer` get the same one: they are one layer, applied
-  // several times.
+  // others read. Nodes that ask with the same `layer` get the same one, if its values all differ
+  // and none is a constant: they are one layer, applied several times. Else each node gets its own:
+  // exporters merge what is equal, and new layers all begin alike.
   ValueId FrozenInput(int index, const std::vector<ValueId>& layer);
   const Dims& DimsOf(ValueId value) const;
   DType DTypeOf(ValueId value) const;
@@ -203,7 +204,7 @@ class Translator {
   std::map<ValueId, const onnx::TensorProto*> hollow_values_;
   std::map<ValueId, std::string> at_one_;    // known values for a batch of 1, where they are others
   std::set<const onnx::TensorProto*> read_;  // that have become constants
-  std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input
+  std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input, if shared
   std::vector<std::pair<std::string, std::string>> copies_;
   std::set<std::string> names_;
   std::map<std::string, int64_t> suffixes_;  // the last one of each name

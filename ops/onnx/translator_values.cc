@@ -1,6 +1,7 @@
 // What a translation knows of values, and the nodes that it asks for most.
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -187,6 +188,10 @@ ValueId Translator::AddConstant(TensorType type, std::string bytes) {
 ValueId Translator::FrozenInput(int index, const std::vector<ValueId>& layer) {
   const ValueId value = Required(index);
   if (!IsParameter(value)) return value;
+  const std::set<ValueId> different(layer.begin(), layer.end());
+  const bool is_shared =
+      different.size() == layer.size() &&
+      std::none_of(layer.begin(), layer.end(), [this](ValueId v) { return IsConstant(v); });
   const auto key = std::pair(layer, index);
   if (const auto it = frozen_.find(key); it != frozen_.end()) return it->second;
   Value copy = graph_->value(value);
@@ -199,7 +204,7 @@ ValueId Translator::FrozenInput(int index, const std::vector<ValueId>& layer) {
   if (auto it = hollow_values_.find(value); it != hollow_values_.end()) {
     hollow_values_[id] = it->second;
   }
-  frozen_[key] = id;
+  if (is_shared) frozen_[key] = id;
   return id;
 }
 
