@@ -56,7 +56,11 @@ absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
   PlanProblem again = problem;
   again.progress = nullptr;  // it would begin anew
   for (absl::StatusOr<proto::Plan>& plan : HigherStages(again, options)) {
-    if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
+    // The request is right, as stage 0 has found: what is invalid is this stage's plan.
+    if (!plan.ok() && !absl::IsResourceExhausted(plan.status()) &&
+        !absl::IsInvalidArgument(plan.status())) {
+      return plan;
+    }
     plans.push_back(std::move(plan));
   }
   size_t best = 0;

@@ -97,7 +97,8 @@ class FrontPlanner {
     if (!listed) add(seconds, bytes, name, true);
   }
 
-  // The plan of a point; ResourceExhausted if it needs more memory than was estimated.
+  // The plan of a point; ResourceExhausted if it cannot run, mostly for memory that was estimated
+  // too low.
   absl::StatusOr<proto::Plan> PlanOf(const Point& point) const {
     absl::StatusOr<std::unique_ptr<Planning>> made =
         Planning::Make(problem_, devices_, options_.memory(), point.shape);

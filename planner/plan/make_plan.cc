@@ -306,7 +306,8 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       chosen = &own;
       if (!origin.pinned.empty()) break;
       chosen = Better(Better(&own, &*data), &*single);
-      if (chosen == nullptr) chosen = &own;
+      // A single device lacks nothing but memory: that would help, whatever else is in own's way.
+      if (chosen == nullptr) chosen = own.lacks_memory ? &own : &*single;
       if (!grid.ok()) return grid.status();
       if (!grid->has_value() || !(**grid).candidate.refused.empty()) break;
       const double seconds = (**grid).candidate.prediction.step_seconds();
@@ -331,10 +332,19 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       if (c.refused == chosen->refused) return "likewise";
       return c.refused.empty() ? "fits" : c.refused;
     };
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the ", chosen->name, " plan of graph '", problem.graph->name, "' does not fit: ",
-        chosen->refused, ". Data parallel: ", verdict(*data), ". Single device: ", verdict(*single),
-        ". Use a smaller batch, more devices, or devices with more memory"));
+    const std::string why =
+        absl::StrCat("the ", chosen->name, " plan of graph '", problem.graph->name,
+                     chosen->lacks_memory ? "' does not fit: " : "' cannot run: ", chosen->refused,
+                     ". Data parallel: ", verdict(*data), ". Single device: ", verdict(*single));
+    if (chosen->lacks_memory) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(why, ". Use a smaller batch, more devices, or devices with more memory"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        why, pipeline ? ". Leave out search.pipeline_stages: a plan without stages can keep them "
+                        "together"
+                      : ". Use the strategy SEARCH, with no operator pinned: it looks for a plan "
+                        "that keeps them together"));
   }
 
   absl::StatusOr<proto::Plan> plan = of_chosen->ToPlan(*chosen);

@@ -20,8 +20,10 @@ constexpr size_t kFewest = 3, kMost = 64;
 // The same of time and memory's front (EliminationFront), that are looked at before.
 constexpr int kFront = 12;
 
+// Of those that cannot run, one that lacks memory comes first: it says with how much less to try.
 bool IsFaster(const Candidate& a, const Candidate& b) {
   if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
+  if (a.lacks_memory != b.lacks_memory) return a.lacks_memory;
   return a.prediction.step_seconds() < b.prediction.step_seconds();
 }
 
@@ -63,7 +65,7 @@ class OperatorSearch {
       if (round > 0 && problem_.stop && problem_.stop()) break;
       if (round > 0) planning_.LimitMemory(fraction);
       status = SearchOnce(&plans);
-      if (!status.ok() || plans.best.refused.empty()) break;
+      if (!status.ok() || !plans.best.lacks_memory) break;
       double least = 1.0;
       for (int d = 0; d < planning_.num_devices(); ++d) {
         const double memory = static_cast<double>(planning_.machine().devices[d].memory_bytes());

@@ -173,6 +173,61 @@ TEST(MakePlanTest, SaysByDeviceWhatDoesNotFit) {
   EXPECT_NE(MessageOf(status).find("bytes but has 500"), std::string::npos) << status;
 }
 
+// Norm, norm, loss; both norms move the same running values.
+Graph SharedNorm(int64_t batch) {
+  GraphBuilder b(TestRegistry(), "shared_norm");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 8, 4, 4});
+  const Initializer ones{Initializer::kOnes, 0}, zeros{};
+  const ValueId mean = b.Parameter("running_mean", DType::kF32, {8}, zeros, false);
+  const ValueId variance = b.Parameter("running_var", DType::kF32, {8}, ones, false);
+  ValueId h = x;
+  for (const std::string name : {"first", "second"}) {
+    const ValueId stats = b.Op("batch_norm_stats", {h}, {}, name + ".stats");
+    h = b.Op("batch_norm",
+             {h, b.Parameter(name + ".scale", DType::kF32, {8}, ones),
+              b.Parameter(name + ".bias", DType::kF32, {8}, zeros), mean, variance, stats},
+             {}, name);
+  }
+  b.Output("loss", b.Op("mean_squared_error", {h, x}, {}, "loss"));
+  return Bound(b.Build(), batch);
+}
+
+// ResourceExhausted would have a job wait for workers, which change nothing.
+TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
+  const Graph graph = SharedNorm(10);
+  const auto expect_invalid = [&](const absl::Status& status, const std::string& remedy) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const std::string& part :
+         {std::string("'first' and 'second' share the running statistic"), remedy}) {
+      EXPECT_NE(MessageOf(status).find(part), std::string::npos) << status;
+    }
+    EXPECT_EQ(MessageOf(status).find("memory"), std::string::npos) << status;
+  };
+  // One operator in each stage.
+  proto::SearchOptions stages;
+  stages.set_pipeline_stages(5);
+  stages.set_micro_batches(1);
+  const PlanProblem five = TestProblem(graph, 10, 5);
+  expect_invalid(MakePlan(five, stages).status(), "Leave out search.pipeline_stages");
+  stages.clear_pipeline_stages();
+  EXPECT_EQ(Made(five, stages).operators_size(), 5);
+
+  proto::SearchOptions imported = WithStrategy(proto::SearchOptions::IMPORTED);
+  *imported.mutable_imported() = Made(five, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  for (proto::OperatorPlan& op : *imported.mutable_imported()->mutable_operators()) {
+    if (op.node() != "second") continue;
+    (*op.mutable_degrees())["sample"] = 2;
+    op.mutable_devices()->Truncate(2);
+  }
+  expect_invalid(MakePlan(five, imported).status(), "Use the strategy SEARCH");
+  imported.set_strategy(proto::SearchOptions::SEARCH);
+  EXPECT_EQ(Made(five, imported).operators_size(), 5);
+
+  // Whatever else was in the way of the plans that were tried, here more memory helps.
+  const absl::Status small = MakePlan(TestProblem(graph, 10, 5, 500), {}).status();
+  EXPECT_EQ(small.code(), absl::StatusCode::kResourceExhausted) << small;
+}
+
 TEST(MakePlanTest, RefusesBadOptions) {
   const Graph graph = Mlp();
   proto::SearchOptions options;

@@ -162,6 +162,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
     for (int d = 0; d < num_devices(); ++d) {
       const int64_t memory = machine_.devices[d].memory_bytes();
       if (memory <= 0 || candidate.prediction.peak_bytes(d) <= memory) continue;
+      candidate.lacks_memory = true;
       candidate.refused =
           absl::StrCat("device ", d, " needs about ", candidate.prediction.peak_bytes(d),
                        " bytes but has ", memory);
@@ -188,6 +189,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
     for (int d = 0; d < num_devices(); ++d) {
       if (made.bytes_without[d] > 0) candidate.prediction.set_peak_bytes(d, made.bytes_without[d]);
     }
+    candidate.lacks_memory = true;
     candidate.refused = std::string(programs.status().message());
     return candidate;
   }
@@ -201,6 +203,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
     added = std::max(added, made.memory[d].added_seconds());
     const int64_t memory = limits.bytes[d];
     if (memory <= 0 || program.arena_bytes() <= memory) continue;
+    candidate.lacks_memory = true;
     absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ", d,
                     " needs ", program.arena_bytes(), " bytes but has ", memory);
   }

@@ -21,6 +21,7 @@ struct Candidate {
   Placement placement;
   proto::Prediction prediction;
   std::string refused;                    // why it cannot run; empty if it can
+  bool lacks_memory = false;              // that is why; else no memory would help
   std::vector<proto::MemoryPlan> memory;  // by device; empty if all fits as it is
   int batch_slices = 1;
 };
