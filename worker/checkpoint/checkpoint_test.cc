@@ -7,6 +7,8 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "worker/checkpoint/faulty_file_system.h"
 #include "worker/checkpoint/forwarding_file_system.h"
@@ -146,33 +148,86 @@ TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// What a power cut takes is every name in a directory that was not synced since.
-TEST(DurableDirectories, EveryNewNameIsSynced) {
-  class Recorder : public ForwardingFileSystem {
-   public:
-    Recorder() : ForwardingFileSystem(NewPosixFileSystem()) {}
-    absl::Status SyncDirectory(const std::string& path) override {
-      synced.push_back(path);
-      return base().SyncDirectory(path);
+// Knows which names a power cut would take: those in a directory that was not synced since.
+class UnsyncedNames : public ForwardingFileSystem {
+ public:
+  UnsyncedNames() : ForwardingFileSystem(NewPosixFileSystem()) {}
+
+  absl::Status CreateDirectories(const std::string& path) override {
+    if (calls_left-- <= 0) return absl::CancelledError("killed");
+    for (std::filesystem::path p = path; !p.empty() && !std::filesystem::exists(p);
+         p = p.parent_path()) {
+      if (p.has_filename()) unsynced.insert(p.string());
     }
-    std::vector<std::string> synced;
-  };
-  Recorder files;
+    return base().CreateDirectories(path);
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    if (calls_left-- <= 0) return absl::CancelledError("killed");
+    if (path == denied) return absl::PermissionDeniedError("not ours");
+    synced.insert(path);
+    std::erase_if(unsynced, [&](const std::string& name) {
+      return std::filesystem::path(name).parent_path() == path;
+    });
+    return base().SyncDirectory(path);
+  }
+
+  std::set<std::string> unsynced, synced;
+  int calls_left = 1000;  // then the worker has been killed
+  std::string denied;
+};
+
+TEST(DurableDirectories, EveryNewNameIsSynced) {
+  UnsyncedNames files;
   const std::string root = JoinPath(testing::TempDir(), "durable");
   std::filesystem::remove_all(root);
-  ASSERT_TRUE(files.CreateDirectories(root).ok());
   for (const char* end : {"", "/"}) {
-    files.synced.clear();
-    ASSERT_TRUE(CreateDurableDirectories(files, root + "/job-1/attempt-1/step-5" + end).ok());
-    EXPECT_EQ(files.synced,
-              (std::vector<std::string>{root + "/job-1/attempt-1", root + "/job-1", root}));
-    files.synced.clear();
-    ASSERT_TRUE(CreateDurableDirectories(files, root + "/job-1/attempt-1/step-6" + end).ok());
-    EXPECT_EQ(files.synced, std::vector<std::string>{root + "/job-1/attempt-1"});
+    for (const char* step : {"/step-5", "/step-6"}) {
+      const std::string attempt = root + "/job-1/attempt-1";
+      files.synced.clear();
+      ASSERT_TRUE(CreateDurableDirectories(files, attempt + step + end).ok());
+      EXPECT_TRUE(std::filesystem::is_directory(attempt + step));
+      EXPECT_TRUE(files.unsynced.empty()) << *files.unsynced.begin();
+      // Of what was there already: somebody else may not have come to it.
+      EXPECT_EQ(files.synced.count(attempt), 1u);
+      EXPECT_EQ(files.synced.count(root + "/job-1"), 1u);
+    }
     std::filesystem::remove_all(root + "/job-1");
   }
   std::ofstream(root + "/file") << "x";
   EXPECT_FALSE(CreateDurableDirectories(files, root + "/file/step-1").ok());
+}
+
+// Its folders are there when the next attempt begins, and must not pass for durable.
+TEST(DurableDirectories, WhatAKilledWorkerLeftIsSyncedByTheNext) {
+  const std::string root = JoinPath(testing::TempDir(), "killed");
+  for (const char* next : {"/job-1/attempt-1/step-1", "/job-1/attempt-2/step-1"}) {
+    bool killed = true;
+    for (int calls = 0; killed; ++calls) {
+      ASSERT_LT(calls, 100);
+      std::filesystem::remove_all(root);
+      UnsyncedNames files;
+      files.calls_left = calls;
+      killed = !CreateDurableDirectories(files, root + "/job-1/attempt-1/step-1").ok();
+      files.calls_left = 1000;
+      ASSERT_TRUE(CreateDurableDirectories(files, root + next).ok());
+      for (std::filesystem::path p = root + next; p.string().size() >= root.size();
+           p = p.parent_path()) {
+        EXPECT_EQ(files.unsynced.count(p.string()), 0u) << p << " after " << calls << " calls";
+      }
+    }
+  }
+}
+
+// A root that others made may lie where only they may look.
+TEST(DurableDirectories, AboveWhatIsThereNothingNeedsToBeOpened) {
+  UnsyncedNames files;
+  const std::string root = JoinPath(testing::TempDir(), "denied");
+  std::filesystem::remove_all(root);
+  std::filesystem::create_directories(root + "/theirs");
+  files.denied = root;
+  EXPECT_TRUE(CreateDurableDirectories(files, root + "/theirs/job-1").ok());
+  EXPECT_EQ(CreateDurableDirectories(files, root + "/job-1").code(),
+            absl::StatusCode::kPermissionDenied);
 }
 
 TEST_F(CheckpointTest, WithoutAManifestItIsNoCheckpoint) {

@@ -19,10 +19,13 @@ class FaultyFileSystem : public ForwardingFileSystem {
   // Bytes that can still be written; the write that passes it is cut off there and fails.
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
-  // From now on whoever creates a file with this in its path waits for LetGo.
-  void Hold(const std::string& name) {
+  enum class Call { kCreate, kOpen, kRename };
+  // From now on whoever creates a file with this in its path, or else opens it or gives it that
+  // path, waits for LetGo.
+  void Hold(const std::string& name, Call call = Call::kCreate) {
     absl::MutexLock lock(&mutex_);
     held_name_ = name;
+    held_call_ = call;
     held_ = 0;
   }
   void LetGo() { Hold(""); }
@@ -33,18 +36,18 @@ class FaultyFileSystem : public ForwardingFileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!held_name_.empty() && path.find(held_name_) != std::string::npos) ++held_;
-      const auto let_go = [&] {
-        mutex_.AssertReaderHeld();
-        return held_name_.empty() || path.find(held_name_) == std::string::npos;
-      };
-      mutex_.Await(absl::Condition(&let_go));
-    }
+    Pass(Call::kCreate, path);
     absl::StatusOr<std::unique_ptr<WritableFile>> file = base().Create(path);
     if (!file.ok()) return file.status();
     return std::make_unique<File>(this, *std::move(file), path);
+  }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    Pass(Call::kOpen, path);
+    return base().Open(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    Pass(Call::kRename, to);
+    return base().Rename(from, to);
   }
 
  private:
@@ -69,9 +72,20 @@ class FaultyFileSystem : public ForwardingFileSystem {
     const std::string path_;
   };
 
+  void Pass(Call call, const std::string& path) {
+    absl::MutexLock lock(&mutex_);
+    const auto let_go = [&] {
+      mutex_.AssertReaderHeld();
+      return held_name_.empty() || call != held_call_ || path.find(held_name_) == std::string::npos;
+    };
+    if (!let_go()) ++held_;
+    mutex_.Await(absl::Condition(&let_go));
+  }
+
   std::atomic<int64_t> free_bytes_{INT64_MAX};
   mutable absl::Mutex mutex_;
   std::string held_name_ ABSL_GUARDED_BY(mutex_);
+  Call held_call_ ABSL_GUARDED_BY(mutex_) = Call::kCreate;
   int held_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

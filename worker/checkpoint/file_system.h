@@ -50,7 +50,8 @@ class FileSystem {
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
-  // Makes renames and creations in the directory durable.
+  // Makes renames and creations in the directory durable. Unimplemented where the file system has
+  // no such thing.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
   // Names, sorted, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
@@ -58,7 +59,11 @@ class FileSystem {
 
 std::unique_ptr<FileSystem> NewPosixFileSystem();
 
-// Makes the directory and those above it that are missing, and all their names durable.
+// Makes the directory and those above it that are missing, and all their names durable. From the
+// top down, each name synced before anything is made below it: so whatever was killed here before,
+// or runs beside this, has left in doubt at most the name of the lowest directory that exists above
+// `path`, and that is synced too. A name further up that is there is taken to be durable, which is
+// for others to see to who make directories there.
 absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path);
 // Writes a whole file so that it is either there, complete and durable, or not at all: a temporary
 // name, fsync, rename, fsync of the directory.

@@ -149,6 +149,11 @@ class PosixFileSystem : public FileSystem {
     if (fd < 0) return ErrnoStatus("open", path, errno);
     const int synced = fsync(fd), error = errno;
     close(fd);
+    if (synced != 0 && error == EINVAL) {
+      return absl::UnimplementedError(absl::StrCat(
+          "the file system of '", path,
+          "' cannot sync directories; keep checkpoints and artifacts on one that can"));
+    }
     return synced == 0 ? absl::OkStatus() : ErrnoStatus("sync", path, error);
   }
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
@@ -190,17 +195,28 @@ absl::Status ReadRuns(const std::vector<FileRun>& runs, int64_t bytes, void* out
 }
 
 absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path) {
-  std::vector<std::string> changed;  // directories that get a name
-  for (std::filesystem::path p(path); absl::IsNotFound(files.List(p.string()).status());) {
+  const auto parent_of = [](std::filesystem::path p) -> std::filesystem::path {
     if (!p.has_filename()) p = p.parent_path();  // "a/b/"
-    p = p.has_parent_path() ? p.parent_path() : ".";
-    changed.push_back(p.string());
+    return p.has_parent_path() ? p.parent_path() : ".";
+  };
+  std::vector<std::string> made = {path};
+  std::filesystem::path found = parent_of(path);
+  const auto has_parent = [&] { return found != parent_of(found); };  // not "." or "/"
+  for (; has_parent() && absl::IsNotFound(files.List(found.string()).status());
+       found = parent_of(found)) {
+    made.push_back(found.string());
   }
-  absl::Status status = files.CreateDirectories(path);
-  for (size_t i = 0; i < changed.size() && status.ok(); ++i) {
-    status = files.SyncDirectory(changed[i]);
+  if (has_parent()) {
+    // Whoever made it may have been killed before this. What lies where we may not look, or in a
+    // read-only image, others made.
+    absl::Status s = files.SyncDirectory(parent_of(found).string());
+    if (!s.ok() && !absl::IsPermissionDenied(s) && !absl::IsUnimplemented(s)) return s;
   }
-  return status;
+  for (auto it = made.rbegin(); it != made.rend(); ++it) {
+    if (absl::Status s = files.CreateDirectories(*it); !s.ok()) return s;
+    if (absl::Status s = files.SyncDirectory(parent_of(*it).string()); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
