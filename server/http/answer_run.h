@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,7 @@ struct AnswerRunOptions {
   // It has ended and nobody threw it away: what it became, and its events if it is a background
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
+  size_t kept_items = 0;  // that `ended` looks at
   const Clock* clock = nullptr;
   // Writes what is large, be it at the end. Null: the engine's thread does.
   std::weak_ptr<AnswerThread> large;

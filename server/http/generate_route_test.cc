@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "server/fake_clock.h"
+#include "server/http/responses/responses_route.h"
 #include "server/store/sqlite_store.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
@@ -188,6 +189,39 @@ TEST_F(GenerateRouteTest, ALargeEventOfAStreamIsWrittenBesideTheEngine) {
   EXPECT_TRUE(absl::EndsWith(aside->body(), "data: [DONE]\n\n"));
   EXPECT_EQ(Streamed(aside->body()).second, 420u);
   EXPECT_EQ(Streamed(aside->body()), Streamed(at_once->body()));
+}
+
+class Ended : public LiveAnswer {
+ public:
+  nlohmann::ordered_json Snapshot() override { return {}; }
+  bool streams() const override { return true; }
+  void Watch(std::shared_ptr<HttpResponder>, int64_t) override {}
+  void Cancel() override {}
+};
+
+// It was answered as if the conversation had just begun.
+TEST_F(GenerateRouteTest, NobodyGoesOnFromAResponseWhoseConversationWasTooLargeToBeKept) {
+  const auto store = std::make_shared<ResponseStore>(10'000);
+  store->Start("resp_1", "", std::make_shared<Ended>());
+  StoredResponse response{.object = {{"id", "resp_1"}, {"status", "completed"}},
+                          .input = {{{"id", "msg_1"}, {"content", std::string(20'000, 'x')}}},
+                          .events = {"event"}};
+  response.object["output"] = nlohmann::ordered_json::array();
+  store->End("resp_1", std::move(response));
+  HttpRequest http;
+  http.body = R"({"model": "m", "input": "a", "previous_response_id": "resp_1"})";
+  const auto next = std::make_shared<Client>(), items = std::make_shared<Client>(),
+             again = std::make_shared<Client>();
+  CreateResponse(http, {{.models = &*models_, .clock = &clock_}, store}, next);
+  EXPECT_EQ(next->status(), 404) << next->body();
+  EXPECT_EQ(next->Body()["error"]["code"], "previous_response_not_found");
+  EXPECT_TRUE(absl::StrContains(next->body(), "--response_store_bytes")) << next->body();
+  ListResponseInput({}, "resp_1", *store, items);
+  EXPECT_EQ(items->status(), 404) << items->body();
+  http.query = "stream=true";
+  GetResponse(http, "resp_1", *store, again);
+  EXPECT_EQ(again->status(), 400);
+  EXPECT_TRUE(absl::StrContains(again->body(), "too many to be kept")) << again->body();
 }
 
 }  // namespace

@@ -238,8 +238,11 @@ class DiskTest(unittest.TestCase):
         with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
             job = cluster.train(*train, "--name=before")
             self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
-            with open(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error", "w") as error:
-                error.write("1")
+            try:
+                with open(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error", "w") as error:
+                    error.write("1")
+            except OSError as e:
+                self.skipTest(f"no error can be caused here: {e}")
             done = cluster.cli("train", *train, "--name=refused", check=False)
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex((done.stdout + done.stderr), f"{folder}/data/\\S+ mounted read-only")

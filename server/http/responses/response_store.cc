@@ -57,6 +57,7 @@ size_t BytesOf(const StoredResponse& response) {
 size_t Shrink(size_t max_bytes, StoredResponse* response) {
   size_t bytes = BytesOf(*response);
   if (bytes > max_bytes) {
+    response->lost_events = !response->events.empty();
     std::vector<std::string>().swap(response->events);
     bytes = BytesOf(*response);
   }
@@ -77,6 +78,15 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
                                  " are kept at most (espalierd --response_store_bytes)")}};
     response->object["output"] = json::array();
     response->input = json::array();
+    response->lost_conversation = true;
+    // What it repeats of the request, which may be as large.
+    for (const auto& [echo, nothing] : {std::pair<const char*, json>("instructions", nullptr),
+                                        {"tools", json::array()},
+                                        {"tool_choice", "auto"},
+                                        {"text", nullptr},
+                                        {"metadata", json::object()}}) {
+      if (response->object.contains(echo)) response->object[echo] = nothing;
+    }
     bytes = BytesOf(*response);
   }
   return bytes;

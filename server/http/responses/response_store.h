@@ -23,6 +23,8 @@ struct StoredResponse {
   nlohmann::ordered_json object;    // as it is returned
   nlohmann::ordered_json input;     // items of the whole conversation before its output
   std::vector<std::string> events;  // of one that can be streamed again
+  // What was too large to be kept: the events; the conversation, the answer with it.
+  bool lost_events = false, lost_conversation = false;
 };
 
 // Thread-safe.
@@ -37,7 +39,7 @@ class ResponseStore {
   void Put(const std::string& id, StoredResponse response);
   // What ran under this id has ended; nothing happens if it was erased since. Too large to be kept
   // it loses its events, then its log-probabilities, and at last is kept as failed, with the
-  // reason.
+  // reason and without its conversation: nobody can go on from it.
   void End(const std::string& id, StoredResponse response);
 
   struct Found {

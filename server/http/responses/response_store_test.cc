@@ -163,9 +163,12 @@ TEST(ResponseStoreTest, WhatEndsTooLargeLosesWhatItCanSpareAndAtLastSaysWhyItFai
   auto kept = ended(10, 10, 10);
   ASSERT_NE(kept, nullptr);
   EXPECT_EQ(kept->events.size(), 10u);
+  EXPECT_FALSE(kept->lost_events);
   kept = ended(1000, 10, 10);
   ASSERT_NE(kept, nullptr);
   EXPECT_TRUE(kept->events.empty());
+  EXPECT_TRUE(kept->lost_events);
+  EXPECT_FALSE(kept->lost_conversation);
   EXPECT_EQ(part(kept)["logprobs"].size(), 10u);
   kept = ended(1000, 2000, 10);
   ASSERT_NE(kept, nullptr);
@@ -178,6 +181,20 @@ TEST(ResponseStoreTest, WhatEndsTooLargeLosesWhatItCanSpareAndAtLastSaysWhyItFai
   EXPECT_TRUE(kept->object["output"].empty());
   EXPECT_NE(kept->object["error"]["message"].get<std::string>().find("--response_store_bytes"),
             std::string::npos);
+  EXPECT_TRUE(kept->lost_conversation);
+}
+
+TEST(ResponseStoreTest, WhatRepeatsALargeRequestIsKeptAsFailedToo) {
+  ResponseStore store(100'000);
+  store.Start("a", "", std::make_shared<Running>());
+  StoredResponse response = Response("a", "", 1);
+  response.object["instructions"] = std::string(200'000, 'x');
+  response.object["tools"] = json::array();
+  for (int i = 0; i < 2000; ++i) response.object["tools"].push_back({{"type", "function"}});
+  store.End("a", std::move(response));
+  const auto kept = store.Find("a", "").ended;
+  ASSERT_NE(kept, nullptr) << "whoever polls for it hears how it ended";
+  EXPECT_EQ(kept->object["status"], "failed");
 }
 
 }  // namespace

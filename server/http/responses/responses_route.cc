@@ -39,6 +39,14 @@ openai::Error Missing(const std::string& id) {
       .code = "response_not_found"};
 }
 
+// Of one of which only the reason is left.
+openai::Error ConversationLost(const StoredResponse& response) {
+  return {.http_status = 404,
+          .message = response.object["error"]["message"].get<std::string>() +
+                     ": its conversation was not kept",
+          .code = "response_not_found"};
+}
+
 // What a request is, with all that came before it; what it asks of `store` is checked.
 struct Wanted {
   openai::ResponsesRequest request;
@@ -57,8 +65,9 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   json before = json::array();
   if (!request.previous.empty()) {
     const ResponseStore::Found found = context.store->Find(request.previous, owner);
-    if (found.ended == nullptr) {
-      openai::Error error = Missing(request.previous);
+    if (found.ended == nullptr || found.ended->lost_conversation) {
+      openai::Error error =
+          found.ended == nullptr ? Missing(request.previous) : ConversationLost(*found.ended);
       if (found.running != nullptr) error.message = "the response to go on from has not ended";
       error.http_status = found.running != nullptr ? 409 : 404;
       error.param = "previous_response_id";
@@ -153,6 +162,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   options.clock = context.generate.clock;
   options.large = context.generate.large;
   if (store) {
+    options.kept_items = request.items.size();
     options.ended = [store = context.store, id, owner, background = request.background,
                      items = std::move(request.items)](json object,
                                                        std::vector<std::string> events) {
@@ -222,9 +232,15 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
     return;
   }
   if (run != nullptr ? !run->streams() : found.ended->events.empty()) {
-    SendError(*responder, openai::Error{.message = "only a response that was made with 'background'"
-                                                   " and 'stream' can be streamed again",
-                                        .param = "stream"});
+    const bool lost = run == nullptr && found.ended->lost_events;
+    SendError(
+        *responder,
+        openai::Error{.message = lost ? "the events of this response were too many to be kept "
+                                        "(espalierd --response_store_bytes); what it became "
+                                        "is answered without 'stream'"
+                                      : "only a response that was made with 'background' and "
+                                        "'stream' can be streamed again",
+                      .param = "stream"});
     return;
   }
   if (run != nullptr) {
@@ -298,6 +314,10 @@ void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseS
     if (found.running != nullptr) error.message = "the response has not ended";
     if (found.running != nullptr) error.http_status = 409;
     SendError(*responder, error);
+    return;
+  }
+  if (found.ended->lost_conversation) {
+    SendError(*responder, ConversationLost(*found.ended));
     return;
   }
   json items = found.ended->input;
