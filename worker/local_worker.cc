@@ -236,6 +236,7 @@ class LocalWorkerImpl : public LocalWorker {
     gloo.rank = rank;
     gloo.size = size;
     gloo.host = host_ == "localhost" ? "127.0.0.1" : host_;
+    gloo.connect_timeout = timeouts.connect;
     gloo.timeout = timeouts.wait;
     return ConnectGloo(gloo, *store);
   }

@@ -1,5 +1,6 @@
 #include "worker/serving_job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,7 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const proto::StartServingRequest& reques
   const absl::StatusOr<absl::Duration> meeting = Timeout(
       "meeting_timeout_seconds", request.meeting_timeout_seconds(), absl::ToDoubleSeconds(*wait));
   if (!meeting.ok()) return meeting.status();
-  return PeerTimeouts{*meeting, *wait};
+  return PeerTimeouts{*meeting, std::min(*wait, kLongestConnect), *wait};
 }
 
 absl::Status LoadAdapters(const proto::StartServingRequest& request, const WeightLoading& loading,

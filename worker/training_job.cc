@@ -165,8 +165,10 @@ absl::Status TrainingJob::Connect(bool* met) {
     absl::MutexLock lock(&mutex_);
     if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
   }
+  // All have loaded when the first is told to run: they meet at once, or something is wrong.
+  const absl::Duration soon = std::min(peer_timeout_, kLongestConnect);
   absl::StatusOr<std::unique_ptr<Communicator>> made = options_.connect(
-      program.rank(), program.world_size(), PeerTimeouts{peer_timeout_, peer_timeout_},
+      program.rank(), program.world_size(), PeerTimeouts{soon, soon, peer_timeout_},
       [this] { return !Cancelled().ok(); });
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   if (!made.ok()) return made.status();
@@ -310,9 +312,12 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
                      ") with a checkpoint every ", request.checkpoint_every_steps()));
   }
   if (steps_loaded_ >= 0 && request.first_step() != steps_loaded_) {
-    return absl::DataLossError(absl::StrCat("the checkpoint is of step ", steps_loaded_,
-                                            ", but the run is to go on from step ",
-                                            request.first_step()));
+    return absl::DataLossError(absl::StrCat(
+        steps_loaded_ > 0 ? "the checkpoint is of step "
+                          : "without a checkpoint a run begins at step ",
+        steps_loaded_, ", but this one is to go on from step ", request.first_step(),
+        ": the coordinator's record and its checkpoints do not belong together; submit the job "
+        "again if they cannot be restored"));
   }
   steps_loaded_ = -1;  // it goes on from here by itself
   if (absl::Status s = Cancelled(); !s.ok()) return s;

@@ -75,7 +75,8 @@ class TrainingJob : public WorkerJob {
   const proto::Attempt attempt_;
   const absl::Duration peer_timeout_;
   const bool measure_communication_;
-  int64_t steps_loaded_ = -1;  // of the checkpoint that Run has still to go on from; -1: none
+  // Of what the first Run goes on from, 0 without a checkpoint; -1: it has.
+  int64_t steps_loaded_ = 0;
   std::unique_ptr<BatchLoader> training_data_;
   std::unique_ptr<BatchLoader> holdout_data_;
   std::unique_ptr<Executor> training_;

@@ -11,8 +11,13 @@ namespace espalier {
 
 struct PeerTimeouts {
   absl::Duration meeting;  // until the last rank is there
-  absl::Duration wait;     // of connecting then, and of each wait for a peer
+  absl::Duration connect;  // to each of them, then
+  absl::Duration wait;     // of each wait for a peer, later
 };
+
+// Of connecting, which nothing ends before: a worker whose peer has died meanwhile would neither
+// stop nor join anew. Later waits end with Abort, and may be as long as a step.
+constexpr absl::Duration kLongestConnect = absl::Minutes(1);
 
 class WorkerJob {
  public:

@@ -311,12 +311,10 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRepetition(const std::string
   return upload;
 }
 
-absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(const std::string& staging_folder,
-                                                     const std::string& name,
-                                                     proto::Artifact::Kind kind,
-                                                     std::map<std::string, std::string> metadata,
-                                                     bool replace,
-                                                     const MakeRemembered& make_remembered) {
+absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(
+    const std::string& staging_folder, const std::string& name, proto::Artifact::Kind kind,
+    std::map<std::string, std::string> metadata, bool replace,
+    const MakeRemembered& make_remembered, const std::function<absl::Status()>& go_on) {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
@@ -340,6 +338,8 @@ absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(const std::string& staging_
   artifact.set_created_unix_ms(clock_->NowUnixMillis());
   Remembered remembered;
   if (make_remembered != nullptr) remembered = make_remembered(artifact);
+  if (go_on != nullptr) status = go_on();
+  if (!status.ok()) return status;
   proto::Artifact installed;
   status = Install(staging_folder, artifact, replace,
                    make_remembered != nullptr ? &remembered : nullptr, &installed);

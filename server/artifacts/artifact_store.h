@@ -98,12 +98,14 @@ class ArtifactStore {
   // Makes the idempotency record out of an artifact; both are written in one transaction.
   using MakeRemembered = std::function<Remembered(const proto::Artifact&)>;
   // Registers all files of a staging folder as an artifact, durably. AlreadyExists unless
-  // `replace`.
+  // `replace`. `go_on` is asked once they have been read, which takes a while: its error is the
+  // answer, and nothing has changed.
   absl::StatusOr<proto::Artifact> Adopt(const std::string& staging_folder, const std::string& name,
                                         proto::Artifact::Kind kind,
                                         std::map<std::string, std::string> metadata,
                                         bool replace = true,
-                                        const MakeRemembered& make_remembered = nullptr);
+                                        const MakeRemembered& make_remembered = nullptr,
+                                        const std::function<absl::Status()>& go_on = nullptr);
 
  private:
   friend class ArtifactUpload;

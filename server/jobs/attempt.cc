@@ -22,48 +22,8 @@ constexpr absl::Duration kEchoWait = absl::Milliseconds(500);
 // After Stop was answered: how long streams may take to end before they are broken off.
 constexpr absl::Duration kDrainWait = absl::Seconds(5);
 // Only where leases and streams tell nothing: ranks may write shards of unlike sizes, and a stage
-// may compute for minutes.
+// may compute for minutes. Connecting has a shorter limit of its own (worker/worker_job.h).
 constexpr double kPeerTimeoutSeconds = 600;
-
-// Codes that say that the job itself is wrong: another attempt would end the same way.
-bool IsJobsFault(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kUnauthenticated:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// Codes of a lost worker, of a peer of one, or of one that was started anew meanwhile.
-bool IsLoss(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted ||
-         code == absl::StatusCode::kCancelled || code == absl::StatusCode::kDeadlineExceeded ||
-         code == absl::StatusCode::kFailedPrecondition;
-}
-
-AttemptEnd Failed(const absl::Status& status) {
-  AttemptEnd end;
-  end.kind = IsLoss(status.code()) && status.code() != absl::StatusCode::kFailedPrecondition
-                 ? AttemptEnd::kWorkersLost
-                 : AttemptEnd::kFailed;
-  end.reason = std::string(status.message());
-  return end;
-}
-
-AttemptEnd Stopped() {
-  AttemptEnd end;
-  end.kind = AttemptEnd::kStopped;
-  return end;
-}
 
 }  // namespace
 
@@ -81,6 +41,12 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
 }
 
 Attempt::~Attempt() = default;
+
+std::vector<proto::Device> Attempt::devices() const {
+  std::vector<proto::Device> devices;
+  for (const Member& member : task_.members) devices.push_back(member.device);
+  return devices;
+}
 
 std::string Attempt::Describe(size_t rank) const {
   const Member& member = task_.members[rank];
@@ -129,7 +95,7 @@ std::string FusedMessage(const std::map<std::string, int>& fused) {
 AttemptEnd Attempt::Run() {
   const proto::TrainingSpec& spec = task_.record.job.spec();
   absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
-  if (!prepared.ok()) return Failed(prepared.status());
+  if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
   {
     absl::MutexLock lock(&report_mutex_);
     merge_.SetFinishes(prepared->finishes);
@@ -177,33 +143,34 @@ AttemptEnd Attempt::Run() {
     absl::MutexLock lock(&mutex_);
     return stop_;
   };
+  const WorkerMemory memory = MemoryOf(request.machine.devices);
+  const auto too_few = [&](const absl::Status& status) {
+    return absl::IsResourceExhausted(status) && IsLessInAny(memory, task_.enough);
+  };
   absl::StatusOr<proto::Plan> plan = tools_.desk->Make(request);
   {
     absl::MutexLock lock(&mutex_);
-    if (stop_) return Stopped();
+    if (stop_) return AttemptEnd::Stopped();
   }
-  if (absl::IsResourceExhausted(plan.status()) && present < task_.workers_before) {
-    AttemptEnd end;
-    end.kind = AttemptEnd::kTooFewWorkers;
-    end.workers_before = task_.workers_before;
-    end.reason =
-        absl::StrCat("the memory of ", present, " of ", task_.workers_before,
-                     " workers is not enough; waiting for more to join. ", plan.status().message());
-    return end;
+  if (too_few(plan.status())) {
+    return AttemptEnd::TooFewWorkers(memory, task_.enough, plan.status());
   }
-  if (!plan.ok()) return Failed(plan.status());
-  facts.plan = *plan;
-  observer_->OnPlanned(task_.record.job.id(), task_.attempt, facts);
-
+  if (!plan.ok()) return AttemptEnd::Failed(plan.status());
   LoweringOptions options;
   options.optimizer = prepared->optimizer;
   options.seed = spec.seed();
   options.columns = prepared->columns;
   absl::StatusOr<LoweredPlan> lowered =
       LowerPlan(*tools_.registry, prepared->graph, *plan, options);
-  if (!lowered.ok()) return Failed(lowered.status());
+  if (too_few(lowered.status())) {
+    return AttemptEnd::TooFewWorkers(memory, task_.enough, lowered.status());
+  }
+  // Not before: the observer takes the memory of these workers for enough.
+  facts.plan = *plan;
+  observer_->OnPlanned(task_.record.job.id(), task_.attempt, facts);
+  if (!lowered.ok()) return AttemptEnd::Failed(lowered.status());
   if (lowered->training.size() != ranks_.size()) {
-    return Failed(
+    return AttemptEnd::Failed(
         absl::InternalError(absl::StrCat("the plan was lowered to ", lowered->training.size(),
                                          " programs for ", ranks_.size(), " workers")));
   }
@@ -224,8 +191,7 @@ AttemptEnd Attempt::Run() {
 
 PlanDesk::Lessons Attempt::LearnFrom(const Graph& graph, const proto::Plan& plan,
                                      const std::vector<proto::Program>& programs) {
-  std::vector<proto::Device> devices;
-  for (const Member& member : task_.members) devices.push_back(member.device);
+  const std::vector<proto::Device> devices = this->devices();
   PlanDesk::Run run{&graph, &plan, &programs, &devices, {}};
   {
     absl::MutexLock lock(&report_mutex_);
@@ -363,7 +329,7 @@ void Attempt::StopRanks() {
 
 AttemptEnd Attempt::Judge() {
   absl::MutexLock lock(&mutex_);
-  if (stop_) return Stopped();
+  if (stop_) return AttemptEnd::Stopped();
   AttemptEnd end;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (IsJobsFault(ranks_[r].status.code())) {
@@ -464,9 +430,7 @@ absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
       return absl::OkStatus();
     }
     case proto::RunEvent::kCommunication: {
-      std::vector<proto::Device> devices;
-      for (const Member& member : task_.members) devices.push_back(member.device);
-      tools_.desk->RecordCommunication(devices, event.communication());
+      tools_.desk->RecordCommunication(devices(), event.communication());
       return absl::OkStatus();
     }
     case proto::RunEvent::kOperatorTimes: {
@@ -489,7 +453,7 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   {
     absl::MutexLock report_lock(&report_mutex_);
     if (checkpoint_step_ < total_steps) {
-      return Failed(absl::InternalError(
+      return AttemptEnd::Failed(absl::InternalError(
           absl::StrCat("the workers finished all ", total_steps,
                        " steps, but the last complete checkpoint is of step ", checkpoint_step_)));
     }
@@ -511,7 +475,7 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   absl::Status status = ExportModel({tools_.files, tools_.artifacts, tools_.registry, &model,
                                      checkpoint, job.id(), end.output_model, tokenizer, stopped},
                                     &no_onnx);
-  if (absl::IsCancelled(status) && stopped()) return Stopped();
+  if (absl::IsCancelled(status) && stopped()) return AttemptEnd::Stopped();
   if (!no_onnx.empty()) {
     observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));
   }

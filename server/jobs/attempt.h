@@ -14,9 +14,11 @@
 #include "absl/synchronization/mutex.h"
 #include "planner/planner.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/jobs/attempt_end.h"
 #include "server/jobs/plan_desk.h"
 #include "server/jobs/rank_merge.h"
 #include "server/jobs/worker_client.h"
+#include "server/jobs/worker_memory.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
@@ -39,7 +41,7 @@ struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
   std::vector<Member> members;  // by rank
-  int workers_before = 0;       // of the last attempt that had enough; 0: there was none
+  WorkerMemory enough;          // of the last attempt that had a plan
   std::string checkpoint_root;  // of the job
   std::string checkpoint;       // the folder that it goes on from; empty: none
 };
@@ -49,17 +51,6 @@ struct PlanFacts {
   int64_t parameters = 0;
   int64_t total_steps = 0;
   double tokens_per_step = 0;
-};
-
-struct AttemptEnd {
-  // kTooFewWorkers: fewer than before, and no plan fits into their memory.
-  enum Kind { kFinished, kWorkersLost, kTooFewWorkers, kFailed, kStopped } kind = kFailed;
-  std::string reason;
-  int workers_before = 0;                    // kTooFewWorkers: AttemptTask's
-  std::map<std::string, double> evaluation;  // kFinished
-  std::string output_model;
-  std::vector<int64_t> measured_peak_bytes;  // by rank
-  PlanDesk::Lessons lessons;                 // of a run that finished
 };
 
 // Called from the attempt's threads, one call at a time.
@@ -92,6 +83,7 @@ class Attempt {
   void WorkerLost(const std::string& worker_id, const std::string& reason);
 
   const std::vector<Member>& members() const { return task_.members; }
+  std::vector<proto::Device> devices() const;  // by rank
 
  private:
   struct Rank {

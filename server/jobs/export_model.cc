@@ -85,7 +85,8 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   if (status.ok()) {
     status = what.artifacts
                  ->Adopt(*staging, what.name, proto::Artifact::MODEL,
-                         {{"job", what.job_id}, {"family", known ? family->second : "graph"}})
+                         {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
+                         /*replace=*/true, /*make_remembered=*/nullptr, go_on)
                  .status();
   }
   if (!status.ok()) {

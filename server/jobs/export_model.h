@@ -20,7 +20,8 @@ struct ModelExport {
   std::string job_id;
   std::string name;                // of the artifact
   std::string tokenizer_artifact;  // whose files beside the weights it gets, too; empty: none
-  // Asked between the steps and before the model is registered.
+  // Asked between the steps, the last time once the files are summed up, before the model is
+  // registered.
   std::function<bool()> stop;
 };
 

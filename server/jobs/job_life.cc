@@ -12,10 +12,6 @@ void EndAttempt(JobDecision* decision) {
   decision->actions.push_back(JobAction::kReleaseWorkers);
 }
 
-bool UnderWay(proto::JobState state) {
-  return state == proto::PLANNING || state == proto::RUNNING || state == proto::RECOVERING;
-}
-
 void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decision) {
   JobLife& life = decision->life;
   if (life.attempt_progressed) {
@@ -41,13 +37,17 @@ void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decis
 
 }  // namespace
 
+bool IsUnderWay(proto::JobState state) {
+  return state == proto::PLANNING || state == proto::RUNNING || state == proto::RECOVERING;
+}
+
 absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
                                    const JobPolicy& policy) {
   JobDecision decision;
   decision.life = life;
   JobLife& next = decision.life;
   const bool present = life.attempt_running && event.attempt == life.attempts;
-  const bool counts = present && UnderWay(life.state);
+  const bool counts = present && IsUnderWay(life.state);
 
   switch (event.kind) {
     case JobEventKind::kWorkersReady:
@@ -135,7 +135,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
 
     case JobEventKind::kRestart:
       next.attempt_running = false;
-      if (UnderWay(life.state)) {
+      if (IsUnderWay(life.state)) {
         next.state = proto::RECOVERING;
         decision.message = absl::StrCat("the coordinator was started again; going on from step ",
                                         life.checkpoint_step, " when workers have joined");

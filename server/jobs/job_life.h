@@ -73,6 +73,10 @@ struct JobPolicy {
   int max_fruitless_attempts = 5;
 };
 
+// Whether what an attempt does counts for the job. Not once it was cancelled, though it be resumed
+// before the attempt has ended.
+bool IsUnderWay(proto::JobState state);
+
 // FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change
 // nothing.
 absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,

@@ -103,6 +103,17 @@ INSTANTIATE_TEST_SUITE_P(
             kNothing}),
     [](const auto& info) { return info.param.what; });
 
+// What an attempt leaves is taken over by this question.
+TEST(JobLife, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
+  for (int number = proto::JobState_MIN; number <= proto::JobState_MAX; ++number) {
+    if (!proto::JobState_IsValid(number) || number == proto::SUCCEEDED) continue;
+    const auto state = static_cast<proto::JobState>(number);
+    const auto decision = Decide(In(state, true), Of(Kind::kFinished), {});
+    ASSERT_TRUE(decision.ok()) << decision.status();
+    EXPECT_EQ(decision->life.state, IsUnderWay(state) ? proto::SUCCEEDED : state);
+  }
+}
+
 TEST(JobLife, WhatCannotBeCancelledOrResumedSaysSo) {
   for (proto::JobState state : {proto::SUCCEEDED, proto::FAILED}) {
     EXPECT_EQ(Decide(In(state, false), Of(Kind::kCancel), {}).status().code(),

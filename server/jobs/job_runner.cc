@@ -16,30 +16,13 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr absl::Duration kStoreRetry = absl::Seconds(1);
 constexpr absl::Duration kMedianEvery = absl::Seconds(1);
-// Between attempts that get nowhere.
-constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
-constexpr absl::Duration kLongestPause = absl::Seconds(5);
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
-}
-
-// In bytes.
-int64_t MemoryOf(absl::Span<const proto::Device> devices) {
-  int64_t bytes = 0;
-  for (const proto::Device& device : devices) bytes += device.memory_bytes();
-  return bytes;
-}
-
-std::vector<proto::Device> DevicesOf(absl::Span<const Member> members) {
-  std::vector<proto::Device> devices;
-  for (const Member& member : members) devices.push_back(member.device);
-  return devices;
 }
 
 // Whether a finished job's steps took other times than its plan predicted.
@@ -112,7 +95,8 @@ absl::Status JobRunner::Start() {
     if (!status.ok()) return status;
     if (job->life.state == proto::RECOVERING) {
       absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
-      if (full.ok()) job->workers_before = full->job.plan().devices_size();
+      if (full.ok()) job->enough = MemoryOf(full->job.plan().devices());
+      job->workers_before = job->enough.workers;
       job->recovering_since = clock_->Now();
     }
     status = Flush(job.get());
@@ -278,7 +262,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     if (!job->attempt_over) continue;
     const AttemptEnd end = std::move(job->end);
     finished->push_back(std::move(job->thread));
-    const std::vector<proto::Device> devices = DevicesOf(job->attempt->members());
+    const std::vector<proto::Device> devices = job->attempt->devices();
     job->attempt.reset();
     job->attempt_over = false;
     JobLifeEvent event{.kind = JobEventKind::kStopped,
@@ -295,7 +279,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       case AttemptEnd::kTooFewWorkers:
         event.kind = JobEventKind::kTooFewWorkers;
         job->too_little = MemoryOf(devices);
-        job->workers_before = std::max(job->workers_before, end.workers_before);
+        job->workers_before = std::max(job->workers_before, job->enough.workers);
         break;
       case AttemptEnd::kFailed:
         event.kind = JobEventKind::kAttemptFailed;
@@ -304,7 +288,8 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         break;
     }
     proto::Job& record = job->record.job;
-    if (end.kind == AttemptEnd::kFinished && !IsOver(job->life.state)) {
+    // One that was cancelled meanwhile, and perhaps resumed, goes on from its checkpoint.
+    if (end.kind == AttemptEnd::kFinished && IsUnderWay(job->life.state)) {
       record.clear_evaluation();
       for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
       record.set_output_model(end.output_model);
@@ -321,132 +306,6 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     }
     Apply(job.get(), event).IgnoreError();  // endings are always allowed
   }
-}
-
-void JobRunner::Schedule() {
-  std::vector<Job*> waiting;
-  for (auto& [id, job] : jobs_) {
-    const bool waits = job->life.state == proto::QUEUED || job->life.state == proto::RECOVERING;
-    if (waits && job->attempt == nullptr && !job->life.attempt_running)
-      waiting.push_back(job.get());
-  }
-  // Those that were interrupted first, then in the order of submission.
-  std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
-    return std::make_pair(a->life.state == proto::QUEUED, a->number) <
-           std::make_pair(b->life.state == proto::QUEUED, b->number);
-  });
-  for (Job* job : waiting) {
-    if (!TryStart(job)) return;
-  }
-}
-
-size_t JobRunner::TrainingWorkers() const {
-  size_t workers = 0;
-  for (const auto& [id, job] : jobs_) {
-    if (job->attempt != nullptr) workers += job->attempt->members().size();
-  }
-  return workers;
-}
-
-int64_t JobRunner::TrainingMemory() const {
-  int64_t bytes = 0;
-  for (const auto& [id, job] : jobs_) {
-    if (job->attempt != nullptr) bytes += MemoryOf(DevicesOf(job->attempt->members()));
-  }
-  return bytes;
-}
-
-bool JobRunner::TryStart(Job* job) {
-  // What is wrong in the store may be wrong with this job alone.
-  if (absl::Now() < job->retry_at) return true;
-  const proto::SearchOptions& search = job->record.job.spec().search();
-  std::vector<Member> members = tools_.workers->Idle();
-  if (members.empty()) return false;
-  const auto usable = [&search](size_t workers) {
-    if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) return size_t{1};
-    return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
-  };
-  size_t wanted = usable(members.size());
-  const absl::Duration waited = clock_->Now() - job->recovering_since;
-  if (job->life.state == proto::RECOVERING && job->life.fruitless > 0 &&
-      waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
-    return false;
-  }
-  if (job->life.state == proto::RECOVERING &&
-      members.size() < static_cast<size_t>(job->workers_before) &&
-      waited < options_.recovery_settle) {
-    return false;
-  }
-  if (job->life.state == proto::RECOVERING && job->too_little > 0 &&
-      MemoryOf(DevicesOf(absl::MakeConstSpan(members).first(wanted))) <= job->too_little) {
-    // The jobs behind it wait only for workers that train now and may be what it lacks.
-    return usable(members.size() + TrainingWorkers()) == wanted ||
-           MemoryOf(DevicesOf(members)) + TrainingMemory() <= job->too_little;
-  }
-  absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
-  if (!full.ok()) {
-    job->retry_at = absl::Now() + kStoreRetry;
-    return true;
-  }
-  const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
-  // A search that starts from a plan needs the plan's devices, too, and may use more.
-  const bool has_plan = full->job.spec().search().has_imported();
-  const size_t planned =
-      has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
-               : static_cast<size_t>(std::max(0, search.pipeline_stages()));
-  // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
-  if (job->life.attempts == 0 && wanted < planned) {
-    const std::string message =
-        absl::StrCat(has_plan ? "the imported plan" : "the pipeline", " is for ", planned,
-                     " workers; waiting for that many to be idle");
-    if (job->workers_before != static_cast<int>(planned)) {
-      job->workers_before = static_cast<int>(planned);
-      job->pending.messages.push_back(message);
-      job->dirty = true;
-    }
-    // As soon as those that are idle and those that train are enough, the jobs behind it wait, too:
-    // the workers that become idle are kept for it, so that smaller jobs cannot starve it. Until
-    // then (workers may serve for ever, or never join) the others have their turns.
-    return usable(members.size() + TrainingWorkers()) < planned;
-  }
-  if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
-  members.resize(wanted);
-  const std::string id = job->record.job.id();
-  if (!tools_.workers->Assign(members, id).ok()) return false;
-  const JobLife before = job->life;
-  Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
-  // Workers tell attempts apart by their numbers: a number must not be used before it is durable.
-  if (!Flush(job).ok()) {
-    job->life = before;
-    job->record.job.set_state(before.state);
-    job->record.job.set_attempts(before.attempts);
-    tools_.workers->Release(id);
-    return false;
-  }
-  AttemptTask task;
-  task.record = *std::move(full);
-  task.record.job.set_checkpoint_step(job->life.checkpoint_step);
-  task.checkpoint = CheckpointFolder(*job);
-  task.attempt = job->life.attempts;
-  task.members = members;
-  task.workers_before = job->workers_before;
-  task.checkpoint_root = JobFolder(id);
-  job->workers_before = static_cast<int>(members.size());
-  job->too_little = 0;
-  job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
-  metrics_->AttemptStarted();
-  job->swept = false;
-  RemoveCheckpoints(JobFolder(id), job->record.checkpoint_dir);
-  job->thread = std::thread([this, job] {
-    AttemptEnd end = job->attempt->Run();
-    {
-      absl::MutexLock lock(&mutex_);
-      job->end = std::move(end);
-      job->attempt_over = true;
-    }
-    Wake();
-  });
-  return true;
 }
 
 void JobRunner::CountStates() {
@@ -468,6 +327,7 @@ void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const Plan
   if (attempt != job.life.attempts || IsOver(job.life.state)) return;
   proto::Job& record = job.record.job;
   *record.mutable_plan() = facts.plan;
+  job.enough = MemoryOf(facts.plan.devices());
   record.set_parameters(facts.parameters);
   record.set_total_steps(facts.total_steps);
   record.set_tokens_per_step(facts.tokens_per_step);

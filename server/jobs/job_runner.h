@@ -16,6 +16,7 @@
 #include "server/clock.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/job_life.h"
+#include "server/jobs/worker_memory.h"
 #include "server/metrics/metrics.h"
 #include "server/store/idempotency.h"
 #include "server/store/job_store.h"
@@ -60,6 +61,8 @@ class JobRunner : public AttemptObserver {
   std::map<std::string, int> CountByState() const;
 
  private:
+  static constexpr absl::Duration kStoreRetry = absl::Seconds(1);
+
   struct Job {
     int64_t number = 0;
     JobRecord record;  // without spec.graph, spec.search.imported
@@ -67,9 +70,10 @@ class JobRunner : public AttemptObserver {
     JobWrite pending;  // not yet durable
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
-    int64_t version = 0;     // of what is durable: watchers wait for it to change
-    int workers_before = 0;  // of the last attempt that had enough
-    int64_t too_little = 0;  // bytes: the memory of workers that were too few; 0: none were
+    int64_t version = 0;      // of what is durable: watchers wait for it to change
+    int workers_before = 0;   // of the last attempt: who recovers waits a while for as many
+    WorkerMemory enough;      // of the last attempt that had a plan
+    WorkerMemory too_little;  // of the last attempt, if its workers were too few
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
     std::thread thread;
@@ -102,7 +106,7 @@ class JobRunner : public AttemptObserver {
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if the job has to wait, and with it all behind it.
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of running attempts.
+  // Of running attempts; the memory in bytes.
   size_t TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t TrainingMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GoBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

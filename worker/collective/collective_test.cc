@@ -302,10 +302,68 @@ TEST(Gloo, APeerThatNeverComesIsReported) {
   auto store = NewInProcessStore();
   GlooOptions options;
   options.size = 2;
-  options.timeout = absl::Milliseconds(300);
+  options.connect_timeout = absl::Milliseconds(300);
   auto made = ConnectGloo(options, *store);
   EXPECT_FALSE(made.ok());
   EXPECT_NE(std::string(made.status().message()).find("rank 0 of 2"), std::string::npos);
+}
+
+// As between machines whose ports are closed to each other, or where a peer dies before it calls.
+TEST(Gloo, APeerThatIsThereAndCannotBeReachedIsWaitedForAsLongAsConnectingMayTake) {
+  constexpr absl::Duration kConnect = absl::Seconds(2);
+  absl::Duration longest;
+  // Of two ranks that of the lower port waits for the other's call; a call of a dead one is
+  // refused.
+  for (int tries = 0; tries < 20 && longest < kConnect / 2; ++tries) {
+    auto store = NewInProcessStore();
+    ASSERT_TRUE(store->Set("rank_0", "host").ok());  // Gloo asks where the others are, first
+    GlooOptions dead;
+    dead.rank = 1;
+    dead.size = 2;
+    dead.connect_timeout = absl::Milliseconds(10);
+    ASSERT_FALSE(ConnectGloo(dead, *store).ok());
+    ASSERT_TRUE(store->Get("1", absl::ZeroDuration()).ok()) << "it has told nobody its address";
+
+    GlooOptions options;
+    options.size = 2;
+    options.connect_timeout = kConnect;
+    options.timeout = absl::Minutes(10);
+    const absl::Time start = absl::Now();
+    EXPECT_FALSE(ConnectGloo(options, *store).ok());
+    longest = std::max(longest, absl::Now() - start);
+  }
+  EXPECT_LT(longest, 4 * kConnect);
+}
+
+// It may write its part of a checkpoint meanwhile.
+TEST(Gloo, APeerMayBeSilentForLongerThanConnectingMayTake) {
+  for (const bool share_memory : {false, true}) {
+    SCOPED_TRACE(share_memory);
+    constexpr absl::Duration kConnect = absl::Seconds(2);
+    auto store = NewInProcessStore();
+    std::vector<std::unique_ptr<Communicator>> all(2);  // until both are done
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        GlooOptions options;
+        options.rank = rank;
+        options.size = 2;
+        options.connect_timeout = kConnect;
+        options.timeout = absl::Seconds(60);
+        options.share_memory = share_memory;
+        auto made = ConnectGloo(options, *store);
+        ASSERT_TRUE(made.ok()) << made.status();
+        all[rank] = *std::move(made);
+        char word[] = "late";
+        if (rank == 1) absl::SleepFor(kConnect * 3 / 2);
+        absl::Status s =
+            rank == 1 ? all[rank]->Send(word, 4, 0, 3) : all[rank]->Receive(word, 4, 1, 3);
+        if (s.ok()) s = all[rank]->Flush();
+        EXPECT_TRUE(s.ok()) << "rank " << rank << ": " << s;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 }  // namespace

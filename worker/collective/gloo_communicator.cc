@@ -25,6 +25,8 @@ namespace {
 using gloo::transport::UnboundBuffer;
 
 constexpr std::chrono::microseconds kLookAtLinks(200);
+// For a pair to connect, Gloo waits this many times as long as it is told (Pair::waitUntil).
+constexpr int kGlooConnectFactor = 5;
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(std::max<int64_t>(1, absl::ToInt64Milliseconds(duration)));
@@ -307,12 +309,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     attributes.hostname = options.host;
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-    context->setTimeout(Milliseconds(options.timeout));
-    StoreAdapter adapter(store, options.timeout);
+    // Asked by nobody but the pairs that connect: later waits say how long they last.
+    context->setTimeout(Milliseconds(options.connect_timeout / kGlooConnectFactor));
+    StoreAdapter adapter(store, options.connect_timeout);
     context->connectFullMesh(adapter, device);
     std::unique_ptr<HostLinks> links;
     if (options.share_memory && options.size > 1) {
-      auto connected = HostLinks::Connect(options.rank, options.size, store, options.timeout);
+      auto connected = HostLinks::Connect(options.rank, options.size, store,
+                                          options.connect_timeout, options.timeout);
       if (!connected.ok()) return connected.status();
       links = *std::move(connected);
     }
@@ -321,7 +325,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
   } catch (const std::exception& e) {
     const std::string message =
         absl::StrCat("rank ", options.rank, " of ", options.size, " could not meet its peers from ",
-                     options.host, ": ", e.what());
+                     options.host, ": ", e.what(),
+                     "; do all live, and does a firewall let them reach each other?");
     return Classify(message);
   }
 }

@@ -28,8 +28,9 @@ absl::Status Gone(int peer) {
 
 absl::StatusOr<std::unique_ptr<HostLinks>> HostLinks::Connect(int rank, int size,
                                                               RendezvousStore& store,
+                                                              absl::Duration meeting,
                                                               absl::Duration timeout) {
-  auto links = MeetOnHost(rank, size, store, timeout);
+  auto links = MeetOnHost(rank, size, store, meeting);
   if (!links.ok()) return links.status();
   std::unique_ptr<HostLinks> all(new HostLinks(size, timeout));
   all->links_ = *std::move(links);

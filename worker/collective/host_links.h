@@ -25,9 +25,10 @@ class HostLinks {
  public:
   // All ranks call it. Whoever runs as the same user, on the same host and in the same network
   // namespace gets a link, whatever the containers. DeadlineExceeded, naming the rank or what it
-  // did not say, if one of them does not come.
+  // did not say, if one of them has not come within `meeting`. `timeout`: of each later wait.
   static absl::StatusOr<std::unique_ptr<HostLinks>> Connect(int rank, int size,
                                                             RendezvousStore& store,
+                                                            absl::Duration meeting,
                                                             absl::Duration timeout);
 
   bool Reaches(int peer) const { return links_[peer] != nullptr; }

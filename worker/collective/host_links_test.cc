@@ -27,7 +27,7 @@ Links Meet(int size, absl::Duration timeout = absl::Seconds(10)) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      auto made = HostLinks::Connect(rank, size, *store, timeout);
+      auto made = HostLinks::Connect(rank, size, *store, timeout, timeout);
       ASSERT_TRUE(made.ok()) << made.status();
       all[rank] = *std::move(made);
     });
@@ -57,12 +57,13 @@ TEST(HostLinks, WhoCannotBeReachedGetsNoLink) {
   std::thread rank0([&] {
     // Says what a real rank 0 would say, of a socket that is not there.
     std::unique_ptr<RendezvousStore> other = NewInProcessStore();
-    ASSERT_FALSE(HostLinks::Connect(0, 2, *other, absl::Milliseconds(100)).ok());
+    constexpr absl::Duration kSoon = absl::Milliseconds(100);
+    ASSERT_FALSE(HostLinks::Connect(0, 2, *other, kSoon, kSoon).ok());
     real = other->Get("host/0", absl::Seconds(1)).value();
     ASSERT_TRUE(store->Set("host/0", real).ok());
     EXPECT_EQ(store->Get("host/0/1", absl::Seconds(10)).value(), "");
   });
-  auto links = HostLinks::Connect(1, 2, *store, absl::Seconds(10));
+  auto links = HostLinks::Connect(1, 2, *store, absl::Seconds(10), absl::Seconds(10));
   rank0.join();
   ASSERT_TRUE(links.ok()) << links.status();
   EXPECT_FALSE((*links)->Reaches(0));

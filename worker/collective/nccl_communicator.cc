@@ -102,12 +102,19 @@ class NcclCommunicator : public Communicator {
     }
     const std::string key = absl::StrCat("nccl/", absl::StrJoin(group, ","));
     std::string id;
+    // The id is given out once all are there: no Abort ends a rank's wait for the others in NCCL.
     if (me == 0) {
+      for (size_t other = 1; other < group.size(); ++other) {
+        absl::StatusOr<std::string> there =
+            store_->Get(absl::StrCat(key, "/", group[other]), timeout_);
+        if (!there.ok()) return there.status();
+      }
       if (KernelStatus made = plugin_->NewCommunicatorId(&id); !made.ok()) {
         return absl::UnavailableError(absl::StrCat("NCCL: ", made.error));
       }
       if (absl::Status s = store_->Set(key, id); !s.ok()) return s;
     } else {
+      if (absl::Status s = store_->Set(absl::StrCat(key, "/", rank_), ""); !s.ok()) return s;
       absl::StatusOr<std::string> got = store_->Get(key, timeout_);
       if (!got.ok()) return got.status();
       id = *std::move(got);

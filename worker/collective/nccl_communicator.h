@@ -11,8 +11,9 @@
 
 namespace espalier {
 
-// Groups are made when first met; their first rank hands the NCCL id to the others through `store`.
-// InvalidArgument if `device` is no CUDA device.
+// Groups are made when first met; their first rank hands the NCCL id to the others through `store`,
+// for which each waits `timeout` at most, or until `store` is told to give up. InvalidArgument if
+// `device` is no CUDA device.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
                                                           std::unique_ptr<RendezvousStore> store,
                                                           absl::Duration timeout);

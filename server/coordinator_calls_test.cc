@@ -1,0 +1,245 @@
+// What the coordinator refuses of outside calls, what a repeated call does, and uploads.
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "server/artifacts/artifact_store.h"
+#include "server/coordinator_fixture.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+using CoordinatorCallsTest = CoordinatorFixture;
+
+TEST_F(CoordinatorCallsTest, ARepeatedSubmissionIsOneJob) {
+  proto::SubmitRequest request = Submission();
+  request.set_idempotency_key("once");
+  EXPECT_EQ(Submit(request), Submit(request));
+  request.mutable_spec()->set_steps(7);
+  grpc::ClientContext context;
+  proto::SubmitReply reply;
+  EXPECT_EQ(training_->Submit(&context, request, &reply).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn) {
+  auto refuse = [&](proto::SubmitRequest request, const std::string& expected) {
+    grpc::ClientContext context;
+    proto::SubmitReply reply;
+    grpc::Status status = training_->Submit(&context, request, &reply);
+    EXPECT_FALSE(status.ok()) << expected;
+    EXPECT_THAT(status.error_message(), HasSubstr(expected));
+    return status.error_code();
+  };
+  proto::SubmitRequest request = Submission();
+  request.mutable_spec()->set_batch_size(0);
+  refuse(request, "batch_size");
+  request = Submission();
+  request.mutable_spec()->set_batch_size(4096);
+  refuse(request, "batch_size");
+  request = Submission();
+  request.mutable_spec()->set_epochs(2);
+  refuse(request, "epochs, steps");
+  request = Submission();
+  (*request.mutable_spec()->mutable_dataset()->mutable_columns())["nothing"] = "tokens";
+  refuse(request, "no input 'nothing'");
+  request = Submission();
+  (*request.mutable_spec()->mutable_dataset()->mutable_columns())["tokens"] = "words";
+  refuse(request, "graph input 'tokens'");
+  request = Submission();
+  request.mutable_spec()->mutable_dataset()->set_sequence_length(9);
+  refuse(request, "must agree");
+  request = Submission();
+  request.mutable_spec()->mutable_dataset()->set_uri("artifact:none");
+  refuse(request, "no artifact 'none'");
+  request = Submission();
+  request.mutable_spec()->mutable_graph()->mutable_nodes(0)->set_op("frobnicate");
+  refuse(request, "frobnicate");
+  request = Submission();
+  request.mutable_spec()->set_output_model("../x");
+  refuse(request, "output_model");
+  request = Submission();
+  request.mutable_spec()->mutable_optimizer()->clear_name();
+  refuse(request, "optimizer.name");
+  request = Submission();
+  request.mutable_spec()->set_name(std::string(257, 'x'));
+  EXPECT_EQ(refuse(request, "spec.name: at most 256 bytes"), grpc::StatusCode::INVALID_ARGUMENT);
+  proto::ListJobsReply jobs;
+  grpc::ClientContext context;
+  ASSERT_TRUE(training_->List(&context, {}, &jobs).ok());
+  EXPECT_EQ(jobs.jobs_size(), 0);
+}
+
+// It is shown, and no file is called so.
+TEST_F(CoordinatorCallsTest, AJobMayBeNamedLikeAPath) {
+  AddWorker();
+  proto::SubmitRequest request = Submission();
+  const std::string name = "../../etc/of-a-job";
+  request.mutable_spec()->set_name(name);
+  const std::string id = Submit(request);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().spec().name(), name);
+  EXPECT_TRUE(coordinator_->artifacts().Find(reply.job().output_model()).ok());
+  for (const char* folder : {"", "/checkpoints/", "/artifacts/"}) {
+    EXPECT_FALSE(std::filesystem::exists(absl::StrCat(data_dir_, folder, "/", name))) << folder;
+  }
+}
+
+TEST_F(CoordinatorCallsTest, ValuesThatNoEnumHasAreRefusedWithTheirField) {
+  constexpr int kUnknown = 77;
+  const std::pair<const char*, std::function<void(proto::TrainingSpec*)>> fields[] = {
+      {"dataset.format",
+       [](proto::TrainingSpec* spec) {
+         spec->mutable_dataset()->set_format(static_cast<proto::Dataset::Format>(kUnknown));
+       }},
+      {"search.strategy",
+       [](proto::TrainingSpec* spec) {
+         spec->mutable_search()->set_strategy(
+             static_cast<proto::SearchOptions::Strategy>(kUnknown));
+       }},
+      {"precision",
+       [](proto::TrainingSpec* spec) {
+         spec->set_precision(static_cast<proto::DataType>(kUnknown));
+       }},
+      {"initializer.kind",
+       [](proto::TrainingSpec* spec) {
+         spec->mutable_graph()->mutable_values(0)->mutable_initializer()->set_kind(
+             static_cast<proto::Initializer::Kind>(kUnknown));
+       }},
+      {"learning_rate.kind", [](proto::TrainingSpec* spec) {
+         spec->mutable_optimizer()->mutable_learning_rate()->set_kind(
+             static_cast<proto::LearningRateSchedule::Kind>(kUnknown));
+       }}};
+  for (const auto& [field, set] : fields) {
+    proto::SubmitRequest request = Submission();
+    set(request.mutable_spec());
+    grpc::ClientContext context;
+    proto::SubmitReply reply;
+    const grpc::Status status = training_->Submit(&context, request, &reply);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << field;
+    EXPECT_THAT(status.error_message(), HasSubstr(field));
+  }
+}
+
+TEST_F(CoordinatorCallsTest, UploadsAndDownloadsGoThroughWhole) {
+  std::string content(1'500'000, 'x');
+  content[777'777] = 'y';
+  grpc::ClientContext upload_context;
+  proto::UploadReply uploaded;
+  auto upload = models_->Upload(&upload_context, &uploaded);
+  proto::UploadRequest part;
+  part.mutable_header()->set_name("d");
+  part.mutable_header()->set_kind(proto::Artifact::DATASET);
+  upload->Write(part);
+  part.mutable_file()->set_name("data.npz");
+  upload->Write(part);
+  for (size_t at = 0; at < content.size(); at += 700'000) {
+    part.set_chunk(content.substr(at, 700'000));
+    upload->Write(part);
+  }
+  upload->WritesDone();
+  grpc::Status status = upload->Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(uploaded.artifact().bytes(), 1'500'000);
+
+  grpc::ClientContext download_context;
+  proto::DownloadRequest request;
+  request.set_name("d");
+  auto download = models_->Get(&download_context, request);
+  std::string received;
+  proto::DownloadReply reply;
+  while (download->Read(&reply)) received += reply.chunk();
+  EXPECT_TRUE(download->Finish().ok());
+  EXPECT_EQ(received, content);
+}
+
+// Other content was answered with the artifact of the first upload, and dropped.
+TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused) {
+  const auto upload = [&](const std::string& file, const std::string& content,
+                          proto::UploadReply* reply) {
+    grpc::ClientContext context;
+    auto writer = models_->Upload(&context, reply);
+    proto::UploadRequest part;
+    part.mutable_header()->set_name("d");
+    part.mutable_header()->set_kind(proto::Artifact::DATASET);
+    part.mutable_header()->set_idempotency_key("once");
+    writer->Write(part);
+    part.mutable_file()->set_name(file);
+    writer->Write(part);
+    part.set_chunk(content);
+    writer->Write(part);
+    writer->WritesDone();
+    return writer->Finish();
+  };
+  proto::UploadReply first, again;
+  ASSERT_TRUE(upload("a.txt", "one", &first).ok());
+  const grpc::Status repeated = upload("a.txt", "one", &again);
+  ASSERT_TRUE(repeated.ok()) << repeated.error_message();
+  EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
+  for (const auto& [file, content] : {std::pair("a.txt", "two"), std::pair("b.txt", "one")}) {
+    const grpc::Status changed = upload(file, content, &again);
+    EXPECT_EQ(changed.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << file << content;
+    EXPECT_THAT(changed.error_message(), HasSubstr("another request"));
+  }
+  const auto kept = coordinator_->artifacts().Find("d");
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->sha256(), first.artifact().sha256());
+  EXPECT_TRUE(std::filesystem::is_empty(data_dir_ + "/artifacts/incoming"));
+}
+
+TEST_F(CoordinatorCallsTest, AKeyStandsForOneCallWhateverTheCall) {
+  const std::string kept = Submit(Submission());
+  proto::CancelRequest cancel;
+  cancel.set_job_id(Submit(Submission()));
+  cancel.set_idempotency_key("once");
+  for (const bool other_job : {false, false, true}) {
+    if (other_job) cancel.set_job_id(kept);
+    grpc::ClientContext context;
+    proto::CancelReply reply;
+    EXPECT_EQ(training_->Cancel(&context, cancel, &reply).error_code(),
+              other_job ? grpc::StatusCode::INVALID_ARGUMENT : grpc::StatusCode::OK);
+  }
+  EXPECT_EQ(Get(kept).job().state(), proto::QUEUED);
+  proto::DeleteArtifactRequest remove;
+  remove.set_name("d");
+  remove.set_idempotency_key("once");
+  grpc::ClientContext delete_context;
+  proto::DeleteArtifactReply removed;
+  EXPECT_EQ(models_->Delete(&delete_context, remove, &removed).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  proto::QuantizeRequest quantize;
+  quantize.set_name("d");
+  quantize.set_idempotency_key("once");
+  grpc::ClientContext quantize_context;
+  proto::QuantizeReply progress;
+  const auto reader = models_->Quantize(&quantize_context, quantize);
+  EXPECT_FALSE(reader->Read(&progress));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(CoordinatorCallsTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {
+  proto::SubmitRequest request = Submission();
+  request.mutable_spec()->set_name(std::string(65 << 20, 'x'));
+  grpc::ClientContext context;
+  proto::SubmitReply reply;
+  grpc::Status status = training_->Submit(&context, request, &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("larger than max"));
+  EXPECT_FALSE(Submit(Submission()).empty());
+}
+
+TEST_F(CoordinatorCallsTest, AStaleLeaseIsRefused) {
+  grpc::ClientContext context;
+  proto::HeartbeatRequest request;
+  request.mutable_lease()->set_worker_id("w1");
+  request.mutable_lease()->set_epoch(99);
+  proto::HeartbeatReply reply;
+  EXPECT_EQ(cluster_->Heartbeat(&context, request, &reply).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+}  // namespace
+}  // namespace espalier

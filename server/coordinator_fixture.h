@@ -1,0 +1,193 @@
+// A coordinator in this process for tests, with workers over real gRPC that compute nothing.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "ops/graph/builder.h"
+#include "ops/graph/graph_proto.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/models.grpc.pb.h"
+#include "proto/training.grpc.pb.h"
+#include "server/coordinator.h"
+#include "server/fake_worker.h"
+#include "server/membership/worker_registry.h"
+#include "worker/checkpoint/faulty_file_system.h"
+
+namespace espalier {
+
+class CoordinatorFixture : public ::testing::Test {
+ protected:
+  static constexpr int64_t kSteps = 60;  // of the job that Submission() asks for
+
+  void SetUp() override {
+    data_dir_ = ::testing::TempDir() + "/coordinator_" +
+                ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(data_dir_);
+    text_ = data_dir_ + "-text";
+    std::ofstream(text_) << std::string(4096, 'e');
+    StartCoordinator("127.0.0.1:0");
+  }
+  void TearDown() override {
+    workers_.clear();
+    coordinator_.reset();
+  }
+
+  void StartCoordinator(const std::string& listen, CoordinatorOptions options = {}) {
+    options.data_dir = data_dir_;
+    options.listen = listen;
+    options.lease = absl::Seconds(3);
+    options.recovery_settle = absl::Milliseconds(300);
+    options.max_fruitless_attempts = 3;
+    options.file_system = &files_;
+    auto opened = Coordinator::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+    absl::Status started = coordinator_->Start();
+    ASSERT_TRUE(started.ok()) << started;
+    auto channel =
+        grpc::CreateChannel(coordinator_->grpc_address(), grpc::InsecureChannelCredentials());
+    training_ = proto::Training::NewStub(channel);
+    cluster_ = proto::Cluster::NewStub(channel);
+    models_ = proto::Models::NewStub(channel);
+  }
+
+  FakeWorker& AddWorker(FakeWorkerOptions options = {}) {
+    options.coordinator = coordinator_->grpc_address();
+    options.name = absl::StrCat("fake-", workers_.size() + 1);
+    const int before = coordinator_->workers().Live();
+    workers_.push_back(FakeWorker::Start(options));
+    for (int i = 0; i < 200 && coordinator_->workers().Live() <= before; ++i) {
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    EXPECT_EQ(coordinator_->workers().Live(), before + 1);
+    return *workers_.back();
+  }
+
+  // Bytes to next bytes, on a text of 4 KiB.
+  proto::SubmitRequest Submission() {
+    GraphBuilder builder(coordinator_->operators(), "tiny");
+    const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, 8});
+    const ValueId targets = builder.Input("targets", DType::kI32, {-1, 8});
+    const Initializer normal{Initializer::kNormal, 0.1};
+    const ValueId table = builder.Parameter("table", DType::kF32, {256, 4}, normal);
+    const ValueId head = builder.Parameter("head", DType::kF32, {256, 4}, normal);
+    const ValueId hidden = builder.Op("embedding", {tokens, table});
+    const ValueId logits = builder.Op("linear", {hidden, head});
+    builder.Output("loss", builder.Op("sparse_categorical_crossentropy", {logits, targets}));
+    auto graph = builder.Build();
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    proto::SubmitRequest request;
+    proto::TrainingSpec* spec = request.mutable_spec();
+    spec->set_name("tiny");
+    *spec->mutable_graph() = ToProto(*graph);
+    spec->mutable_dataset()->set_uri(text_);
+    spec->mutable_dataset()->set_format(proto::Dataset::TEXT);
+    spec->mutable_dataset()->set_sequence_length(8);
+    spec->mutable_dataset()->set_holdout_fraction(0.1);
+    spec->set_batch_size(4);
+    spec->set_steps(kSteps);
+    spec->set_checkpoint_every_steps(10);
+    spec->mutable_optimizer()->set_name("sgd");
+    spec->mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
+    spec->mutable_search()->set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    return request;
+  }
+
+  std::string Submit(const proto::SubmitRequest& request) {
+    grpc::ClientContext context;
+    proto::SubmitReply reply;
+    grpc::Status status = training_->Submit(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.job_id();
+  }
+
+  proto::CancelReply Cancel(const std::string& id) {
+    grpc::ClientContext context;
+    proto::CancelRequest request;
+    request.set_job_id(id);
+    proto::CancelReply reply;
+    grpc::Status status = training_->Cancel(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  }
+
+  void Resume(const std::string& id) {
+    grpc::ClientContext context;
+    proto::ResumeRequest request;
+    request.set_job_id(id);
+    proto::ResumeReply reply;
+    grpc::Status status = training_->Resume(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  proto::GetJobReply Get(const std::string& id) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);  // channels to one address share what they know of a restart
+    proto::GetJobRequest request;
+    request.set_job_id(id);
+    request.set_with_reports(true);
+    proto::GetJobReply reply;
+    EXPECT_TRUE(training_->Get(&context, request, &reply).ok());
+    return reply;
+  }
+
+  // Polls until `done`, at most half a minute.
+  template <typename Done>
+  proto::GetJobReply WaitFor(const std::string& id, Done done) {
+    proto::GetJobReply reply;
+    for (int i = 0; i < 1500; ++i) {
+      reply = Get(id);
+      if (done(reply.job())) return reply;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    ADD_FAILURE() << "waited in vain; state " << proto::JobState_Name(reply.job().state())
+                  << " steps " << reply.job().steps_done() << " " << reply.job().error();
+    return reply;
+  }
+  proto::GetJobReply WaitForEnd(const std::string& id) {
+    return WaitFor(id, [](const proto::Job& job) { return job.state() >= proto::SUCCEEDED; });
+  }
+
+  // Whether it becomes true, within half a minute.
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    for (int i = 0; i < 1500 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(20));
+    return condition();
+  }
+
+  std::string CheckpointsOf(const std::string& id) const {
+    return data_dir_ + "/checkpoints/" + id;
+  }
+
+  // Every step reported once, in order, with the undisturbed run's loss.
+  static void ExpectWholeCurve(const proto::GetJobReply& reply) {
+    ASSERT_EQ(reply.reports_size(), kSteps);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(reply.reports(static_cast<int>(step)).step(), step);
+      EXPECT_NEAR(reply.reports(static_cast<int>(step)).values().at("loss"),
+                  FakeWorker::LossOf(step), 1e-9);
+    }
+  }
+
+  std::string data_dir_, text_;
+  FaultyFileSystem files_{NewPosixFileSystem()};
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::unique_ptr<proto::Training::Stub> training_;
+  std::unique_ptr<proto::Cluster::Stub> cluster_;
+  std::unique_ptr<proto::Models::Stub> models_;
+};
+
+}  // namespace espalier

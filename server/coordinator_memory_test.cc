@@ -1,0 +1,112 @@
+// Jobs that need the memory of all their workers wait for it where they cannot go on without.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "server/coordinator_fixture.h"
+
+namespace espalier {
+namespace {
+
+class MemoryTest : public CoordinatorFixture {
+ protected:
+  // Two workers, each with the memory for half of Submission()'s batch and not for all of it.
+  void AddTwoWorkers() {
+    AddWorker();
+    AddWorker();
+    const proto::Plan roomy = WaitForEnd(Submit(Submission())).job().plan();
+    ASSERT_EQ(roomy.devices_size(), 2);
+    of_half_a_batch_ = roomy.prediction().peak_bytes(0) * 5 / 4;
+    workers_.clear();
+    ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 0; }));
+    AddWorkerOf(of_half_a_batch_);
+    AddWorkerOf(of_half_a_batch_);
+  }
+  void AddWorkerOf(int64_t bytes) {
+    AddWorker({.step = absl::Milliseconds(15), .memory_bytes = bytes});
+  }
+
+  bool EventuallySays(const std::string& id, const std::string& text) {
+    return Eventually([&] {
+      const auto messages = Get(id).messages();
+      return std::any_of(messages.begin(), messages.end(), [&](const std::string& message) {
+        return absl::StrContains(message, text);
+      });
+    });
+  }
+
+  int64_t of_half_a_batch_ = 0;
+};
+
+// What it needs comes back when the lost worker is replaced: until then others have their turns.
+TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeReplaced) {
+  AddTwoWorkers();
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  workers_[1]->Kill();
+  ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
+      << Get(id).job().error();
+  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+  proto::SubmitRequest small = Submission();
+  small.mutable_spec()->set_batch_size(1);
+  EXPECT_EQ(WaitForEnd(Submit(small)).job().state(), proto::SUCCEEDED) << "it is not waited with";
+  EXPECT_EQ(Get(id).job().attempts(), 2) << "one that is in vain is not tried again";
+
+  AddWorkerOf(of_half_a_batch_);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 3);
+  EXPECT_EQ(reply.job().plan().devices_size(), 2);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+}
+
+// As many workers are not as much memory, and a small one is in nobody's way.
+TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne) {
+  AddTwoWorkers();
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  workers_[1]->Kill();
+  ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
+      << Get(id).job().error();
+  AddWorkerOf(2048);  // less than a third of the parameters
+  ASSERT_TRUE(EventuallySays(id, "waiting for larger ones to join")) << Get(id).job().error();
+  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+
+  AddWorkerOf(of_half_a_batch_);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 4);
+  EXPECT_EQ(reply.job().plan().devices_size(), 2) << "the small one is left out";
+  EXPECT_EQ(workers_[2]->runs(), 0);
+}
+
+// What sufficed is known from the stored plan.
+TEST_F(MemoryTest, AJobThatIsResumedWithFewerWorkersAfterARestartWaitsForTheOthers) {
+  AddTwoWorkers();
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  Cancel(id);
+  ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 2; }));
+  workers_[1]->Kill();
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  StartCoordinator(address);
+  ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 1; }));
+  EXPECT_EQ(Get(id).job().state(), proto::CANCELLED);
+  Resume(id);
+  ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
+      << Get(id).job().error();
+  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+
+  AddWorkerOf(of_half_a_batch_);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+}
+
+}  // namespace
+}  // namespace espalier

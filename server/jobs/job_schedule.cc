@@ -1,0 +1,166 @@
+// JobRunner: which job gets which workers next.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/job_runner.h"
+
+namespace espalier {
+namespace {
+
+// Between attempts that get nowhere.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(5);
+
+WorkerMemory MemoryOfMembers(absl::Span<const Member> members) {
+  std::vector<proto::Device> devices;
+  for (const Member& member : members) devices.push_back(member.device);
+  return MemoryOf(devices);
+}
+
+// Without those that are smaller than any that sufficed, where the others are enough: one of them
+// may be what no plan fits into.
+std::vector<Member> WithoutSmall(const std::vector<Member>& members, const WorkerMemory& enough) {
+  std::vector<Member> large;
+  for (const Member& member : members) {
+    if (member.device.memory_bytes() >= enough.smallest) large.push_back(member);
+  }
+  return IsLessInAny(MemoryOfMembers(large), enough) ? members : large;
+}
+
+}  // namespace
+
+void JobRunner::Schedule() {
+  std::vector<Job*> waiting;
+  for (auto& [id, job] : jobs_) {
+    const bool waits = job->life.state == proto::QUEUED || job->life.state == proto::RECOVERING;
+    if (waits && job->attempt == nullptr && !job->life.attempt_running)
+      waiting.push_back(job.get());
+  }
+  // Those that were interrupted first, then in the order of submission.
+  std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
+    return std::make_pair(a->life.state == proto::QUEUED, a->number) <
+           std::make_pair(b->life.state == proto::QUEUED, b->number);
+  });
+  for (Job* job : waiting) {
+    if (!TryStart(job)) return;
+  }
+}
+
+size_t JobRunner::TrainingWorkers() const {
+  size_t workers = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job->attempt != nullptr) workers += job->attempt->members().size();
+  }
+  return workers;
+}
+
+int64_t JobRunner::TrainingMemory() const {
+  int64_t bytes = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job->attempt != nullptr) bytes += MemoryOf(job->attempt->devices()).bytes;
+  }
+  return bytes;
+}
+
+bool JobRunner::TryStart(Job* job) {
+  // What is wrong in the store may be wrong with this job alone.
+  if (absl::Now() < job->retry_at) return true;
+  const proto::SearchOptions& search = job->record.job.spec().search();
+  std::vector<Member> members = tools_.workers->Idle();
+  if (members.empty()) return false;
+  const bool had_too_little = job->too_little.workers > 0;
+  if (had_too_little) members = WithoutSmall(members, job->enough);
+  const auto usable = [&search](size_t workers) {
+    if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) return size_t{1};
+    return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
+  };
+  size_t wanted = usable(members.size());
+  const absl::Duration waited = clock_->Now() - job->recovering_since;
+  if (job->life.state == proto::RECOVERING && job->life.fruitless > 0 &&
+      waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
+    return false;
+  }
+  if (job->life.state == proto::RECOVERING &&
+      members.size() < static_cast<size_t>(job->workers_before) &&
+      waited < options_.recovery_settle) {
+    return false;
+  }
+  const WorkerMemory memory = MemoryOfMembers(absl::MakeConstSpan(members).first(wanted));
+  if (job->life.state == proto::RECOVERING && had_too_little &&
+      !IsLessInAny(job->too_little, memory)) {
+    // The jobs behind it wait only for workers that train now and may be what it lacks.
+    return usable(members.size() + TrainingWorkers()) == wanted ||
+           MemoryOfMembers(members).bytes + TrainingMemory() <= job->too_little.bytes;
+  }
+  absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
+  if (!full.ok()) {
+    job->retry_at = absl::Now() + kStoreRetry;
+    return true;
+  }
+  // Of an attempt before the coordinator was started again.
+  if (job->enough.workers == 0) job->enough = MemoryOf(full->job.plan().devices());
+  const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
+  // A search that starts from a plan needs the plan's devices, too, and may use more.
+  const bool has_plan = full->job.spec().search().has_imported();
+  const size_t planned =
+      has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
+               : static_cast<size_t>(std::max(0, search.pipeline_stages()));
+  // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
+  if (job->life.attempts == 0 && wanted < planned) {
+    const std::string message =
+        absl::StrCat(has_plan ? "the imported plan" : "the pipeline", " is for ", planned,
+                     " workers; waiting for that many to be idle");
+    if (job->workers_before != static_cast<int>(planned)) {
+      job->workers_before = static_cast<int>(planned);
+      job->pending.messages.push_back(message);
+      job->dirty = true;
+    }
+    // As soon as those that are idle and those that train are enough, the jobs behind it wait, too:
+    // the workers that become idle are kept for it, so that smaller jobs cannot starve it. Until
+    // then (workers may serve for ever, or never join) the others have their turns.
+    return usable(members.size() + TrainingWorkers()) < planned;
+  }
+  if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
+  members.resize(wanted);
+  const std::string id = job->record.job.id();
+  if (!tools_.workers->Assign(members, id).ok()) return false;
+  const JobLife before = job->life;
+  Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
+  // Workers tell attempts apart by their numbers: a number must not be used before it is durable.
+  if (!Flush(job).ok()) {
+    job->life = before;
+    job->record.job.set_state(before.state);
+    job->record.job.set_attempts(before.attempts);
+    tools_.workers->Release(id);
+    return false;
+  }
+  AttemptTask task;
+  task.record = *std::move(full);
+  task.record.job.set_checkpoint_step(job->life.checkpoint_step);
+  task.checkpoint = CheckpointFolder(*job);
+  task.attempt = job->life.attempts;
+  task.members = members;
+  task.enough = job->enough;
+  task.checkpoint_root = JobFolder(id);
+  job->workers_before = static_cast<int>(members.size());
+  job->too_little = WorkerMemory();
+  job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
+  metrics_->AttemptStarted();
+  job->swept = false;
+  RemoveCheckpoints(JobFolder(id), job->record.checkpoint_dir);
+  job->thread = std::thread([this, job] {
+    AttemptEnd end = job->attempt->Run();
+    {
+      absl::MutexLock lock(&mutex_);
+      job->end = std::move(end);
+      job->attempt_over = true;
+    }
+    Wake();
+  });
+  return true;
+}
+
+}  // namespace espalier
