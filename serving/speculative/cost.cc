@@ -166,11 +166,15 @@ bool StepCost::Fresh(const Bucket& bucket) const {
   return age <= (bucket.count >= kKept ? kOld : kFresh);
 }
 
+bool StepCost::Proven(const Bucket& bucket) const {
+  return bucket.contrasts >= kProof && Fresh(bucket);
+}
+
 bool StepCost::Proven(int rows) const {
   const int number = BucketOf(rows);
   const auto at = std::lower_bound(buckets_.begin(), buckets_.end(), number,
                                    [](const Bucket& bucket, int n) { return bucket.number < n; });
-  return at != buckets_.end() && at->number == number && at->contrasts >= kProof && Fresh(*at);
+  return at != buckets_.end() && at->number == number && Proven(*at);
 }
 
 // What a size is worth beside its neighbours: one that is hardly ever run, and was timed in a bad
@@ -183,12 +187,9 @@ double StepCost::Recent(const Bucket& bucket) const {
 // Those that count, by rising size.
 void StepCost::FindSizes() const {
   known_.clear();
-  const auto proven = [this](const Bucket& bucket) {
-    return bucket.contrasts >= kProof && Fresh(bucket);
-  };
   std::vector<const Bucket*> larger(buckets_.size(), nullptr);  // the next one that is proven
   for (size_t i = buckets_.size(); i-- > 1;) {
-    larger[i - 1] = proven(buckets_[i]) ? &buckets_[i] : larger[i];
+    larger[i - 1] = Proven(buckets_[i]) ? &buckets_[i] : larger[i];
   }
   const Bucket* smaller = nullptr;  // the last one that is
   // The next fresh one above is looked for once.
@@ -197,7 +198,7 @@ void StepCost::FindSizes() const {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
     double seconds = bucket.middle_seconds;
-    if (proven(bucket)) {
+    if (Proven(bucket)) {
       smaller = &bucket;
     } else if (bucket.contrasts < kProof && larger[i] != nullptr) {
       // It is worth another try where it seems dearer than what lies between these.

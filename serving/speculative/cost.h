@@ -102,6 +102,7 @@ class StepCost {
   // step.
   void Refresh() const;
   bool Fresh(const Bucket& bucket) const;
+  bool Proven(const Bucket& bucket) const;
   double Recent(const Bucket& bucket) const;
   // Tells the pace what a step of such a size took. Returns the step's seconds at the pace of 1,
   // without those of its `positions`.
