@@ -254,7 +254,7 @@ void ConfigReader::Refuse(const std::string& field, absl::string_view accepted, 
   const Json* value = state_->Find(field);
   std::string text =
       value == nullptr ? "null" : value->dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  if (text.size() > 60) text.replace(57, std::string::npos, "...");
   // A field's name may come from the file.
   const std::string name = absl::CHexEscape(absl::StrCat(state_->path, field.substr(0, 100)));
   const std::string message = absl::StrCat(state_->file, ": field \"", name, "\" is ", text,
