@@ -132,12 +132,9 @@ absl::Status Coordinator::Parts::Build() {
   if (options.data_dir.empty()) return absl::InvalidArgumentError("data_dir: must be given");
   std::error_code error;
   std::string root = std::filesystem::absolute(options.data_dir, error).string();
-  for (const char* folder : {"", "checkpoints"}) {
-    std::filesystem::create_directories(std::filesystem::path(root) / folder, error);
-    if (error) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("data_dir ", root, ": ", error.message(), "; it must be writable"));
-    }
+  if (absl::Status s = CreateDurableDirectories(*files, JoinPath(root, "checkpoints")); !s.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("data_dir ", root, ": ", s.message(), "; it must be writable"));
   }
   // Without "." and "..", unless that leads elsewhere (over a link).
   const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();

@@ -83,6 +83,30 @@ TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne)
   EXPECT_EQ(workers_[2]->runs(), 0);
 }
 
+// Surplus workers, of which the plan uses none, are no reason to try the same ones again.
+TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
+  AddTwoWorkers();
+  proto::SubmitRequest request = Submission();
+  *request.mutable_spec()->mutable_search()->mutable_imported() =
+      WaitForEnd(Submit(Submission())).job().plan();
+  request.mutable_spec()->mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+  const std::string id = Submit(request);
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  workers_[1]->Kill();
+  ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
+      << Get(id).job().error();
+  AddWorkerOf(2048);
+  ASSERT_TRUE(EventuallySays(id, "waiting for larger ones to join")) << Get(id).job().error();
+  AddWorkerOf(2048);
+  absl::SleepFor(absl::Seconds(1));
+  EXPECT_EQ(Get(id).job().attempts(), 3);
+
+  AddWorkerOf(of_half_a_batch_);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 4);
+}
+
 // What sufficed is known from the stored plan.
 TEST_F(MemoryTest, AJobThatIsResumedWithFewerWorkersAfterARestartWaitsForTheOthers) {
   AddTwoWorkers();

@@ -165,10 +165,10 @@ AttemptEnd Attempt::Run() {
   if (too_few(lowered.status())) {
     return AttemptEnd::TooFewWorkers(memory, task_.enough, lowered.status());
   }
+  if (!lowered.ok()) return AttemptEnd::Failed(lowered.status());
   // Not before: the observer takes the memory of these workers for enough.
   facts.plan = *plan;
   observer_->OnPlanned(task_.record.job.id(), task_.attempt, facts);
-  if (!lowered.ok()) return AttemptEnd::Failed(lowered.status());
   if (lowered->training.size() != ranks_.size()) {
     return AttemptEnd::Failed(
         absl::InternalError(absl::StrCat("the plan was lowered to ", lowered->training.size(),

@@ -159,6 +159,7 @@ absl::Status JobRunner::Decree(const char* method, JobEventKind kind, const Requ
         absl::StatusOr<Job*> job = Find(request.job_id());
         if (!job.ok()) return job.status();
         if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
+        if (kind == JobEventKind::kResume) (*job)->too_little.clear();  // it is to be tried again
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {

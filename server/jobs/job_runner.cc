@@ -278,7 +278,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         break;
       case AttemptEnd::kTooFewWorkers:
         event.kind = JobEventKind::kTooFewWorkers;
-        job->too_little = MemoryOf(devices);
+        job->too_little.push_back(MemoryOf(devices));
         job->workers_before = std::max(job->workers_before, job->enough.workers);
         break;
       case AttemptEnd::kFailed:
@@ -328,6 +328,7 @@ void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const Plan
   proto::Job& record = job.record.job;
   *record.mutable_plan() = facts.plan;
   job.enough = MemoryOf(facts.plan.devices());
+  job.too_little.clear();
   record.set_parameters(facts.parameters);
   record.set_total_steps(facts.total_steps);
   record.set_tokens_per_step(facts.tokens_per_step);

@@ -70,10 +70,11 @@ class JobRunner : public AttemptObserver {
     JobWrite pending;  // not yet durable
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
-    int64_t version = 0;      // of what is durable: watchers wait for it to change
-    int workers_before = 0;   // of the last attempt: who recovers waits a while for as many
-    WorkerMemory enough;      // of the last attempt that had a plan
-    WorkerMemory too_little;  // of the last attempt, if its workers were too few
+    int64_t version = 0;     // of what is durable: watchers wait for it to change
+    int workers_before = 0;  // of the last attempt: who recovers waits a while for as many
+    WorkerMemory enough;     // of the last attempt that had a plan
+    std::vector<WorkerMemory> too_little;  // of those behind it, in vain
+    size_t imported_for = 0;  // workers of the plan that it imports; 0: none, or not yet known
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
     std::thread thread;

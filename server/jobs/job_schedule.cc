@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_runner.h"
+#include "server/jobs/large_members.h"
 
 namespace espalier {
 namespace {
@@ -13,22 +15,6 @@ namespace {
 // Between attempts that get nowhere.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(5);
-
-WorkerMemory MemoryOfMembers(absl::Span<const Member> members) {
-  std::vector<proto::Device> devices;
-  for (const Member& member : members) devices.push_back(member.device);
-  return MemoryOf(devices);
-}
-
-// Without those that are smaller than any that sufficed, where the others are enough: one of them
-// may be what no plan fits into.
-std::vector<Member> WithoutSmall(const std::vector<Member>& members, const WorkerMemory& enough) {
-  std::vector<Member> large;
-  for (const Member& member : members) {
-    if (member.device.memory_bytes() >= enough.smallest) large.push_back(member);
-  }
-  return IsLessInAny(MemoryOfMembers(large), enough) ? members : large;
-}
 
 }  // namespace
 
@@ -71,10 +57,10 @@ bool JobRunner::TryStart(Job* job) {
   const proto::SearchOptions& search = job->record.job.spec().search();
   std::vector<Member> members = tools_.workers->Idle();
   if (members.empty()) return false;
-  const bool had_too_little = job->too_little.workers > 0;
-  if (had_too_little) members = WithoutSmall(members, job->enough);
-  const auto usable = [&search](size_t workers) {
+  if (!job->too_little.empty()) members = LargestMembers(std::move(members), job->enough);
+  const auto usable = [&search, job](size_t workers) {
     if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) return size_t{1};
+    if (job->imported_for > 0) workers = std::min(workers, job->imported_for);
     return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
   };
   size_t wanted = usable(members.size());
@@ -89,11 +75,14 @@ bool JobRunner::TryStart(Job* job) {
     return false;
   }
   const WorkerMemory memory = MemoryOfMembers(absl::MakeConstSpan(members).first(wanted));
-  if (job->life.state == proto::RECOVERING && had_too_little &&
-      !IsLessInAny(job->too_little, memory)) {
+  const auto in_vain = [&memory](const WorkerMemory& tried) { return !IsLessInAny(tried, memory); };
+  if (job->life.state == proto::RECOVERING && absl::c_any_of(job->too_little, in_vain)) {
     // The jobs behind it wait only for workers that train now and may be what it lacks.
+    const int64_t reachable = MemoryOfMembers(members).bytes + TrainingMemory();
     return usable(members.size() + TrainingWorkers()) == wanted ||
-           MemoryOfMembers(members).bytes + TrainingMemory() <= job->too_little.bytes;
+           absl::c_any_of(job->too_little, [reachable](const WorkerMemory& tried) {
+             return reachable <= tried.bytes;
+           });
   }
   absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
   if (!full.ok()) {
@@ -108,6 +97,8 @@ bool JobRunner::TryStart(Job* job) {
   const size_t planned =
       has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
                : static_cast<size_t>(std::max(0, search.pipeline_stages()));
+  if (imported) job->imported_for = std::max<size_t>(planned, 1);
+  wanted = usable(wanted);
   // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
   if (job->life.attempts == 0 && wanted < planned) {
     const std::string message =
@@ -123,7 +114,6 @@ bool JobRunner::TryStart(Job* job) {
     // then (workers may serve for ever, or never join) the others have their turns.
     return usable(members.size() + TrainingWorkers()) < planned;
   }
-  if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
   members.resize(wanted);
   const std::string id = job->record.job.id();
   if (!tools_.workers->Assign(members, id).ok()) return false;
@@ -146,7 +136,6 @@ bool JobRunner::TryStart(Job* job) {
   task.enough = job->enough;
   task.checkpoint_root = JobFolder(id);
   job->workers_before = static_cast<int>(members.size());
-  job->too_little = WorkerMemory();
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
   job->swept = false;

@@ -13,8 +13,8 @@ WorkerMemory Of(const std::vector<int64_t>& bytes) {
   return MemoryOf(devices);
 }
 
-TEST(WorkerMemory, IsCountedSummedAndLookedThroughForTheSmallest) {
-  EXPECT_EQ(Of({80, 16, 24}), (WorkerMemory{3, 120, 16}));
+TEST(WorkerMemory, IsCountedSummedAndLookedThroughForTheSmallestAndTheLargest) {
+  EXPECT_EQ(Of({80, 16, 24}), (WorkerMemory{3, 120, 16, 80}));
   EXPECT_EQ(Of({}), WorkerMemory());
 }
 
@@ -27,6 +27,10 @@ TEST(WorkerMemory, WhatIsLessMayLackWhatTheOtherHas) {
   for (const auto& as_good : std::vector<std::vector<int64_t>>{{80, 80}, {80, 96}, {80, 80, 80}}) {
     EXPECT_FALSE(IsLessInAny(Of(as_good), enough)) << Of(as_good).bytes;
   }
+}
+
+TEST(WorkerMemory, WhatNeedsOneLargeWorkerMayLackItWhereAllElseIsMore) {
+  EXPECT_TRUE(IsLessInAny(Of({60, 60}), Of({100, 20})));
 }
 
 TEST(WorkerMemory, NothingIsLessThanWhatIsNotKnown) {
