@@ -157,7 +157,10 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
     if (!candidate.ok()) return candidate.status();
     found.pipeline.candidate = *std::move(candidate);
     const Candidate& made = found.pipeline.candidate;
-    if (best == nullptr ||
+    // What more memory would mend is a better answer than what nothing would.
+    const bool less_refused =
+        !fits && best != nullptr && made.lacks_memory && !best->candidate.lacks_memory;
+    if (best == nullptr || less_refused ||
         (made.refused.empty() &&
          (!fits || made.prediction.step_seconds() < best->candidate.prediction.step_seconds()))) {
       best = &found.pipeline;

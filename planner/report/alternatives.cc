@@ -24,8 +24,8 @@ struct Runner {
   bool chosen = false;
 };
 
-// "device 0 needs 12.1 GiB, has 8.0 GiB (and 3 more devices)"; as the planner put it if the numbers
-// are not here.
+// "does not fit: device 0 needs 12.1 GiB, has 8.0 GiB (and 3 more devices)"; as the planner put it
+// if the numbers do not say so.
 std::string WhyRefused(const proto::Plan& plan, const proto::Alternative& alternative) {
   if (alternative.refused().empty()) return "";
   const auto& peaks = alternative.prediction().peak_bytes();
@@ -39,7 +39,7 @@ std::string WhyRefused(const proto::Plan& plan, const proto::Alternative& altern
       ++more;
     }
   }
-  if (first < 0) return absl::StrCat("does not fit: ", alternative.refused());
+  if (first < 0) return absl::StrCat("cannot run: ", alternative.refused());
   std::string text =
       absl::StrFormat("does not fit: device %d needs %s, has %s", first,
                       ReadableBytes(static_cast<double>(peaks[first])),
@@ -86,7 +86,7 @@ std::string ChartRow(const Runner& runner, const proto::Prediction& own, double 
   const double step = width(p.step_seconds());
   std::string text = ReadableSeconds(p.step_seconds());
   if (!runner.refused.empty()) {
-    absl::StrAppend(&text, ", does not fit");
+    absl::StrAppend(&text, ", cannot run");
   } else if (!runner.chosen) {
     absl::StrAppend(&text, ", ", Ratio(runner, own));
   }

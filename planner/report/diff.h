@@ -68,7 +68,7 @@ struct TextPair {
 struct AlternativeChange {
   struct Side {
     double step_seconds = 0;
-    bool fits = true;
+    bool fits = true;  // false: refused, for whatever reason
     bool operator==(const Side&) const = default;
   };
   std::string name;

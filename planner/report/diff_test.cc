@@ -204,8 +204,8 @@ TEST(DiffTest, PredictionsAndAlternatives) {
   const std::string text = RenderPlanDiff(DiffPlans(a, b), "a", "b");
   EXPECT_THAT(text, HasSubstr("  step           100.00 ms  80.00 ms   -20.00 ms (-20.0 %)\n"));
   EXPECT_THAT(text, HasSubstr("1 more are split alike but predicted to take -2.00 ms together\n"));
-  EXPECT_THAT(text, HasSubstr("  data parallel  150.00 ms                -\n"));
-  EXPECT_THAT(text, HasSubstr("  single device  200.00 ms, does not fit  200.00 ms\n"));
+  EXPECT_THAT(text, HasSubstr("  data parallel  150.00 ms              -\n"));
+  EXPECT_THAT(text, HasSubstr("  single device  200.00 ms, cannot run  200.00 ms\n"));
   EXPECT_THAT(text, HasSubstr("\nSearch\n        a  b\n  seed  7  8\n"));
 }
 

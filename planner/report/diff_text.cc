@@ -66,7 +66,7 @@ std::string Prediction(const PlanDiff& diff, absl::string_view a, absl::string_v
 std::string Alternatives(const PlanDiff& diff, absl::string_view a, absl::string_view b) {
   auto say = [](const std::optional<AlternativeChange::Side>& side) -> std::string {
     if (!side.has_value()) return "-";
-    return absl::StrCat(ReadableSeconds(side->step_seconds), side->fits ? "" : ", does not fit");
+    return absl::StrCat(ReadableSeconds(side->step_seconds), side->fits ? "" : ", cannot run");
   };
   Lines lines = {{"", std::string(a), std::string(b)}};
   for (const AlternativeChange& change : diff.alternatives) {

@@ -51,7 +51,7 @@ TEST(HtmlTest, RefusalWithoutNumbersIsToldAsThePlannerPutIt) {
   Sample sample;
   sample.plan.mutable_alternatives(1)->mutable_prediction()->clear_peak_bytes();
   EXPECT_THAT(Section(Parsed(sample.Page()), "alternatives").text,
-              HasSubstr("does not fit: device 0 needs 1610612736 bytes but has 1073741824"));
+              HasSubstr("cannot run: device 0 needs 1610612736 bytes but has 1073741824"));
 }
 
 TEST(HtmlTest, EveryOperatorOfASmallPlanAppears) {
