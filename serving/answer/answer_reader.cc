@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace espalier {
 namespace {
@@ -15,6 +16,32 @@ constexpr size_t kNowhere = std::string::npos;
 std::vector<ToolStyle::Section> SectionsOf(const AnswerReaderOptions& options) {
   if (options.choice != ToolChoice::kAuto) return {};
   return options.style->sections();
+}
+
+// Whether an answer that begins like this, with a bracket or a brace, may be calls as a whole: the
+// first key of an object tells, and the first name of a list.
+bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
+  const auto next = [&begun](char c) {
+    begun = absl::StripLeadingAsciiWhitespace(begun);
+    return absl::ConsumePrefix(&begun, absl::string_view(&c, 1));
+  };
+  if (next('[') && !next('{')) {
+    const size_t end = begun.find('(');
+    const absl::string_view name = absl::StripTrailingAsciiWhitespace(begun.substr(0, end));
+    return std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) {
+      return end == kNowhere ? absl::StartsWith(tool.name, name) : tool.name == name;
+    });
+  }
+  next('{');
+  if (!next('"')) return begun.empty();
+  const size_t end = begun.find_first_of("\"\\");
+  if (end != kNowhere && begun[end] != '"') return true;  // with escapes it may be any
+  const absl::string_view key = begun.substr(0, end);
+  for (const absl::string_view own :
+       {"name", "arguments", "parameters", "type", "function", "id", "index"}) {
+    if (end == kNowhere ? absl::StartsWith(own, key) : own == key) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -125,6 +152,9 @@ void AnswerReader::Take(const std::string& text, AnswerPart* out) {
     });
     state_ = !mark && (begun[0] == '{' || begun[0] == '[') ? State::kWhole : State::kText;
   }
+  const bool unsure = state_ == State::kWhole && options_.choice == ToolChoice::kAuto &&
+                      next_index_ == 0 && !arguments_;
+  if (unsure && !MayBeCalls(held_, options_.tools)) state_ = State::kText;
   if (state_ == State::kText || state_ == State::kInSection) ReadText(out);
   while (state_ == State::kWhole && ReadCalls(kNowhere, out)) {
   }

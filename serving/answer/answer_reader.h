@@ -21,7 +21,8 @@ struct AnswerReaderOptions {
   bool begins_in_reasoning = false;
   const ToolStyle* style = nullptr;  // REQUIRED unless the choice is kNone
   std::vector<Tool> tools;
-  // kAuto: calls in the model's style, or an answer that as a whole is JSON calls of tools.
+  // kAuto: calls in the model's style, or an answer that as a whole is JSON calls of tools. Its
+  // first object must begin with a key that such have: other JSON is text, which does not wait.
   // kRequired: a JSON list of calls; kNamed: the arguments of one call. Both as the grammar of
   // tool_choice.h has them.
   ToolChoice choice = ToolChoice::kNone;

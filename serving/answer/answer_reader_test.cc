@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace espalier {
 namespace {
 
@@ -238,6 +240,27 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
 }
 
 // Whether a call can be passed on as it comes must not decide whether it comes at all.
+TEST(AnswerReader, ATextThatBeginsWithABracketIsNotHeldBack) {
+  for (const ToolStyle* style : {&HermesStyle(), &LlamaStyle(), &PythonStyle()}) {
+    for (const std::string begin : {"[1", "[ \"a\"", "[[", "[]", "[fg(", "[h", "{\"answer\"",
+                                    "[{\"answer\"", "{}", "{1", "[{\"names\""}) {
+      SCOPED_TRACE(absl::StrCat(style->name(), " ", begin));
+      AnswerReaderOptions options{.style = style, .tools = Tools(), .choice = ToolChoice::kAuto};
+      AnswerReader reader(options);
+      EXPECT_EQ(reader.Append(begin).text, begin);
+      EXPECT_EQ(reader.Append(" and so on").text, " and so on");
+    }
+    for (const std::string begin :
+         {"[", "[ ", "[f", "[f (", "{", "{\"na", "[{\"name\": ", "{\"parameters\"", "{\"\\u006e"}) {
+      SCOPED_TRACE(absl::StrCat(style->name(), " ", begin));
+      AnswerReaderOptions options{.style = style, .tools = Tools(), .choice = ToolChoice::kAuto};
+      AnswerReader reader(options);
+      EXPECT_EQ(reader.Append(begin).text, "") << "it may become a call";
+      EXPECT_EQ(reader.Finish().text, begin);
+    }
+  }
+}
+
 TEST(AnswerReader, WhatIsBehindACallThatWasPassedOnIsNotLost) {
   const ToolStyle* hermes = &HermesStyle();
   const ToolStyle* llama = &LlamaStyle();
