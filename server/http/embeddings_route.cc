@@ -34,7 +34,7 @@ void Embed(const HttpRequest& http, const GenerateContext& context,
   absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request.embed.model());
   if (!target.ok()) return SendError(*responder, target.status());
   absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
-      request.embed, *std::move(target), /*timeout_seconds=*/0, context.metrics,
+      request.embed, *std::move(target), context.metrics,
       [responder, form = FormOf(request),
        large = context.large](const absl::StatusOr<proto::EmbedReply>& reply) {
         if (!reply.ok()) return SendError(*responder, reply.status());

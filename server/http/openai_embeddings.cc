@@ -51,6 +51,10 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   ReadTruncation(reader, &most);
   embed.set_truncate(most == -1);
   embed.set_truncate_prompt_tokens(std::max(0, most));
+  const Queueing queueing = ReadQueueing(reader);
+  embed.set_priority(queueing.priority);
+  embed.set_cache_salt(queueing.cache_salt);
+  embed.set_timeout_seconds(queueing.timeout_seconds);
   ReadRequestId(reader, &request->id);
   reader.Ignore({"user"});
   reader.RefuseUnknown();

@@ -16,6 +16,14 @@ EmbeddingsRequest Good(const std::string& fields) {
   return request;
 }
 
+TEST(OpenAiEmbeddings, TheyWaitTheirTurnAsAllRequestsDo) {
+  const EmbeddingsRequest request =
+      Good(R"("input": "a", "priority": -3, "timeout": 1.5, "cache_salt": "ours")");
+  EXPECT_EQ(request.embed.priority(), -3);
+  EXPECT_EQ(request.embed.timeout_seconds(), 1.5);
+  EXPECT_EQ(request.embed.cache_salt(), "ours");
+}
+
 TEST(OpenAiEmbeddings, InputsComeInEveryForm) {
   EXPECT_EQ(Good(R"("input": "a b")").embed.inputs(0).text(), "a b");
   const EmbeddingsRequest texts = Good(R"("input": ["a", "b", ""])");

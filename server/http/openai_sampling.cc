@@ -125,25 +125,30 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
   value = 1;
   reader.Integer("n", 1, 128, &value);
   generate->set_n(value);
-  value = 0;
-  reader.Integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max(),
-                 &value);
-  generate->set_priority(value);
-  if (reader.Find("cache_salt") != nullptr) {
-    reader.String("cache_salt", true, generate->mutable_cache_salt());
-    if (generate->cache_salt().empty()) {
-      // Whoever sends one wants to be apart.
-      reader.Fail("cache_salt", "field 'cache_salt' is empty; leave it out to share with all");
-    }
-  }
-  double timeout = 0;
-  reader.Number("timeout", 0, kTimeoutLimit, &timeout);
-  generate->set_timeout_seconds(timeout);
+  Queueing queueing = ReadQueueing(reader);
+  generate->set_priority(queueing.priority);
+  generate->set_cache_salt(std::move(queueing.cache_salt));
+  generate->set_timeout_seconds(queueing.timeout_seconds);
   if (reader.Find("speculation") != nullptr) {
     bool on = true;
     reader.Bool("speculation", &on);
     generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
   }
+}
+
+Queueing ReadQueueing(JsonReader& reader) {
+  Queueing out;
+  reader.Integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max(),
+                 &out.priority);
+  if (reader.Find("cache_salt") != nullptr) {
+    reader.String("cache_salt", true, &out.cache_salt);
+    if (out.cache_salt.empty()) {
+      // Whoever sends one wants to be apart.
+      reader.Fail("cache_salt", "field 'cache_salt' is empty; leave it out to share with all");
+    }
+  }
+  reader.Number("timeout", 0, kTimeoutLimit, &out.timeout_seconds);
+  return out;
 }
 
 void ReadTruncation(JsonReader& reader, int* most) {

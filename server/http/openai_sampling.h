@@ -23,6 +23,14 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate);
 // truncate_prompt_tokens: a number of tokens from 1 on, or -1: as many as there is room for.
 void ReadTruncation(JsonReader& reader, int* most);
 
+// priority, cache_salt and timeout; as the fields of a GenerateRequest.
+struct Queueing {
+  int priority = 0;
+  std::string cache_salt;
+  double timeout_seconds = 0;
+};
+Queueing ReadQueueing(JsonReader& reader);
+
 // request_id: part of the answer's id.
 void ReadRequestId(JsonReader& reader, std::string* id);
 // Whether it is short and of letters, digits and "-_.:", so that it can stand in an id and a log.

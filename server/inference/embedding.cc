@@ -11,10 +11,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/inference/field_error.h"
 
 namespace espalier {
 namespace {
+
+constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
 
 absl::Status CheckRequest(const proto::EmbedRequest& request, int size, const std::string& model) {
   const int inputs = request.inputs_size();
@@ -27,8 +31,11 @@ absl::Status CheckRequest(const proto::EmbedRequest& request, int size, const st
         absl::StrCat("model '", model, "' is served without its hidden states"));
   }
   if (request.dimensions() < 0 || request.dimensions() > size) {
-    return absl::InvalidArgumentError(absl::StrCat("field 'dimensions' is ", request.dimensions(),
-                                                   ", expected 0 (all) to ", size));
+    return FieldError("dimensions", absl::StrCat("field 'dimensions' is ", request.dimensions(),
+                                                 ", expected 0 (all) to ", size));
+  }
+  if (!(request.timeout_seconds() >= 0)) {
+    return FieldError("timeout_seconds", "field 'timeout_seconds' must be 0 (none) or more");
   }
   if (request.truncate_prompt_tokens() < 0) {
     return absl::InvalidArgumentError(absl::StrCat("field 'truncate_prompt_tokens' is ",
@@ -128,8 +135,13 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next_ == inputs_.size()) return absl::OkStatus();
     const size_t index = next_++;
+    RequestOptions own = options_;
+    if (own.timeout_seconds > 0) {
+      const double spent = absl::ToDoubleSeconds(absl::Now() - came_);
+      own.timeout_seconds = std::max(own.timeout_seconds - spent, kShortest);
+    }
     absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
-        std::move(inputs_[index]), options_,
+        std::move(inputs_[index]), std::move(own),
         [self = shared_from_this(), index](const RequestEvent& event) { self->On(index, event); });
     if (ticket.ok()) tickets_[index] = *ticket;
     return ticket.status();
@@ -185,6 +197,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   const RequestOptions options_;
   ServingMetrics* const metrics_;
   const EmbeddingListener listener_;
+  const absl::Time came_ = absl::Now();
 
   absl::Mutex mutex_;
   std::vector<std::vector<int>> inputs_ ABSL_GUARDED_BY(mutex_);
@@ -200,7 +213,6 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
 
 absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedRequest& request,
                                                            ModelServer::Target target,
-                                                           double timeout_seconds,
                                                            ServingMetrics* metrics,
                                                            EmbeddingListener listener) {
   const LoadedModel& model = *target.model;
@@ -219,7 +231,9 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedReq
   options.embed = true;
   options.begun = std::make_shared<std::atomic<bool>>(false);
   options.adapter = *adapter;
-  options.timeout_seconds = timeout_seconds;
+  options.priority = request.priority();
+  options.cache_salt = request.cache_salt();
+  options.timeout_seconds = request.timeout_seconds();
   auto running = std::make_shared<Running>(request, target, std::move(options), std::move(inputs),
                                            metrics, std::move(listener));
   status = running->Start();

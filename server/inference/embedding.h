@@ -19,11 +19,10 @@ inline constexpr int64_t kMaxEmbedNumbers = int64_t{1} << 22;  // of the reply
 using EmbeddingListener = std::function<void(absl::StatusOr<proto::EmbedReply>)>;
 
 // Checks a request and submits its inputs, only so many at a time that a queue without other
-// clients never refuses them. `timeout_seconds` is for each input, 0: none; `metrics` may be null.
-// Errors that can be known now come back, naming the field; later ones go to the listener.
+// clients never refuses them. `metrics` may be null. Errors that can be known now come back, naming
+// the field; later ones go to the listener.
 absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedRequest& request,
                                                            ModelServer::Target target,
-                                                           double timeout_seconds,
                                                            ServingMetrics* metrics,
                                                            EmbeddingListener listener);
 

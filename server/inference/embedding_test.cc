@@ -43,6 +43,7 @@ ModelServer::Target Target(int max_requests, int max_queue, const std::string& a
   EngineOptions options;
   options.max_requests = max_requests;
   options.max_queue = max_queue;
+  options.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
   auto model = std::make_shared<LoadedModel>();
   auto host = EngineHost::Create(std::move(parts), options);
   EXPECT_TRUE(host.ok()) << host.status();
@@ -75,11 +76,11 @@ absl::StatusOr<proto::EmbedReply> Ask(const proto::EmbedRequest& request,
     absl::Notification done;
   };
   auto shared = std::make_shared<Shared>();
-  auto embedding = StartEmbedding(request, target, 0, nullptr,
-                                  [shared](absl::StatusOr<proto::EmbedReply> reply) {
-                                    shared->reply = std::move(reply);
-                                    shared->done.Notify();  // dies if it is called twice
-                                  });
+  auto embedding =
+      StartEmbedding(request, target, nullptr, [shared](absl::StatusOr<proto::EmbedReply> reply) {
+        shared->reply = std::move(reply);
+        shared->done.Notify();  // dies if it is called twice
+      });
   if (!embedding.ok()) return embedding.status();
   if (cancelled != nullptr) {
     (*embedding)->Cancel();
@@ -184,6 +185,24 @@ TEST(Embedding, WhatCannotBeEmbeddedIsNamed) {
   const auto unknown = Ask(Request(1), {target.model, "third"});
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("it has: first, second"));
+}
+
+TEST(Embedding, ItsTimeIsOfAllInputsTogether) {
+  const auto gate = std::make_shared<absl::Notification>();
+  const auto target = Target(1, 1, "", gate);
+  proto::EmbedRequest request = Request(300);
+  request.set_timeout_seconds(0.2);
+  std::thread opens([&] {
+    absl::SleepFor(absl::Milliseconds(400));
+    gate->Notify();
+  });
+  const auto late = Ask(request, target);
+  opens.join();
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
+  request.set_timeout_seconds(60);
+  EXPECT_TRUE(Ask(request, target).ok());
+  request.set_timeout_seconds(-1);
+  EXPECT_EQ(Ask(request, target).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Embedding, CancelledItEndsOnceAndFreesTheEngine) {

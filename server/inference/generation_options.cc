@@ -280,10 +280,9 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.cache_salt = request.cache_salt();
   options.timeout_seconds = request.timeout_seconds();
   if (request.has_logprobs()) options.logprobs = request.logprobs();
-  if (request.has_prompt_logprobs()) {
-    options.prompt_logprobs = request.prompt_logprobs();
-  } else if (request.echo() && request.has_logprobs()) {
-    options.prompt_logprobs = request.logprobs();
+  if (request.has_prompt_logprobs()) options.prompt_logprobs = request.prompt_logprobs();
+  if (request.echo() && request.has_logprobs()) {
+    options.prompt_logprobs = std::max(options.prompt_logprobs, request.logprobs());
   }
   if (options.logprobs < -1 || options.prompt_logprobs < -1) {
     return FieldError("logprobs", "logprobs and prompt_logprobs must be 0 or more");

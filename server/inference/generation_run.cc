@@ -178,12 +178,12 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     for (proto::ToolCall& call : *reply.mutable_tool_calls()) {
       call.set_text_before(static_cast<int>(answer.whole.text().size()) + call.text_before());
     }
-    std::string text = answer.whole.text() + reply.text();
-    std::string reasoning = answer.whole.reasoning() + reply.reasoning();
+    answer.whole.mutable_text()->append(reply.text());
+    answer.whole.mutable_reasoning()->append(reply.reasoning());
+    reply.clear_text();
+    reply.clear_reasoning();
     if (!request_.has_logprobs()) reply.clear_logprobs();
     answer.whole.MergeFrom(reply);
-    answer.whole.set_text(std::move(text));
-    answer.whole.set_reasoning(std::move(reasoning));
     if (finished_ == static_cast<int>(answers_.size())) SendBest();
   }
 
@@ -298,7 +298,9 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
               : std::min(usage_.seconds_to_first_token(), usage.seconds_to_first_token);
     usage_.set_seconds_to_first_token(soonest);
     usage_.set_seconds(std::max(usage_.seconds(), usage.seconds));
-    usage_.set_cached_tokens(std::max(usage_.cached_tokens(), usage.cached_tokens));
+    // What one of the answers computed the others find there.
+    usage_.set_cached_tokens(first ? usage.cached_tokens
+                                   : std::min(usage_.cached_tokens(), usage.cached_tokens));
     usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
   }
 

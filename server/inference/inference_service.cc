@@ -70,7 +70,8 @@ double SecondsLeft(const grpc::ServerContext& context) {
 }
 
 // The call's deadline is the request's, so that it frees its slots even if nobody polls.
-void LimitTime(const grpc::ServerContext& context, proto::GenerateRequest* request) {
+template <typename Request>
+void LimitTime(const grpc::ServerContext& context, Request* request) {
   const double seconds = SecondsLeft(context);
   if (seconds > 0 && (request->timeout_seconds() <= 0 || request->timeout_seconds() > seconds)) {
     request->set_timeout_seconds(seconds);
@@ -237,19 +238,20 @@ class InferenceService final : public proto::Inference::Service {
     if (!target.ok()) return target.status();
     const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "emb-");
     if (!handle.ok()) return handle.status();
+    proto::EmbedRequest limited = request;
+    LimitTime(*context, &limited);
     struct Shared {
       absl::Mutex mutex;
       bool done ABSL_GUARDED_BY(mutex) = false;
       absl::StatusOr<proto::EmbedReply> reply ABSL_GUARDED_BY(mutex);
     };
     auto shared = std::make_shared<Shared>();
-    absl::StatusOr<std::shared_ptr<Generation>> embedding =
-        StartEmbedding(request, *std::move(target), SecondsLeft(*context), metrics_,
-                       [shared](absl::StatusOr<proto::EmbedReply> reply) {
-                         absl::MutexLock lock(&shared->mutex);
-                         shared->reply = std::move(reply);
-                         shared->done = true;
-                       });
+    absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
+        limited, *std::move(target), metrics_, [shared](absl::StatusOr<proto::EmbedReply> reply) {
+          absl::MutexLock lock(&shared->mutex);
+          shared->reply = std::move(reply);
+          shared->done = true;
+        });
     if (!embedding.ok()) return embedding.status();
     if (absl::Status status = Register(*handle, *embedding); !status.ok()) {
       (*embedding)->Cancel();
