@@ -47,7 +47,7 @@ GenerationListener AnswerRun::Listener() {
     // The end brings all of the answer once more, and what keeps it looks at all of it.
     const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
     const size_t all = self->listed_ += listed;
-    const bool large = (last ? all + self->options_.kept_items : listed) > kSmallAnswer;
+    const bool large = (last ? all + self->options_.kept_values : listed) > kSmallAnswer;
     self->steps_.Run(large, self->mutex_, step, reply, last);
   };
 }

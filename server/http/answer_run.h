@@ -31,7 +31,7 @@ struct AnswerRunOptions {
   // It has ended and nobody threw it away: what it became, and its events if it is a background
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
-  size_t kept_items = 0;  // that `ended` looks at
+  size_t kept_values = 0;  // of JSON, that `ended` looks at beside the answer
   const Clock* clock = nullptr;
   // Writes what is large, be it at the end. Null: the engine's thread does.
   std::weak_ptr<AnswerThread> large;

@@ -37,8 +37,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
       part.with_prompt_logprobs = request_.generate.has_prompt_logprobs();
       part.with_tokens = request_.return_token_ids;
       part.tokens_as_ids = request_.tokens_as_ids;
-      if (!request_.stream) part.text = request_.echo;
-      choices_.push_back({.part = std::move(part)});
+      choices_.push_back({.form = part, .whole = part});
+      if (!request_.stream) choices_.back().whole.text = request_.echo;
     }
   }
 
@@ -88,7 +88,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
  private:
   struct ChoiceState {
-    openai::ChoicePart part;  // whole answers: all of it; streams: what every chunk has
+    openai::ChoicePart form;   // what every part has
+    openai::ChoicePart whole;  // if it is not streamed: all parts so far
     bool begun = false;
   };
 
@@ -141,17 +142,18 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (!new_.empty()) responder_->Write(std::exchange(new_, ""));
   }
 
-  openai::ChoicePart PartOf(const proto::GenerateReply& reply, ChoiceState& choice) {
-    openai::ChoicePart part = choice.part;
-    if (!request_.stream) {
-      part.reasoning.clear();
-      part.text.clear();
-      part.tool_calls.clear();
-      part.logprobs.clear();
-      part.prompt_logprobs.clear();
-      part.prompt_tokens.clear();
-      part.tokens.clear();
+  // The two fields that tell of the prompt may want different numbers of alternatives.
+  static std::vector<proto::TokenLogprobs> OfPrompt(const proto::GenerateReply& reply, int top) {
+    std::vector<proto::TokenLogprobs> out = {reply.prompt_logprobs().begin(),
+                                             reply.prompt_logprobs().end()};
+    for (proto::TokenLogprobs& token : out) {
+      if (token.top_size() > top) token.mutable_top()->DeleteSubrange(top, token.top_size() - top);
     }
+    return out;
+  }
+
+  openai::ChoicePart PartOf(const proto::GenerateReply& reply, const ChoiceState& choice) {
+    openai::ChoicePart part = choice.form;
     part.finish_reason = reply.finish_reason();
     if (!part.finish_reason.empty()) {
       if (reply.has_stop_token()) part.stop_token = reply.stop_token();
@@ -165,17 +167,17 @@ class Answer : public std::enable_shared_from_this<Answer> {
       part.tokens = {reply.tokens().begin(), reply.tokens().end()};
     }
     if (part.with_prompt_logprobs) {
-      part.prompt_logprobs = {reply.prompt_logprobs().begin(), reply.prompt_logprobs().end()};
+      part.prompt_logprobs = OfPrompt(reply, request_.generate.prompt_logprobs());
     }
     if (part.with_logprobs && request_.generate.echo()) {
-      part.logprobs = {reply.prompt_logprobs().begin(), reply.prompt_logprobs().end()};
+      part.logprobs = OfPrompt(reply, request_.generate.logprobs());
     }
     part.logprobs.insert(part.logprobs.end(), reply.logprobs().begin(), reply.logprobs().end());
     return part;
   }
 
   void Collect(openai::ChoicePart part, ChoiceState& choice) {
-    openai::ChoicePart& whole = choice.part;
+    openai::ChoicePart& whole = choice.whole;
     const auto append = [](auto& to, auto& from) {
       to.insert(to.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));
@@ -219,7 +221,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
                        part.tokens.empty() && part.prompt_tokens.empty() &&
                        part.finish_reason.empty();
     if (!empty) new_ += openai::Chunk(head_, part, so_far);
-    choice.part.text_offset += openai::CharactersOf(part.logprobs);
+    choice.form.text_offset += openai::CharactersOf(part);
   }
 
   void CountSoFar(int prompt, const proto::GenerateReply& reply) {
@@ -255,7 +257,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     auto parts = std::make_shared<std::vector<openai::ChoicePart>>();
     size_t listed = 0;
     for (ChoiceState& choice : choices_) {
-      const openai::ChoicePart& part = parts->emplace_back(std::move(choice.part));
+      const openai::ChoicePart& part = parts->emplace_back(std::move(choice.whole));
       listed += part.logprobs.size() + part.prompt_logprobs.size() + part.tokens.size() +
                 part.prompt_tokens.size();
     }

@@ -134,6 +134,33 @@ TEST_F(GenerateRouteTest, OnePromptThatIsTooLongIsTheAnswer) {
   EXPECT_EQ(client->Body()["error"]["param"], "prompt");
 }
 
+// What one answer has computed its siblings find in the cache: that had been there for nobody.
+TEST_F(GenerateRouteTest, OnlyWhatEarlierRequestsLeftIsCounted) {
+  const std::string fields =
+      absl::StrCat(R"("prompt": ")", std::string(100, 'b'), R"(", "n": 3, "max_tokens": 2)");
+  const auto cached = [&] {
+    return Complete(fields)->Body()["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  EXPECT_EQ(cached(), 0);
+  EXPECT_GT(cached(), 90);
+}
+
+TEST_F(GenerateRouteTest, AnEchoHasAsManyAlternativesAsTheAnswer) {
+  for (const int top : {0, 1, 4}) {
+    const json choice =
+        Complete(absl::StrCat(R"("prompt": "bcd", "echo": true, "max_tokens": 2, "logprobs": 1, )",
+                              R"("ignore_eos": true, "prompt_logprobs": )", top))
+            ->Body()["choices"][0];
+    const json& echoed = choice["logprobs"]["top_logprobs"];
+    ASSERT_EQ(echoed.size(), 5u);
+    // The most likely token, and the one that stands there.
+    EXPECT_LE(echoed[1].size(), 2u);
+    EXPECT_GE(echoed[1].size(), 1u);
+    EXPECT_GE(static_cast<int>(choice["prompt_logprobs"][1].size()), std::max(1, top));
+    EXPECT_LE(static_cast<int>(choice["prompt_logprobs"][1].size()), top + 1);
+  }
+}
+
 // All streams wait for the engine's thread.
 TEST_F(GenerateRouteTest, ALargeAnswerIsWrittenBesideTheEngine) {
   absl::Notification go;

@@ -45,6 +45,20 @@ void ReadCompletion(JsonReader& reader, Request* request) {
   }
 }
 
+// Whether the assistant begins a turn, goes on with its last one, or neither.
+void ReadTurn(JsonReader& reader, proto::ChatPrompt* chat) {
+  bool go_on = false;
+  reader.Bool("continue_final_message", &go_on);
+  bool begin = !go_on;
+  reader.Bool("add_generation_prompt", &begin);
+  if (begin && go_on) {
+    reader.Fail("add_generation_prompt",
+                "field 'add_generation_prompt' excludes 'continue_final_message'");
+  }
+  chat->set_continue_final_message(go_on);
+  chat->set_no_generation_prompt(!begin && !go_on);
+}
+
 void ReadChat(JsonReader& reader, Request* request) {
   proto::GenerateRequest& generate = request->generate;
   ReadMessages(reader, generate.mutable_chat());
@@ -62,11 +76,7 @@ void ReadChat(JsonReader& reader, Request* request) {
     reader.Fail("top_logprobs", "field 'top_logprobs' goes with 'logprobs': true");
   }
   if (logprobs) generate.set_logprobs(value);
-  bool go_on = false;
-  reader.Bool("continue_final_message", &go_on);
-  generate.mutable_chat()->set_continue_final_message(go_on);
-  // Either the assistant begins a turn or it goes on with one.
-  reader.Unsupported("add_generation_prompt", [&](const json& v) { return v == !go_on; });
+  ReadTurn(reader, generate.mutable_chat());
   ReadTemplateArguments(reader, generate.mutable_chat());
   // Before the answer stands the last message, if it is the assistant's, too.
   bool echo = false;
@@ -108,9 +118,8 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   reader.Bool("return_token_ids", &request->return_token_ids);
   generate.set_return_prompt_tokens(request->return_token_ids || request->usage_in_every_chunk);
   reader.Bool("return_tokens_as_token_ids", &request->tokens_as_ids);
-  for (const char* name : {"use_beam_search", "length_penalty"}) {
-    reader.Unsupported(name, IsOff);
-  }
+  reader.Unsupported("use_beam_search", IsOff);
+  reader.Unsupported("length_penalty", [](const json& v) { return IsOff(v) || v == 1; });
   ReadRequestId(reader, &request->id);
   ReadServiceTier(reader, &request->service_tier);
   // Nothing is kept that could be fetched later on.
@@ -143,16 +152,7 @@ std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* req
     ReadMessages(reader, chat);
     ReadTools(reader, chat);
     ReadTemplateArguments(reader, chat);
-    bool go_on = false;
-    reader.Bool("continue_final_message", &go_on);
-    bool begin = !go_on;
-    reader.Bool("add_generation_prompt", &begin);
-    if (begin && go_on) {
-      reader.Fail("add_generation_prompt",
-                  "field 'add_generation_prompt' excludes 'continue_final_message'");
-    }
-    chat->set_continue_final_message(go_on);
-    chat->set_no_generation_prompt(!begin && !go_on);
+    ReadTurn(reader, chat);
   } else {
     reader.String("prompt", true, request->generate.mutable_text());
   }

@@ -92,6 +92,26 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
   EXPECT_EQ(g.timeout_seconds(), 2.5);
 }
 
+TEST(OpenAi, AChatMayBeAnsweredWithoutATurnOfTheAssistants) {
+  const auto chat = [](const std::string& fields, Request* request) {
+    return Parse(
+        Kind::kChat,
+        R"({"model": "m", "messages": [{"role": "user", "content": "x"}], )" + fields + "}",
+        request);
+  };
+  Request as_it_is, begun, neutral;
+  ASSERT_FALSE(chat(R"("add_generation_prompt": false)", &as_it_is));
+  EXPECT_TRUE(as_it_is.generate.chat().no_generation_prompt());
+  ASSERT_FALSE(chat(R"("add_generation_prompt": true)", &begun));
+  EXPECT_FALSE(begun.generate.chat().no_generation_prompt());
+  EXPECT_EQ(chat(R"("add_generation_prompt": true, "continue_final_message": true)", &begun)
+                .value()
+                .param,
+            "add_generation_prompt");
+  EXPECT_FALSE(chat(R"("length_penalty": 1.0, "use_beam_search": false)", &neutral));
+  EXPECT_EQ(chat(R"("length_penalty": 0.5)", &neutral).value().param, "length_penalty");
+}
+
 TEST(OpenAi, PromptsComeInFourForms) {
   const struct {
     const char* prompt;

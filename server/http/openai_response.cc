@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/http/json_reader.h"
 #include "serving/tokenizer/utf8_stream.h"
@@ -52,10 +54,14 @@ std::string Valid(const std::string& bytes) {
   return out + stream.Flush();
 }
 
-int Characters(const std::string& text) {
-  int count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return count;
+bool IsFirstOfPrompt(const proto::TokenLogprobs& token) { return token.rank() == 0; }
+
+// A character of several tokens counts with the first of them. What a tokenizer puts in front of a
+// prompt is no part of the text.
+int CharactersOf(const ChoicePart& part, const proto::TokenLogprobs& token) {
+  if (IsFirstOfPrompt(token) && !absl::StartsWith(part.text, token.text())) return 0;
+  return static_cast<int>(absl::c_count_if(
+      token.text(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 json BytesJson(const std::string& bytes) {
@@ -77,8 +83,8 @@ json CompletionLogprobs(const ChoicePart& part) {
     const std::string name = NameOf(token, part.tokens_as_ids);
     tokens.push_back(name);
     offsets.push_back(offset);
-    offset += Characters(Valid(token.text()));
-    if (token.rank() == 0) {  // the prompt's first token
+    offset += CharactersOf(part, token);
+    if (IsFirstOfPrompt(token)) {
       values.push_back(nullptr);
       top.push_back(nullptr);
       continue;
@@ -235,9 +241,9 @@ json SpeculationJson(const proto::Usage& usage) {
           {"verification_steps", usage.verification_steps()}};
 }
 
-int CharactersOf(const std::vector<proto::TokenLogprobs>& logprobs) {
+int CharactersOf(const ChoicePart& part) {
   int count = 0;
-  for (const proto::TokenLogprobs& token : logprobs) count += Characters(Valid(token.text()));
+  for (const proto::TokenLogprobs& token : part.logprobs) count += CharactersOf(part, token);
   return count;
 }
 

@@ -61,8 +61,8 @@ nlohmann::ordered_json LogprobJson(const proto::TokenLogprobs& token, bool as_id
 // What drafts did for an answer; no field of OpenAI's.
 nlohmann::ordered_json SpeculationJson(const proto::Usage& usage);
 
-// How many characters the log-probabilities' tokens have, as text_offset counts.
-int CharactersOf(const std::vector<proto::TokenLogprobs>& logprobs);
+// How many characters of the text the log-probabilities' tokens are, as text_offset counts.
+int CharactersOf(const ChoicePart& part);
 
 struct ModelEntry {
   std::string name;

@@ -107,6 +107,19 @@ TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
   EXPECT_EQ(first["top_logprobs"][0]["token"], "y");
 }
 
+TEST(OpenAiResponse, OffsetsCountCharactersOfTheText) {
+  ChoicePart part = Text("a\xe6\xbc\xa2z");
+  part.with_logprobs = true;
+  // In front of the echoed prompt stands what is not shown; a character may be of two tokens.
+  for (const char* text : {"<s>", "a", "\xe6\xbc", "\xa2", "z"}) {
+    part.logprobs.emplace_back().set_text(text);
+    part.logprobs.back().set_rank(part.logprobs.size() == 1 ? 0 : 1);
+  }
+  const json completion = json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
+  EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"], json({0, 0, 1, 2, 2}));
+  EXPECT_EQ(CharactersOf(part), 3);
+}
+
 TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {
   ChoicePart part = Text("x");
   part.with_logprobs = part.tokens_as_ids = true;

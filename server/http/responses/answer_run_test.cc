@@ -107,6 +107,7 @@ class AnswerRunTest : public ::testing::Test {
     AnswerRunOptions options;
     options.writer = std::move(writer);
     options.large = large_;
+    options.kept_values = kept_values_;
     options.background = background;
     options.ended = [this, background](json object, std::vector<std::string> events) {
       StoredResponse ended{"", std::move(object), json::array(), std::move(events)};
@@ -132,6 +133,7 @@ class AnswerRunTest : public ::testing::Test {
   std::shared_ptr<Client> client_ = std::make_shared<Client>();
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
   std::shared_ptr<AnswerThread> large_;  // null unless a test wants one
+  size_t kept_values_ = 0;
 };
 
 TEST_F(AnswerRunTest, AWholeAnswerComesOnceAndIsKept) {
@@ -328,6 +330,26 @@ TEST_F(AnswerRunTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
     bodies.push_back(client_->body());
   }
   EXPECT_EQ(bodies[0], bodies[1]);
+}
+
+TEST_F(AnswerRunTest, AnAnswerToALongConversationIsKeptBesideTheEngine) {
+  for (const size_t kept : {size_t{10}, size_t{100'000}}) {
+    absl::Notification go;
+    client_ = std::make_shared<Client>();
+    store_ = std::make_shared<ResponseStore>(64 << 20);
+    large_ = std::make_shared<AnswerThread>();
+    large_->Run([&] { go.WaitForNotification(); });
+    kept_values_ = kept;
+    auto run = Make(false, false);
+    const GenerationListener listener = run->Listener();
+    run->Accept(generation_);
+    listener(Last("."), true);
+    EXPECT_EQ(Stored().is_null(), kept > 1000);
+    go.Notify();
+    large_.reset();  // runs what waits
+    EXPECT_EQ(Stored()["status"], "completed");
+    EXPECT_EQ(client_->Body()["status"], "completed");
+  }
 }
 
 // One whose object takes as long as the test wants.

@@ -136,19 +136,36 @@ void ResponseAnswer::AddReasoning(const std::string& text) {
   Emit("response.reasoning_text.delta", std::move(fields));
 }
 
-// The first tokens of a message may begin with what is not shown, be it thoughts, a call or a
-// space.
-void ResponseAnswer::AlignLogprobs(const std::string& text) {
+std::string ResponseAnswer::WaitingBytes() const {
   std::string bytes;
   for (const proto::TokenLogprobs& token : waiting_) bytes += token.text();
-  size_t begin = hidden_ ? bytes.rfind(text) : bytes.find(text);
-  if (begin == std::string::npos) begin = 0;
+  return bytes;
+}
+
+void ResponseAnswer::SkipWaiting(const std::string& bytes) {
+  const size_t at = WaitingBytes().find(bytes, skipped_);
+  if (at != std::string::npos) skipped_ = at + bytes.size();
+}
+
+void ResponseAnswer::KeepWaiting(size_t count) {
+  if (waiting_.size() <= count) return;
+  waiting_.erase(waiting_.begin(), waiting_.end() - static_cast<int64_t>(count));
+  skipped_ = 0;
+}
+
+// The first tokens of a message may begin with what is not shown, be it thoughts, a call or a
+// space: a mark of theirs may look like the text, and so may a call behind it.
+void ResponseAnswer::AlignLogprobs(const std::string& text, bool last) {
+  const std::string bytes = WaitingBytes();
+  size_t begin = hidden_ && last ? bytes.rfind(text) : bytes.find(text, skipped_);
+  if (begin == std::string::npos || begin < skipped_) begin = skipped_;
   size_t first = 0, start = 0;
   while (first < waiting_.size() && start + waiting_[first].text().size() <= begin) {
     start += waiting_[first++].text().size();
   }
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<int64_t>(first));
   waiting_at_ = static_cast<int64_t>(start) - static_cast<int64_t>(begin);
+  skipped_ = 0;
 }
 
 // Of the tokens that wait, those that begin within the text so far: what is held back, and what
@@ -164,14 +181,14 @@ json ResponseAnswer::TakeLogprobs() {
   return out;
 }
 
-void ResponseAnswer::AddText(const std::string& text) {
+void ResponseAnswer::AddText(const std::string& text, bool last) {
   if (open_ != Open::kMessage) {
     OpenItem(Open::kMessage, {{"id", ids_.New("msg_")},
                               {"type", "message"},
                               {"status", "in_progress"},
                               {"role", "assistant"},
                               {"content", json::array()}});
-    AlignLogprobs(text);
+    AlignLogprobs(text, last);
     hidden_ = false;
   }
   text_ += text;
@@ -209,21 +226,26 @@ void ResponseAnswer::Add(const proto::GenerateReply& reply) {
   if (!reply.reasoning().empty()) {
     hidden_ = true;
     if (head_.include_reasoning) AddReasoning(reply.reasoning());
-    if (reply.text().empty()) waiting_.clear();
+    SkipWaiting(reply.reasoning());
   }
+  int calls = 0;
   bool said = false;  // a text is the last thing
   InOrder(
       reply,
       [&](const std::string& text) {
-        AddText(text);
+        AddText(text, calls == reply.tool_calls_size());
         said = true;
       },
       [&](const proto::ToolCall& call) {
         AddCall(call);
+        SkipWaiting(call.arguments());
         hidden_ = true;
         said = false;
+        ++calls;
       });
-  if (!reply.tool_calls().empty() && !said) waiting_.clear();
+  // The last ones of this reply may be of a text that is held back.
+  if (!said && (calls > 0 || !reply.reasoning().empty()))
+    KeepWaiting(static_cast<size_t>(reply.logprobs_size()));
 }
 
 void ResponseAnswer::End(const char* status, const char* item_status, const char* event) {

@@ -47,9 +47,15 @@ class ResponseAnswer : public AnswerWriter {
   nlohmann::ordered_json OpenPart() const;
   nlohmann::ordered_json OpenItemNow(const char* status) const;
   void AddReasoning(const std::string& text);
-  void AddText(const std::string& text);
+  // `last`: nothing else of the same reply is behind it.
+  void AddText(const std::string& text, bool last);
   void AddCall(const proto::ToolCall& call);
-  void AlignLogprobs(const std::string& text);
+  void AlignLogprobs(const std::string& text, bool last);
+  std::string WaitingBytes() const;
+  // The waiting tokens' bytes up to behind this are accounted for.
+  void SkipWaiting(const std::string& bytes);
+  // Of the waiting tokens, no more than the last `count`.
+  void KeepWaiting(size_t count);
   nlohmann::ordered_json TakeLogprobs();
   void End(const char* status, const char* item_status, const char* event);
 
@@ -64,7 +70,8 @@ class ResponseAnswer : public AnswerWriter {
   nlohmann::ordered_json logprobs_;            // of the open message
   std::vector<proto::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
   int64_t waiting_at_ = 0;  // where in the message's text the first of them begins
-  bool hidden_ = false;     // the tokens that wait may be of thoughts or calls
+  size_t skipped_ = 0;      // bytes of theirs that are of thoughts or calls, at least
+  bool hidden_ = false;     // some of them may be
   nlohmann::ordered_json error_, incomplete_, usage_, completed_at_;
 };
 

@@ -151,7 +151,7 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
 // A text behind a call had closed it, with half of its arguments.
 TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
   const std::vector<SaidPart> parts = TextsAroundCalls();
-  const size_t end = 60;  // more characters than there are
+  const size_t end = 80;  // more characters than there are
   ResponseHead head = Head();
   head.with_logprobs = true;
   for (size_t first = 0; first < end; ++first) {
@@ -162,7 +162,8 @@ TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
       answer.Finish(Last("tool_calls"), 9);
       const json output = answer.Object()["output"];
       ASSERT_EQ(output.size(), parts.size()) << first << ", " << second << ": " << output;
-      for (size_t i = 0; i < parts.size(); ++i) {
+      double begin = 0;
+      for (size_t i = 0; i < parts.size(); begin += static_cast<double>(parts[i++].what.size())) {
         if (!parts[i].call_id.empty()) {
           ASSERT_EQ(output[i]["arguments"], parts[i].what) << first << ", " << second;
           continue;
@@ -172,8 +173,34 @@ TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
         std::string tokens;
         for (const json& token : part["logprobs"]) tokens += token["token"];
         ASSERT_EQ(tokens, parts[i].what) << first << ", " << second;
+        ASSERT_EQ(part["logprobs"][0]["logprob"], -begin) << first << ", " << second;
       }
     }
+  }
+}
+
+// The end of a step whose other tokens were thoughts, or a call, may be the first of a text.
+TEST(ResponseAnswerTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
+  ResponseHead head = Head();
+  head.with_logprobs = true;
+  const auto with_tokens = [](proto::GenerateReply reply, const std::vector<std::string>& tokens) {
+    for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
+    return reply;
+  };
+  proto::GenerateReply call;
+  call.add_tool_calls()->set_id("call_1");
+  call.mutable_tool_calls(0)->set_arguments("{}");
+  for (const proto::GenerateReply& hidden : {Reply(" so", ""), call}) {
+    ResponseAnswer answer(head, ItemIds("1"), false);
+    answer.Begin();
+    answer.Add(with_tokens(hidden, {"I", " so", "<end>", "\n\n", "I"}));
+    answer.Add(with_tokens(Reply("", "I am"), {" am"}));
+    answer.Finish(Last("stop"), 9);
+    const json output = answer.Object()["output"];
+    const json& logprobs = output.back()["content"][0]["logprobs"];
+    ASSERT_EQ(logprobs.size(), 2u) << output;
+    EXPECT_EQ(logprobs[0]["token"], "I");
+    EXPECT_EQ(logprobs[1]["token"], " am");
   }
 }
 

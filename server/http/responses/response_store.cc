@@ -84,7 +84,10 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
                                         {"tools", json::array()},
                                         {"tool_choice", "auto"},
                                         {"text", nullptr},
-                                        {"metadata", json::object()}}) {
+                                        {"metadata", json::object()},
+                                        {"user", nullptr},
+                                        {"safety_identifier", nullptr},
+                                        {"prompt_cache_key", nullptr}}) {
       if (response->object.contains(echo)) response->object[echo] = nothing;
     }
     bytes = BytesOf(*response);
@@ -119,11 +122,12 @@ void ResponseStore::Index(const std::string& id, const StoredResponse& response,
   }
 }
 
-void ResponseStore::Remove(const std::string& id) {
+void ResponseStore::Remove(const std::string& id, Dropped* dropped) {
   const auto it = entries_.find(id);
   if (it->second.ended != nullptr) {
     Index(id, *it->second.ended, /*add=*/false);
     order_.erase(it->second.used);
+    dropped->push_back(std::move(it->second.ended));
   }
   bytes_ -= it->second.bytes;
   entries_.erase(it);
@@ -135,9 +139,10 @@ void ResponseStore::Start(const std::string& id, std::string owner,
   entries_[id] = {.owner = std::move(owner), .running = std::move(running)};
 }
 
-void ResponseStore::Keep(const std::string& id, StoredResponse response, size_t bytes) {
+void ResponseStore::Keep(const std::string& id, StoredResponse response, size_t bytes,
+                         Dropped* dropped) {
   if (bytes > max_bytes_) return;
-  while (bytes_ + bytes > max_bytes_) Remove(order_.front());
+  while (bytes_ + bytes > max_bytes_) Remove(order_.front(), dropped);
   order_.push_back(id);
   bytes_ += bytes;
   Index(id, response, /*add=*/true);
@@ -149,19 +154,21 @@ void ResponseStore::Keep(const std::string& id, StoredResponse response, size_t 
 
 void ResponseStore::Put(const std::string& id, StoredResponse response) {
   const size_t bytes = BytesOf(response);
+  Dropped dropped;
   absl::MutexLock lock(&mutex_);
-  Keep(id, std::move(response), bytes);
+  Keep(id, std::move(response), bytes, &dropped);
 }
 
 void ResponseStore::End(const std::string& id, StoredResponse response) {
   const size_t bytes = Shrink(max_bytes_, &response);
   std::shared_ptr<LiveAnswer> ended;  // let go of without the lock
+  Dropped dropped;
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.running == nullptr) return;
   ended = std::move(it->second.running);
   entries_.erase(it);
-  Keep(id, std::move(response), bytes);
+  Keep(id, std::move(response), bytes, &dropped);
 }
 
 ResponseStore::Found ResponseStore::Find(const std::string& id, const std::string& owner) {
@@ -173,9 +180,10 @@ ResponseStore::Found ResponseStore::Find(const std::string& id, const std::strin
 }
 
 bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
+  Dropped dropped;
   absl::MutexLock lock(&mutex_);
   if (FindEntry(id, owner) == nullptr) return false;
-  Remove(id);
+  Remove(id, &dropped);
   return true;
 }
 

@@ -65,12 +65,15 @@ class ResponseStore {
 
   Entry* FindEntry(const std::string& id, const std::string& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Keep(const std::string& id, StoredResponse response, size_t bytes)
+  // What is let go of takes long to destroy where it is large: its owner does so without the lock.
+  using Dropped = std::vector<std::shared_ptr<const StoredResponse>>;
+
+  void Keep(const std::string& id, StoredResponse response, size_t bytes, Dropped* dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds or takes away what item ids stand for.
   void Index(const std::string& id, const StoredResponse& response, bool add)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Remove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(const std::string& id, Dropped* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_bytes_;
   absl::Mutex mutex_;

@@ -188,7 +188,9 @@ TEST(ResponseStoreTest, WhatRepeatsALargeRequestIsKeptAsFailedToo) {
   ResponseStore store(100'000);
   store.Start("a", "", std::make_shared<Running>());
   StoredResponse response = Response("a", "", 1);
-  response.object["instructions"] = std::string(200'000, 'x');
+  for (const char* field : {"instructions", "user", "safety_identifier", "prompt_cache_key"}) {
+    response.object[field] = std::string(200'000, 'x');
+  }
   response.object["tools"] = json::array();
   for (int i = 0; i < 2000; ++i) response.object["tools"].push_back({{"type", "function"}});
   store.End("a", std::move(response));

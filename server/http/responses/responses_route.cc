@@ -30,6 +30,14 @@ std::string OwnerOf(const HttpRequest& http) {
   return it == http.headers.end() ? "" : it->second;
 }
 
+size_t CountValues(const json& value) {
+  size_t count = 1;
+  if (value.is_structured()) {
+    for (const json& inner : value) count += CountValues(inner);
+  }
+  return count;
+}
+
 openai::Error Missing(const std::string& id) {
   return {
       .http_status = 404,
@@ -162,7 +170,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   options.clock = context.generate.clock;
   options.large = context.generate.large;
   if (store) {
-    options.kept_items = request.items.size();
+    options.kept_values = CountValues(request.items);
     options.ended = [store = context.store, id, owner, background = request.background,
                      items = std::move(request.items)](json object,
                                                        std::vector<std::string> events) {

@@ -18,11 +18,12 @@ inline std::vector<SaidPart> TextsAroundCalls() {
   return {{"", "Let me see."},
           {"call_1", R"({"city":"Ur"})"},
           {"", "And there?"},
-          {"call_2", R"({"city":"Uz"})"},
+          {"call_2", R"({"city":"And there? Uz"})"},
           {"", "Now I wait."}};
 }
 
-// Cut before the characters with these numbers. Each character is a token with a log-probability.
+// Cut before the characters with these numbers. Each character is a token whose log-probability is
+// its number, negated.
 inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>& parts,
                                                     size_t first, size_t second) {
   std::vector<proto::GenerateReply> replies(1);
@@ -34,7 +35,9 @@ inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>&
     for (size_t i = 0; i < part.what.size(); ++i, ++at) {
       if (at == first || at == second) replies.emplace_back();
       proto::GenerateReply& reply = replies.back();
-      reply.add_logprobs()->set_text(part.what.substr(i, 1));
+      proto::TokenLogprobs* token = reply.add_logprobs();
+      token->set_text(part.what.substr(i, 1));
+      token->set_logprob(-static_cast<double>(at));
       if (!is_call) {
         reply.mutable_text()->push_back(part.what[i]);
         continue;
