@@ -77,7 +77,8 @@ void Engine::PlanSpeculation() {
     if (static_cast<int>(running_.size()) >= options_.max_requests) break;
     prompt_rows += requests_.at(id).request->length();
   }
-  const int64_t room = options_.max_tokens_per_batch - static_cast<int64_t>(decoding.size());
+  const int64_t room =
+      std::max<int64_t>(0, options_.max_tokens_per_batch - static_cast<int64_t>(decoding.size()));
   speculator_->Plan(decoding, static_cast<int>(std::clamp<int64_t>(prompt_rows, 0, room)),
                     context_);
 }

@@ -85,7 +85,7 @@ void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad*
     for (int node = 1; node < tree.size(); ++node) chances.push_back(tree.chance(node));
   }
   std::sort(chances.rbegin(), chances.rend());
-  const int most = setup_.max_rows - load->decoding - load->other_rows;
+  const int most = std::max(0, setup_.max_rows - load->decoding - load->other_rows);
   load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
   if (load->other_rows == 0 && lookup_tries_.Due()) {
     const int best = std::exchange(load->nodes, 0);

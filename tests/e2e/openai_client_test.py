@@ -583,7 +583,7 @@ class OpenAiClientTest(unittest.TestCase):
         for body in ({"guided_regex": "(a"}, {"guided_grammar": "root ::= root"}, {"guided_json": {"type": "thing"}}):
             with self.assertRaises(openai.BadRequestError):
                 self.complete(extra_body=body)
-        for fields, param in [({"input": []}, "input"), ({"input": {"a": 1}}, "input"), ({"dimensions": 33}, None),
+        for fields, param in [({"input": []}, "input"), ({"input": {"a": 1}}, "input"), ({"dimensions": 33}, "dimensions"),
                               ({"encoding_format": "hex"}, "encoding_format"), ({"input": "x" * 2000}, "input")]:
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.client.embeddings.create(**{"model": "big", "input": "x", **fields})
