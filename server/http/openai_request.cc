@@ -151,6 +151,7 @@ std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* req
     proto::ChatPrompt* chat = request->generate.mutable_chat();
     ReadMessages(reader, chat);
     ReadTools(reader, chat);
+    ReadEffort(reader, "reasoning_effort", chat);
     ReadTemplateArguments(reader, chat);
     ReadTurn(reader, chat);
   } else {

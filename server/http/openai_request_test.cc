@@ -568,13 +568,14 @@ TEST(OpenAi, TokenizeTakesWhatMakesAChatsPrompt) {
   };
   TokenizeRequest all;
   ASSERT_FALSE(parse(R"("tools": [{"type": "function", "function": {"name": "f"}}],
-      "chat_template_kwargs": {"a": 1}, "add_generation_prompt": false,
+      "chat_template_kwargs": {"a": 1}, "add_generation_prompt": false, "reasoning_effort": "low",
       "continue_final_message": true)",
                      &all));
   EXPECT_EQ(all.generate.chat().tools_size(), 1);
   EXPECT_EQ(all.generate.chat().template_arguments(), R"({"a":1})");
   EXPECT_TRUE(all.generate.chat().continue_final_message());
   EXPECT_FALSE(all.generate.chat().no_generation_prompt());
+  EXPECT_EQ(all.generate.chat().reasoning_effort(), "low");
   TokenizeRequest as_they_are, begun;
   ASSERT_FALSE(parse(R"("add_generation_prompt": false)", &as_they_are));
   EXPECT_TRUE(as_they_are.generate.chat().no_generation_prompt());
