@@ -134,7 +134,8 @@ absl::Status Coordinator::Parts::Build() {
   std::string root = std::filesystem::absolute(options.data_dir, error).string();
   if (absl::Status s = CreateDurableDirectories(*files, JoinPath(root, "checkpoints")); !s.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("data_dir ", root, ": ", s.message(), "; it must be writable"));
+        absl::StrCat("data_dir ", root, ": ", s.message(),
+                     absl::IsUnimplemented(s) ? "" : "; it must be writable"));
   }
   // Without "." and "..", unless that leads elsewhere (over a link).
   const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();

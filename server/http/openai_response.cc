@@ -5,6 +5,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "server/http/json_reader.h"
 #include "serving/tokenizer/utf8_stream.h"
 
@@ -59,9 +61,13 @@ bool IsFirstOfPrompt(const proto::TokenLogprobs& token) { return token.rank() ==
 // A character of several tokens counts with the first of them. What a tokenizer puts in front of a
 // prompt is no part of the text.
 int CharactersOf(const ChoicePart& part, const proto::TokenLogprobs& token) {
-  if (IsFirstOfPrompt(token) && !absl::StartsWith(part.text, token.text())) return 0;
+  absl::string_view text = token.text();
+  if (IsFirstOfPrompt(token) && !absl::StartsWith(part.text, text)) {
+    // Tokenizers that put a blank in front of a text take it away from the first token.
+    if (!absl::ConsumePrefix(&text, " ") || !absl::StartsWith(part.text, text)) return 0;
+  }
   return static_cast<int>(absl::c_count_if(
-      token.text(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 json BytesJson(const std::string& bytes) {

@@ -118,6 +118,13 @@ TEST(OpenAiResponse, OffsetsCountCharactersOfTheText) {
   const json completion = json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
   EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"], json({0, 0, 1, 2, 2}));
   EXPECT_EQ(CharactersOf(part), 3);
+  // One that loses its blank at the beginning of a text.
+  ChoicePart first = Text("Hi you");
+  for (const char* text : {" Hi", " you"}) {
+    first.logprobs.emplace_back().set_text(text);
+    first.logprobs.back().set_rank(first.logprobs.size() == 1 ? 0 : 1);
+  }
+  EXPECT_EQ(CharactersOf(first), 6);
 }
 
 TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {

@@ -107,9 +107,8 @@ class JobRunner : public AttemptObserver {
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if the job has to wait, and with it all behind it.
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of running attempts; the memory in bytes.
-  size_t TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t TrainingMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of running attempts.
+  std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GoBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the job's last durable checkpoint; empty if there is none.
   std::string CheckpointFolder(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

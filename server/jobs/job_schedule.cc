@@ -4,7 +4,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/large_members.h"
@@ -35,35 +34,38 @@ void JobRunner::Schedule() {
   }
 }
 
-size_t JobRunner::TrainingWorkers() const {
-  size_t workers = 0;
+std::vector<Member> JobRunner::TrainingWorkers() const {
+  std::vector<Member> members;
   for (const auto& [id, job] : jobs_) {
-    if (job->attempt != nullptr) workers += job->attempt->members().size();
+    if (job->attempt == nullptr) continue;
+    const std::vector<Member>& own = job->attempt->members();
+    members.insert(members.end(), own.begin(), own.end());
   }
-  return workers;
-}
-
-int64_t JobRunner::TrainingMemory() const {
-  int64_t bytes = 0;
-  for (const auto& [id, job] : jobs_) {
-    if (job->attempt != nullptr) bytes += MemoryOf(job->attempt->devices()).bytes;
-  }
-  return bytes;
+  return members;
 }
 
 bool JobRunner::TryStart(Job* job) {
   // What is wrong in the store may be wrong with this job alone.
   if (absl::Now() < job->retry_at) return true;
   const proto::SearchOptions& search = job->record.job.spec().search();
-  std::vector<Member> members = tools_.workers->Idle();
-  if (members.empty()) return false;
-  if (!job->too_little.empty()) members = LargestMembers(std::move(members), job->enough);
+  const std::vector<Member> idle = tools_.workers->Idle();
+  if (idle.empty()) return false;
   const auto usable = [&search, job](size_t workers) {
     if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) return size_t{1};
     if (job->imported_for > 0) workers = std::min(workers, job->imported_for);
     return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
   };
-  size_t wanted = usable(members.size());
+  const auto choose = [&usable, job](const std::vector<Member>& from) {
+    const size_t most = usable(from.size());
+    if (job->too_little.empty()) return std::vector<Member>(from.begin(), from.begin() + most);
+    return LargestMembers(from, job->enough, most);
+  };
+  const auto is_in_vain = [job](const std::vector<Member>& with) {
+    return absl::c_any_of(job->too_little, [memory = MemoryOfMembers(with)](const auto& tried) {
+      return !IsLessInAny(tried, memory);
+    });
+  };
+  std::vector<Member> members = choose(idle);
   const absl::Duration waited = clock_->Now() - job->recovering_since;
   if (job->life.state == proto::RECOVERING && job->life.fruitless > 0 &&
       waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
@@ -74,15 +76,11 @@ bool JobRunner::TryStart(Job* job) {
       waited < options_.recovery_settle) {
     return false;
   }
-  const WorkerMemory memory = MemoryOfMembers(absl::MakeConstSpan(members).first(wanted));
-  const auto in_vain = [&memory](const WorkerMemory& tried) { return !IsLessInAny(tried, memory); };
-  if (job->life.state == proto::RECOVERING && absl::c_any_of(job->too_little, in_vain)) {
+  if (job->life.state == proto::RECOVERING && is_in_vain(members)) {
     // The jobs behind it wait only for workers that train now and may be what it lacks.
-    const int64_t reachable = MemoryOfMembers(members).bytes + TrainingMemory();
-    return usable(members.size() + TrainingWorkers()) == wanted ||
-           absl::c_any_of(job->too_little, [reachable](const WorkerMemory& tried) {
-             return reachable <= tried.bytes;
-           });
+    std::vector<Member> reachable = TrainingWorkers();
+    reachable.insert(reachable.end(), idle.begin(), idle.end());
+    return is_in_vain(choose(reachable));
   }
   absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
   if (!full.ok()) {
@@ -98,9 +96,9 @@ bool JobRunner::TryStart(Job* job) {
       has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
                : static_cast<size_t>(std::max(0, search.pipeline_stages()));
   if (imported) job->imported_for = std::max<size_t>(planned, 1);
-  wanted = usable(wanted);
+  members.resize(usable(members.size()));
   // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
-  if (job->life.attempts == 0 && wanted < planned) {
+  if (job->life.attempts == 0 && members.size() < planned) {
     const std::string message =
         absl::StrCat(has_plan ? "the imported plan" : "the pipeline", " is for ", planned,
                      " workers; waiting for that many to be idle");
@@ -112,9 +110,8 @@ bool JobRunner::TryStart(Job* job) {
     // As soon as those that are idle and those that train are enough, the jobs behind it wait, too:
     // the workers that become idle are kept for it, so that smaller jobs cannot starve it. Until
     // then (workers may serve for ever, or never join) the others have their turns.
-    return usable(members.size() + TrainingWorkers()) < planned;
+    return usable(idle.size() + TrainingWorkers().size()) < planned;
   }
-  members.resize(wanted);
   const std::string id = job->record.job.id();
   if (!tools_.workers->Assign(members, id).ok()) return false;
   const JobLife before = job->life;

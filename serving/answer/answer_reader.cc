@@ -19,27 +19,30 @@ std::vector<ToolStyle::Section> SectionsOf(const AnswerReaderOptions& options) {
 }
 
 // Whether an answer that begins like this, with a bracket or a brace, may be calls as a whole: the
-// first key of an object tells, and the first name of a list.
+// first key of the first object tells, or the first name of a list.
 bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
   const auto next = [&begun](char c) {
     begun = absl::StripLeadingAsciiWhitespace(begun);
     return absl::ConsumePrefix(&begun, absl::string_view(&c, 1));
   };
-  if (next('[') && !next('{')) {
+  bool list = false;
+  while (next('[')) list = true;
+  if (!next('{')) {
+    if (!list) return true;  // nothing but blanks
     const size_t end = begun.find('(');
     const absl::string_view name = absl::StripTrailingAsciiWhitespace(begun.substr(0, end));
     return std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) {
       return end == kNowhere ? absl::StartsWith(tool.name, name) : tool.name == name;
     });
   }
-  next('{');
   if (!next('"')) return begun.empty();
+  // Behind an escape it may be anything.
   const size_t end = begun.find_first_of("\"\\");
-  if (end != kNowhere && begun[end] != '"') return true;  // with escapes it may be any
+  const bool closed = end != kNowhere && begun[end] == '"';
   const absl::string_view key = begun.substr(0, end);
-  for (const absl::string_view own :
-       {"name", "arguments", "parameters", "type", "function", "id", "index"}) {
-    if (end == kNowhere ? absl::StartsWith(own, key) : own == key) return true;
+  for (const absl::string_view own : {"name", "arguments", "parameters", "type", "function", "id",
+                                      "index", "call_id", "tool_call_id", "thought", "reasoning"}) {
+    if (closed ? own == key : absl::StartsWith(own, key)) return true;
   }
   return false;
 }

@@ -242,16 +242,17 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
 // Whether a call can be passed on as it comes must not decide whether it comes at all.
 TEST(AnswerReader, ATextThatBeginsWithABracketIsNotHeldBack) {
   for (const ToolStyle* style : {&HermesStyle(), &LlamaStyle(), &PythonStyle()}) {
-    for (const std::string begin : {"[1", "[ \"a\"", "[[", "[]", "[fg(", "[h", "{\"answer\"",
-                                    "[{\"answer\"", "{}", "{1", "[{\"names\""}) {
+    for (const std::string begin :
+         {"[1", "[ \"a\"", "[[1", "[]", "[fg(", "[h", "{\"answer\"", "[{\"answer\"", "{}", "{1",
+          "[{\"names\"", "{\"names\\n", "{\"x\\u0041\""}) {
       SCOPED_TRACE(absl::StrCat(style->name(), " ", begin));
       AnswerReaderOptions options{.style = style, .tools = Tools(), .choice = ToolChoice::kAuto};
       AnswerReader reader(options);
       EXPECT_EQ(reader.Append(begin).text, begin);
       EXPECT_EQ(reader.Append(" and so on").text, " and so on");
     }
-    for (const std::string begin :
-         {"[", "[ ", "[f", "[f (", "{", "{\"na", "[{\"name\": ", "{\"parameters\"", "{\"\\u006e"}) {
+    for (const std::string begin : {"[", "[ ", "[[", "[f", "[f (", "{", "{\"na",
+                                    "[[{\"name\": ", "{\"parameters\"", "{\"\\u006e"}) {
       SCOPED_TRACE(absl::StrCat(style->name(), " ", begin));
       AnswerReaderOptions options{.style = style, .tools = Tools(), .choice = ToolChoice::kAuto};
       AnswerReader reader(options);

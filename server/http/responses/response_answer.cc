@@ -1,5 +1,6 @@
 #include "server/http/responses/response_answer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -149,8 +150,9 @@ void ResponseAnswer::SkipWaiting(const std::string& bytes) {
 
 void ResponseAnswer::KeepWaiting(size_t count) {
   if (waiting_.size() <= count) return;
+  const size_t before = WaitingBytes().size();
   waiting_.erase(waiting_.begin(), waiting_.end() - static_cast<int64_t>(count));
-  skipped_ = 0;
+  skipped_ -= std::min(skipped_, before - WaitingBytes().size());
 }
 
 // The first tokens of a message may begin with what is not shown, be it thoughts, a call or a
