@@ -92,10 +92,9 @@ proto::Embedding Shape(const std::vector<float>& hidden, const proto::EmbedReque
 
 class Running : public Generation, public std::enable_shared_from_this<Running> {
  public:
-  Running(const proto::EmbedRequest& request, const ModelServer::Target& target,
-          RequestOptions options, std::vector<std::vector<int>> inputs, ServingMetrics* metrics,
-          EmbeddingListener listener)
-      : request_(request),
+  Running(proto::EmbedRequest request, const ModelServer::Target& target, RequestOptions options,
+          std::vector<std::vector<int>> inputs, ServingMetrics* metrics, EmbeddingListener listener)
+      : request_(std::move(request)),
         name_(target.model->description.name()),
         model_(target.model),
         host_(*target.model->host),
@@ -211,7 +210,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedRequest& request,
+absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(proto::EmbedRequest request,
                                                            ModelServer::Target target,
                                                            ServingMetrics* metrics,
                                                            EmbeddingListener listener) {
@@ -234,8 +233,8 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedReq
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();
   options.timeout_seconds = request.timeout_seconds();
-  auto running = std::make_shared<Running>(request, target, std::move(options), std::move(inputs),
-                                           metrics, std::move(listener));
+  auto running = std::make_shared<Running>(std::move(request), target, std::move(options),
+                                           std::move(inputs), metrics, std::move(listener));
   status = running->Start();
   if (!status.ok()) return status;
   return running;

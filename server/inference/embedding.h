@@ -21,7 +21,7 @@ using EmbeddingListener = std::function<void(absl::StatusOr<proto::EmbedReply>)>
 // Checks a request and submits its inputs, only so many at a time that a queue without other
 // clients never refuses them. `metrics` may be null. Errors that can be known now come back, naming
 // the field; later ones go to the listener.
-absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedRequest& request,
+absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(proto::EmbedRequest request,
                                                            ModelServer::Target target,
                                                            ServingMetrics* metrics,
                                                            EmbeddingListener listener);

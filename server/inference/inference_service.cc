@@ -246,12 +246,13 @@ class InferenceService final : public proto::Inference::Service {
       absl::StatusOr<proto::EmbedReply> reply ABSL_GUARDED_BY(mutex);
     };
     auto shared = std::make_shared<Shared>();
-    absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
-        limited, *std::move(target), metrics_, [shared](absl::StatusOr<proto::EmbedReply> reply) {
-          absl::MutexLock lock(&shared->mutex);
-          shared->reply = std::move(reply);
-          shared->done = true;
-        });
+    absl::StatusOr<std::shared_ptr<Generation>> embedding =
+        StartEmbedding(std::move(limited), *std::move(target), metrics_,
+                       [shared](absl::StatusOr<proto::EmbedReply> reply) {
+                         absl::MutexLock lock(&shared->mutex);
+                         shared->reply = std::move(reply);
+                         shared->done = true;
+                       });
     if (!embedding.ok()) return embedding.status();
     if (absl::Status status = Register(*handle, *embedding); !status.ok()) {
       (*embedding)->Cancel();
