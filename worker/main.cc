@@ -59,7 +59,13 @@ int main(int argc, char** argv) {
   usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
       own;
   absl::SetFlagsUsageConfig(std::move(usage));
-  absl::ParseCommandLine(argc, argv);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    std::fprintf(
+        stderr, "espalier-worker: '%s' is not understood; espalier-worker --help shows the flags\n",
+        rest[1]);
+    return 2;
+  }
 
   // Before any thread starts, so that all of them inherit it: only sigwait sees these.
   sigset_t signals;

@@ -155,6 +155,9 @@ TEST_F(CliTest, FlagsOfANewPlanAreRefusedWhereOneThatIsThereIsShown) {
       args.pop_back();
     }
   }
+  fake_.state()->events.emplace_back().set_message("worker w2 lost, going back to step 40");
+  EXPECT_EQ(Run({"jobs", "get", job}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("worker w2 lost, going back to step 40"));
   EXPECT_EQ(Run({"jobs", "list", "--print-freq=3"}), kExitUsage);
   EXPECT_EQ(Run({"jobs", "get", job, "--print-freq=3"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("jobs watch"));

@@ -99,6 +99,12 @@ TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
   EXPECT_EQ(request.inputs(1).text(), "a queen");
   EXPECT_EQ(request.dimensions(), 2);
   EXPECT_THAT(out_.str(), HasSubstr("-0.2800"));  // (0.6, 0.8) times (0.6, -0.8)
+  EXPECT_EQ(request.priority(), 0);
+  ASSERT_EQ(Run({"embed", "llm", "x", "--priority=-2", "--timeout=1.5", "--cache-salt=s"}), kExitOk)
+      << err_.str();
+  EXPECT_EQ(fake_.state()->embeds.back().priority(), -2);
+  EXPECT_EQ(fake_.state()->embeds.back().timeout_seconds(), 1.5);
+  EXPECT_EQ(fake_.state()->embeds.back().cache_salt(), "s");
   ASSERT_EQ(Run({"embed", "llm", "x", "--json"}), kExitOk);
   EXPECT_EQ(Json::parse(out_.str())["embeddings"][0]["values"].size(), 2u);
 }

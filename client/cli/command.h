@@ -57,6 +57,11 @@ class Context {
       const;                 // --http-address, ESPALIER_HTTP, the running `up`, 127.0.0.1:8080
   std::string home() const;  // --home, ESPALIER_HOME, ~/.espalier
   absl::StatusOr<std::string> token() const;  // --token-file, ESPALIER_TOKEN_FILE, ESPALIER_TOKEN
+  struct Tls {
+    bool wanted = false;
+    GatewayTls pem;
+  };
+  absl::StatusOr<Tls> tls() const;  // --tls, --ca-file, --cert-file, --key-file
 
   // With --json: the whole answer. Streams write one Line each.
   void Document(const nlohmann::ordered_json& json);
@@ -64,11 +69,6 @@ class Context {
   bool answered() const { return answered_; }  // a Document was written
 
  private:
-  struct Tls {
-    bool wanted = false;
-    GatewayTls pem;
-  };
-  absl::StatusOr<Tls> tls() const;  // --tls, --ca-file, --cert-file, --key-file
   Environment env_;
   ParsedFlags flags_;
   bool json_;

@@ -2,11 +2,14 @@
 #include <istream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/sampling_flags.h"
 #include "client/terminal/table.h"
 
 namespace espalier {
@@ -63,6 +66,7 @@ absl::Status Run(Context& context) {
   request.set_dimensions(static_cast<int32_t>(flags.Int("dimensions", 0)));
   request.set_no_normalization(flags.Has("no-normalization"));
   request.set_truncate(flags.Has("truncate"));
+  FillQueue(flags, &request);
   auto client = context.client();
   if (!client.ok()) return client.status();
   const absl::StatusOr<proto::EmbedReply> reply = (*client)->Embed(request);
@@ -90,6 +94,7 @@ Command EmbedCommand() {
              {"no-normalization", FlagType::kSwitch, "", "as they are, not of length 1"},
              {"truncate", FlagType::kSwitch, "",
               "texts longer than the context lose their beginnings; otherwise an error"}};
+  for (FlagSpec& flag : QueueFlags()) c.flags.push_back(std::move(flag));
   c.examples = {{"how near two texts are", "espalier embed llm \"a king\" \"a queen\""},
                 {"each line of a file", "espalier embed llm - --json < lines.txt"}};
   c.run = Run;

@@ -62,7 +62,7 @@ absl::Status List(Context& context, Client* client) {
 }
 
 absl::Status Get(Context& context, Client* client, const std::string& id) {
-  auto reply = client->GetJob(id, context.json());
+  auto reply = client->GetJob(id, /*with_reports=*/true);
   if (!reply.ok()) return reply.status();
   if (context.json()) {
     context.Document(ToJson(*reply));

@@ -95,8 +95,14 @@ absl::Status DaemonLog(Context& context) {
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 1, "a job id"); !s.ok()) return s;
   const auto& args = context.flags().positional();
-  if (!args.empty()) return JobLog(context, args[0]);
-  if (context.flags().Has("follow")) return UsageError("--follow needs a job id");
+  const ParsedFlags& flags = context.flags();
+  if (!args.empty()) {
+    if (!flags.Has("lines")) return JobLog(context, args[0]);
+    return UsageError("--lines is of the coordinator's log; of a job's: --print-freq");
+  }
+  for (const char* name : {"follow", "print-freq"}) {
+    if (flags.Has(name)) return UsageError(absl::StrCat("--", name, " needs a job id"));
+  }
   return DaemonLog(context);
 }
 

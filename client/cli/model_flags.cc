@@ -166,6 +166,13 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
         absl::StrCat(given == 0 ? "which model?" : "more than one model;",
                      " Give one of --model, --graph, --onnx; for example --model=llama:tiny"));
   }
+  if (!flags.Has("onnx")) {
+    for (const char* head : {"loss", "metrics"}) {
+      if (!flags.Has(head)) continue;
+      return UsageError(absl::StrCat(
+          "--", head, " goes with --onnx; other models say themselves what they are trained for"));
+    }
+  }
   ModelChoice choice;
   if (flags.Has("graph")) {
     auto graph = ReadGraph(flags.Text("graph"));

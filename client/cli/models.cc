@@ -113,6 +113,12 @@ absl::Status CheckVerb(const Context& context, const std::string& verb) {
   if (!quantizes && (flags.Has("weights") || flags.Has("out"))) {
     return UsageError(absl::StrCat("--weights and --out go with quantize, not with ", verb));
   }
+  if (flags.Has("kind") && verb != "upload") {
+    return UsageError(absl::StrCat("--kind goes with upload, not with ", verb));
+  }
+  if (flags.Has("replace") && verb != "upload" && !quantizes) {
+    return UsageError(absl::StrCat("--replace goes with upload and quantize, not with ", verb));
+  }
   if (verb == "list") return CheckArguments(context, 0, 1, "");
   if (verb == "upload") return CheckArguments(context, 3, 3, "NAME and FILE or FOLDER");
   if (verb == "download") return CheckArguments(context, 2, 3, "NAME and perhaps a folder");

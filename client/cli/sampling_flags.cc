@@ -1,5 +1,7 @@
 #include "client/cli/sampling_flags.h"
 
+#include <utility>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/terminal/text.h"
@@ -56,7 +58,7 @@ absl::Status FillForm(const ParsedFlags& flags, proto::GenerateRequest* request)
 }  // namespace
 
 std::vector<FlagSpec> SamplingFlags() {
-  return {
+  std::vector<FlagSpec> flags = {
       {"temperature", FlagType::kNumber, "T",
        "0 is greedy (the model's, as for the flags below; where it has none 0, and 1 over --http)",
        0, 0, 100},
@@ -81,6 +83,13 @@ std::vector<FlagSpec> SamplingFlags() {
       {"json-object", FlagType::kSwitch, "", "the answer is a JSON object"},
       {"grammar", FlagType::kText, "GBNF|@FILE", "the answer is of this grammar"},
       {"choice", FlagType::kText, "TEXT", "the answer is one of these", 0, 0, 0, true},
+  };
+  for (FlagSpec& flag : QueueFlags()) flags.push_back(std::move(flag));
+  return flags;
+}
+
+std::vector<FlagSpec> QueueFlags() {
+  return {
       {"priority", FlagType::kInt, "N", "lower ones run first (0)", 0, -1000000, 1000000},
       {"cache-salt", FlagType::kText, "TEXT", "share computed prompts with requests of this salt"},
       {"timeout", FlagType::kNumber, "SECONDS", "end with an error after this time (none)", 0, 0,
@@ -95,9 +104,7 @@ absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* requ
     if (absl::SimpleAtoi(token, &id)) request->add_stop_token_ids(id);
   }
   request->set_ignore_eos(flags.Has("ignore-eos"));
-  request->set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
-  request->set_cache_salt(flags.Text("cache-salt", ""));
-  request->set_timeout_seconds(flags.Number("timeout", 0));
+  FillQueue(flags, request);
   proto::SamplingOptions* sampling = request->mutable_sampling();
   // What is not given is left to the model.
   using S = proto::SamplingOptions;

@@ -144,9 +144,31 @@ absl::Status List(Context& context, Client* client) {
   return absl::OkStatus();
 }
 
+std::vector<FlagSpec> ServeFlags() {
+  std::vector<FlagSpec> flags = ServingFlags();
+  flags.push_back({"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"});
+  flags.push_back({"generation-config", FlagType::kText, "WHICH",
+                   "sampling of requests that do not say: model, as its generation_config.json "
+                   "has it (the default), or none"});
+  flags.push_back({"chat-template", FlagType::kText, "FILE",
+                   "how conversations become prompts: Jinja, in place of the model's own"});
+  flags.push_back(
+      {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24});
+  return flags;
+}
+
 absl::Status RunServe(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 1, "one artifact"); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
+  if (flags.positional().empty()) {
+    for (const FlagSpec& flag : ServeFlags()) {
+      if (!flags.Has(flag.name)) continue;
+      return UsageError(absl::StrCat("--", flag.name,
+                                     " is of a model to be served, and none is named: espalier "
+                                     "serve ARTIFACT --",
+                                     flag.name, "..."));
+    }
+  }
   proto::ServeModelRequest request;
   if (absl::Status s = FillServing(flags, &request); !s.ok()) return s;
   auto client = context.client();
@@ -359,15 +381,7 @@ Command ServeCommand() {
   c.summary =
       "serve a model, with smaller ones that draft token trees for it; alone: list what is served";
   c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
-  c.flags = ServingFlags();
-  c.flags.push_back({"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"});
-  c.flags.push_back({"generation-config", FlagType::kText, "WHICH",
-                     "sampling of requests that do not say: model, as its generation_config.json "
-                     "has it (the default), or none"});
-  c.flags.push_back({"chat-template", FlagType::kText, "FILE",
-                     "how conversations become prompts: Jinja, in place of the model's own"});
-  c.flags.push_back(
-      {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24});
+  c.flags = ServeFlags();
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm"},
                 {"of one shape, whatever they are worth",
                  "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},

@@ -33,6 +33,8 @@ absl::Status Run(Context& context) {
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto reply = (*client)->Status();
+  auto tls = context.tls();  // both ports speak it, or none
+  if (!tls.ok()) return tls.status();
   if (!reply.ok()) return reply.status();
   if (context.json()) {
     context.Document(ToJson(*reply));
@@ -43,7 +45,8 @@ absl::Status Run(Context& context) {
   out << "espalierd " << Printable(reply->version()) << " at " << (*client)->address()
       << ", up for " << FormatSeconds(reply->uptime_seconds(), context.terminal().unicode);
   if (!reply->http_address().empty())
-    out << ", HTTP at http://" << Printable(reply->http_address());
+    out << ", HTTP at " << (tls->wanted ? "https://" : "http://")
+        << Printable(reply->http_address());
   const std::map<std::string, int> jobs(reply->jobs_by_state().begin(),
                                         reply->jobs_by_state().end());
   out << "\njobs: "

@@ -123,7 +123,11 @@ absl::Status Run(Context& context) {
   absl::StatusOr<ModelChoice> model = ModelChoice();
   model->sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
   // Without a model of one's own it is the artifact's, which the coordinator has.
-  if (own || spec.init_artifact().empty()) model = ChooseModel(flags);
+  if (own || spec.init_artifact().empty()) {
+    model = ChooseModel(flags);
+  } else if (flags.Has("loss") || flags.Has("metrics")) {
+    return UsageError("--loss and --metrics go with --onnx; --init's model has its own");
+  }
   if (!model.ok()) return model.status();
   auto client = context.client();
   if (!client.ok()) return client.status();

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
@@ -48,7 +49,11 @@ absl::Status Run(Context& context) {
     command.push_back(absl::StrCat("--worker-swap-dir=",
                                    std::filesystem::absolute(flags.Text("swap-dir")).string()));
   }
-  for (const std::string& extra : flags.positional()) command.push_back(extra);
+  bool tls = false;
+  for (const std::string& extra : flags.positional()) {
+    tls = tls || absl::StartsWith(extra, "--tls_cert") || absl::StartsWith(extra, "--tls-cert");
+    command.push_back(extra);
+  }
   auto pid = StartDaemon(command, absolute, flags.Number("timeout", 90));
   if (!pid.ok()) return pid.status();
 
@@ -66,7 +71,7 @@ absl::Status Run(Context& context) {
   const Style style = context.style();
   context.out() << style.Green("espalierd is ready") << " (process " << *pid << ")\n"
                 << "  gRPC  " << at.grpc << "\n"
-                << "  HTTP  http://" << at.http << "\n"
+                << "  HTTP  " << (tls ? "https://" : "http://") << at.http << "\n"
                 << "  log   " << LogFile(absolute) << "\n"
                 << "Stop it: espalier down" << std::endl;
   return absl::OkStatus();

@@ -16,11 +16,12 @@ namespace {
 // Payload of an Unavailable that the coordinator itself has said, of a model, say.
 constexpr char kAnswered[] = "espalier/answered";
 
-std::string Unreachable(const std::string& address, const std::string& detail) {
+std::string Unreachable(const std::string& address, bool tls, const std::string& detail) {
   return absl::StrCat(
       "no coordinator answers at ", address, " (", detail,
       "). Start one with `espalier up`, or name another: --coordinator=HOST:PORT or "
-      "ESPALIER_COORDINATOR");
+      "ESPALIER_COORDINATOR",
+      tls ? "" : "; one that speaks TLS wants --ca-file=FILE or --tls");
 }
 
 absl::Status CheckAddress(const std::string& address) {
@@ -89,12 +90,18 @@ absl::Status Client::Impl::FromGrpc(const grpc::Status& status) const {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   const std::string& text = status.error_message();
   if (code == absl::StatusCode::kUnavailable) {
-    if (status.error_details().empty()) return absl::UnavailableError(Unreachable(address, text));
+    if (status.error_details().empty()) {
+      return absl::UnavailableError(Unreachable(address, options.tls, text));
+    }
     return AnsweredUnavailable(text);
   }
   if (code == absl::StatusCode::kDeadlineExceeded) {
     return absl::DeadlineExceededError(
         absl::StrCat("the coordinator at ", address, " did not answer in time: ", text));
+  }
+  if (code == absl::StatusCode::kUnauthenticated) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        text, "; at the command line: --token-file=FILE, ESPALIER_TOKEN_FILE or ESPALIER_TOKEN"));
   }
   return absl::Status(code, text);
 }
@@ -131,11 +138,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
        state = impl->channel->GetState(true)) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
       return absl::UnavailableError(
-          Unreachable(address, options.tls ? "refused, or no TLS there that we trust" : "refused"));
+          Unreachable(address, options.tls,
+                      options.tls ? "refused, or no TLS there that we trust" : "refused"));
     }
     if (!impl->channel->WaitForStateChange(state, deadline)) {
       return absl::UnavailableError(Unreachable(
-          address, absl::StrCat("nothing within ", absl::FormatDuration(options.connect_timeout))));
+          address, options.tls,
+          absl::StrCat("nothing within ", absl::FormatDuration(options.connect_timeout))));
     }
   }
   impl->training = proto::Training::NewStub(impl->channel);

@@ -75,7 +75,9 @@ class FakeTraining : public proto::Training::Service {
     }
     *reply->mutable_job() = s_.job;
     for (const auto& event : s_.events) {
-      if (request->with_reports() && event.has_step()) *reply->add_reports() = event.step();
+      if (!request->with_reports()) break;
+      if (event.has_step()) *reply->add_reports() = event.step();
+      if (!event.message().empty()) reply->add_messages(event.message());
     }
     return Status::OK;
   }
