@@ -425,6 +425,43 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
   EXPECT_EQ(FieldOf(said.error), "tools");
 }
 
+// Styles that write parameters one by one have no place for what is said of all of them.
+TEST_F(ChatAnswerTest, StrictToolsOfParametersOneByOneKeepToAllOfTheirSchemaOrAreRefused) {
+  Serve(
+      "{{ '<function=f><parameter=p>' if false }}{% for m in messages %}{{ m.content }}"
+      "{% endfor %}");
+  const auto asking = [&](const Json& parameters) {
+    proto::GenerateRequest request = Ask();
+    request.mutable_chat()->add_tools(
+        Json{{"type", "function"},
+             {"function", {{"name", "f"}, {"strict", true}, {"parameters", parameters}}}}
+            .dump());
+    return Say(request, "<tool_call>\n<function=f>\n</function>\n</tool_call>");
+  };
+  const Json properties = {{"id", {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}}}};
+  // As pydantic writes recursive models.
+  const Said said = asking(
+      {{"$ref", "#/$defs/n"},
+       {"$defs", {{"n", {{"type", "object"}, {"properties", properties}, {"required", {"id"}}}}}}});
+  ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+  EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"id": ?[1-9]\})"));
+  const std::vector<std::pair<std::string, Json>> refused = {
+      {"'anyOf'", {{"properties", properties}, {"anyOf", {{{"required", {"id"}}}}}}},
+      {"'minProperties'", {{"properties", properties}, {"minProperties", 1}}},
+      {"none of the properties", {{"properties", properties}, {"required", {"name"}}}},
+      {"\"#\"", {{"properties", {{"next", {{"type", "array"}, {"items", {{"$ref", "#"}}}}}}}}},
+      {"'maxLength'",
+       {{"properties",
+         {{"a", {{"anyOf", {{{"type", "string"}}, {{"type", "null"}}}}, {"maxLength", 5}}}}}}},
+      {"'maxLength'",
+       {{"properties", {{"a", {{"type", "string"}, {"enum", {"a", "bbbb"}}, {"maxLength", 1}}}}}}}};
+  for (const auto& [what, parameters] : refused) {
+    const Said wrong = asking(parameters);
+    EXPECT_THAT(wrong.error.ToString(), HasSubstr(what)) << parameters;
+    EXPECT_EQ(FieldOf(wrong.error), "tools") << parameters;
+  }
+}
+
 // What response_format says is said of the text: the model may call a tool instead.
 TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
   Serve(kThinking);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/json/bounded_json.h"
 #include "server/inference/field_error.h"
+#include "serving/answer/field_schemas.h"
 
 namespace espalier {
 namespace {
@@ -48,6 +49,7 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
     return wrong("'parameters' must be a JSON schema");
   }
+  tool.parameters = WithoutTopReference(std::move(tool.parameters));
   const size_t shared = tool.parameters.is_object() ? SharedBytes(tool.parameters) : 0;
   if (shared > kMaxSharedBytes) {
     return wrong(absl::StrCat("'$defs' and 'definitions', once for each of the properties, have ",
@@ -57,6 +59,24 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   if (!strict.is_null() && !strict.is_boolean()) return wrong("'strict' must be true or false");
   tool.strict = strict == true;
   return tool;
+}
+
+// What a form with a place for each parameter cannot hold calls to.
+absl::Status CheckFields(const FormedText& form, const std::vector<Tool>& tools) {
+  bool by_field = false;
+  for (const FormedSection& section : form.sections) {
+    for (const FormedItem& item : section.items) {
+      by_field = by_field || item.kind == FormedItem::kFields;
+    }
+  }
+  for (size_t i = 0; i < tools.size() && by_field; ++i) {
+    if (!tools[i].strict) continue;
+    const absl::Status status = CheckFieldSchemas(tools[i].parameters);
+    if (status.ok()) continue;
+    return FieldError("tools", absl::StrCat("tools[", i, "] ('", tools[i].name.substr(0, 100),
+                                            "'), 'parameters': ", status.message()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -136,6 +156,7 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
       break;
     default:
       form.formed = style.Form(tools);
+      if (absl::Status status = CheckFields(form.formed, tools); !status.ok()) return status;
       if (content) {
         form.formed.around = form.formed.around == FormedText::kTextBefore ? FormedText::kNothing
                                                                            : FormedText::kSections;

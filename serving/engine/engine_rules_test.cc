@@ -213,6 +213,7 @@ class Anything : public TokenConstraint {
     for (int token = 0; token < kVocabulary; ++token) Insert(token, all.get());
     return all;
   }
+  bool MayEnd(const PlaceRef&) const override { return true; }
   bool Costly() const override { return costly_; }
   bool Complete(const PlaceRef&) const override { return false; }
 

@@ -22,7 +22,7 @@ absl::Status TooLarge() {
 }
 
 struct NfaNode {
-  CodePoints points;  // that lead to `to`
+  CodePoints points;  // that lead to `to`; sorted, apart from each other
   int32_t to = -1;
   std::vector<int32_t> jumps;
 };
@@ -113,16 +113,22 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
         cuts.push_back(high + 1);
       }
     }
+    *budget -= static_cast<DfaBudget>(cuts.size());
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
     // Closures were counted as they were made.
     *budget -= static_cast<DfaBudget>(cuts.size() * set.size()) + nfa.TakeWork();
     if (*budget < 0) return TooLarge();
+    // Of each member the first range that does not end before the cut: both are in order.
+    std::vector<size_t> ranges(set.size(), 0);
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       std::vector<int32_t> targets;
-      for (const int32_t node : set) {
-        for (const auto& [low, high] : nfa.node(node).points) {
-          if (low <= cuts[c] && cuts[c] <= high) targets.push_back(nfa.node(node).to);
+      for (size_t member = 0; member < set.size(); ++member) {
+        const NfaNode& node = nfa.node(set[member]);
+        size_t& range = ranges[member];
+        while (range < node.points.size() && node.points[range].second < cuts[c]) ++range;
+        if (range < node.points.size() && node.points[range].first <= cuts[c]) {
+          targets.push_back(node.to);
         }
       }
       if (targets.empty()) continue;

@@ -59,11 +59,19 @@ absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
     }
     if (out.choices.empty()) return std::nullopt;
     if (others) return cannot("enum");
+    const bool is_const = schema.contains("const");
+    for (const auto& [key, value] : schema.items()) {
+      const bool this_one = key == (is_const ? "const" : "enum");
+      if (key == "type" ? !MayBeString(value) : !this_one && !IsAnnotation(key)) return cannot(key);
+    }
     return out;
   }
   Json alternatives = Json::array({schema});
+  std::string either;
   for (const char* key : {"anyOf", "oneOf"}) {
-    if (schema.contains(key) && schema[key].is_array()) alternatives = schema[key];
+    if (!schema.contains(key) || !schema[key].is_array()) continue;
+    alternatives = schema[key];
+    either = key;
   }
   bool string = false;
   for (const Json& one : alternatives) {
@@ -73,6 +81,11 @@ absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
     string = string || MayBeString(one["type"]);
   }
   if (!string) return std::nullopt;
+  if (!either.empty()) {
+    for (const auto& [key, value] : schema.items()) {
+      if (key != either && (key == "type" || !IsAnnotation(key))) return cannot(key);
+    }
+  }
   for (const Json& one : alternatives) {
     for (const auto& [key, value] : one.items()) {
       if (!IsAnnotation(key)) return cannot(key);

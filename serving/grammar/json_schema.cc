@@ -1,8 +1,11 @@
 #include "serving/grammar/json_schema.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/json/bounded_json.h"
 #include "serving/grammar/json_text.h"
@@ -18,6 +21,33 @@ constexpr size_t kMaxSchemaBytes = 1 << 20;
 // object has keys.
 constexpr JsonLimits kLimits = {.depth = 256, .fields_of_object = 2048, .fields = 50'000};
 
+bool RefersToItsRoot(const Json& schema) {
+  if (schema.is_object()) {
+    const auto reference = schema.find("$ref");
+    if (reference != schema.end() && reference->is_string() &&
+        absl::StartsWith(reference->get_ref<const std::string&>(), "#")) {
+      return true;
+    }
+  }
+  return schema.is_structured() && std::any_of(schema.begin(), schema.end(), RefersToItsRoot);
+}
+
+// A schema with an $id of its own is what references in it begin at. Where there is one within
+// another, "" or its id.
+std::string InnerRoot(const Json& schema) {
+  if (!schema.is_structured()) return "";
+  for (const Json& part : schema) {
+    if (part.is_object()) {
+      const auto id = part.find("$id");
+      if (id != part.end() && id->is_string() && RefersToItsRoot(part)) {
+        return id->get<std::string>();
+      }
+    }
+    if (std::string id = InnerRoot(part); !id.empty()) return id;
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget* budget) {
@@ -27,6 +57,12 @@ absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget*
   const absl::StatusOr<Json> root = ParseBoundedJson<Json>(schema, kLimits);
   if (!root.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("json_schema: it ", root.status().message()));
+  }
+  if (const std::string id = InnerRoot(*root); !id.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("json_schema: \"$id\": \"", id.substr(0, 100),
+                     "\" within a schema, and references that begin there, are not supported; "
+                     "leave it out and let them begin at the whole schema"));
   }
   return SchemaBuilder(*root, budget).Build();
 }

@@ -163,6 +163,29 @@ TEST_F(Hostile, PatternsAreRefusedBeforeTheyCostMemory) {
   }
 }
 
+TEST_F(Hostile, ClassesOfManyRangesAreLookedThroughOnce) {
+  std::string points;
+  for (uint32_t point = 0x10000; point < 0x10000 + 400'000; point += 2) {
+    points.push_back(static_cast<char>(0xF0 | point >> 18));
+    for (const int shift : {12, 6, 0}) {
+      points.push_back(static_cast<char>(0x80 | (point >> shift & 0x3F)));
+    }
+  }
+  const Cost cost("class", 10, 600);
+  Schema(absl::StrCat(R"({"type":"string","maxLength":9,"pattern":"^[)", points, R"(]{1,9}$"})"));
+}
+
+TEST_F(Hostile, LongNamesAreNotComparedWithThousandsOfPatterns) {
+  std::string patterns;
+  for (int i = 0; i < 2000; ++i) {
+    absl::StrAppend(&patterns, i > 0 ? "," : "", "\"x", i, "\":{}");
+  }
+  const Cost cost("names", 5, 600);
+  const Language language = Schema(absl::StrCat(R"({"properties":{")", Times(900'000, "a"),
+                                                R"(":{}},"patternProperties":{)", patterns, "}}"));
+  EXPECT_FALSE(language.status.ok());
+}
+
 TEST_F(Hostile, BranchesOfOneSchemaAreNotCopied) {
   std::string properties;
   for (int i = 0; i < 1000; ++i) {

@@ -94,8 +94,12 @@ std::string SchemaBuilder::Pair(Expression key, Expression value) {
 void SchemaBuilder::CheckNames(const Json& schema, const std::vector<std::string>& names,
                                const std::string& place) {
   if (!status_.ok() || names.empty()) return;
-  const auto accepts = [](const Dfa& texts, const std::string& name) {
-    return texts.Accepts(name);
+  const auto accepts = [&](const Dfa& texts, const std::string& name) {
+    budget_.steps -= static_cast<int64_t>(name.size());
+    if (budget_.steps < 0) {
+      Fail(place, "its names are too long and its patterns too many to be compared");
+    }
+    return status_.ok() && texts.Accepts(name);
   };
   if (schema.contains("propertyNames") && schema["propertyNames"].is_object()) {
     const Dfa allowed = KeyTexts(schema["propertyNames"], absl::StrCat(place, "/propertyNames"));

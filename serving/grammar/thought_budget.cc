@@ -136,6 +136,11 @@ absl::StatusOr<TokenSetRef> ThoughtBudget::Permitted(const PlaceRef& place) {
   return TokenSetRef();
 }
 
+bool ThoughtBudget::MayEnd(const PlaceRef& place) const {
+  const auto& at = static_cast<const At&>(*place);
+  return at.phase != At::kClosing && (inner_ == nullptr || inner_->MayEnd(at.inner));
+}
+
 bool ThoughtBudget::Complete(const PlaceRef& place) const {
   return inner_ != nullptr && inner_->Complete(static_cast<const At&>(*place).inner);
 }

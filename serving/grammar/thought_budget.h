@@ -26,6 +26,7 @@ class ThoughtBudget : public TokenConstraint {
   PlaceRef Start() const override { return start_; }
   absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
   absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
+  bool MayEnd(const PlaceRef& place) const override;
   bool Costly() const override { return inner_ != nullptr && inner_->Costly(); }
   bool Complete(const PlaceRef& place) const override;
 

@@ -55,10 +55,17 @@ struct TokenMasker::Period {
 };
 
 struct TokenMasker::At : public TokenConstraint::Place {
-  At(std::shared_ptr<Period> in, int number) : period(std::move(in)), state(number) {}
+  At(std::shared_ptr<Period> in, int number, bool ends, bool whole)
+      : period(std::move(in)), state(number), accepting(ends), complete(whole) {}
 
-  std::shared_ptr<Period> period;
+  static std::shared_ptr<const At> Of(const std::shared_ptr<Period>& period, int state) {
+    return std::make_shared<const At>(period, state, period->table.accepting(state),
+                                      period->table.complete(state));
+  }
+
+  std::shared_ptr<Period> period;  // null: the start, of any period
   int state;
+  bool accepting, complete;
 };
 
 absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
@@ -76,7 +83,10 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         "the grammar nests deeper than ", ParseTable::kMaxDepth, " before its first byte"));
   }
-  masker->start_ = std::make_shared<At>(masker->period_, *start);
+  // The first period is not kept for it.
+  const ParseTable& table = masker->period_->table;
+  masker->start_ =
+      std::make_shared<At>(nullptr, 0, table.accepting(*start), table.complete(*start));
   return masker;
 }
 
@@ -86,9 +96,11 @@ absl::StatusOr<std::shared_ptr<const TokenMasker::At>> TokenMasker::Renew(const 
     period_ = std::make_shared<Period>(automaton_);
   }
   if (at->period == period_) return at;
-  absl::StatusOr<int> state = period_->table.Import(at->period->table, at->state);
+  absl::StatusOr<int> state = at->period == nullptr
+                                  ? period_->table.Start()
+                                  : period_->table.Import(at->period->table, at->state);
   if (!state.ok()) return state.status();
-  return std::make_shared<const At>(period_, *state);
+  return At::Of(period_, *state);
 }
 
 absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& place, int token) {
@@ -108,7 +120,7 @@ absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& pla
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token, " does not fit the structured output"));
   }
-  return std::make_shared<const At>(period_, state);
+  return At::Of(period_, state);
 }
 
 absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state, const TokenSet* base,
@@ -187,11 +199,14 @@ absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
   return mask.tokens;
 }
 
+bool TokenMasker::MayEnd(const PlaceRef& place) const {
+  return static_cast<const At&>(*place).accepting;
+}
+
 bool TokenMasker::Costly() const { return work_ > kCostly; }
 
 bool TokenMasker::Complete(const PlaceRef& place) const {
-  const At& at = static_cast<const At&>(*place);
-  return at.period->table.complete(at.state);
+  return static_cast<const At&>(*place).complete;
 }
 
 }  // namespace espalier

@@ -24,6 +24,7 @@ class TokenMasker : public TokenConstraint {
   PlaceRef Start() const override { return start_; }
   absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
   absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
+  bool MayEnd(const PlaceRef& place) const override;
   bool Costly() const override;
   bool Complete(const PlaceRef& place) const override;
 

@@ -107,6 +107,45 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
   }
 }
 
+// Files name ends that their vocabulary has for ordinary words.
+class WordyEnd : public WordTokenizer {
+ public:
+  using WordTokenizer::WordTokenizer;
+  std::string TokenBytes(int token) const override {
+    return token + 1 == vocabulary() ? "</s>" : WordTokenizer::TokenBytes(token);
+  }
+  bool IsSpecial(int) const override { return false; }
+};
+
+TEST(TokenMasker, WhatEndsAnAnswerIsNoTextOfItWhateverItSpells) {
+  const WordyEnd tokenizer({"a", "</s>", "\""});
+  const int end = tokenizer.eos()[0];
+  const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "\"[^\"]*\""}, tokenizer);
+  auto place = *masker->After(masker->Start(), 2);
+  EXPECT_TRUE(Contains(**masker->Permitted(place), 0));
+  EXPECT_TRUE(Contains(**masker->Permitted(place), 1)) << "these bytes are a text";
+  EXPECT_FALSE(Contains(**masker->Permitted(place), end)) << "the text is not whole";
+  place = *masker->After(place, 2);
+  EXPECT_TRUE(Contains(**masker->Permitted(place), end));
+}
+
+// A model whose files do not name what ends its turns is asked with stop tokens.
+TEST(TokenMasker, AStopTokenMayComeWhereAnAnswerMayEnd) {
+  const WordTokenizer tokenizer({"a", "b", "stop"});
+  const int end = tokenizer.eos()[0];
+  auto rules = std::make_shared<TokenRules>();
+  rules->constraint = MaskerOf({.kind = StructuredOutput::kRegex, .text = "(ab)*"}, tokenizer);
+  RuledAnswer answer(rules, {}, {end, 2});
+  for (const bool whole : {true, false, true}) {
+    const RowEdits edits = *answer.EditsAfter({});
+    EXPECT_EQ(Contains(*edits.permitted, 2), whole);
+    EXPECT_EQ(Contains(*edits.permitted, end), whole);
+    EXPECT_EQ(Contains(*edits.permitted, 0), whole);
+    EXPECT_EQ(Contains(*edits.permitted, 1), !whole);
+    ASSERT_TRUE(answer.Append(whole ? 0 : 1).ok());
+  }
+}
+
 // When a period's memory is used up, a place of an old one means the same in the new one.
 TEST(TokenMasker, ForgettingChangesNothing) {
   const WordTokenizer tokenizer({"(", ")", "x", "(("});

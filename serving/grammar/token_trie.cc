@@ -10,8 +10,15 @@ namespace espalier {
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
     : bytes_(tokenizer.vocabulary()) {
   std::vector<int32_t> order;
+  // What ends an answer is no text of it, whatever the vocabulary's files say it spells.
+  std::vector<bool> silent(bytes_.size());
+  for (const int token : tokenizer.eos()) {
+    if (token >= 0 && token < vocabulary()) silent[token] = true;
+  }
   for (int32_t token = 0; token < vocabulary(); ++token) {
-    if (tokenizer.IsSpecial(token) && !absl::c_linear_search(shown, token)) continue;
+    if ((silent[token] || tokenizer.IsSpecial(token)) && !absl::c_linear_search(shown, token)) {
+      continue;
+    }
     bytes_[token] = tokenizer.TokenBytes(token);
     if (!bytes_[token].empty()) order.push_back(token);
   }

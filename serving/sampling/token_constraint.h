@@ -28,6 +28,8 @@ class TokenConstraint {
   // The tokens that may come; null: any. An end-of-sequence token may come where the answer may
   // end. InvalidArgument if that leaves no token, or costs too much.
   virtual absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) = 0;
+  // Whether an end-of-sequence token may come there.
+  virtual bool MayEnd(const PlaceRef& place) const = 0;
   // What may come has cost so much of late that nobody should ask for places ahead of the answer:
   // all requests wait meanwhile.
   virtual bool Costly() const { return false; }

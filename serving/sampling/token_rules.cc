@@ -115,6 +115,16 @@ absl::Status RuledAnswer::Append(int token) {
   return absl::OkStatus();
 }
 
+TokenSetRef RuledAnswer::WithEnders(TokenSetRef permitted) const {
+  if (std::all_of(enders_.begin(), enders_.end(),
+                  [&](int token) { return Contains(*permitted, token); })) {
+    return permitted;
+  }
+  TokenSet with = *permitted;
+  for (const int token : enders_) Insert(token, &with);
+  return std::make_shared<const TokenSet>(std::move(with));
+}
+
 bool RuledAnswer::costly() const { return place_ != nullptr && rules_->constraint->Costly(); }
 
 bool RuledAnswer::complete() const {
@@ -195,6 +205,9 @@ absl::StatusOr<RowEdits> RuledAnswer::EditsAfter(absl::Span<const int> path) con
       absl::StatusOr<TokenSetRef> permitted = rules_->constraint->Permitted(*place);
       if (!permitted.ok()) return permitted.status();
       edits.permitted = *std::move(permitted);
+      if (edits.permitted != nullptr && rules_->constraint->MayEnd(*place)) {
+        edits.permitted = WithEnders(std::move(edits.permitted));
+      }
     }
   }
   for (const size_t i : phrases_) {

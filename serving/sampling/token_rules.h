@@ -85,6 +85,8 @@ class RuledAnswer {
   // Whether the bad word's tokens before its last one are those at the end of answer and path.
   bool Began(const std::vector<int>& word, absl::Span<const int> path) const;
   bool TooShort(absl::Span<const int> path) const;
+  // A request's own stop tokens end it where an end of sequence does; constraints do not know them.
+  TokenSetRef WithEnders(TokenSetRef permitted) const;
   double PenaltyOf(int in_answer) const;
 
   std::shared_ptr<const TokenRules> rules_;

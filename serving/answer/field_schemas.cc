@@ -1,0 +1,110 @@
+#include "serving/answer/field_schemas.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMostReferences = 64;  // that lead from one to the next
+constexpr absl::string_view kShared[] = {"$defs", "definitions"};
+
+bool IsAnnotation(absl::string_view key) {
+  for (const absl::string_view one :
+       {"title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$id",
+        "$defs", "definitions"}) {
+    if (key == one) return true;
+  }
+  return false;
+}
+
+// What "#/$defs/NAME" names; null: nothing, or it is another reference.
+const Json* Named(const Json& parameters, const Json& reference) {
+  if (!reference.is_string()) return nullptr;
+  const auto& text = reference.get_ref<const std::string&>();
+  for (const absl::string_view shared : kShared) {
+    const std::string prefix = absl::StrCat("#/", shared, "/");
+    if (!absl::StartsWith(text, prefix)) continue;
+    const auto all = parameters.find(shared);
+    if (all == parameters.end() || !all->is_object()) return nullptr;
+    const auto found = all->find(text.substr(prefix.size()));
+    return found != all->end() && found->is_object() ? &*found : nullptr;
+  }
+  return nullptr;
+}
+
+absl::Status Unsupported(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " is not supported where a model writes parameters one by one; give `properties` and "
+            "`required`, or leave out `strict`"));
+}
+
+// A parameter's schema is read without the others: of references only those to what it is given
+// along lead to the same.
+absl::Status CheckReferences(const Json& schema) {
+  if (schema.is_object()) {
+    const auto reference = schema.find("$ref");
+    if (reference != schema.end() && reference->is_string()) {
+      const auto& text = reference->get_ref<const std::string&>();
+      if (std::none_of(std::begin(kShared), std::end(kShared), [&](absl::string_view shared) {
+            return absl::StartsWith(text, absl::StrCat("#/", shared, "/"));
+          })) {
+        return Unsupported(absl::StrCat("the reference \"", text.substr(0, 100), "\""));
+      }
+    }
+  }
+  if (!schema.is_structured()) return absl::OkStatus();
+  for (const Json& part : schema) {
+    if (absl::Status status = CheckReferences(part); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Json WithoutTopReference(Json parameters) {
+  for (int i = 0; i < kMostReferences && parameters.is_object(); ++i) {
+    const auto reference = parameters.find("$ref");
+    if (reference == parameters.end()) break;
+    const Json* named = Named(parameters, *reference);
+    if (named == nullptr) break;
+    Json found = *named;
+    for (const auto& [key, value] : parameters.items()) {
+      if (key == "$ref") continue;
+      if (!IsAnnotation(key)) return parameters;
+      // Its own words for itself stay; what is shared is the whole's.
+      const bool shared = std::find(std::begin(kShared), std::end(kShared), key) != std::end(kShared);
+      if (shared && found.contains(key)) return parameters;
+      if (!found.contains(key)) found[key] = value;
+    }
+    parameters = std::move(found);
+  }
+  return parameters;
+}
+
+absl::Status CheckFieldSchemas(const Json& parameters) {
+  if (parameters.is_null()) return absl::OkStatus();
+  if (!parameters.is_object()) return Unsupported("a schema that is no object");
+  const Json properties = parameters.value("properties", Json::object());
+  for (const auto& [key, value] : parameters.items()) {
+    // With more parameters than those named an answer would keep to the schema, too.
+    if (IsAnnotation(key) || key == "properties" || key == "additionalProperties") continue;
+    if (key == "type" && value == "object") continue;
+    if (key != "required") return Unsupported(absl::StrCat("'", key, "' of all parameters"));
+    for (const Json& name : value.is_array() ? value : Json::array()) {
+      if (!name.is_string() || !properties.contains(name.get_ref<const std::string&>())) {
+        return Unsupported("a required parameter that is none of the properties");
+      }
+    }
+  }
+  return CheckReferences(parameters);
+}
+
+}  // namespace espalier
