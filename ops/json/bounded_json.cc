@@ -67,14 +67,26 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool Add(Json value) {
+    if (!Count(value.is_number())) return false;
     Put(std::move(value));
     return true;
+  }
+
+  bool Count(bool is_number) {
+    if (++values_ > limits_.values) {
+      return Fail(absl::StrCat("has more than ", limits_.values, " values"));
+    }
+    others_ += !is_number;
+    if (others_ <= limits_.values_but_numbers) return true;
+    return Fail(
+        absl::StrCat("has more than ", limits_.values_but_numbers, " values that are no numbers"));
   }
 
   bool Open(Json empty) {
     if (static_cast<int>(open_.size()) >= limits_.depth) {
       return Fail(absl::StrCat("nests deeper than ", limits_.depth, " levels"));
     }
+    if (!Count(false)) return false;
     const bool wide = open_.size() == 1 && open_[0].value->is_object() && !limits_.wide.empty() &&
                       name_ == limits_.wide && empty.is_object();
     Json* const value = Put(std::move(empty));
@@ -130,7 +142,7 @@ class Builder : public nlohmann::json_sax<Json> {
   Json root_;
   std::vector<Container> open_;
   std::string name_;  // of the field whose value comes next
-  size_t fields_ = 0;
+  size_t fields_ = 0, values_ = 0, others_ = 0;
   std::string problem_;
 };
 

@@ -56,6 +56,18 @@ TEST(BoundedJsonTest, FieldsAreCountedByObjectAndInAll) {
               HasSubstr("or 4 in all"));
 }
 
+TEST(BoundedJsonTest, ValuesAreCounted) {
+  const JsonLimits limits = {.values = 5};
+  EXPECT_TRUE(ParseBoundedJson<Sorted>(R"({"a": [{}, [], 1]})", limits).ok());
+  for (const char* text : {R"({"a": [{}, [], 1, 2]})", "[{},{},{},{},{}]", "[[],[],[],[],[]]",
+                           R"(["", 1, true, null, 0.5])"}) {
+    EXPECT_EQ(ErrorOf<Sorted>(text, limits), "has more than 5 values") << text;
+  }
+  EXPECT_TRUE(ParseBoundedJson<Sorted>("[1, 2, 3.5, 4]", {.values_but_numbers = 1}).ok());
+  EXPECT_EQ(ErrorOf<Sorted>(R"([1, 2, ""])", {.values_but_numbers = 1}),
+            "has more than 1 values that are no numbers");
+}
+
 TEST(BoundedJsonTest, OneFieldMayHoldAWiderObject) {
   const JsonLimits limits = {
       .fields_of_object = 2, .fields = 4, .wide = "map", .fields_of_wide = 6};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/chat/text.h"
 
 namespace espalier::chat {
 namespace {
@@ -309,13 +310,14 @@ std::vector<Value> Evaluator::Iterate(const Value& value) {
   } else if (const Dict* dict = value.AsDict()) {
     for (const auto& [key, unused] : dict->items) items.push_back(key);
   } else if (const std::string* text = value.AsString()) {
+    // Before they are made: each is a text of its own.
+    if (!Work(0, static_cast<size_t>(Length(*text)) * 64)) return items;
     for (size_t at = 0; at < text->size();) {
       const size_t begin = at;
       do ++at;
       while (at < text->size() && ((*text)[at] & 0xC0) == 0x80);
       items.push_back(Value::Of(text->substr(begin, at - begin)));
     }
-    Work(0, items.size() * 64);
   } else {
     Fail(absl::StrCat("'", value.TypeName(), "' object is not iterable"));
   }

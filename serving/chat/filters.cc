@@ -48,6 +48,7 @@ Value Path(Evaluator& e, const Value& item, const Value& path) {
   Value value = item;
   const std::string& text = *path.AsString();
   for (size_t begin = 0; begin <= text.size() && e.ok();) {
+    if (!e.Work(1)) return Value();
     const size_t dot = std::min(text.find('.', begin), text.size());
     const std::string part = text.substr(begin, dot - begin);
     int64_t index = 0;
@@ -140,7 +141,7 @@ Value ToJsonFilter(Evaluator& e, Arguments a) {
   style.ensure_ascii = read.Bool(1, false);
   if (read.Has(2) && !read[2].IsNone()) {
     style.indent = static_cast<int>(std::clamp<int64_t>(read.Int(2, 0), 0, 100));
-    style.item_separator = ",";
+    style.item_separator.assign(1, ',');
   }
   if (read.Has(3) && !read[3].IsNone()) {
     const List* const pair = read[3].AsList();
@@ -151,8 +152,12 @@ Value ToJsonFilter(Evaluator& e, Arguments a) {
   }
   style.sort_keys = read.Bool(4, false);
   if (read[0].IsUndefined()) return e.FailUndefined(read[0]);
-  if (!e.ok() || !e.Work(read[0].Weight() / 8, static_cast<size_t>(read[0].Weight())))
+  // Each of the values may be on a line of its own.
+  const int64_t weight = read[0].Weight(), lines = weight / 8;
+  const int64_t blanks = std::max(style.indent, 0) * (int64_t{1} + read[0].Depth());
+  if (!e.ok() || !e.Work(lines) || !e.Work(0, static_cast<size_t>(weight + lines * blanks))) {
     return Value();
+  }
   absl::StatusOr<std::string> json = ToJson(read[0], style);
   return json.ok() ? e.Text(*std::move(json)) : e.Fail(json.status().message());
 }

@@ -26,6 +26,10 @@ Value StripBy(Evaluator& e, const std::string& text, Arguments arguments, bool l
   return e.Text(StripText(text, left, right, given ? &characters : nullptr));
 }
 
+int64_t SearchSteps(absl::string_view text, absl::string_view piece) {
+  return static_cast<int64_t>((text.size() + piece.size()) / 16);
+}
+
 Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool from_right) {
   Reader read(e, "split", std::move(arguments), {"sep", "maxsplit"});
   const bool spaces = !read.Has(0) || read[0].IsNone();
@@ -37,7 +41,8 @@ Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool f
   const auto put = [&](absl::string_view part) { parts.push_back(Value::Of(std::string(part))); };
   const auto full = [&] { return most >= 0 && static_cast<int64_t>(parts.size()) >= most; };
   absl::string_view rest = text;
-  if (!e.Work(static_cast<int64_t>(text.size()), text.size() * 3)) return Value();
+  const int64_t steps = spaces ? static_cast<int64_t>(text.size()) : SearchSteps(text, separator);
+  if (!e.Work(steps, text.size() * 3)) return Value();
   if (spaces) {
     const auto strip = [&](absl::string_view s, bool left) {
       return s.substr(left ? s.size() - StripText(s, true, false, nullptr).size() : 0,
@@ -79,13 +84,20 @@ Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool f
       rest = strip(from_right ? rest.substr(0, cut) : rest.substr(after), !from_right);
     }
   } else {
+    // From the right: the same of what is mirrored.
+    const std::string mirror = from_right ? std::string(text.rbegin(), text.rend()) : std::string();
+    const std::string mark =
+        from_right ? std::string(separator.rbegin(), separator.rend()) : separator;
+    const absl::string_view whole = from_right ? mirror : text;
+    size_t at = 0;
     while (!full()) {
-      const size_t cut = from_right ? rest.rfind(separator) : rest.find(separator);
+      const size_t cut = FindPiece(whole, mark, at);
       if (cut == absl::string_view::npos) break;
-      put(from_right ? rest.substr(cut + separator.size()) : rest.substr(0, cut));
-      rest = from_right ? rest.substr(0, cut) : rest.substr(cut + separator.size());
+      if (!e.Work(1, sizeof(Value) + 64)) return Value();
+      put(rest.substr(from_right ? rest.size() - cut : at, cut - at));
+      at = cut + mark.size();
     }
-    put(rest);
+    put(from_right ? rest.substr(0, rest.size() - at) : rest.substr(at));
   }
   if (from_right) std::reverse(parts.begin(), parts.end());
   return e.Items(std::move(parts));
@@ -109,9 +121,10 @@ Value FindIn(Evaluator& e, const std::string& text, Arguments arguments, bool fr
              bool must) {
   Reader read(e, "find", std::move(arguments), {"sub"});
   const std::string wanted = read.String(0, "");
-  e.Work(static_cast<int64_t>(text.size() / 16));
-  const size_t at = from_right ? text.rfind(wanted) : text.find(wanted);
-  if (at != std::string::npos) return Value::Of(Length(absl::string_view(text).substr(0, at)));
+  if (!e.Work(SearchSteps(text, wanted))) return Value();
+  const size_t at = from_right ? FindLastPiece(text, wanted) : FindPiece(text, wanted);
+  if (at != absl::string_view::npos)
+    return Value::Of(Length(absl::string_view(text).substr(0, at)));
   return must ? e.Fail("substring not found") : Value::Of(int64_t{-1});
 }
 
@@ -133,8 +146,9 @@ Value ReplaceIn(Evaluator& e, const std::string& text, Arguments arguments) {
       out.append(text, begin, at - begin);
     }
   } else {
-    for (size_t found = text.find(from); found != std::string::npos && left != 0;
-         found = text.find(from, at), --left) {
+    if (!e.Work(SearchSteps(text, from))) return Value();
+    for (size_t found = FindPiece(text, from); found != absl::string_view::npos && left != 0;
+         found = FindPiece(text, from, at), --left) {
       if (!grow(found - at + to.size())) return Value();
       out.append(text, at, found - at);
       out += to;
@@ -148,11 +162,11 @@ Value ReplaceIn(Evaluator& e, const std::string& text, Arguments arguments) {
 Value CountIn(Evaluator& e, const std::string& text, Arguments arguments) {
   Reader read(e, "count", std::move(arguments), {"sub"});
   const std::string wanted = read.String(0, "");
-  e.Work(static_cast<int64_t>(text.size() / 16));
+  if (!e.Work(SearchSteps(text, wanted))) return Value();
   if (wanted.empty()) return Value::Of(Length(text) + 1);
   int64_t n = 0;
-  for (size_t at = text.find(wanted); at != std::string::npos;
-       at = text.find(wanted, at + wanted.size()))
+  for (size_t at = FindPiece(text, wanted); at != absl::string_view::npos;
+       at = FindPiece(text, wanted, at + wanted.size()))
     ++n;
   return Value::Of(n);
 }
@@ -196,6 +210,7 @@ Value SplitLines(Evaluator& e, const std::string& text, Arguments arguments) {
     const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
                       c == 0x2028 || c == 0x2029;
     if (!ends) continue;
+    if (!e.Work(1, sizeof(Value) + 64 + here - begin)) return Value();
     if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
     lines.push_back(Value::Of(text.substr(begin, (keep ? at : here) - begin)));
     begin = at;
@@ -209,7 +224,8 @@ Value Partition(Evaluator& e, const std::string& text, Arguments arguments, bool
   const std::string separator = read.String(0, "");
   if (!e.ok()) return Value();
   if (separator.empty()) return e.Fail("empty separator");
-  const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+  if (!e.Work(SearchSteps(text, separator))) return Value();
+  const size_t at = from_right ? FindLastPiece(text, separator) : FindPiece(text, separator);
   std::vector<Value> parts;
   if (at == std::string::npos) {
     const Value nothing = Value::Of(std::string());
@@ -317,13 +333,15 @@ const std::map<std::string, StringMethod>& StringMethods() {
   return *methods;
 }
 
-Value Bind(std::string name, std::function<Value(Evaluator&, Arguments)> call) {
-  return Value(std::make_shared<const Function>(Function{std::move(name), std::move(call)}));
+// `depth`: of the value that the call keeps.
+Value Bind(std::string name, int depth, std::function<Value(Evaluator&, Arguments)> call) {
+  return Value(
+      std::make_shared<const Function>(Function{std::move(name), std::move(call), depth + 1}));
 }
 
 Value DictMethod(const Value& object, const std::string& name) {
   if (name == "get") {
-    return Bind(name, [object](Evaluator& e, Arguments arguments) {
+    return Bind(name, object.Depth(), [object](Evaluator& e, Arguments arguments) {
       Reader read(e, "get", std::move(arguments), {"key", "default"});
       const Value* const found = object.AsDict()->Find(read[0]);
       if (found != nullptr) return *found;
@@ -331,7 +349,7 @@ Value DictMethod(const Value& object, const std::string& name) {
     });
   }
   if (name != "items" && name != "keys" && name != "values" && name != "copy") return Value();
-  return Bind(name, [object, name](Evaluator& e, Arguments arguments) {
+  return Bind(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
     Reader read(e, name, std::move(arguments), {});
     if (name == "copy") return object;
     std::vector<Value> out;
@@ -346,7 +364,7 @@ Value DictMethod(const Value& object, const std::string& name) {
 
 Value ListMethod(const Value& object, const std::string& name) {
   if (name != "index" && name != "count") return Value();
-  return Bind(name, [object, name](Evaluator& e, Arguments arguments) {
+  return Bind(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
     Reader read(e, name, std::move(arguments), {"value"});
     int64_t n = 0, at = 0;
     for (const Value& item : e.Iterate(object)) {
@@ -383,13 +401,13 @@ Value LoopField(const Loop& loop, const std::shared_ptr<Loop>& shared, const std
                : Value::Undefined_("there is no next item, which");
   }
   if (name == "cycle") {
-    return Bind(name, [shared](Evaluator& e, Arguments arguments) {
+    return Bind(name, 0, [shared](Evaluator& e, Arguments arguments) {
       if (arguments.positional.empty()) return e.Fail("no items for cycling given");
       return arguments.positional[shared->index % arguments.positional.size()];
     });
   }
   if (name == "changed") {
-    return Bind(name, [shared](Evaluator& e, Arguments arguments) {
+    return Bind(name, 0, [shared](Evaluator& e, Arguments arguments) {
       // What has ended keeps nothing, so that it cannot hold itself.
       if (shared->items == nullptr) return e.Fail("loop.changed() after the loop");
       for (const Value& value : arguments.positional) e.WorkOn(value);
@@ -412,7 +430,7 @@ Value Evaluator::Method(const Value& object, const std::string& name) {
     const auto found = StringMethods().find(name);
     if (found == StringMethods().end()) return Value();
     const StringMethod method = found->second;
-    return Bind(name, [object, method](Evaluator& e, Arguments arguments) {
+    return Bind(name, 0, [object, method](Evaluator& e, Arguments arguments) {
       return method(e, *object.AsString(), std::move(arguments));
     });
   }

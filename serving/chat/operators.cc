@@ -74,7 +74,7 @@ Value Repeat(Evaluator& evaluator, const Value& what, int64_t times) {
   times = std::max<int64_t>(times, 0);
   if (const std::string* text = what.AsString()) {
     const auto size = static_cast<int64_t>(text->size());
-    if (size > 0 && times > (int64_t{1} << 40) / size) times = (int64_t{1} << 40) / size;
+    times = size == 0 ? 0 : std::min(times, (int64_t{1} << 40) / size);
     if (!evaluator.Work(times / 64, static_cast<size_t>(times * size))) return Value();
     std::string out;
     out.reserve(static_cast<size_t>(times * size));
@@ -83,7 +83,7 @@ Value Repeat(Evaluator& evaluator, const Value& what, int64_t times) {
   }
   const List* const list = what.AsList();
   const auto size = static_cast<int64_t>(list->items.size());
-  if (size > 0 && times > (int64_t{1} << 40) / size) times = (int64_t{1} << 40) / size;
+  times = size == 0 ? 0 : std::min(times, (int64_t{1} << 40) / size);
   if (!evaluator.Work(times * size)) return Value();
   std::vector<Value> items;
   for (int64_t i = 0; i < times; ++i)
@@ -215,8 +215,8 @@ bool Evaluator::Contains(const Value& container, const Value& item) {
       Fail(absl::StrCat("'in <string>' requires string as left operand, not ", item.TypeName()));
       return false;
     }
-    Work(static_cast<int64_t>(text->size() / 64));
-    return absl::StrContains(*text, *item.AsString());
+    if (!Work(static_cast<int64_t>((text->size() + item.AsString()->size()) / 64))) return false;
+    return FindPiece(*text, *item.AsString()) != absl::string_view::npos;
   }
   if (const Dict* dict = container.AsDict()) {
     if (item.AsDict() != nullptr ||

@@ -17,6 +17,10 @@ std::string Error(const std::string& source) {
   return parsed->Render(nlohmann::ordered_json::object(), {}).status().ToString();
 }
 
+std::string Rendered(const std::string& source) {
+  return chat::Template::Parse(source)->Render(nlohmann::ordered_json::object(), {}).value_or("?");
+}
+
 TEST(ChatTemplate, EndsWhateverItSays) {
   for (const std::string source :
        {"{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
@@ -24,14 +28,42 @@ TEST(ChatTemplate, EndsWhateverItSays) {
         "%}",
         "{% set n = namespace(l=[1]) %}{% for i in range(90) %}{% set n.l = [n.l, n.l] %}{% endfor "
         "%}{{ n.l }}",
-        "{{ 'x' * 10 ** 12 }}",
-        "{% for i in range(99999) %}{{ '0123456789' * 1000 }}{% endfor %}"}) {
+        "{{ 'x' * 10 ** 12 }}", "{% for i in range(99999) %}{{ '0123456789' * 1000 }}{% endfor %}",
+        "{% for c in 'x' * 300000000 %}{% endfor %}", "{{ ('\\n' * 300000000).splitlines() }}",
+        "{% set n = namespace(l=(range(99999) | list) * 4) %}{% for i in range(98) %}"
+        "{% set n.l = [n.l] %}{% endfor %}{{ n.l | tojson(indent=100) }}",
+        "{{ range(99999) | map('string') | map(attribute='0.' * 250000 ~ '0') | list }}"}) {
     EXPECT_THAT(Error(source), HasSubstr("RESOURCE_EXHAUSTED")) << source;
   }
   EXPECT_THAT(Error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), HasSubstr("too deep"));
   EXPECT_THAT(Error("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
               HasSubstr("too deep"));
   EXPECT_THAT(Error("{{ " + std::string(5000, '-') + "1 }}"), HasSubstr("too deep"));
+}
+
+// A method keeps what it is of: let go of, a chain of them would overflow the stack.
+TEST(ChatTemplate, MethodsInEachOtherAreDeepToo) {
+  EXPECT_THAT(Error("{% set n = namespace(f=1) %}{% for i in range(99999) %}"
+                    "{% set n.f = {'k': n.f}.items %}{% endfor %}"),
+              HasSubstr("too deep"));
+  EXPECT_THAT(Error("{% set n = namespace(f=1) %}{% for i in range(99999) %}"
+                    "{% set n.f = [n.f].count %}{% endfor %}"),
+              HasSubstr("too deep"));
+}
+
+// Each took minutes to years.
+TEST(ChatTemplate, WhatRepeatsItselfIsSearchedInLinearTime) {
+  EXPECT_EQ(Rendered("{{ [] * 10 ** 18 }}{{ '' * 10 ** 18 }}"), "[]");
+  const std::string texts =
+      "{% set t = 'a' * 4000000 %}{% set n = 'a' * 2000000 ~ 'b' %}{% set m = 'b' ~ 'a' * 2000000 "
+      "%}";
+  EXPECT_EQ(Rendered(texts + "{{ n in t }} {{ t.find(n) }} {{ t.rfind(m) }} {{ t.count(n) }} "
+                             "{{ t.replace(n, '') | length }} {{ t.split(n) | length }} "
+                             "{{ t.rsplit(m) | length }} {{ t.rpartition(m)[2] | length }}"),
+            "False -1 -1 0 4000000 1 1 4000000");
+  EXPECT_EQ(Rendered("{{ 'a--b----c'.rsplit('--', 2) }}{{ 'aaaa'.rsplit('aa') }}"
+                     "{{ 'aaa'.rsplit('aa', 1) }}{{ 'abcabc'.rfind('bc') }}"),
+            "['a--b', '', 'c']['', '', '']['a', '']4");
 }
 
 TEST(ChatTemplate, SaysWhereItWentWrong) {

@@ -4,6 +4,8 @@
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
+#include <cstring>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/unicode.h"
@@ -40,6 +42,19 @@ std::string TitleCase(char32_t c) {
 }
 
 }  // namespace
+
+size_t FindPiece(absl::string_view text, absl::string_view piece, size_t from) {
+  if (from > text.size()) return absl::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, piece.data(), piece.size());
+  if (found == nullptr) return absl::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t FindLastPiece(absl::string_view text, absl::string_view piece) {
+  const std::string backwards(text.rbegin(), text.rend()), wanted(piece.rbegin(), piece.rend());
+  const size_t found = FindPiece(backwards, wanted);
+  return found == absl::string_view::npos ? found : text.size() - found - piece.size();
+}
 
 int64_t Length(absl::string_view text) {
   int64_t n = 0;

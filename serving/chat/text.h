@@ -13,6 +13,12 @@ int64_t Length(absl::string_view text);
 size_t Offset(absl::string_view text, int64_t n);
 
 bool IsPythonSpace(char32_t c);
+
+// Where `piece` comes in `text`, from `from` on, and where it comes last; npos: nowhere. In linear
+// time whatever they hold: std::string's functions take hours for what repeats itself.
+size_t FindPiece(absl::string_view text, absl::string_view piece, size_t from = 0);
+size_t FindLastPiece(absl::string_view text, absl::string_view piece);
+
 // Without `characters` white space; else any of those.
 std::string StripText(absl::string_view text, bool left, bool right, const std::string* characters);
 

@@ -437,10 +437,8 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int depth) {
     case Json::value_t::boolean:
       return Value::Of(json.get<bool>());
     case Json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > INT64_MAX) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the integer ", json.get<uint64_t>(), " is beyond 64 bits with a sign"));
-      }
+      // As a larger one is, too.
+      if (json.get<uint64_t>() > INT64_MAX) return Value::Of(json.get<double>());
       return Value::Of(static_cast<int64_t>(json.get<uint64_t>()));
     case Json::value_t::number_integer:
       return Value::Of(json.get<int64_t>());

@@ -62,6 +62,7 @@ struct Arguments {
 struct Function {
   std::string name;
   std::function<Value(Evaluator&, Arguments)> call;
+  int depth = 0;  // of the value that it is a method of, and 1: it keeps that value
 };
 
 struct Loop;  // the variable `loop`, see evaluator.h
@@ -125,11 +126,13 @@ class Value {
   int64_t Int() const { return IsBool() ? std::get<bool>(data_) : std::get<int64_t>(data_); }
   double Number() const { return IsFloat() ? std::get<double>(data_) : static_cast<double>(Int()); }
 
-  // Of lists and mappings in each other; 0 of anything else. What is deep recurses deep.
+  // Of lists, mappings and their methods in each other; 0 of anything else. What is deep recurses
+  // deep.
   int Depth() const {
     if (const List* list = AsList()) return list->depth;
     if (const Dict* dict = AsDict()) return dict->depth;
-    return 0;
+    const Function* function = AsFunction();
+    return function == nullptr ? 0 : function->depth;
   }
   // About what printing or comparing costs: bytes of strings and values within, each as often as
   // it is there, though it may be in memory once.

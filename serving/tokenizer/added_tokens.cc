@@ -67,6 +67,22 @@ void AddedTokens::Read(const JsonReader& json, const Vocabulary& vocabulary,
     if (!token.content.empty())
       Add(std::move(token), entry, vocabulary, normalizer, limit, &next_id);
   }
+}
+
+void AddedTokens::Build(absl::Span<const std::string> special, const Vocabulary& vocabulary) {
+  for (const std::string& spelling : special) {
+    const int id = vocabulary.Find(spelling);
+    if (id < 0 || spelling.empty() || spelling.size() > kMaxBytes || ids_.contains(spelling)) {
+      continue;
+    }
+    ids_[spelling] = id;
+    special_.insert(id);
+    special_spellings_.insert(spelling);
+    Token token{.content = spelling, .decoded = spelling};
+    token.special = true;
+    tokens_.insert_or_assign(id, std::move(token));
+    max_id_ = std::max(max_id_, id);
+  }
   for (const auto& [id, token] : tokens_) {
     (token.normalized ? normalized_ : plain_)
         .Add(token.normalized ? token.decoded : token.content, id);

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "serving/tokenizer/byte_trie.h"
 #include "serving/tokenizer/json_reader.h"
 #include "serving/tokenizer/normalizer.h"
@@ -31,6 +32,9 @@ class AddedTokens {
   // model does not have are left out if their ids are no less than `limit`.
   void Read(const JsonReader& json, const Vocabulary& vocabulary, const Normalizer* normalizer,
             int64_t limit);
+  // Makes those of `special` that the vocabulary has, and that were not read, special tokens, too.
+  // To be called once, behind Read and before the others below.
+  void Build(absl::Span<const std::string> special, const Vocabulary& vocabulary);
 
   // Cuts a text at the tokens that are looked for before normalisation, or at those after it: at
   // each place the longest. Without `special` those that are special are text.

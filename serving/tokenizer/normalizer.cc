@@ -14,6 +14,9 @@
 namespace espalier {
 namespace {
 
+// Every piece between special tokens gets it.
+constexpr size_t kMaxPrepended = 4096;  // bytes
+
 class Sequence : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
@@ -279,7 +282,13 @@ std::unique_ptr<Normalizer> MakeNormalizer(const JsonReader& json) {
     if (!pattern.has_value()) return nullptr;
     return std::make_unique<Replace>(*std::move(pattern), std::move(content));
   }
-  if (type == "Prepend") return std::make_unique<Prepend>(json.String("prepend"));
+  if (type == "Prepend") {
+    std::string text = json.String("prepend");
+    if (text.size() > kMaxPrepended) {
+      json.Unknown(absl::StrCat("prepend has ", text.size(), " bytes; accepted: ", kMaxPrepended));
+    }
+    return std::make_unique<Prepend>(std::move(text));
+  }
   if (type == "Nmt") return std::make_unique<Nmt>();
   if (type == "BertNormalizer" || type == "Bert") {
     const bool lowercase = json.Bool("lowercase");

@@ -41,8 +41,8 @@ class PipelineTokenizer::Stream : public StreamDecoder {
   Decoder::Stream stream_;
 };
 
-absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(absl::string_view text,
-                                                                            int64_t limit) {
+absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
+    absl::string_view text, int64_t limit, absl::Span<const std::string> special) {
   const absl::StatusOr<nlohmann::json> value = ParseJson(text, "tokenizer.json");
   if (!value.ok()) return value.status();
   absl::Status status;
@@ -62,6 +62,7 @@ absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(absl
     tokenizer->added_.Read(json.Get("added_tokens"), model.vocabulary(),
                            tokenizer->normalizer_.get(), limit);
   }
+  tokenizer->added_.Build(special, model.vocabulary());
   if (json.Has("post_processor")) tokenizer->post_processor_.Read(json.Get("post_processor"));
   if (json.Has("decoder")) {
     const JsonReader decoder = json.Get("decoder");

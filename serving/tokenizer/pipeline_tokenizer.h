@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "serving/tokenizer/added_tokens.h"
 #include "serving/tokenizer/decoder.h"
 #include "serving/tokenizer/normalizer.h"
@@ -24,10 +25,11 @@ namespace espalier {
 class PipelineTokenizer : public Tokenizer {
  public:
   // `json`: the text of tokenizer.json. Added tokens with ids from `limit` on are left out, if they
-  // are not the vocabulary's and no text gets them. InvalidArgument or Unimplemented with the
-  // field.
-  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Parse(absl::string_view json,
-                                                                  int64_t limit = kMaxTokenId);
+  // are not the vocabulary's and no text gets them. `special`: spellings that are special tokens,
+  // too, if the vocabulary has them. InvalidArgument or Unimplemented with the field.
+  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Parse(
+      absl::string_view json, int64_t limit = kMaxTokenId,
+      absl::Span<const std::string> special = {});
 
   // Before the tokenizer is shared. REQUIRES: ids in the vocabulary.
   void SetEnds(int bos, std::vector<int> eos);

@@ -29,6 +29,17 @@ void ReadSpecialTokens(const JsonReader& json, std::map<std::string, std::string
   }
 }
 
+void ReadAdditional(const JsonReader& json, std::vector<std::string>* tokens) {
+  if (!json.Has("additional_special_tokens")) return;
+  const JsonReader list = json.Get("additional_special_tokens");
+  if (!list.value().is_array()) return list.Invalid("expected a list");
+  for (size_t i = 0; i < list.size() && json.ok(); ++i) {
+    const JsonReader entry = list.At(i);
+    std::string text = entry.IsObject() ? entry.String("content") : entry.AsString();
+    if (json.ok()) tokens->push_back(std::move(text));
+  }
+}
+
 void ReadTemplates(const JsonReader& json, std::map<std::string, std::string>* templates) {
   if (!json.Has("chat_template")) return;
   const JsonReader field = json.Get("chat_template");
@@ -63,6 +74,7 @@ absl::Status ReadInto(const std::string& text, absl::string_view file, bool is_c
   if (!json.IsObject()) json.Invalid("expected an object");
   if (!status.ok()) return status;
   ReadSpecialTokens(json, &config->special_tokens);
+  ReadAdditional(json, &config->additional_special_tokens);
   if (!is_config) return status;
   ReadTemplates(json, &config->chat_templates);
   ReadAdded(json, config);
@@ -126,8 +138,10 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
     if (!generation.ok()) return generation.status();
     eos.insert(eos.end(), generation->eos.begin(), generation->eos.end());
   }
+  std::vector<std::string> special = config->additional_special_tokens;
+  for (const auto& [role, spelling] : config->special_tokens) special.push_back(spelling);
   absl::StatusOr<std::unique_ptr<PipelineTokenizer>> tokenizer =
-      PipelineTokenizer::Parse(files.tokenizer_json, std::min(vocabulary, kMaxTokenId));
+      PipelineTokenizer::Parse(files.tokenizer_json, std::min(vocabulary, kMaxTokenId), special);
   if (!tokenizer.ok()) return tokenizer.status();
   const std::map<int, std::string>& missing = (*tokenizer)->left_out();
   int bos = -1;

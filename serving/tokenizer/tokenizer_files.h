@@ -27,6 +27,7 @@ struct TokenizerFiles {
 struct TokenizerConfig {
   // Spellings by role, such as "bos_token"; only those that there are.
   std::map<std::string, std::string> special_tokens;
+  std::vector<std::string> additional_special_tokens;  // spellings without a role
   // Chat templates by name; a single one is "default". chat_template.jinja and the additional ones
   // stand before those in the configuration, as in transformers.
   std::map<std::string, std::string> chat_templates;
@@ -39,7 +40,9 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
 
 // The tokenizer of tokenizer.json, which gives the tokens that Hugging Face's `tokenizers` gives,
 // with padding and truncation off. An answer ends at generation_config.json's eos, at `model_eos`
-// (that of config.json) and at the configuration's eos_token. Invalid input is refused with file
+// (that of config.json) and at the configuration's eos_token. What the configuration calls special
+// is so as in transformers, if the vocabulary has it, though tokenizer.json's added_tokens leave it
+// out: templates spell it. Invalid input is refused with file
 // and field as InvalidArgument; what we do not know, as Unimplemented.
 //
 // Added tokens that a model of `vocabulary` tokens does not have are no tokens, but text, and come

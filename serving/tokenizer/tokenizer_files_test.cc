@@ -42,6 +42,29 @@ TEST(LoadTokenizer, SpecialTokensAreTextUnlessAskedFor) {
   EXPECT_TRUE(tokenizer->IsSpecial(10));
 }
 
+// As in transformers: templates spell what added_tokens may have left out.
+TEST(LoadTokenizer, WhatTheConfigurationCallsSpecialIsSo) {
+  std::string json = SmallJson();
+  const size_t list = json.find(R"({"id": 1, "content": "</s>")");
+  json.replace(list, json.size() - list, "]}");
+  const auto plain = *LoadTokenizer({.tokenizer_json = json});
+  EXPECT_FALSE(plain->IsSpecial(10));
+  const auto tokenizer = *LoadTokenizer(
+      {.tokenizer_json = json, .tokenizer_config_json = R"({"eos_token": {"content": "</s>"},
+           "additional_special_tokens": ["<|x|>", {"content": "<|not there|>"}]})"});
+  EXPECT_THAT(*tokenizer->TryEncode("ab<|x|>ab</s>", {.parse_special = true}),
+              ElementsAre(6, 10, 6, 1));
+  EXPECT_TRUE(tokenizer->IsSpecial(1) && tokenizer->IsSpecial(10));
+  EXPECT_FALSE(tokenizer->IsSpecial(4));
+  EXPECT_THAT(tokenizer->eos(), ElementsAre(1));
+  for (const int id : tokenizer->Encode("ab<|x|>ab")) EXPECT_NE(id, 10);
+  EXPECT_THAT(LoadTokenizer({.tokenizer_json = json,
+                             .tokenizer_config_json = R"({"additional_special_tokens": {}})"})
+                  .status()
+                  .message(),
+              HasSubstr("additional_special_tokens"));
+}
+
 TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
   const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
   const auto stream = tokenizer->NewStreamDecoder();

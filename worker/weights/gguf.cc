@@ -43,6 +43,7 @@ class Cursor {
   Cursor(const ReadableFile& file, const std::string& path) : file_(file), path_(path) {}
 
   int64_t at() const { return at_; }
+  const std::string& path() const { return path_; }
   const std::string& place() const { return place_; }
   const absl::Status& status() const { return status_; }
 
@@ -232,7 +233,8 @@ absl::Status ReadTensor(Cursor& cursor, const std::string& name, GgufFile::Tenso
   if (!cursor.Number(&type) || !cursor.Number(offset)) return cursor.status();
   tensor->type = FindGgufType(type);
   if (tensor->type == nullptr) {
-    return absl::UnimplementedError(absl::StrCat("tensor '", Shown(name), "' has ggml type ", type,
+    return absl::UnimplementedError(absl::StrCat("'", cursor.path(), "': tensor '", Shown(name),
+                                                 "' has ggml type ", type,
                                                  "; accepted: ", KnownGgufTypes()));
   }
   const int64_t row = tensor->dims.empty() ? 1 : tensor->dims.back();
