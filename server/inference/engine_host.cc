@@ -57,6 +57,15 @@ EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int ma
 
 EngineHost::~EngineHost() {
   End(absl::UnavailableError("the model was unloaded"));
+  bool hangs;
+  {
+    absl::MutexLock lock(&mutex_);
+    hangs = !mutex_.AwaitWithTimeout(absl::Condition(&left_), kHangs);
+  }
+  if (hangs) {
+    parts_.llm->Abandon();
+    for (const auto& ssm : parts_.ssms) ssm->Abandon();
+  }
   thread_.join();
   watcher_.join();
 }
@@ -151,7 +160,10 @@ void EngineHost::Run() {
     {
       absl::MutexLock lock(&mutex_);
       if (engine_->idle()) mutex_.Await(absl::Condition(this, &EngineHost::HasWork));
-      if (stopping_) break;
+      if (stopping_) {
+        left_ = true;
+        break;
+      }
       commands.swap(inbox_);
       submitted_ = 0;
       step_began_ = absl::Now();
@@ -242,7 +254,7 @@ void EngineHost::Watch() {
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(this, &EngineHost::HasAnswers), kLook);
-      if (stopping_) return;
+      if (left_) return;
       if (answers_.empty() && absl::Now() - step_began_ < kHangs) continue;
     }
     absl::MutexLock speaking(&speaking_);
@@ -269,14 +281,15 @@ void EngineHost::FindThoseWhoNeedNotWait(std::vector<Answer>* answers) {
                    absl::FormatDuration(absl::Trunc(now - step_began_, absl::Seconds(1))),
                    " so far, as if a worker hung"));
   const absl::Status cancelled = absl::CancelledError("cancelled");
+  const absl::Status& otherwise = stopping_ ? why_ : late;
   absl::flat_hash_set<Ticket> unwanted;
   for (const Command& command : inbox_) {
     if (command.cancel) unwanted.insert(command.ticket);
   }
   const auto answer = [&](Ticket ticket, absl::Time deadline, Listener& listener) {
     const bool cancel = unwanted.contains(ticket);
-    if (!listener || (!cancel && now < deadline)) return false;
-    answers->emplace_back(std::exchange(listener, nullptr), cancel ? cancelled : late);
+    if (!listener || (!cancel && now < deadline && !stopping_)) return false;
+    answers->emplace_back(std::exchange(listener, nullptr), cancel ? cancelled : otherwise);
     --open_count_;
     return true;
   };

@@ -66,7 +66,7 @@ class EngineHost {
   void Cancel(Ticket ticket);
 
   // From now on none is taken; whoever is there gets this error in its last event, once the step
-  // that runs is over. Returns at once; only the first call counts.
+  // that runs is over or hangs. Returns at once; only the first call counts.
   void End(absl::Status why);
 
   // Requests of one client that the queue has room for at once, if nobody else is there.
@@ -115,7 +115,7 @@ class EngineHost {
   void AnswerBesideTheEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_);
   int DelaySeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasAnswers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !answers_.empty();
+    return left_ || !answers_.empty();
   }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !inbox_.empty();
@@ -138,7 +138,8 @@ class EngineHost {
   int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // of the inbox: requests
   absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);  // if it is stopping
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);   // if it is stopping
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // no further step begins
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int open_count_ ABSL_GUARDED_BY(mutex_) = 0;
   double seconds_each_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late

@@ -165,6 +165,27 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 100));
 }
 
+TEST(EngineHost, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
+  absl::Notification began, go_on;
+  auto host = Host(3, nullptr, [&](absl::Span<const int> path) {
+    if (!began.HasBeenNotified()) began.Notify();
+    go_on.WaitForNotification();
+    return HashModel(1, kVocabulary)(path);
+  });
+  Collected runs, waits;
+  ASSERT_TRUE(host->Submit({1}, {}, runs.listener()).ok());
+  began.WaitForNotification();
+  ASSERT_TRUE(host->Submit({2}, {}, waits.listener()).ok());
+  const absl::Status why = absl::UnavailableError("the end has come");
+  host->End(why);
+  for (Collected* one : {&runs, &waits}) {
+    ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(one->last.error, why);
+  }
+  EXPECT_EQ(host->open(), 0);
+  go_on.Notify();
+}
+
 TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
   absl::Notification began, go_on;
   auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
@@ -283,6 +304,40 @@ TEST(EngineHost, WhoIsThereAtTheEndHearsWhy) {
   EXPECT_EQ(waiters.back()->last.error, why);
   EXPECT_EQ(host->Submit({1, 2}, {}, [](const RequestEvent&) {}).status(), why);
   while (host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+// Waits for a worker that says nothing.
+class HangingRunner : public FakeModelRunner {
+ public:
+  using FakeModelRunner::FakeModelRunner;
+  absl::Status Step(const RunnerBatch&, RunnerLogits*) override {
+    hangs.Notify();
+    abandoned_.WaitForNotification();
+    return absl::UnavailableError("abandoned");
+  }
+  void Abandon() override { abandoned_.Notify(); }
+
+  absl::Notification hangs;
+
+ private:
+  absl::Notification abandoned_;
+};
+
+TEST(EngineHost, DestructionDoesNotWaitForAStepThatHangs) {
+  EngineParts parts;
+  parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
+  auto runner = std::make_unique<HangingRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                HashModel(1, kVocabulary));
+  HangingRunner* const llm = runner.get();
+  parts.llm = std::move(runner);
+  auto host = EngineHost::Create(std::move(parts), {});
+  ASSERT_TRUE(host.ok()) << host.status();
+  Collected runs;
+  ASSERT_TRUE((*host)->Submit({1}, {}, runs.listener()).ok());
+  llm->hangs.WaitForNotification();
+  host->reset();
+  EXPECT_TRUE(runs.done.HasBeenNotified());
+  EXPECT_TRUE(absl::IsUnavailable(runs.last.error)) << runs.last.error;
 }
 
 TEST(EngineHost, DestructionAnswersEverybody) {

@@ -90,9 +90,9 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
         "' draft for sequences of at most ", longest,
         "; ask with a shorter prompt, serve it with SSMs of more positions or with lookups"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("model '", now.name(), "' has no SSM that works (",
-                   now.ssm_placements(0).state(), "); serve it again"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "model '", now.name(), "' has no SSM that works (", now.ssm_placements(0).state(),
+      "); `espalier unserve ", now.name(), "`, then serve it again"));
 }
 
 proto::ServedModel Describe(const LoadedModel& model) {
@@ -181,9 +181,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   options.speculation.tune = request.tune_speculation();
   // With the same noise for draft and LLM a seed's answer does not depend on the tree. Drawn drafts
   // take whole rows of logits, which would have to come from the workers.
-  options.speculation.sampled = request.tune_speculation() && OnWorkers(loaded->placements)
-                                    ? SampledDrafts::kShared
-                                    : SampledDrafts::kBySeed;
+  options.speculation.sampled =
+      OnWorkers(loaded->placements) ? SampledDrafts::kShared : SampledDrafts::kBySeed;
   options.speculation.lookup.depth = request.lookup_depth();
   // Then nothing of one request is of use to another, or can be told by how long another takes.
   if (request.no_prefix_cache()) options.speculation.lookup.history_tokens = 0;

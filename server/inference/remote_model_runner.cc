@@ -232,8 +232,11 @@ absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerLogits* log
 }
 
 absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
-  // Whoever steps a model without an engine keeps no cache that could be another one.
-  if (current_ == nullptr) cache_generation();
+  // Where nothing has run before, no cache was lost: the generation stays.
+  if (current_ == nullptr) {
+    absl::MutexLock lock(&mutex_);
+    current_ = newest_;
+  }
   if (current_ == nullptr) return Explain(absl::UnavailableError("it is not loaded yet"));
   return Explain(current_->BeginStep(batch));
 }
@@ -262,6 +265,14 @@ uint64_t RemoteModelRunner::cache_generation() {
     ++generation_;
   }
   return generation_;
+}
+
+void RemoteModelRunner::Abandon() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;  // nobody needs another session either
+  changed_.SignalAll();
+  if (loading_ != nullptr) loading_->Break("the model is being unloaded");
+  if (newest_ != nullptr) newest_->Break("the model is being unloaded");
 }
 
 RemoteModelRunner::Placement RemoteModelRunner::placement() const {

@@ -36,6 +36,7 @@ class RemoteModelRunner : public ModelRunner {
   absl::Status Begin(const RunnerBatch& batch) override;
   absl::Status End(RunnerLogits* logits) override;
   uint64_t cache_generation() override;
+  void Abandon() override;
 
   struct Placement {
     std::string state;                 // "ready", or what it waits for

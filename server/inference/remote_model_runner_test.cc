@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "server/fake_clock.h"
 #include "serving/testing/fake_model_runner.h"
@@ -463,6 +464,39 @@ TEST_F(RemoteModelRunnerTest, AStepsTimeBeginsWhenTheOneBeforeItHasEnded) {
   ASSERT_TRUE((*runner)->Begin(Row(4)).ok());
   while ((*runner)->End(&logits).ok()) {
   }
+}
+
+// Requests that came while the model was loaded for the first time were answered, then ended at the
+// next step as if their cache was lost.
+TEST_F(RemoteModelRunnerTest, WhatIsLoadedBetweenTheQuestionAndTheStepLostNoCache) {
+  auto runner = Create(1, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->cache_generation(), 0u);
+  AddWorker();
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] { return (*runner)->placement().state == "ready"; }));
+  RunnerLogits logits;
+  EXPECT_TRUE((*runner)->Step(Row(0), &logits).ok());
+  EXPECT_EQ((*runner)->cache_generation(), 0u);
+  EXPECT_TRUE(StepOf(**runner, 1).ok());
+}
+
+// As when a model is unloaded while a worker hangs: the step's own time is minutes.
+TEST_F(RemoteModelRunnerTest, AnAbandonedStepEndsThoughItsWorkerHangs) {
+  auto worker = AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  worker->Set(&ScriptedWorker::frozen);
+  absl::Notification ended;
+  absl::Status status;
+  std::thread step([&] {
+    status = StepOf(**runner, 0);
+    ended.Notify();
+  });
+  EXPECT_FALSE(ended.WaitForNotificationWithTimeout(absl::Milliseconds(200)));
+  (*runner)->Abandon();
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  step.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(RemoteModelRunnerTest, TheFastestWorkersAreTakenUnlessOthersWereChosen) {

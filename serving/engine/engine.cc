@@ -88,14 +88,20 @@ RequestId Engine::ComputesFor(const Request& request, int known,
   const absl::Span<const int> wanted = MayBeCached(request);
   for (const auto* views : {&before.running, &before.waiting}) {
     for (const RequestView& view : *views) {
-      if (view.prompt_left() == 0 || view.computed[0] >= static_cast<int>(wanted.size())) continue;
+      // What a step in flight computes is in no cache before its end.
+      const bool in_flight = view.in_flight && !view.started;
+      if (!in_flight &&
+          (view.prompt_left() == 0 || view.computed[0] >= static_cast<int>(wanted.size()))) {
+        continue;
+      }
       const Request& other = *requests_.at(view.id).request;
       // One that is less important may take its time.
       if (view.priority > request.options().priority || SpaceOf(other) != SpaceOf(request))
         continue;
       const absl::Span<const int> tokens = other.tokens();
       // To wait for a step is worth some rows.
-      const size_t least = std::max(known, view.computed[0]), rows = KvCache::kBlock;
+      const size_t least = in_flight ? known : std::max(known, view.computed[0]);
+      const size_t rows = KvCache::kBlock;
       if (std::min(wanted.size(), tokens.size()) < least + rows) continue;
       // These first: many may begin with the same long text, and are told apart behind it.
       if (wanted.subspan(least, rows) == tokens.subspan(least, rows) &&

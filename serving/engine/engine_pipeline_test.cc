@@ -18,7 +18,7 @@ class EnginePipeline : public testing::Test {
 
   void Start(int steps_at_once, EngineOptions options = {}, const char* expansion = "") {
     harness_.SetStepsAtOnce(steps_at_once);
-    options.prefix_cache = false;
+    options.prefix_cache = prefix_cache_;
     const absl::Status status = harness_.Start(std::move(options), expansion);
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -37,7 +37,28 @@ class EnginePipeline : public testing::Test {
   }
 
   EngineHarness harness_;
+  bool prefix_cache_ = false;
 };
+
+class EqualPrompts : public EnginePipeline, public testing::WithParamInterface<int> {};
+
+// In one piece, and in chunks: the first computes what they begin with, though more steps may begin
+// before its own has ended.
+INSTANTIATE_TEST_SUITE_P(MaxTokensPerBatch, EqualPrompts, testing::Values(256, 64));
+
+TEST_P(EqualPrompts, AreComputedOnce) {
+  prefix_cache_ = true;
+  Start(4, {.max_tokens_per_batch = GetParam()});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(Submit(200, 4));
+  harness_.RunToEnd();
+  for (const RequestId id : ids) {
+    EXPECT_EQ(harness_.answer(id).tokens, Expected(200, 4));
+    // All but the last token, or the blocks that the chunks filled.
+    const int cached = GetParam() >= 200 ? 199 : 192;
+    EXPECT_EQ(harness_.answer(id).usage.cached_tokens, id == ids[0] ? 0 : cached);
+  }
+}
 
 TEST_F(EnginePipeline, RequestsAreDealtOutToTheStepsAndKeepThemAllBusy) {
   Start(3);

@@ -126,6 +126,10 @@ class ModelRunner {
   // Asked before every step, by whoever steps. Another number than before: what the KV cache held
   // is lost, as when the model had to be loaded again somewhere else.
   virtual uint64_t cache_generation() { return 0; }
+
+  // From any thread: nobody needs the steps under way, and none will follow. One that waits for
+  // somebody else need not, and is then Unavailable.
+  virtual void Abandon() {}
 };
 
 }  // namespace espalier

@@ -21,6 +21,7 @@ class VocabularyRunner : public ModelRunner {
   // As the model's; a token that it does not have is read as its first one. One step at a time.
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
   uint64_t cache_generation() override { return model_->cache_generation(); }
+  void Abandon() override { model_->Abandon(); }
 
  private:
   const std::unique_ptr<ModelRunner> model_;
