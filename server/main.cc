@@ -368,8 +368,11 @@ absl::Status Serve(const sigset_t& signals) {
   if (!http_listen.empty()) {
     const size_t colon = http_listen.rfind(':');
     HttpServerOptions server;
-    server.address =
-        http_listen.substr(0, colon) == "localhost" ? "127.0.0.1" : http_listen.substr(0, colon);
+    server.address = http_listen.substr(0, colon);
+    if (server.address == "localhost") server.address = "127.0.0.1";
+    if (absl::StartsWith(server.address, "[") && absl::EndsWith(server.address, "]")) {
+      server.address = server.address.substr(1, server.address.size() - 2);  // IPv6
+    }
     int port = 0;
     (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has
     server.port = static_cast<uint16_t>(port);

@@ -13,6 +13,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
+constexpr size_t kBytesOfAValue = 64;  // that take as long as a value
 
 }  // namespace
 
@@ -47,7 +48,12 @@ GenerationListener AnswerRun::Listener() {
     // The end brings all of the answer once more, and what keeps it looks at all of it.
     const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
     const size_t all = self->listed_ += listed;
-    const bool large = (last ? all + self->options_.kept_values : listed) > kSmallAnswer;
+    // A call ends the text before it, which is then written once more.
+    const bool whole = last || (reply.ok() && reply->tool_calls_size() > 0);
+    const bool head = !self->spoken_.exchange(true) || last;
+    const size_t values = (whole ? all : listed) + (last ? self->options_.kept_values : 0) +
+                          (head ? self->options_.head_bytes / kBytesOfAValue : 0);
+    const bool large = values > kSmallAnswer;
     self->steps_.Run(large, self->mutex_, step, reply, last);
   };
 }

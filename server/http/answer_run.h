@@ -32,6 +32,7 @@ struct AnswerRunOptions {
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
   size_t kept_values = 0;  // of JSON, that `ended` looks at beside the answer
+  size_t head_bytes = 0;   // that are written at the beginning and at the end
   const Clock* clock = nullptr;
   // Writes what is large, be it at the end. Null: the engine's thread does.
   std::weak_ptr<AnswerThread> large;
@@ -63,8 +64,9 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
   void GoneAway(const HttpResponder* responder);
 
   const AnswerRunOptions options_;
-  AnswerSteps steps_;               // what the engine says
-  std::atomic<size_t> listed_ = 0;  // of its log-probabilities, so far
+  AnswerSteps steps_;                 // what the engine says
+  std::atomic<size_t> listed_ = 0;    // of its log-probabilities, so far
+  std::atomic<bool> spoken_ = false;  // the engine has said something
 
   absl::Mutex mutex_;
   AnswerWriter& writer_ ABSL_GUARDED_BY(mutex_);

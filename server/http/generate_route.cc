@@ -21,12 +21,12 @@ constexpr char kJson[] = "application/json";
 // waits for nothing here, and may come before what brings them is accepted.
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
-  Answer(openai::Head head, openai::Request request, std::shared_ptr<HttpResponder> responder,
-         const std::shared_ptr<AnswerThread>& large)
+  Answer(openai::Head head, openai::Request request, size_t prompts,
+         std::shared_ptr<HttpResponder> responder, const std::shared_ptr<AnswerThread>& large)
       : head_(std::move(head)),
         request_(std::move(request)),
         per_prompt_(std::max(1, request_.generate.n())),
-        prompts_(std::max<int>(1, static_cast<int>(request_.prompts.size()))),
+        prompts_(std::max(1, static_cast<int>(prompts))),
         responder_(std::move(responder)),
         large_(large),
         steps_(large) {
@@ -41,8 +41,6 @@ class Answer : public std::enable_shared_from_this<Answer> {
       if (!request_.stream) choices_.back().whole.text = request_.echo;
     }
   }
-
-  const openai::Request& request() const { return request_; }
 
   BatchListener Listener() {
     return [self = shared_from_this()](
@@ -352,15 +350,24 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
                     .model = request.generate.model(),
                     .usage_in_chunks = request.include_usage,
                     .service_tier = request.service_tier};
-  auto answer =
-      std::make_shared<Answer>(std::move(head), std::move(request), responder, context.large);
-  const openai::Request& parsed = answer->request();
+  // The answer lives as long as the request waits: it keeps what says how it is written, not what
+  // was asked.
+  const auto prompts = std::exchange(request.prompts, {});
+  proto::GenerateRequest asked;
+  asked.Swap(&request.generate);
+  request.generate.set_n(asked.n());
+  request.generate.set_echo(asked.echo());
+  if (asked.has_logprobs()) request.generate.set_logprobs(asked.logprobs());
+  if (asked.has_prompt_logprobs()) {
+    request.generate.set_prompt_logprobs(asked.prompt_logprobs());
+  }
+  auto answer = std::make_shared<Answer>(std::move(head), std::move(request), prompts.size(),
+                                         responder, context.large);
   const BatchListener listener = answer->Listener();
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       kind == openai::Kind::kCompletion
-          ? StartBatch(parsed.generate, parsed.prompts, *model, context.models, context.metrics,
-                       listener)
-          : StartGeneration(parsed.generate, *model, context.models, context.metrics,
+          ? StartBatch(asked, prompts, *model, context.models, context.metrics, listener)
+          : StartGeneration(asked, *model, context.models, context.metrics,
                             [listener](const absl::StatusOr<proto::GenerateReply>& reply,
                                        bool last) { listener(0, reply, last); });
   if (!generation.ok()) {

@@ -250,6 +250,9 @@ class Server : public HttpServer, public ConnectionHost {
     if (!error && !pem.client_ca.empty()) {
       tls->add_certificate_authority(asio::buffer(pem.client_ca), error);
       tls->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
+      // Without it a client that takes up its last session is refused.
+      constexpr unsigned char kSessions[] = "espalierd";
+      SSL_CTX_set_session_id_context(tls->native_handle(), kSessions, sizeof(kSessions) - 1);
     }
     if (!error) return tls;
     return absl::InvalidArgumentError(

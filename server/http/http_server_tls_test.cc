@@ -177,6 +177,50 @@ TEST(HttpServerTls, StreamMayPauseForLongerThanAWriteMay) {
   EXPECT_THAT(client.ReadUntil("\r\n0\r\n\r\n"), HasSubstr("data: 3"));
 }
 
+// As proxies do that show a certificate of their own.
+TEST(HttpServerTls, AClientWithACertificateMayTakeUpItsSession) {
+  HttpServerOptions options;
+  options.certificates = MakeCertificates();
+  options.certificates.client_ca = options.certificates.certificate;
+  auto server =
+      HttpServer::Start(options, [](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+        responder->Send(200, "text/plain", "welcome");
+      });
+  ASSERT_TRUE(server.ok()) << server.status();
+  signal(SIGPIPE, SIG_IGN);
+  Owned<SSL_CTX, SSL_CTX_free> context(SSL_CTX_new(TLS_client_method()));
+  const auto pem = [](const std::string& text) {
+    return Owned<BIO, BIO_free>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  };
+  Owned<X509, X509_free> certificate(
+      PEM_read_bio_X509(pem(options.certificates.certificate).get(), nullptr, nullptr, nullptr));
+  Owned<EVP_PKEY, EVP_PKEY_free> key(
+      PEM_read_bio_PrivateKey(pem(options.certificates.key).get(), nullptr, nullptr, nullptr));
+  ASSERT_EQ(SSL_CTX_use_certificate(context.get(), certificate.get()), 1);
+  ASSERT_EQ(SSL_CTX_use_PrivateKey(context.get(), key.get()), 1);
+  Owned<SSL_SESSION, SSL_SESSION_free> session;
+  for (const bool resumes : {false, true}) {
+    RawClient raw((*server)->port());
+    Owned<SSL, SSL_free> tls(SSL_new(context.get()));
+    SSL_set_fd(tls.get(), raw.fd());
+    if (resumes) {
+      ASSERT_EQ(SSL_set_session(tls.get(), session.get()), 1);
+    }
+    ASSERT_EQ(SSL_connect(tls.get()), 1);
+    const std::string request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    ASSERT_GT(SSL_write(tls.get(), request.data(), static_cast<int>(request.size())), 0);
+    std::string answer;
+    char data[1 << 12];
+    for (int n; (n = SSL_read(tls.get(), data, sizeof data)) > 0;) {
+      answer.append(data, static_cast<size_t>(n));
+    }
+    EXPECT_THAT(answer, HasSubstr("welcome"));
+    EXPECT_EQ(SSL_session_reused(tls.get()), resumes ? 1 : 0);
+    session.reset(SSL_get1_session(tls.get()));
+    SSL_shutdown(tls.get());
+  }
+}
+
 TEST(HttpServerTls, LargeWholeAnswerIsSent) {
   constexpr size_t kSize = 20 << 20;
   auto server = StartServer([](HttpRequest, std::shared_ptr<HttpResponder> responder) {

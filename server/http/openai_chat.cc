@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/http/openai_sampling.h"
+#include "server/inference/chat_fields.h"
 
 namespace espalier::openai {
 namespace {
@@ -49,11 +49,8 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
   }
   JsonReader reader(message, place + ".");
   reader.String("role", true, turn->mutable_role());
-  static const std::set<std::string>& roles =
-      *new std::set<std::string>{"system", "developer", "user", "assistant", "tool"};
-  if (!reader.error() && roles.count(turn->role()) == 0) {
-    reader.Fail("role",
-                absl::StrCat(place, ".role must be system, developer, user, assistant or tool"));
+  if (!reader.error() && !IsChatRole(turn->role())) {
+    reader.Fail("role", absl::StrCat(place, ".role must be ", kChatRoles));
   }
   reader.String("name", false, turn->mutable_name());
   reader.String("tool_call_id", turn->role() == "tool", turn->mutable_tool_call_id());
@@ -248,11 +245,9 @@ void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
 
 void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt* chat) {
   reader.String(field, false, chat->mutable_reasoning_effort());
-  static const std::set<std::string>& efforts =
-      *new std::set<std::string>{"", "none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  if (efforts.count(chat->reasoning_effort()) == 0) {
-    reader.Fail(field, absl::StrCat("field '", field,
-                                    "' must be none, minimal, low, medium, high, xhigh or max"));
+  const std::string& effort = chat->reasoning_effort();
+  if (!effort.empty() && !IsReasoningEffort(effort)) {
+    reader.Fail(field, absl::StrCat("field '", field, "' must be ", kReasoningEfforts));
   }
 }
 

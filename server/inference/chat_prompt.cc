@@ -1,7 +1,6 @@
 #include "server/inference/chat_prompt.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -13,8 +12,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "ops/json/bounded_json.h"
+#include "server/inference/chat_fields.h"
 #include "server/inference/field_error.h"
 #include "server/inference/tool_choice.h"
+#include "serving/chat/text.h"
 #include "serving/tokenizer/chat_template.h"
 
 namespace espalier {
@@ -49,6 +50,9 @@ absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
 struct MessageForm {
   bool knows_none = false;      // see AsksForContent
   bool text_arguments = false;  // see JoinsArguments
+  // The template has a turn for the developer. Others leave it out, or refuse it: to them it is the
+  // system's.
+  bool knows_developer = false;
 };
 
 // Most templates take the arguments apart; the API has them as a text. Models write none at all for
@@ -143,23 +147,26 @@ absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn, const std::string& p
 
 absl::StatusOr<json> MessagesOf(const proto::ChatPrompt& chat, const MessageForm& form) {
   json messages = json::array();
+  bool told = false;  // the last one is a developer's, as the system's
   for (int i = 0; i < chat.turns_size(); ++i) {
     absl::StatusOr<json> message =
         MessageOf(chat.turns(i), absl::StrCat("messages[", i, "]"), form);
     if (!message.ok()) return message.status();
-    messages.push_back(*std::move(message));
+    const bool developer = !form.knows_developer && chat.turns(i).role() == "developer";
+    if (developer) (*message)["role"] = "system";
+    // Of the system's turns beside each other many templates refuse the second.
+    const bool joins = !messages.empty() && messages.back()["role"] == "system" &&
+                       messages.back()["content"].is_string() && (*message)["role"] == "system" &&
+                       (told || developer);
+    told = developer || (told && joins);
+    if (!joins) {
+      messages.push_back(*std::move(message));
+      continue;
+    }
+    std::string& content = messages.back()["content"].get_ref<std::string&>();
+    absl::StrAppend(&content, content.empty() ? "" : "\n\n", chat.turns(i).content());
   }
   return messages;
-}
-
-// Where `piece` comes last in `text`; npos: nowhere. In linear time, whatever they hold (rfind
-// takes hours for what repeats itself).
-size_t LastPlace(absl::string_view text, absl::string_view piece) {
-  const std::string backwards(text.rbegin(), text.rend()), wanted(piece.rbegin(), piece.rend());
-  const void* found = memmem(backwards.data(), backwards.size(), wanted.data(), wanted.size());
-  if (found == nullptr) return absl::string_view::npos;
-  const auto behind = static_cast<size_t>(static_cast<const char*>(found) - backwards.data());
-  return text.size() - behind - piece.size();
 }
 
 // A template that knows efforts takes one; one that can only think or not takes "none".
@@ -187,7 +194,9 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
                                       const Clock* clock) {
   ChatRequest request;
   const std::string& source = format.Source(ChoiceOf(chat) != ToolChoice::kNone);
-  MessageForm form{.knows_none = AsksForContent(source), .text_arguments = JoinsArguments(source)};
+  MessageForm form{.knows_none = AsksForContent(source),
+                   .text_arguments = JoinsArguments(source),
+                   .knows_developer = absl::StrContains(source, "developer")};
   absl::StatusOr<json> messages = MessagesOf(chat, form);
   if (!messages.ok()) return messages.status();
   request.messages = *std::move(messages);
@@ -225,7 +234,7 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
   // end it.
   const absl::string_view last =
       absl::StripAsciiWhitespace(chat.turns(chat.turns_size() - 1).content());
-  const size_t at = last.empty() ? std::string::npos : LastPlace(*text, last);
+  const size_t at = last.empty() ? std::string::npos : chat::FindLastPiece(*text, last);
   if (at == std::string::npos) {
     return FieldError(
         "continue_final_message",
@@ -249,6 +258,18 @@ bool BeginsInReasoning(const proto::ChatPrompt& chat, absl::string_view text,
 
 absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer& tokenizer,
                                   const ChatFormat* format, const Clock* clock) {
+  for (int i = 0; i < chat.turns_size(); ++i) {
+    if (IsChatRole(chat.turns(i).role())) continue;
+    const std::string field = absl::StrCat("messages[", i, "].role");
+    return FieldError(field, absl::StrCat(field, " is '", chat.turns(i).role().substr(0, 40),
+                                          "'; accepted: ", kChatRoles));
+  }
+  if (const std::string& effort = chat.reasoning_effort();
+      !effort.empty() && !IsReasoningEffort(effort)) {
+    return FieldError("reasoning_effort",
+                      absl::StrCat("reasoning_effort is '", effort.substr(0, 40),
+                                   "'; accepted: ", kReasoningEfforts));
+  }
   if (chat.continue_final_message() &&
       (chat.turns().empty() || chat.turns(chat.turns_size() - 1).role() != "assistant")) {
     return FieldError("continue_final_message",

@@ -128,6 +128,44 @@ TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
   EXPECT_EQ(said("{{ 'arguments' + '.' }}{{ f.arguments.a }}"), "arguments.1");
 }
 
+// Most templates leave a turn of a role that they do not know out, or refuse it.
+TEST(ChatPromptTest, TheDeveloperSpeaksAsTheSystemWhereTheTemplateHasNoTurnForIt) {
+  proto::ChatPrompt chat;
+  const auto say = [&chat](const std::string& role, const std::string& content) {
+    proto::ChatTurn* turn = chat.add_turns();
+    turn->set_role(role);
+    turn->set_content(content);
+  };
+  say("system", "One.");
+  say("developer", "Two.");
+  say("system", "Three.");
+  say("user", "Hi");
+  say("developer", "Four.");
+  EXPECT_EQ(*TextOf(chat), "system:One.\n\nTwo.\n\nThree.;user:Hi;system:Four.;");
+  // OpenAI's own open models have it.
+  EXPECT_EQ(*TextOf(chat, "{# developer #}{% for m in messages %}{{ m.role }} {% endfor %}"),
+            "system developer system user developer ");
+  // Turns of the system's own are the template's to take or refuse.
+  chat.clear_turns();
+  say("system", "One.");
+  say("system", "Two.");
+  EXPECT_EQ(*TextOf(chat), "system:One.;system:Two.;");
+}
+
+TEST(ChatPromptTest, UnknownRolesAndEffortsAreRefusedWhicheverDoorTheyComeThrough) {
+  proto::ChatPrompt chat = Chat("");
+  chat.mutable_turns(0)->set_role("human");
+  EXPECT_EQ(FieldOf(TextOf(chat).status()), "messages[0].role");
+  EXPECT_THAT(TextOf(chat).status().message(), HasSubstr("'human'; accepted: system, developer"));
+  chat = Chat("");
+  chat.set_reasoning_effort("hgih");
+  const absl::Status status = TextOf(chat, "{{ reasoning_effort }}").status();
+  EXPECT_EQ(FieldOf(status), "reasoning_effort");
+  EXPECT_THAT(status.message(), HasSubstr("'hgih'; accepted: none"));
+  chat.set_reasoning_effort("high");
+  EXPECT_EQ(*TextOf(chat, "{{ reasoning_effort }}"), "high");
+}
+
 TEST(ChatPromptTest, WhatIsNoJsonIsNamed) {
   const absl::Status status = TextOf(Chat(CallOf("{\"a\""))).status();
   EXPECT_EQ(FieldOf(status), "messages[1].tool_calls[0].function.arguments");

@@ -77,6 +77,10 @@ absl::Status CheckLength(const proto::GenerateRequest& request, size_t tokens, i
 
 }  // namespace
 
+int RoomForPrompt(int context, int max_tokens) {
+  return std::max(1, context - std::clamp(max_tokens, 1, std::max(1, context / 2)));
+}
+
 absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const LoadedModel& model) {
   Prompt prompt;
   if (request.has_chat()) {
@@ -99,7 +103,11 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
         absl::StrCat("truncate_prompt_tokens is ", most,
                      ", expected 1 or more, or -1 for what the context has room for"));
   }
-  if (most == -1) most = std::max(1, model.host->context() - std::max(1, request.max_tokens()));
+  if (most == -1) {
+    const int context = model.host->context();
+    const bool fits = static_cast<int>(prompt.tokens.size()) < context;
+    most = fits ? context : RoomForPrompt(context, request.max_tokens());
+  }
   if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
     prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }

@@ -111,7 +111,7 @@ struct ServingMetrics::Families {
         tuned_off(MakeCounter(registry, "spec_decode_num_tuned_off_steps_total",
                               "Steps without any SSM because none would have paid.")),
         ssm_active(MakeGauge(registry, "spec_decode_ssm_active",
-                             "0 for an SSM that failed and is not used any more.")),
+                             "0 for an SSM that failed, or while its workers are away.")),
         ssm_kv_usage(MakeGauge(registry, "spec_decode_ssm_kv_cache_usage_ratio",
                                "Used part of an SSM's KV cache, 0 to 1.")),
         prefix_queries(MakeCounter(registry, "prefix_cache_queries_total",
@@ -319,7 +319,15 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
   watched->RaiseBy(f.lookup_drafted.Add(labels), s.speculation.lookup_drafted);
   watched->RaiseBy(f.lookup_accepted.Add(labels), s.speculation.lookup_accepted);
   watched->RaiseBy(f.tuned_off.Add(labels), s.speculation.tuned_off);
-  const proto::ServedModel& description = watched->model->description;
+  // As `espalier serve` lists them: one that is back counts before the engine has met it again.
+  const proto::ServedModel description = Describe(*watched->model);
+  const auto drafts = [&](size_t ssm) {
+    if (ssm >= static_cast<size_t>(description.ssm_placements_size())) {
+      return s.speculation.ssm_status[ssm].ok();
+    }
+    const std::string& state = description.ssm_placements(static_cast<int>(ssm)).state();
+    return state.empty() || state == "ready";
+  };
   const size_t ssms = std::min(s.speculation.ssm_status.size(),
                                static_cast<size_t>(description.ssm_artifacts_size()));
   const auto set = [&](Family<Gauge>& family, size_t ssm, double value) {
@@ -332,7 +340,7 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
     }
   };
   for (size_t i = 0; i < ssms; ++i) {
-    set(f.ssm_active, i, s.speculation.ssm_status[i].ok() ? 1 : 0);
+    set(f.ssm_active, i, drafts(i) ? 1 : 0);
     set(f.ssm_kv_usage, i, UsageOf(s.ssm_kv[i]));
   }
 }

@@ -261,6 +261,24 @@ TEST_F(MetricsTest, WhatAModelIsGoesWithIt) {
             0);
 }
 
+// An idle engine does not meet an SSM again, so an alert on its own word would last until the next
+// request.
+TEST_F(MetricsTest, AnSsmDraftsIfItsWorkersAreThere) {
+  const auto model = Model();
+  model->description.add_ssm_placements();
+  std::string state;
+  model->describe = [&state](proto::ServedModel* served) {
+    served->mutable_ssm_placements(0)->set_state(state);
+  };
+  serving_.Add(model);
+  const std::string active = "espalier_spec_decode_ssm_active{model_name=\"lm\",ssm=\"small\"}";
+  EXPECT_EQ(Value(active), 1);
+  state = "waits for a worker";
+  EXPECT_EQ(Value(active), 0);
+  state = "ready";
+  EXPECT_EQ(Value(active), 1);
+}
+
 // Slots that a cancelled request left there would be missing for ever, and nobody would see it.
 TEST_F(MetricsTest, AnSsmsCacheIsUsedWhileARequestRunsAndEmptyAfterwards) {
   const auto gate = std::make_shared<absl::Notification>();

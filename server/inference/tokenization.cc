@@ -8,6 +8,11 @@
 #include "server/inference/generation.h"
 
 namespace espalier {
+namespace {
+
+constexpr int kMaxTokenStrings = 1 << 20;  // in one reply: each takes some hundred bytes
+
+}  // namespace
 
 absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& request,
                                               const ModelServer& models) {
@@ -31,6 +36,12 @@ absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& requ
   reply.set_count(static_cast<int>(prompt->tokens.size()));
   reply.set_max_model_len(target->model->host->context());
   if (request.return_token_strings()) {
+    if (reply.count() > kMaxTokenStrings) {
+      return FieldError(
+          "return_token_strs",
+          absl::StrCat("the text has ", reply.count(), " tokens, and at most ", kMaxTokenStrings,
+                       " come with their texts; leave return_token_strs out"));
+    }
     const Tokenizer& tokenizer = target->model->host->tokenizer();
     for (const int token : prompt->tokens) reply.add_token_strings(tokenizer.TokenBytes(token));
   }

@@ -95,13 +95,6 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
   return bytes;
 }
 
-const json* ItemIn(const json& items, const std::string& id) {
-  for (const json& item : items) {
-    if (item["id"] == id) return &item;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 ResponseStore::Entry* ResponseStore::FindEntry(const std::string& id, const std::string& owner) {
@@ -114,7 +107,7 @@ void ResponseStore::Index(const std::string& id, const StoredResponse& response,
     for (const json& item : *items) {
       std::pair<std::string, std::string> key(item["id"], id);
       if (add) {
-        items_.insert(std::move(key));
+        items_.try_emplace(std::move(key), &item);
       } else {
         items_.erase(key);
       }
@@ -145,11 +138,10 @@ void ResponseStore::Keep(const std::string& id, StoredResponse response, size_t 
   while (bytes_ + bytes > max_bytes_) Remove(order_.front(), dropped);
   order_.push_back(id);
   bytes_ += bytes;
-  Index(id, response, /*add=*/true);
-  entries_[id] = {.owner = response.owner,
-                  .ended = std::make_shared<StoredResponse>(std::move(response)),
-                  .bytes = bytes,
-                  .used = std::prev(order_.end())};
+  auto ended = std::make_shared<StoredResponse>(std::move(response));
+  Index(id, *ended, /*add=*/true);
+  entries_[id] = {
+      .owner = ended->owner, .ended = ended, .bytes = bytes, .used = std::prev(order_.end())};
 }
 
 void ResponseStore::Put(const std::string& id, StoredResponse response) {
@@ -189,13 +181,10 @@ bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
 
 std::shared_ptr<const json> ResponseStore::Item(const std::string& item, const std::string& owner) {
   absl::MutexLock lock(&mutex_);
-  for (auto it = items_.lower_bound({item, ""}); it != items_.end() && it->first == item; ++it) {
-    const Entry& entry = entries_.at(it->second);
-    if (entry.owner != owner) continue;
-    for (const json* items : {&entry.ended->input, &entry.ended->object["output"]}) {
-      const json* const found = ItemIn(*items, item);
-      if (found != nullptr) return {entry.ended, found};  // it is of what it keeps alive
-    }
+  for (auto it = items_.lower_bound({item, ""}); it != items_.end() && it->first.first == item;
+       ++it) {
+    const Entry& entry = entries_.at(it->first.second);
+    if (entry.owner == owner) return {entry.ended, it->second};  // of what it keeps alive
   }
   return nullptr;
 }

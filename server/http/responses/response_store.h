@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,7 +79,8 @@ class ResponseStore {
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::list<std::string> order_ ABSL_GUARDED_BY(mutex_);  // of use, the oldest first
   // Item ids with the responses that have them; those of a conversation are in many.
-  std::set<std::pair<std::string, std::string>> items_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::string>, const nlohmann::ordered_json*> items_
+      ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

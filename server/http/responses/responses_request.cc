@@ -17,6 +17,7 @@ using json = nlohmann::ordered_json;
 
 constexpr char kLogprobs[] = "message.output_text.logprobs";
 constexpr int kMaxMetadata = 16;
+constexpr size_t kMaxEchoBytes = 1 << 20;
 
 json OrDefault(const json* value, json otherwise) {
   return value == nullptr ? std::move(otherwise) : *value;
@@ -257,7 +258,17 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   // Every prompt is cached as long as there is room.
   reader.Ignore({"prompt_cache_retention", "prompt_cache_options"});
   reader.RefuseUnknown();
-  return reader.error();
+  if (reader.error()) return reader.error();
+  // It is kept as long as the request waits, and written with every event of a response.
+  request->echo_bytes = Dump(echo).size();
+  if (request->echo_bytes > kMaxEchoBytes) {
+    return Error{
+        .message = absl::StrCat("what a response repeats of its request (instructions, "
+                                "tools, metadata and the like) has ",
+                                request->echo_bytes, " bytes, expected at most ", kMaxEchoBytes),
+        .param = "tools"};
+  }
+  return std::nullopt;
 }
 
 std::optional<Error> FillChat(const json& before, ResponsesRequest* request) {

@@ -23,6 +23,7 @@ struct ResponsesRequest {
   bool include_reasoning = true;
   // What a response repeats of its request, in the API's form, absent fields with their defaults.
   nlohmann::ordered_json echo;
+  size_t echo_bytes = 0;  // as text
 };
 
 // As Parse in openai_request.h does: what is known and not supported is refused by name, what is

@@ -98,6 +98,32 @@ TEST(ResponsesRequestTest, OnlyAllowedToolsAreOffered) {
   EXPECT_EQ(request.echo["tools"].size(), 3);
 }
 
+// It is kept as long as the request waits.
+TEST(ResponsesRequestTest, WhatAResponseRepeatsIsBounded) {
+  ResponsesRequest request;
+  const auto asking = [&](size_t bytes) {
+    return Parse(absl::StrCat(R"({"model": "m", "input": "hi", "instructions": ")",
+                              std::string(bytes, 'x'), "\"}"),
+                 &request);
+  };
+  EXPECT_FALSE(asking(1'000'000));
+  const std::optional<Error> error = asking(2'000'000);
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->message, HasSubstr("expected at most 1048576"));
+  const std::optional<Error> many =
+      Parse(absl::StrCat(R"({"model": "m", "input": "hi", "tools": [{"type": "function",
+                             "name": "f", "parameters": {"x": [1)",
+                         [] {
+                           std::string more;
+                           for (int i = 0; i < 300'000; ++i) more += ",\"\"";
+                           return more;
+                         }(),
+                         "]}}]}"),
+            &request);
+  ASSERT_TRUE(many);
+  EXPECT_THAT(many->message, HasSubstr("values that are no numbers"));
+}
+
 TEST(ResponsesRequestTest, WhatIsNotSupportedIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("input": 7)", "input"},

@@ -169,6 +169,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   options.background = request.background;
   options.clock = context.generate.clock;
   options.large = context.generate.large;
+  options.head_bytes = request.echo_bytes;
   if (store) {
     options.kept_values = CountValues(request.items);
     options.ended = [store = context.store, id, owner, background = request.background,
