@@ -92,6 +92,23 @@ TEST_F(CliTest, AChatTemplateIsReadFromItsFile) {
   EXPECT_EQ(Run({"serve", "llm", "--chat-template=" + home_ + "/missing.jinja"}), kExitUsage);
 }
 
+// Hugging Face's cache: a snapshot is a folder of links to files that are named by their sums.
+TEST_F(CliTest, AFolderOfLinksIsUploadedUnderTheNamesOfTheLinks) {
+  const std::filesystem::path hub = home_ + "/hub";
+  std::filesystem::create_directories(hub / "blobs");
+  std::filesystem::create_directories(hub / "snapshots/1/original");
+  std::ofstream(hub / "blobs/aa") << "{}";
+  std::ofstream(hub / "blobs/bb") << "weights";
+  std::filesystem::create_symlink("../../blobs/aa", hub / "snapshots/1/config.json");
+  std::filesystem::create_symlink("../../../blobs/bb", hub / "snapshots/1/original/w.bin");
+  ASSERT_EQ(Run({"models", "upload", "linked", (hub / "snapshots/1/").string()}), kExitOk)
+      << err_.str();
+  const auto& files = fake_.state()->files.at("linked");
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files.at("config.json"), "{}");
+  EXPECT_EQ(files.at("original/w.bin"), "weights");
+}
+
 TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
   ASSERT_EQ(Run({"embed", "llm", "a king", "a queen", "--dimensions=2"}), kExitOk) << err_.str();
   const proto::EmbedRequest& request = fake_.state()->embeds.back();

@@ -63,7 +63,8 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
   for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
        it.increment(error)) {
     if (!it->is_regular_file(error)) continue;
-    files.push_back({fs::relative(it->path(), path, error).generic_string(), it->path().string()});
+    // By its name here: Hugging Face's cache has links to files of other names.
+    files.push_back({it->path().lexically_relative(path).generic_string(), it->path().string()});
   }
   if (error) {
     return UsageError(absl::StrCat("cannot read ", Printable(path), ": ", error.message()));
