@@ -384,7 +384,7 @@ absl::Status BoostRun::Report(int k) {
   if (artifact->metadata().contains("boost") && artifact->metadata().at("boost") == job_.id()) {
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> folder = tools_.artifacts->Folder(name);
+  const absl::StatusOr<ArtifactFolder> folder = tools_.artifacts->Hold(name);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> staging = tools_.artifacts->MakeStagingFolder();
   if (!staging.ok()) return staging.status();
@@ -399,7 +399,7 @@ absl::Status BoostRun::Report(int k) {
             ? absl::OkStatus()
             : tools_.files->CreateDirectories(JoinPath(*staging, file.substr(0, slash)));
     if (status.ok()) {
-      status = CopyFile(*tools_.files, JoinPath(*folder, file), JoinPath(*staging, file));
+      status = CopyFile(*tools_.files, JoinPath(folder->path(), file), JoinPath(*staging, file));
     }
     if (!status.ok()) return status;
   }

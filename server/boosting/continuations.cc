@@ -16,6 +16,7 @@
 #include "ops/models/quantize.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/inference/engine_host.h"
+#include "worker/weights/own_format.h"
 
 namespace espalier {
 namespace {
@@ -57,7 +58,15 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const BoostTools& tools,
   if (weights.empty()) {
     absl::StatusOr<ModelDescription> llm = tools.describe(spec.llm());
     if (!llm.ok()) return llm.status();
-    weights = Name(PackedFormat(llm->model.facts));
+    WeightFormat format = PackedFormat(llm->model.facts);
+    if (llm->model.facts.packed_bits == 0) {
+      const absl::StatusOr<ArtifactFolder> folder = tools.artifacts->Hold(spec.llm());
+      if (!folder.ok()) return folder.status();
+      const absl::StatusOr<OwnFormats> own = OwnFormats::Read(*tools.files, folder->path());
+      if (!own.ok()) return own.status();
+      format = own->most();
+    }
+    weights = Name(format);
   }
   for (const proto::ServedModel& model : tools.models->List()) {
     if (!AnswersRequests(model) || model.artifact() != spec.llm() || model.weights() != weights ||

@@ -177,7 +177,8 @@ AttemptEnd Attempt::Run() {
 
   measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
-  std::optional<AttemptEnd> end = Load(*lowered, prepared->init_folder);
+  std::optional<AttemptEnd> end =
+      Load(*lowered, prepared->init_folder.has_value() ? prepared->init_folder->path() : "");
   if (!end.has_value()) {
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
     end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);

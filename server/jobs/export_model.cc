@@ -52,9 +52,9 @@ absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
   if (what.tokenizer_artifact.empty()) return absl::OkStatus();
   absl::StatusOr<proto::Artifact> artifact = what.artifacts->Find(what.tokenizer_artifact);
   if (!artifact.ok()) return artifact.status();
-  absl::StatusOr<std::string> from = what.artifacts->Folder(what.tokenizer_artifact);
+  const absl::StatusOr<ArtifactFolder> from = what.artifacts->Hold(what.tokenizer_artifact);
   if (!from.ok()) return from.status();
-  return CopyBesideWeights(*what.files, *artifact, *from, folder);
+  return CopyBesideWeights(*what.files, *artifact, from->path(), folder);
 }
 
 }  // namespace

@@ -94,14 +94,15 @@ absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore&
   return std::move(training->graph);
 }
 
-absl::StatusOr<std::string> InitFolder(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                       const std::string& artifact, const Graph& graph) {
-  absl::StatusOr<std::string> folder = artifacts.Folder(artifact);
+absl::StatusOr<ArtifactFolder> InitFolder(const OpRegistry& registry,
+                                          const ArtifactStore& artifacts,
+                                          const std::string& artifact, const Graph& graph) {
+  absl::StatusOr<ArtifactFolder> folder = artifacts.Hold(artifact);
   if (!folder.ok()) return In(artifact, folder.status());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(*files, *folder);
+  absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(*files, folder->path());
   if (!weights.ok()) return In(artifact, weights.status());
-  absl::StatusOr<std::vector<std::string>> ignored = IgnoredIn(registry, *files, *folder);
+  absl::StatusOr<std::vector<std::string>> ignored = IgnoredIn(registry, *files, folder->path());
   if (!ignored.ok()) return In(artifact, ignored.status());
   std::set<std::string> known;
   for (const Value& value : graph.values()) {

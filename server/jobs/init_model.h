@@ -25,7 +25,8 @@ std::string ConfigFromScratch(const std::string& config, const std::string& toke
 
 // The folder of the artifact, if it holds each parameter of the graph in its shape and no other
 // tensor. InvalidArgument names the first that differs, with both shapes.
-absl::StatusOr<std::string> InitFolder(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                       const std::string& artifact, const Graph& graph);
+absl::StatusOr<ArtifactFolder> InitFolder(const OpRegistry& registry,
+                                          const ArtifactStore& artifacts,
+                                          const std::string& artifact, const Graph& graph);
 
 }  // namespace espalier

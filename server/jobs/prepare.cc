@@ -296,10 +296,10 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   PreparedJob job;
   job.model = *graph;
   if (!spec.init_artifact().empty()) {
-    absl::StatusOr<std::string> folder =
+    absl::StatusOr<ArtifactFolder> folder =
         InitFolder(registry, artifacts, spec.init_artifact(), *graph);
     if (!folder.ok()) return folder.status();
-    job.init_folder = *std::move(folder);
+    job.init_folder.emplace(*std::move(folder));
   }
   if (!spec.tokenizer_artifact().empty()) {
     absl::Status tokenizer = artifacts.Find(spec.tokenizer_artifact()).status();

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct PreparedJob {
   int64_t total_steps = 0;
   int64_t parameters = 0;
   double tokens_per_step = 0;
-  std::string init_folder;  // of the artifact whose parameters the job starts from; empty: none
+  // Of the artifact whose parameters the job starts from, whatever becomes of the artifact.
+  std::optional<ArtifactFolder> init_folder;
   std::map<std::string, int> fused;  // rewrite rules that `graph` comes from, and how often
   // By name of the reported value: OpDef::finish of the metric.
   std::map<std::string, double (*)(double)> finishes;

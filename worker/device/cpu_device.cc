@@ -38,6 +38,20 @@ void FillWith(void* destination, int64_t count, T value) {
   std::fill_n(static_cast<T*>(destination), count, value);
 }
 
+// Returns its bytes to the budget.
+class CountedHostMemory : public HostMemory {
+ public:
+  CountedHostMemory(std::unique_ptr<HostMemory> memory, std::shared_ptr<MemoryBudget> budget)
+      : HostMemory(memory->data(), memory->bytes()),
+        memory_(std::move(memory)),
+        budget_(std::move(budget)) {}
+  ~CountedHostMemory() override { budget_->Return(bytes()); }
+
+ private:
+  const std::unique_ptr<HostMemory> memory_;
+  const std::shared_ptr<MemoryBudget> budget_;
+};
+
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
@@ -105,7 +119,21 @@ class CpuDevice : public Device {
   }
 
   absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) override {
-    return MapHostMemory(bytes, swap_folder_);
+    // A worker's limit is that of its programs; whoever shares a budget shares all memory there is.
+    if (!shared_ || !swap_folder_.empty()) return MapHostMemory(bytes, swap_folder_);
+    if (!budget_->Take(bytes)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of memory for weights that stream in: ", bytes, " bytes asked for, ",
+                       budget_->left(), " of ", budget_->limit(),
+                       " left, which the models in this process share (--serving_memory); "
+                       "--serving_swap_dir=FOLDER puts them on a disk"));
+    }
+    absl::StatusOr<std::unique_ptr<HostMemory>> memory = MapHostMemory(bytes, swap_folder_);
+    if (!memory.ok()) {
+      budget_->Return(bytes);
+      return memory.status();
+    }
+    return std::make_unique<CountedHostMemory>(*std::move(memory), budget_);
   }
   absl::StatusOr<uint64_t> BeginCopyToHost(void* host, const void* source, int64_t bytes) override {
     return copies_.Begin(host, source, bytes);

@@ -92,6 +92,27 @@ TEST(CpuDevice, DevicesOfOneBudgetShareItsBytes) {
   EXPECT_TRUE(b->Allocate(700000).ok());
 }
 
+// Weights that stream in lie in the same memory, unless they have a disk.
+TEST(CpuDevice, HostMemoryOfASharedBudgetIsOfIt) {
+  const auto budget = std::make_shared<MemoryBudget>(1000000);
+  const auto device = NewCpuDevice({.budget = budget});
+  auto first = device->AllocateHost(700000);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->data()[699999], 0);
+  EXPECT_EQ(budget->left(), 300000);
+  const absl::Status refused = device->AllocateHost(300001).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("--serving_swap_dir"), std::string::npos) << refused;
+  first->reset();
+  EXPECT_EQ(budget->left(), 1000000);
+  const auto on_disk =
+      NewCpuDevice({.swap_folder = ::testing::TempDir(), .budget = budget})->AllocateHost(700000);
+  ASSERT_TRUE(on_disk.ok()) << on_disk.status();
+  EXPECT_EQ(budget->left(), 1000000);
+  // A worker's limit is that of its programs.
+  EXPECT_TRUE(NewCpuDevice({1, 100000})->AllocateHost(700000).ok());
+}
+
 TEST(CpuDevice, ThreadsThatAskTogetherGetNoMoreThanThereIs) {
   auto device = NewCpuDevice({1, 3 << 20});
   for (int round = 0; round < 2000; ++round) {
