@@ -280,8 +280,9 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModel
   if (request->workers() == kAutoWorkers) {
     request->mutable_chosen()->Assign(prepared->placements.begin(), prepared->placements.end());
   }
-  // After a restart the workers may not be there yet, and nobody knows what fits them.
-  if (request->kv_cache_tokens() == 0 && OnWorkers(prepared->placements)) {
+  // After a restart the workers may not be there yet, and nobody knows what fits them; nor are the
+  // models that share this process's memory, and the first would leave the last no room.
+  if (request->kv_cache_tokens() == 0) {
     request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
   }
   const std::shared_ptr<LoadedModel> model(new LoadedModel,

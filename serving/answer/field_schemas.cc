@@ -17,9 +17,8 @@ constexpr int kMostReferences = 64;  // that lead from one to the next
 constexpr absl::string_view kShared[] = {"$defs", "definitions"};
 
 bool IsAnnotation(absl::string_view key) {
-  for (const absl::string_view one :
-       {"title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$id",
-        "$defs", "definitions"}) {
+  for (const absl::string_view one : {"title", "description", "default", "examples", "deprecated",
+                                      "$comment", "$schema", "$id", "$defs", "definitions"}) {
     if (key == one) return true;
   }
   return false;
@@ -42,8 +41,9 @@ const Json* Named(const Json& parameters, const Json& reference) {
 
 absl::Status Unsupported(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
-      what, " is not supported where a model writes parameters one by one; give `properties` and "
-            "`required`, or leave out `strict`"));
+      what,
+      " is not supported where a model writes parameters one by one; give `properties` and "
+      "`required`, or leave out `strict`"));
 }
 
 // A parameter's schema is read without the others: of references only those to what it is given
@@ -80,7 +80,8 @@ Json WithoutTopReference(Json parameters) {
       if (key == "$ref") continue;
       if (!IsAnnotation(key)) return parameters;
       // Its own words for itself stay; what is shared is the whole's.
-      const bool shared = std::find(std::begin(kShared), std::end(kShared), key) != std::end(kShared);
+      const bool shared =
+          std::find(std::begin(kShared), std::end(kShared), key) != std::end(kShared);
       if (shared && found.contains(key)) return parameters;
       if (!found.contains(key)) found[key] = value;
     }

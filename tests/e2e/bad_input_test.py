@@ -152,14 +152,15 @@ class BadInputTest(unittest.TestCase):
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
         chat = {"model": "patient", "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
         items = [{"type": "function_call", "call_id": "1", "name": "f", "arguments": deep}]
-        empty = "[" + "{}," * 1_000_000 + "{}]"
+        empty, more = "[" + "{}," * 200_000 + "{}]", "[" + "{}," * 1_000_000 + "{}]"
         for path, body in [("/v1/chat/completions", json.dumps(chat)), ("/tokenize", json.dumps(chat)),
                            ("/v1/responses", json.dumps({"model": "patient", "input": items})),
                            ("/v1/chat/completions", f'{{"model": "patient", "messages": {empty}}}'),
+                           ("/v1/chat/completions", f'{{"model": "patient", "messages": {more}}}'),
                            ("/v1/messages", f'{{"model": "patient", "max_tokens": 4, "messages": {empty}}}')]:
             status, text = self.cluster.request("POST", path, body, timeout=60)
             self.assertEqual(status, 400, text)
-            self.assertRegex(text, "arguments|messages", path)
+            self.assertRegex(text, "arguments|messages|values that are no numbers", path)
             self.assertIsNone(self.cluster.daemon.poll(), path)
         self.cluster.run("unserve", "patient")
 
