@@ -337,10 +337,18 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   ServingSize fitting = size;
   if (size.kv_cache_tokens == 0) fitting.kv_cache_tokens = placement.fitted_kv_cache_tokens;
   for (;;) {
+    const bool reduced = fitting.kv_cache_tokens != size.kv_cache_tokens;
     const absl::StatusOr<std::vector<Part>> parts =
         DescribeAll(llm, ssms, fitting, expansion, formats);
+    // What fitted once may be too small for what the artifact has become.
+    if (absl::IsInvalidArgument(parts.status()) && reduced &&
+        fitting.kv_cache_tokens == placement.fitted_kv_cache_tokens) {
+      fitting = size;
+      continue;
+    }
     if (!parts.ok()) return parts.status();
     absl::StatusOr<Loaded> loaded = LoadSized(*parts, expansion, formats, placement);
+    if (loaded.ok()) loaded->made_to_fit = reduced;
     const ServingShape& shape = (*parts)[0].shape;
     const int one = shape.max_context_slots / std::max(1, size.max_requests);
     if (loaded.ok() || !absl::IsResourceExhausted(loaded.status()) || size.kv_cache_tokens > 0 ||

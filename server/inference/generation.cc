@@ -103,11 +103,7 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
         absl::StrCat("truncate_prompt_tokens is ", most,
                      ", expected 1 or more, or -1 for what the context has room for"));
   }
-  if (most == -1) {
-    const int context = model.host->context();
-    const bool fits = static_cast<int>(prompt.tokens.size()) < context;
-    most = fits ? context : RoomForPrompt(context, request.max_tokens());
-  }
+  if (most == -1) most = RoomForPrompt(model.host->context(), request.max_tokens());
   if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
     prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }

@@ -40,8 +40,8 @@ class Generation {
 using GenerationListener =
     std::function<void(const absl::StatusOr<proto::GenerateReply>& reply, bool last)>;
 
-// Tokens that stay of a prompt that must be cut: beside them there is room for an answer of
-// `max_tokens`, or of half the context.
+// Tokens of a prompt beside which there is room for an answer of `max_tokens`, or, if these are
+// more, of half the context.
 int RoomForPrompt(int context, int max_tokens);
 
 // The request's prompt, template and truncation applied. Errors name the field.

@@ -196,6 +196,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters,
                     std::move(loaded->describe)};
   prepared.kv_cache_tokens = loaded->kv_cache_tokens;
+  prepared.made_to_fit = loaded->made_to_fit;
   prepared.placements = std::move(loaded->placements);
   prepared.candidates = std::move(loaded->candidates);
   prepared.request.set_weights(Name(loaded->format));
@@ -282,7 +283,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModel
   }
   // After a restart the workers may not be there yet, and nobody knows what fits them; nor are the
   // models that share this process's memory, and the first would leave the last no room.
-  if (request->kv_cache_tokens() == 0) {
+  if (request->kv_cache_tokens() == 0 &&
+      (prepared->made_to_fit || OnWorkers(prepared->placements))) {
     request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
   }
   const std::shared_ptr<LoadedModel> model(new LoadedModel,

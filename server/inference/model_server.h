@@ -54,6 +54,7 @@ class ModelLoader {
     EngineParts parts;
     int64_t parameters = 0;                             // of the LLM
     int64_t kv_cache_tokens = 0;                        // likewise
+    bool made_to_fit = false;                           // they are fewer than would be useful
     WeightFormat format = WeightFormat::kF32;           // likewise
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     // The LLM's place, then the SSMs'; and, if they were chosen here, of what.
@@ -136,6 +137,7 @@ class ModelServer {
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     proto::SamplingOptions sampling_defaults;
     int64_t kv_cache_tokens = 0;
+    bool made_to_fit = false;
     std::vector<proto::ModelPlacement> placements;      // as in ModelLoader::Loaded
     std::vector<proto::PlacementCandidate> candidates;  // likewise
     // All that is known without an engine; `context` is its.

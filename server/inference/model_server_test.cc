@@ -49,11 +49,16 @@ class Loader : public ModelLoader {
     loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
     loaded.kv_cache_tokens = kFits;
+    loaded.made_to_fit = made_to_fit_;
     loaded.placements = placement.models;
     loaded.parts.keep_alive.push_back(std::shared_ptr<void>(nullptr, [this](void*) { Going(); }));
     return loaded;
   }
 
+  void SetMadeToFit(bool made_to_fit) {
+    absl::MutexLock lock(&mutex_);
+    made_to_fit_ = made_to_fit;
+  }
   // Loading it takes until another one is held.
   void Hold(const std::string& llm) {
     absl::MutexLock lock(&mutex_);
@@ -106,6 +111,7 @@ class Loader : public ModelLoader {
   absl::Mutex mutex_;
   std::string held_, broken_;
   int loads_ = 0, going_ = 0, gone_ = 0, gone_before_ = 0, fitted_ = 0;
+  bool made_to_fit_ = false;
   bool hold_going_ = false;
 };
 
@@ -403,12 +409,15 @@ TEST_F(ModelServerTest, WhatWasMadeToFitIsAsLargeAfterARestart) {
   ASSERT_TRUE(AwaitRestored());
   EXPECT_EQ(loader_.fitted(), kFits);
   // In this process, too, where others that are not there yet need their parts.
-  EXPECT_TRUE(models_->Unserve("a").ok());
-  Serve("a");
-  EXPECT_EQ(loader_.fitted(), 0);
-  RestartWithModels();
-  ASSERT_TRUE(AwaitRestored());
-  EXPECT_EQ(loader_.fitted(), kFits);
+  for (const bool made_to_fit : {true, false}) {
+    EXPECT_TRUE(models_->Unserve("a").ok());
+    loader_.SetMadeToFit(made_to_fit);
+    Serve("a");
+    EXPECT_EQ(loader_.fitted(), 0);
+    RestartWithModels();
+    ASSERT_TRUE(AwaitRestored());
+    EXPECT_EQ(loader_.fitted(), made_to_fit ? kFits : 0);
+  }
 }
 
 TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {

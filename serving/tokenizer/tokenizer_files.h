@@ -41,8 +41,9 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
 // The tokenizer of tokenizer.json, which gives the tokens that Hugging Face's `tokenizers` gives,
 // with padding and truncation off. An answer ends at generation_config.json's eos, at `model_eos`
 // (that of config.json) and at the configuration's eos_token. What the configuration calls special
-// is so as in transformers, if the vocabulary has it, though tokenizer.json's added_tokens leave it
-// out: templates spell it. Invalid input is refused with file
+// is so, if the vocabulary has it, though tokenizer.json's added_tokens leave it out, as in
+// transformers (but for its lstrip, rstrip and normalized): templates spell it. Invalid input is
+// refused with file
 // and field as InvalidArgument; what we do not know, as Unimplemented.
 //
 // Added tokens that a model of `vocabulary` tokens does not have are no tokens, but text, and come

@@ -345,7 +345,13 @@ Json Configuration(Reader& reader) {
                                    {"unk_token", "unknown_token_id"},
                                    {"pad_token", "padding_token_id"}}) {
     const int id = reader.Id(name);
-    if (id >= 0) json[role] = reader.tokens()[static_cast<size_t>(id)];
+    if (id < 0) continue;
+    // Converters name some word or other for padding; only the ends must be there in any case.
+    const bool ends =
+        absl::string_view(role) == "bos_token" || absl::string_view(role) == "eos_token";
+    const int type = reader.type(static_cast<size_t>(id));
+    if (!ends && type != kGgufControl && type != kGgufUnknown && type != kGgufUserDefined) continue;
+    json[role] = reader.tokens()[static_cast<size_t>(id)];
   }
   Json templates = Templates(reader);
   if (!templates.is_null()) json["chat_template"] = std::move(templates);

@@ -25,14 +25,13 @@ proto::ChatPrompt From(const proto::ChatPrompt& chat, int first) {
 
 absl::Status FitContext(const LoadedModel& model, proto::GenerateRequest* request) {
   const proto::ChatPrompt whole = request->chat();
-  const int context = model.host->context(), room = RoomForPrompt(context, request->max_tokens());
+  const int room = RoomForPrompt(model.host->context(), request->max_tokens());
   // Whether it fits from this turn on.
   const auto fits = [&](int first) -> absl::StatusOr<bool> {
     *request->mutable_chat() = From(whole, first);
     absl::StatusOr<Prompt> prompt = PromptOf(*request, model);
     if (!prompt.ok()) return prompt.status();
-    // What can be answered at all is left as it is.
-    return static_cast<int>(prompt->tokens.size()) <= (first == 0 ? context - 1 : room);
+    return static_cast<int>(prompt->tokens.size()) <= room;
   };
   std::vector<int> starts = {0};
   for (int i = 1; i < whole.turns_size(); ++i) {

@@ -259,14 +259,15 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   reader.Ignore({"prompt_cache_retention", "prompt_cache_options"});
   reader.RefuseUnknown();
   if (reader.error()) return reader.error();
-  // It is kept as long as the request waits, and written with every event of a response.
+  // It is kept as long as the request waits, and written with every event of a response. Of the
+  // instructions the context has room, or there is no response.
   request->echo_bytes = Dump(echo).size();
-  if (request->echo_bytes > kMaxEchoBytes) {
-    return Error{
-        .message = absl::StrCat("what a response repeats of its request (instructions, "
-                                "tools, metadata and the like) has ",
-                                request->echo_bytes, " bytes, expected at most ", kMaxEchoBytes),
-        .param = "tools"};
+  const size_t rest = request->echo_bytes - Dump(echo["instructions"]).size();
+  if (rest > kMaxEchoBytes) {
+    return Error{.message = absl::StrCat("what a response repeats of its request (tools, text, "
+                                         "metadata and the like) has ",
+                                         rest, " bytes, expected at most ", kMaxEchoBytes),
+                 .param = echo["tools"].empty() ? "text" : "tools"};
   }
   return std::nullopt;
 }

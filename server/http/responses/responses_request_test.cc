@@ -103,10 +103,11 @@ TEST(ResponsesRequestTest, WhatAResponseRepeatsIsBounded) {
   ResponsesRequest request;
   const auto asking = [&](size_t bytes) {
     return Parse(absl::StrCat(R"({"model": "m", "input": "hi", "instructions": ")",
+                              std::string(2'000'000, 'x'), R"(", "user": ")",
                               std::string(bytes, 'x'), "\"}"),
                  &request);
   };
-  EXPECT_FALSE(asking(1'000'000));
+  EXPECT_FALSE(asking(1'000'000)) << "instructions are the context's to take or refuse";
   const std::optional<Error> error = asking(2'000'000);
   ASSERT_TRUE(error);
   EXPECT_THAT(error->message, HasSubstr("expected at most 1048576"));
