@@ -35,6 +35,19 @@ std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nu
   return *std::move(host);
 }
 
+// Its steps take until they may go on.
+struct HeldModel {
+  absl::Notification began, go_on;
+
+  FakeModel model() {
+    return [this](absl::Span<const int> path) {
+      if (!began.HasBeenNotified()) began.Notify();
+      go_on.WaitForNotification();
+      return HashModel(1, kVocabulary)(path);
+    };
+  }
+};
+
 // Collects one request's events.
 struct Collected {
   absl::Notification done;
@@ -166,15 +179,11 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
 }
 
 TEST(EngineHost, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
-  absl::Notification began, go_on;
-  auto host = Host(3, nullptr, [&](absl::Span<const int> path) {
-    if (!began.HasBeenNotified()) began.Notify();
-    go_on.WaitForNotification();
-    return HashModel(1, kVocabulary)(path);
-  });
+  HeldModel held;
+  auto host = Host(3, nullptr, held.model());
   Collected runs, waits;
   ASSERT_TRUE(host->Submit({1}, {}, runs.listener()).ok());
-  began.WaitForNotification();
+  held.began.WaitForNotification();
   ASSERT_TRUE(host->Submit({2}, {}, waits.listener()).ok());
   const absl::Status why = absl::UnavailableError("the end has come");
   host->End(why);
@@ -183,21 +192,17 @@ TEST(EngineHost, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
     EXPECT_EQ(one->last.error, why);
   }
   EXPECT_EQ(host->open(), 0);
-  go_on.Notify();
+  held.go_on.Notify();
 }
 
 TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
-  absl::Notification began, go_on;
-  auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
-    if (!began.HasBeenNotified()) began.Notify();
-    go_on.WaitForNotification();
-    return HashModel(1, kVocabulary)(path);
-  });
+  HeldModel held;
+  auto host = Host(2, nullptr, held.model());
   RequestOptions options;
   options.max_tokens = 5;
   Collected runs, gone, waits, comes;
   ASSERT_TRUE(host->Submit({1}, options, runs.listener()).ok());
-  began.WaitForNotification();
+  held.began.WaitForNotification();
   const auto ticket = host->Submit({2}, options, gone.listener());
   ASSERT_TRUE(host->Submit({3}, options, waits.listener()).ok());
   host->Cancel(*ticket);
@@ -207,7 +212,7 @@ TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
   ASSERT_TRUE(gone.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(gone.last.reason, FinishReason::kCancelled);
   EXPECT_EQ(host->open(), 3);
-  go_on.Notify();
+  held.go_on.Notify();
   for (Collected* one : {&runs, &waits, &comes}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(one->last.reason, FinishReason::kLength) << one->last.error;
@@ -215,17 +220,13 @@ TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
 }
 
 TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
-  absl::Notification began, go_on;
-  auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
-    if (!began.HasBeenNotified()) began.Notify();
-    go_on.WaitForNotification();
-    return HashModel(1, kVocabulary)(path);
-  });
+  HeldModel held;
+  auto host = Host(2, nullptr, held.model());
   RequestOptions user, background;
   background.priority = 5;
   Collected runs, first, last, before;
   ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
-  began.WaitForNotification();
+  held.began.WaitForNotification();
   ASSERT_TRUE(host->Submit({1}, background, first.listener()).ok());
   ASSERT_TRUE(host->Submit({1}, background, last.listener()).ok());
   ASSERT_TRUE(host->Submit({1}, user, before.listener()).ok());
@@ -233,7 +234,7 @@ TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
   EXPECT_TRUE(absl::IsResourceExhausted(last.last.error)) << last.last.error;
   EXPECT_TRUE(last.last.error.GetPayload(kRetryAfterPayload).has_value());
   EXPECT_EQ(host->open(), 3);
-  go_on.Notify();
+  held.go_on.Notify();
   for (Collected* one : {&runs, &first, &before}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_TRUE(one->last.error.ok()) << one->last.error;
@@ -242,21 +243,17 @@ TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
 
 TEST(EngineHost, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
   for (const bool has_begun : {false, true}) {
-    absl::Notification began, go_on;
-    auto host = Host(1, nullptr, [&](absl::Span<const int> path) {
-      if (!began.HasBeenNotified()) began.Notify();
-      go_on.WaitForNotification();
-      return HashModel(1, kVocabulary)(path);
-    });
+    HeldModel held;
+    auto host = Host(1, nullptr, held.model());
     RequestOptions user, sibling;
     sibling.priority = 5;
     sibling.begun = std::make_shared<std::atomic<bool>>(has_begun);
     Collected runs, waits, comes;
     ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
-    began.WaitForNotification();
+    held.began.WaitForNotification();
     ASSERT_TRUE(host->Submit({1}, sibling, waits.listener()).ok());
     ASSERT_TRUE(host->Submit({1}, user, comes.listener()).ok());
-    go_on.Notify();
+    held.go_on.Notify();
     for (Collected* one : {&runs, &waits, &comes}) {
       ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     }
@@ -267,20 +264,16 @@ TEST(EngineHost, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
 
 // It came during a step that took long, and nobody saw that it waited.
 TEST(EngineHost, TimesCountFromWhenTheRequestCame) {
-  absl::Notification began, go_on;
-  auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
-    if (!began.HasBeenNotified()) began.Notify();
-    go_on.WaitForNotification();
-    return HashModel(1, kVocabulary)(path);
-  });
+  HeldModel held;
+  auto host = Host(2, nullptr, held.model());
   Collected runs, waits;
   ASSERT_TRUE(host->Submit({1}, {}, runs.listener()).ok());
-  began.WaitForNotification();
+  held.began.WaitForNotification();
   ASSERT_TRUE(host->Submit({2}, {}, waits.listener()).ok());
   const absl::Time came = absl::Now();
   absl::SleepFor(absl::Milliseconds(50));
   const double waited = absl::ToDoubleSeconds(absl::Now() - came);
-  go_on.Notify();
+  held.go_on.Notify();
   ASSERT_TRUE(waits.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_GE(waits.last.usage.seconds_queued, waited);
   EXPECT_GE(waits.last.usage.seconds_to_first_token, waits.last.usage.seconds_queued);
