@@ -37,12 +37,6 @@ using Tensors = std::map<std::string, std::string>;  // bytes by name
 
 constexpr int kBatch = 2;
 constexpr int kSteps = 12;
-// Kernels that are built for a sanitizer add up in another order.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kRounding = 2e-5;
-#else
-constexpr double kRounding = 1e-5;
-#endif
 
 bool IsMixture(const FamilyCase& c) {
   return c["config"].dump().find("experts") != std::string::npos;
@@ -291,7 +285,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
       ASSERT_TRUE(std::isfinite(apart)) << i;
       worst = std::max(worst, apart / std::max(1.f, std::fabs((*served)[i])));
     }
-    EXPECT_LE(worst, kRounding);
+    EXPECT_LE(worst, 1e-5);
   }
 
   OpRegistry registry_;

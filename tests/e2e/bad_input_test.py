@@ -160,7 +160,7 @@ class BadInputTest(unittest.TestCase):
                            ("/v1/messages", f'{{"model": "patient", "max_tokens": 4, "messages": {empty}}}')]:
             status, text = self.cluster.request("POST", path, body, timeout=60)
             self.assertEqual(status, 400, text)
-            self.assertRegex(text, "arguments|messages|values that are no numbers", path)
+            self.assertRegex(text, "values that are no numbers" if more in body else "arguments|messages", path)
             self.assertIsNone(self.cluster.daemon.poll(), path)
         self.cluster.run("unserve", "patient")
 
