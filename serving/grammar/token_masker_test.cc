@@ -138,6 +138,7 @@ TEST(TokenMasker, AStopTokenMayComeWhereAnAnswerMayEnd) {
   RuledAnswer answer(rules, {}, {end, 2});
   for (const bool whole : {true, false, true}) {
     const RowEdits edits = *answer.EditsAfter({});
+    EXPECT_EQ(answer.EditsAfter({})->permitted, edits.permitted) << "one set for all such rows";
     EXPECT_EQ(Contains(*edits.permitted, 2), whole);
     EXPECT_EQ(Contains(*edits.permitted, end), whole);
     EXPECT_EQ(Contains(*edits.permitted, 0), whole);

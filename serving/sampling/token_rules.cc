@@ -120,9 +120,13 @@ TokenSetRef RuledAnswer::WithEnders(TokenSetRef permitted) const {
                   [&](int token) { return Contains(*permitted, token); })) {
     return permitted;
   }
-  TokenSet with = *permitted;
-  for (const int token : enders_) Insert(token, &with);
-  return std::make_shared<const TokenSet>(std::move(with));
+  // Rows at places alike have the same set, which goes to workers once.
+  if (with_enders_.first != permitted) {
+    TokenSet with = *permitted;
+    for (const int token : enders_) Insert(token, &with);
+    with_enders_ = {std::move(permitted), std::make_shared<const TokenSet>(std::move(with))};
+  }
+  return with_enders_.second;
 }
 
 bool RuledAnswer::costly() const { return place_ != nullptr && rules_->constraint->Costly(); }

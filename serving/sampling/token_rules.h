@@ -91,9 +91,10 @@ class RuledAnswer {
 
   std::shared_ptr<const TokenRules> rules_;
   std::vector<int> enders_;
-  TokenSetRef allowed_;          // null: all
-  std::vector<int> never_;       // bad words of one token, in order
-  std::vector<size_t> phrases_;  // the others of the rules' bad words
+  TokenSetRef allowed_;                                      // null: all
+  mutable std::pair<TokenSetRef, TokenSetRef> with_enders_;  // the last one asked for, and made
+  std::vector<int> never_;                                   // bad words of one token, in order
+  std::vector<size_t> phrases_;                              // the others of the rules' bad words
   bool active_;
   std::vector<int> answer_;
   absl::flat_hash_map<int, Seen> seen_;  // only if there are penalties
