@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
-#include "proto/plan.pb.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/plan.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -22,9 +22,9 @@ class Topology;
 struct Timeline;  // planner/report/timeline.h
 
 struct Machine {
-  std::vector<proto::Device> devices;  // device i is rank i
+  std::vector<v1::Device> devices;  // device i is rank i
   // Between any two devices, where there is no topology.
-  proto::Link link;
+  v1::Link link;
   // Of these devices, or of more (then these are its first): a machine that a file describes.
   std::shared_ptr<const Topology> topology;
   std::string name;  // of that machine
@@ -44,10 +44,10 @@ class CostModel {
   };
   virtual ~CostModel() = default;
   // `shard` holds the attributes and the local types of one part.
-  virtual Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) = 0;
+  virtual Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) = 0;
   // Only what somebody has measured, or can measure now.
   virtual std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
-                                        const proto::Device& device) {
+                                        const v1::Device& device) {
     return std::nullopt;
   }
   // A model that knows what this one knows now, for another thread to ask while this one is asked
@@ -62,7 +62,7 @@ struct PlanProblem {
   const Graph* graph = nullptr;  // bound and inferred
   int64_t batch_size = 0;
   Machine machine;
-  proto::Optimizer optimizer;  // its state counts towards memory
+  v1::Optimizer optimizer;  // its state counts towards memory
   CostModel* cost = nullptr;
   std::function<void(double fraction)> progress;  // optional
   std::function<double()> seconds;                // optional clock, only to report search time
@@ -79,14 +79,14 @@ struct PlanProblem {
 // to be fastest, what swaps and recomputation add included. Errors: InvalidArgument for a graph
 // that cannot be trained, a plan of another graph or an option out of range; ResourceExhausted,
 // with the bytes needed and present by device, if nothing fits.
-absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
-                                     const proto::SearchOptions& options);
+absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem,
+                                     const v1::SearchOptions& options);
 
 // Identity of a bound graph: hash of operators, attributes, shapes and names.
 std::string GraphFingerprint(const Graph& graph);
 
 struct LoweringOptions {
-  proto::Optimizer optimizer;
+  v1::Optimizer optimizer;
   uint64_t seed = 0;
   // Graph input -> dataset column for LoadBatch.
   std::map<std::string, std::string> columns;
@@ -94,11 +94,11 @@ struct LoweringOptions {
 
 // See MemoryOptions.max_batch_slices: what 0 stands for is said here. Sums over slices are rounded
 // in another order; nothing else changes.
-inline int MostBatchSlices(const proto::MemoryOptions& options) {
+inline int MostBatchSlices(const v1::MemoryOptions& options) {
   if (options.max_batch_slices() > 0) return options.max_batch_slices();
   return options.disable_swap() && options.disable_recompute() ? 1 : 8;
 }
-inline int BatchSlicesOf(const proto::Plan& plan) {
+inline int BatchSlicesOf(const v1::Plan& plan) {
   return plan.batch_slices() > 0 ? plan.batch_slices() : 1;
 }
 
@@ -107,13 +107,13 @@ struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
   // More of the device, in which kernels' workspace may lie but not the program; empty: none.
   std::vector<int64_t> beside;
-  proto::MemoryOptions options;
+  v1::MemoryOptions options;
   // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
   // can hide behind.
   std::map<std::string, double> node_seconds;
   std::vector<double> overhead_seconds;  // by device: of each operator that runs; empty: none
 
-  void AddDevice(const proto::Device& device) {
+  void AddDevice(const v1::Device& device) {
     bytes.push_back(device.memory_bytes());
     overhead_seconds.push_back(device.op_overhead_seconds());
   }
@@ -123,16 +123,16 @@ struct MemoryLimits {
 };
 
 struct LoweredPlan {
-  std::vector<proto::Program>
+  std::vector<v1::Program>
       training;  // by rank; devices that the plan does not use have no instructions
-  std::vector<proto::Program>
+  std::vector<v1::Program>
       evaluation;  // forward only, training = false; the same parameter buffers by name
 };
 
 // One program per device. Every device meets its sends, receives and collectives in one global
 // order, so they cannot deadlock. Errors as MakePlan.
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
-                                      const proto::Plan& plan, const LoweringOptions& options);
+                                      const v1::Plan& plan, const LoweringOptions& options);
 
 struct ServingLowering {
   // What parameters may take of the device. If they are more, the others lie on the host and are
@@ -144,7 +144,7 @@ struct ServingLowering {
 // metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest
 // follows; its named outputs become Program.outputs. row_stable is set. ResourceExhausted, with the
 // bytes that would do, for a limit that is too small.
-absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
+absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
                                             const ServingLowering& options = {});
 
 // Devices that serve one model: `pipeline_parallel` stages of consecutive layers, the operators of
@@ -165,36 +165,36 @@ struct ServingDegrees {
 // still does not depend on its batch. `options` hold for each rank. InvalidArgument, by name, where
 // the parts do not divide the heads of queries, or neither divide those of keys and values nor are
 // a multiple of them, or where there are more stages than layers.
-absl::StatusOr<std::vector<proto::Program>> LowerServing(const OpRegistry& registry,
+absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry,
                                                          const Graph& graph,
                                                          const ServingDegrees& degrees,
                                                          const ServingLowering& options = {});
 
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
-std::string RenderPlan(const proto::Plan& plan);
+std::string RenderPlan(const v1::Plan& plan);
 
 // The graph whose operators the plan names: `graph`, which it is for, after its rewrites.
 // InvalidArgument for a rewrite that does not fit or that nobody knows.
 absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph,
-                              const proto::Plan& plan);
+                              const v1::Plan& plan);
 
 // The simulated step of `plan`, which is one of this problem, for what follows. Errors as MakePlan
 // for an imported plan.
 absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& problem,
-                                                             const proto::Plan& plan);
+                                                             const v1::Plan& plan);
 
 // The page of `espalier plan --html`: as RenderPlan, with the graph, the predicted timeline, links
 // and memory. `graph`, here and below, is GraphOf the plan.
-std::string RenderPlanPage(const proto::Plan& plan, const Graph& graph, const Timeline& timeline);
+std::string RenderPlanPage(const v1::Plan& plan, const Graph& graph, const Timeline& timeline);
 
 // In Graphviz' language: the tasks of a step in their order, those of several devices joined; and
 // the operators of the graph with the parallel operators between them, with `costs` their times and
 // bytes, too.
 std::string RenderTaskGraph(const Timeline& timeline);
-std::string RenderComputationGraph(const proto::Plan& plan, const Graph& graph, bool costs);
+std::string RenderComputationGraph(const v1::Plan& plan, const Graph& graph, bool costs);
 
 // JSON mapping of the protobuf, indented; Import says line and field of what is wrong.
-absl::StatusOr<std::string> ExportPlan(const proto::Plan& plan);
-absl::StatusOr<proto::Plan> ImportPlan(const std::string& json);
+absl::StatusOr<std::string> ExportPlan(const v1::Plan& plan);
+absl::StatusOr<v1::Plan> ImportPlan(const std::string& json);
 
 }  // namespace espalier

@@ -2,51 +2,51 @@
 
 namespace espalier {
 
-std::string StateName(proto::JobState state) {
+std::string StateName(v1::JobState state) {
   switch (state) {
-    case proto::QUEUED:
+    case v1::QUEUED:
       return "queued";
-    case proto::PLANNING:
+    case v1::PLANNING:
       return "planning";
-    case proto::RUNNING:
+    case v1::RUNNING:
       return "running";
-    case proto::RECOVERING:
+    case v1::RECOVERING:
       return "recovering";
-    case proto::SUCCEEDED:
+    case v1::SUCCEEDED:
       return "succeeded";
-    case proto::FAILED:
+    case v1::FAILED:
       return "failed";
-    case proto::CANCELLED:
+    case v1::CANCELLED:
       return "cancelled";
     default:
       return "unknown";
   }
 }
 
-std::string StateName(proto::BoostState state) {
+std::string StateName(v1::BoostState state) {
   switch (state) {
-    case proto::BOOST_QUEUED:
+    case v1::BOOST_QUEUED:
       return "queued";
-    case proto::BOOST_RUNNING:
+    case v1::BOOST_RUNNING:
       return "running";
-    case proto::BOOST_SUCCEEDED:
+    case v1::BOOST_SUCCEEDED:
       return "succeeded";
-    case proto::BOOST_FAILED:
+    case v1::BOOST_FAILED:
       return "failed";
-    case proto::BOOST_CANCELLED:
+    case v1::BOOST_CANCELLED:
       return "cancelled";
     default:
       return "unknown";
   }
 }
 
-bool IsOver(proto::JobState state) {
-  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
+bool IsOver(v1::JobState state) {
+  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
 }
 
-bool IsOver(proto::BoostState state) {
-  return state == proto::BOOST_SUCCEEDED || state == proto::BOOST_FAILED ||
-         state == proto::BOOST_CANCELLED;
+bool IsOver(v1::BoostState state) {
+  return state == v1::BOOST_SUCCEEDED || state == v1::BOOST_FAILED ||
+         state == v1::BOOST_CANCELLED;
 }
 
 }  // namespace espalier

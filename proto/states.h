@@ -3,17 +3,17 @@
 
 #include <string>
 
-#include "proto/boosting.pb.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/boosting.pb.h"
+#include "espalier/v1/training.pb.h"
 
 namespace espalier {
 
 // "queued", "running", ...; "unknown" for a value that this version does not have.
-std::string StateName(proto::JobState state);
-std::string StateName(proto::BoostState state);
+std::string StateName(v1::JobState state);
+std::string StateName(v1::BoostState state);
 
 // Whether only a resume moves it on.
-bool IsOver(proto::JobState state);
-bool IsOver(proto::BoostState state);
+bool IsOver(v1::JobState state);
+bool IsOver(v1::BoostState state);
 
 }  // namespace espalier

@@ -28,11 +28,11 @@ void ExpectNamesAndEnds(const google::protobuf::EnumDescriptor& states) {
 }
 
 TEST(StatesTest, EveryStateOfAJobHasANameAndThreeAreOver) {
-  ExpectNamesAndEnds<proto::JobState>(*proto::JobState_descriptor());
+  ExpectNamesAndEnds<v1::JobState>(*v1::JobState_descriptor());
 }
 
 TEST(StatesTest, EveryStateOfABoostTuningHasANameAndThreeAreOver) {
-  ExpectNamesAndEnds<proto::BoostState>(*proto::BoostState_descriptor());
+  ExpectNamesAndEnds<v1::BoostState>(*v1::BoostState_descriptor());
 }
 
 }  // namespace

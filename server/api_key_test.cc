@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/boosting/boost_runner.h"
 #include "server/boosting/boosting_service.h"
 #include "server/coordinator.h"
@@ -105,7 +105,7 @@ TEST(ApiKey, NoRpcAnswersWithoutOne) {
     services = ServicesOf(daemon.address());
     EXPECT_EQ(daemon.Call(kHealth, ""), grpc::StatusCode::OK);
   }
-  EXPECT_THAT(services, Contains("espalier.proto.Inference"));
+  EXPECT_THAT(services, Contains("espalier.v1.Inference"));
   EXPECT_THAT(services, Contains(kOpenInference));
   const Daemon daemon(/*keys=*/true, /*open_probes=*/true);
   int methods = 0;

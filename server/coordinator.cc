@@ -120,7 +120,7 @@ struct Coordinator::Parts {
   std::thread leases;
 
   absl::Status Build();
-  void FillStatus(proto::ClusterStatusReply* reply);
+  void FillStatus(v1::ClusterStatusReply* reply);
   void LeaseLoop();
 };
 
@@ -188,11 +188,11 @@ absl::Status Coordinator::Parts::Build() {
       store.get()));
   services.push_back(MakeClusterService(
       guard.get(), workers.get(), &rendezvous, absl::ToDoubleSeconds(options.heartbeat),
-      [this](proto::ClusterStatusReply* reply) { FillStatus(reply); }));
+      [this](v1::ClusterStatusReply* reply) { FillStatus(reply); }));
   return absl::OkStatus();
 }
 
-void Coordinator::Parts::FillStatus(proto::ClusterStatusReply* reply) {
+void Coordinator::Parts::FillStatus(v1::ClusterStatusReply* reply) {
   reply->set_version(kVersion);
   reply->set_uptime_seconds(absl::ToDoubleSeconds(clock->Now() - started));
   for (const auto& [state, count] : jobs->CountByState()) {
@@ -218,9 +218,9 @@ void Coordinator::Parts::LeaseLoop() {
     }
     workers->Expire();
     std::map<std::string, int> counts;
-    for (const proto::WorkerInfo& info : workers->List()) {
-      ++counts[info.state() == proto::WorkerInfo::IDLE   ? "idle"
-               : info.state() == proto::WorkerInfo::BUSY ? "busy"
+    for (const v1::WorkerInfo& info : workers->List()) {
+      ++counts[info.state() == v1::WorkerInfo::IDLE   ? "idle"
+               : info.state() == v1::WorkerInfo::BUSY ? "busy"
                                                          : "dead"];
     }
     metrics.SetWorkers(counts);

@@ -14,26 +14,26 @@ using ::testing::HasSubstr;
 using CoordinatorCallsTest = CoordinatorFixture;
 
 TEST_F(CoordinatorCallsTest, ARepeatedSubmissionIsOneJob) {
-  proto::SubmitRequest request = Submission();
+  v1::SubmitRequest request = Submission();
   request.set_idempotency_key("once");
   EXPECT_EQ(Submit(request), Submit(request));
   request.mutable_spec()->set_steps(7);
   grpc::ClientContext context;
-  proto::SubmitReply reply;
+  v1::SubmitReply reply;
   EXPECT_EQ(training_->Submit(&context, request, &reply).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn) {
-  auto refuse = [&](proto::SubmitRequest request, const std::string& expected) {
+  auto refuse = [&](v1::SubmitRequest request, const std::string& expected) {
     grpc::ClientContext context;
-    proto::SubmitReply reply;
+    v1::SubmitReply reply;
     grpc::Status status = training_->Submit(&context, request, &reply);
     EXPECT_FALSE(status.ok()) << expected;
     EXPECT_THAT(status.error_message(), HasSubstr(expected));
     return status.error_code();
   };
-  proto::SubmitRequest request = Submission();
+  v1::SubmitRequest request = Submission();
   request.mutable_spec()->set_batch_size(0);
   refuse(request, "batch_size");
   request = Submission();
@@ -66,7 +66,7 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLi
   request = Submission();
   request.mutable_spec()->set_name(std::string(257, 'x'));
   EXPECT_EQ(refuse(request, "spec.name: at most 256 bytes"), grpc::StatusCode::INVALID_ARGUMENT);
-  proto::ListJobsReply jobs;
+  v1::ListJobsReply jobs;
   grpc::ClientContext context;
   ASSERT_TRUE(training_->List(&context, {}, &jobs).ok());
   EXPECT_EQ(jobs.jobs_size(), 0);
@@ -75,12 +75,12 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLi
 // It is shown, and no file is called so.
 TEST_F(CoordinatorCallsTest, AJobMayBeNamedLikeAPath) {
   AddWorker();
-  proto::SubmitRequest request = Submission();
+  v1::SubmitRequest request = Submission();
   const std::string name = "../../etc/of-a-job";
   request.mutable_spec()->set_name(name);
   const std::string id = Submit(request);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   EXPECT_EQ(reply.job().spec().name(), name);
   EXPECT_TRUE(coordinator_->artifacts().Find(reply.job().output_model()).ok());
   for (const char* folder : {"", "/checkpoints/", "/artifacts/"}) {
@@ -90,34 +90,34 @@ TEST_F(CoordinatorCallsTest, AJobMayBeNamedLikeAPath) {
 
 TEST_F(CoordinatorCallsTest, ValuesThatNoEnumHasAreRefusedWithTheirField) {
   constexpr int kUnknown = 77;
-  const std::pair<const char*, std::function<void(proto::TrainingSpec*)>> fields[] = {
+  const std::pair<const char*, std::function<void(v1::TrainingSpec*)>> fields[] = {
       {"dataset.format",
-       [](proto::TrainingSpec* spec) {
-         spec->mutable_dataset()->set_format(static_cast<proto::Dataset::Format>(kUnknown));
+       [](v1::TrainingSpec* spec) {
+         spec->mutable_dataset()->set_format(static_cast<v1::Dataset::Format>(kUnknown));
        }},
       {"search.strategy",
-       [](proto::TrainingSpec* spec) {
+       [](v1::TrainingSpec* spec) {
          spec->mutable_search()->set_strategy(
-             static_cast<proto::SearchOptions::Strategy>(kUnknown));
+             static_cast<v1::SearchOptions::Strategy>(kUnknown));
        }},
       {"precision",
-       [](proto::TrainingSpec* spec) {
-         spec->set_precision(static_cast<proto::DataType>(kUnknown));
+       [](v1::TrainingSpec* spec) {
+         spec->set_precision(static_cast<v1::DataType>(kUnknown));
        }},
       {"initializer.kind",
-       [](proto::TrainingSpec* spec) {
+       [](v1::TrainingSpec* spec) {
          spec->mutable_graph()->mutable_values(0)->mutable_initializer()->set_kind(
-             static_cast<proto::Initializer::Kind>(kUnknown));
+             static_cast<v1::Initializer::Kind>(kUnknown));
        }},
-      {"learning_rate.kind", [](proto::TrainingSpec* spec) {
+      {"learning_rate.kind", [](v1::TrainingSpec* spec) {
          spec->mutable_optimizer()->mutable_learning_rate()->set_kind(
-             static_cast<proto::LearningRateSchedule::Kind>(kUnknown));
+             static_cast<v1::LearningRateSchedule::Kind>(kUnknown));
        }}};
   for (const auto& [field, set] : fields) {
-    proto::SubmitRequest request = Submission();
+    v1::SubmitRequest request = Submission();
     set(request.mutable_spec());
     grpc::ClientContext context;
-    proto::SubmitReply reply;
+    v1::SubmitReply reply;
     const grpc::Status status = training_->Submit(&context, request, &reply);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << field;
     EXPECT_THAT(status.error_message(), HasSubstr(field));
@@ -128,11 +128,11 @@ TEST_F(CoordinatorCallsTest, UploadsAndDownloadsGoThroughWhole) {
   std::string content(1'500'000, 'x');
   content[777'777] = 'y';
   grpc::ClientContext upload_context;
-  proto::UploadReply uploaded;
+  v1::UploadReply uploaded;
   auto upload = models_->Upload(&upload_context, &uploaded);
-  proto::UploadRequest part;
+  v1::UploadRequest part;
   part.mutable_header()->set_name("d");
-  part.mutable_header()->set_kind(proto::Artifact::DATASET);
+  part.mutable_header()->set_kind(v1::Artifact::DATASET);
   upload->Write(part);
   part.mutable_file()->set_name("data.npz");
   upload->Write(part);
@@ -146,11 +146,11 @@ TEST_F(CoordinatorCallsTest, UploadsAndDownloadsGoThroughWhole) {
   EXPECT_EQ(uploaded.artifact().bytes(), 1'500'000);
 
   grpc::ClientContext download_context;
-  proto::DownloadRequest request;
+  v1::DownloadRequest request;
   request.set_name("d");
   auto download = models_->Get(&download_context, request);
   std::string received;
-  proto::DownloadReply reply;
+  v1::DownloadReply reply;
   while (download->Read(&reply)) received += reply.chunk();
   EXPECT_TRUE(download->Finish().ok());
   EXPECT_EQ(received, content);
@@ -159,12 +159,12 @@ TEST_F(CoordinatorCallsTest, UploadsAndDownloadsGoThroughWhole) {
 // Other content was answered with the artifact of the first upload, and dropped.
 TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused) {
   const auto upload = [&](const std::string& file, const std::string& content,
-                          proto::UploadReply* reply) {
+                          v1::UploadReply* reply) {
     grpc::ClientContext context;
     auto writer = models_->Upload(&context, reply);
-    proto::UploadRequest part;
+    v1::UploadRequest part;
     part.mutable_header()->set_name("d");
-    part.mutable_header()->set_kind(proto::Artifact::DATASET);
+    part.mutable_header()->set_kind(v1::Artifact::DATASET);
     part.mutable_header()->set_idempotency_key("once");
     writer->Write(part);
     part.mutable_file()->set_name(file);
@@ -174,7 +174,7 @@ TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused
     writer->WritesDone();
     return writer->Finish();
   };
-  proto::UploadReply first, again;
+  v1::UploadReply first, again;
   ASSERT_TRUE(upload("a.txt", "one", &first).ok());
   const grpc::Status repeated = upload("a.txt", "one", &again);
   ASSERT_TRUE(repeated.ok()) << repeated.error_message();
@@ -192,39 +192,39 @@ TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused
 
 TEST_F(CoordinatorCallsTest, AKeyStandsForOneCallWhateverTheCall) {
   const std::string kept = Submit(Submission());
-  proto::CancelRequest cancel;
+  v1::CancelRequest cancel;
   cancel.set_job_id(Submit(Submission()));
   cancel.set_idempotency_key("once");
   for (const bool other_job : {false, false, true}) {
     if (other_job) cancel.set_job_id(kept);
     grpc::ClientContext context;
-    proto::CancelReply reply;
+    v1::CancelReply reply;
     EXPECT_EQ(training_->Cancel(&context, cancel, &reply).error_code(),
               other_job ? grpc::StatusCode::INVALID_ARGUMENT : grpc::StatusCode::OK);
   }
-  EXPECT_EQ(Get(kept).job().state(), proto::QUEUED);
-  proto::DeleteArtifactRequest remove;
+  EXPECT_EQ(Get(kept).job().state(), v1::QUEUED);
+  v1::DeleteArtifactRequest remove;
   remove.set_name("d");
   remove.set_idempotency_key("once");
   grpc::ClientContext delete_context;
-  proto::DeleteArtifactReply removed;
+  v1::DeleteArtifactReply removed;
   EXPECT_EQ(models_->Delete(&delete_context, remove, &removed).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
-  proto::QuantizeRequest quantize;
+  v1::QuantizeRequest quantize;
   quantize.set_name("d");
   quantize.set_idempotency_key("once");
   grpc::ClientContext quantize_context;
-  proto::QuantizeReply progress;
+  v1::QuantizeReply progress;
   const auto reader = models_->Quantize(&quantize_context, quantize);
   EXPECT_FALSE(reader->Read(&progress));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(CoordinatorCallsTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {
-  proto::SubmitRequest request = Submission();
+  v1::SubmitRequest request = Submission();
   request.mutable_spec()->set_name(std::string(65 << 20, 'x'));
   grpc::ClientContext context;
-  proto::SubmitReply reply;
+  v1::SubmitReply reply;
   grpc::Status status = training_->Submit(&context, request, &reply);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("larger than max"));
@@ -233,10 +233,10 @@ TEST_F(CoordinatorCallsTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {
 
 TEST_F(CoordinatorCallsTest, AStaleLeaseIsRefused) {
   grpc::ClientContext context;
-  proto::HeartbeatRequest request;
+  v1::HeartbeatRequest request;
   request.mutable_lease()->set_worker_id("w1");
   request.mutable_lease()->set_epoch(99);
-  proto::HeartbeatReply reply;
+  v1::HeartbeatReply reply;
   EXPECT_EQ(cluster_->Heartbeat(&context, request, &reply).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
 }

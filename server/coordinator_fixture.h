@@ -17,9 +17,9 @@
 #include "absl/time/time.h"
 #include "ops/graph/builder.h"
 #include "ops/graph/graph_proto.h"
-#include "proto/cluster.grpc.pb.h"
-#include "proto/models.grpc.pb.h"
-#include "proto/training.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
+#include "espalier/v1/training.grpc.pb.h"
 #include "server/coordinator.h"
 #include "server/fake_worker.h"
 #include "server/membership/worker_registry.h"
@@ -58,9 +58,9 @@ class CoordinatorFixture : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started;
     auto channel =
         grpc::CreateChannel(coordinator_->grpc_address(), grpc::InsecureChannelCredentials());
-    training_ = proto::Training::NewStub(channel);
-    cluster_ = proto::Cluster::NewStub(channel);
-    models_ = proto::Models::NewStub(channel);
+    training_ = v1::Training::NewStub(channel);
+    cluster_ = v1::Cluster::NewStub(channel);
+    models_ = v1::Models::NewStub(channel);
   }
 
   FakeWorker& AddWorker(FakeWorkerOptions options = {}) {
@@ -76,7 +76,7 @@ class CoordinatorFixture : public ::testing::Test {
   }
 
   // Bytes to next bytes, on a text of 4 KiB.
-  proto::SubmitRequest Submission() {
+  v1::SubmitRequest Submission() {
     GraphBuilder builder(coordinator_->operators(), "tiny");
     const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, 8});
     const ValueId targets = builder.Input("targets", DType::kI32, {-1, 8});
@@ -88,12 +88,12 @@ class CoordinatorFixture : public ::testing::Test {
     builder.Output("loss", builder.Op("sparse_categorical_crossentropy", {logits, targets}));
     auto graph = builder.Build();
     EXPECT_TRUE(graph.ok()) << graph.status();
-    proto::SubmitRequest request;
-    proto::TrainingSpec* spec = request.mutable_spec();
+    v1::SubmitRequest request;
+    v1::TrainingSpec* spec = request.mutable_spec();
     spec->set_name("tiny");
     *spec->mutable_graph() = ToProto(*graph);
     spec->mutable_dataset()->set_uri(text_);
-    spec->mutable_dataset()->set_format(proto::Dataset::TEXT);
+    spec->mutable_dataset()->set_format(v1::Dataset::TEXT);
     spec->mutable_dataset()->set_sequence_length(8);
     spec->mutable_dataset()->set_holdout_fraction(0.1);
     spec->set_batch_size(4);
@@ -101,23 +101,23 @@ class CoordinatorFixture : public ::testing::Test {
     spec->set_checkpoint_every_steps(10);
     spec->mutable_optimizer()->set_name("sgd");
     spec->mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
-    spec->mutable_search()->set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    spec->mutable_search()->set_strategy(v1::SearchOptions::DATA_PARALLEL);
     return request;
   }
 
-  std::string Submit(const proto::SubmitRequest& request) {
+  std::string Submit(const v1::SubmitRequest& request) {
     grpc::ClientContext context;
-    proto::SubmitReply reply;
+    v1::SubmitReply reply;
     grpc::Status status = training_->Submit(&context, request, &reply);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply.job_id();
   }
 
-  proto::CancelReply Cancel(const std::string& id) {
+  v1::CancelReply Cancel(const std::string& id) {
     grpc::ClientContext context;
-    proto::CancelRequest request;
+    v1::CancelRequest request;
     request.set_job_id(id);
-    proto::CancelReply reply;
+    v1::CancelReply reply;
     grpc::Status status = training_->Cancel(&context, request, &reply);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply;
@@ -125,39 +125,39 @@ class CoordinatorFixture : public ::testing::Test {
 
   void Resume(const std::string& id) {
     grpc::ClientContext context;
-    proto::ResumeRequest request;
+    v1::ResumeRequest request;
     request.set_job_id(id);
-    proto::ResumeReply reply;
+    v1::ResumeReply reply;
     grpc::Status status = training_->Resume(&context, request, &reply);
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
 
-  proto::GetJobReply Get(const std::string& id) {
+  v1::GetJobReply Get(const std::string& id) {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);  // channels to one address share what they know of a restart
-    proto::GetJobRequest request;
+    v1::GetJobRequest request;
     request.set_job_id(id);
     request.set_with_reports(true);
-    proto::GetJobReply reply;
+    v1::GetJobReply reply;
     EXPECT_TRUE(training_->Get(&context, request, &reply).ok());
     return reply;
   }
 
   // Polls until `done`, at most half a minute.
   template <typename Done>
-  proto::GetJobReply WaitFor(const std::string& id, Done done) {
-    proto::GetJobReply reply;
+  v1::GetJobReply WaitFor(const std::string& id, Done done) {
+    v1::GetJobReply reply;
     for (int i = 0; i < 1500; ++i) {
       reply = Get(id);
       if (done(reply.job())) return reply;
       absl::SleepFor(absl::Milliseconds(20));
     }
-    ADD_FAILURE() << "waited in vain; state " << proto::JobState_Name(reply.job().state())
+    ADD_FAILURE() << "waited in vain; state " << v1::JobState_Name(reply.job().state())
                   << " steps " << reply.job().steps_done() << " " << reply.job().error();
     return reply;
   }
-  proto::GetJobReply WaitForEnd(const std::string& id) {
-    return WaitFor(id, [](const proto::Job& job) { return job.state() >= proto::SUCCEEDED; });
+  v1::GetJobReply WaitForEnd(const std::string& id) {
+    return WaitFor(id, [](const v1::Job& job) { return job.state() >= v1::SUCCEEDED; });
   }
 
   // Whether it becomes true, within half a minute.
@@ -172,7 +172,7 @@ class CoordinatorFixture : public ::testing::Test {
   }
 
   // Every step reported once, in order, with the undisturbed run's loss.
-  static void ExpectWholeCurve(const proto::GetJobReply& reply) {
+  static void ExpectWholeCurve(const v1::GetJobReply& reply) {
     ASSERT_EQ(reply.reports_size(), kSteps);
     for (int64_t step = 0; step < kSteps; ++step) {
       EXPECT_EQ(reply.reports(static_cast<int>(step)).step(), step);
@@ -185,9 +185,9 @@ class CoordinatorFixture : public ::testing::Test {
   FaultyFileSystem files_{NewPosixFileSystem()};
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<std::unique_ptr<FakeWorker>> workers_;
-  std::unique_ptr<proto::Training::Stub> training_;
-  std::unique_ptr<proto::Cluster::Stub> cluster_;
-  std::unique_ptr<proto::Models::Stub> models_;
+  std::unique_ptr<v1::Training::Stub> training_;
+  std::unique_ptr<v1::Cluster::Stub> cluster_;
+  std::unique_ptr<v1::Models::Stub> models_;
 };
 
 }  // namespace espalier

@@ -15,7 +15,7 @@ class MemoryTest : public CoordinatorFixture {
   void AddTwoWorkers() {
     AddWorker();
     AddWorker();
-    const proto::Plan roomy = WaitForEnd(Submit(Submission())).job().plan();
+    const v1::Plan roomy = WaitForEnd(Submit(Submission())).job().plan();
     ASSERT_EQ(roomy.devices_size(), 2);
     of_half_a_batch_ = roomy.prediction().peak_bytes(0) * 5 / 4;
     workers_.clear();
@@ -43,19 +43,19 @@ class MemoryTest : public CoordinatorFixture {
 TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeReplaced) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   workers_[1]->Kill();
   ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
       << Get(id).job().error();
-  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
-  proto::SubmitRequest small = Submission();
+  EXPECT_EQ(Get(id).job().state(), v1::RECOVERING);
+  v1::SubmitRequest small = Submission();
   small.mutable_spec()->set_batch_size(1);
-  EXPECT_EQ(WaitForEnd(Submit(small)).job().state(), proto::SUCCEEDED) << "it is not waited with";
+  EXPECT_EQ(WaitForEnd(Submit(small)).job().state(), v1::SUCCEEDED) << "it is not waited with";
   EXPECT_EQ(Get(id).job().attempts(), 2) << "one that is in vain is not tried again";
 
   AddWorkerOf(of_half_a_batch_);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 3);
   EXPECT_EQ(reply.job().plan().devices_size(), 2);
@@ -66,17 +66,17 @@ TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeRepl
 TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   workers_[1]->Kill();
   ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
       << Get(id).job().error();
   AddWorkerOf(2048);  // less than a third of the parameters
   ASSERT_TRUE(EventuallySays(id, "waiting for larger ones to join")) << Get(id).job().error();
-  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+  EXPECT_EQ(Get(id).job().state(), v1::RECOVERING);
 
   AddWorkerOf(of_half_a_batch_);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 4);
   EXPECT_EQ(reply.job().plan().devices_size(), 2) << "the small one is left out";
@@ -86,12 +86,12 @@ TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne)
 // Surplus workers, of which the plan uses none, are no reason to try the same ones again.
 TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
   AddTwoWorkers();
-  proto::SubmitRequest request = Submission();
+  v1::SubmitRequest request = Submission();
   *request.mutable_spec()->mutable_search()->mutable_imported() =
       WaitForEnd(Submit(Submission())).job().plan();
-  request.mutable_spec()->mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+  request.mutable_spec()->mutable_search()->set_strategy(v1::SearchOptions::IMPORTED);
   const std::string id = Submit(request);
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   workers_[1]->Kill();
   ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
       << Get(id).job().error();
@@ -102,8 +102,8 @@ TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
   EXPECT_EQ(Get(id).job().attempts(), 3);
 
   AddWorkerOf(of_half_a_batch_);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   EXPECT_EQ(reply.job().attempts(), 4);
 }
 
@@ -111,7 +111,7 @@ TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
 TEST_F(MemoryTest, AJobThatIsResumedWithFewerWorkersAfterARestartWaitsForTheOthers) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   Cancel(id);
   ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 2; }));
   workers_[1]->Kill();
@@ -119,15 +119,15 @@ TEST_F(MemoryTest, AJobThatIsResumedWithFewerWorkersAfterARestartWaitsForTheOthe
   coordinator_.reset();
   StartCoordinator(address);
   ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 1; }));
-  EXPECT_EQ(Get(id).job().state(), proto::CANCELLED);
+  EXPECT_EQ(Get(id).job().state(), v1::CANCELLED);
   Resume(id);
   ASSERT_TRUE(EventuallySays(id, "the memory of 1 of 2 workers is not enough; waiting"))
       << Get(id).job().error();
-  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+  EXPECT_EQ(Get(id).job().state(), v1::RECOVERING);
 
   AddWorkerOf(of_half_a_batch_);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
 }

@@ -29,23 +29,23 @@ TEST_F(CoordinatorTest, TheNewestOfALongLogIsAnsweredAndAllOfItCanBeWatched) {
   write.reports.resize(1);
   ASSERT_TRUE(coordinator_->store().Write(id, write).ok());
 
-  proto::GetJobRequest get;
+  v1::GetJobRequest get;
   get.set_job_id(id);
   get.set_with_reports(true);
-  proto::GetJobReply reply;
+  v1::GetJobReply reply;
   ASSERT_TRUE(coordinator_->jobs().Get(get, &reply).ok());
   EXPECT_LT(reply.ByteSizeLong(), size_t{48} << 20);
   EXPECT_GT(reply.ByteSizeLong(), size_t{24} << 20);
   EXPECT_THAT(reply.messages(0).substr(0, 200), HasSubstr(absl::StrCat("espalier logs ", id)));
   EXPECT_THAT(reply.messages().rbegin()->substr(0, 3), "39.");
 
-  proto::WatchRequest watch;
+  v1::WatchRequest watch;
   watch.set_job_id(id);
   watch.set_no_follow(true);
   int messages = 0, reports = 0;
   const absl::Status status = coordinator_->jobs().Watch(
       watch,
-      [&](const proto::JobEvent& event) {
+      [&](const v1::JobEvent& event) {
         messages += !event.message().empty();
         reports += event.has_step();
         return true;
@@ -60,8 +60,8 @@ TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
   AddWorker();
   AddWorker();
   const std::string id = Submit(Submission());
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 1);
   EXPECT_EQ(reply.job().checkpoint_step(), kSteps);
@@ -71,7 +71,7 @@ TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
   EXPECT_THAT(reply.job().measured_peak_bytes(), ::testing::ElementsAre(1000, 1001));
   auto artifact = coordinator_->artifacts().Find(reply.job().output_model());
   ASSERT_TRUE(artifact.ok()) << artifact.status();
-  EXPECT_EQ(artifact->kind(), proto::Artifact::MODEL);
+  EXPECT_EQ(artifact->kind(), v1::Artifact::MODEL);
   EXPECT_THAT(artifact->files(), ::testing::Contains("model.safetensors"));
   EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(CheckpointsOf(id)); }))
       << "the model is there: its checkpoints only take room";
@@ -81,14 +81,14 @@ TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
 TEST_F(CoordinatorTest, AQueuedJobWaitsForAWorkerAndAWatchSeesItsWholeLife) {
   const std::string id = Submit(Submission());
   absl::SleepFor(absl::Milliseconds(200));
-  EXPECT_EQ(Get(id).job().state(), proto::QUEUED);
+  EXPECT_EQ(Get(id).job().state(), v1::QUEUED);
   grpc::ClientContext context;
-  proto::WatchRequest request;
+  v1::WatchRequest request;
   request.set_job_id(id);
   auto stream = training_->Watch(&context, request);
-  std::vector<proto::JobState> states;
+  std::vector<v1::JobState> states;
   int64_t next_step = 0;
-  proto::JobEvent event;
+  v1::JobEvent event;
   bool more = stream->Read(&event);  // the watch has begun
   AddWorker();
   for (; more; more = stream->Read(&event)) {
@@ -102,18 +102,18 @@ TEST_F(CoordinatorTest, AQueuedJobWaitsForAWorkerAndAWatchSeesItsWholeLife) {
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(next_step, kSteps);
   ASSERT_GE(states.size(), 2u);
-  EXPECT_EQ(states.front(), proto::QUEUED);
-  EXPECT_EQ(states.back(), proto::SUCCEEDED);
+  EXPECT_EQ(states.front(), v1::QUEUED);
+  EXPECT_EQ(states.back(), v1::SUCCEEDED);
 }
 
 TEST_F(CoordinatorTest, WhenAWorkerDiesTheJobGoesOnFromItsCheckpointOnTheOther) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   workers_[1]->Kill();
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 2);
   EXPECT_EQ(reply.job().plan().devices_size(), 1) << "replanned on the worker that is left";
@@ -128,10 +128,10 @@ TEST_F(CoordinatorTest, AFrozenWorkerIsGivenUpWhenItsLeaseRunsOut) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 10; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
   workers_[1]->Freeze();
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(reply.job().attempts(), 2);
 }
@@ -140,12 +140,12 @@ TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnFromTheCheckpoint) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   const std::string address = coordinator_->grpc_address();
   coordinator_.reset();
   StartCoordinator(address);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 2);
   // The other one may have come back too late to take part.
@@ -157,8 +157,8 @@ TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnFromTheCheckpoint) {
 TEST_F(CoordinatorTest, TheJobsOwnErrorFailsItAtOnceWithItsText) {
   AddWorker({.fail_at = 7, .failure = absl::InvalidArgumentError("node 'x': NaN in column 'a'")});
   AddWorker();
-  const proto::GetJobReply reply = WaitForEnd(Submit(Submission()));
-  EXPECT_EQ(reply.job().state(), proto::FAILED);
+  const v1::GetJobReply reply = WaitForEnd(Submit(Submission()));
+  EXPECT_EQ(reply.job().state(), v1::FAILED);
   EXPECT_EQ(reply.job().attempts(), 1);
   EXPECT_THAT(reply.job().error(), HasSubstr("node 'x': NaN in column 'a'"));
   EXPECT_EQ(coordinator_->workers().Idle().size(), 2u) << "the workers are free again";
@@ -166,8 +166,8 @@ TEST_F(CoordinatorTest, TheJobsOwnErrorFailsItAtOnceWithItsText) {
 
 TEST_F(CoordinatorTest, AttemptsWithoutProgressEndTheJobWithTheirReasons) {
   AddWorker({.fail_at = 3, .failure = absl::UnavailableError("a peer was lost")});
-  const proto::GetJobReply reply = WaitForEnd(Submit(Submission()));
-  EXPECT_EQ(reply.job().state(), proto::FAILED);
+  const v1::GetJobReply reply = WaitForEnd(Submit(Submission()));
+  EXPECT_EQ(reply.job().state(), v1::FAILED);
   EXPECT_EQ(reply.job().attempts(), 3);
   EXPECT_THAT(reply.job().error(), HasSubstr("attempt 3: "));
   EXPECT_THAT(reply.job().error(), HasSubstr("a peer was lost"));
@@ -176,11 +176,11 @@ TEST_F(CoordinatorTest, AttemptsWithoutProgressEndTheJobWithTheirReasons) {
 TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 10; });
-  EXPECT_EQ(Cancel(id).job().state(), proto::CANCELLED);
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
+  EXPECT_EQ(Cancel(id).job().state(), v1::CANCELLED);
   Resume(id);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 10);
 }
@@ -188,14 +188,14 @@ TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
 TEST_F(CoordinatorTest, CancelledAndResumedWhileAManifestIsWrittenItGoesOnFromWhatIsWhole) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   files_.Hold("manifest.json");
   ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
   Cancel(id);
   Resume(id);
   files_.LetGo();
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
 }
@@ -207,18 +207,18 @@ TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
   for (const auto& [file, call] : {std::pair("model.safetensors", FaultyFileSystem::Call::kCreate),
                                    std::pair("graph.pb", FaultyFileSystem::Call::kOpen)}) {
     SCOPED_TRACE(file);
-    proto::SubmitRequest request = Submission();
+    v1::SubmitRequest request = Submission();
     const std::string name = absl::StrCat("mine-", ++number);
     request.mutable_spec()->set_output_model(name);
     files_.Hold(file, call);
     const std::string id = Submit(request);
     ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
-    EXPECT_EQ(Cancel(id).job().state(), proto::CANCELLED);
+    EXPECT_EQ(Cancel(id).job().state(), v1::CANCELLED);
     files_.LetGo();
     EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 1; }));
     EXPECT_EQ(coordinator_->artifacts().Find(name).status().code(), absl::StatusCode::kNotFound);
     Resume(id);
-    EXPECT_EQ(WaitForEnd(id).job().state(), proto::SUCCEEDED);
+    EXPECT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
     EXPECT_TRUE(coordinator_->artifacts().Find(name).ok());
   }
 }
@@ -226,7 +226,7 @@ TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
 // When nothing keeps the attempt from its end any more, but its end is not the job's.
 TEST_F(CoordinatorTest, CancelledAndResumedWhileItsModelIsRegisteredItGoesOnFromItsCheckpoint) {
   AddWorker();
-  proto::SubmitRequest request = Submission();
+  v1::SubmitRequest request = Submission();
   request.mutable_spec()->set_output_model("mine");
   files_.Hold("/mine@", FaultyFileSystem::Call::kRename);
   const std::string id = Submit(request);
@@ -234,8 +234,8 @@ TEST_F(CoordinatorTest, CancelledAndResumedWhileItsModelIsRegisteredItGoesOnFrom
   Cancel(id);
   Resume(id);
   files_.LetGo();
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 2);
   EXPECT_EQ(workers_[0]->first_step_of_last_run(), kSteps) << "nothing is left to train";
@@ -246,7 +246,7 @@ TEST_F(CoordinatorTest, CancelledAndResumedWhileItsModelIsRegisteredItGoesOnFrom
 TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   // As a worker leaves it that was killed while it wrote.
   const std::string torn = CheckpointsOf(id) + "/attempt-1/step-9999";
   std::filesystem::create_directories(torn);
@@ -263,8 +263,8 @@ TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse
   EXPECT_EQ(shards, 1);
   EXPECT_EQ(others, 0);
   Resume(id);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
   EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(CheckpointsOf(id)); }));
 }
@@ -273,15 +273,15 @@ TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse
 TEST_F(CoordinatorTest, AJobRecoversWhereItsDataFolderIsSpelledOtherwise) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
-  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   const std::string address = coordinator_->grpc_address();
   coordinator_.reset();
   std::filesystem::remove(data_dir_ + "-link");
   std::filesystem::create_symlink(data_dir_, data_dir_ + "-link");
   data_dir_ += "-link/./";
   StartCoordinator(address);
-  const proto::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
 }
@@ -291,7 +291,7 @@ TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
   for (const bool earlier_release : {false, true}) {
     SCOPED_TRACE(earlier_release);
     const std::string id = Submit(Submission());
-    WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+    WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
     const std::string address = coordinator_->grpc_address();
     const std::string before = CheckpointsOf(id);
     coordinator_.reset();
@@ -311,8 +311,8 @@ TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
       ASSERT_TRUE((*store)->Write(id, write).ok());
     }
     StartCoordinator(address);
-    const proto::GetJobReply reply = WaitForEnd(id);
-    ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+    const v1::GetJobReply reply = WaitForEnd(id);
+    ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
     ExpectWholeCurve(reply);
     EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
   }
@@ -321,46 +321,46 @@ TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
 TEST_F(CoordinatorTest, AWorkerThatDoesNotStopInTimeGetsNoWorkUntilItIsFree) {
   FakeWorker& worker = AddWorker({.step = absl::Milliseconds(15)});
   const std::string first = Submit(Submission());
-  WaitFor(first, [](const proto::Job& job) { return job.steps_done() >= 1; });
+  WaitFor(first, [](const v1::Job& job) { return job.steps_done() >= 1; });
   worker.Hold();
   Cancel(first);
   const std::string second = Submit(Submission());
   const auto state = [&] { return Get(second).job().state(); };
   EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 0; }));
-  EXPECT_EQ(state(), proto::QUEUED);
+  EXPECT_EQ(state(), v1::QUEUED);
   worker.LetGo();
-  const proto::GetJobReply reply = WaitForEnd(second);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  const v1::GetJobReply reply = WaitForEnd(second);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   EXPECT_EQ(reply.job().attempts(), 1);
 }
 
 TEST_F(CoordinatorTest, AJobForMoreWorkersThanThereAreLetsOthersGoFirstAndIsNotStarvedByThem) {
   AddWorker();
   AddWorker();
-  proto::SubmitRequest for_two = Submission();
+  v1::SubmitRequest for_two = Submission();
   *for_two.mutable_spec()->mutable_search()->mutable_imported() =
       WaitForEnd(Submit(Submission())).job().plan();
-  for_two.mutable_spec()->mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+  for_two.mutable_spec()->mutable_search()->set_strategy(v1::SearchOptions::IMPORTED);
   workers_[1]->Kill();
   ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 1; }));
 
   const std::string large = Submit(for_two);
-  EXPECT_EQ(WaitForEnd(Submit(Submission())).job().state(), proto::SUCCEEDED);
-  proto::GetJobReply waits = Get(large);
-  EXPECT_EQ(waits.job().state(), proto::QUEUED);
+  EXPECT_EQ(WaitForEnd(Submit(Submission())).job().state(), v1::SUCCEEDED);
+  v1::GetJobReply waits = Get(large);
+  EXPECT_EQ(waits.job().state(), v1::QUEUED);
   EXPECT_THAT(waits.messages(), ::testing::ElementsAre(HasSubstr("is for 2 workers")));
 
   // From the moment when there are two, though one still trains, it is the next.
   workers_[0]->Hold();
   const std::string running = Submit(Submission());
-  WaitFor(running, [](const proto::Job& job) { return job.state() == proto::RUNNING; });
+  WaitFor(running, [](const v1::Job& job) { return job.state() == v1::RUNNING; });
   AddWorker();
   const std::string small = Submit(Submission());
   workers_[0]->LetGo();
-  EXPECT_EQ(WaitForEnd(small).job().state(), proto::SUCCEEDED);
-  EXPECT_EQ(Get(running).job().state(), proto::SUCCEEDED);
-  const proto::Job done = Get(large).job();
-  EXPECT_EQ(done.state(), proto::SUCCEEDED) << "the small one has overtaken it";
+  EXPECT_EQ(WaitForEnd(small).job().state(), v1::SUCCEEDED);
+  EXPECT_EQ(Get(running).job().state(), v1::SUCCEEDED);
+  const v1::Job done = Get(large).job();
+  EXPECT_EQ(done.state(), v1::SUCCEEDED) << "the small one has overtaken it";
   EXPECT_EQ(done.plan().devices_size(), 2);
 }
 
@@ -368,14 +368,14 @@ TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThere
   AddWorker();
   files_.set_free_bytes(0);
   const std::string id = Submit(Submission());
-  proto::GetJobReply reply = WaitForEnd(id);
-  EXPECT_EQ(reply.job().state(), proto::FAILED);
+  v1::GetJobReply reply = WaitForEnd(id);
+  EXPECT_EQ(reply.job().state(), v1::FAILED);
   EXPECT_THAT(reply.job().error(), HasSubstr("No space left"));
   EXPECT_EQ(reply.job().checkpoint_step(), 0) << "a checkpoint without its manifest is none";
   files_.set_free_bytes(int64_t{1} << 40);
   Resume(id);
   reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
 }
 
@@ -394,9 +394,9 @@ TEST_F(CoordinatorTest, WorkersOfThisMachineReachItOverLoopbackWhereverItListens
     EXPECT_EQ(port(address) != port(coordinator_->grpc_address()), second) << address;
     for (const std::string& door : {address, coordinator_->grpc_address()}) {
       const auto stub =
-          proto::Cluster::NewStub(grpc::CreateChannel(door, grpc::InsecureChannelCredentials()));
+          v1::Cluster::NewStub(grpc::CreateChannel(door, grpc::InsecureChannelCredentials()));
       grpc::ClientContext context;
-      proto::ClusterStatusReply reply;
+      v1::ClusterStatusReply reply;
       const grpc::Status status = stub->Status(&context, {}, &reply);
       EXPECT_TRUE(status.ok()) << door << ": " << status.error_message();
     }

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "ops/graph/graph_proto.h"
-#include "proto/cluster.grpc.pb.h"
-#include "proto/worker.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "server/services/guard.h"
 #include "worker/checkpoint/checkpoint.h"
 
@@ -26,7 +26,7 @@ class Zeros : public CheckpointSource {
   }
 };
 
-TensorSpec SpecOf(const proto::TensorSpec& message) {
+TensorSpec SpecOf(const v1::TensorSpec& message) {
   TensorSpec spec;
   spec.dtype = FromProto(message.dtype());
   spec.dims = Dims(message.dims().begin(), message.dims().end());
@@ -37,14 +37,14 @@ TensorSpec SpecOf(const proto::TensorSpec& message) {
   return spec;
 }
 
-class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
+class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
  public:
   explicit FakeWorkerOverGrpc(const FakeWorkerOptions& options) : options_(options) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.SetMaxReceiveMessageSize(-1);
-    builder.RegisterService(static_cast<proto::Worker::Service*>(this));
+    builder.RegisterService(static_cast<v1::Worker::Service*>(this));
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);
     heart_ = std::thread([this] { Beat(); });
@@ -67,8 +67,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
   int64_t first_step_of_last_run() const override { return first_step_; }
   int runs() const override { return runs_; }
 
-  grpc::Status LoadProgram(grpc::ServerContext*, const proto::LoadProgramRequest* request,
-                           proto::LoadProgramReply* reply) override {
+  grpc::Status LoadProgram(grpc::ServerContext*, const v1::LoadProgramRequest* request,
+                           v1::LoadProgramReply* reply) override {
     absl::MutexLock lock(&mutex_);
     if (request->attempt().worker_epoch() != epoch_) {
       return ToGrpc(absl::FailedPreconditionError("stale lease"));
@@ -88,11 +88,11 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Run(grpc::ServerContext* context, const proto::RunRequest* request,
-                   grpc::ServerWriter<proto::RunEvent>* writer) override {
+  grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
+                   grpc::ServerWriter<v1::RunEvent>* writer) override {
     ++runs_;
     first_step_ = request->first_step();
-    proto::Program program;
+    v1::Program program;
     {
       absl::MutexLock lock(&mutex_);
       if (request->first_step() != steps_loaded_) {
@@ -108,8 +108,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     return status;
   }
 
-  grpc::Status Stop(grpc::ServerContext* context, const proto::StopRequest* request,
-                    proto::StopReply*) override {
+  grpc::Status Stop(grpc::ServerContext* context, const v1::StopRequest* request,
+                    v1::StopReply*) override {
     while (frozen_ && !dead_) absl::SleepFor(absl::Milliseconds(2));
     const std::string& job = request->attempt().job_id();
     {
@@ -123,8 +123,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Measure(grpc::ServerContext*, const proto::MeasureRequest* request,
-                       proto::MeasureReply* reply) override {
+  grpc::Status Measure(grpc::ServerContext*, const v1::MeasureRequest* request,
+                       v1::MeasureReply* reply) override {
     for (int i = 0; i < request->programs_size(); ++i) reply->add_seconds(1e-5);
     return grpc::Status::OK;
   }
@@ -134,17 +134,17 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     absl::MutexLock lock(&mutex_);
     return running_;
   }
-  bool IsStopped(const proto::Attempt& attempt) const {
+  bool IsStopped(const v1::Attempt& attempt) const {
     absl::MutexLock lock(&mutex_);
     const auto stopped = stopped_.find(attempt.job_id());
     return attempt.worker_epoch() != epoch_ ||
            (stopped != stopped_.end() && attempt.attempt() <= stopped->second);
   }
 
-  grpc::Status RunSteps(const grpc::ServerContext& context, const proto::RunRequest& request,
-                        const proto::Program& program,
-                        grpc::ServerWriter<proto::RunEvent>* writer) {
-    proto::RunEvent event;
+  grpc::Status RunSteps(const grpc::ServerContext& context, const v1::RunRequest& request,
+                        const v1::Program& program,
+                        grpc::ServerWriter<v1::RunEvent>* writer) {
+    v1::RunEvent event;
     *event.mutable_attempt() = request.attempt();
     for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
       absl::SleepFor(options_.step);
@@ -176,23 +176,23 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
     return grpc::Status::OK;
   }
 
-  absl::Status WriteShard(const proto::RunRequest& request, const proto::Program& program,
-                          int64_t done, proto::RunEvent* event) {
+  absl::Status WriteShard(const v1::RunRequest& request, const v1::Program& program,
+                          int64_t done, v1::RunEvent* event) {
     std::vector<CheckpointEntry> entries;
-    for (const proto::Buffer& buffer : program.buffers()) {
-      if (buffer.kind() != proto::PARAMETER_SHARD && buffer.kind() != proto::OPTIMIZER_STATE) {
+    for (const v1::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() != v1::PARAMETER_SHARD && buffer.kind() != v1::OPTIMIZER_STATE) {
         continue;
       }
       if (buffer.saved_elsewhere()) continue;
       entries.push_back(
-          {buffer.name(), SpecOf(buffer.spec()), buffer.kind() == proto::OPTIMIZER_STATE});
+          {buffer.name(), SpecOf(buffer.spec()), buffer.kind() == v1::OPTIMIZER_STATE});
     }
     Zeros source;
     const std::string directory = absl::StrCat(request.checkpoint_root(), "/step-", done);
     absl::StatusOr<ManifestFile> file =
         WriteCheckpointShard(*files_, directory, program.rank(), entries, source);
     if (!file.ok()) return file.status();
-    proto::CheckpointShard* shard = event->mutable_shard();
+    v1::CheckpointShard* shard = event->mutable_shard();
     shard->set_steps_done(done);
     shard->set_directory(directory);
     shard->set_file(file->name);
@@ -204,9 +204,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
   // Joins, keeps the lease, and joins again when it is refused or the coordinator has gone: once it
   // is free.
   void Beat() {
-    auto stub = proto::Cluster::NewStub(
+    auto stub = v1::Cluster::NewStub(
         grpc::CreateChannel(options_.coordinator, grpc::InsecureChannelCredentials()));
-    proto::Lease lease;
+    v1::Lease lease;
     while (!dead_) {
       if (!frozen_) {
         grpc::ClientContext context;
@@ -216,20 +216,20 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
           absl::MutexLock lock(&mutex_);
           epoch_ = 0;  // what runs ends
         } else if (lease.epoch() == 0) {
-          proto::JoinRequest request;
+          v1::JoinRequest request;
           request.set_name(options_.name);
           request.set_address(address_);
           request.set_host("test");
           request.set_protocol_version(1);
-          proto::Device* device = request.mutable_device();
-          device->set_kind(proto::Device::CPU);
+          v1::Device* device = request.mutable_device();
+          device->set_kind(v1::Device::CPU);
           device->set_model("fake");
           device->set_memory_bytes(options_.memory_bytes);
           device->set_matmul_flops(1e10);
           device->set_memory_bandwidth(1e10);
           device->set_op_overhead_seconds(1e-6);
           device->set_threads(1);
-          proto::JoinReply reply;
+          v1::JoinReply reply;
           if (stub->Join(&context, request, &reply).ok()) {
             lease = reply.lease();
             absl::MutexLock lock(&mutex_);
@@ -237,9 +237,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
             stopped_.clear();
           }
         } else {
-          proto::HeartbeatRequest request;
+          v1::HeartbeatRequest request;
           *request.mutable_lease() = lease;
-          proto::HeartbeatReply reply;
+          v1::HeartbeatReply reply;
           if (stub->Heartbeat(&context, request, &reply).error_code() ==
               grpc::StatusCode::FAILED_PRECONDITION) {
             lease.Clear();
@@ -263,7 +263,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
   mutable absl::Mutex mutex_;
   std::string running_ ABSL_GUARDED_BY(mutex_);                      // its job
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
-  proto::Program program_ ABSL_GUARDED_BY(mutex_);
+  v1::Program program_ ABSL_GUARDED_BY(mutex_);
   uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t steps_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -290,7 +290,7 @@ absl::Status Serve(const sigset_t& signals) {
                    .dial = dial,
                    .next_attempt = [&] { return coordinator.store().NextEpoch(); }},
        .communication =
-           [&](const std::vector<proto::Device>& devices) {
+           [&](const std::vector<v1::Device>& devices) {
              return coordinator.desk().Communication(devices);
            }});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());

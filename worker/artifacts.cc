@@ -34,16 +34,16 @@ absl::StatusOr<std::string> DatasetStore::Download(const std::string& name) {
   }
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDownloadTimeout);
-  proto::DownloadRequest request;
+  v1::DownloadRequest request;
   request.set_name(name);
   auto reader = models_->Get(&context, request);
-  proto::DownloadReply reply;
+  v1::DownloadReply reply;
   if (!reader->Read(&reply) || !reply.has_artifact()) {
     absl::Status s = FromGrpc(reader->Finish(), "download");
     return s.ok() ? absl::InternalError("the coordinator sent no artifact") : s;
   }
-  const proto::Artifact artifact = reply.artifact();
-  if (artifact.kind() != proto::Artifact::DATASET || artifact.files_size() != 1 ||
+  const v1::Artifact artifact = reply.artifact();
+  if (artifact.kind() != v1::Artifact::DATASET || artifact.files_size() != 1 ||
       !IsSha256(artifact.sha256())) {
     context.TryCancel();
     reader->Finish();
@@ -88,7 +88,7 @@ absl::StatusOr<std::string> DatasetStore::Download(const std::string& name) {
   return path;
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const proto::Dataset& dataset) {
+absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Dataset& dataset) {
   const std::string& uri = dataset.uri();
   std::string path = uri;
   if (uri.rfind(kScheme, 0) == 0) {
@@ -114,10 +114,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const proto::D
   if (!bytes.ok()) return At(uri, bytes.status());
   absl::StatusOr<std::shared_ptr<const Dataset>> parsed;
   switch (dataset.format()) {
-    case proto::Dataset::NPZ:
+    case v1::Dataset::NPZ:
       parsed = Dataset::FromNpz(*bytes, dataset.holdout_fraction());
       break;
-    case proto::Dataset::TEXT:
+    case v1::Dataset::TEXT:
       parsed = Dataset::FromText(*std::move(bytes), dataset.sequence_length(),
                                  dataset.holdout_fraction());
       break;

@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/models.grpc.pb.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
+#include "espalier/v1/training.pb.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/data/dataset.h"
 
@@ -19,17 +19,17 @@ namespace espalier {
 class DatasetStore {
  public:
   // `models` may be null: then only paths work.
-  DatasetStore(proto::Models::StubInterface* models, FileSystem* files, std::string cache_dir)
+  DatasetStore(v1::Models::StubInterface* models, FileSystem* files, std::string cache_dir)
       : models_(models), files_(files), cache_dir_(std::move(cache_dir)) {}
 
   // The dataset used last stays in memory. Errors name the uri.
-  absl::StatusOr<std::shared_ptr<const Dataset>> Open(const proto::Dataset& dataset);
+  absl::StatusOr<std::shared_ptr<const Dataset>> Open(const v1::Dataset& dataset);
 
   // Path of the downloaded content of dataset artifact `name`.
   absl::StatusOr<std::string> Download(const std::string& name);
 
  private:
-  proto::Models::StubInterface* const models_;
+  v1::Models::StubInterface* const models_;
   FileSystem* const files_;
   const std::string cache_dir_;
 

@@ -21,7 +21,7 @@ void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
 
 class CoordinatorStore : public RendezvousStore {
  public:
-  CoordinatorStore(proto::Cluster::Stub* stub, std::string place, proto::Lease lease,
+  CoordinatorStore(v1::Cluster::Stub* stub, std::string place, v1::Lease lease,
                    std::string job_id, uint64_t attempt, std::function<bool()> cancelled)
       : stub_(stub),
         place_(std::move(place)),
@@ -31,13 +31,13 @@ class CoordinatorStore : public RendezvousStore {
         cancelled_(std::move(cancelled)) {}
 
   absl::Status Set(const std::string& key, const std::string& value) override {
-    proto::StoreSetRequest request;
+    v1::StoreSetRequest request;
     *request.mutable_lease() = lease_;
     request.set_job_id(job_id_);
     request.set_attempt(attempt_);
     request.set_key(key);
     request.set_value(value);
-    proto::StoreSetReply reply;
+    v1::StoreSetReply reply;
     grpc::ClientContext context;
     SetTimeout(&context, kCallTimeout);
     return FromGrpc(stub_->StoreSet(&context, request, &reply), place_);
@@ -45,7 +45,7 @@ class CoordinatorStore : public RendezvousStore {
 
   absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
     const absl::Time deadline = absl::Now() + timeout;
-    proto::StoreGetRequest request;
+    v1::StoreGetRequest request;
     *request.mutable_lease() = lease_;
     request.set_job_id(job_id_);
     request.set_attempt(attempt_);
@@ -55,7 +55,7 @@ class CoordinatorStore : public RendezvousStore {
       const absl::Duration left = deadline - absl::Now();
       request.set_wait_seconds(
           std::max(0.0, absl::ToDoubleSeconds(std::min<absl::Duration>(left, kStoreWait))));
-      proto::StoreGetReply reply;
+      v1::StoreGetReply reply;
       grpc::ClientContext context;
       SetTimeout(&context, kCallTimeout);
       absl::Status s = FromGrpc(stub_->StoreGet(&context, request, &reply), place_);
@@ -69,9 +69,9 @@ class CoordinatorStore : public RendezvousStore {
   }
 
  private:
-  proto::Cluster::Stub* const stub_;
+  v1::Cluster::Stub* const stub_;
   const std::string place_;
-  const proto::Lease lease_;
+  const v1::Lease lease_;
   const std::string job_id_;
   const uint64_t attempt_;
   const std::function<bool()> cancelled_;
@@ -83,40 +83,40 @@ CoordinatorClient::CoordinatorClient(const std::string& address, const ShownKey&
                                      const TransportSecurity& tls)
     : address_(address) {
   auto channel = KeyedChannel(address, ChannelLimits(), key, CallersCredentials(tls));
-  cluster_ = proto::Cluster::NewStub(channel);
-  models_ = proto::Models::NewStub(channel);
+  cluster_ = v1::Cluster::NewStub(channel);
+  models_ = v1::Models::NewStub(channel);
 }
 
-absl::StatusOr<proto::JoinReply> CoordinatorClient::Join(const proto::JoinRequest& request) {
+absl::StatusOr<v1::JoinReply> CoordinatorClient::Join(const v1::JoinRequest& request) {
   grpc::ClientContext context;
   SetTimeout(&context, kCallTimeout);
-  proto::JoinReply reply;
+  v1::JoinReply reply;
   absl::Status s =
       FromGrpc(cluster_->Join(&context, request, &reply), absl::StrCat("coordinator ", address_));
   if (!s.ok()) return s;
   return reply;
 }
 
-absl::Status CoordinatorClient::Heartbeat(const proto::HeartbeatRequest& request,
+absl::Status CoordinatorClient::Heartbeat(const v1::HeartbeatRequest& request,
                                           absl::Duration timeout) {
   grpc::ClientContext context;
   SetTimeout(&context, timeout);
-  proto::HeartbeatReply reply;
+  v1::HeartbeatReply reply;
   return FromGrpc(cluster_->Heartbeat(&context, request, &reply),
                   absl::StrCat("coordinator ", address_));
 }
 
-absl::Status CoordinatorClient::Leave(const proto::Lease& lease) {
+absl::Status CoordinatorClient::Leave(const v1::Lease& lease) {
   grpc::ClientContext context;
   SetTimeout(&context, absl::Seconds(2));
-  proto::LeaveRequest request;
+  v1::LeaveRequest request;
   *request.mutable_lease() = lease;
-  proto::LeaveReply reply;
+  v1::LeaveReply reply;
   return FromGrpc(cluster_->Leave(&context, request, &reply),
                   absl::StrCat("coordinator ", address_));
 }
 
-std::unique_ptr<RendezvousStore> CoordinatorClient::Store(const proto::Lease& lease,
+std::unique_ptr<RendezvousStore> CoordinatorClient::Store(const v1::Lease& lease,
                                                           const std::string& job_id,
                                                           uint64_t attempt,
                                                           std::function<bool()> cancelled) {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/cluster.grpc.pb.h"
-#include "proto/models.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
 #include "worker/api_keys.h"
 #include "worker/collective/rendezvous_store.h"
 #include "worker/transport_security.h"
@@ -26,19 +26,19 @@ class CoordinatorClient {
 
   const std::string& address() const { return address_; }
 
-  absl::StatusOr<proto::JoinReply> Join(const proto::JoinRequest& request);
-  absl::Status Heartbeat(const proto::HeartbeatRequest& request, absl::Duration timeout);
-  absl::Status Leave(const proto::Lease& lease);
-  proto::Models::StubInterface& models() { return *models_; }
+  absl::StatusOr<v1::JoinReply> Join(const v1::JoinRequest& request);
+  absl::Status Heartbeat(const v1::HeartbeatRequest& request, absl::Duration timeout);
+  absl::Status Leave(const v1::Lease& lease);
+  v1::Models::StubInterface& models() { return *models_; }
 
   // The store of one attempt of a job. `cancelled` is asked while Get waits. Must not outlive this.
-  std::unique_ptr<RendezvousStore> Store(const proto::Lease& lease, const std::string& job_id,
+  std::unique_ptr<RendezvousStore> Store(const v1::Lease& lease, const std::string& job_id,
                                          uint64_t attempt, std::function<bool()> cancelled);
 
  private:
   const std::string address_;
-  std::unique_ptr<proto::Cluster::Stub> cluster_;
-  std::unique_ptr<proto::Models::Stub> models_;
+  std::unique_ptr<v1::Cluster::Stub> cluster_;
+  std::unique_ptr<v1::Models::Stub> models_;
 };
 
 }  // namespace espalier

@@ -12,18 +12,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "proto/cluster.grpc.pb.h"
-#include "proto/models.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
 
 namespace espalier {
 
-class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Service {
+class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service {
  public:
   FakeCoordinator() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(static_cast<proto::Cluster::Service*>(this));
-    builder.RegisterService(static_cast<proto::Models::Service*>(this));
+    builder.RegisterService(static_cast<v1::Cluster::Service*>(this));
+    builder.RegisterService(static_cast<v1::Models::Service*>(this));
     server_ = builder.BuildAndStart();
   }
   ~FakeCoordinator() override { server_->Shutdown(absl::ToChronoTime(absl::Now())); }
@@ -33,7 +33,7 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
   void SetDataset(const std::string& name, const std::string& sha256, const std::string& content) {
     absl::MutexLock lock(&mutex_);
     artifact_.set_name(name);
-    artifact_.set_kind(proto::Artifact::DATASET);
+    artifact_.set_kind(v1::Artifact::DATASET);
     artifact_.set_sha256(sha256);
     artifact_.set_bytes(static_cast<int64_t>(content.size()));
     artifact_.clear_files();
@@ -67,8 +67,8 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     wanted_authorization_ = value;
   }
 
-  grpc::Status Join(grpc::ServerContext* context, const proto::JoinRequest* request,
-                    proto::JoinReply* reply) override {
+  grpc::Status Join(grpc::ServerContext* context, const v1::JoinRequest* request,
+                    v1::JoinReply* reply) override {
     absl::MutexLock lock(&mutex_);
     const auto shown = context->client_metadata().find("authorization");
     if (!wanted_authorization_.empty() &&
@@ -82,27 +82,27 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     reply->set_lease_seconds(5);
     return grpc::Status::OK;
   }
-  grpc::Status Heartbeat(grpc::ServerContext*, const proto::HeartbeatRequest* request,
-                         proto::HeartbeatReply*) override {
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatReply*) override {
     absl::MutexLock lock(&mutex_);
     return Check(request->lease());
   }
-  grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*,
-                     proto::LeaveReply*) override {
+  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest*,
+                     v1::LeaveReply*) override {
     absl::MutexLock lock(&mutex_);
     ++left_;
     return grpc::Status::OK;
   }
-  grpc::Status StoreSet(grpc::ServerContext*, const proto::StoreSetRequest* request,
-                        proto::StoreSetReply*) override {
+  grpc::Status StoreSet(grpc::ServerContext*, const v1::StoreSetRequest* request,
+                        v1::StoreSetReply*) override {
     absl::MutexLock lock(&mutex_);
     if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
     values_[Key(*request)] = request->value();
     changed_.SignalAll();
     return grpc::Status::OK;
   }
-  grpc::Status StoreGet(grpc::ServerContext*, const proto::StoreGetRequest* request,
-                        proto::StoreGetReply* reply) override {
+  grpc::Status StoreGet(grpc::ServerContext*, const v1::StoreGetRequest* request,
+                        v1::StoreGetReply* reply) override {
     const absl::Time deadline = absl::Now() + absl::Seconds(request->wait_seconds());
     absl::MutexLock lock(&mutex_);
     if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
@@ -116,9 +116,9 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     return grpc::Status::OK;
   }
 
-  grpc::Status Get(grpc::ServerContext*, const proto::DownloadRequest* request,
-                   grpc::ServerWriter<proto::DownloadReply>* writer) override {
-    proto::DownloadReply reply;
+  grpc::Status Get(grpc::ServerContext*, const v1::DownloadRequest* request,
+                   grpc::ServerWriter<v1::DownloadReply>* writer) override {
+    v1::DownloadReply reply;
     std::string content;
     {
       absl::MutexLock lock(&mutex_);
@@ -143,7 +143,7 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
   static std::string Key(const Request& request) {
     return absl::StrCat(request.job_id(), "/", request.attempt(), "/", request.key());
   }
-  grpc::Status Check(const proto::Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  grpc::Status Check(const v1::Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (lease.epoch() >= valid_from_) return grpc::Status::OK;
     return {grpc::StatusCode::FAILED_PRECONDITION, "stale lease"};
   }
@@ -157,7 +157,7 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
   std::map<std::string, uint64_t> epochs_ ABSL_GUARDED_BY(mutex_);
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t valid_from_ ABSL_GUARDED_BY(mutex_) = 0;
-  proto::Artifact artifact_ ABSL_GUARDED_BY(mutex_);
+  v1::Artifact artifact_ ABSL_GUARDED_BY(mutex_);
   std::string content_ ABSL_GUARDED_BY(mutex_);
   int left_ ABSL_GUARDED_BY(mutex_) = 0;
   int misses_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -127,7 +127,7 @@ class LocalWorkerImpl : public LocalWorker {
     device_ = *std::move(device);
     description_ = device_->description();
     if (options_.calibrate) {
-      absl::StatusOr<proto::Device> measured = Calibrate(device_.get());
+      absl::StatusOr<v1::Device> measured = Calibrate(device_.get());
       if (!measured.ok()) return measured.status();
       description_ = *std::move(measured);
     } else {
@@ -164,10 +164,10 @@ class LocalWorkerImpl : public LocalWorker {
     WorkerServiceOptions service;
     service.device = device_.get();
     service.files = files_.get();
-    service.open_dataset = [this](const proto::Dataset& dataset) {
+    service.open_dataset = [this](const v1::Dataset& dataset) {
       return datasets_->Open(dataset);
     };
-    service.connect = [this](const proto::Attempt& attempt, int rank, int size,
+    service.connect = [this](const v1::Attempt& attempt, int rank, int size,
                              const PeerTimeouts& timeouts, std::function<bool()> cancelled) {
       return Connect(attempt, rank, size, timeouts, std::move(cancelled));
     };
@@ -200,7 +200,7 @@ class LocalWorkerImpl : public LocalWorker {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const proto::Attempt& attempt, int rank,
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const v1::Attempt& attempt, int rank,
                                                         int size, const PeerTimeouts& timeouts,
                                                         std::function<bool()> cancelled) {
     if (size > 1 && !options_.insecure && !IsLoopback(host_)) {
@@ -208,7 +208,7 @@ class LocalWorkerImpl : public LocalWorker {
           "tensors between workers are not encrypted, and this worker (", host_,
           ") is off loopback: on a network that you trust, start the workers with --insecure"));
     }
-    proto::Lease lease;
+    v1::Lease lease;
     {
       absl::MutexLock lock(&mutex_);
       lease = lease_;
@@ -242,14 +242,14 @@ class LocalWorkerImpl : public LocalWorker {
   }
 
   absl::Status Join(const std::string& key) {
-    proto::JoinRequest request;
+    v1::JoinRequest request;
     request.set_name(options_.name.empty() ? HostName() : options_.name);
     request.set_address(address_);
     *request.mutable_device() = description_;
     request.set_host(HostName());
     request.set_idempotency_key(key);
     request.set_protocol_version(kProtocolVersion);
-    absl::StatusOr<proto::JoinReply> reply = client_->Join(request);
+    absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
     if (!reply.ok()) return reply.status();
     {
       absl::MutexLock lock(&mutex_);
@@ -319,7 +319,7 @@ class LocalWorkerImpl : public LocalWorker {
     while (true) {
       bool joined = false;
       absl::Duration interval, lease_time;
-      proto::HeartbeatRequest request;
+      v1::HeartbeatRequest request;
       {
         absl::MutexLock lock(&mutex_);
         joined = joined_;
@@ -342,7 +342,7 @@ class LocalWorkerImpl : public LocalWorker {
         continue;
       }
       for (const std::string& job : service_->running_jobs()) request.add_running_jobs(job);
-      proto::Link link;
+      v1::Link link;
       if (service_->TakeLink(&link)) *request.mutable_measured_link() = link;
       absl::Status s = client_->Heartbeat(request, std::max(interval, absl::Seconds(1)));
       if (s.ok()) {
@@ -365,7 +365,7 @@ class LocalWorkerImpl : public LocalWorker {
     if (thread_.joinable()) thread_.join();
     if (service_ != nullptr) service_->AbortAll("the worker is shutting down");
     if (leave && !worker_id().empty()) {
-      proto::Lease lease;
+      v1::Lease lease;
       {
         absl::MutexLock lock(&mutex_);
         lease = lease_;
@@ -380,7 +380,7 @@ class LocalWorkerImpl : public LocalWorker {
   const WorkerOptions options_;
   std::optional<ApiKeys> keys_;
   std::unique_ptr<Device> device_;
-  proto::Device description_;
+  v1::Device description_;
   std::unique_ptr<FileSystem> files_;
   TransportSecurity tls_;
   std::unique_ptr<CoordinatorClient> client_;
@@ -396,7 +396,7 @@ class LocalWorkerImpl : public LocalWorker {
   absl::CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
-  proto::Lease lease_ ABSL_GUARDED_BY(mutex_);
+  v1::Lease lease_ ABSL_GUARDED_BY(mutex_);
   absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
   absl::Duration lease_time_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(5);
 };

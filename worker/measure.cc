@@ -14,20 +14,20 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Executor>> Load(const proto::Program& program, Device* device) {
+absl::StatusOr<std::unique_ptr<Executor>> Load(const v1::Program& program, Device* device) {
   ExecutorOptions options;
   options.device = device;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(program, options);
   if (!executor.ok()) return executor.status();
   // Not zeros: kernels may be faster on them, or meet denormals.
-  proto::Initializer random;
-  random.set_kind(proto::Initializer::UNIFORM);
+  v1::Initializer random;
+  random.set_kind(v1::Initializer::UNIFORM);
   random.set_scale(0.5);
   std::map<std::string, std::vector<char>> known;  // copies of an operand hold the same
   for (int i = 0; i < (*executor)->num_buffers(); ++i) {
-    const proto::Buffer& buffer = (*executor)->buffer(i);
+    const v1::Buffer& buffer = (*executor)->buffer(i);
     const TensorSpec& spec = (*executor)->spec(i);
-    if (buffer.kind() == proto::LITERAL || !IsFloat(spec.dtype)) continue;
+    if (buffer.kind() == v1::LITERAL || !IsFloat(spec.dtype)) continue;
     const std::string name = buffer.name().substr(0, buffer.name().find('#'));
     std::vector<char>& bytes = known[name];
     absl::Status s;
@@ -48,11 +48,11 @@ absl::StatusOr<double> TimeOnce(Executor& executor, int64_t step) {
   return absl::ToDoubleSeconds(absl::Now() - start);
 }
 
-int AddBuffer(proto::Program* program, const std::string& name, const Dims& dims) {
-  proto::Buffer* buffer = program->add_buffers();
+int AddBuffer(v1::Program* program, const std::string& name, const Dims& dims) {
+  v1::Buffer* buffer = program->add_buffers();
   buffer->set_name(name);
-  buffer->set_kind(proto::SCRATCH);
-  buffer->mutable_spec()->set_dtype(proto::F32);
+  buffer->set_kind(v1::SCRATCH);
+  buffer->mutable_spec()->set_dtype(v1::F32);
   for (int64_t d : dims) buffer->mutable_spec()->add_dims(d);
   buffer->set_offset_bytes(program->arena_bytes());
   program->set_arena_bytes(program->arena_bytes() + (NumElements(dims) * 4 + 63) / 64 * 64);
@@ -60,9 +60,9 @@ int AddBuffer(proto::Program* program, const std::string& name, const Dims& dims
 }
 
 // `runs` times op(a, b) -> c, all f32, so that one Step's own cost is spread over many.
-proto::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b, const Dims& c,
+v1::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b, const Dims& c,
                                int runs) {
-  proto::Program program;
+  v1::Program program;
   program.set_format_version(1);
   program.set_name("calibrate " + op);
   program.set_world_size(1);
@@ -70,7 +70,7 @@ proto::Program OperatorProgram(const std::string& op, const Dims& a, const Dims&
   if (!b.empty()) inputs.push_back(AddBuffer(&program, "b", b));
   const int output = AddBuffer(&program, "c", c);
   for (int i = 0; i < runs; ++i) {
-    proto::Instruction* instruction = program.add_instructions();
+    v1::Instruction* instruction = program.add_instructions();
     instruction->set_node(op);
     instruction->mutable_compute()->set_op(op);
     for (int input : inputs) instruction->mutable_compute()->add_inputs(input);
@@ -84,7 +84,7 @@ constexpr int kMostCopies = 2;
 
 // Replaces the operands of a compute or update instruction.
 template <typename Map>
-void ForEachOperand(proto::Instruction* instruction, const Map& map) {
+void ForEachOperand(v1::Instruction* instruction, const Map& map) {
   const auto replace = [&](google::protobuf::RepeatedField<int>* list) {
     for (int& b : *list) b = map(b);
   };
@@ -93,7 +93,7 @@ void ForEachOperand(proto::Instruction* instruction, const Map& map) {
     replace(instruction->mutable_compute()->mutable_outputs());
   }
   if (!instruction->has_update()) return;
-  proto::UpdateInstruction* update = instruction->mutable_update();
+  v1::UpdateInstruction* update = instruction->mutable_update();
   update->set_parameter(map(update->parameter()));
   update->set_gradient(map(update->gradient()));
   update->set_scale(map(update->scale()));
@@ -103,22 +103,22 @@ void ForEachOperand(proto::Instruction* instruction, const Map& map) {
 
 // `program`, which is one instruction, for `copies` sets of operands one after the other; each
 // time, operands that do not outlive a step are written right before.
-proto::Program Repeat(const proto::Program& program, int copies) {
-  proto::Program all = program;
+v1::Program Repeat(const v1::Program& program, int copies) {
+  v1::Program all = program;
   all.clear_instructions();
   all.clear_buffers();
   int64_t offset = 0;
-  const auto add = [&](const proto::Buffer& buffer, const std::string& name) {
-    proto::Buffer* added = all.add_buffers();
+  const auto add = [&](const v1::Buffer& buffer, const std::string& name) {
+    v1::Buffer* added = all.add_buffers();
     *added = buffer;
     added->set_name(name);
     added->set_offset_bytes(buffer.offset_bytes() + offset);
     return all.buffers_size() - 1;
   };
   std::map<int, int> sources;  // by operand that is fresh
-  for (const proto::Instruction& instruction : program.instructions()) {
+  for (const v1::Instruction& instruction : program.instructions()) {
     for (int b : instruction.compute().inputs()) {
-      if (b < 0 || program.buffers(b).kind() != proto::SCRATCH) continue;
+      if (b < 0 || program.buffers(b).kind() != v1::SCRATCH) continue;
       sources[b] = add(program.buffers(b), absl::StrCat(program.buffers(b).name(), "#source"));
     }
   }
@@ -127,11 +127,11 @@ proto::Program Repeat(const proto::Program& program, int copies) {
   for (int copy = 0; copy < copies; ++copy) {
     offset += stride;
     const int first = all.buffers_size();
-    for (const proto::Buffer& buffer : program.buffers()) {
+    for (const v1::Buffer& buffer : program.buffers()) {
       add(buffer, absl::StrCat(buffer.name(), "#", copy));
     }
     for (const auto& [b, source] : sources) {
-      proto::CopyInstruction* write = all.add_instructions()->mutable_copy();
+      v1::CopyInstruction* write = all.add_instructions()->mutable_copy();
       write->set_source(source);
       write->set_destination(first + b);
       for (int64_t dim : program.buffers(b).spec().dims()) {
@@ -140,8 +140,8 @@ proto::Program Repeat(const proto::Program& program, int copies) {
         write->add_size(dim);
       }
     }
-    for (const proto::Instruction& instruction : program.instructions()) {
-      proto::Instruction* added = all.add_instructions();
+    for (const v1::Instruction& instruction : program.instructions()) {
+      v1::Instruction* added = all.add_instructions();
       *added = instruction;
       ForEachOperand(added, [first](int b) { return b < 0 ? b : first + b; });
     }
@@ -152,7 +152,7 @@ proto::Program Repeat(const proto::Program& program, int copies) {
 }
 
 // Best of as many repetitions as fit in `budget`: other processes only ever make it slower.
-absl::StatusOr<double> BestSeconds(const proto::Program& program, Device* device,
+absl::StatusOr<double> BestSeconds(const v1::Program& program, Device* device,
                                    absl::Duration budget) {
   absl::StatusOr<std::unique_ptr<Executor>> executor = Load(program, device);
   if (!executor.ok()) return executor.status();
@@ -168,7 +168,7 @@ absl::StatusOr<double> BestSeconds(const proto::Program& program, Device* device
 
 }  // namespace
 
-absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetitions,
+absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetitions,
                                       Device* device) {
   // In a step, many other instructions lie between two runs of an operator: its operands have left
   // the caches next to the core, but for what the operator before has just written. Of its code and
@@ -202,8 +202,8 @@ absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetit
   return seconds[seconds.size() / 2];
 }
 
-absl::StatusOr<proto::Device> Calibrate(Device* device) {
-  proto::Device result = device->description();
+absl::StatusOr<v1::Device> Calibrate(Device* device) {
+  v1::Device result = device->description();
   const bool gpu = !device->is_host();
   const absl::Duration budget = absl::Milliseconds(300);
 

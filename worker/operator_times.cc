@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-proto::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<InstructionTime>>& profiles) {
+v1::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<InstructionTime>>& profiles) {
   std::vector<std::pair<double, size_t>> sums;
   for (size_t p = 0; p < profiles.size(); ++p) {
     double sum = 0;
@@ -21,9 +21,9 @@ proto::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<Instruction
     seconds += time.seconds;
     ++count;
   }
-  proto::OperatorTimes out;
+  v1::OperatorTimes out;
   for (const auto& [key, time] : times) {
-    proto::OperatorTimes::Entry* entry = out.add_entries();
+    v1::OperatorTimes::Entry* entry = out.add_entries();
     entry->set_node(key.first);
     entry->set_op(key.second);
     entry->set_seconds(time.first / time.second);

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "proto/worker.pb.h"
+#include "espalier/v1/worker.pb.h"
 #include "worker/executor/executor.h"
 
 namespace espalier {
 
 // Of some steps' profiles, at least one: the times of the step that was the middle one by its
 // instructions' sum, by node and operator.
-proto::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<InstructionTime>>& profiles);
+v1::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<InstructionTime>>& profiles);
 
 }  // namespace espalier

@@ -154,7 +154,7 @@ LoweringOptions Options(const std::string& optimizer) {
   if (optimizer == "adafactor") {
     // Penalties, too: of all, and of some.
     options.optimizer.add_regularizers()->set_l2(1e-3);
-    proto::Regularizer* some = options.optimizer.add_regularizers();
+    v1::Regularizer* some = options.optimizer.add_regularizers();
     some->set_parameter("fc*");
     some->set_l1(1e-4);
     options.optimizer.set_report_penalties(true);
@@ -169,8 +169,8 @@ PlanProblem Problem(const Graph& graph, int devices) {
   problem.graph = &graph;
   problem.batch_size = kBatch;
   for (int i = 0; i < devices; ++i) {
-    proto::Device device;
-    device.set_kind(proto::Device::CPU);
+    v1::Device device;
+    device.set_kind(v1::Device::CPU);
     device.set_memory_bytes(int64_t{1} << 32);
     device.set_matmul_flops(1e11);
     device.set_memory_bandwidth(1e10);
@@ -189,8 +189,8 @@ struct Curve {
 };
 
 // Sums of what all ranks report; the last point is the evaluation program's loss after training.
-Curve Train(const std::vector<proto::Program>& training,
-            const std::vector<proto::Program>& evaluation, int steps) {
+Curve Train(const std::vector<v1::Program>& training,
+            const std::vector<v1::Program>& evaluation, int steps) {
   const int world = static_cast<int>(training.size());
   auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
   // By rank: added up in their order, not in that of the threads.
@@ -246,9 +246,9 @@ void ExpectSame(const Curve& expected, const Curve& found, const std::string& wh
   EXPECT_NEAR(found.evaluation, expected.evaluation, 1e-4 * std::abs(expected.evaluation)) << what;
 }
 
-Curve TrainPlan(const Graph& graph, int devices, proto::SearchOptions::Strategy strategy,
+Curve TrainPlan(const Graph& graph, int devices, v1::SearchOptions::Strategy strategy,
                 const std::string& optimizer, int steps) {
-  proto::SearchOptions search;
+  v1::SearchOptions search;
   search.set_strategy(strategy);
   search.set_budget(200);
   auto plan = MakePlan(Problem(graph, devices), search);
@@ -272,17 +272,17 @@ TEST_P(PlansTest, EveryPlanHasTheSingleDevicesLossCurve) {
   const Graph graph = GetParam().graph();
   const int steps = 50;
   const Curve single =
-      TrainPlan(graph, 1, proto::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
+      TrainPlan(graph, 1, v1::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
   ASSERT_EQ(single.loss.size(), 50u);
   EXPECT_GT(single.loss[0], 0.1);
   EXPECT_NE(single.loss[0], single.loss[49]);
   for (int devices : {2, 4}) {
     ExpectSame(
         single,
-        TrainPlan(graph, devices, proto::SearchOptions::DATA_PARALLEL, GetParam().optimizer, steps),
+        TrainPlan(graph, devices, v1::SearchOptions::DATA_PARALLEL, GetParam().optimizer, steps),
         "data parallel");
     ExpectSame(single,
-               TrainPlan(graph, devices, proto::SearchOptions::SEARCH, GetParam().optimizer, steps),
+               TrainPlan(graph, devices, v1::SearchOptions::SEARCH, GetParam().optimizer, steps),
                "searched");
   }
 }
@@ -291,7 +291,7 @@ TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   const Graph graph = GetParam().graph();
   const int steps = 6;
   Curve single =
-      TrainPlan(graph, 1, proto::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
+      TrainPlan(graph, 1, v1::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
   single.evaluation = 0;
   Random random(5);
   for (int round = 0; round < 12 + 3 * 6; ++round) {
@@ -306,7 +306,7 @@ TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
     auto programs =
         LowerPlacement(*structure, placement, table, 3, Options(GetParam().optimizer), &kept);
     ASSERT_TRUE(programs.ok()) << programs.status();
-    for (proto::Program& program : *programs) program.set_seed(3);
+    for (v1::Program& program : *programs) program.set_seed(3);
     ExpectSame(single, Train(*programs, {}, steps),
                "placement " + std::to_string(round) + " at stage " + std::to_string(stage));
   }
@@ -314,8 +314,8 @@ TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
 
 TEST_P(PlansTest, TheSamePlanTwiceIsTheSameBitForBit) {
   const Graph graph = GetParam().graph();
-  const Curve once = TrainPlan(graph, 4, proto::SearchOptions::SEARCH, GetParam().optimizer, 20);
-  const Curve again = TrainPlan(graph, 4, proto::SearchOptions::SEARCH, GetParam().optimizer, 20);
+  const Curve once = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);
+  const Curve again = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);
   EXPECT_EQ(once.loss, again.loss);
   EXPECT_EQ(once.evaluation, again.evaluation);
 }

@@ -15,7 +15,7 @@
 #include "ops/models/model.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "proto/worker.grpc.pb.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/serving_wire.h"
@@ -30,7 +30,7 @@ class ServingFixture : public testing::Test {
   // One rank of a served model, if not its only one.
   struct Model {
     std::string job;
-    proto::StartServingRequest request;
+    v1::StartServingRequest request;
     int64_t bytes = 0;
   };
 
@@ -78,7 +78,7 @@ class ServingFixture : public testing::Test {
     limits.max_ancestor_slots = 16;
     limits.max_positions = kSlots;
     std::vector<Model> ranks;
-    for (proto::Program& program : *programs) {
+    for (v1::Program& program : *programs) {
       Model model;
       model.job = job;
       model.bytes = program.arena_bytes();
@@ -100,8 +100,8 @@ class ServingFixture : public testing::Test {
     }
     SafetensorsWriter writer(*files_, JoinPath(folder, "model.safetensors"));
     ASSERT_TRUE(writer.Begin(tensors, {}).ok());
-    proto::Initializer normal;
-    normal.set_kind(proto::Initializer::NORMAL);
+    v1::Initializer normal;
+    normal.set_kind(v1::Initializer::NORMAL);
     normal.set_scale(0.3);
     for (const SafetensorsWriter::Tensor& tensor : tensors) {
       std::vector<float> values(static_cast<size_t>(tensor.type.num_elements()));
@@ -112,8 +112,8 @@ class ServingFixture : public testing::Test {
     ASSERT_TRUE(writer.Finish().ok());
   }
 
-  proto::Attempt AttemptOf(const std::string& job, uint64_t attempt = 1) {
-    proto::Attempt ticket;
+  v1::Attempt AttemptOf(const std::string& job, uint64_t attempt = 1) {
+    v1::Attempt ticket;
     ticket.set_job_id(job);
     ticket.set_attempt(attempt);
     ticket.set_worker_epoch(Epoch());
@@ -121,18 +121,18 @@ class ServingFixture : public testing::Test {
   }
 
   grpc::Status Load(const Model& model, uint64_t attempt = 1) {
-    proto::StartServingRequest request = model.request;
+    v1::StartServingRequest request = model.request;
     *request.mutable_attempt() = AttemptOf(model.job, attempt);
     grpc::ClientContext context;
-    proto::StartServingReply reply;
+    v1::StartServingReply reply;
     return stub_->StartServing(&context, request, &reply);
   }
 
   grpc::Status Stop(const Model& model, uint64_t attempt = 1) {
-    proto::StopRequest request;
+    v1::StopRequest request;
     *request.mutable_attempt() = AttemptOf(model.job, attempt);
     grpc::ClientContext context;
-    proto::StopReply reply;
+    v1::StopReply reply;
     return stub_->Stop(&context, request, &reply);
   }
 
@@ -143,9 +143,9 @@ class ServingFixture : public testing::Test {
       // A step that never comes is a failure, not a test without an end.
       context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(100));
       stream_ = test.stub_->ServingSteps(&context_);
-      proto::ServingStep hello;
+      v1::ServingStep hello;
       *hello.mutable_attempt() = test.AttemptOf(model.job, attempt);
-      proto::ServingResult ready;
+      v1::ServingResult ready;
       ready_ = stream_->Write(hello) && stream_->Read(&ready);
     }
     ~Steps() {
@@ -159,20 +159,20 @@ class ServingFixture : public testing::Test {
     // Where no logits are wanted: the choice; -1 if they come nevertheless, or the stream has
     // ended.
     int Choose(int token) {
-      const proto::ServingResult result = Run(token, RunnerBatch::kToken);
+      const v1::ServingResult result = Run(token, RunnerBatch::kToken);
       return result.logits().empty() && result.choice_tokens_size() == 1 ? result.choice_tokens(0)
                                                                          : -1;
     }
 
     // Until the worker ends the stream.
     void AwaitEnd() {
-      proto::ServingResult result;
+      v1::ServingResult result;
       while (stream_->Read(&result)) {
       }
     }
 
    private:
-    proto::ServingResult Run(int token, int32_t wish) {
+    v1::ServingResult Run(int token, int32_t wish) {
       RunnerBatch batch;
       batch.wishes = {wish};
       batch.tokens = {token};
@@ -184,17 +184,17 @@ class ServingFixture : public testing::Test {
       batch.sequence_start = {0, ++length_};
       for (int i = 0; i < length_; ++i) batch.sequence_slots.push_back(i);
       batch.logit_rows = {0};
-      proto::ServingStep step;
+      v1::ServingStep step;
       SetBatch(batch, &step);
       step.set_number(static_cast<uint64_t>(length_));
-      proto::ServingResult result;
-      if (!stream_->Write(step) || !stream_->Read(&result)) return proto::ServingResult();
+      v1::ServingResult result;
+      if (!stream_->Write(step) || !stream_->Read(&result)) return v1::ServingResult();
       EXPECT_EQ(result.refused(), "");
       return result;
     }
 
     grpc::ClientContext context_;
-    std::unique_ptr<grpc::ClientReaderWriter<proto::ServingStep, proto::ServingResult>> stream_;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::ServingStep, v1::ServingResult>> stream_;
     bool ready_ = false;
     int length_ = 0;
   };
@@ -209,7 +209,7 @@ class ServingFixture : public testing::Test {
 
   OpRegistry registry_;
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
-  std::unique_ptr<proto::Worker::Stub> stub_;  // set by the test
+  std::unique_ptr<v1::Worker::Stub> stub_;  // set by the test
 };
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ absl::StatusOr<absl::Duration> Timeout(const char* field, double seconds, double
   return absl::Seconds(seconds);
 }
 
-absl::StatusOr<PeerTimeouts> TimeoutsOf(const proto::StartServingRequest& request) {
+absl::StatusOr<PeerTimeouts> TimeoutsOf(const v1::StartServingRequest& request) {
   const absl::StatusOr<absl::Duration> wait =
       Timeout("peer_timeout_seconds", request.peer_timeout_seconds(), kDefaultPeerTimeoutSeconds);
   if (!wait.ok()) return wait.status();
@@ -32,7 +32,7 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const proto::StartServingRequest& reques
   return PeerTimeouts{*meeting, std::min(*wait, kLongestConnect), *wait};
 }
 
-absl::Status LoadAdapters(const proto::StartServingRequest& request, const WeightLoading& loading,
+absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLoading& loading,
                           Executor& executor) {
   const absl::StatusOr<AdapterParameters> parameters = AdaptersOf(request);
   if (!parameters.ok()) return parameters.status();
@@ -51,7 +51,7 @@ absl::Status LoadAdapters(const proto::StartServingRequest& request, const Weigh
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
-    const proto::StartServingRequest& request, const ServingJobOptions& options) {
+    const v1::StartServingRequest& request, const ServingJobOptions& options) {
   const absl::StatusOr<PeerTimeouts> timeouts = TimeoutsOf(request);
   if (!timeouts.ok()) return timeouts.status();
   const absl::StatusOr<RunnerLimits> limits = LimitsOf(request.limits());
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
   job->runner_ = *std::move(runner);
   const absl::Status adapted = LoadAdapters(request, loading, job->runner_->executor());
   if (!adapted.ok()) return adapted;
-  const proto::Program& program = job->runner_->executor().program();
+  const v1::Program& program = job->runner_->executor().program();
   if (program.world_size() == 1) return job;
   absl::StatusOr<std::unique_ptr<Communicator>> met =
       options.connect(program.rank(), program.world_size(), *timeouts, options.cancelled);

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "proto/worker.pb.h"
+#include "espalier/v1/worker.pb.h"
 #include "serving/engine/model_runner.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/device/device.h"
@@ -38,7 +38,7 @@ class ServingJob : public WorkerJob {
  public:
   // Reads this rank's parts of the weights, then meets its peers: on the calling thread, which has
   // the device in short turns, if it needs it at all.
-  static absl::StatusOr<std::unique_ptr<ServingJob>> Load(const proto::StartServingRequest& request,
+  static absl::StatusOr<std::unique_ptr<ServingJob>> Load(const v1::StartServingRequest& request,
                                                           const ServingJobOptions& options);
 
   int64_t measured_peak_bytes() const;

@@ -30,7 +30,7 @@ class Elsewhere : public Device {
     return threads_;
   }
 
-  const proto::Device& description() const override { return cpu_->description(); }
+  const v1::Device& description() const override { return cpu_->description(); }
   bool is_host() const override { return false; }
   const KernelRegistry& kernels() const override { return Noted().kernels(); }
   absl::Status EnterThread(KernelThreads threads) override { return Noted().EnterThread(threads); }
@@ -140,7 +140,7 @@ class ServingLoadingTest : public ServingFixture {
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    stub_ = proto::Worker::NewStub(
+    stub_ = v1::Worker::NewStub(
         grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
   }
 

@@ -38,8 +38,8 @@ class ServingTest : public ServingFixture {
     return worker.ok() ? *std::move(worker) : nullptr;
   }
 
-  static std::unique_ptr<proto::Worker::Stub> StubOf(const LocalWorker& worker) {
-    return proto::Worker::NewStub(
+  static std::unique_ptr<v1::Worker::Stub> StubOf(const LocalWorker& worker) {
+    return v1::Worker::NewStub(
         grpc::CreateChannel(worker.address(), grpc::InsecureChannelCredentials()));
   }
 
@@ -138,16 +138,16 @@ TEST_F(ServingTest, TrainingAndMeasuringWaitForNoServedModelAndAreRefused) {
   ASSERT_TRUE(Load(large).ok());
   Steps steps(*this, large);
   ASSERT_TRUE(steps.ready());
-  proto::LoadProgramRequest training;
+  v1::LoadProgramRequest training;
   *training.mutable_attempt() = AttemptOf("job");
   grpc::ClientContext load, measure;
-  proto::LoadProgramReply loaded;
+  v1::LoadProgramReply loaded;
   const grpc::Status busy = stub_->LoadProgram(&load, training, &loaded);
   EXPECT_EQ(busy.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_NE(busy.error_message().find("of job serving/lm"), std::string::npos)
       << busy.error_message();
-  proto::MeasureReply measured;
-  EXPECT_EQ(stub_->Measure(&measure, proto::MeasureRequest(), &measured).error_code(),
+  v1::MeasureReply measured;
+  EXPECT_EQ(stub_->Measure(&measure, v1::MeasureRequest(), &measured).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_NE(steps.Next(1), "");
 }
@@ -165,7 +165,7 @@ TEST_F(ServingTest, ARankThatLoadsFastWaitsLongerForTheOthersThanItWouldInAStep)
     rank.request.set_peer_timeout_seconds(2);
     rank.request.set_meeting_timeout_seconds(100);
     grpc::ClientContext context;
-    proto::StartServingReply reply;
+    v1::StartServingReply reply;
     return StubOf(worker)->StartServing(&context, rank.request, &reply);
   };
   grpc::Status first;

@@ -24,8 +24,8 @@ constexpr int64_t kFirstTimedStep = 5;
 constexpr int64_t kTimedSteps = 3;
 
 bool IsSaved(const Executor& executor, int i) {
-  const proto::BufferKind kind = executor.buffer(i).kind();
-  return (kind == proto::PARAMETER_SHARD || kind == proto::OPTIMIZER_STATE) &&
+  const v1::BufferKind kind = executor.buffer(i).kind();
+  return (kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) &&
          !executor.is_alias(i);
 }
 
@@ -45,7 +45,7 @@ class ExecutorSource : public CheckpointSource {
 
 }  // namespace
 
-TrainingJob::TrainingJob(const proto::LoadProgramRequest& request,
+TrainingJob::TrainingJob(const v1::LoadProgramRequest& request,
                          const TrainingJobOptions& options)
     : options_(options),
       attempt_(request.attempt()),
@@ -55,7 +55,7 @@ TrainingJob::TrainingJob(const proto::LoadProgramRequest& request,
       measure_communication_(request.measure_communication()) {}
 
 absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
-    const proto::LoadProgramRequest& request, const TrainingJobOptions& options) {
+    const v1::LoadProgramRequest& request, const TrainingJobOptions& options) {
   std::unique_ptr<TrainingJob> job(new TrainingJob(request, options));
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset = options.open_dataset(request.dataset());
   if (!dataset.ok()) return dataset.status();
@@ -153,14 +153,14 @@ bool TrainingJob::has_link() const {
   return has_link_;
 }
 
-proto::Link TrainingJob::link() const {
+v1::Link TrainingJob::link() const {
   absl::MutexLock lock(&mutex_);
   return link_;
 }
 
 absl::Status TrainingJob::Connect(bool* met) {
   *met = false;
-  const proto::Program& program = training_->program();
+  const v1::Program& program = training_->program();
   {
     absl::MutexLock lock(&mutex_);
     if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
@@ -184,17 +184,17 @@ absl::Status TrainingJob::Connect(bool* met) {
 }
 
 absl::Status TrainingJob::TellCommunication(
-    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   Communicator* communicator = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     communicator = communicator_.get();
   }
-  absl::StatusOr<proto::CommunicationProfile> profile =
+  absl::StatusOr<v1::CommunicationProfile> profile =
       MeasureCommunication(*communicator, *options_.device, {.tag = kLinkTag});
   if (!profile.ok()) return profile.status();
   if (communicator->rank() != 0) return absl::OkStatus();
-  proto::RunEvent event;
+  v1::RunEvent event;
   *event.mutable_communication() = *std::move(profile);
   return emit(event);
 }
@@ -202,7 +202,7 @@ absl::Status TrainingJob::TellCommunication(
 // A few messages back and forth between the first two ranks: what the planner's link model asks
 // for.
 absl::Status TrainingJob::MeasureLink() {
-  const proto::Program& program = training_->program();
+  const v1::Program& program = training_->program();
   Communicator* communicator = nullptr;
   {
     absl::MutexLock lock(&mutex_);
@@ -238,8 +238,8 @@ absl::Status TrainingJob::MeasureLink() {
 }
 
 absl::Status TrainingJob::WriteShard(
-    const proto::RunRequest& request, int64_t steps_done,
-    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+    const v1::RunRequest& request, int64_t steps_done,
+    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   std::vector<CheckpointEntry> entries;
   std::vector<int> buffers;
   std::set<std::pair<std::string, Dims>> regions;
@@ -250,7 +250,7 @@ absl::Status TrainingJob::WriteShard(
     // Replicas on one rank hold the same values: one of them is enough.
     if (!regions.insert({training_->tensor_name(i), spec.offset}).second) continue;
     entries.push_back(
-        {training_->tensor_name(i), spec, training_->buffer(i).kind() == proto::OPTIMIZER_STATE});
+        {training_->tensor_name(i), spec, training_->buffer(i).kind() == v1::OPTIMIZER_STATE});
     buffers.push_back(i);
   }
   // A directory of its own for every attempt: one that is over cannot spoil a later one's files.
@@ -265,8 +265,8 @@ absl::Status TrainingJob::WriteShard(
                         absl::StrCat("checkpoint after step ", steps_done, ": ",
                                      std::string(file.status().message())));
   }
-  proto::RunEvent event;
-  proto::CheckpointShard* shard = event.mutable_shard();
+  v1::RunEvent event;
+  v1::CheckpointShard* shard = event.mutable_shard();
   shard->set_steps_done(steps_done);
   shard->set_directory(directory);
   shard->set_file(file->name);
@@ -276,8 +276,8 @@ absl::Status TrainingJob::WriteShard(
 }
 
 absl::Status TrainingJob::Evaluate(
-    const proto::RunRequest& request,
-    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+    const v1::RunRequest& request,
+    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   if (evaluation_ == nullptr) {
     return absl::FailedPreconditionError(
         "evaluation was asked for, but the job has no program or no held-out examples for it");
@@ -294,7 +294,7 @@ absl::Status TrainingJob::Evaluate(
     }
     for (const auto& [name, value] : result->values) sums[name] += value;
   }
-  proto::RunEvent event;
+  v1::RunEvent event;
   event.mutable_evaluation()->set_step(request.last_step());
   event.mutable_evaluation()->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
   for (const auto& [name, sum] : sums) {
@@ -303,8 +303,8 @@ absl::Status TrainingJob::Evaluate(
   return emit(event);
 }
 
-absl::Status TrainingJob::Run(const proto::RunRequest& request,
-                              const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+absl::Status TrainingJob::Run(const v1::RunRequest& request,
+                              const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   if (request.first_step() < 0 || request.last_step() < request.first_step() ||
       request.checkpoint_every_steps() < 0) {
     return absl::InvalidArgumentError(
@@ -338,8 +338,8 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
       if (absl::Status s = Cancelled(); !s.ok()) return s;
       return result.status();
     }
-    proto::RunEvent event;
-    proto::StepReport* report = event.mutable_step();
+    v1::RunEvent event;
+    v1::StepReport* report = event.mutable_step();
     report->set_step(step);
     report->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
     for (const auto& [name, value] : result->values) (*report->mutable_values())[name] = value;
@@ -350,7 +350,7 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
     if (absl::Status s = emit(event); !s.ok()) return s;
     if (timed) profiles.push_back(std::move(result->profile));
     if (profiles.size() == kTimedSteps) {
-      proto::RunEvent times;
+      v1::RunEvent times;
       *times.mutable_operator_times() = TimesOfMiddleStep(profiles);
       profiles.clear();
       if (absl::Status s = emit(times); !s.ok()) return s;
@@ -372,7 +372,7 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
   if (communicator != nullptr) {
     if (absl::Status s = communicator->Flush(); !s.ok()) return s;
   }
-  proto::RunEvent event;
+  v1::RunEvent event;
   event.set_measured_peak_bytes(measured_peak_bytes());
   return emit(event);
 }

@@ -25,14 +25,14 @@ class TrainingJobTest : public testing::Test {
     RegisterAllOperators(registry_);
     options_.device = device_.get();
     options_.files = files_.get();
-    options_.open_dataset = [](const proto::Dataset&) {
+    options_.open_dataset = [](const v1::Dataset&) {
       return Dataset::FromText(std::string(1000, 'e'), kSequence, 0);
     };
   }
 
   // Rank 0 of a job on so many devices, from bytes to next bytes.
-  proto::LoadProgramRequest RequestFor(int devices) {
-    proto::LoadProgramRequest request;
+  v1::LoadProgramRequest RequestFor(int devices) {
+    v1::LoadProgramRequest request;
     GraphBuilder builder(registry_, "tiny");
     const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, kSequence});
     const ValueId targets = builder.Input("targets", DType::kI32, {-1, kSequence});
@@ -49,8 +49,8 @@ class TrainingJobTest : public testing::Test {
     problem.graph = &*graph;
     problem.batch_size = kBatch;
     for (int i = 0; i < devices; ++i) {
-      proto::Device device;
-      device.set_kind(proto::Device::CPU);
+      v1::Device device;
+      device.set_kind(v1::Device::CPU);
       device.set_memory_bytes(int64_t{1} << 30);
       device.set_matmul_flops(1e10);
       device.set_memory_bandwidth(1e10);
@@ -59,10 +59,10 @@ class TrainingJobTest : public testing::Test {
     problem.machine.link.set_bandwidth(1e9);
     problem.optimizer.set_name("sgd");
     problem.optimizer.mutable_learning_rate()->set_peak(0.1);
-    proto::SearchOptions search;
-    search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
-                                     : proto::SearchOptions::DATA_PARALLEL);
-    const absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
+    v1::SearchOptions search;
+    search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                     : v1::SearchOptions::DATA_PARALLEL);
+    const absl::StatusOr<v1::Plan> plan = MakePlan(problem, search);
     EXPECT_TRUE(plan.ok()) << plan.status();
     LoweringOptions lowering;
     lowering.optimizer = problem.optimizer;
@@ -74,10 +74,10 @@ class TrainingJobTest : public testing::Test {
   }
 
   static absl::Status Run(TrainingJob& job, int64_t first, int64_t last) {
-    proto::RunRequest request;
+    v1::RunRequest request;
     request.set_first_step(first);
     request.set_last_step(last);
-    return job.Run(request, [](const proto::RunEvent&) { return absl::OkStatus(); });
+    return job.Run(request, [](const v1::RunEvent&) { return absl::OkStatus(); });
   }
 
   OpRegistry registry_;
@@ -108,7 +108,7 @@ TEST_F(TrainingJobTest, PeersAreConnectedSoonAndWaitedForAsLongAsTheCoordinatorS
       timeouts = given;
       return absl::UnavailableError("nobody is there");
     };
-    proto::LoadProgramRequest request = RequestFor(2);
+    v1::LoadProgramRequest request = RequestFor(2);
     request.set_peer_timeout_seconds(absl::ToDoubleSeconds(wait));
     const absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options_);
     ASSERT_TRUE(job.ok()) << job.status();

@@ -20,11 +20,11 @@ constexpr size_t kMaxStoppedJobs = 4096;
 constexpr int kMaxRepetitions = 1000;
 constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
-using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
+using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
 
 // What one step gave, in as many messages as it needs; at least one. `result` is memory that serves
 // again.
-bool SendResult(uint64_t number, const RunnerLogits& logits, proto::ServingResult& result,
+bool SendResult(uint64_t number, const RunnerLogits& logits, v1::ServingResult& result,
                 StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;
   result.Clear();
@@ -53,7 +53,7 @@ bool SendResult(uint64_t number, const RunnerLogits& logits, proto::ServingResul
   return true;
 }
 
-absl::Status CheckNotStale(const proto::Attempt& attempt, uint64_t present) {
+absl::Status CheckNotStale(const v1::Attempt& attempt, uint64_t present) {
   if (attempt.attempt() >= present) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
@@ -62,11 +62,11 @@ absl::Status CheckNotStale(const proto::Attempt& attempt, uint64_t present) {
 
 // Until the stream ends (OK) or a step fails.
 absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
-  if (!stream->Write(proto::ServingResult())) return absl::OkStatus();
-  proto::ServingStep step;
+  if (!stream->Write(v1::ServingResult())) return absl::OkStatus();
+  v1::ServingStep step;
   RunnerBatch batch;
   RunnerLogits logits;
-  proto::ServingResult result;
+  v1::ServingResult result;
   uint64_t number = 0;
   while (stream->Read(&step)) {
     if (step.number() != ++number) {
@@ -180,7 +180,7 @@ std::vector<std::string> WorkerService::running_jobs() const {
   return jobs;
 }
 
-bool WorkerService::TakeLink(proto::Link* link) {
+bool WorkerService::TakeLink(v1::Link* link) {
   absl::MutexLock lock(&mutex_);
   if (!has_link_) return false;
   *link = link_;
@@ -188,7 +188,7 @@ bool WorkerService::TakeLink(proto::Link* link) {
   return true;
 }
 
-absl::Status WorkerService::CheckAttempt(const proto::Attempt& attempt) {
+absl::Status WorkerService::CheckAttempt(const v1::Attempt& attempt) {
   if (attempt.job_id().empty()) return absl::InvalidArgumentError("attempt.job_id is empty");
   const absl::Time deadline = absl::Now() + kJoinGrace;
   while (attempt.worker_epoch() > epoch_) {
@@ -208,7 +208,7 @@ absl::Status WorkerService::CheckAttempt(const proto::Attempt& attempt) {
   return tenant == nullptr ? absl::OkStatus() : CheckNotStale(attempt, tenant->attempt);
 }
 
-absl::Status WorkerService::CheckFree(const proto::Attempt& attempt, bool serves) {
+absl::Status WorkerService::CheckFree(const v1::Attempt& attempt, bool serves) {
   for (auto& [job_id, tenant] : tenants_) {
     const bool older = job_id == attempt.job_id() && tenant.attempt < attempt.attempt();
     if (tenant.state == State::kIdle || older) continue;
@@ -224,7 +224,7 @@ absl::Status WorkerService::CheckFree(const proto::Attempt& attempt, bool serves
   return absl::OkStatus();
 }
 
-absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt, bool serves) {
+absl::Status WorkerService::BeginLoad(const v1::Attempt& attempt, bool serves) {
   absl::MutexLock lock(&mutex_);
   while (true) {
     // Again after each wait, in which this attempt may have been overtaken.
@@ -249,7 +249,7 @@ absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt, bool serves
 
 template <typename Job>
 absl::StatusOr<WorkerService::Tenant*> WorkerService::EndLoad(
-    const proto::Attempt& attempt, absl::StatusOr<std::unique_ptr<Job>>* job) {
+    const v1::Attempt& attempt, absl::StatusOr<std::unique_ptr<Job>>* job) {
   Tenant* const tenant = Find(attempt.job_id());
   if (job->ok() && tenant->abort_load) {
     std::unique_ptr<Job> unwanted = *std::move(*job);
@@ -263,7 +263,7 @@ absl::StatusOr<WorkerService::Tenant*> WorkerService::EndLoad(
   return job->status();
 }
 
-absl::StatusOr<WorkerService::Tenant*> WorkerService::BeginRun(const proto::Attempt& attempt,
+absl::StatusOr<WorkerService::Tenant*> WorkerService::BeginRun(const v1::Attempt& attempt,
                                                                bool serves) {
   if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
   Tenant* const tenant = Find(attempt.job_id());
@@ -282,8 +282,8 @@ absl::StatusOr<WorkerService::Tenant*> WorkerService::BeginRun(const proto::Atte
   return tenant;
 }
 
-absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
-                                 proto::LoadProgramReply* reply) {
+absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
+                                 v1::LoadProgramReply* reply) {
   if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/false); !s.ok()) return s;
   TrainingJobOptions options;
   options.device = options_.device;
@@ -301,8 +301,8 @@ absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status WorkerService::LoadServing(const proto::StartServingRequest& request,
-                                        proto::StartServingReply* reply) {
+absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
+                                        v1::StartServingReply* reply) {
   if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/true); !s.ok()) return s;
   ServingJobOptions options;
   options.device = options_.device;
@@ -320,8 +320,8 @@ absl::Status WorkerService::LoadServing(const proto::StartServingRequest& reques
 }
 
 absl::Status WorkerService::RunLoaded(
-    const proto::RunRequest& request,
-    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+    const v1::RunRequest& request,
+    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
@@ -350,7 +350,7 @@ absl::Status WorkerService::RunLoaded(
 }
 
 absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* stream) {
-  proto::ServingStep message;
+  v1::ServingStep message;
   if (!stream->Read(&message)) return absl::CancelledError("the stream ended before it began");
   const std::string job_id = message.attempt().job_id();
   std::shared_ptr<ServingJob> job;
@@ -380,17 +380,17 @@ absl::Status WorkerService::Authorize(const grpc::ServerContext& context) const 
 }
 
 grpc::Status WorkerService::LoadProgram(grpc::ServerContext* context,
-                                        const proto::LoadProgramRequest* request,
-                                        proto::LoadProgramReply* reply) {
+                                        const v1::LoadProgramRequest* request,
+                                        v1::LoadProgramReply* reply) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(Load(*request, reply));
 }
 
-grpc::Status WorkerService::Run(grpc::ServerContext* context, const proto::RunRequest* request,
-                                grpc::ServerWriter<proto::RunEvent>* writer) {
+grpc::Status WorkerService::Run(grpc::ServerContext* context, const v1::RunRequest* request,
+                                grpc::ServerWriter<v1::RunEvent>* writer) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
-  return ToGrpc(RunLoaded(*request, [&](const proto::RunEvent& event) -> absl::Status {
-    proto::RunEvent stamped = event;
+  return ToGrpc(RunLoaded(*request, [&](const v1::RunEvent& event) -> absl::Status {
+    v1::RunEvent stamped = event;
     *stamped.mutable_attempt() = request->attempt();
     if (context->IsCancelled() || !writer->Write(stamped)) {
       return absl::CancelledError("nobody listens to this run any more");
@@ -400,8 +400,8 @@ grpc::Status WorkerService::Run(grpc::ServerContext* context, const proto::RunRe
 }
 
 grpc::Status WorkerService::StartServing(grpc::ServerContext* context,
-                                         const proto::StartServingRequest* request,
-                                         proto::StartServingReply* reply) {
+                                         const v1::StartServingRequest* request,
+                                         v1::StartServingReply* reply) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(LoadServing(*request, reply));
 }
@@ -411,12 +411,12 @@ grpc::Status WorkerService::ServingSteps(grpc::ServerContext* context, StepStrea
   return ToGrpc(RunSteps(context, stream));
 }
 
-grpc::Status WorkerService::Stop(grpc::ServerContext* context, const proto::StopRequest* request,
-                                 proto::StopReply*) {
+grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopRequest* request,
+                                 v1::StopReply*) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   // No check of the lease: ending work does no harm, and a coordinator that has lost track must be
   // able to. Attempts are checked, so that a late call cannot end a newer one.
-  const proto::Attempt& attempt = request->attempt();
+  const v1::Attempt& attempt = request->attempt();
   absl::MutexLock lock(&mutex_);
   const Tenant* const tenant = Find(attempt.job_id());
   if (tenant != nullptr) {
@@ -437,8 +437,8 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const proto::Stop
 }
 
 grpc::Status WorkerService::Measure(grpc::ServerContext* context,
-                                    const proto::MeasureRequest* request,
-                                    proto::MeasureReply* reply) {
+                                    const v1::MeasureRequest* request,
+                                    v1::MeasureReply* reply) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   if (request->repetitions() < 0 || request->repetitions() > kMaxRepetitions) {
     return ToGrpc(absl::InvalidArgumentError(absl::StrCat(
@@ -463,7 +463,7 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
     for (const auto& [job_id, tenant] : tenants_) jobs.push_back(job_id);
     Free(Unload(jobs));
   }
-  for (const proto::Program& program : request->programs()) {
+  for (const v1::Program& program : request->programs()) {
     if (context->IsCancelled()) break;
     const int repetitions = request->repetitions() == 0 ? 5 : request->repetitions();
     absl::StatusOr<double> seconds = MeasureProgram(program, repetitions, options_.device);

@@ -1,4 +1,4 @@
-// The Worker service (proto/worker.proto): one job that trains, or any number of served models,
+// The Worker service (proto/espalier/v1/worker.proto): one job that trains, or any number of served models,
 // whose steps take turns; attempts and leases checked. Who gives a worker several models sees to it
 // that they fit its memory.
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/worker.grpc.pb.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "worker/device/device_thread.h"
 #include "worker/serving_job.h"
 #include "worker/training_job.h"
@@ -23,10 +23,10 @@ namespace espalier {
 struct WorkerServiceOptions {
   Device* device = nullptr;
   FileSystem* files = nullptr;
-  std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const proto::Dataset&)> open_dataset;
+  std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const v1::Dataset&)> open_dataset;
   // As TrainingJobOptions::connect, for an attempt.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
-      const proto::Attempt& attempt, int rank, int size, const PeerTimeouts& timeouts,
+      const v1::Attempt& attempt, int rank, int size, const PeerTimeouts& timeouts,
       std::function<bool()> cancelled)>
       connect;
   // Decides on the value of a call's "authorization" metadata, before every RPC. Null: all may
@@ -34,7 +34,7 @@ struct WorkerServiceOptions {
   std::function<absl::Status(const std::string& authorization)> authorize;
 };
 
-class WorkerService : public proto::Worker::Service {
+class WorkerService : public v1::Worker::Service {
  public:
   explicit WorkerService(WorkerServiceOptions options) : options_(std::move(options)) {}
   ~WorkerService() override;
@@ -46,21 +46,21 @@ class WorkerService : public proto::Worker::Service {
 
   std::vector<std::string> running_jobs() const;
   // The last link measured between two ranks of a job, if any since the last call.
-  bool TakeLink(proto::Link* link);
+  bool TakeLink(v1::Link* link);
 
-  grpc::Status LoadProgram(grpc::ServerContext* context, const proto::LoadProgramRequest* request,
-                           proto::LoadProgramReply* reply) override;
-  grpc::Status Run(grpc::ServerContext* context, const proto::RunRequest* request,
-                   grpc::ServerWriter<proto::RunEvent>* writer) override;
-  grpc::Status StartServing(grpc::ServerContext* context, const proto::StartServingRequest* request,
-                            proto::StartServingReply* reply) override;
+  grpc::Status LoadProgram(grpc::ServerContext* context, const v1::LoadProgramRequest* request,
+                           v1::LoadProgramReply* reply) override;
+  grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
+                   grpc::ServerWriter<v1::RunEvent>* writer) override;
+  grpc::Status StartServing(grpc::ServerContext* context, const v1::StartServingRequest* request,
+                            v1::StartServingReply* reply) override;
   grpc::Status ServingSteps(
       grpc::ServerContext* context,
-      grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>* stream) override;
-  grpc::Status Stop(grpc::ServerContext* context, const proto::StopRequest* request,
-                    proto::StopReply* reply) override;
-  grpc::Status Measure(grpc::ServerContext* context, const proto::MeasureRequest* request,
-                       proto::MeasureReply* reply) override;
+      grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>* stream) override;
+  grpc::Status Stop(grpc::ServerContext* context, const v1::StopRequest* request,
+                    v1::StopReply* reply) override;
+  grpc::Status Measure(grpc::ServerContext* context, const v1::MeasureRequest* request,
+                       v1::MeasureReply* reply) override;
 
  private:
   // What a job does here.
@@ -81,12 +81,12 @@ class WorkerService : public proto::Worker::Service {
   };
 
   absl::Status Authorize(const grpc::ServerContext& context) const;
-  absl::Status CheckAttempt(const proto::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckAttempt(const v1::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The job's, or null.
   Tenant* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // FailedPrecondition if a tenant that is no neighbour for this attempt loads or runs. What an
   // older attempt of the same job does is aborted.
-  absl::Status CheckFree(const proto::Attempt& attempt, bool serves)
+  absl::Status CheckFree(const v1::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the job neither loads nor runs, and nothing is measured or freed; false after
   // `timeout`.
@@ -104,23 +104,23 @@ class WorkerService : public proto::Worker::Service {
   void Free(T memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a tenant for `attempt`, which is loading from then on; those that are in its way are
   // idle, and unloaded.
-  absl::Status BeginLoad(const proto::Attempt& attempt, bool serves);
+  absl::Status BeginLoad(const v1::Attempt& attempt, bool serves);
   // Ends what BeginLoad began: the tenant, or why there is none; `job` is freed then.
   template <typename Job>
-  absl::StatusOr<Tenant*> EndLoad(const proto::Attempt& attempt,
+  absl::StatusOr<Tenant*> EndLoad(const v1::Attempt& attempt,
                                   absl::StatusOr<std::unique_ptr<Job>>* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The tenant, which runs from then on, if `attempt` is loaded and does not run.
-  absl::StatusOr<Tenant*> BeginRun(const proto::Attempt& attempt, bool serves)
+  absl::StatusOr<Tenant*> BeginRun(const v1::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Load(const proto::LoadProgramRequest& request, proto::LoadProgramReply* reply);
-  absl::Status RunLoaded(const proto::RunRequest& request,
-                         const std::function<absl::Status(const proto::RunEvent&)>& emit);
-  absl::Status LoadServing(const proto::StartServingRequest& request,
-                           proto::StartServingReply* reply);
-  using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
+  absl::Status Load(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
+  absl::Status RunLoaded(const v1::RunRequest& request,
+                         const std::function<absl::Status(const v1::RunEvent&)>& emit);
+  absl::Status LoadServing(const v1::StartServingRequest& request,
+                           v1::StartServingReply* reply);
+  using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
   absl::Status RunSteps(grpc::ServerContext* context, StepStream* stream);
-  auto ConnectOf(const proto::Attempt& attempt) const {
+  auto ConnectOf(const v1::Attempt& attempt) const {
     return [this, attempt](int rank, int size, const PeerTimeouts& timeouts,
                            std::function<bool()> cancelled) {
       return options_.connect(attempt, rank, size, timeouts, std::move(cancelled));
@@ -147,7 +147,7 @@ class WorkerService : public proto::Worker::Service {
   std::unique_ptr<Communicator> lingering_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
   bool has_link_ ABSL_GUARDED_BY(mutex_) = false;
-  proto::Link link_ ABSL_GUARDED_BY(mutex_);
+  v1::Link link_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

@@ -9,7 +9,7 @@
 #include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "proto/worker.grpc.pb.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/sha256.h"
 #include "worker/every_method.h"
@@ -56,8 +56,8 @@ LoweredPlan Lower(int devices) {
   problem.graph = &*graph;
   problem.batch_size = kBatch;
   for (int i = 0; i < devices; ++i) {
-    proto::Device device;
-    device.set_kind(proto::Device::CPU);
+    v1::Device device;
+    device.set_kind(v1::Device::CPU);
     device.set_memory_bytes(int64_t{1} << 30);
     device.set_matmul_flops(1e10);
     device.set_memory_bandwidth(1e10);
@@ -66,9 +66,9 @@ LoweredPlan Lower(int devices) {
   problem.machine.link.set_bandwidth(1e9);
   problem.optimizer.set_name("adam");
   problem.optimizer.mutable_learning_rate()->set_peak(0.01);
-  proto::SearchOptions search;
-  search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
-                                   : proto::SearchOptions::DATA_PARALLEL);
+  v1::SearchOptions search;
+  search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                   : v1::SearchOptions::DATA_PARALLEL);
   auto plan = MakePlan(problem, search);
   EXPECT_TRUE(plan.ok()) << plan.status();
   LoweringOptions options;
@@ -82,10 +82,10 @@ LoweredPlan Lower(int devices) {
 struct RunResult {
   grpc::Status status;
   std::map<int64_t, double> loss;
-  std::vector<proto::CheckpointShard> shards;
+  std::vector<v1::CheckpointShard> shards;
   double evaluation = NAN;
   int64_t peak = 0;
-  std::vector<proto::OperatorTimes> times;
+  std::vector<v1::OperatorTimes> times;
 };
 
 class WorkerTest : public testing::Test {
@@ -115,39 +115,39 @@ class WorkerTest : public testing::Test {
     EXPECT_TRUE(worker.ok()) << worker.status();
     return *std::move(worker);
   }
-  std::unique_ptr<proto::Worker::Stub> StubOf(const LocalWorker& worker) {
-    return proto::Worker::NewStub(grpc::CreateCustomChannel(
+  std::unique_ptr<v1::Worker::Stub> StubOf(const LocalWorker& worker) {
+    return v1::Worker::NewStub(grpc::CreateCustomChannel(
         worker.address(), grpc::InsecureChannelCredentials(), ChannelLimits()));
   }
-  proto::Attempt AttemptOf(const std::string& worker, uint64_t attempt) {
-    proto::Attempt a;
+  v1::Attempt AttemptOf(const std::string& worker, uint64_t attempt) {
+    v1::Attempt a;
     a.set_job_id("job");
     a.set_attempt(attempt);
     a.set_worker_epoch(coordinator_.EpochOf(worker));
     return a;
   }
-  proto::LoadProgramRequest LoadRequest(const std::string& worker, uint64_t attempt,
+  v1::LoadProgramRequest LoadRequest(const std::string& worker, uint64_t attempt,
                                         const LoweredPlan& plan, int rank) {
-    proto::LoadProgramRequest request;
+    v1::LoadProgramRequest request;
     *request.mutable_attempt() = AttemptOf(worker, attempt);
     *request.mutable_program() = plan.training[rank];
     *request.mutable_evaluation() = plan.evaluation[rank];
     request.mutable_dataset()->set_uri("artifact:text");
-    request.mutable_dataset()->set_format(proto::Dataset::TEXT);
+    request.mutable_dataset()->set_format(v1::Dataset::TEXT);
     request.mutable_dataset()->set_sequence_length(kSequence);
     request.mutable_dataset()->set_holdout_fraction(0.1);
     request.set_batch_size(kBatch);
     request.set_peer_timeout_seconds(20);
     return request;
   }
-  grpc::Status Load(proto::Worker::Stub& stub, const proto::LoadProgramRequest& request) {
+  grpc::Status Load(v1::Worker::Stub& stub, const v1::LoadProgramRequest& request) {
     grpc::ClientContext context;
-    proto::LoadProgramReply reply;
+    v1::LoadProgramReply reply;
     return stub.LoadProgram(&context, request, &reply);
   }
-  RunResult Run(proto::Worker::Stub& stub, const proto::Attempt& attempt, int64_t first,
+  RunResult Run(v1::Worker::Stub& stub, const v1::Attempt& attempt, int64_t first,
                 int64_t last, int64_t every = 0, std::function<void(int64_t)> on_step = {}) {
-    proto::RunRequest request;
+    v1::RunRequest request;
     *request.mutable_attempt() = attempt;
     request.set_first_step(first);
     request.set_last_step(last);
@@ -157,7 +157,7 @@ class WorkerTest : public testing::Test {
     grpc::ClientContext context;
     auto reader = stub.Run(&context, request);
     RunResult result;
-    proto::RunEvent event;
+    v1::RunEvent event;
     while (reader->Read(&event)) {
       if (event.has_step()) {
         result.loss[event.step().step()] = event.step().values().at("loss");
@@ -223,7 +223,7 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   EXPECT_EQ(coordinator_.left(), 1);
   // From here on the content comes from the cache.
   coordinator_.SetDataset("text", DatasetHash(), std::string(text_.size(), 'x'));
-  proto::LoadProgramRequest request = LoadRequest("a", 2, single, 0);
+  v1::LoadProgramRequest request = LoadRequest("a", 2, single, 0);
   request.set_checkpoint_dir(results[0].shards[0].directory());
   loaded = Load(*stub_a, request);
   ASSERT_TRUE(loaded.ok()) << loaded.error_message();
@@ -262,7 +262,7 @@ TEST_F(WorkerTest, StaleLeasesAndAttemptsAreRefused) {
   const LoweredPlan plan = Lower(1);
   auto worker = Start("a");
   auto stub = StubOf(*worker);
-  proto::LoadProgramRequest request = LoadRequest("a", 3, plan, 0);
+  v1::LoadProgramRequest request = LoadRequest("a", 3, plan, 0);
   request.mutable_attempt()->set_worker_epoch(request.attempt().worker_epoch() - 1);
   EXPECT_EQ(Load(*stub, request).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(Run(*stub, AttemptOf("a", 3), 0, 1).status.error_code(),
@@ -273,10 +273,10 @@ TEST_F(WorkerTest, StaleLeasesAndAttemptsAreRefused) {
   EXPECT_EQ(Run(*stub, AttemptOf("a", 2), 0, 1).status.error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
   grpc::ClientContext context;
-  proto::StopRequest stop;
+  v1::StopRequest stop;
   *stop.mutable_attempt() = AttemptOf("a", 3);
   stop.mutable_attempt()->set_worker_epoch(0);  // even without a lease
-  proto::StopReply reply;
+  v1::StopReply reply;
   EXPECT_TRUE(stub->Stop(&context, stop, &reply).ok());
   EXPECT_EQ(Load(*stub, LoadRequest("a", 3, plan, 0)).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);  // a late call of a stopped attempt
@@ -293,9 +293,9 @@ TEST_F(WorkerTest, StopEndsARunThatWaitsForItsPeer) {
   absl::SleepFor(absl::Milliseconds(300));
   const absl::Time start = absl::Now();
   grpc::ClientContext context;
-  proto::StopRequest stop;
+  v1::StopRequest stop;
   *stop.mutable_attempt() = AttemptOf("a", 1);
-  proto::StopReply reply;
+  v1::StopReply reply;
   grpc::Status stopped = stub->Stop(&context, stop, &reply);
   EXPECT_TRUE(stopped.ok()) << stopped.error_message();
   runner.join();
@@ -328,9 +328,9 @@ TEST_F(WorkerTest, AttemptsMayBeCountedFromTheBeginningUnderANewLease) {
   auto stub = StubOf(*worker);
   const uint64_t before = coordinator_.EpochOf("a");
   grpc::ClientContext context;
-  proto::StopRequest stop;
+  v1::StopRequest stop;
   *stop.mutable_attempt() = AttemptOf("a", 5);
-  proto::StopReply reply;
+  v1::StopReply reply;
   ASSERT_TRUE(stub->Stop(&context, stop, &reply).ok());
   EXPECT_EQ(Load(*stub, LoadRequest("a", 1, plan, 0)).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
@@ -346,12 +346,12 @@ TEST_F(WorkerTest, ErrorsNameWhatIsWrong) {
   const LoweredPlan plan = Lower(1);
   auto worker = Start("a");
   auto stub = StubOf(*worker);
-  auto expect = [&](const proto::LoadProgramRequest& request, const std::string& what) {
+  auto expect = [&](const v1::LoadProgramRequest& request, const std::string& what) {
     const grpc::Status s = Load(*stub, request);
     EXPECT_FALSE(s.ok());
     EXPECT_NE(s.error_message().find(what), std::string::npos) << s.error_message();
   };
-  proto::LoadProgramRequest request = LoadRequest("a", 1, plan, 0);
+  v1::LoadProgramRequest request = LoadRequest("a", 1, plan, 0);
   request.mutable_dataset()->set_uri("artifact:other");
   expect(request, "artifact:other");
   request.mutable_dataset()->set_uri("relative/path");
@@ -373,26 +373,26 @@ TEST_F(WorkerTest, ErrorsNameWhatIsWrong) {
 TEST_F(WorkerTest, MeasuresProgramsBetweenJobs) {
   auto worker = Start("a");
   auto stub = StubOf(*worker);
-  proto::MeasureRequest request;
+  v1::MeasureRequest request;
   for (const char* op : {"relu", "no_such_operator"}) {
-    proto::Program* program = request.add_programs();
+    v1::Program* program = request.add_programs();
     program->set_format_version(1);
     program->set_world_size(1);
     program->set_arena_bytes(1 << 20);
     for (int i = 0; i < 2; ++i) {
-      proto::Buffer* buffer = program->add_buffers();
-      buffer->set_kind(proto::SCRATCH);
-      buffer->mutable_spec()->set_dtype(proto::F32);
+      v1::Buffer* buffer = program->add_buffers();
+      buffer->set_kind(v1::SCRATCH);
+      buffer->mutable_spec()->set_dtype(v1::F32);
       buffer->mutable_spec()->add_dims(1000);
       buffer->set_offset_bytes(i * 4096);
     }
-    proto::ComputeInstruction* compute = program->add_instructions()->mutable_compute();
+    v1::ComputeInstruction* compute = program->add_instructions()->mutable_compute();
     compute->set_op(op);
     compute->add_inputs(0);
     compute->add_outputs(1);
   }
   grpc::ClientContext context;
-  proto::MeasureReply reply;
+  v1::MeasureReply reply;
   grpc::Status s = stub->Measure(&context, request, &reply);
   ASSERT_TRUE(s.ok()) << s.error_message();
   ASSERT_EQ(reply.seconds_size(), 2);
@@ -414,17 +414,17 @@ TEST(StartWorker, ShowsItsKeyAndWantsItOfItsCallers) {
   std::ofstream(options.api_key_file) << "the-key-of-all-workers\n";
   auto worker = StartWorker(options);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  const auto refused = CallEveryMethod((*worker)->address(), "espalier.proto.Worker", "");
+  const auto refused = CallEveryMethod((*worker)->address(), "espalier.v1.Worker", "");
   EXPECT_GE(refused.size(), 4u);
   for (const auto& [method, status] : refused) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
   }
-  const auto stub = proto::Worker::NewStub(
+  const auto stub = v1::Worker::NewStub(
       KeyedChannel((*worker)->address(), {}, [] { return std::string("the-key-of-all-workers"); }));
   grpc::ClientContext context;
-  proto::StopRequest stop;
+  v1::StopRequest stop;
   stop.mutable_attempt()->set_job_id("none");
-  proto::StopReply reply;
+  v1::StopReply reply;
   const grpc::Status status = stub->Stop(&context, stop, &reply);
   EXPECT_TRUE(status.ok()) << status.error_message();
 }

@@ -107,24 +107,24 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-absl::StatusOr<proto::GenerateRequest> BenchRequest(const ParsedFlags& flags) {
-  proto::GenerateRequest request;
+absl::StatusOr<v1::GenerateRequest> BenchRequest(const ParsedFlags& flags) {
+  v1::GenerateRequest request;
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   request.set_model(flags.positional()[0]);
   // A form has an end.
   request.set_ignore_eos(!request.has_structured_output());
-  proto::SamplingOptions* sampling = request.mutable_sampling();
+  v1::SamplingOptions* sampling = request.mutable_sampling();
   // Not what the model's authors would sample with: runs are to be compared.
   if (!flags.Has("temperature")) sampling->set_temperature(0);
   if (!flags.Has("repetition-penalty")) sampling->set_repetition_penalty(0);
   if (flags.Has("logprobs")) {
     request.set_logprobs(static_cast<int32_t>(flags.Int("logprobs", 0)));
   }
-  if (flags.Has("no-speculation")) request.set_speculation(proto::SPECULATION_OFF);
+  if (flags.Has("no-speculation")) request.set_speculation(v1::SPECULATION_OFF);
   return request;
 }
 
-absl::StatusOr<Generation> BenchGenerate(Context& context, const proto::GenerateRequest& request) {
+absl::StatusOr<Generation> BenchGenerate(Context& context, const v1::GenerateRequest& request) {
   const auto ignore = [](const std::string&) { return true; };
   if (context.flags().Has("http")) {
     auto gateway = context.gateway();
@@ -136,14 +136,14 @@ absl::StatusOr<Generation> BenchGenerate(Context& context, const proto::Generate
   return GenerateByGrpc(*client, request, context.env().seconds, ignore);
 }
 
-absl::StatusOr<proto::ServedModel> BenchModel(Context& context) {
+absl::StatusOr<v1::ServedModel> BenchModel(Context& context) {
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto models = (*client)->ListServed();
   if (!models.ok()) return models.status();
   const std::string& wanted = context.flags().positional()[0];
   std::string known;
-  for (const proto::ServedModel& model : *models) {
+  for (const v1::ServedModel& model : *models) {
     if (model.name() == wanted) return model;
     absl::StrAppend(&known, known.empty() ? "" : ", ", model.name());
   }
@@ -153,8 +153,8 @@ absl::StatusOr<proto::ServedModel> BenchModel(Context& context) {
 }
 
 void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary,
-                     proto::GenerateRequest* request) {
-  proto::TokenList* tokens = request->mutable_tokens();
+                     v1::GenerateRequest* request) {
+  v1::TokenList* tokens = request->mutable_tokens();
   tokens->clear_ids();
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t number = Mix(Mix(seed) + static_cast<uint64_t>(i));

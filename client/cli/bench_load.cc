@@ -36,7 +36,7 @@ absl::Status Connect(Context& context) {
 }
 
 absl::StatusOr<LoadOutcome> Send(Context& context, const BenchPrompts& prompts,
-                                 const proto::GenerateRequest& base) {
+                                 const v1::GenerateRequest& base) {
   const ParsedFlags& flags = context.flags();
   const int64_t total = flags.Int("requests", 32);
   const double rate = flags.Number("request-rate", 0);
@@ -49,7 +49,7 @@ absl::StatusOr<LoadOutcome> Send(Context& context, const BenchPrompts& prompts,
       Arrivals(total, rate, flags.Number("burstiness", 1),
                static_cast<uint64_t>(flags.Int("seed", 0))),
       flags.Int("max-concurrency", kMostAtOnce), context.env().seconds, [&](int64_t i, double due) {
-        proto::GenerateRequest request = base;
+        v1::GenerateRequest request = base;
         prompts.Fill(i, &request);
         const double late = rate > 0 ? std::max(0.0, context.env().seconds() - due) : 0;
         auto got = BenchGenerate(context, request);

@@ -73,7 +73,7 @@ std::string BenchPrompts::WindowOf(size_t i) const {
   }
 }
 
-void BenchPrompts::Fill(int64_t i, proto::GenerateRequest* request) const {
+void BenchPrompts::Fill(int64_t i, v1::GenerateRequest* request) const {
   if (random_tokens_ > 0) {
     SetRandomPrompt(seed_ + static_cast<uint64_t>(i), random_tokens_, vocabulary_, request);
   } else if (!dataset_.empty()) {

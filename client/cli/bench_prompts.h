@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "client/cli/bench_dataset.h"
 #include "client/cli/flags.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 
 namespace espalier {
 
@@ -25,7 +25,7 @@ class BenchPrompts {
 
   // The prompt of request `i`, from 0; and how many tokens to answer, if its dataset says so and
   // --max-tokens does not.
-  void Fill(int64_t i, proto::GenerateRequest* request) const;
+  void Fill(int64_t i, v1::GenerateRequest* request) const;
 
  private:
   BenchPrompts() = default;

@@ -44,12 +44,12 @@ struct Sample {
 
 class Bench {
  public:
-  Bench(Context* context, proto::ServedModel model, proto::GenerateRequest base)
+  Bench(Context* context, v1::ServedModel model, v1::GenerateRequest base)
       : context_(*context), model_(std::move(model)), base_(std::move(base)) {}
 
   // Each run has a prompt of its own, and takes nothing over of others that begin alike.
   absl::StatusOr<Sample> Once(const Test& test) {
-    proto::GenerateRequest request = base_;
+    v1::GenerateRequest request = base_;
     ++seed_;
     request.set_cache_salt(absl::StrCat(base_.cache_salt(), "bench ", seed_));
     if (test.prompt > 0 && test.depth > 0) {
@@ -64,7 +64,7 @@ class Bench {
     request.set_max_tokens(static_cast<int32_t>(test.generate + 1));
     auto answer = BenchGenerate(context_, request);
     if (!answer.ok()) return answer.status();
-    const proto::Usage& usage = answer->usage;
+    const v1::Usage& usage = answer->usage;
     Sample sample;
     if (test.prompt > 0) {
       const int64_t computed = usage.prompt_tokens() - usage.cached_tokens();
@@ -87,8 +87,8 @@ class Bench {
 
  private:
   Context& context_;
-  const proto::ServedModel model_;
-  const proto::GenerateRequest base_;
+  const v1::ServedModel model_;
+  const v1::GenerateRequest base_;
   uint64_t seed_ = (uint64_t{std::random_device()()} << 32) | std::random_device()();
 };
 
@@ -135,7 +135,7 @@ struct Place {
   int64_t threads = 0;  // of its workers' CPUs; 0: not known, or none
 };
 
-absl::StatusOr<Place> PlaceOf(Context& context, const proto::ServedModel& model) {
+absl::StatusOr<Place> PlaceOf(Context& context, const v1::ServedModel& model) {
   Place place;
   if (model.workers_size() == 0) {
     // The coordinator's own process computes on its CPU; how many threads it has it does not say.
@@ -147,11 +147,11 @@ absl::StatusOr<Place> PlaceOf(Context& context, const proto::ServedModel& model)
   const auto status = (*client)->Status();
   if (!status.ok()) return status.status();
   std::set<std::string> backends, cpus, gpus;
-  for (const proto::WorkerInfo& worker : status->workers()) {
+  for (const v1::WorkerInfo& worker : status->workers()) {
     const auto& held = model.workers();
     if (std::find(held.begin(), held.end(), worker.worker_id()) == held.end()) continue;
-    const proto::Device& device = worker.device();
-    const bool gpu = device.kind() == proto::Device::CUDA;
+    const v1::Device& device = worker.device();
+    const bool gpu = device.kind() == v1::Device::CUDA;
     backends.insert(gpu ? "CUDA" : "CPU");
     (gpu ? gpus : cpus).insert(device.model());
     place.threads += device.threads();
@@ -168,19 +168,19 @@ absl::StatusOr<int64_t> SizeOf(Context& context, const std::string& artifact) {
   if (!client.ok()) return client.status();
   const auto artifacts = (*client)->ListArtifacts();
   if (!artifacts.ok()) return artifacts.status();
-  for (const proto::Artifact& one : *artifacts) {
+  for (const v1::Artifact& one : *artifacts) {
     if (one.name() == artifact) return one.bytes();
   }
   return 0;
 }
 
-std::string DraftsOf(const ParsedFlags& flags, const proto::ServedModel& model) {
+std::string DraftsOf(const ParsedFlags& flags, const v1::ServedModel& model) {
   if (model.ssm_artifacts_size() == 0 && model.lookup_depth() == 0) return "none";
   return flags.Has("no-speculation") ? "off" : "on";
 }
 
 // What all rows of a model say; names as llama-bench has them, where it has any.
-absl::StatusOr<Json> ModelColumns(Context& context, const proto::ServedModel& model) {
+absl::StatusOr<Json> ModelColumns(Context& context, const v1::ServedModel& model) {
   const auto place = PlaceOf(context, model);
   if (!place.ok()) return place.status();
   const auto size = SizeOf(context, model.artifact());

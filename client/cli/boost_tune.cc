@@ -22,16 +22,16 @@ constexpr absl::Duration kPoll = absl::Milliseconds(200);
 // A coordinator that is started again goes on with the job.
 constexpr absl::Duration kAbsence = absl::Minutes(2);
 
-std::string Figure(bool there, const proto::DraftMeasure& measure) {
+std::string Figure(bool there, const v1::DraftMeasure& measure) {
   return there ? absl::StrFormat("%.2f", measure.tokens_per_verification()) : "";
 }
 
-std::string StartedFrom(const proto::BoostStart& start) {
+std::string StartedFrom(const v1::BoostStart& start) {
   return start.artifact().empty() ? "random" : Printable(start.artifact());
 }
 
 // What has come of it so far.
-void Show(Context& context, const proto::BoostJob& job) {
+void Show(Context& context, const v1::BoostJob& job) {
   if (context.json()) {
     context.Document(ToJson(job));
     return;
@@ -46,7 +46,7 @@ void Show(Context& context, const proto::BoostJob& job) {
                {"tokens/verification before", Align::kRight},
                {"after", Align::kRight}});
   for (int k = 0; k < std::min(job.ssms_size(), job.spec().ssms_size()); ++k) {
-    const proto::BoostedSsm& ssm = job.ssms(k);
+    const v1::BoostedSsm& ssm = job.ssms(k);
     table.Row({Printable(ssm.output()), StartedFrom(job.spec().ssms(k)),
                ssm.skipped() ? "none left" : absl::StrCat(ssm.samples()),
                ssm.scored() ? absl::StrCat(ssm.learnt()) : "",
@@ -57,9 +57,9 @@ void Show(Context& context, const proto::BoostJob& job) {
                Figure(job.has_after(), job.after())});
   }
   context.out() << table.Render(context.terminal());
-  if (job.state() == proto::BOOST_SUCCEEDED) {
+  if (job.state() == v1::BOOST_SUCCEEDED) {
     context.out() << "use them: espalier serve " << Printable(job.spec().llm());
-    for (const proto::BoostedSsm& ssm : job.ssms()) {
+    for (const v1::BoostedSsm& ssm : job.ssms()) {
       if (!ssm.skipped()) context.out() << " --ssm=" << Printable(ssm.output());
     }
     context.out() << "\n";
@@ -70,10 +70,10 @@ void Show(Context& context, const proto::BoostJob& job) {
 // Follows the job to its end, also over a restart of the coordinator.
 absl::Status Watch(Context& context, Client* client, const std::string& id) {
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
-  proto::BoostJob job;
+  v1::BoostJob job;
   absl::Time seen = absl::Now();
   while (true) {
-    absl::StatusOr<proto::BoostJob> now = client->GetBoost(id);
+    absl::StatusOr<v1::BoostJob> now = client->GetBoost(id);
     if (now.ok()) {
       seen = absl::Now();
       job = *std::move(now);
@@ -93,7 +93,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
   }
   if (!context.json()) printer.Finish();
   Show(context, job);
-  if (job.state() == proto::BOOST_SUCCEEDED) return absl::OkStatus();
+  if (job.state() == v1::BOOST_SUCCEEDED) return absl::OkStatus();
   return absl::AbortedError(
       absl::StrCat(Printable(job.id()), " ", StateName(job.state()),
                    job.error().empty() ? "" : ": ", Printable(job.error(), true),
@@ -106,7 +106,7 @@ absl::Status List(Context& context, Client* client) {
   if (context.json()) {
     nlohmann::ordered_json json;
     json["jobs"] = nlohmann::ordered_json::array();
-    for (const proto::BoostJob& job : *jobs) json["jobs"].push_back(ToJson(job));
+    for (const v1::BoostJob& job : *jobs) json["jobs"].push_back(ToJson(job));
     context.Document(json);
     return absl::OkStatus();
   }
@@ -116,7 +116,7 @@ absl::Status List(Context& context, Client* client) {
                {"SSMs", Align::kRight},
                {"state"},
                {"error", Align::kLeft, true}});
-  for (const proto::BoostJob& job : *jobs) {
+  for (const v1::BoostJob& job : *jobs) {
     table.Row({Printable(job.id()), Printable(job.spec().name()), Printable(job.spec().llm()),
                absl::StrCat(job.ssms_size()), StateName(job.state()), Printable(job.error())});
   }
@@ -126,7 +126,7 @@ absl::Status List(Context& context, Client* client) {
   return absl::OkStatus();
 }
 
-absl::Status AddStarts(const ParsedFlags& flags, proto::BoostSpec* spec) {
+absl::Status AddStarts(const ParsedFlags& flags, v1::BoostSpec* spec) {
   for (const std::string& artifact : flags.Values("ssm")) spec->add_ssms()->set_artifact(artifact);
   for (const std::string& model : flags.Values("model")) {
     absl::StatusOr<std::string> config = ModelConfig(model, 1);
@@ -139,8 +139,8 @@ absl::Status AddStarts(const ParsedFlags& flags, proto::BoostSpec* spec) {
       "as often as you like");
 }
 
-absl::StatusOr<proto::BoostSpec> SpecOf(const ParsedFlags& flags) {
-  proto::BoostSpec spec;
+absl::StatusOr<v1::BoostSpec> SpecOf(const ParsedFlags& flags) {
+  v1::BoostSpec spec;
   spec.set_llm(flags.positional()[0]);
   spec.set_name(flags.Text("name", absl::StrCat(spec.llm(), "-boost")));
   spec.set_weights(flags.Text("weights"));
@@ -171,27 +171,27 @@ absl::StatusOr<proto::BoostSpec> SpecOf(const ParsedFlags& flags) {
 }
 
 // spec.prompts, after an upload where one is needed.
-absl::Status FillPrompts(Context& context, Client* client, proto::BoostSpec* spec) {
+absl::Status FillPrompts(Context& context, Client* client, v1::BoostSpec* spec) {
   const ParsedFlags& flags = context.flags();
   if (flags.Has("prompts") == flags.Has("dataset")) {
     return UsageError(
         "which prompts? Give --prompts=FILE, a JSON list of texts, or --dataset=FILE, "
         "a text of which pieces are taken");
   }
-  spec->set_prompt_format(flags.Has("prompts") ? proto::BoostSpec::LIST : proto::BoostSpec::TEXT);
+  spec->set_prompt_format(flags.Has("prompts") ? v1::BoostSpec::LIST : v1::BoostSpec::TEXT);
   absl::string_view given =
       flags.Has("prompts") ? flags.Values("prompts").back() : flags.Values("dataset").back();
   if (absl::ConsumePrefix(&given, "artifact:")) {
     spec->set_prompts(std::string(given));
     return absl::OkStatus();
   }
-  auto name = UploadOnce(context, client, std::string(given), proto::Artifact::DATASET);
+  auto name = UploadOnce(context, client, std::string(given), v1::Artifact::DATASET);
   if (!name.ok()) return name.status();
   spec->set_prompts(*name);
   return absl::OkStatus();
 }
 
-absl::Status Submit(Context& context, Client* client, proto::BoostSpec spec) {
+absl::Status Submit(Context& context, Client* client, v1::BoostSpec spec) {
   const bool detach = context.flags().Has("detach");
   if (absl::Status s = FillPrompts(context, client, &spec); !s.ok()) return s;
   auto job = client->SubmitBoost(spec);
@@ -223,7 +223,7 @@ absl::Status Run(Context& context) {
     return s;
   }
   // All that can be wrong here is said before the first byte goes out.
-  absl::StatusOr<proto::BoostSpec> spec = proto::BoostSpec();
+  absl::StatusOr<v1::BoostSpec> spec = v1::BoostSpec();
   if (other == 0) spec = SpecOf(flags);
   if (!spec.ok()) return spec.status();
   auto client = context.client();

@@ -20,12 +20,12 @@ struct Answer {
   std::string text;
   std::string reasoning;
   std::string finish_reason;
-  proto::Usage usage;
+  v1::Usage usage;
 };
 
 class Conversation {
  public:
-  Conversation(Context& context, Client* client, proto::GenerateRequest request)
+  Conversation(Context& context, Client* client, v1::GenerateRequest request)
       : context_(context), client_(client), request_(std::move(request)) {}
 
   // What the standard input has, line by line; without one, until it ends.
@@ -55,8 +55,8 @@ class Conversation {
   }
 
   absl::Status Say(const std::string& message) {
-    proto::ChatPrompt* chat = request_.mutable_chat();
-    proto::ChatTurn* turn = chat->add_turns();
+    v1::ChatPrompt* chat = request_.mutable_chat();
+    v1::ChatTurn* turn = chat->add_turns();
     turn->set_role("user");
     turn->set_content(message);
     Answer answer;
@@ -84,7 +84,7 @@ class Conversation {
   absl::Status Stream(Answer* answer) {
     std::ostream& out = context_.out();
     bool thinking = false;
-    return client_->Generate(request_, [&](const proto::GenerateReply& reply) {
+    return client_->Generate(request_, [&](const v1::GenerateReply& reply) {
       answer->text += reply.text();
       answer->reasoning += reply.reasoning();
       if (!reply.finish_reason().empty()) answer->finish_reason = reply.finish_reason();
@@ -137,25 +137,25 @@ class Conversation {
 
   Context& context_;
   Client* const client_;
-  proto::GenerateRequest request_;
+  v1::GenerateRequest request_;
 };
 
 absl::Status RunChat(Context& context) {
   const ParsedFlags& flags = context.flags();
   const auto& args = flags.positional();
   if (args.empty()) return UsageError("missing: a model's name (espalier serve lists them)");
-  proto::GenerateRequest request;
+  v1::GenerateRequest request;
   request.set_model(args[0]);
   request.set_adapter(flags.Text("adapter"));
   request.set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 0)));
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
-  proto::ChatPrompt* chat = request.mutable_chat();
+  v1::ChatPrompt* chat = request.mutable_chat();
   chat->set_reasoning_effort(flags.Text("reasoning-effort"));
   if (flags.Has("thinking-budget")) {
     chat->set_thinking_token_budget(static_cast<int32_t>(flags.Int("thinking-budget", 0)));
   }
   if (flags.Has("system")) {
-    proto::ChatTurn* turn = chat->add_turns();
+    v1::ChatTurn* turn = chat->add_turns();
     turn->set_role("system");
     turn->set_content(flags.Text("system"));
   }

@@ -39,7 +39,7 @@ TEST_F(CliTest, BenchTellsARefusedRequestFromAnAbsentCoordinator) {
 }
 
 TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
-  proto::GenerateReply last = Last(8, 0, 0, 7);
+  v1::GenerateReply last = Last(8, 0, 0, 7);
   last.mutable_usage()->set_prompt_tokens(20);
   fake_.state()->replies = {Piece("a"), Piece("b"), last};
   // Each call of the clock takes a millisecond: requests are over in some of them.
@@ -74,7 +74,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   EXPECT_EQ(Run({"bench", "llm", "--requests=1", "--temperature=1", "--top-p=0.9",
                  "--frequency-penalty=0.5", "--logprobs=2", "--json-object"}),
             kExitOk);
-  const proto::GenerateRequest asked = fake_.state()->generates.back();
+  const v1::GenerateRequest asked = fake_.state()->generates.back();
   EXPECT_EQ(asked.sampling().temperature(), 1);
   EXPECT_EQ(asked.sampling().top_p(), 0.9);
   EXPECT_EQ(asked.sampling().frequency_penalty(), 0.5);
@@ -158,7 +158,7 @@ TEST_F(CliTest, BenchAsksWhatADatasetHolds) {
     args.insert(args.end(), more.begin(), more.end());
     EXPECT_EQ(Run(args), kExitOk) << err_.str();
     std::multimap<std::string, int> out;
-    for (const proto::GenerateRequest& request : fake_.state()->generates) {
+    for (const v1::GenerateRequest& request : fake_.state()->generates) {
       out.emplace(request.text(), request.max_tokens());
     }
     fake_.state()->generates.clear();
@@ -215,7 +215,7 @@ TEST_F(CliTest, BenchCutsPromptsBetweenCharacters) {
   const auto sent = fake_.state()->generates;
   ASSERT_EQ(sent.size(), 60u);
   std::set<std::string> different;
-  for (const proto::GenerateRequest& request : sent) {
+  for (const v1::GenerateRequest& request : sent) {
     EXPECT_EQ(ValidUtf8(request.text()), request.text().size()) << request.text();
     EXPECT_THAT(twice, HasSubstr(request.text()));
     EXPECT_LE(request.text().size(), 33u);
@@ -234,17 +234,17 @@ TEST_F(CliTest, BenchCutsPromptsBetweenCharacters) {
 }
 
 TEST_F(CliTest, BenchPrintsTheRowsOfLlamaBench) {
-  proto::ServedModel& model = fake_.state()->served;
+  v1::ServedModel& model = fake_.state()->served;
   model.set_name("llm");
   model.set_artifact("files");
   model.set_parameters(1'000'000);
   model.set_weights("int8");
   model.set_kv_cache("f32");
   model.set_vocabulary(50);
-  proto::Artifact& artifact = fake_.state()->artifacts["files"];
+  v1::Artifact& artifact = fake_.state()->artifacts["files"];
   artifact.set_name("files");
   artifact.set_bytes(3 << 20);
-  proto::GenerateReply last = Last(9, 0, 0, 8);
+  v1::GenerateReply last = Last(9, 0, 0, 8);
   last.mutable_usage()->set_prompt_tokens(32);
   last.mutable_usage()->set_seconds_queued(0.5);
   last.mutable_usage()->set_seconds_to_first_token(0.75);
@@ -282,17 +282,17 @@ TEST_F(CliTest, BenchPrintsTheRowsOfLlamaBench) {
 }
 
 TEST_F(CliTest, BenchHasTheFormsOfLlamaBench) {
-  proto::ServedModel& model = fake_.state()->served;
+  v1::ServedModel& model = fake_.state()->served;
   model.set_name("it's \"llm\"");
   model.set_vocabulary(50);
   model.add_workers("w1");
-  proto::WorkerInfo& worker = *fake_.state()->status.add_workers();
+  v1::WorkerInfo& worker = *fake_.state()->status.add_workers();
   worker.set_worker_id("w1");
-  worker.mutable_device()->set_kind(proto::Device::CPU);
+  worker.mutable_device()->set_kind(v1::Device::CPU);
   worker.mutable_device()->set_model("A CPU");
   worker.mutable_device()->set_threads(3);
   fake_.state()->status.add_workers()->set_worker_id("w2");
-  proto::GenerateReply last = Last(9, 0, 0, 8);
+  v1::GenerateReply last = Last(9, 0, 0, 8);
   last.mutable_usage()->set_seconds(2);
   fake_.state()->replies = {Piece("a"), last};
   const auto print = [&](const std::string& form) {

@@ -22,14 +22,14 @@
 namespace espalier {
 
 // What the coordinator in memory says: a piece of an answer, and its end.
-inline proto::GenerateReply Piece(const std::string& text) {
-  proto::GenerateReply reply;
+inline v1::GenerateReply Piece(const std::string& text) {
+  v1::GenerateReply reply;
   reply.set_text(text);
   return reply;
 }
 
-inline proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
-  proto::GenerateReply reply;
+inline v1::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
+  v1::GenerateReply reply;
   reply.set_finish_reason("length");
   reply.mutable_usage()->set_completion_tokens(tokens);
   reply.mutable_usage()->set_drafted_tokens(drafted);
@@ -48,10 +48,10 @@ class CliTest : public ::testing::Test {
     std::filesystem::remove_all(home_);
     std::filesystem::create_directories(home_);
     std::ofstream(home_ + "/text.txt") << std::string(5000, 'a');
-    proto::Job& job = fake_.state()->job;
+    v1::Job& job = fake_.state()->job;
     job.set_id("job-1");
-    job.set_state(proto::SUCCEEDED);
-    job.mutable_spec()->mutable_dataset()->set_format(proto::Dataset::TEXT);
+    job.set_state(v1::SUCCEEDED);
+    job.mutable_spec()->mutable_dataset()->set_format(v1::Dataset::TEXT);
     job.set_total_steps(3);
     job.set_steps_done(3);
     job.set_tokens_per_step(2048);
@@ -75,9 +75,9 @@ class CliTest : public ::testing::Test {
     job.mutable_plan()->add_devices();
     job.mutable_plan()->add_devices();
 
-    proto::JobEvent event;
+    v1::JobEvent event;
     *event.mutable_job() = job;
-    event.mutable_job()->set_state(proto::RUNNING);
+    event.mutable_job()->set_state(v1::RUNNING);
     fake_.state()->events.push_back(event);
     for (int i = 0; i < 3; ++i) {
       event.mutable_step()->set_step(i);

@@ -18,9 +18,9 @@ TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
                  "--export-strategy=" + file}),
             kExitOk)
       << err_.str();
-  const proto::PlanRequest& request = fake_.state()->explains[0].plan();
+  const v1::PlanRequest& request = fake_.state()->explains[0].plan();
   EXPECT_EQ(request.devices_size(), 4);
-  EXPECT_EQ(request.devices(3).kind(), proto::Device::CUDA);
+  EXPECT_EQ(request.devices(3).kind(), v1::Device::CUDA);
   EXPECT_EQ(request.batch_size(), 32);
   EXPECT_THAT(out_.str(), HasSubstr("operator  split"));
   // What was exported can be imported.
@@ -41,8 +41,8 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
   ASSERT_EQ(Run({"plan", "--model=llama:tiny", "--export-strategy=" + exported}), kExitOk)
       << err_.str();
   std::ofstream(machine) << "{}";
-  using Request = proto::ExplainRequest;
-  const auto search = [](const Request& r) -> const proto::SearchOptions& {
+  using Request = v1::ExplainRequest;
+  const auto search = [](const Request& r) -> const v1::SearchOptions& {
     return r.plan().search();
   };
   const auto first = [](const Request& r) { return r.plan().search().imported().operators(0); };
@@ -53,7 +53,7 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
   const auto budget = [&](const Request& r) { return search(r).budget() == 30; };
   const auto alpha = [&](const Request& r) { return search(r).alpha() == 0.05; };
   const auto imported = [&](const Request& r) {
-    return search(r).strategy() == proto::SearchOptions::IMPORTED && first(r).node() == "lm_head";
+    return search(r).strategy() == v1::SearchOptions::IMPORTED && first(r).node() == "lm_head";
   };
   const std::vector<Case> cases = {
       {{}, [&](const Request& r) { return !search(r).has_budget() && search(r).alpha() == 0; }},
@@ -68,11 +68,11 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
       {{"-import", exported}, imported},
       {{"--search-from", exported},
        [&](const Request& r) {
-         return search(r).strategy() == proto::SearchOptions::SEARCH && search(r).has_imported();
+         return search(r).strategy() == v1::SearchOptions::SEARCH && search(r).has_imported();
        }},
       {{"--only-data-parallel"},
        [&](const Request& r) {
-         return search(r).strategy() == proto::SearchOptions::DATA_PARALLEL;
+         return search(r).strategy() == v1::SearchOptions::DATA_PARALLEL;
        }},
       // On by default; FlexFlow's are off.
       {{"--enable-parameter-parallel", "--enable-attribute-parallel"},
@@ -164,7 +164,7 @@ TEST_F(CliTest, FlagsOfANewPlanAreRefusedWhereOneThatIsThereIsShown) {
 }
 
 TEST_F(CliTest, ADryRunSaysAllThatIsInTheWayAndQueuesNothing) {
-  proto::DryRunReply& reply = fake_.state()->dry_run;
+  v1::DryRunReply& reply = fake_.state()->dry_run;
   *reply.mutable_plan() = fake_.state()->job.plan();
   auto* memory = reply.add_memory();
   memory->set_needed_bytes(64 << 20);

@@ -14,7 +14,7 @@ using ::testing::Not;
 TEST_F(CliTest, AdaptersAreServedUnderNamesAndChosenByThem) {
   ASSERT_EQ(Run({"serve", "llm", "--adapter=poet=poems", "--adapter=clerk=a=b"}), kExitOk)
       << err_.str();
-  const proto::ServeModelRequest& served = fake_.state()->serves.back();
+  const v1::ServeModelRequest& served = fake_.state()->serves.back();
   ASSERT_EQ(served.adapters_size(), 2);
   EXPECT_EQ(served.adapters(0).name(), "poet");
   EXPECT_EQ(served.adapters(0).artifact(), "poems");
@@ -52,7 +52,7 @@ TEST_F(CliTest, WhoServesIsToldWhatOfTheModelHasNoEffect) {
 }
 
 TEST_F(CliTest, AChatRemembersWhatWasSaid) {
-  proto::GenerateReply thought, text, last;
+  v1::GenerateReply thought, text, last;
   thought.set_reasoning("hm");
   text.set_text("Noah.");
   last.set_finish_reason("stop");
@@ -111,7 +111,7 @@ TEST_F(CliTest, AFolderOfLinksIsUploadedUnderTheNamesOfTheLinks) {
 
 TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
   ASSERT_EQ(Run({"embed", "llm", "a king", "a queen", "--dimensions=2"}), kExitOk) << err_.str();
-  const proto::EmbedRequest& request = fake_.state()->embeds.back();
+  const v1::EmbedRequest& request = fake_.state()->embeds.back();
   ASSERT_EQ(request.inputs_size(), 2);
   EXPECT_EQ(request.inputs(1).text(), "a queen");
   EXPECT_EQ(request.dimensions(), 2);
@@ -126,8 +126,8 @@ TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
   EXPECT_EQ(Json::parse(out_.str())["embeddings"][0]["values"].size(), 2u);
 }
 
-proto::LosslessCheck Check(const char* name, bool passed, const char* detail) {
-  proto::LosslessCheck check;
+v1::LosslessCheck Check(const char* name, bool passed, const char* detail) {
+  v1::LosslessCheck check;
   check.set_name(name);
   check.set_passed(passed);
   check.set_cases(3);
@@ -136,12 +136,12 @@ proto::LosslessCheck Check(const char* name, bool passed, const char* detail) {
 }
 
 TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
-  proto::LosslessReport& proof = fake_.state()->proof;
+  v1::LosslessReport& proof = fake_.state()->proof;
   proof.set_passed(true);
   proof.set_smallest_margin(0.25);
   *proof.add_checks() = Check("greedy", true, "all answers equal");
   *proof.add_checks() = Check("KV", true, "all logits equal");
-  proto::LosslessProgress progress;
+  v1::LosslessProgress progress;
   progress.set_stage("law");
   progress.set_done(5);
   progress.set_total(10);
@@ -153,7 +153,7 @@ TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
   EXPECT_THAT(out_.str(), HasSubstr("law  5/10"));
   EXPECT_THAT(out_.str(), HasSubstr("closer than 0.25"));
   EXPECT_THAT(out_.str(), HasSubstr("speculation changes no answer"));
-  const proto::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);
+  const v1::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);
   EXPECT_EQ(sent.models().artifact(), "big");
   EXPECT_EQ(sent.models().ssm_artifacts_size(), 2);
   EXPECT_EQ(sent.models().expansion_size(), 2);
@@ -182,7 +182,7 @@ TEST_F(CliTest, FoldersAreUploadedForTheTimeOfAProofAlone) {
                  "--prompts-from=" + home_ + "/prompts.json"}),
             kExitOk)
       << err_.str();
-  const proto::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);
+  const v1::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);
   EXPECT_EQ(sent.models().artifact(), sent.models().ssm_artifacts(0));
   EXPECT_EQ(sent.prompts_size(), 2);
   EXPECT_EQ(fake_.state()->uploads, 1);
@@ -203,14 +203,14 @@ TEST_F(CliTest, AFolderThatCannotBeMadeIsNotTakenForAnAbsentCoordinator) {
 }
 
 TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
-  proto::QuantizeProgress progress;
+  v1::QuantizeProgress progress;
   progress.set_bytes_total(10);
   fake_.state()->packing.push_back(progress);
   EXPECT_EQ(Run({"models", "quantize", "llm", "--weights=int4", "--out=llm-int4", "--json"}),
             kExitOk)
       << err_.str();
   EXPECT_EQ(Json::parse(out_.str())["name"], "llm-int4");
-  const proto::QuantizeRequest sent = fake_.state()->quantizes.at(0);
+  const v1::QuantizeRequest sent = fake_.state()->quantizes.at(0);
   EXPECT_EQ(sent.name(), "llm");
   EXPECT_EQ(sent.weights(), "int4");
   EXPECT_FALSE(sent.replace());
@@ -219,9 +219,9 @@ TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
 
 // A model's own generation_config would come in where the gateway is told nothing.
 TEST_F(CliTest, WhatIsSwitchedOffIsOffOverHttpToo) {
-  proto::GenerateRequest request;
+  v1::GenerateRequest request;
   EXPECT_FALSE(Json::parse(CompletionBody(request)).contains("repetition_penalty"));
-  proto::SamplingOptions* sampling = request.mutable_sampling();
+  v1::SamplingOptions* sampling = request.mutable_sampling();
   sampling->set_repetition_penalty(0);
   sampling->set_top_p(0);
   sampling->set_top_k(0);
@@ -244,8 +244,8 @@ TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
   ASSERT_EQ(fake_.state()->generates.size(), 4u);
   EXPECT_EQ(fake_.state()->generates[0].max_tokens(), 8);
   EXPECT_EQ(fake_.state()->generates[2].max_tokens(), 128);
-  EXPECT_EQ(fake_.state()->generates[2].speculation(), proto::SPECULATION_OFF);
-  EXPECT_EQ(fake_.state()->generates[3].speculation(), proto::SPECULATION_ON);
+  EXPECT_EQ(fake_.state()->generates[2].speculation(), v1::SPECULATION_OFF);
+  EXPECT_EQ(fake_.state()->generates[3].speculation(), v1::SPECULATION_ON);
 
   fake_.state()->speculated[0] = Piece("and no");
   EXPECT_EQ(Run({"generate", "llm", "It was", "--compare", "--json"}), kExitFailed);

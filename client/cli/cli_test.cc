@@ -28,9 +28,9 @@ TEST_F(CliTest, TrainSubmitsWhatTheFlagsSayAndEndsWithTheJob) {
   EXPECT_EQ(lines.back()["done"]["total_steps"], 3);
 
   ASSERT_EQ(fake_.state()->submits.size(), 1u);
-  const proto::TrainingSpec& spec = fake_.state()->submits[0].spec();
+  const v1::TrainingSpec& spec = fake_.state()->submits[0].spec();
   EXPECT_EQ(spec.batch_size(), 8);
-  EXPECT_EQ(spec.dataset().format(), proto::Dataset::TEXT);
+  EXPECT_EQ(spec.dataset().format(), v1::Dataset::TEXT);
   EXPECT_EQ(spec.dataset().sequence_length(), 16);
   EXPECT_EQ(spec.graph().metadata().at("family"), "llama");
   const std::string name = spec.dataset().uri().substr(9);
@@ -57,7 +57,7 @@ TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
 }
 
 TEST_F(CliTest, AFailedJobIsAFailure) {
-  fake_.state()->job.set_state(proto::FAILED);
+  fake_.state()->job.set_state(v1::FAILED);
   fake_.state()->job.set_error("step 2: NaN in the loss");
   EXPECT_EQ(Run({"jobs", "watch", "job-1"}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("step 2: NaN in the loss"));
@@ -176,7 +176,7 @@ TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
 TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
   const std::string piece(1000, 'x');
   fake_.state()->replies.assign(20'000, Piece(piece));
-  proto::JobEvent event;
+  v1::JobEvent event;
   event.set_message(piece);
   fake_.state()->events.insert(fake_.state()->events.end(), 20'000, event);
   reader_gone_ = true;
@@ -204,12 +204,12 @@ TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
 }
 
 TEST_F(CliTest, StatusShowsWorkersAndIsJsonForScripts) {
-  proto::ClusterStatusReply& status = fake_.state()->status;
+  v1::ClusterStatusReply& status = fake_.state()->status;
   status.set_version("0.1.0");
   (*status.mutable_jobs_by_state())["RUNNING"] = 1;
   auto* worker = status.add_workers();
   worker->set_name("w1");
-  worker->set_state(proto::WorkerInfo::BUSY);
+  worker->set_state(v1::WorkerInfo::BUSY);
   worker->mutable_device()->set_memory_bytes(int64_t{4} << 30);
   EXPECT_EQ(Run({"status"}), kExitOk);
   EXPECT_THAT(out_.str(), HasSubstr("jobs: 1 running"));
@@ -245,7 +245,7 @@ TEST(StatsTest, PercentilesInterpolate) {
 }
 
 TEST(ProtoJsonTest, NumbersAreNumbersAndNanIsNamed) {
-  proto::StepReport step;
+  v1::StepReport step;
   step.set_step(int64_t{1} << 40);
   (*step.mutable_values())["loss"] = NAN;
   (*step.mutable_values())["accuracy"] = 0.5;

@@ -9,7 +9,7 @@ namespace {
 
 struct Preset {
   const char* name;
-  proto::Device::Kind kind;
+  v1::Device::Kind kind;
   const char* model;
   double memory_gib;
   double
@@ -21,11 +21,11 @@ struct Preset {
 };
 
 constexpr Preset kPresets[] = {
-    {"cpu-core", proto::Device::CPU, "one CPU core with AVX-512", 8, 60e9, 8e9, 5e-6, 1.5e9, 60e-6},
-    {"cpu-16", proto::Device::CPU, "16 CPU cores with AVX-512", 64, 1e12, 80e9, 1e-5, 3e9, 40e-6},
-    {"a100", proto::Device::CUDA, "NVIDIA A100 80 GB", 76, 110e12, 1.7e12, 4e-6, 250e9, 8e-6},
-    {"h100", proto::Device::CUDA, "NVIDIA H100 SXM", 76, 350e12, 2.9e12, 4e-6, 380e9, 8e-6},
-    {"h200", proto::Device::CUDA, "NVIDIA H200", 136, 350e12, 4.2e12, 4e-6, 380e9, 8e-6},
+    {"cpu-core", v1::Device::CPU, "one CPU core with AVX-512", 8, 60e9, 8e9, 5e-6, 1.5e9, 60e-6},
+    {"cpu-16", v1::Device::CPU, "16 CPU cores with AVX-512", 64, 1e12, 80e9, 1e-5, 3e9, 40e-6},
+    {"a100", v1::Device::CUDA, "NVIDIA A100 80 GB", 76, 110e12, 1.7e12, 4e-6, 250e9, 8e-6},
+    {"h100", v1::Device::CUDA, "NVIDIA H100 SXM", 76, 350e12, 2.9e12, 4e-6, 380e9, 8e-6},
+    {"h200", v1::Device::CUDA, "NVIDIA H200", 136, 350e12, 4.2e12, 4e-6, 380e9, 8e-6},
 };
 
 std::string Names() {
@@ -58,7 +58,7 @@ std::vector<FlagSpec> DeviceFlags() {
 namespace {
 
 // A machine with a topology: true if one was named.
-absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* request) {
+absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, v1::PlanRequest* request) {
   const bool preset = flags.Has("machine"), file = flags.Has("machine-model-file");
   for (const char* needs : {"search-num-nodes", "search-num-workers"}) {
     if (flags.Has(needs) && !preset) {
@@ -97,7 +97,7 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* r
 
 }  // namespace
 
-absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) {
+absl::Status FillDevices(const ParsedFlags& flags, v1::PlanRequest* request) {
   if (const std::string path = flags.Text("profile"); !path.empty()) {
     absl::StatusOr<std::string> text = ReadNonemptyFile(path);
     if (!text.ok()) return text.status();
@@ -121,7 +121,7 @@ absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) 
     return UsageError(
         absl::StrCat("--device-preset is \"", Printable(name), "\"; accepted: ", Names()));
   }
-  proto::Device device;
+  v1::Device device;
   device.set_kind(preset->kind);
   device.set_model(preset->model);
   device.set_memory_bytes(
@@ -129,7 +129,7 @@ absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) 
   device.set_matmul_flops(preset->matmul_flops);
   device.set_memory_bandwidth(preset->memory_bandwidth);
   device.set_op_overhead_seconds(preset->op_overhead);
-  device.set_threads(preset->kind == proto::Device::CPU ? 1 : 0);
+  device.set_threads(preset->kind == v1::Device::CPU ? 1 : 0);
   for (int64_t i = 0; i < flags.Int("devices", 0); ++i) *request->add_devices() = device;
   request->mutable_link()->set_bandwidth(
       flags.Number("link-bandwidth", preset->link_bandwidth / 1e9) * 1e9);

@@ -5,12 +5,12 @@
 
 #include "absl/status/status.h"
 #include "client/cli/flags.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
 std::vector<FlagSpec> DeviceFlags();
 // Leaves `request` alone if none of the flags is given: then the workers that have joined count.
-absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request);
+absl::Status FillDevices(const ParsedFlags& flags, v1::PlanRequest* request);
 
 }  // namespace espalier

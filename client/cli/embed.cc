@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<std::string>> Texts(Context& context) {
   return texts;
 }
 
-double Product(const proto::Embedding& a, const proto::Embedding& b) {
+double Product(const v1::Embedding& a, const v1::Embedding& b) {
   double sum = 0;
   for (int i = 0; i < std::min(a.values_size(), b.values_size()); ++i) {
     sum += static_cast<double>(a.values(i)) * b.values(i);
@@ -36,13 +36,13 @@ double Product(const proto::Embedding& a, const proto::Embedding& b) {
   return sum;
 }
 
-void Show(Context& context, const std::vector<std::string>& texts, const proto::EmbedReply& reply) {
+void Show(Context& context, const std::vector<std::string>& texts, const v1::EmbedReply& reply) {
   Table table({{"text", Align::kLeft, true},
                {"numbers", Align::kRight},
                {"first ones"},
                {"times the first text's", Align::kRight}});
   for (int i = 0; i < reply.embeddings_size(); ++i) {
-    const proto::Embedding& e = reply.embeddings(i);
+    const v1::Embedding& e = reply.embeddings(i);
     std::string first;
     for (int j = 0; j < std::min(4, e.values_size()); ++j) {
       absl::StrAppend(&first, j == 0 ? "" : " ", absl::StrFormat("%.4f", e.values(j)));
@@ -60,7 +60,7 @@ absl::Status Run(Context& context) {
   const absl::StatusOr<std::vector<std::string>> texts = Texts(context);
   if (!texts.ok()) return texts.status();
   const ParsedFlags& flags = context.flags();
-  proto::EmbedRequest request;
+  v1::EmbedRequest request;
   request.set_model(flags.positional()[0]);
   for (const std::string& text : *texts) request.add_inputs()->set_text(text);
   request.set_dimensions(static_cast<int32_t>(flags.Int("dimensions", 0)));
@@ -69,7 +69,7 @@ absl::Status Run(Context& context) {
   FillQueue(flags, &request);
   auto client = context.client();
   if (!client.ok()) return client.status();
-  const absl::StatusOr<proto::EmbedReply> reply = (*client)->Embed(request);
+  const absl::StatusOr<v1::EmbedReply> reply = (*client)->Embed(request);
   if (!reply.ok()) return reply.status();
   if (reply->embeddings_size() != request.inputs_size()) {
     return absl::InternalError(absl::StrCat("the coordinator answered ", reply->embeddings_size(),

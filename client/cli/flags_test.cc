@@ -88,7 +88,7 @@ TEST(DescribeFlagsTest, AlignsAndShowsShortNames) {
 }
 
 TEST(TrainingFlagsTest, FillTheSpec) {
-  proto::TrainingSpec spec;
+  v1::TrainingSpec spec;
   absl::Status status = FillTraining(Good({"-e",
                                            "3",
                                            "-b",
@@ -117,7 +117,7 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_EQ(spec.optimizer().name(), "sgd");
   EXPECT_EQ(spec.optimizer().attributes().at("momentum").f(), 0.9);
   EXPECT_EQ(spec.optimizer().attributes().at("weight_decay").f(), 1e-3);
-  EXPECT_EQ(spec.optimizer().learning_rate().kind(), proto::LearningRateSchedule::COSINE);
+  EXPECT_EQ(spec.optimizer().learning_rate().kind(), v1::LearningRateSchedule::COSINE);
   EXPECT_EQ(spec.optimizer().learning_rate().warmup_steps(), 10);
   EXPECT_NEAR(spec.optimizer().learning_rate().floor(), 0.002, 1e-12);
   EXPECT_EQ(spec.dataset().columns().at("labels"), "y");
@@ -130,7 +130,7 @@ TEST(TrainingFlagsTest, FillTheSpec) {
 }
 
 TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
-  proto::TrainingSpec spec;
+  v1::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
   EXPECT_FALSE(spec.search().has_micro_batches());
   EXPECT_EQ(spec.search().pipeline_stages(), 0);
@@ -143,7 +143,7 @@ TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
 
 // No flag leaves the choice to the planner; 0 is a choice.
 TEST(TrainingFlagsTest, ZeroStage) {
-  proto::TrainingSpec spec;
+  v1::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
   EXPECT_FALSE(spec.search().has_zero_stage());
   for (int stage : {0, 3}) {
@@ -156,7 +156,7 @@ TEST(TrainingFlagsTest, ZeroStage) {
 }
 
 TEST(TrainingFlagsTest, MemoryByTflmsNames) {
-  proto::TrainingSpec spec;
+  v1::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
   EXPECT_FALSE(spec.search().has_memory());  // an imported plan has its own
   absl::Status status = FillTraining(
@@ -164,7 +164,7 @@ TEST(TrainingFlagsTest, MemoryByTflmsNames) {
             "--host-memory=0.5", "--host-bandwidth=12", "--no-recompute"}),
       &spec);
   ASSERT_TRUE(status.ok()) << status;
-  const proto::MemoryOptions& memory = spec.search().memory();
+  const v1::MemoryOptions& memory = spec.search().memory();
   EXPECT_EQ(memory.swapout_threshold(), 9);
   EXPECT_EQ(memory.swapin_ahead(), 3);
   EXPECT_EQ(memory.swapin_groupby(), 2);
@@ -178,13 +178,13 @@ TEST(TrainingFlagsTest, MemoryByTflmsNames) {
 }
 
 TEST(TrainingFlagsTest, OptimisersSchedulesAndPenalties) {
-  proto::TrainingSpec spec;
+  v1::TrainingSpec spec;
   absl::Status status =
       FillTraining(Good({"--optimizer=rmsprop:alpha=0.9,centered=true", "--schedule=step",
                          "--lr-step=30", "--l2=1e-4", "--l1=fc*:0.5", "--report-penalties"}),
                    &spec);
   ASSERT_TRUE(status.ok()) << status;
-  const proto::Optimizer& optimizer = spec.optimizer();
+  const v1::Optimizer& optimizer = spec.optimizer();
   EXPECT_EQ(optimizer.name(), "rmsprop");
   EXPECT_EQ(optimizer.attributes().at("alpha").f(), 0.9);
   EXPECT_TRUE(optimizer.attributes().at("centered").b());
@@ -219,7 +219,7 @@ TEST(TrainingFlagsTest, ContradictionsAreRefused) {
       {{"--input=x"}, "NAME=COLUMN"},
       {{"--import-strategy=/nonexistent"}, "cannot read"}};
   for (const auto& [args, message] : cases) {
-    proto::TrainingSpec spec;
+    v1::TrainingSpec spec;
     absl::Status status = FillTraining(Good(args), &spec);
     EXPECT_TRUE(IsUsageError(status));
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));

@@ -33,11 +33,11 @@ absl::StatusOr<std::string> Prompt(Context& context) {
   return prompt;
 }
 
-absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
+absl::StatusOr<v1::GenerateRequest> Request(Context& context) {
   const ParsedFlags& flags = context.flags();
   auto prompt = Prompt(context);
   if (!prompt.ok()) return prompt.status();
-  proto::GenerateRequest request;
+  v1::GenerateRequest request;
   request.set_model(flags.positional()[0]);
   request.set_adapter(flags.Text("adapter"));
   request.set_text(*prompt);
@@ -45,9 +45,9 @@ absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   const std::string trees = flags.Text("speculation", "default");
   if (trees == "on") {
-    request.set_speculation(proto::SPECULATION_ON);
+    request.set_speculation(v1::SPECULATION_ON);
   } else if (trees == "off") {
-    request.set_speculation(proto::SPECULATION_OFF);
+    request.set_speculation(v1::SPECULATION_OFF);
   } else if (trees != "default") {
     return UsageError(
         absl::StrCat("--speculation is \"", Printable(trees), "\"; accepted: on, off, default"));
@@ -55,7 +55,7 @@ absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
   return request;
 }
 
-absl::StatusOr<Generation> Generate(Context& context, const proto::GenerateRequest& request,
+absl::StatusOr<Generation> Generate(Context& context, const v1::GenerateRequest& request,
                                     const PieceListener& piece) {
   if (context.flags().Has("http")) {
     auto gateway = context.gateway();
@@ -87,7 +87,7 @@ std::string Trees(const Generation& g) {
                          g.usage.drafted_tokens(), g.usage.verification_steps());
 }
 
-absl::Status Once(Context& context, const proto::GenerateRequest& request) {
+absl::Status Once(Context& context, const v1::GenerateRequest& request) {
   std::ostream& out = context.out();
   bool started = false;
   auto answer = Generate(context, request, [&](const std::string& text) {
@@ -123,7 +123,7 @@ absl::Status Once(Context& context, const proto::GenerateRequest& request) {
 }
 
 // The same prompt incrementally and with token trees: same text, different time.
-absl::Status Compare(Context& context, proto::GenerateRequest request) {
+absl::Status Compare(Context& context, v1::GenerateRequest request) {
   if (request.sampling().temperature() > 0) {
     return UsageError(
         "--compare needs greedy decoding (--temperature=0): two samples differ by chance");
@@ -132,13 +132,13 @@ absl::Status Compare(Context& context, proto::GenerateRequest request) {
   std::ostream& out = context.out();
   const Style style = context.style();
   Generation answers[2];
-  const proto::Speculation modes[2] = {proto::SPECULATION_OFF, proto::SPECULATION_ON};
+  const v1::Speculation modes[2] = {v1::SPECULATION_OFF, v1::SPECULATION_ON};
   const char* titles[2] = {"incremental", "token trees"};
   // The first requests after a model was loaded prepare its kernels; neither way should pay for
   // that.
-  proto::GenerateRequest warm_up = request;
+  v1::GenerateRequest warm_up = request;
   warm_up.set_max_tokens(std::min(request.max_tokens(), 8));
-  for (const proto::Speculation mode : modes) {
+  for (const v1::Speculation mode : modes) {
     warm_up.set_speculation(mode);
     auto s = Generate(context, warm_up, [](const std::string&) { return true; });
     if (!s.ok()) return s.status();

@@ -74,7 +74,7 @@ bool ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out, const Piece
   return wanted;
 }
 
-void AddForm(const proto::StructuredOutput& output, Json* body) {
+void AddForm(const v1::StructuredOutput& output, Json* body) {
   Json form;
   if (output.has_regex()) form["regex"] = output.regex();
   if (output.has_json_schema()) form["json"] = output.json_schema();
@@ -105,12 +105,12 @@ double Generation::accepted_per_verification() const {
   return static_cast<double>(usage.accepted_tokens()) / usage.verification_steps();
 }
 
-absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
+absl::StatusOr<Generation> GenerateByGrpc(Client* client, const v1::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const PieceListener& piece) {
   Generation out;
   Stopwatch watch(seconds, &out);
-  absl::Status status = client->Generate(request, [&](const proto::GenerateReply& reply) {
+  absl::Status status = client->Generate(request, [&](const v1::GenerateReply& reply) {
     if (!reply.text().empty() || reply.tokens_size() > 0) watch.Piece();
     out.text += reply.text();
     if (!reply.finish_reason().empty()) out.finish_reason = reply.finish_reason();
@@ -122,7 +122,7 @@ absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateR
   return out;
 }
 
-std::string CompletionBody(const proto::GenerateRequest& request) {
+std::string CompletionBody(const v1::GenerateRequest& request) {
   Json body;
   // Over HTTP an adapter goes by its name alone.
   body["model"] = request.adapter().empty() ? request.model() : request.adapter();
@@ -134,7 +134,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   if (request.max_tokens() > 0) body["max_tokens"] = request.max_tokens();
   if (request.stop_size() > 0)
     body["stop"] = std::vector<std::string>(request.stop().begin(), request.stop().end());
-  const proto::SamplingOptions& sampling = request.sampling();
+  const v1::SamplingOptions& sampling = request.sampling();
   if (sampling.has_temperature()) body["temperature"] = sampling.temperature();
   // Where 0 means "off" it does not over HTTP.
   if (sampling.has_top_p()) body["top_p"] = sampling.top_p() > 0 ? sampling.top_p() : 1;
@@ -166,8 +166,8 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   if (!request.cache_salt().empty()) body["cache_salt"] = request.cache_salt();
   AddForm(request.structured_output(), &body);
   if (request.ignore_eos()) body["ignore_eos"] = true;
-  if (request.speculation() != proto::SPECULATION_DEFAULT) {
-    body["speculation"] = request.speculation() == proto::SPECULATION_ON;
+  if (request.speculation() != v1::SPECULATION_DEFAULT) {
+    body["speculation"] = request.speculation() == v1::SPECULATION_ON;
   }
   body["stream"] = true;
   body["stream_options"]["include_usage"] = true;
@@ -175,7 +175,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
 }
 
 absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
-                                          const proto::GenerateRequest& request,
+                                          const v1::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const PieceListener& piece) {
   Generation out;

@@ -8,14 +8,14 @@
 #include "absl/status/statusor.h"
 #include "client/cli/command.h"
 #include "client/cli/gateway.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 
 namespace espalier {
 
 struct Generation {
   std::string text;
   std::string finish_reason;
-  proto::Usage usage;
+  v1::Usage usage;
   // As this side saw it.
   double seconds = 0;
   double seconds_to_first = 0;
@@ -37,15 +37,15 @@ struct Generation {
 // error.
 using PieceListener = std::function<bool(const std::string&)>;
 
-absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
+absl::StatusOr<Generation> GenerateByGrpc(Client* client, const v1::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const PieceListener& piece);
 absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
-                                          const proto::GenerateRequest& request,
+                                          const v1::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const PieceListener& piece);
 
 // What /v1/completions is asked for `request`.
-std::string CompletionBody(const proto::GenerateRequest& request);
+std::string CompletionBody(const v1::GenerateRequest& request);
 
 }  // namespace espalier

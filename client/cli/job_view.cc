@@ -18,9 +18,9 @@
 namespace espalier {
 namespace {
 
-bool IsText(const proto::Job& job) { return job.spec().dataset().format() == proto::Dataset::TEXT; }
+bool IsText(const v1::Job& job) { return job.spec().dataset().format() == v1::Dataset::TEXT; }
 
-double Wall(const proto::Job& job) {
+double Wall(const v1::Job& job) {
   return static_cast<double>(job.finished_unix_ms() - job.started_unix_ms()) / 1e3;
 }
 
@@ -58,7 +58,7 @@ JobView::JobView(Context* context, int64_t print_every_steps)
       printer_(context->env().out, context->terminal(), context->env().seconds,
                print_every_steps_ > 0 ? 0 : 10) {}
 
-bool JobView::OnEvent(const proto::JobEvent& event) {
+bool JobView::OnEvent(const v1::JobEvent& event) {
   if (context_.json()) {
     nlohmann::ordered_json line;
     if (event.has_job()) {
@@ -79,15 +79,15 @@ bool JobView::OnEvent(const proto::JobEvent& event) {
   return true;
 }
 
-void JobView::OnJob(const proto::Job& job) {
+void JobView::OnJob(const v1::Job& job) {
   if (job.state() != job_.state() && !IsOver(job.state())) {
     printer_.Message(absl::StrCat("job ", Printable(job.id()), " is ", StateName(job.state()),
-                                  job.state() == proto::RECOVERING
+                                  job.state() == v1::RECOVERING
                                       ? absl::StrCat(", back to step ", job.checkpoint_step())
                                       : std::string()));
   }
   // Watches may leave the plan out once it was sent.
-  const proto::Plan known = job_.plan();
+  const v1::Plan known = job_.plan();
   job_ = job;
   if (!job_.has_plan()) *job_.mutable_plan() = known;
   if (!plan_shown_ && job.plan().operators_size() > 0) {
@@ -98,7 +98,7 @@ void JobView::OnJob(const proto::Job& job) {
   }
 }
 
-void JobView::OnStep(const proto::StepReport& step) {
+void JobView::OnStep(const v1::StepReport& step) {
   const auto loss = step.values().find("loss");
   if (loss != step.values().end()) {
     // Steps that are done again after a recovery replace what was drawn.
@@ -122,12 +122,12 @@ void JobView::OnStep(const proto::StepReport& step) {
     printer_.Update(p);
 }
 
-void JobView::Finish(const proto::Job& job) {
+void JobView::Finish(const v1::Job& job) {
   if (context_.json()) return;
   printer_.Finish();
   const Style style = context_.style();
   const std::string head = absl::StrCat("job ", Printable(job.id()), " ", StateName(job.state()));
-  if (job.state() != proto::SUCCEEDED) {
+  if (job.state() != v1::SUCCEEDED) {
     context_.out() << style.Red(head) << " after " << job.steps_done() << " of "
                    << job.total_steps() << " steps" << std::endl;
     return;
@@ -145,7 +145,7 @@ void JobView::Finish(const proto::Job& job) {
                  << RenderOutcome(job, context_.terminal()) << std::flush;
 }
 
-std::string RenderOutcome(const proto::Job& job, const Terminal& terminal) {
+std::string RenderOutcome(const v1::Job& job, const Terminal& terminal) {
   std::string out;
   Table table(
       {{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"", Align::kRight}});
@@ -182,21 +182,21 @@ absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print
   auto client = context->client();
   if (!client.ok()) return client.status();
   JobView view(context, print_every_steps);
-  absl::Status watched = (*client)->Watch(job_id, 0, [&](const proto::JobEvent& event) {
+  absl::Status watched = (*client)->Watch(job_id, 0, [&](const v1::JobEvent& event) {
     return view.OnEvent(event) && context->out().good();
   });
   if (!watched.ok() || !context->out().good()) return watched;
   auto reply = (*client)->GetJob(job_id);
   if (!reply.ok()) return reply.status();
-  const proto::Job& job = reply->job();
+  const v1::Job& job = reply->job();
   view.Finish(job);
   if (context->json()) {
     nlohmann::ordered_json line;
     line["done"] = ToJson(job);
     context->Line(line);
   }
-  if (job.state() == proto::SUCCEEDED) return absl::OkStatus();
-  if (job.state() == proto::CANCELLED) {
+  if (job.state() == v1::SUCCEEDED) return absl::OkStatus();
+  if (job.state() == v1::CANCELLED) {
     return absl::CancelledError(
         absl::StrCat("job ", job_id, " was cancelled; go on: espalier jobs resume ", job_id));
   }

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "client/cli/command.h"
 #include "client/terminal/progress.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/training.pb.h"
 
 namespace espalier {
 
@@ -20,19 +20,19 @@ class JobView {
   // `print_every_steps` 0: by time.
   JobView(Context* context, int64_t print_every_steps);
 
-  bool OnEvent(const proto::JobEvent& event);  // for Client::Watch
+  bool OnEvent(const v1::JobEvent& event);  // for Client::Watch
   // Ends the progress line; says how the job ended. `job` is the final one, with its plan.
-  void Finish(const proto::Job& job);
+  void Finish(const v1::Job& job);
 
  private:
-  void OnJob(const proto::Job& job);
-  void OnStep(const proto::StepReport& step);
-  void Outcome(const proto::Job& job);
+  void OnJob(const v1::Job& job);
+  void OnStep(const v1::StepReport& step);
+  void Outcome(const v1::Job& job);
 
   Context& context_;
   int64_t print_every_steps_;
   ProgressPrinter printer_;
-  proto::Job job_;
+  v1::Job job_;
   bool plan_shown_ = false;
   double step_seconds_ = 0;  // smoothed
   std::vector<std::pair<double, double>> losses_;
@@ -42,7 +42,7 @@ class JobView {
 absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print_every_steps);
 
 // Predicted against measured, the evaluation, the model's name: the last lines of a job.
-std::string RenderOutcome(const proto::Job& job, const Terminal& terminal);
+std::string RenderOutcome(const v1::Job& job, const Terminal& terminal);
 
 // At most `count` points, each the mean of its neighbours: a curve without the noise of single
 // steps.

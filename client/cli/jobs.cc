@@ -20,11 +20,11 @@ std::string Time(int64_t unix_ms) {
                           absl::LocalTimeZone());
 }
 
-std::string StateCell(proto::JobState state, const Style& style) {
+std::string StateCell(v1::JobState state, const Style& style) {
   const std::string name = StateName(state);
-  if (state == proto::SUCCEEDED) return style.Green(name);
-  if (state == proto::FAILED) return style.Red(name);
-  if (state == proto::RECOVERING) return style.Yellow(name);
+  if (state == v1::SUCCEEDED) return style.Green(name);
+  if (state == v1::FAILED) return style.Red(name);
+  if (state == v1::RECOVERING) return style.Yellow(name);
   return name;
 }
 
@@ -34,7 +34,7 @@ absl::Status List(Context& context, Client* client) {
   if (context.json()) {
     nlohmann::ordered_json json;
     json["jobs"] = nlohmann::ordered_json::array();
-    for (const proto::Job& job : *jobs) json["jobs"].push_back(ToJson(job));
+    for (const v1::Job& job : *jobs) json["jobs"].push_back(ToJson(job));
     context.Document(json);
     return absl::OkStatus();
   }
@@ -46,7 +46,7 @@ absl::Status List(Context& context, Client* client) {
                {"created"},
                {"model"},
                {"error", Align::kLeft, true}});
-  for (const proto::Job& job : *jobs) {
+  for (const v1::Job& job : *jobs) {
     table.Row({Printable(job.id()), Printable(job.spec().name()),
                StateCell(job.state(), context.style()),
                absl::StrCat(job.steps_done(), "/", job.total_steps()),
@@ -68,7 +68,7 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
     context.Document(ToJson(*reply));
     return absl::OkStatus();
   }
-  const proto::Job& job = reply->job();
+  const v1::Job& job = reply->job();
   std::ostream& out = context.out();
   out << context.style().Bold(Printable(job.id())) << " " << Printable(job.spec().name()) << ": "
       << StateCell(job.state(), context.style()) << ", step " << job.steps_done() << " of "
@@ -85,7 +85,7 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
   return absl::OkStatus();
 }
 
-absl::Status Show(Context& context, const absl::StatusOr<proto::Job>& job) {
+absl::Status Show(Context& context, const absl::StatusOr<v1::Job>& job) {
   if (!job.ok()) return job.status();
   if (context.json()) {
     context.Document(ToJson(*job));

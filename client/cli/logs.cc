@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-std::string StepLine(const proto::StepReport& step, bool unicode) {
+std::string StepLine(const v1::StepReport& step, bool unicode) {
   std::string line =
       absl::StrCat("step ", step.step(), "  ", FormatSeconds(step.seconds(), unicode));
   const std::map<std::string, double> values(step.values().begin(), step.values().end());
@@ -31,7 +31,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
   if (!client.ok()) return client.status();
   const int64_t every = context.flags().Int("print-freq", 1);
   const bool unicode = context.terminal().unicode;
-  const auto print_step = [&](const proto::StepReport& step) {
+  const auto print_step = [&](const v1::StepReport& step) {
     if (step.step() % every != 0) return;
     if (context.json()) {
       nlohmann::ordered_json line;
@@ -52,7 +52,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
     }
   };
   std::string error;
-  const auto print_event = [&](const proto::JobEvent& event) {
+  const auto print_event = [&](const v1::JobEvent& event) {
     if (event.has_step()) print_step(event.step());
     if (event.has_job() && follow) {
       print_message(absl::StrCat("job is ", StateName(event.job().state())));

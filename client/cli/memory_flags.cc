@@ -31,12 +31,12 @@ std::vector<FlagSpec> MemoryFlags() {
   };
 }
 
-absl::Status FillMemory(const ParsedFlags& flags, proto::SearchOptions* search) {
+absl::Status FillMemory(const ParsedFlags& flags, v1::SearchOptions* search) {
   const std::vector<FlagSpec> all = MemoryFlags();
   if (std::none_of(all.begin(), all.end(), [&](const FlagSpec& f) { return flags.Has(f.name); })) {
     return absl::OkStatus();
   }
-  proto::MemoryOptions* memory = search->mutable_memory();
+  v1::MemoryOptions* memory = search->mutable_memory();
   const bool swaps = !flags.Has("no-swap");
   for (const char* needs : {"host-memory", "host-bandwidth", "swapout-threshold", "swapin-ahead",
                             "swapin-groupby", "sync-mode"}) {

@@ -5,13 +5,13 @@
 
 #include "absl/status/status.h"
 #include "client/cli/flags.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
 std::vector<FlagSpec> MemoryFlags();
 // Sets search.memory if one of them is given: an imported plan has its own. Usage errors name the
 // flag.
-absl::Status FillMemory(const ParsedFlags& flags, proto::SearchOptions* search);
+absl::Status FillMemory(const ParsedFlags& flags, v1::SearchOptions* search);
 
 }  // namespace espalier

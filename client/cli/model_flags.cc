@@ -45,13 +45,13 @@ std::string PresetNames() {
                        [](std::string* out, const auto& p) { out->append(p.first); });
 }
 
-absl::StatusOr<proto::Graph> ReadGraph(const std::string& path) {
+absl::StatusOr<v1::Graph> ReadGraph(const std::string& path) {
   auto bytes = ReadFile(path);
   if (!bytes.ok()) return bytes.status();
-  proto::Graph graph;
+  v1::Graph graph;
   if (!graph.ParseFromString(*bytes) || graph.nodes_size() == 0) {
     return UsageError(absl::StrCat(
-        path, " holds no graph: accepted is a binary espalier.proto.Graph with nodes"));
+        path, " holds no graph: accepted is a binary espalier.v1.Graph with nodes"));
   }
   return graph;
 }

@@ -8,14 +8,14 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/flags.h"
 #include "ops/models/llama.h"
-#include "proto/graph.pb.h"
+#include "espalier/v1/graph.pb.h"
 
 namespace espalier {
 
 std::vector<FlagSpec> ModelFlags();
 
 struct ModelChoice {
-  proto::Graph graph;
+  v1::Graph graph;
   std::string onnx_path;    // instead of `graph`
   int sequence_length = 0;  // of a language model built here; 0: unknown
 };

@@ -17,11 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string KindName(proto::Artifact::Kind kind) {
-  return absl::AsciiStrToLower(proto::Artifact::Kind_Name(kind));
+std::string KindName(v1::Artifact::Kind kind) {
+  return absl::AsciiStrToLower(v1::Artifact::Kind_Name(kind));
 }
 
-absl::Status Show(Context& context, const proto::Artifact& artifact, const std::string& what) {
+absl::Status Show(Context& context, const v1::Artifact& artifact, const std::string& what) {
   if (context.json()) {
     context.Document(ToJson(artifact));
   } else {
@@ -62,18 +62,18 @@ absl::Status List(Context& context, Client* client) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<proto::Artifact::Kind> KindOf(const ParsedFlags& flags, const std::string& path) {
+absl::StatusOr<v1::Artifact::Kind> KindOf(const ParsedFlags& flags, const std::string& path) {
   const std::string kind = flags.Text("kind");
-  if (kind == "dataset") return proto::Artifact::DATASET;
-  if (kind == "onnx") return proto::Artifact::ONNX;
-  if (kind == "model") return proto::Artifact::MODEL;
+  if (kind == "dataset") return v1::Artifact::DATASET;
+  if (kind == "onnx") return v1::Artifact::ONNX;
+  if (kind == "model") return v1::Artifact::MODEL;
   if (!kind.empty()) {
     return UsageError(
         absl::StrCat("--kind is \"", Printable(kind), "\"; accepted: dataset, onnx, model"));
   }
   std::error_code error;
-  if (fs::is_directory(path, error) || absl::EndsWith(path, ".gguf")) return proto::Artifact::MODEL;
-  return absl::EndsWith(path, ".onnx") ? proto::Artifact::ONNX : proto::Artifact::DATASET;
+  if (fs::is_directory(path, error) || absl::EndsWith(path, ".gguf")) return v1::Artifact::MODEL;
+  return absl::EndsWith(path, ".onnx") ? v1::Artifact::ONNX : v1::Artifact::DATASET;
 }
 
 absl::Status Upload(Context& context, Client* client, const std::string& name,
@@ -82,7 +82,7 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
   if (!kind.ok()) return kind.status();
   auto files = FilesOf(path);
   if (!files.ok()) return files.status();
-  proto::UploadHeader header;
+  v1::UploadHeader header;
   header.set_name(name);
   header.set_kind(*kind);
   header.set_replace(context.flags().Has("replace"));
@@ -93,7 +93,7 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
 
 absl::Status Quantize(Context& context, Client* client, const std::string& name) {
   const ParsedFlags& flags = context.flags();
-  proto::QuantizeRequest request;
+  v1::QuantizeRequest request;
   request.set_name(name);
   request.set_weights(flags.Text("weights"));
   request.set_out(flags.Text("out"));

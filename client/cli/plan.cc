@@ -15,13 +15,13 @@
 namespace espalier {
 namespace {
 
-absl::Status Explain(Context& context, proto::ExplainRequest request) {
+absl::Status Explain(Context& context, v1::ExplainRequest request) {
   const ParsedFlags& flags = context.flags();
   if (flags.Has("include-costs-dot-graph") && !flags.Has("compgraph")) {
     return UsageError("--include-costs-dot-graph needs --compgraph=FILE");
   }
   request.set_page(flags.Has("html"));
-  if (request.of_case() == proto::ExplainRequest::kPlan) {
+  if (request.of_case() == v1::ExplainRequest::kPlan) {
     request.set_task_graph(flags.Has("taskgraph"));
     request.set_computation_graph(flags.Has("compgraph"));
     request.set_costs_in_graph(flags.Has("include-costs-dot-graph"));
@@ -66,11 +66,11 @@ absl::Status Explain(Context& context, proto::ExplainRequest request) {
 }
 
 // A plan from a file, or the one of a job.
-absl::StatusOr<proto::Plan> FindPlan(Context& context, const std::string& name) {
+absl::StatusOr<v1::Plan> FindPlan(Context& context, const std::string& name) {
   if (std::filesystem::exists(name)) return ReadPlan(name);
   auto client = context.client();
   if (!client.ok()) return client.status();
-  proto::ExplainRequest request;
+  v1::ExplainRequest request;
   request.set_job_id(name);
   auto reply = (*client)->Explain(request);
   if (absl::IsNotFound(reply.status())) {
@@ -122,7 +122,7 @@ absl::Status RunDiff(Context& context) {
     if (!context.flags().Has(flag.name)) continue;
     return UsageError(absl::StrCat("--", flag.name, " is of one plan; plan diff compares two"));
   }
-  proto::DiffRequest request;
+  v1::DiffRequest request;
   request.set_name_a(names[1]);
   request.set_name_b(names[2]);
   for (const auto& [name, plan] :
@@ -152,13 +152,13 @@ absl::Status RunPlan(Context& context) {
   const ParsedFlags& flags = context.flags();
   if (!flags.positional().empty() && flags.positional()[0] == "diff") return RunDiff(context);
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
-  proto::ExplainRequest request;
+  v1::ExplainRequest request;
   if (flags.Has("job")) {
     if (absl::Status s = CheckShowsJob(flags); !s.ok()) return s;
     request.set_job_id(flags.Text("job"));
     return Explain(context, request);
   }
-  proto::PlanRequest* plan = request.mutable_plan();
+  v1::PlanRequest* plan = request.mutable_plan();
   auto search = MakeSearch(flags);
   if (!search.ok()) return search.status();
   *plan->mutable_search() = *std::move(search);
@@ -175,7 +175,7 @@ absl::Status RunPlan(Context& context) {
   }
   auto client = context.client();
   if (!client.ok()) return client.status();
-  auto name = UploadOnce(context, *client, model->onnx_path, proto::Artifact::ONNX);
+  auto name = UploadOnce(context, *client, model->onnx_path, v1::Artifact::ONNX);
   if (!name.ok()) return name.status();
   plan->set_onnx_artifact(*name);
   OnnxHead head = ChooseOnnxHead(flags);
@@ -189,7 +189,7 @@ absl::Status RunExplain(Context& context) {
   if (absl::Status s = CheckArguments(context, 1, 1, "a job id"); !s.ok()) return s;
   if (absl::Status s = CheckShowsJob(context.flags()); !s.ok()) return s;
   if (context.flags().Has("job")) return UsageError("give the job's id once, without --job");
-  proto::ExplainRequest request;
+  v1::ExplainRequest request;
   request.set_job_id(context.flags().positional()[0]);
   return Explain(context, request);
 }
@@ -198,7 +198,7 @@ absl::Status RunMachines(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 1, "at most one name"); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
-  proto::MachinesRequest request;
+  v1::MachinesRequest request;
   if (!context.flags().positional().empty()) request.set_name(context.flags().positional()[0]);
   request.set_devices(static_cast<int32_t>(context.flags().Int("devices", 0)));
   auto reply = (*client)->Machines(request);

@@ -17,13 +17,13 @@
 namespace espalier {
 namespace {
 
-std::string Memory(const proto::Prediction& p) {
+std::string Memory(const v1::Prediction& p) {
   if (p.peak_bytes().empty()) return "";
   return FormatBytes(
       static_cast<double>(*std::max_element(p.peak_bytes().begin(), p.peak_bytes().end())));
 }
 
-void AddRow(const std::string& name, const proto::Prediction& p, const proto::Prediction& best,
+void AddRow(const std::string& name, const v1::Prediction& p, const v1::Prediction& best,
             const Terminal& terminal, Table* table) {
   const double ratio = best.step_seconds() > 0 ? p.step_seconds() / best.step_seconds() : 0;
   table->Row({name, FormatSeconds(p.step_seconds(), terminal.unicode),
@@ -34,7 +34,7 @@ void AddRow(const std::string& name, const proto::Prediction& p, const proto::Pr
 }
 
 // "linear" split by {sample: 2} -> "sample=2".
-std::string Degrees(const proto::OperatorPlan& op) {
+std::string Degrees(const v1::OperatorPlan& op) {
   std::map<std::string, int> sorted;
   for (const auto& [axis, degree] : op.degrees()) {
     if (degree > 1) sorted[axis] = degree;
@@ -46,7 +46,7 @@ std::string Degrees(const proto::OperatorPlan& op) {
 
 }  // namespace
 
-std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal) {
+std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal) {
   Table table({{"plan"},
                {"step", Align::kRight},
                {"", Align::kRight},
@@ -56,7 +56,7 @@ std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal)
                {"memory", Align::kRight}});
   AddRow("this plan", plan.prediction(), plan.prediction(), terminal, &table);
   std::string refused;
-  for (const proto::Alternative& other : plan.alternatives()) {
+  for (const v1::Alternative& other : plan.alternatives()) {
     if (other.refused().empty()) {
       AddRow(Printable(other.name()), other.prediction(), plan.prediction(), terminal, &table);
     } else {
@@ -66,7 +66,7 @@ std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal)
   }
   std::map<std::string, int> kinds;
   std::set<int> devices;
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     ++kinds[Degrees(op)];
     devices.insert(op.devices().begin(), op.devices().end());
   }
@@ -86,7 +86,7 @@ std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal)
     absl::StrAppend(&out, "made to fit: operators in up to ", plan.batch_slices(),
                     " slices of the batch\n");
   }
-  const proto::SearchSummary& search = plan.search();
+  const v1::SearchSummary& search = plan.search();
   if (search.proposals() > 0) {
     absl::StrAppend(&out, "search: ", search.proposals(), " proposals, ", search.accepted(),
                     " accepted, ", FormatSeconds(search.seconds(), terminal.unicode), ", seed ",
@@ -103,7 +103,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-std::string PlanToJson(const proto::Plan& plan) {
+std::string PlanToJson(const v1::Plan& plan) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;

@@ -5,16 +5,16 @@
 
 #include "absl/status/status.h"
 #include "client/terminal/terminal.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
-std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal);
+std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal);
 
 // PermissionDenied names the file.
 absl::Status WriteFile(const std::string& path, const std::string& text);
 
 // JSON as `--import-strategy` reads it.
-std::string PlanToJson(const proto::Plan& plan);
+std::string PlanToJson(const v1::Plan& plan);
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ absl::Status TextOrFile(const ParsedFlags& flags, const char* name, std::string*
   return absl::OkStatus();
 }
 
-absl::Status FillBiases(const ParsedFlags& flags, proto::SamplingOptions* sampling) {
+absl::Status FillBiases(const ParsedFlags& flags, v1::SamplingOptions* sampling) {
   for (const std::string& entry : flags.Values("logit-bias")) {
     const size_t equals = entry.find('=');
     int token = 0;
@@ -37,7 +37,7 @@ absl::Status FillBiases(const ParsedFlags& flags, proto::SamplingOptions* sampli
   return absl::OkStatus();
 }
 
-absl::Status FillForm(const ParsedFlags& flags, proto::GenerateRequest* request) {
+absl::Status FillForm(const ParsedFlags& flags, v1::GenerateRequest* request) {
   const int forms = flags.Has("regex") + flags.Has("json-schema") + flags.Has("json-object") +
                     flags.Has("grammar") + flags.Has("choice");
   if (forms == 0) return absl::OkStatus();
@@ -46,7 +46,7 @@ absl::Status FillForm(const ParsedFlags& flags, proto::GenerateRequest* request)
         "an answer has one form: give one of --regex, --json-schema, --json-object, "
         "--grammar and --choice");
   }
-  proto::StructuredOutput* out = request->mutable_structured_output();
+  v1::StructuredOutput* out = request->mutable_structured_output();
   if (flags.Has("json-object")) out->set_json_object(true);
   for (const std::string& text : flags.Values("choice")) out->mutable_choice()->add_texts(text);
   if (flags.Has("regex")) return TextOrFile(flags, "regex", out->mutable_regex());
@@ -97,7 +97,7 @@ std::vector<FlagSpec> QueueFlags() {
   };
 }
 
-absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* request) {
+absl::Status FillSampling(const ParsedFlags& flags, v1::GenerateRequest* request) {
   for (const std::string& stop : flags.Values("stop")) request->add_stop(stop);
   for (const std::string& token : flags.Values("stop-token")) {
     int id = 0;
@@ -105,9 +105,9 @@ absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* requ
   }
   request->set_ignore_eos(flags.Has("ignore-eos"));
   FillQueue(flags, request);
-  proto::SamplingOptions* sampling = request->mutable_sampling();
+  v1::SamplingOptions* sampling = request->mutable_sampling();
   // What is not given is left to the model.
-  using S = proto::SamplingOptions;
+  using S = v1::SamplingOptions;
   const std::pair<const char*, void (S::*)(double)> numbers[] = {
       {"temperature", &S::set_temperature},
       {"top-p", &S::set_top_p},

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "client/cli/flags.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 
 namespace espalier {
 
@@ -24,6 +24,6 @@ void FillQueue(const ParsedFlags& flags, Request* request) {
 }
 
 // Usage errors name the flag. Ranges are the coordinator's to check where they depend on the model.
-absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* request);
+absl::Status FillSampling(const ParsedFlags& flags, v1::GenerateRequest* request);
 
 }  // namespace espalier

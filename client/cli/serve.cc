@@ -12,31 +12,31 @@
 namespace espalier {
 namespace {
 
-absl::Status FillAdapters(const ParsedFlags& flags, proto::ServeModelRequest* request) {
+absl::Status FillAdapters(const ParsedFlags& flags, v1::ServeModelRequest* request) {
   for (const std::string& text : flags.Values("adapter")) {
     const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
     if (parts.size() != 2 || parts[0].empty() || parts[1].empty()) {
       return UsageError(absl::StrCat("--adapter is \"", Printable(text),
                                      "\"; accepted: NAME=ARTIFACT, NAME as requests call it"));
     }
-    proto::LoraAdapter* const adapter = request->add_adapters();
+    v1::LoraAdapter* const adapter = request->add_adapters();
     adapter->set_name(parts[0]);
     adapter->set_artifact(parts[1]);
   }
   return absl::OkStatus();
 }
 
-std::string AdapterNames(const proto::ServedModel& model) {
+std::string AdapterNames(const v1::ServedModel& model) {
   return absl::StrJoin(model.adapters(), ", ",
                        [](std::string* out, const auto& a) { out->append(Printable(a.name())); });
 }
 
-bool OnWorkers(const proto::ServedModel& model) { return model.tensor_parallel() > 0; }
+bool OnWorkers(const v1::ServedModel& model) { return model.tensor_parallel() > 0; }
 
 constexpr char kCoordinator[] = "the coordinator";
 
 // "2 x 1 on w1, w2": tensor by pipeline parallel.
-std::string PlaceText(const proto::ModelPlacement& place) {
+std::string PlaceText(const v1::ModelPlacement& place) {
   if (place.tensor_parallel() == 0) return kCoordinator;
   std::string text = place.tensor_parallel() * place.pipeline_parallel() == 1
                          ? ""
@@ -47,7 +47,7 @@ std::string PlaceText(const proto::ModelPlacement& place) {
 }
 
 // What --workers=auto compared.
-void PrintCandidates(Context& context, const proto::ServedModel& model) {
+void PrintCandidates(Context& context, const v1::ServedModel& model) {
   if (model.candidates().empty()) return;
   Table table({{""},
                {"model", Align::kLeft, true},
@@ -57,9 +57,9 @@ void PrintCandidates(Context& context, const proto::ServedModel& model) {
                {"tokens/s", Align::kRight},
                {"largest part", Align::kRight},
                {"", Align::kLeft, true}});
-  for (const proto::PlacementCandidate& c : model.candidates()) {
+  for (const v1::PlacementCandidate& c : model.candidates()) {
     std::vector<std::string> ssms;
-    for (const proto::ModelPlacement& ssm : c.ssms()) ssms.push_back(PlaceText(ssm));
+    for (const v1::ModelPlacement& ssm : c.ssms()) ssms.push_back(PlaceText(ssm));
     const bool fits = c.refused().empty();
     const std::string steps =
         c.steps_at_once() > 1 ? absl::StrCat(", ", c.steps_at_once(), " steps at once") : "";
@@ -74,7 +74,7 @@ void PrintCandidates(Context& context, const proto::ServedModel& model) {
 }
 
 // "temperature 0.6, top_p 0.9"; empty if there is nothing.
-std::string SamplingText(const proto::SamplingOptions& sampling) {
+std::string SamplingText(const v1::SamplingOptions& sampling) {
   std::vector<std::string> parts;
   if (sampling.has_temperature()) {
     parts.push_back(absl::StrCat("temperature ", sampling.temperature()));
@@ -90,7 +90,7 @@ std::string SamplingText(const proto::SamplingOptions& sampling) {
 }
 
 // "small, tiny (up to 512 tokens)".
-std::string SsmNames(const proto::ServedModel& model) {
+std::string SsmNames(const v1::ServedModel& model) {
   std::vector<std::string> names;
   for (int s = 0; s < model.ssm_artifacts_size(); ++s) {
     names.push_back(Printable(model.ssm_artifacts(s)));
@@ -101,7 +101,7 @@ std::string SsmNames(const proto::ServedModel& model) {
 }
 
 // Of the LLM, and of SSMs that are not ready.
-std::string StateText(const proto::ServedModel& model) {
+std::string StateText(const v1::ServedModel& model) {
   std::string out = model.state().empty() ? "ready" : model.state();
   for (int s = 0; s < std::min(model.ssm_artifacts_size(), model.ssm_placements_size()); ++s) {
     const std::string& state = model.ssm_placements(s).state();
@@ -169,7 +169,7 @@ absl::Status RunServe(Context& context) {
                                      flag.name, "..."));
     }
   }
-  proto::ServeModelRequest request;
+  v1::ServeModelRequest request;
   if (absl::Status s = FillServing(flags, &request); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
@@ -271,7 +271,7 @@ absl::StatusOr<std::vector<int>> ParseExpansion(const std::string& text) {
   return expansion;
 }
 
-absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* request) {
+absl::Status FillServing(const ParsedFlags& flags, v1::ServeModelRequest* request) {
   absl::StatusOr<std::vector<int>> expansion = ParseExpansion(flags.Text("expansion"));
   if (!expansion.ok()) return expansion.status();
   request->mutable_expansion()->Assign(expansion->begin(), expansion->end());

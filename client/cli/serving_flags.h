@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cli/flags.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 
 namespace espalier {
 
@@ -18,6 +18,6 @@ std::vector<FlagSpec> ServingFlags();
 absl::StatusOr<std::vector<int>> ParseExpansion(const std::string& text);
 
 // All but the LLM and its name. Usage errors name the flag.
-absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* request);
+absl::Status FillServing(const ParsedFlags& flags, v1::ServeModelRequest* request);
 
 }  // namespace espalier

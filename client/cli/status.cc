@@ -11,13 +11,13 @@
 namespace espalier {
 namespace {
 
-std::string State(proto::WorkerInfo::State state, const Style& style) {
+std::string State(v1::WorkerInfo::State state, const Style& style) {
   switch (state) {
-    case proto::WorkerInfo::IDLE:
+    case v1::WorkerInfo::IDLE:
       return "idle";
-    case proto::WorkerInfo::BUSY:
+    case v1::WorkerInfo::BUSY:
       return style.Green("busy");
-    case proto::WorkerInfo::DEAD:
+    case v1::WorkerInfo::DEAD:
       return style.Red("dead");
     default:
       return "unknown";
@@ -68,7 +68,7 @@ absl::Status Run(Context& context) {
                {"bandwidth", Align::kRight},
                {"address"},
                {"job"}});
-  for (const proto::WorkerInfo& w : reply->workers()) {
+  for (const v1::WorkerInfo& w : reply->workers()) {
     table.Row(
         {Printable(w.name().empty() ? w.worker_id() : w.name()), State(w.state(), style),
          Printable(w.device().model()), FormatBytes(static_cast<double>(w.device().memory_bytes())),

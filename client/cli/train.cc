@@ -18,7 +18,7 @@ namespace espalier {
 namespace {
 
 // dataset.uri, after an upload where one is needed.
-absl::Status FillDataset(Context& context, Client* client, proto::Dataset* dataset) {
+absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset) {
   const ParsedFlags& flags = context.flags();
   const std::string given = flags.Text("dataset");
   if (given.empty()) return UsageError("which dataset? Give --dataset=FILE (text, npz or npy)");
@@ -35,15 +35,15 @@ absl::Status FillDataset(Context& context, Client* client, proto::Dataset* datas
     dataset->set_uri(given);
     return absl::OkStatus();
   }
-  auto name = UploadOnce(context, client, given, proto::Artifact::DATASET);
+  auto name = UploadOnce(context, client, given, v1::Artifact::DATASET);
   if (!name.ok()) return name.status();
   dataset->set_uri("artifact:" + *name);
   return absl::OkStatus();
 }
 
 absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
-                      proto::TrainingSpec* spec) {
-  auto name = UploadOnce(context, client, path, proto::Artifact::ONNX);
+                      v1::TrainingSpec* spec) {
+  auto name = UploadOnce(context, client, path, v1::Artifact::ONNX);
   if (!name.ok()) return name.status();
   spec->set_onnx_artifact(*name);
   OnnxHead head = ChooseOnnxHead(context.flags());
@@ -60,7 +60,7 @@ absl::Status ExportPlanOf(Client* client, const std::string& job_id, const std::
 }
 
 // Says what would come of the job; a job that would not run is a failure.
-absl::Status ShowDryRun(Context& context, const proto::DryRunReply& reply) {
+absl::Status ShowDryRun(Context& context, const v1::DryRunReply& reply) {
   const absl::Status verdict =
       reply.problems().empty()
           ? absl::OkStatus()
@@ -87,7 +87,7 @@ absl::Status ShowDryRun(Context& context, const proto::DryRunReply& reply) {
   if (reply.has_plan()) {
     out << RenderPlanSummary(reply.plan(), context.terminal());
     Table table({{"device"}, {"needs", Align::kRight}, {"has", Align::kRight}, {"", {}, true}});
-    for (const proto::DryRunReply::DeviceMemory& memory : reply.memory()) {
+    for (const v1::DryRunReply::DeviceMemory& memory : reply.memory()) {
       table.Row({absl::StrCat(memory.rank()),
                  FormatBytes(static_cast<double>(memory.needed_bytes())),
                  memory.memory_bytes() > 0 ? FormatBytes(static_cast<double>(memory.memory_bytes()))
@@ -116,7 +116,7 @@ absl::Status Run(Context& context) {
         "espalier plan --job=ID --export-strategy=FILE");
   }
   // All that can be wrong here is said before the first byte goes out.
-  proto::TrainingSpec spec;
+  v1::TrainingSpec spec;
   if (absl::Status s = FillTraining(flags, &spec); !s.ok()) return s;
   spec.set_init_artifact(flags.Text("init"));
   const bool own = flags.Has("model") || flags.Has("graph") || flags.Has("onnx");
@@ -132,7 +132,7 @@ absl::Status Run(Context& context) {
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (absl::Status s = FillDataset(context, *client, spec.mutable_dataset()); !s.ok()) return s;
-  if (spec.dataset().format() == proto::Dataset::TEXT) {
+  if (spec.dataset().format() == v1::Dataset::TEXT) {
     spec.mutable_dataset()->set_sequence_length(model->sequence_length > 0 ? model->sequence_length
                                                                            : 128);
   }

@@ -60,7 +60,7 @@ const AttributeSpec* FindAttribute(const OpDef& def, absl::string_view name) {
 }
 
 // "momentum=0.9" of --optimizer=sgd:momentum=0.9.
-absl::Status SetAttribute(const OpDef& def, const std::string& pair, proto::Optimizer* optimizer) {
+absl::Status SetAttribute(const OpDef& def, const std::string& pair, v1::Optimizer* optimizer) {
   const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
   const AttributeSpec* spec = FindAttribute(def, parts[0]);
   if (parts.size() != 2 || spec == nullptr) {
@@ -69,7 +69,7 @@ absl::Status SetAttribute(const OpDef& def, const std::string& pair, proto::Opti
         absl::StrJoin(def.attributes, ", ",
                       [](std::string* out, const AttributeSpec& a) { out->append(a.name); })));
   }
-  proto::Attribute& attribute = (*optimizer->mutable_attributes())[spec->name];
+  v1::Attribute& attribute = (*optimizer->mutable_attributes())[spec->name];
   bool flag = false;
   double number = 0;
   if (spec->kind == AttributeKind::kBool && absl::SimpleAtob(parts[1], &flag)) {
@@ -85,7 +85,7 @@ absl::Status SetAttribute(const OpDef& def, const std::string& pair, proto::Opti
 }
 
 // The learning rate that the optimiser has by itself is in *default_rate.
-absl::Status FillUpdate(const ParsedFlags& flags, proto::Optimizer* optimizer,
+absl::Status FillUpdate(const ParsedFlags& flags, v1::Optimizer* optimizer,
                         double* default_rate) {
   const std::string given = flags.Text("optimizer", "adamw");
   const std::vector<std::string> parts = absl::StrSplit(given, absl::MaxSplits(':', 1));
@@ -116,7 +116,7 @@ absl::Status FillUpdate(const ParsedFlags& flags, proto::Optimizer* optimizer,
                                        return FindAttribute(*update.def, attribute) != nullptr;
                                      })));
     }
-    proto::Attribute& value = (*optimizer->mutable_attributes())[attribute];
+    v1::Attribute& value = (*optimizer->mutable_attributes())[attribute];
     if (spec->kind == AttributeKind::kBool) {
       value.set_b(true);
     } else {
@@ -127,11 +127,11 @@ absl::Status FillUpdate(const ParsedFlags& flags, proto::Optimizer* optimizer,
 }
 
 // --l1=0.001 for all parameters, --l2=fc*:1e-4 for some.
-absl::Status FillRegularizers(const ParsedFlags& flags, proto::Optimizer* optimizer) {
+absl::Status FillRegularizers(const ParsedFlags& flags, v1::Optimizer* optimizer) {
   for (const char* norm : {"l1", "l2"}) {
     for (const std::string& given : flags.Values(norm)) {
       const size_t colon = given.rfind(':');
-      proto::Regularizer* regularizer = optimizer->add_regularizers();
+      v1::Regularizer* regularizer = optimizer->add_regularizers();
       if (colon != std::string::npos) regularizer->set_parameter(given.substr(0, colon));
       double factor = 0;
       if (!absl::SimpleAtod(given.substr(colon == std::string::npos ? 0 : colon + 1), &factor) ||
@@ -151,8 +151,8 @@ absl::Status FillRegularizers(const ParsedFlags& flags, proto::Optimizer* optimi
 }
 
 absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double default_rate,
-                          proto::LearningRateSchedule* schedule) {
-  using Schedule = proto::LearningRateSchedule;
+                          v1::LearningRateSchedule* schedule) {
+  using Schedule = v1::LearningRateSchedule;
   auto shape = OneOf<Schedule::Kind>("schedule", flags.Text("schedule", "constant"),
                                      {{"constant", Schedule::CONSTANT},
                                       {"step", Schedule::STEP},
@@ -203,10 +203,10 @@ absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double defaul
   return absl::OkStatus();
 }
 
-absl::Status FillLossScale(const ParsedFlags& flags, proto::Optimizer* optimizer) {
+absl::Status FillLossScale(const ParsedFlags& flags, v1::Optimizer* optimizer) {
   if (!flags.Has("loss-scale")) return absl::OkStatus();
   const std::string given = flags.Text("loss-scale");
-  proto::LossScale* scale = optimizer->mutable_loss_scale();
+  v1::LossScale* scale = optimizer->mutable_loss_scale();
   double fixed = 0;
   if (given == "dynamic") return absl::OkStatus();
   if (absl::SimpleAtod(given, &fixed) && fixed > 0) {
@@ -220,7 +220,7 @@ absl::Status FillLossScale(const ParsedFlags& flags, proto::Optimizer* optimizer
 
 }  // namespace
 
-absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optimizer* optimizer) {
+absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, v1::Optimizer* optimizer) {
   double default_rate = 0;
   if (absl::Status s = FillUpdate(flags, optimizer, &default_rate); !s.ok()) return s;
   if (absl::Status s = FillRegularizers(flags, optimizer); !s.ok()) return s;
@@ -233,10 +233,10 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optim
   return s.ok() ? s : UsageError(std::string(s.message()));
 }
 
-absl::StatusOr<proto::Plan> ReadPlan(const std::string& path) {
+absl::StatusOr<v1::Plan> ReadPlan(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return text.status();
-  proto::Plan plan;
+  v1::Plan plan;
   const auto status = google::protobuf::util::JsonStringToMessage(*text, &plan);
   if (!status.ok()) {
     return UsageError(absl::StrCat(path, " holds no plan: ", std::string(status.message()),
@@ -323,8 +323,8 @@ std::vector<FlagSpec> SearchFlags() {
   return flags;
 }
 
-absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
-  proto::SearchOptions search;
+absl::StatusOr<v1::SearchOptions> MakeSearch(const ParsedFlags& flags) {
+  v1::SearchOptions search;
   const int chosen = flags.Has("only-data-parallel") + flags.Has("single-device") +
                      flags.Has("import-strategy") + flags.Has("search-from");
   if (chosen > 1) {
@@ -345,12 +345,12 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
                                      "-parallel exclude each other"));
     }
   }
-  if (flags.Has("only-data-parallel")) search.set_strategy(proto::SearchOptions::DATA_PARALLEL);
-  if (flags.Has("single-device")) search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+  if (flags.Has("only-data-parallel")) search.set_strategy(v1::SearchOptions::DATA_PARALLEL);
+  if (flags.Has("single-device")) search.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
   if (flags.Has("import-strategy")) {
     auto plan = ReadPlan(flags.Text("import-strategy"));
     if (!plan.ok()) return plan.status();
-    search.set_strategy(proto::SearchOptions::IMPORTED);
+    search.set_strategy(v1::SearchOptions::IMPORTED);
     *search.mutable_imported() = *std::move(plan);
   }
   if (flags.Has("search-from")) {
@@ -390,10 +390,10 @@ FlagSpec PrecisionFlag() {
           "bf16 or f16: mixed precision, parameters stay f32 (the types of the graph)"};
 }
 
-absl::StatusOr<proto::DataType> ChoosePrecision(const ParsedFlags& flags) {
-  if (!flags.Has("precision")) return proto::DATA_TYPE_UNSPECIFIED;
-  return OneOf<proto::DataType>("precision", flags.Text("precision"),
-                                {{"f32", proto::F32}, {"bf16", proto::BF16}, {"f16", proto::F16}});
+absl::StatusOr<v1::DataType> ChoosePrecision(const ParsedFlags& flags) {
+  if (!flags.Has("precision")) return v1::DATA_TYPE_UNSPECIFIED;
+  return OneOf<v1::DataType>("precision", flags.Text("precision"),
+                                {{"f32", v1::F32}, {"bf16", v1::BF16}, {"f16", v1::F16}});
 }
 
 std::vector<FlagSpec> OptimizerFlags() {
@@ -457,7 +457,7 @@ std::vector<FlagSpec> TrainingFlags() {
   return flags;
 }
 
-absl::Status FillTraining(const ParsedFlags& flags, proto::TrainingSpec* spec) {
+absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   if (flags.Has("epochs") && flags.Has("steps"))
     return UsageError("give --epochs or --steps, not both");
   if (flags.Has("steps")) {
@@ -488,14 +488,14 @@ absl::Status FillTraining(const ParsedFlags& flags, proto::TrainingSpec* spec) {
   return FillOptimizer(flags, spec->steps(), spec->mutable_optimizer());
 }
 
-absl::StatusOr<proto::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
+absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
                                                      const std::string& path) {
   if (flags.Has("dataset-format")) {
-    return OneOf<proto::Dataset::Format>(
+    return OneOf<v1::Dataset::Format>(
         "dataset-format", flags.Text("dataset-format"),
-        {{"text", proto::Dataset::TEXT}, {"npz", proto::Dataset::NPZ}});
+        {{"text", v1::Dataset::TEXT}, {"npz", v1::Dataset::NPZ}});
   }
-  if (absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy")) return proto::Dataset::NPZ;
+  if (absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy")) return v1::Dataset::NPZ;
   // Parquet, tar, IDX and the like would be learnt byte by byte, without a word.
   std::error_code error;
   std::string start(std::filesystem::is_regular_file(path, error) ? 1 << 16 : 0, '\0');
@@ -508,7 +508,7 @@ absl::StatusOr<proto::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
                      " is 0; accepted: text, or arrays as numpy.savez writes them (.npz, .npy); "
                      "--dataset-format=text if these bytes are to be learnt all the same"));
   }
-  return proto::Dataset::TEXT;
+  return v1::Dataset::TEXT;
 }
 
 }  // namespace espalier

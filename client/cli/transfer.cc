@@ -33,7 +33,7 @@ TransferProgress ShowTransfer(Context& context, const std::string& what) {
 }
 
 absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
-                                       proto::Artifact::Kind kind) {
+                                       v1::Artifact::Kind kind) {
   bool uploaded = false;
   auto name = client->EnsureUploaded(path, kind, ShowTransfer(context, "upload"), &uploaded);
   if (!name.ok()) {
@@ -92,9 +92,9 @@ absl::StatusOr<std::string> BorrowedModels::Artifact(const std::string& name_or_
   if (known != uploaded_.end()) return known->second;
   auto files = FilesOf(name_or_path);
   if (!files.ok()) return files.status();
-  proto::UploadHeader header;
+  v1::UploadHeader header;
   header.set_name(absl::StrCat("borrowed-", NewIdempotencyKey()));
-  header.set_kind(proto::Artifact::MODEL);
+  header.set_kind(v1::Artifact::MODEL);
   auto artifact = client_.Upload(header, *files, ShowTransfer(context_, "upload"), canceller_);
   // One that was cancelled may be there all the same.
   if (artifact.ok() || absl::IsCancelled(artifact.status())) {

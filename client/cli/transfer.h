@@ -16,7 +16,7 @@ TransferProgress ShowTransfer(Context& context, const std::string& what);
 
 // Client::EnsureUploaded with progress and one line that says what happened.
 absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
-                                       proto::Artifact::Kind kind);
+                                       v1::Artifact::Kind kind);
 
 // A file alone, or all files of a folder under their names in it, sorted. Usage errors name the
 // path.

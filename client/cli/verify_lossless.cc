@@ -28,7 +28,7 @@ std::string Meaning(const std::string& check) {
 }
 
 // A JSON list of texts, as FlexFlow's -prompt takes it.
-absl::Status AddPromptsOfFile(const std::string& path, proto::VerifyLosslessRequest* request) {
+absl::Status AddPromptsOfFile(const std::string& path, v1::VerifyLosslessRequest* request) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
@@ -43,8 +43,8 @@ absl::Status AddPromptsOfFile(const std::string& path, proto::VerifyLosslessRequ
                                  " is not a JSON list of texts, as [\"one\", \"two\"]"));
 }
 
-absl::StatusOr<proto::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
-  proto::VerifyLosslessRequest request;
+absl::StatusOr<v1::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
+  v1::VerifyLosslessRequest request;
   if (!flags.Has("llm")) return UsageError("missing: --llm=ARTIFACT");
   if (!flags.Has("ssm") && !flags.Has("lookup") && !flags.Has("tune")) {
     return UsageError("missing: --ssm=ARTIFACT or --lookup=N, for something to verify");
@@ -65,7 +65,7 @@ absl::StatusOr<proto::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags)
   return request;
 }
 
-std::string Figures(const proto::LosslessReport& report, bool unicode) {
+std::string Figures(const v1::LosslessReport& report, bool unicode) {
   return absl::StrFormat(
       "%.2f drafted tokens accepted per step; the LLM's two best logits never came closer than "
       "%.3g; checked in %s",
@@ -74,8 +74,8 @@ std::string Figures(const proto::LosslessReport& report, bool unicode) {
 }
 
 // With copies of the models that are not there, for as long as it takes.
-absl::StatusOr<proto::LosslessReport> Prove(Context& context, Client* client,
-                                            proto::VerifyLosslessRequest request,
+absl::StatusOr<v1::LosslessReport> Prove(Context& context, Client* client,
+                                            v1::VerifyLosslessRequest request,
                                             Canceller* canceller) {
   BorrowedModels borrowed(&context, client, canceller);
   auto llm = borrowed.Artifact(request.models().artifact());
@@ -88,7 +88,7 @@ absl::StatusOr<proto::LosslessReport> Prove(Context& context, Client* client,
   }
 
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
-  const auto show = [&](const proto::LosslessProgress& now) {
+  const auto show = [&](const v1::LosslessProgress& now) {
     if (context.json()) return context.out().good();
     Progress p;
     p.unit = now.stage();

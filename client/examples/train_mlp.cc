@@ -45,14 +45,14 @@ absl::Status Train(const std::string& address, const std::string& dataset) {
   if (!graph.ok()) return graph.status();
   auto client = espalier::Client::Connect(address);
   if (!client.ok()) return client.status();
-  auto artifact = (*client)->EnsureUploaded(dataset, espalier::proto::Artifact::DATASET);
+  auto artifact = (*client)->EnsureUploaded(dataset, espalier::v1::Artifact::DATASET);
   if (!artifact.ok()) return artifact.status();
 
-  espalier::proto::TrainingSpec spec;
+  espalier::v1::TrainingSpec spec;
   spec.set_name("mlp");
   *spec.mutable_graph() = espalier::ToProto(*graph);
   spec.mutable_dataset()->set_uri("artifact:" + *artifact);
-  spec.mutable_dataset()->set_format(espalier::proto::Dataset::NPZ);
+  spec.mutable_dataset()->set_format(espalier::v1::Dataset::NPZ);
   (*spec.mutable_dataset()->mutable_columns())["labels"] = "y";
   spec.mutable_dataset()->set_holdout_fraction(0.2);
   spec.set_batch_size(64);
@@ -62,7 +62,7 @@ absl::Status Train(const std::string& address, const std::string& dataset) {
 
   auto job = (*client)->Submit(spec);
   if (!job.ok()) return job.status();
-  absl::Status watched = (*client)->Watch(*job, 0, [](const espalier::proto::JobEvent& event) {
+  absl::Status watched = (*client)->Watch(*job, 0, [](const espalier::v1::JobEvent& event) {
     if (event.has_step() && event.step().step() % 20 == 0) {
       std::printf("step %lld  loss %.4f\n", static_cast<long long>(event.step().step()),
                   event.step().values().at("loss"));
@@ -72,7 +72,7 @@ absl::Status Train(const std::string& address, const std::string& dataset) {
   if (!watched.ok()) return watched;
   auto reply = (*client)->GetJob(*job);
   if (!reply.ok()) return reply.status();
-  if (reply->job().state() != espalier::proto::SUCCEEDED)
+  if (reply->job().state() != espalier::v1::SUCCEEDED)
     return absl::AbortedError(reply->job().error());
   for (const auto& [name, value] : reply->job().evaluation()) {
     std::printf("held-out %s %.4f\n", name.c_str(), value);

@@ -147,101 +147,101 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
           absl::StrCat("nothing within ", absl::FormatDuration(options.connect_timeout))));
     }
   }
-  impl->training = proto::Training::NewStub(impl->channel);
-  impl->planner = proto::Planner::NewStub(impl->channel);
-  impl->models = proto::Models::NewStub(impl->channel);
-  impl->cluster = proto::Cluster::NewStub(impl->channel);
-  impl->inference = proto::Inference::NewStub(impl->channel);
-  impl->boosting = proto::Boosting::NewStub(impl->channel);
+  impl->training = v1::Training::NewStub(impl->channel);
+  impl->planner = v1::Planner::NewStub(impl->channel);
+  impl->models = v1::Models::NewStub(impl->channel);
+  impl->cluster = v1::Cluster::NewStub(impl->channel);
+  impl->inference = v1::Inference::NewStub(impl->channel);
+  impl->boosting = v1::Boosting::NewStub(impl->channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
-absl::StatusOr<std::string> Client::Submit(const proto::TrainingSpec& spec,
+absl::StatusOr<std::string> Client::Submit(const v1::TrainingSpec& spec,
                                            const std::string& key) {
-  proto::SubmitRequest request;
+  v1::SubmitRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
   auto reply =
-      Call<proto::SubmitReply>(*impl_, impl_->training.get(), &proto::Training::Stub::Submit,
+      Call<v1::SubmitReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Submit,
                                request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job_id();
 }
 
-absl::StatusOr<proto::GetJobReply> Client::GetJob(const std::string& job_id, bool with_reports) {
-  proto::GetJobRequest request;
+absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job_id, bool with_reports) {
+  v1::GetJobRequest request;
   request.set_job_id(job_id);
   request.set_with_reports(with_reports);
-  return Call<proto::GetJobReply>(*impl_, impl_->training.get(), &proto::Training::Stub::Get,
+  return Call<v1::GetJobReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Get,
                                   request, impl_->options.call_timeout);
 }
 
-absl::StatusOr<proto::DryRunReply> Client::DryRun(const proto::TrainingSpec& spec) {
-  proto::DryRunRequest request;
+absl::StatusOr<v1::DryRunReply> Client::DryRun(const v1::TrainingSpec& spec) {
+  v1::DryRunRequest request;
   *request.mutable_spec() = spec;
-  return Call<proto::DryRunReply>(*impl_, impl_->training.get(), &proto::Training::Stub::DryRun,
+  return Call<v1::DryRunReply>(*impl_, impl_->training.get(), &v1::Training::Stub::DryRun,
                                   request, impl_->options.plan_timeout);
 }
 
-absl::StatusOr<std::vector<proto::Job>> Client::ListJobs() {
+absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
   auto reply =
-      Call<proto::ListJobsReply>(*impl_, impl_->training.get(), &proto::Training::Stub::List,
-                                 proto::ListJobsRequest(), impl_->options.call_timeout);
+      Call<v1::ListJobsReply>(*impl_, impl_->training.get(), &v1::Training::Stub::List,
+                                 v1::ListJobsRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
-  return std::vector<proto::Job>(reply->jobs().begin(), reply->jobs().end());
+  return std::vector<v1::Job>(reply->jobs().begin(), reply->jobs().end());
 }
 
-absl::StatusOr<proto::Job> Client::CancelJob(const std::string& job_id) {
-  proto::CancelRequest request;
+absl::StatusOr<v1::Job> Client::CancelJob(const std::string& job_id) {
+  v1::CancelRequest request;
   request.set_job_id(job_id);
   request.set_idempotency_key(NewIdempotencyKey());
   auto reply =
-      Call<proto::CancelReply>(*impl_, impl_->training.get(), &proto::Training::Stub::Cancel,
+      Call<v1::CancelReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Cancel,
                                request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job();
 }
 
-absl::StatusOr<proto::Job> Client::ResumeJob(const std::string& job_id) {
-  proto::ResumeRequest request;
+absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& job_id) {
+  v1::ResumeRequest request;
   request.set_job_id(job_id);
   request.set_idempotency_key(NewIdempotencyKey());
   auto reply =
-      Call<proto::ResumeReply>(*impl_, impl_->training.get(), &proto::Training::Stub::Resume,
+      Call<v1::ResumeReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Resume,
                                request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job();
 }
 
-absl::StatusOr<proto::BoostJob> Client::SubmitBoost(const proto::BoostSpec& spec,
+absl::StatusOr<v1::BoostJob> Client::SubmitBoost(const v1::BoostSpec& spec,
                                                     const std::string& key) {
-  proto::SubmitBoostRequest request;
+  v1::SubmitBoostRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
   auto reply =
-      Call<proto::BoostReply>(*impl_, impl_->boosting.get(), &proto::Boosting::Stub::SubmitBoost,
+      Call<v1::BoostReply>(*impl_, impl_->boosting.get(), &v1::Boosting::Stub::SubmitBoost,
                               request, impl_->options.plan_timeout);
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_job());
 }
 
-absl::StatusOr<std::vector<proto::BoostJob>> Client::ListBoosts() {
-  auto reply = Call<proto::ListBoostsReply>(
-      *impl_, impl_->boosting.get(), &proto::Boosting::Stub::ListBoosts, proto::ListBoostsRequest(),
+absl::StatusOr<std::vector<v1::BoostJob>> Client::ListBoosts() {
+  auto reply = Call<v1::ListBoostsReply>(
+      *impl_, impl_->boosting.get(), &v1::Boosting::Stub::ListBoosts, v1::ListBoostsRequest(),
       impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
-  return std::vector<proto::BoostJob>(reply->jobs().begin(), reply->jobs().end());
+  return std::vector<v1::BoostJob>(reply->jobs().begin(), reply->jobs().end());
 }
 
 namespace {
 
 // A call about one boost-tuning.
 template <typename Method>
-absl::StatusOr<proto::BoostJob> OfBoost(const Client::Impl& impl, Method method,
+absl::StatusOr<v1::BoostJob> OfBoost(const Client::Impl& impl, Method method,
                                         const std::string& id) {
-  proto::BoostRequest request;
+  v1::BoostRequest request;
   request.set_id(id);
-  auto reply = Call<proto::BoostReply>(impl, impl.boosting.get(), method, request,
+  auto reply = Call<v1::BoostReply>(impl, impl.boosting.get(), method, request,
                                        impl.options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_job());
@@ -249,131 +249,131 @@ absl::StatusOr<proto::BoostJob> OfBoost(const Client::Impl& impl, Method method,
 
 }  // namespace
 
-absl::StatusOr<proto::BoostJob> Client::GetBoost(const std::string& id) {
-  return OfBoost(*impl_, &proto::Boosting::Stub::GetBoost, id);
+absl::StatusOr<v1::BoostJob> Client::GetBoost(const std::string& id) {
+  return OfBoost(*impl_, &v1::Boosting::Stub::GetBoost, id);
 }
 
-absl::StatusOr<proto::BoostJob> Client::CancelBoost(const std::string& id) {
-  return OfBoost(*impl_, &proto::Boosting::Stub::CancelBoost, id);
+absl::StatusOr<v1::BoostJob> Client::CancelBoost(const std::string& id) {
+  return OfBoost(*impl_, &v1::Boosting::Stub::CancelBoost, id);
 }
 
-absl::StatusOr<proto::BoostJob> Client::ResumeBoost(const std::string& id) {
-  return OfBoost(*impl_, &proto::Boosting::Stub::ResumeBoost, id);
+absl::StatusOr<v1::BoostJob> Client::ResumeBoost(const std::string& id) {
+  return OfBoost(*impl_, &v1::Boosting::Stub::ResumeBoost, id);
 }
 
-absl::StatusOr<proto::Plan> Client::MakePlan(const proto::PlanRequest& request) {
-  auto reply = Call<proto::PlanReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::MakePlan,
+absl::StatusOr<v1::Plan> Client::MakePlan(const v1::PlanRequest& request) {
+  auto reply = Call<v1::PlanReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::MakePlan,
                                       request, impl_->options.plan_timeout);
   if (!reply.ok()) return reply.status();
   return reply->plan();
 }
 
-absl::StatusOr<proto::ExplainReply> Client::Explain(const proto::ExplainRequest& request) {
-  return Call<proto::ExplainReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Explain,
+absl::StatusOr<v1::ExplainReply> Client::Explain(const v1::ExplainRequest& request) {
+  return Call<v1::ExplainReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Explain,
                                    request, impl_->options.plan_timeout);
 }
 
 absl::StatusOr<std::string> Client::ExportPlan(const std::string& job_id) {
-  proto::ExportRequest request;
+  v1::ExportRequest request;
   request.set_job_id(job_id);
-  auto reply = Call<proto::ExportReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Export,
+  auto reply = Call<v1::ExportReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Export,
                                         request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->json();
 }
 
-absl::StatusOr<proto::Plan> Client::ImportPlan(const proto::ImportRequest& request) {
-  auto reply = Call<proto::ImportReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Import,
+absl::StatusOr<v1::Plan> Client::ImportPlan(const v1::ImportRequest& request) {
+  auto reply = Call<v1::ImportReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Import,
                                         request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->plan();
 }
 
-absl::StatusOr<proto::DiffReply> Client::DiffPlans(const proto::DiffRequest& request) {
-  return Call<proto::DiffReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Diff, request,
+absl::StatusOr<v1::DiffReply> Client::DiffPlans(const v1::DiffRequest& request) {
+  return Call<v1::DiffReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Diff, request,
                                 impl_->options.call_timeout);
 }
 
-absl::StatusOr<proto::ProfileReply> Client::Profile() {
-  return Call<proto::ProfileReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Profile,
-                                   proto::ProfileRequest(), impl_->options.call_timeout);
+absl::StatusOr<v1::ProfileReply> Client::Profile() {
+  return Call<v1::ProfileReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Profile,
+                                   v1::ProfileRequest(), impl_->options.call_timeout);
 }
 
-absl::StatusOr<proto::MachinesReply> Client::Machines(const proto::MachinesRequest& request) {
-  return Call<proto::MachinesReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Machines,
+absl::StatusOr<v1::MachinesReply> Client::Machines(const v1::MachinesRequest& request) {
+  return Call<v1::MachinesReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Machines,
                                     request, impl_->options.call_timeout);
 }
 
-absl::StatusOr<std::vector<proto::Artifact>> Client::ListArtifacts() {
+absl::StatusOr<std::vector<v1::Artifact>> Client::ListArtifacts() {
   auto reply =
-      Call<proto::ListArtifactsReply>(*impl_, impl_->models.get(), &proto::Models::Stub::List,
-                                      proto::ListArtifactsRequest(), impl_->options.call_timeout);
+      Call<v1::ListArtifactsReply>(*impl_, impl_->models.get(), &v1::Models::Stub::List,
+                                      v1::ListArtifactsRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
-  return std::vector<proto::Artifact>(reply->artifacts().begin(), reply->artifacts().end());
+  return std::vector<v1::Artifact>(reply->artifacts().begin(), reply->artifacts().end());
 }
 
 absl::Status Client::DeleteArtifact(const std::string& name) {
-  proto::DeleteArtifactRequest request;
+  v1::DeleteArtifactRequest request;
   request.set_name(name);
   request.set_idempotency_key(NewIdempotencyKey());
-  return Call<proto::DeleteArtifactReply>(*impl_, impl_->models.get(), &proto::Models::Stub::Delete,
+  return Call<v1::DeleteArtifactReply>(*impl_, impl_->models.get(), &v1::Models::Stub::Delete,
                                           request, impl_->options.call_timeout)
       .status();
 }
 
-absl::StatusOr<proto::ClusterStatusReply> Client::Status() {
-  return Call<proto::ClusterStatusReply>(
-      *impl_, impl_->cluster.get(), &proto::Cluster::Stub::Status, proto::ClusterStatusRequest(),
+absl::StatusOr<v1::ClusterStatusReply> Client::Status() {
+  return Call<v1::ClusterStatusReply>(
+      *impl_, impl_->cluster.get(), &v1::Cluster::Stub::Status, v1::ClusterStatusRequest(),
       impl_->options.call_timeout);
 }
 
-absl::StatusOr<std::vector<proto::WorkerInfo>> Client::ListWorkers() {
-  auto reply = Call<proto::ListWorkersReply>(
-      *impl_, impl_->cluster.get(), &proto::Cluster::Stub::ListWorkers, proto::ListWorkersRequest(),
+absl::StatusOr<std::vector<v1::WorkerInfo>> Client::ListWorkers() {
+  auto reply = Call<v1::ListWorkersReply>(
+      *impl_, impl_->cluster.get(), &v1::Cluster::Stub::ListWorkers, v1::ListWorkersRequest(),
       impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
-  return std::vector<proto::WorkerInfo>(reply->workers().begin(), reply->workers().end());
+  return std::vector<v1::WorkerInfo>(reply->workers().begin(), reply->workers().end());
 }
 
-absl::StatusOr<proto::ServedModel> Client::Serve(const proto::ServeModelRequest& request) {
-  proto::ServeModelRequest keyed = request;
+absl::StatusOr<v1::ServedModel> Client::Serve(const v1::ServeModelRequest& request) {
+  v1::ServeModelRequest keyed = request;
   if (keyed.idempotency_key().empty()) keyed.set_idempotency_key(NewIdempotencyKey());
   auto reply =
-      Call<proto::ServeModelReply>(*impl_, impl_->inference.get(), &proto::Inference::Stub::Serve,
+      Call<v1::ServeModelReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Serve,
                                    keyed, impl_->options.serve_timeout);
   if (!reply.ok()) return reply.status();
   return reply->model();
 }
 
 absl::Status Client::Unserve(const std::string& name) {
-  proto::UnserveModelRequest request;
+  v1::UnserveModelRequest request;
   request.set_name(name);
   request.set_idempotency_key(NewIdempotencyKey());
-  return Call<proto::UnserveModelReply>(*impl_, impl_->inference.get(),
-                                        &proto::Inference::Stub::Unserve, request,
+  return Call<v1::UnserveModelReply>(*impl_, impl_->inference.get(),
+                                        &v1::Inference::Stub::Unserve, request,
                                         impl_->options.call_timeout)
       .status();
 }
 
-absl::StatusOr<std::vector<proto::ServedModel>> Client::ListServed() {
-  auto reply = Call<proto::ListServedReply>(
-      *impl_, impl_->inference.get(), &proto::Inference::Stub::ListServed,
-      proto::ListServedRequest(), impl_->options.call_timeout);
+absl::StatusOr<std::vector<v1::ServedModel>> Client::ListServed() {
+  auto reply = Call<v1::ListServedReply>(
+      *impl_, impl_->inference.get(), &v1::Inference::Stub::ListServed,
+      v1::ListServedRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
-  return std::vector<proto::ServedModel>(reply->models().begin(), reply->models().end());
+  return std::vector<v1::ServedModel>(reply->models().begin(), reply->models().end());
 }
 
-absl::StatusOr<proto::EmbedReply> Client::Embed(const proto::EmbedRequest& request,
+absl::StatusOr<v1::EmbedReply> Client::Embed(const v1::EmbedRequest& request,
                                                 absl::Duration timeout) {
-  return Call<proto::EmbedReply>(*impl_, impl_->inference.get(), &proto::Inference::Stub::Embed,
+  return Call<v1::EmbedReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Embed,
                                  request, timeout);
 }
 
 absl::StatusOr<bool> Client::CancelGenerate(const std::string& request_id) {
-  proto::CancelGenerateRequest request;
+  v1::CancelGenerateRequest request;
   request.set_request_id(request_id);
-  auto reply = Call<proto::CancelGenerateReply>(*impl_, impl_->inference.get(),
-                                                &proto::Inference::Stub::Cancel, request,
+  auto reply = Call<v1::CancelGenerateReply>(*impl_, impl_->inference.get(),
+                                                &v1::Inference::Stub::Cancel, request,
                                                 impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->found();

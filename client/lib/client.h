@@ -1,10 +1,10 @@
 // The client library: everything that a coordinator offers, as blocking calls that return a Status.
 //
 //   auto client = Client::Connect("127.0.0.1:7070");
-//   proto::TrainingSpec spec;
+//   v1::TrainingSpec spec;
 //   *spec.mutable_graph() = ToProto(*graph);           // ops/graph/builder.h makes graphs
 //   auto job = (*client)->Submit(spec);
-//   (*client)->Watch(*job, 0, [](const proto::JobEvent& e) { ...; return true; });
+//   (*client)->Watch(*job, 0, [](const v1::JobEvent& e) { ...; return true; });
 //
 // Calls carry a deadline. Those that only read, and those that carry an idempotency key, which are
 // all others but Generate, are repeated while the coordinator is UNAVAILABLE, up to
@@ -23,12 +23,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "proto/boosting.pb.h"
-#include "proto/cluster.pb.h"
-#include "proto/inference.pb.h"
-#include "proto/models.pb.h"
-#include "proto/plan.pb.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/boosting.pb.h"
+#include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/inference.pb.h"
+#include "espalier/v1/models.pb.h"
+#include "espalier/v1/plan.pb.h"
+#include "espalier/v1/training.pb.h"
 
 namespace espalier {
 
@@ -77,78 +77,78 @@ class Client {
 
   // Training. An empty key is replaced by a random one; give one to make a repeated Submit of
   // another process the same job.
-  absl::StatusOr<std::string> Submit(const proto::TrainingSpec& spec, const std::string& key = "");
+  absl::StatusOr<std::string> Submit(const v1::TrainingSpec& spec, const std::string& key = "");
   // What would come of that job; nothing is queued.
-  absl::StatusOr<proto::DryRunReply> DryRun(const proto::TrainingSpec& spec);
+  absl::StatusOr<v1::DryRunReply> DryRun(const v1::TrainingSpec& spec);
   // Calls `event` for the job as it is, then for all that it has reported, and, if it is to
   // `follow`, for all that happens, until the job is over or `event` returns false. A lost
   // connection is taken up again where it broke off; a JobEvent::message says so.
   absl::Status Watch(const std::string& job_id, int64_t from_step,
-                     const std::function<bool(const proto::JobEvent&)>& event, bool follow = true);
-  absl::StatusOr<proto::GetJobReply> GetJob(const std::string& job_id, bool with_reports = false);
-  absl::StatusOr<std::vector<proto::Job>> ListJobs();
-  absl::StatusOr<proto::Job> CancelJob(const std::string& job_id);
-  absl::StatusOr<proto::Job> ResumeJob(const std::string& job_id);
+                     const std::function<bool(const v1::JobEvent&)>& event, bool follow = true);
+  absl::StatusOr<v1::GetJobReply> GetJob(const std::string& job_id, bool with_reports = false);
+  absl::StatusOr<std::vector<v1::Job>> ListJobs();
+  absl::StatusOr<v1::Job> CancelJob(const std::string& job_id);
+  absl::StatusOr<v1::Job> ResumeJob(const std::string& job_id);
 
   // Boost-tuning of SSMs. An empty key as for Submit.
-  absl::StatusOr<proto::BoostJob> SubmitBoost(const proto::BoostSpec& spec,
+  absl::StatusOr<v1::BoostJob> SubmitBoost(const v1::BoostSpec& spec,
                                               const std::string& key = "");
-  absl::StatusOr<proto::BoostJob> GetBoost(const std::string& id);
-  absl::StatusOr<std::vector<proto::BoostJob>> ListBoosts();
-  absl::StatusOr<proto::BoostJob> CancelBoost(const std::string& id);
-  absl::StatusOr<proto::BoostJob> ResumeBoost(const std::string& id);
+  absl::StatusOr<v1::BoostJob> GetBoost(const std::string& id);
+  absl::StatusOr<std::vector<v1::BoostJob>> ListBoosts();
+  absl::StatusOr<v1::BoostJob> CancelBoost(const std::string& id);
+  absl::StatusOr<v1::BoostJob> ResumeBoost(const std::string& id);
 
   // Plans.
-  absl::StatusOr<proto::Plan> MakePlan(const proto::PlanRequest& request);
-  absl::StatusOr<proto::ExplainReply> Explain(const proto::ExplainRequest& request);
+  absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request);
+  absl::StatusOr<v1::ExplainReply> Explain(const v1::ExplainRequest& request);
   absl::StatusOr<std::string> ExportPlan(const std::string& job_id);
-  absl::StatusOr<proto::Plan> ImportPlan(const proto::ImportRequest& request);
-  absl::StatusOr<proto::DiffReply> DiffPlans(const proto::DiffRequest& request);
-  absl::StatusOr<proto::ProfileReply> Profile();
-  absl::StatusOr<proto::MachinesReply> Machines(const proto::MachinesRequest& request);
+  absl::StatusOr<v1::Plan> ImportPlan(const v1::ImportRequest& request);
+  absl::StatusOr<v1::DiffReply> DiffPlans(const v1::DiffRequest& request);
+  absl::StatusOr<v1::ProfileReply> Profile();
+  absl::StatusOr<v1::MachinesReply> Machines(const v1::MachinesRequest& request);
 
   // Artifacts. Files travel in chunks of 1 MiB with their SHA-256, which the receiver checks.
-  absl::StatusOr<proto::Artifact> Upload(const proto::UploadHeader& header,
+  absl::StatusOr<v1::Artifact> Upload(const v1::UploadHeader& header,
                                          const std::vector<LocalFile>& files,
                                          const TransferProgress& progress = nullptr,
                                          Canceller* canceller = nullptr);
   // Uploads one file under a name made of `stem` and its content, unless it is there already;
   // returns the name. `uploaded` (optional) says whether it had to be sent.
-  absl::StatusOr<std::string> EnsureUploaded(const std::string& path, proto::Artifact::Kind kind,
+  absl::StatusOr<std::string> EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
                                              bool* uploaded = nullptr);
   // Writes the artifact's files under `folder`, which is made. A file appears once it is complete.
   // DataLoss if what arrived is not what the artifact's sum says; FailedPrecondition, with the
   // reason, if it cannot be written here.
-  absl::StatusOr<proto::Artifact> Download(const std::string& name, const std::string& folder,
+  absl::StatusOr<v1::Artifact> Download(const std::string& name, const std::string& folder,
                                            const TransferProgress& progress = nullptr);
-  absl::StatusOr<std::vector<proto::Artifact>> ListArtifacts();
+  absl::StatusOr<std::vector<v1::Artifact>> ListArtifacts();
   // Makes an artifact with packed matrices of another one. Progress in bytes of weights.
-  absl::StatusOr<proto::Artifact> Quantize(const proto::QuantizeRequest& request,
+  absl::StatusOr<v1::Artifact> Quantize(const v1::QuantizeRequest& request,
                                            const TransferProgress& progress = nullptr);
   absl::Status DeleteArtifact(const std::string& name);
 
   // Cluster.
-  absl::StatusOr<proto::ClusterStatusReply> Status();
-  absl::StatusOr<std::vector<proto::WorkerInfo>> ListWorkers();
+  absl::StatusOr<v1::ClusterStatusReply> Status();
+  absl::StatusOr<std::vector<v1::WorkerInfo>> ListWorkers();
 
   // Serving.
-  absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
+  absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);
   absl::Status Unserve(const std::string& name);
-  absl::StatusOr<std::vector<proto::ServedModel>> ListServed();
+  absl::StatusOr<std::vector<v1::ServedModel>> ListServed();
   // Calls `reply` for each piece; returning false cancels the request. No deadline but `timeout`.
-  absl::Status Generate(const proto::GenerateRequest& request,
-                        const std::function<bool(const proto::GenerateReply&)>& reply,
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateReply&)>& reply,
                         absl::Duration timeout = absl::InfiniteDuration());
   // One vector for each input, in their order. No deadline but `timeout`.
-  absl::StatusOr<proto::EmbedReply> Embed(const proto::EmbedRequest& request,
+  absl::StatusOr<v1::EmbedReply> Embed(const v1::EmbedRequest& request,
                                           absl::Duration timeout = absl::InfiniteDuration());
   absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
   // Proves that speculation changes no answer of these models. Takes as long as it takes; returning
   // false from `progress` ends it with Cancelled.
-  absl::StatusOr<proto::LosslessReport> VerifyLossless(
-      const proto::VerifyLosslessRequest& request,
-      const std::function<bool(const proto::LosslessProgress&)>& progress,
+  absl::StatusOr<v1::LosslessReport> VerifyLossless(
+      const v1::VerifyLosslessRequest& request,
+      const std::function<bool(const v1::LosslessProgress&)>& progress,
       Canceller* canceller = nullptr);
 
   struct Impl;  // defined where gRPC is

@@ -8,12 +8,12 @@
 
 #include "absl/time/time.h"
 #include "client/lib/client.h"
-#include "proto/boosting.grpc.pb.h"
-#include "proto/cluster.grpc.pb.h"
-#include "proto/inference.grpc.pb.h"
-#include "proto/models.grpc.pb.h"
-#include "proto/plan.grpc.pb.h"
-#include "proto/training.grpc.pb.h"
+#include "espalier/v1/boosting.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/inference.grpc.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
+#include "espalier/v1/plan.grpc.pb.h"
+#include "espalier/v1/training.grpc.pb.h"
 
 namespace espalier {
 
@@ -31,12 +31,12 @@ struct Client::Impl {
   std::string address;
   ClientOptions options;
   std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<proto::Training::Stub> training;
-  std::unique_ptr<proto::Planner::Stub> planner;
-  std::unique_ptr<proto::Models::Stub> models;
-  std::unique_ptr<proto::Cluster::Stub> cluster;
-  std::unique_ptr<proto::Inference::Stub> inference;
-  std::unique_ptr<proto::Boosting::Stub> boosting;
+  std::unique_ptr<v1::Training::Stub> training;
+  std::unique_ptr<v1::Planner::Stub> planner;
+  std::unique_ptr<v1::Models::Stub> models;
+  std::unique_ptr<v1::Cluster::Stub> cluster;
+  std::unique_ptr<v1::Inference::Stub> inference;
+  std::unique_ptr<v1::Boosting::Stub> boosting;
 
   // Sets the token and, unless infinite, the deadline.
   void Prepare(grpc::ClientContext* context, absl::Duration timeout) const;

@@ -107,14 +107,14 @@ TEST_F(ClientTest, CallsAreRepeatedWhileUnavailableAndOtherErrorsAreNot) {
 
 TEST_F(ClientTest, WatchGoesOnWhereALostConnectionBrokeOff) {
   for (int i = 0; i < 6; ++i) {
-    proto::JobEvent event;
+    v1::JobEvent event;
     event.mutable_step()->set_step(i);
     fake_.state()->events.push_back(event);
   }
   fake_.state()->drop_watch_after = 4;
   std::vector<int64_t> steps;
   int messages = 0;
-  absl::Status status = client_->Watch("job-1", 0, [&](const proto::JobEvent& event) {
+  absl::Status status = client_->Watch("job-1", 0, [&](const v1::JobEvent& event) {
     if (event.has_step()) steps.push_back(event.step().step());
     if (!event.message().empty()) ++messages;
     return true;
@@ -132,7 +132,7 @@ TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
   bool uploaded = false;
   int64_t last = 0;
   auto name = client_->EnsureUploaded(
-      path, proto::Artifact::DATASET,
+      path, v1::Artifact::DATASET,
       [&](int64_t done, int64_t total) { last = done * 10 / total; }, &uploaded);
   ASSERT_TRUE(name.ok()) << name.status();
   EXPECT_TRUE(uploaded);
@@ -140,7 +140,7 @@ TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
   Sha256 sum;
   sum.Update(content);
   EXPECT_EQ(*name, "king-james-" + sum.Hex().substr(0, 16));
-  auto again = client_->EnsureUploaded(path, proto::Artifact::DATASET, nullptr, &uploaded);
+  auto again = client_->EnsureUploaded(path, v1::Artifact::DATASET, nullptr, &uploaded);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(*again, *name);
   EXPECT_FALSE(uploaded);
@@ -152,9 +152,9 @@ TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
 }
 
 TEST_F(ClientTest, FoldersComeBackWholeAndDamageIsFound) {
-  proto::UploadHeader header;
+  v1::UploadHeader header;
   header.set_name("model");
-  header.set_kind(proto::Artifact::MODEL);
+  header.set_kind(v1::Artifact::MODEL);
   ASSERT_TRUE(client_
                   ->Upload(header, {{"config.json", Write("c", "{}")},
                                     {"sub/weights", Write("w", "abc")},
@@ -171,7 +171,7 @@ TEST_F(ClientTest, FoldersComeBackWholeAndDamageIsFound) {
 }
 
 TEST_F(ClientTest, AFileNameThatLeavesTheFolderIsRefused) {
-  proto::Artifact& artifact = fake_.state()->artifacts["evil"];
+  v1::Artifact& artifact = fake_.state()->artifacts["evil"];
   artifact.set_name("evil");
   for (const char* name : {"../out", "/tmp/out", "a/../../out", ""}) {
     fake_.state()->files["evil"] = {{name, "x"}};
@@ -188,7 +188,7 @@ TEST_F(ClientTest, GenerateCanBeStopped) {
     fake_.state()->replies.back().set_text("x");
   }
   int seen = 0;
-  EXPECT_TRUE(client_->Generate({}, [&](const proto::GenerateReply&) { return ++seen < 3; }).ok());
+  EXPECT_TRUE(client_->Generate({}, [&](const v1::GenerateReply&) { return ++seen < 3; }).ok());
   EXPECT_EQ(seen, 3);
 }
 

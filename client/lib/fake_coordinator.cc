@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/lib/sha256.h"
-#include "proto/cluster.grpc.pb.h"
-#include "proto/inference.grpc.pb.h"
-#include "proto/models.grpc.pb.h"
-#include "proto/plan.grpc.pb.h"
-#include "proto/training.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/inference.grpc.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
+#include "espalier/v1/plan.grpc.pb.h"
+#include "espalier/v1/training.grpc.pb.h"
 
 namespace espalier {
 namespace {
@@ -25,12 +25,12 @@ Status OnceCallerHasGone(ServerContext* context) {
   return Status(grpc::StatusCode::CANCELLED, "the caller has gone");
 }
 
-class FakeTraining : public proto::Training::Service {
+class FakeTraining : public v1::Training::Service {
  public:
   FakeTraining(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
 
-  Status Submit(ServerContext* context, const proto::SubmitRequest* request,
-                proto::SubmitReply* reply) override {
+  Status Submit(ServerContext* context, const v1::SubmitRequest* request,
+                v1::SubmitReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     auto found = context->client_metadata().find("authorization");
     s_.authorizations.push_back(found == context->client_metadata().end()
@@ -40,13 +40,13 @@ class FakeTraining : public proto::Training::Service {
     reply->set_job_id(s_.job.id());
     return Status::OK;
   }
-  Status DryRun(ServerContext*, const proto::DryRunRequest*, proto::DryRunReply* reply) override {
+  Status DryRun(ServerContext*, const v1::DryRunRequest*, v1::DryRunReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.dry_run;
     return Status::OK;
   }
-  Status Watch(ServerContext*, const proto::WatchRequest* request,
-               grpc::ServerWriter<proto::JobEvent>* writer) override {
+  Status Watch(ServerContext*, const v1::WatchRequest* request,
+               grpc::ServerWriter<v1::JobEvent>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     const bool first = s_.watches.empty();
     s_.watches.push_back(*request);
@@ -63,8 +63,8 @@ class FakeTraining : public proto::Training::Service {
     }
     return Status::OK;
   }
-  Status Get(ServerContext*, const proto::GetJobRequest* request,
-             proto::GetJobReply* reply) override {
+  Status Get(ServerContext*, const v1::GetJobRequest* request,
+             v1::GetJobReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (s_.unavailable > 0) {
       --s_.unavailable;
@@ -81,7 +81,7 @@ class FakeTraining : public proto::Training::Service {
     }
     return Status::OK;
   }
-  Status List(ServerContext*, const proto::ListJobsRequest*, proto::ListJobsReply* reply) override {
+  Status List(ServerContext*, const v1::ListJobsRequest*, v1::ListJobsReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (!s_.job.id().empty()) *reply->add_jobs() = s_.job;
     return Status::OK;
@@ -92,35 +92,35 @@ class FakeTraining : public proto::Training::Service {
   std::recursive_mutex& mutex_;
 };
 
-class FakePlanner : public proto::Planner::Service {
+class FakePlanner : public v1::Planner::Service {
  public:
   FakePlanner(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
-  Status Explain(ServerContext*, const proto::ExplainRequest* request,
-                 proto::ExplainReply* reply) override {
+  Status Explain(ServerContext*, const v1::ExplainRequest* request,
+                 v1::ExplainReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.explains.push_back(*request);
     *reply = s_.explanation;
     return Status::OK;
   }
-  Status Export(ServerContext*, const proto::ExportRequest*, proto::ExportReply* reply) override {
+  Status Export(ServerContext*, const v1::ExportRequest*, v1::ExportReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     reply->set_json(s_.exported);
     return Status::OK;
   }
-  Status Diff(ServerContext*, const proto::DiffRequest* request, proto::DiffReply* reply) override {
+  Status Diff(ServerContext*, const v1::DiffRequest* request, v1::DiffReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.diffs.push_back(*request);
     *reply = s_.difference;
     return Status::OK;
   }
-  Status Profile(ServerContext*, const proto::ProfileRequest*,
-                 proto::ProfileReply* reply) override {
+  Status Profile(ServerContext*, const v1::ProfileRequest*,
+                 v1::ProfileReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.profile;
     return Status::OK;
   }
-  Status Machines(ServerContext*, const proto::MachinesRequest*,
-                  proto::MachinesReply* reply) override {
+  Status Machines(ServerContext*, const v1::MachinesRequest*,
+                  v1::MachinesReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.machines;
     return Status::OK;
@@ -131,15 +131,15 @@ class FakePlanner : public proto::Planner::Service {
   std::recursive_mutex& mutex_;
 };
 
-class FakeModels : public proto::Models::Service {
+class FakeModels : public v1::Models::Service {
  public:
   FakeModels(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
 
-  Status Upload(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
-                proto::UploadReply* reply) override {
+  Status Upload(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
+                v1::UploadReply* reply) override {
     std::unique_lock<std::recursive_mutex> lock(mutex_);
-    proto::UploadRequest part;
-    proto::Artifact artifact;
+    v1::UploadRequest part;
+    v1::Artifact artifact;
     std::map<std::string, std::string> files;
     std::string* file = nullptr;
     while (reader->Read(&part)) {
@@ -150,7 +150,7 @@ class FakeModels : public proto::Models::Service {
         artifact.set_kind(part.header().kind());
       } else if (part.has_file()) {
         file = &files[part.file().name()];
-      } else if (part.part_case() == proto::UploadRequest::kChunk) {
+      } else if (part.part_case() == v1::UploadRequest::kChunk) {
         if (part.chunk().size() > (1 << 20))
           return Status(grpc::StatusCode::INVALID_ARGUMENT, "chunk too large");
         *file += part.chunk();
@@ -179,20 +179,20 @@ class FakeModels : public proto::Models::Service {
     lock.unlock();
     return OnceCallerHasGone(context);
   }
-  Status List(ServerContext*, const proto::ListArtifactsRequest*,
-              proto::ListArtifactsReply* reply) override {
+  Status List(ServerContext*, const v1::ListArtifactsRequest*,
+              v1::ListArtifactsReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     for (const auto& [name, artifact] : s_.artifacts) *reply->add_artifacts() = artifact;
     return Status::OK;
   }
-  Status Get(ServerContext*, const proto::DownloadRequest* request,
-             grpc::ServerWriter<proto::DownloadReply>* writer) override {
+  Status Get(ServerContext*, const v1::DownloadRequest* request,
+             grpc::ServerWriter<v1::DownloadReply>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     auto found = s_.artifacts.find(request->name());
     if (found == s_.artifacts.end()) {
       return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
     }
-    proto::DownloadReply part;
+    v1::DownloadReply part;
     *part.mutable_artifact() = found->second;
     writer->Write(part);
     for (const auto& [name, content] : s_.files[request->name()]) {
@@ -207,8 +207,8 @@ class FakeModels : public proto::Models::Service {
     return Status::OK;
   }
 
-  Status Delete(ServerContext*, const proto::DeleteArtifactRequest* request,
-                proto::DeleteArtifactReply*) override {
+  Status Delete(ServerContext*, const v1::DeleteArtifactRequest* request,
+                v1::DeleteArtifactReply*) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (s_.artifacts.erase(request->name()) == 0) {
       return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
@@ -216,17 +216,17 @@ class FakeModels : public proto::Models::Service {
     s_.deleted.push_back(request->name());
     return Status::OK;
   }
-  Status Quantize(ServerContext*, const proto::QuantizeRequest* request,
-                  grpc::ServerWriter<proto::QuantizeReply>* writer) override {
+  Status Quantize(ServerContext*, const v1::QuantizeRequest* request,
+                  grpc::ServerWriter<v1::QuantizeReply>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.quantizes.push_back(*request);
-    proto::QuantizeReply reply;
+    v1::QuantizeReply reply;
     for (const auto& progress : s_.packing) {
       *reply.mutable_progress() = progress;
       writer->Write(reply);
     }
     reply.mutable_artifact()->set_name(request->out());
-    reply.mutable_artifact()->set_kind(proto::Artifact::MODEL);
+    reply.mutable_artifact()->set_kind(v1::Artifact::MODEL);
     writer->Write(reply);
     return Status::OK;
   }
@@ -236,11 +236,11 @@ class FakeModels : public proto::Models::Service {
   std::recursive_mutex& mutex_;
 };
 
-class FakeCluster : public proto::Cluster::Service {
+class FakeCluster : public v1::Cluster::Service {
  public:
   FakeCluster(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
-  grpc::Status Status(ServerContext*, const proto::ClusterStatusRequest*,
-                      proto::ClusterStatusReply* reply) override {
+  grpc::Status Status(ServerContext*, const v1::ClusterStatusRequest*,
+                      v1::ClusterStatusReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.status;
     return grpc::Status::OK;
@@ -251,42 +251,42 @@ class FakeCluster : public proto::Cluster::Service {
   std::recursive_mutex& mutex_;
 };
 
-class FakeInference : public proto::Inference::Service {
+class FakeInference : public v1::Inference::Service {
  public:
   FakeInference(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
-  Status Serve(ServerContext*, const proto::ServeModelRequest* request,
-               proto::ServeModelReply* reply) override {
+  Status Serve(ServerContext*, const v1::ServeModelRequest* request,
+               v1::ServeModelReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.serves.push_back(*request);
     *reply->mutable_model() = s_.served;
     return Status::OK;
   }
-  Status Embed(ServerContext*, const proto::EmbedRequest* request,
-               proto::EmbedReply* reply) override {
+  Status Embed(ServerContext*, const v1::EmbedRequest* request,
+               v1::EmbedReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.embeds.push_back(*request);
     for (int i = 0; i < request->inputs_size(); ++i) {
-      proto::Embedding* const embedding = reply->add_embeddings();
+      v1::Embedding* const embedding = reply->add_embeddings();
       embedding->add_values(0.6f);
       embedding->add_values(i == 0 ? 0.8f : -0.8f);
     }
     return Status::OK;
   }
-  Status ListServed(ServerContext*, const proto::ListServedRequest*,
-                    proto::ListServedReply* reply) override {
+  Status ListServed(ServerContext*, const v1::ListServedRequest*,
+                    v1::ListServedReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply->add_models() = s_.served;
     return Status::OK;
   }
-  Status VerifyLossless(ServerContext* context, const proto::VerifyLosslessRequest* request,
-                        grpc::ServerWriter<proto::VerifyLosslessReply>* writer) override {
+  Status VerifyLossless(ServerContext* context, const v1::VerifyLosslessRequest* request,
+                        grpc::ServerWriter<v1::VerifyLosslessReply>* writer) override {
     std::unique_lock<std::recursive_mutex> lock(mutex_);
     s_.verifies.push_back(*request);
     if (s_.proofs_hang) {
       lock.unlock();
       return OnceCallerHasGone(context);
     }
-    proto::VerifyLosslessReply reply;
+    v1::VerifyLosslessReply reply;
     for (const auto& progress : s_.proof_progress) {
       *reply.mutable_progress() = progress;
       writer->Write(reply);
@@ -295,9 +295,9 @@ class FakeInference : public proto::Inference::Service {
     writer->Write(reply);
     return Status::OK;
   }
-  Status Generate(ServerContext*, const proto::GenerateRequest* request,
-                  grpc::ServerWriter<proto::GenerateReply>* writer) override {
-    std::vector<proto::GenerateReply> replies;
+  Status Generate(ServerContext*, const v1::GenerateRequest* request,
+                  grpc::ServerWriter<v1::GenerateReply>* writer) override {
+    std::vector<v1::GenerateReply> replies;
     double seconds = 0;
     int together = 0;
     {
@@ -307,7 +307,7 @@ class FakeInference : public proto::Inference::Service {
         --s_.unavailable;
         return Status(grpc::StatusCode::UNAVAILABLE, "not now", s_.unavailable_details);
       }
-      replies = request->speculation() == proto::SPECULATION_ON ? s_.speculated : s_.replies;
+      replies = request->speculation() == v1::SPECULATION_ON ? s_.speculated : s_.replies;
       seconds = s_.answer_seconds;
       together = s_.together;
     }

@@ -8,36 +8,36 @@
 #include <string>
 #include <vector>
 
-#include "proto/cluster.pb.h"
-#include "proto/inference.pb.h"
-#include "proto/models.pb.h"
-#include "proto/plan.pb.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/inference.pb.h"
+#include "espalier/v1/models.pb.h"
+#include "espalier/v1/plan.pb.h"
+#include "espalier/v1/training.pb.h"
 
 namespace espalier {
 
 // What the services answer and what they have seen. Set before calls, read after them.
 struct FakeState {
   // Answers.
-  proto::Job job;                       // Get, Cancel, Resume; List returns it if it has an id
-  std::vector<proto::JobEvent> events;  // Watch
+  v1::Job job;                       // Get, Cancel, Resume; List returns it if it has an id
+  std::vector<v1::JobEvent> events;  // Watch
   int drop_watch_after = -1;            // breaks the first watch off after so many events
-  proto::ExplainReply explanation;
-  proto::DryRunReply dry_run;
-  proto::DiffReply difference;
-  proto::MachinesReply machines;
+  v1::ExplainReply explanation;
+  v1::DryRunReply dry_run;
+  v1::DiffReply difference;
+  v1::MachinesReply machines;
   std::string exported;
-  proto::ClusterStatusReply status;
-  proto::ServedModel served;
-  std::vector<proto::GenerateReply> replies;     // without speculation, or by default
-  std::vector<proto::GenerateReply> speculated;  // with SPECULATION_ON
+  v1::ClusterStatusReply status;
+  v1::ServedModel served;
+  std::vector<v1::GenerateReply> replies;     // without speculation, or by default
+  std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
   double answer_seconds = 0;                     // that Generate takes
   // Generate waits until so many calls of it are there at once; DEADLINE_EXCEEDED after 20 s.
   int together = 0;
-  std::vector<proto::LosslessProgress> proof_progress;
-  proto::LosslessReport proof;
-  std::vector<proto::QuantizeProgress> packing;
-  proto::ProfileReply profile;
+  std::vector<v1::LosslessProgress> proof_progress;
+  v1::LosslessReport proof;
+  std::vector<v1::QuantizeProgress> packing;
+  v1::ProfileReply profile;
   int unavailable = 0;  // so many Get and Generate calls fail first
   std::string unavailable_details;
   // Done, but answered only once the caller has gone.
@@ -45,22 +45,22 @@ struct FakeState {
   bool corrupt_downloads = false;
 
   // Seen.
-  std::vector<proto::SubmitRequest> submits;
-  std::vector<proto::WatchRequest> watches;
-  std::vector<proto::ExplainRequest> explains;
-  std::vector<proto::DiffRequest> diffs;
-  std::vector<proto::GenerateRequest> generates;
-  std::vector<proto::EmbedRequest> embeds;  // answered with (0.6, 0.8), then (0.6, -0.8)
-  std::vector<proto::ServeModelRequest> serves;
-  std::vector<proto::VerifyLosslessRequest> verifies;
-  std::vector<proto::QuantizeRequest> quantizes;
+  std::vector<v1::SubmitRequest> submits;
+  std::vector<v1::WatchRequest> watches;
+  std::vector<v1::ExplainRequest> explains;
+  std::vector<v1::DiffRequest> diffs;
+  std::vector<v1::GenerateRequest> generates;
+  std::vector<v1::EmbedRequest> embeds;  // answered with (0.6, 0.8), then (0.6, -0.8)
+  std::vector<v1::ServeModelRequest> serves;
+  std::vector<v1::VerifyLosslessRequest> verifies;
+  std::vector<v1::QuantizeRequest> quantizes;
   std::vector<std::string> deleted;  // artifacts
   std::vector<std::string> authorizations;
   int uploads = 0;
   int broken_off = 0;  // Generate and Watch calls that their callers ended
   // Artifact -> file -> content.
   std::map<std::string, std::map<std::string, std::string>> files;
-  std::map<std::string, proto::Artifact> artifacts;
+  std::map<std::string, v1::Artifact> artifacts;
 };
 
 class FakeCoordinator {

@@ -100,7 +100,7 @@ class FolderWriter {
   }
 
   // As Artifact.sha256 is defined: of the only file, or of the sorted "name sha256" lines.
-  absl::Status Check(const proto::Artifact& artifact) const {
+  absl::Status Check(const v1::Artifact& artifact) const {
     std::string lines;
     for (const auto& [name, sum] : sums_) absl::StrAppend(&lines, name, " ", sum, "\n");
     Sha256 folder;
@@ -149,19 +149,19 @@ CancellableCall::~CancellableCall() {
 }
 
 absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
-                           const std::function<bool(const proto::JobEvent&)>& event, bool follow) {
+                           const std::function<bool(const v1::JobEvent&)>& event, bool follow) {
   absl::Duration pause = absl::Milliseconds(200);
   absl::Time give_up = absl::InfiniteFuture();
   bool over = false;
   while (true) {
     grpc::ClientContext context;
     impl_->Prepare(&context, absl::InfiniteDuration());
-    proto::WatchRequest request;
+    v1::WatchRequest request;
     request.set_job_id(job_id);
     request.set_from_step(from_step);
     request.set_no_follow(!follow);
     auto reader = impl_->training->Watch(&context, request);
-    proto::JobEvent next;
+    v1::JobEvent next;
     while (reader->Read(&next)) {
       give_up = absl::InfiniteFuture();
       pause = absl::Milliseconds(200);
@@ -169,7 +169,7 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
       if (next.has_job()) {
         over = IsOver(next.job().state());
         // After a worker is lost the job goes back to its checkpoint, and those steps come again.
-        if (next.job().state() == proto::RECOVERING) {
+        if (next.job().state() == v1::RECOVERING) {
           from_step = std::min<int64_t>(from_step, next.job().checkpoint_step());
         }
       }
@@ -184,7 +184,7 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return impl_->FromGrpc(status);
     if (give_up == absl::InfiniteFuture()) {
       give_up = absl::Now() + impl_->options.watch_retry_for;
-      proto::JobEvent lost;
+      v1::JobEvent lost;
       lost.set_message(absl::StrCat("connection to the coordinator at ", impl_->address,
                                     " lost, trying for ",
                                     absl::FormatDuration(impl_->options.watch_retry_for)));
@@ -196,13 +196,13 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
   }
 }
 
-absl::Status Client::Generate(const proto::GenerateRequest& request,
-                              const std::function<bool(const proto::GenerateReply&)>& reply,
+absl::Status Client::Generate(const v1::GenerateRequest& request,
+                              const std::function<bool(const v1::GenerateReply&)>& reply,
                               absl::Duration timeout) {
   grpc::ClientContext context;
   impl_->Prepare(&context, timeout);
   auto reader = impl_->inference->Generate(&context, request);
-  proto::GenerateReply next;
+  v1::GenerateReply next;
   while (reader->Read(&next)) {
     if (!reply(next)) {
       context.TryCancel();
@@ -213,15 +213,15 @@ absl::Status Client::Generate(const proto::GenerateRequest& request,
   return impl_->FromGrpc(reader->Finish());
 }
 
-absl::StatusOr<proto::LosslessReport> Client::VerifyLossless(
-    const proto::VerifyLosslessRequest& request,
-    const std::function<bool(const proto::LosslessProgress&)>& progress, Canceller* canceller) {
+absl::StatusOr<v1::LosslessReport> Client::VerifyLossless(
+    const v1::VerifyLosslessRequest& request,
+    const std::function<bool(const v1::LosslessProgress&)>& progress, Canceller* canceller) {
   grpc::ClientContext context;
   impl_->Prepare(&context, absl::InfiniteDuration());
   const CancellableCall call(canceller, &context);
   auto reader = impl_->inference->VerifyLossless(&context, request);
-  std::optional<proto::LosslessReport> report;
-  proto::VerifyLosslessReply next;
+  std::optional<v1::LosslessReport> report;
+  v1::VerifyLosslessReply next;
   while (reader->Read(&next)) {
     if (next.has_report()) report = std::move(*next.mutable_report());
     if (next.has_progress() && !progress(next.progress())) context.TryCancel();
@@ -231,15 +231,15 @@ absl::StatusOr<proto::LosslessReport> Client::VerifyLossless(
   return *std::move(report);
 }
 
-absl::StatusOr<proto::Artifact> Client::Quantize(const proto::QuantizeRequest& request,
+absl::StatusOr<v1::Artifact> Client::Quantize(const v1::QuantizeRequest& request,
                                                  const TransferProgress& progress) {
-  proto::QuantizeRequest keyed = request;
+  v1::QuantizeRequest keyed = request;
   if (keyed.idempotency_key().empty()) keyed.set_idempotency_key(NewIdempotencyKey());
   grpc::ClientContext context;
   impl_->Prepare(&context, absl::InfiniteDuration());
   auto reader = impl_->models->Quantize(&context, keyed);
-  std::optional<proto::Artifact> artifact;
-  proto::QuantizeReply next;
+  std::optional<v1::Artifact> artifact;
+  v1::QuantizeReply next;
   while (reader->Read(&next)) {
     if (next.has_artifact()) artifact = std::move(*next.mutable_artifact());
     if (next.has_progress() && next.progress().bytes_total() > 0 && progress) {
@@ -251,7 +251,7 @@ absl::StatusOr<proto::Artifact> Client::Quantize(const proto::QuantizeRequest& r
   return *std::move(artifact);
 }
 
-absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header,
+absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
                                                const std::vector<LocalFile>& files,
                                                const TransferProgress& progress,
                                                Canceller* canceller) {
@@ -265,13 +265,13 @@ absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header
   // Ample for a slow link, and short enough that a dead one ends.
   impl_->Prepare(&context, impl_->options.call_timeout + absl::Seconds(total / (256 << 10)));
   const CancellableCall call(canceller, &context);
-  proto::UploadReply reply;
+  v1::UploadReply reply;
   auto writer = impl_->models->Upload(&context, &reply);
   // A write that fails means that the coordinator has answered: the status comes from Finish.
   bool open = true;
-  const auto write = [&](const proto::UploadRequest& part) { open = open && writer->Write(part); };
+  const auto write = [&](const v1::UploadRequest& part) { open = open && writer->Write(part); };
 
-  proto::UploadRequest part;
+  v1::UploadRequest part;
   *part.mutable_header() = header;
   if (header.idempotency_key().empty())
     part.mutable_header()->set_idempotency_key(NewIdempotencyKey());
@@ -309,7 +309,7 @@ absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header
 }
 
 absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
-                                                   proto::Artifact::Kind kind,
+                                                   v1::Artifact::Kind kind,
                                                    const TransferProgress& progress,
                                                    bool* uploaded) {
   if (uploaded != nullptr) *uploaded = false;
@@ -319,10 +319,10 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
   const std::string name = absl::StrCat(ArtifactStem(path), "-", sum->substr(0, 16));
   auto known = ListArtifacts();
   if (!known.ok()) return known.status();
-  for (const proto::Artifact& artifact : *known) {
+  for (const v1::Artifact& artifact : *known) {
     if (artifact.name() == name) return name;
   }
-  proto::UploadHeader header;
+  v1::UploadHeader header;
   header.set_name(name);
   header.set_kind(kind);
   auto artifact =
@@ -335,18 +335,18 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
   return name;
 }
 
-absl::StatusOr<proto::Artifact> Client::Download(const std::string& name, const std::string& folder,
+absl::StatusOr<v1::Artifact> Client::Download(const std::string& name, const std::string& folder,
                                                  const TransferProgress& progress) {
   grpc::ClientContext context;
   impl_->Prepare(&context, absl::InfiniteDuration());
-  proto::DownloadRequest request;
+  v1::DownloadRequest request;
   request.set_name(name);
   auto reader = impl_->models->Get(&context, request);
-  proto::Artifact artifact;
+  v1::Artifact artifact;
   FolderWriter writer(folder);
   int64_t done = 0;
   absl::Status failed;
-  for (proto::DownloadReply part; failed.ok() && reader->Read(&part);) {
+  for (v1::DownloadReply part; failed.ok() && reader->Read(&part);) {
     if (part.has_artifact()) {
       artifact = part.artifact();
     } else if (part.has_file()) {

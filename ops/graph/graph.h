@@ -29,7 +29,7 @@ enum class ValueKind {
 
 // How a parameter that is not in a weights file starts.
 struct Initializer {
-  // In the order of proto/graph.proto, which says what they are.
+  // In the order of proto/espalier/v1/graph.proto, which says what they are.
   enum Kind {
     kZeros,
     kOnes,

@@ -12,24 +12,24 @@ namespace {
 constexpr uint32_t kFormatVersion = 1;
 constexpr size_t kMaxNameBytes = 512;
 
-proto::ValueKind KindToProto(ValueKind kind) {
+v1::ValueKind KindToProto(ValueKind kind) {
   switch (kind) {
     case ValueKind::kInput:
-      return proto::INPUT;
+      return v1::INPUT;
     case ValueKind::kParameter:
-      return proto::PARAMETER;
+      return v1::PARAMETER;
     case ValueKind::kState:
-      return proto::STATE;
+      return v1::STATE;
     case ValueKind::kComputed:
-      return proto::COMPUTED;
+      return v1::COMPUTED;
     case ValueKind::kConstant:
-      return proto::CONSTANT;
+      return v1::CONSTANT;
   }
-  return proto::VALUE_KIND_UNSPECIFIED;
+  return v1::VALUE_KIND_UNSPECIFIED;
 }
 
-proto::Attribute ToProtoAttribute(const AttributeValue& value) {
-  proto::Attribute out;
+v1::Attribute ToProtoAttribute(const AttributeValue& value) {
+  v1::Attribute out;
   if (const auto* i = std::get_if<int64_t>(&value)) {
     out.set_i(*i);
   } else if (const auto* d = std::get_if<double>(&value)) {
@@ -60,26 +60,26 @@ absl::Status CheckName(const std::string& what, int index, const std::string& na
   return absl::OkStatus();
 }
 
-absl::StatusOr<Value> ValueFromProto(const proto::Value& message) {
+absl::StatusOr<Value> ValueFromProto(const v1::Value& message) {
   Value value;
   value.name = message.name();
   const auto fail = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", message.name(), "': ", what));
   };
   switch (message.kind()) {
-    case proto::INPUT:
+    case v1::INPUT:
       value.kind = ValueKind::kInput;
       break;
-    case proto::PARAMETER:
+    case v1::PARAMETER:
       value.kind = ValueKind::kParameter;
       break;
-    case proto::STATE:
+    case v1::STATE:
       value.kind = ValueKind::kState;
       break;
-    case proto::COMPUTED:
+    case v1::COMPUTED:
       value.kind = ValueKind::kComputed;
       break;
-    case proto::CONSTANT:
+    case v1::CONSTANT:
       value.kind = ValueKind::kConstant;
       break;
     default:
@@ -97,7 +97,7 @@ absl::StatusOr<Value> ValueFromProto(const proto::Value& message) {
     value.type.dims.push_back(dim);
   }
   value.trainable = !message.frozen();
-  if (!proto::Initializer::Kind_IsValid(message.initializer().kind())) {
+  if (!v1::Initializer::Kind_IsValid(message.initializer().kind())) {
     return fail("field 'initializer.kind' is unknown");
   }
   value.initializer = FromProto(message.initializer());
@@ -110,7 +110,7 @@ absl::StatusOr<Value> ValueFromProto(const proto::Value& message) {
   return value;
 }
 
-absl::StatusOr<Node> NodeFromProto(const OpRegistry& registry, const proto::Node& message,
+absl::StatusOr<Node> NodeFromProto(const OpRegistry& registry, const v1::Node& message,
                                    int num_values) {
   Node node;
   node.name = message.name();
@@ -175,47 +175,47 @@ absl::Status CheckOrder(const Graph& graph) {
 
 }  // namespace
 
-proto::DataType ToProto(DType dtype) {
+v1::DataType ToProto(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-      return proto::F32;
+      return v1::F32;
     case DType::kBF16:
-      return proto::BF16;
+      return v1::BF16;
     case DType::kF16:
-      return proto::F16;
+      return v1::F16;
     case DType::kI32:
-      return proto::I32;
+      return v1::I32;
     case DType::kI64:
-      return proto::I64;
+      return v1::I64;
     case DType::kBool:
-      return proto::BOOL;
+      return v1::BOOL;
     case DType::kI8:
-      return proto::I8;
+      return v1::I8;
     case DType::kU8:
-      return proto::U8;
+      return v1::U8;
     case DType::kInvalid:
       break;
   }
-  return proto::DATA_TYPE_UNSPECIFIED;
+  return v1::DATA_TYPE_UNSPECIFIED;
 }
 
-DType FromProto(proto::DataType dtype) {
+DType FromProto(v1::DataType dtype) {
   switch (dtype) {
-    case proto::F32:
+    case v1::F32:
       return DType::kF32;
-    case proto::BF16:
+    case v1::BF16:
       return DType::kBF16;
-    case proto::F16:
+    case v1::F16:
       return DType::kF16;
-    case proto::I32:
+    case v1::I32:
       return DType::kI32;
-    case proto::I64:
+    case v1::I64:
       return DType::kI64;
-    case proto::BOOL:
+    case v1::BOOL:
       return DType::kBool;
-    case proto::I8:
+    case v1::I8:
       return DType::kI8;
-    case proto::U8:
+    case v1::U8:
       return DType::kU8;
     default:
       return DType::kInvalid;
@@ -223,60 +223,60 @@ DType FromProto(proto::DataType dtype) {
 }
 
 void AttributesToProto(const Attributes& attributes,
-                       google::protobuf::Map<std::string, proto::Attribute>* out) {
+                       google::protobuf::Map<std::string, v1::Attribute>* out) {
   for (const auto& [name, value] : attributes.values()) (*out)[name] = ToProtoAttribute(value);
 }
 
 absl::StatusOr<Attributes> AttributesFromProto(
-    const google::protobuf::Map<std::string, proto::Attribute>& map) {
+    const google::protobuf::Map<std::string, v1::Attribute>& map) {
   Attributes attributes;
   for (const auto& [name, value] : map) {
     switch (value.value_case()) {
-      case proto::Attribute::kI:
+      case v1::Attribute::kI:
         attributes.Set(name, static_cast<int64_t>(value.i()));
         break;
-      case proto::Attribute::kF:
+      case v1::Attribute::kF:
         attributes.Set(name, value.f());
         break;
-      case proto::Attribute::kB:
+      case v1::Attribute::kB:
         attributes.Set(name, value.b());
         break;
-      case proto::Attribute::kS:
+      case v1::Attribute::kS:
         attributes.Set(name, value.s());
         break;
-      case proto::Attribute::kInts:
+      case v1::Attribute::kInts:
         attributes.Set(
             name, std::vector<int64_t>(value.ints().values().begin(), value.ints().values().end()));
         break;
-      case proto::Attribute::kFloats:
+      case v1::Attribute::kFloats:
         attributes.Set(name, std::vector<double>(value.floats().values().begin(),
                                                  value.floats().values().end()));
         break;
-      case proto::Attribute::VALUE_NOT_SET:
+      case v1::Attribute::VALUE_NOT_SET:
         return absl::InvalidArgumentError(absl::StrCat("attribute '", name, "' has no value"));
     }
   }
   return attributes;
 }
 
-proto::Initializer ToProto(const Initializer& initializer) {
-  proto::Initializer out;
-  out.set_kind(static_cast<proto::Initializer::Kind>(initializer.kind));
+v1::Initializer ToProto(const Initializer& initializer) {
+  v1::Initializer out;
+  out.set_kind(static_cast<v1::Initializer::Kind>(initializer.kind));
   out.set_scale(initializer.scale);
   out.set_mean(initializer.mean);
   return out;
 }
 
-Initializer FromProto(const proto::Initializer& message) {
+Initializer FromProto(const v1::Initializer& message) {
   return {static_cast<Initializer::Kind>(message.kind()), message.scale(), message.mean()};
 }
 
-proto::Graph ToProto(const Graph& graph) {
-  proto::Graph out;
+v1::Graph ToProto(const Graph& graph) {
+  v1::Graph out;
   out.set_format_version(kFormatVersion);
   out.set_name(graph.name);
   for (const Value& value : graph.values()) {
-    proto::Value* message = out.add_values();
+    v1::Value* message = out.add_values();
     message->set_name(value.name);
     message->mutable_type()->set_dtype(ToProto(value.type.dtype));
     message->mutable_type()->mutable_dims()->Assign(value.type.dims.begin(), value.type.dims.end());
@@ -286,7 +286,7 @@ proto::Graph ToProto(const Graph& graph) {
     message->set_data(value.constant);
   }
   for (const Node& node : graph.nodes()) {
-    proto::Node* message = out.add_nodes();
+    v1::Node* message = out.add_nodes();
     message->set_name(node.name);
     message->set_op(node.op);
     AttributesToProto(node.attributes, message->mutable_attributes());
@@ -294,7 +294,7 @@ proto::Graph ToProto(const Graph& graph) {
     message->mutable_outputs()->Assign(node.outputs.begin(), node.outputs.end());
   }
   for (const auto& [name, value] : graph.outputs) {
-    proto::GraphOutput* message = out.add_outputs();
+    v1::GraphOutput* message = out.add_outputs();
     message->set_name(name);
     message->set_value(value);
   }
@@ -302,7 +302,7 @@ proto::Graph ToProto(const Graph& graph) {
   return out;
 }
 
-absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const proto::Graph& message) {
+absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const v1::Graph& message) {
   if (message.format_version() != kFormatVersion) {
     return absl::InvalidArgumentError(absl::StrCat(
         "graph format version is ", message.format_version(), ", expected ", kFormatVersion));
@@ -324,7 +324,7 @@ absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const proto::Graph& 
     if (!node.ok()) return node.status();
     graph.AddNode(*std::move(node));
   }
-  for (const proto::GraphOutput& output : message.outputs()) {
+  for (const v1::GraphOutput& output : message.outputs()) {
     if (output.value() < 0 || output.value() >= message.values_size()) {
       return absl::InvalidArgumentError(absl::StrCat("output '", output.name(), "': value index ",
                                                      output.value(), " is not in 0..",

@@ -3,26 +3,26 @@
 
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
-#include "proto/graph.pb.h"
+#include "espalier/v1/graph.pb.h"
 
 namespace espalier {
 
-proto::Graph ToProto(const Graph& graph);
+v1::Graph ToProto(const Graph& graph);
 
 // Checks everything that does not need shapes: known operators, ids in range, topological order,
 // unique names, sizes of constants. InvalidArgument names the node, value and field.
-absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const proto::Graph& message);
+absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const v1::Graph& message);
 
 void AttributesToProto(const Attributes& attributes,
-                       google::protobuf::Map<std::string, proto::Attribute>* out);
+                       google::protobuf::Map<std::string, v1::Attribute>* out);
 absl::StatusOr<Attributes> AttributesFromProto(
-    const google::protobuf::Map<std::string, proto::Attribute>& map);
+    const google::protobuf::Map<std::string, v1::Attribute>& map);
 
-proto::Initializer ToProto(const Initializer& initializer);
+v1::Initializer ToProto(const Initializer& initializer);
 // The kind must be valid.
-Initializer FromProto(const proto::Initializer& message);
+Initializer FromProto(const v1::Initializer& message);
 
-proto::DataType ToProto(DType dtype);
-DType FromProto(proto::DataType dtype);
+v1::DataType ToProto(DType dtype);
+DType FromProto(v1::DataType dtype);
 
 }  // namespace espalier

@@ -74,7 +74,7 @@ TEST_F(GraphTest, BindingNamesTheNodeThatDoesNotFit) {
 
 TEST_F(GraphTest, TheWireFormKeepsEverything) {
   const Graph graph = Mlp();
-  const proto::Graph message = ToProto(graph);
+  const v1::Graph message = ToProto(graph);
   auto back = FromProto(registry_, message);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), message));
@@ -85,28 +85,28 @@ TEST_F(GraphTest, TheWireFormKeepsEverything) {
 }
 
 TEST_F(GraphTest, HostileMessagesAreRefusedWithTheirPlace) {
-  const proto::Graph good = ToProto(Mlp());
+  const v1::Graph good = ToProto(Mlp());
   const struct {
     const char* word;
-    std::function<void(proto::Graph*)> spoil;
+    std::function<void(v1::Graph*)> spoil;
   } cases[] = {
-      {"version", [](proto::Graph* g) { g->set_format_version(9); }},
-      {"used twice", [](proto::Graph* g) { g->mutable_values(1)->set_name("x"); }},
-      {"name", [](proto::Graph* g) { g->mutable_nodes(0)->clear_name(); }},
-      {"unknown operator", [](proto::Graph* g) { g->mutable_nodes(0)->set_op("summon"); }},
-      {"unknown operator", [](proto::Graph* g) { g->mutable_nodes(0)->set_op("linear_grad"); }},
-      {"input index", [](proto::Graph* g) { g->mutable_nodes(0)->set_inputs(0, 1000); }},
-      {"output index", [](proto::Graph* g) { g->mutable_nodes(0)->set_outputs(0, -1); }},
-      {"topological", [](proto::Graph* g) { g->mutable_nodes()->SwapElements(0, 1); }},
-      {"already", [](proto::Graph* g) { g->mutable_nodes(0)->set_outputs(0, 0); }},
-      {"kind", [](proto::Graph* g) { g->mutable_values(0)->clear_kind(); }},
-      {"dtype", [](proto::Graph* g) { g->mutable_values(0)->mutable_type()->clear_dtype(); }},
-      {"dims", [](proto::Graph* g) { g->mutable_values(0)->mutable_type()->set_dims(0, -7); }},
-      {"value index", [](proto::Graph* g) { g->mutable_outputs(0)->set_value(999); }},
-      {"has no value", [](proto::Graph* g) { (*g->mutable_nodes(0)->mutable_attributes())["a"]; }},
+      {"version", [](v1::Graph* g) { g->set_format_version(9); }},
+      {"used twice", [](v1::Graph* g) { g->mutable_values(1)->set_name("x"); }},
+      {"name", [](v1::Graph* g) { g->mutable_nodes(0)->clear_name(); }},
+      {"unknown operator", [](v1::Graph* g) { g->mutable_nodes(0)->set_op("summon"); }},
+      {"unknown operator", [](v1::Graph* g) { g->mutable_nodes(0)->set_op("linear_grad"); }},
+      {"input index", [](v1::Graph* g) { g->mutable_nodes(0)->set_inputs(0, 1000); }},
+      {"output index", [](v1::Graph* g) { g->mutable_nodes(0)->set_outputs(0, -1); }},
+      {"topological", [](v1::Graph* g) { g->mutable_nodes()->SwapElements(0, 1); }},
+      {"already", [](v1::Graph* g) { g->mutable_nodes(0)->set_outputs(0, 0); }},
+      {"kind", [](v1::Graph* g) { g->mutable_values(0)->clear_kind(); }},
+      {"dtype", [](v1::Graph* g) { g->mutable_values(0)->mutable_type()->clear_dtype(); }},
+      {"dims", [](v1::Graph* g) { g->mutable_values(0)->mutable_type()->set_dims(0, -7); }},
+      {"value index", [](v1::Graph* g) { g->mutable_outputs(0)->set_value(999); }},
+      {"has no value", [](v1::Graph* g) { (*g->mutable_nodes(0)->mutable_attributes())["a"]; }},
   };
   for (const auto& test : cases) {
-    proto::Graph bad = good;
+    v1::Graph bad = good;
     test.spoil(&bad);
     const auto graph = FromProto(registry_, bad);
     ASSERT_FALSE(graph.ok()) << test.word;

@@ -74,7 +74,7 @@ std::vector<NamedUpdate> AllUpdates(const OpRegistry& registry) {
 }
 
 absl::StatusOr<UpdateChoice> ChooseUpdate(const OpRegistry& registry,
-                                          const proto::Optimizer& optimizer) {
+                                          const v1::Optimizer& optimizer) {
   const std::vector<NamedUpdate> all = AllUpdates(registry);
   const auto found = std::find_if(all.begin(), all.end(), [&](const NamedUpdate& update) {
     return update.variant->name == optimizer.name();
@@ -96,7 +96,7 @@ absl::StatusOr<UpdateChoice> ChooseUpdate(const OpRegistry& registry,
   return choice;
 }
 
-absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& optimizer) {
+absl::Status CheckOptimizer(const OpRegistry& registry, const v1::Optimizer& optimizer) {
   if (auto choice = ChooseUpdate(registry, optimizer); !choice.ok()) return choice.status();
   if (absl::Status s = CheckSchedule(optimizer.learning_rate()); !s.ok()) return s;
   if (!std::isfinite(optimizer.clip_norm()) || optimizer.clip_norm() < 0) {
@@ -104,7 +104,7 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& 
                absl::StrCat("is ", optimizer.clip_norm(), "; accepted: 0 (off) or more"));
   }
   if (optimizer.has_loss_scale()) {
-    const proto::LossScale& scale = optimizer.loss_scale();
+    const v1::LossScale& scale = optimizer.loss_scale();
     int exponent = 0;
     const bool given = scale.initial() != 0;
     if (given && (!(scale.initial() >= 0x1p-24 && scale.initial() <= 0x1p100) ||
@@ -117,7 +117,7 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& 
                  absl::StrCat("is ", scale.growth_interval(), "; accepted: 0 (fixed) to 2^24"));
     }
   }
-  for (const proto::Regularizer& r : optimizer.regularizers()) {
+  for (const v1::Regularizer& r : optimizer.regularizers()) {
     for (double factor : {r.l1(), r.l2()}) {
       if (!(factor >= 0) || factor >= 1e6) {
         return Bad("regularizers", absl::StrCat("has the factor ", factor, " for '", r.parameter(),
@@ -128,7 +128,7 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& 
   return absl::OkStatus();
 }
 
-void CompleteLossScale(const OpRegistry& registry, proto::LossScale* scale) {
+void CompleteLossScale(const OpRegistry& registry, v1::LossScale* scale) {
   if (scale->initial() != 0) return;
   for (const AttributeSpec& attribute : registry.Find("unscale_gradients")->attributes) {
     if (attribute.name == "initial") {
@@ -139,16 +139,16 @@ void CompleteLossScale(const OpRegistry& registry, proto::LossScale* scale) {
   }
 }
 
-bool Applies(const proto::Regularizer& regularizer, const std::string& parameter) {
+bool Applies(const v1::Regularizer& regularizer, const std::string& parameter) {
   absl::string_view pattern = regularizer.parameter();
   if (pattern.empty()) return true;
   if (!absl::ConsumeSuffix(&pattern, "*")) return parameter == pattern;
   return absl::StartsWith(parameter, pattern);
 }
 
-Penalty PenaltyOf(const proto::Optimizer& optimizer, const std::string& parameter) {
+Penalty PenaltyOf(const v1::Optimizer& optimizer, const std::string& parameter) {
   Penalty penalty;
-  for (const proto::Regularizer& regularizer : optimizer.regularizers()) {
+  for (const v1::Regularizer& regularizer : optimizer.regularizers()) {
     if (!Applies(regularizer, parameter)) continue;
     penalty.l1 += regularizer.l1();
     penalty.l2 += regularizer.l2();

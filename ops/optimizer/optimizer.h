@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -30,7 +30,7 @@ struct UpdateChoice {
 // The update operator with all its attributes. InvalidArgument for an unknown name, an attribute
 // that the operator does not have, or a value that it refuses.
 absl::StatusOr<UpdateChoice> ChooseUpdate(const OpRegistry& registry,
-                                          const proto::Optimizer& optimizer);
+                                          const v1::Optimizer& optimizer);
 
 // All names, sorted, with the operator and the variant of each.
 struct NamedUpdate {
@@ -40,19 +40,19 @@ struct NamedUpdate {
 std::vector<NamedUpdate> AllUpdates(const OpRegistry& registry);
 
 // The update, the schedule, the clipping and the regularisers. Errors name the field.
-absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& optimizer);
+absl::Status CheckOptimizer(const OpRegistry& registry, const v1::Optimizer& optimizer);
 
 // Dynamic loss scaling as the operator's defaults have it, where `scale` says nothing.
-void CompleteLossScale(const OpRegistry& registry, proto::LossScale* scale);
+void CompleteLossScale(const OpRegistry& registry, v1::LossScale* scale);
 
 // Whether `regularizer` is meant for `parameter`.
-bool Applies(const proto::Regularizer& regularizer, const std::string& parameter);
+bool Applies(const v1::Regularizer& regularizer, const std::string& parameter);
 
 // What the regularisers that name `parameter` come to; both zero: none does.
 struct Penalty {
   double l1 = 0;
   double l2 = 0;
 };
-Penalty PenaltyOf(const proto::Optimizer& optimizer, const std::string& parameter);
+Penalty PenaltyOf(const v1::Optimizer& optimizer, const std::string& parameter);
 
 }  // namespace espalier

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-using Schedule = proto::LearningRateSchedule;
+using Schedule = v1::LearningRateSchedule;
 
 const OpRegistry& Registry() {
   static const OpRegistry* registry = [] {
@@ -22,14 +22,14 @@ const OpRegistry& Registry() {
   return *registry;
 }
 
-proto::Optimizer Named(const std::string& name) {
-  proto::Optimizer optimizer;
+v1::Optimizer Named(const std::string& name) {
+  v1::Optimizer optimizer;
   optimizer.set_name(name);
   return optimizer;
 }
 
 TEST(ChooseUpdateTest, AVariantSetsItsAttributesAndTheJobOverridesThem) {
-  proto::Optimizer optimizer = Named("adamw");
+  v1::Optimizer optimizer = Named("adamw");
   auto choice = ChooseUpdate(Registry(), optimizer);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(choice->def->name, "adam_update");
@@ -43,13 +43,13 @@ TEST(ChooseUpdateTest, AVariantSetsItsAttributesAndTheJobOverridesThem) {
 }
 
 TEST(ChooseUpdateTest, RefusalsSayWhatIsAccepted) {
-  const auto message = [](const proto::Optimizer& optimizer) {
+  const auto message = [](const v1::Optimizer& optimizer) {
     return std::string(ChooseUpdate(Registry(), optimizer).status().message());
   };
   EXPECT_NE(message(Named("")).find("adafactor, adagrad, adam, adamw, lion, rmsprop, sgd"),
             std::string::npos)
       << message(Named(""));
-  proto::Optimizer optimizer = Named("sgd");
+  v1::Optimizer optimizer = Named("sgd");
   (*optimizer.mutable_attributes())["beta1"].set_f(0.9);
   EXPECT_NE(message(optimizer).find("no attribute 'beta1'"), std::string::npos);
   optimizer = Named("sgd");
@@ -61,7 +61,7 @@ TEST(ChooseUpdateTest, RefusalsSayWhatIsAccepted) {
 }
 
 TEST(ChooseUpdateTest, StatesFollowTheAttributes) {
-  proto::Optimizer sgd = Named("sgd");
+  v1::Optimizer sgd = Named("sgd");
   auto choice = ChooseUpdate(Registry(), sgd);
   ASSERT_TRUE(choice.ok());
   EXPECT_EQ(choice->States({3, 4})[0].name, "");
@@ -76,10 +76,10 @@ TEST(ChooseUpdateTest, StatesFollowTheAttributes) {
 }
 
 TEST(PenaltyTest, RegularizersAddUpByName) {
-  proto::Optimizer optimizer = Named("sgd");
-  proto::Regularizer* all = optimizer.add_regularizers();
+  v1::Optimizer optimizer = Named("sgd");
+  v1::Regularizer* all = optimizer.add_regularizers();
   all->set_l2(0.1);
-  proto::Regularizer* some = optimizer.add_regularizers();
+  v1::Regularizer* some = optimizer.add_regularizers();
   some->set_parameter("fc*");
   some->set_l1(0.2);
   some->set_l2(0.3);

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-using Schedule = proto::LearningRateSchedule;
+using Schedule = v1::LearningRateSchedule;
 
 // From `from` at t = 0 to `to` at t = 1.
 double HalfCosine(double from, double to, double t) {

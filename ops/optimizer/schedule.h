@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -17,9 +17,9 @@ namespace espalier {
 //   POLYNOMIAL  floor + (peak - floor) * (1 - s / n)^power
 // the last value of which holds beyond total_steps. ONE_CYCLE has no warm-up: by half cosines from
 // `initial` up to peak at the step before rise * total_steps, then down to floor in the last step.
-double LearningRate(const proto::LearningRateSchedule& schedule, int64_t step);
+double LearningRate(const v1::LearningRateSchedule& schedule, int64_t step);
 
 // InvalidArgument names the field, what was found and what is accepted.
-absl::Status CheckSchedule(const proto::LearningRateSchedule& schedule);
+absl::Status CheckSchedule(const v1::LearningRateSchedule& schedule);
 
 }  // namespace espalier

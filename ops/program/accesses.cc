@@ -8,8 +8,8 @@ constexpr bool kReads = true, kWrites = true, kNot = false;
 // Calls visit(index, reads, writes) for every field that names a buffer; visit returns the new
 // index.
 template <typename Visit>
-void VisitBuffers(proto::Instruction* instruction, const Visit& visit) {
-  using Kind = proto::Instruction;
+void VisitBuffers(v1::Instruction* instruction, const Visit& visit) {
+  using Kind = v1::Instruction;
   const auto repeated = [&](google::protobuf::RepeatedField<int32_t>* fields, bool reads,
                             bool writes) {
     for (int32_t& field : *fields) field = visit(field, reads, writes);
@@ -20,54 +20,54 @@ void VisitBuffers(proto::Instruction* instruction, const Visit& visit) {
       repeated(instruction->mutable_compute()->mutable_outputs(), kNot, kWrites);
       break;
     case Kind::kCopy: {
-      proto::CopyInstruction* copy = instruction->mutable_copy();
+      v1::CopyInstruction* copy = instruction->mutable_copy();
       copy->set_source(visit(copy->source(), kReads, kNot));
       copy->set_destination(visit(copy->destination(), copy->accumulate(), kWrites));
       break;
     }
     case Kind::kFill: {
-      proto::FillInstruction* fill = instruction->mutable_fill();
+      v1::FillInstruction* fill = instruction->mutable_fill();
       fill->set_buffer(visit(fill->buffer(), kNot, kWrites));
       break;
     }
     case Kind::kSend: {
-      proto::SendInstruction* send = instruction->mutable_send();
+      v1::SendInstruction* send = instruction->mutable_send();
       send->set_buffer(visit(send->buffer(), kReads, kNot));
       break;
     }
     case Kind::kReceive: {
-      proto::ReceiveInstruction* receive = instruction->mutable_receive();
+      v1::ReceiveInstruction* receive = instruction->mutable_receive();
       receive->set_buffer(visit(receive->buffer(), kNot, kWrites));
       break;
     }
     case Kind::kCollective: {
-      proto::CollectiveInstruction* collective = instruction->mutable_collective();
+      v1::CollectiveInstruction* collective = instruction->mutable_collective();
       collective->set_input(visit(collective->input(), kReads, kNot));
       collective->set_output(visit(collective->output(), kNot, kWrites));
       break;
     }
     case Kind::kSwapOut: {
-      proto::SwapInstruction* swap = instruction->mutable_swap_out();
+      v1::SwapInstruction* swap = instruction->mutable_swap_out();
       swap->set_buffer(visit(swap->buffer(), kReads, kNot));
       break;
     }
     case Kind::kSwapIn: {
-      proto::SwapInstruction* swap = instruction->mutable_swap_in();
+      v1::SwapInstruction* swap = instruction->mutable_swap_in();
       swap->set_buffer(visit(swap->buffer(), kNot, kWrites));
       break;
     }
     case Kind::kLoadBatch: {
-      proto::LoadBatchInstruction* load = instruction->mutable_load_batch();
+      v1::LoadBatchInstruction* load = instruction->mutable_load_batch();
       load->set_buffer(visit(load->buffer(), kNot, kWrites));
       break;
     }
     case Kind::kReport: {
-      proto::ReportInstruction* report = instruction->mutable_report();
+      v1::ReportInstruction* report = instruction->mutable_report();
       report->set_buffer(visit(report->buffer(), kReads, kNot));
       break;
     }
     case Kind::kUpdate: {
-      proto::UpdateInstruction* update = instruction->mutable_update();
+      v1::UpdateInstruction* update = instruction->mutable_update();
       update->set_parameter(visit(update->parameter(), kReads, !update->has_result()));
       update->set_gradient(visit(update->gradient(), kReads, kNot));
       update->set_scale(visit(update->scale(), kReads, kNot));
@@ -84,9 +84,9 @@ void VisitBuffers(proto::Instruction* instruction, const Visit& visit) {
 
 }  // namespace
 
-std::vector<BufferAccess> AccessesOf(const proto::Instruction& instruction) {
+std::vector<BufferAccess> AccessesOf(const v1::Instruction& instruction) {
   std::vector<BufferAccess> accesses;
-  proto::Instruction copy = instruction;
+  v1::Instruction copy = instruction;
   VisitBuffers(&copy, [&](int buffer, bool reads, bool writes) {
     if (buffer >= 0) accesses.push_back({buffer, reads, writes});
     return buffer;
@@ -94,7 +94,7 @@ std::vector<BufferAccess> AccessesOf(const proto::Instruction& instruction) {
   return accesses;
 }
 
-void RenameBuffers(const std::vector<int>& map, proto::Instruction* instruction) {
+void RenameBuffers(const std::vector<int>& map, v1::Instruction* instruction) {
   VisitBuffers(instruction,
                [&](int buffer, bool, bool) { return buffer < 0 ? buffer : map[buffer]; });
 }

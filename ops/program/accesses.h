@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -14,9 +14,9 @@ struct BufferAccess {
 };
 
 // In the order of the instruction's fields, absent operands left out; a buffer may come twice.
-std::vector<BufferAccess> AccessesOf(const proto::Instruction& instruction);
+std::vector<BufferAccess> AccessesOf(const v1::Instruction& instruction);
 
 // Replaces every buffer index i of the instruction by map[i].
-void RenameBuffers(const std::vector<int>& map, proto::Instruction* instruction);
+void RenameBuffers(const std::vector<int>& map, v1::Instruction* instruction);
 
 }  // namespace espalier

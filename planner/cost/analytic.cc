@@ -7,8 +7,8 @@
 namespace espalier {
 
 CostModel::Times AnalyticCost::Measure(const OpDef& def, const NodeTypes& shard,
-                                       const proto::Device& measured) {
-  const proto::Device device = WithDefaults(measured);
+                                       const v1::Device& measured) {
+  const v1::Device device = WithDefaults(measured);
   auto seconds = [&](const Cost& cost) {
     return std::max(cost.flops / device.matmul_flops(), cost.bytes / device.memory_bandwidth()) +
            device.op_overhead_seconds();

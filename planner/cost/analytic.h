@@ -11,7 +11,7 @@ namespace espalier {
 
 class AnalyticCost : public CostModel {
  public:
-  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
+  Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override;
   std::unique_ptr<CostModel> Fork() override { return std::make_unique<AnalyticCost>(); }
 };
 

@@ -17,7 +17,7 @@ const OpDef& LinearDef() { return *TestRegistry().Find("linear"); }
 
 TEST(AnalyticCostTest, FollowsTheRoofline) {
   AnalyticCost cost;
-  const proto::Device device = TestMachine(1).devices[0];
+  const v1::Device device = TestMachine(1).devices[0];
   // 2 * 1024^3 FLOP at 1e11 FLOP/s.
   EXPECT_NEAR(cost.Measure(LinearDef(), Linear(1024, 1024, 1024), device).forward, 0.02147, 1e-4);
   EXPECT_NEAR(cost.Measure(LinearDef(), Linear(1024, 1024, 1024), device).backward, 0.04295, 1e-4);
@@ -28,7 +28,7 @@ TEST(AnalyticCostTest, FollowsTheRoofline) {
 TEST(MeasuredCostTest, MeasurementsGoFirstAndCorrectTheRest) {
   AnalyticCost analytic;
   MeasuredCost cost(&analytic);
-  const proto::Device device = TestMachine(1).devices[0];
+  const v1::Device device = TestMachine(1).devices[0];
   const NodeTypes measured = Linear(64, 512, 512), other = Linear(128, 512, 512);
   const CostModel::Times guess = analytic.Measure(LinearDef(), measured, device);
   const CostModel::Times other_guess = analytic.Measure(LinearDef(), other, device);
@@ -39,7 +39,7 @@ TEST(MeasuredCostTest, MeasurementsGoFirstAndCorrectTheRest) {
   EXPECT_NEAR(cost.Measure(LinearDef(), other, device).forward, 3 * other_guess.forward, 1e-12);
   EXPECT_NEAR(cost.Measure(LinearDef(), other, device).backward, 2 * other_guess.backward, 1e-12);
   // Another operator or device is not touched.
-  proto::Device faster = device;
+  v1::Device faster = device;
   faster.set_model("other");
   EXPECT_EQ(cost.Measure(LinearDef(), other, faster).forward, other_guess.forward);
 }
@@ -47,11 +47,11 @@ TEST(MeasuredCostTest, MeasurementsGoFirstAndCorrectTheRest) {
 TEST(MeasuredCostTest, AsksOnceForEachShape) {
   AnalyticCost analytic;
   int asked = 0;
-  MeasuredCost cost(&analytic, [&](const OpDef&, const NodeTypes&, const proto::Device&) {
+  MeasuredCost cost(&analytic, [&](const OpDef&, const NodeTypes&, const v1::Device&) {
     ++asked;
     return std::optional<CostModel::Times>({1e-3, 2e-3});
   });
-  const proto::Device device = TestMachine(1).devices[0];
+  const v1::Device device = TestMachine(1).devices[0];
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(cost.Measure(LinearDef(), Linear(8, 8, 8), device).backward, 2e-3);
   }
@@ -62,7 +62,7 @@ TEST(MeasuredCostTest, AsksOnceForEachShape) {
 TEST(MeasuredCostTest, SavedTableIsReadBack) {
   AnalyticCost analytic;
   MeasuredCost cost(&analytic), again(&analytic);
-  const proto::Device device = TestMachine(1).devices[0];
+  const v1::Device device = TestMachine(1).devices[0];
   cost.Record(LinearDef(), Linear(8, 16, 4), device, {1.25e-5, 2.5e-5});
   ASSERT_EQ(again.Load(cost.Save()), absl::OkStatus());
   EXPECT_TRUE(again.Has(LinearDef(), Linear(8, 16, 4), device));
@@ -96,13 +96,13 @@ TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
 TEST(MeasuredCostTest, ForksKnowNothingOfEachOtherUntilTheyAreJoined) {
   AnalyticCost analytic;
   std::map<int64_t, int> asked;  // by rows
-  MeasuredCost cost(&analytic, [&](const OpDef& def, const NodeTypes& shard, const proto::Device&) {
+  MeasuredCost cost(&analytic, [&](const OpDef& def, const NodeTypes& shard, const v1::Device&) {
     const int64_t rows = shard.inputs[0].dims[0];
     const double times = ++asked[rows];
     return rows == 1 ? std::nullopt
                      : std::make_optional(CostModel::Times{0.1 * rows * times, 0.3 * rows * times});
   });
-  const proto::Device device = TestMachine(1).devices[0];
+  const v1::Device device = TestMachine(1).devices[0];
   const auto of = [&](CostModel& model, int64_t rows) {
     return model.Measure(LinearDef(), Linear(rows, 512, 512), device).forward;
   };

@@ -31,7 +31,7 @@ std::string ToText(const AttributeValue& value) {
   return std::visit(Visitor(), value);
 }
 
-std::string CorrectionKey(const OpDef& def, const proto::Device& device) {
+std::string CorrectionKey(const OpDef& def, const v1::Device& device) {
   return absl::StrCat(def.name, " on ", DeviceKey(device));
 }
 
@@ -52,13 +52,13 @@ bool IsTime(const nlohmann::json& entry, const char* field) {
 
 }  // namespace
 
-std::string DeviceKey(const proto::Device& device) {
+std::string DeviceKey(const v1::Device& device) {
   return absl::StrCat(
-      device.model().empty() ? proto::Device::Kind_Name(device.kind()) : device.model(), " x",
+      device.model().empty() ? v1::Device::Kind_Name(device.kind()) : device.model(), " x",
       device.threads());
 }
 
-std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
+std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const v1::Device& device) {
   std::string key = absl::StrCat(def.name, "{");
   for (const auto& [name, value] : shard.attributes.values()) {
     absl::StrAppend(&key, name, "=", ToText(value), ";");
@@ -131,7 +131,7 @@ void MeasuredCost::Join(const CostModel& other) {
 
 std::optional<CostModel::Times> MeasuredCost::Ask(const std::string& key, const OpDef& def,
                                                   const NodeTypes& shard,
-                                                  const proto::Device& device) {
+                                                  const v1::Device& device) {
   if (asked_ == nullptr) return std::nullopt;
   absl::MutexLock lock(&asked_->mutex);
   if (const auto told = asked_->told.find(key); told != asked_->told.end()) return told->second;
@@ -141,7 +141,7 @@ std::optional<CostModel::Times> MeasuredCost::Ask(const std::string& key, const 
 }
 
 std::optional<CostModel::Times> MeasuredCost::Measured(const OpDef& def, const NodeTypes& shard,
-                                                       const proto::Device& device) {
+                                                       const v1::Device& device) {
   const std::string key = MeasurementKey(def, shard, device);
   if (const Entry* entry = Find(key)) return entry->times;
   std::optional<Times> times = Ask(key, def, shard, device);
@@ -150,7 +150,7 @@ std::optional<CostModel::Times> MeasuredCost::Measured(const OpDef& def, const N
 }
 
 CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
-                                       const proto::Device& device) {
+                                       const v1::Device& device) {
   if (std::optional<Times> measured = Measured(def, shard, device)) return *measured;
   Times times = fallback_->Measure(def, shard, device);
   if (const Correction* c = FindCorrection(CorrectionKey(def, device))) {
@@ -176,7 +176,7 @@ void MeasuredCost::Learn(const Lesson& lesson) {
         &correction.backward_count);
 }
 
-void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
+void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const v1::Device& device,
                           Times times) {
   const std::string key = MeasurementKey(def, shard, device);
   const bool is_new = Find(key) == nullptr;
@@ -187,7 +187,7 @@ void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto:
   if (is_fork_) lessons_.emplace(key, lesson);
 }
 
-void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
+void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const v1::Device& device,
                            Times times) {
   const std::string key = MeasurementKey(def, shard, device);
   if (Find(key) == nullptr) {
@@ -207,7 +207,7 @@ void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const proto
 }
 
 bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard,
-                       const proto::Device& device) const {
+                       const v1::Device& device) const {
   return Find(MeasurementKey(def, shard, device)) != nullptr;
 }
 

@@ -29,23 +29,23 @@ class MeasuredCost : public CostModel {
   // Times of one operator shard on one device, or nothing if it could not be measured. May block.
   // Called by one thread at a time, of this model and its forks.
   using Measurer = std::function<std::optional<Times>(const OpDef& def, const NodeTypes& shard,
-                                                      const proto::Device& device)>;
+                                                      const v1::Device& device)>;
 
   // `fallback` must outlive this.
   explicit MeasuredCost(CostModel* fallback, Measurer measurer = nullptr);
 
-  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
+  Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override;
   std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
-                                const proto::Device& device) override;
+                                const v1::Device& device) override;
   // Null if the model behind has no forks.
   std::unique_ptr<CostModel> Fork() override;
   void Join(const CostModel& fork) override;
 
-  void Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
+  void Record(const OpDef& def, const NodeTypes& shard, const v1::Device& device, Times times);
   // What one took in the steps of a job, negative: not told. What was measured alone, or guessed,
   // makes way for it; of what runs have told, the newer half counts as much as all the older ones.
-  void Observe(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
-  bool Has(const OpDef& def, const NodeTypes& shard, const proto::Device& device) const;
+  void Observe(const OpDef& def, const NodeTypes& shard, const v1::Device& device, Times times);
+  bool Has(const OpDef& def, const NodeTypes& shard, const v1::Device& device) const;
   size_t size() const;
 
   // All that is known now, in front of another model; asks no measurer.
@@ -96,7 +96,7 @@ class MeasuredCost : public CostModel {
   Entry& Own(const std::string& key);
   void Learn(const Lesson& lesson);
   std::optional<Times> Ask(const std::string& key, const OpDef& def, const NodeTypes& shard,
-                           const proto::Device& device);
+                           const v1::Device& device);
   // All that is known.
   std::shared_ptr<const Table> All() const;
 
@@ -110,9 +110,9 @@ class MeasuredCost : public CostModel {
 };
 
 // What times depend on of a device: "Intel Xeon x2".
-std::string DeviceKey(const proto::Device& device);
+std::string DeviceKey(const v1::Device& device);
 
 // The key of an entry: "linear{...} f32[16, 64], f32[64, 64] on Intel Xeon x2".
-std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto::Device& device);
+std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const v1::Device& device);
 
 }  // namespace espalier

@@ -9,13 +9,13 @@
 #include "nlohmann/json.hpp"
 #include "ops/json/bounded_json.h"
 #include "planner/machine/communication.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 namespace {
 
 using nlohmann::json;
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 constexpr int kVersion = 1;
 constexpr size_t kMostBytes = size_t{256} << 20;
@@ -24,7 +24,7 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("profile: ", what));
 }
 
-json ToJson(const std::string& key, const proto::CommunicationProfile& profile) {
+json ToJson(const std::string& key, const v1::CommunicationProfile& profile) {
   json messages = json::array(), collectives = json::array();
   for (const auto& m : profile.messages()) {
     messages.push_back({{"bytes", m.bytes()},
@@ -59,8 +59,8 @@ absl::Status Read(const json& entry, const char* field, const std::string& place
   return absl::OkStatus();
 }
 
-absl::StatusOr<proto::CommunicationProfile> FromJson(const json& entry, const std::string& place) {
-  proto::CommunicationProfile profile;
+absl::StatusOr<v1::CommunicationProfile> FromJson(const json& entry, const std::string& place) {
+  v1::CommunicationProfile profile;
   auto messages = ListIn(entry, "messages", place);
   if (!messages.ok()) return messages.status();
   for (size_t i = 0; i < messages->size(); ++i) {
@@ -108,10 +108,10 @@ absl::StatusOr<proto::CommunicationProfile> FromJson(const json& entry, const st
 
 }  // namespace
 
-std::string CommunicationKey(const std::vector<proto::Device>& devices) {
+std::string CommunicationKey(const std::vector<v1::Device>& devices) {
   std::map<std::string, std::map<std::string, int>> hosts;
   for (size_t d = 0; d < devices.size(); ++d) {
-    const proto::Device& device = devices[d];
+    const v1::Device& device = devices[d];
     // Not the name of a host.
     const std::string host = device.host().empty() ? absl::StrCat("\n", d) : device.host();
     ++hosts[host][DeviceKey(device)];
@@ -158,7 +158,7 @@ absl::Status LoadProfile(const std::string& text, MeasuredCost* operators,
     if (!entry.is_object() || !entry.contains("between") || !entry["between"].is_string()) {
       return Bad(absl::StrCat(place, ".between must be text, the devices that talk"));
     }
-    absl::StatusOr<proto::CommunicationProfile> profile = FromJson(entry, place);
+    absl::StatusOr<v1::CommunicationProfile> profile = FromJson(entry, place);
     if (!profile.ok()) return profile.status();
     if (!loaded.emplace(entry["between"].get<std::string>(), *std::move(profile)).second) {
       return Bad(absl::StrCat(place, ".between is there twice; each must be once"));

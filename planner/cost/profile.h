@@ -18,17 +18,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/cost/measured.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace espalier {
 
 // By the devices that talk, see CommunicationKey.
-using CommunicationProfiles = std::map<std::string, proto::CommunicationProfile>;
+using CommunicationProfiles = std::map<std::string, v1::CommunicationProfile>;
 
 // Devices by host, model and threads, without the hosts' names: "2 x Intel Xeon x1" for two on one
 // host, "1 x Intel Xeon x1 | 1 x Intel Xeon x1" for two hosts. Devices without a host are on one of
 // their own.
-std::string CommunicationKey(const std::vector<proto::Device>& devices);
+std::string CommunicationKey(const std::vector<v1::Device>& devices);
 
 std::string SaveProfile(const MeasuredCost& operators, const CommunicationProfiles& communication);
 

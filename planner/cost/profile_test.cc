@@ -20,11 +20,11 @@ NodeTypes Linear(int64_t rows) {
   return types;
 }
 
-std::vector<proto::Device> Devices(std::vector<std::string> hosts) {
-  std::vector<proto::Device> devices;
+std::vector<v1::Device> Devices(std::vector<std::string> hosts) {
+  std::vector<v1::Device> devices;
   for (const std::string& host : hosts) {
-    proto::Device& device = devices.emplace_back();
-    device.set_kind(proto::Device::CPU);
+    v1::Device& device = devices.emplace_back();
+    device.set_kind(v1::Device::CPU);
     device.set_model("Xeon");
     device.set_threads(2);
     device.set_host(host);
@@ -32,14 +32,14 @@ std::vector<proto::Device> Devices(std::vector<std::string> hosts) {
   return devices;
 }
 
-proto::CommunicationProfile Communication() {
-  proto::CommunicationProfile profile;
+v1::CommunicationProfile Communication() {
+  v1::CommunicationProfile profile;
   auto* message = profile.add_messages();
   message->set_bytes(1024);
   message->set_send_seconds(1.0 / 3);
   message->set_receive_seconds(2.5e-5);
   auto* gather = profile.add_collectives();
-  gather->set_kind(proto::CollectiveInstruction::ALL_GATHER);
+  gather->set_kind(v1::CollectiveInstruction::ALL_GATHER);
   gather->set_ranks(3);
   gather->set_bytes(65536);
   gather->set_seconds(7e-4);
@@ -50,7 +50,7 @@ TEST(ProfileTest, AnotherClusterReadsWhatOneWrote) {
   AnalyticCost analytic;
   MeasuredCost operators(&analytic), again(&analytic);
   const OpDef& linear = *TestRegistry().Find("linear");
-  const proto::Device device = Devices({"a"})[0];
+  const v1::Device device = Devices({"a"})[0];
   operators.Record(linear, Linear(8), device, {1.25e-5, 2.5e-5});
   CommunicationProfiles communication, communication_again;
   communication[CommunicationKey(Devices({"a", "a", "b"}))] = Communication();
@@ -70,7 +70,7 @@ TEST(ProfileTest, DevicesThatTalkDifferentlyHaveKeysOfTheirOwn) {
   EXPECT_EQ(CommunicationKey(Devices({"a", "b"})), "1 x Xeon x2 | 1 x Xeon x2");
   EXPECT_EQ(CommunicationKey(Devices({"", ""})), CommunicationKey(Devices({"a", "b"})));
   EXPECT_NE(CommunicationKey(Devices({"a", "a", "a"})), together);
-  std::vector<proto::Device> mixed = Devices({"a", "a"});
+  std::vector<v1::Device> mixed = Devices({"a", "a"});
   mixed[0].set_model("Opteron");
   EXPECT_EQ(CommunicationKey(mixed), "1 x Opteron x2, 1 x Xeon x2");
 }

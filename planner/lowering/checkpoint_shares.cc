@@ -14,14 +14,14 @@ constexpr double kSlack = 1.05;
 
 struct Holder {
   int rank;
-  proto::Buffer* buffer;
+  v1::Buffer* buffer;
 };
 
 // In the order of names, so that the shares do not depend on that of the programs' buffers.
 using Region = std::tuple<int, std::string, std::vector<int64_t>, std::vector<int64_t>>;
 
-Region RegionOf(const proto::Buffer& buffer) {
-  const proto::TensorSpec& spec = buffer.spec();
+Region RegionOf(const v1::Buffer& buffer) {
+  const v1::TensorSpec& spec = buffer.spec();
   return {buffer.kind(),
           buffer.name(),
           {spec.offset().begin(), spec.offset().end()},
@@ -29,7 +29,7 @@ Region RegionOf(const proto::Buffer& buffer) {
 }
 
 // Elements; all are of about the same size.
-double SizeOf(const proto::Buffer& buffer) {
+double SizeOf(const v1::Buffer& buffer) {
   double elements = 1;
   for (int64_t extent : buffer.spec().dims()) elements *= static_cast<double>(extent);
   return elements;
@@ -37,11 +37,11 @@ double SizeOf(const proto::Buffer& buffer) {
 
 }  // namespace
 
-void ShareCheckpoints(std::vector<proto::Program>* programs) {
+void ShareCheckpoints(std::vector<v1::Program>* programs) {
   std::map<Region, std::vector<Holder>> regions;
   for (size_t rank = 0; rank < programs->size(); ++rank) {
-    for (proto::Buffer& buffer : *(*programs)[rank].mutable_buffers()) {
-      if (buffer.kind() != proto::PARAMETER_SHARD && buffer.kind() != proto::OPTIMIZER_STATE) {
+    for (v1::Buffer& buffer : *(*programs)[rank].mutable_buffers()) {
+      if (buffer.kind() != v1::PARAMETER_SHARD && buffer.kind() != v1::OPTIMIZER_STATE) {
         continue;
       }
       std::vector<Holder>& holders = regions[RegionOf(buffer)];

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -12,6 +12,6 @@ namespace espalier {
 // Regions that lie on a few ranks only keep together what one rank reads: a small tensor that all
 // have is not spread over ranks which have enough of their own to write, as whoever reads some of a
 // shard has to read all of it, for its hash.
-void ShareCheckpoints(std::vector<proto::Program>* programs);
+void ShareCheckpoints(std::vector<v1::Program>* programs);
 
 }  // namespace espalier

@@ -9,11 +9,11 @@
 namespace espalier {
 namespace {
 
-using Programs = std::vector<proto::Program>;
+using Programs = std::vector<v1::Program>;
 
 void Add(Programs* programs, int rank, const std::string& name, int64_t rows, int64_t offset,
-         proto::BufferKind kind = proto::PARAMETER_SHARD) {
-  proto::Buffer* buffer = (*programs)[rank].add_buffers();
+         v1::BufferKind kind = v1::PARAMETER_SHARD) {
+  v1::Buffer* buffer = (*programs)[rank].add_buffers();
   buffer->set_name(name);
   buffer->set_kind(kind);
   buffer->mutable_spec()->add_dims(rows);
@@ -25,8 +25,8 @@ std::vector<int64_t> RowsOf(const Programs& programs) {
   std::vector<int64_t> rows(programs.size(), 0);
   std::map<std::pair<std::string, int64_t>, int> written;
   for (size_t rank = 0; rank < programs.size(); ++rank) {
-    for (const proto::Buffer& buffer : programs[rank].buffers()) {
-      if (buffer.kind() == proto::SCRATCH) continue;
+    for (const v1::Buffer& buffer : programs[rank].buffers()) {
+      if (buffer.kind() == v1::SCRATCH) continue;
       int& times = written[{buffer.name(), buffer.spec().offset(0)}];
       if (buffer.saved_elsewhere()) continue;
       ++times;
@@ -48,8 +48,8 @@ TEST(ShareCheckpoints, ReplicasShareTheWriting) {
     for (int rank = 0; rank < 4; ++rank) {
       const std::string name = "w" + std::to_string(tensor);
       Add(&programs, rank, name, rows, 0);
-      Add(&programs, rank, name + ".adam_m", rows, 0, proto::OPTIMIZER_STATE);
-      Add(&programs, rank, name + ".grad", rows, 0, proto::SCRATCH);
+      Add(&programs, rank, name + ".adam_m", rows, 0, v1::OPTIMIZER_STATE);
+      Add(&programs, rank, name + ".grad", rows, 0, v1::SCRATCH);
     }
   }
   ShareCheckpoints(&programs);

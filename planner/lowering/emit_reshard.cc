@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 Dims WithLeading(int64_t first, const Dims& rest) {
   Dims out = {first};
@@ -55,7 +55,7 @@ absl::Status Emitter::Reshard(ValueId value, int base, int target, const std::st
   }
   const bool in_place = ReadOnceElsewhere(value, base);
   for (const ReshardCollective& c : (*plan)->collectives) {
-    if (structure_.Dynamic(value) == proto::STATIC || !(c.pack || c.unpack)) {
+    if (structure_.Dynamic(value) == v1::STATIC || !(c.pack || c.unpack)) {
       EmitCollective(value, c, from, to, source, &result, in_place, node);
       continue;
     }
@@ -98,16 +98,16 @@ void Emitter::EmitCollective(ValueId value, const ReshardCollective& c, const La
       return *Intersect(from.shards[c.sources[i]].region, out_shard.region);
     };
     if (c.kind == Collective::ALL_REDUCE && in_place && rank.owns_memory(input) &&
-        rank.kind(input) == proto::SCRATCH) {
+        rank.kind(input) == v1::SCRATCH) {
       result = input;
     } else if (result < 0) {
-      result = AddBuffer(&rank, value, NameOf(value), SpecOf(value, out_shard), proto::SCRATCH);
+      result = AddBuffer(&rank, value, NameOf(value), SpecOf(value, out_shard), v1::SCRATCH);
     }
     int output = result;
     if (c.pack) {
       const int view = WithLeadingOne(&rank, input);
       const TensorSpec spec = TensorSpec::Whole({dtype, WithLeading(n, sent(0).size)});
-      input = rank.AddBuffer(absl::StrCat(NameOf(value), ".packed"), spec, proto::SCRATCH);
+      input = rank.AddBuffer(absl::StrCat(NameOf(value), ".packed"), spec, v1::SCRATCH);
       for (int i = 0; i < n; ++i) {
         const Region box = sent(i);
         rank.Copy(node, view, input, WithLeading(0, StartWithin(in_shard.region, box)),
@@ -116,9 +116,9 @@ void Emitter::EmitCollective(ValueId value, const ReshardCollective& c, const La
     }
     if (c.unpack) {
       const TensorSpec spec = TensorSpec::Whole({dtype, WithLeading(n, received(0).size)});
-      output = rank.AddBuffer(absl::StrCat(NameOf(value), ".gathered"), spec, proto::SCRATCH);
+      output = rank.AddBuffer(absl::StrCat(NameOf(value), ".gathered"), spec, v1::SCRATCH);
     }
-    proto::CollectiveInstruction* collective = rank.Emit(node)->mutable_collective();
+    v1::CollectiveInstruction* collective = rank.Emit(node)->mutable_collective();
     collective->set_kind(c.kind);
     collective->set_group(rank.Group(c.ranks));
     collective->set_input(input);
@@ -144,7 +144,7 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
   RankProgram& receiver = ranks_[out.device];
   int& result = (*target)[piece.target];
   if (result < 0) {
-    result = AddBuffer(&receiver, value, NameOf(value), SpecOf(value, out), proto::SCRATCH);
+    result = AddBuffer(&receiver, value, NameOf(value), SpecOf(value, out), v1::SCRATCH);
   }
   const Dims from_start = StartWithin(in.region, piece.box);
   const Dims to_start = StartWithin(out.region, piece.box);
@@ -159,12 +159,12 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
   const Dims zero(piece.box.size.size(), 0);
   if (!(piece.box == in.region)) {
     const int staging =
-        AddBuffer(&sender, value, absl::StrCat(NameOf(value), ".send"), box_spec, proto::SCRATCH);
+        AddBuffer(&sender, value, absl::StrCat(NameOf(value), ".send"), box_spec, v1::SCRATCH);
     sender.Copy(node, input, staging, from_start, zero, piece.box.size, false);
     input = staging;
   }
   const uint64_t tag = next_tag_++;
-  proto::SendInstruction* send = sender.Emit(node)->mutable_send();
+  v1::SendInstruction* send = sender.Emit(node)->mutable_send();
   send->set_buffer(input);
   send->set_peer(out.device);
   send->set_tag(tag);
@@ -172,8 +172,8 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
   const bool direct = piece.box == out.region && !piece.accumulate;
   const int arrived = direct ? result
                              : AddBuffer(&receiver, value, absl::StrCat(NameOf(value), ".receive"),
-                                         box_spec, proto::SCRATCH);
-  proto::ReceiveInstruction* receive = receiver.Emit(node)->mutable_receive();
+                                         box_spec, v1::SCRATCH);
+  v1::ReceiveInstruction* receive = receiver.Emit(node)->mutable_receive();
   receive->set_buffer(arrived);
   receive->set_peer(in.device);
   receive->set_tag(tag);

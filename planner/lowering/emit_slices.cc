@@ -45,9 +45,9 @@ int Emitter::SliceOf(int rank, int buffer, int slice) {
 }
 
 void Emitter::EmitSliced(const Position& position, int rank, const std::string& node,
-                         const proto::ComputeInstruction& whole) {
+                         const v1::ComputeInstruction& whole) {
   RankProgram& program = ranks_[rank];
-  const auto emit = [&](const proto::ComputeInstruction& compute) {
+  const auto emit = [&](const v1::ComputeInstruction& compute) {
     *program.Emit(node)->mutable_compute() = compute;
   };
   const LayoutRef& of = position.outputs[0];
@@ -115,14 +115,14 @@ void Emitter::EmitSliced(const Position& position, int rank, const std::string& 
       if (Has(*o.axes, axis)) {
         buffer = SliceOf(rank, o.buffer, slice);
       } else if (slice > 0 && (o.output || not_trained(o))) {
-        buffer = program.AddBuffer(program.buffer(o.buffer)->name(), spec, proto::SCRATCH);
+        buffer = program.AddBuffer(program.buffer(o.buffer)->name(), spec, v1::SCRATCH);
         if (!o.output) program.Copy(node, o.buffer, buffer, zero, zero, spec.dims, false);
       }
       instead[slice].push_back(buffer);
     }
   }
   for (int slice = 0; slice < batch_slices_; ++slice) {
-    proto::ComputeInstruction compute = whole;
+    v1::ComputeInstruction compute = whole;
     auto next = instead[slice].begin();
     for (auto* buffers : {compute.mutable_inputs(), compute.mutable_outputs()}) {
       for (int32_t& b : *buffers) b = b < 0 ? b : *next++;

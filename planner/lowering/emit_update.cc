@@ -34,9 +34,9 @@ absl::Status Emitter::Synchronise() {
         reduced[c.targets[r]] = own;
         if (buffer < 0) buffer = own;
       }
-      proto::CollectiveInstruction* collective =
+      v1::CollectiveInstruction* collective =
           rank.Emit(plan_node(bucket.members[0].first))->mutable_collective();
-      collective->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+      collective->set_kind(v1::CollectiveInstruction::ALL_REDUCE);
       collective->set_group(rank.Group(bucket.ranks));
       collective->set_input(buffer);
       collective->set_output(buffer);
@@ -55,13 +55,13 @@ int Emitter::LossScaleState(int device) {
   auto [it, inserted] = loss_scale_states_.try_emplace(device, -1);
   if (inserted) {
     it->second = ranks_[device].AddBuffer(
-        "espalier.loss_scale", TensorSpec::Whole({DType::kF32, {3}}), proto::OPTIMIZER_STATE);
+        "espalier.loss_scale", TensorSpec::Whole({DType::kF32, {3}}), v1::OPTIMIZER_STATE);
   }
   return it->second;
 }
 
 void Emitter::EmitLossScale(int device, int output) {
-  proto::ComputeInstruction* compute = ranks_[device].Emit("loss_scale")->mutable_compute();
+  v1::ComputeInstruction* compute = ranks_[device].Emit("loss_scale")->mutable_compute();
   compute->set_op("loss_scale");
   (*compute->mutable_attributes())["initial"].set_f(options_.optimizer.loss_scale().initial());
   compute->add_inputs(LossScaleState(device));
@@ -71,7 +71,7 @@ void Emitter::EmitLossScale(int device, int output) {
 int Emitter::LossScale(int device) {
   auto [it, inserted] = loss_scales_.try_emplace(device, -1);
   if (inserted) {
-    it->second = ranks_[device].AddBuffer("loss_scale", kScalar, proto::SCRATCH);
+    it->second = ranks_[device].AddBuffer("loss_scale", kScalar, v1::SCRATCH);
     EmitLossScale(device, it->second);
   }
   return it->second;
@@ -92,8 +92,8 @@ std::map<int, int> Emitter::EmitSquares() {
       if (shard.replica != owner) continue;  // each element counts once
       RankProgram& rank = ranks_[shard.device];
       const int sum =
-          rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".squares"), kScalar, proto::SCRATCH);
-      proto::ComputeInstruction* compute = rank.Emit(node)->mutable_compute();
+          rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".squares"), kScalar, v1::SCRATCH);
+      v1::ComputeInstruction* compute = rank.Emit(node)->mutable_compute();
       compute->set_op("sum_squares");
       compute->add_inputs(gradient[i]);
       compute->add_outputs(sum);
@@ -107,18 +107,18 @@ std::map<int, int> Emitter::EmitSquares() {
   std::map<int, int> totals;
   for (const auto& [device, sums] : squares) {
     RankProgram& rank = ranks_[device];
-    const int total = rank.AddBuffer("gradient_norm.squares", kScalar, proto::SCRATCH);
+    const int total = rank.AddBuffer("gradient_norm.squares", kScalar, v1::SCRATCH);
     if (sums.empty()) {
       rank.Emit(node)->mutable_fill()->set_buffer(total);
     } else {
-      proto::ComputeInstruction* add = rank.Emit(node)->mutable_compute();
+      v1::ComputeInstruction* add = rank.Emit(node)->mutable_compute();
       add->set_op("add_n");
       for (int sum : sums) add->add_inputs(sum);
       add->add_outputs(total);
     }
     if (group.size() > 1) {
-      proto::CollectiveInstruction* reduce = rank.Emit(node)->mutable_collective();
-      reduce->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+      v1::CollectiveInstruction* reduce = rank.Emit(node)->mutable_collective();
+      reduce->set_kind(v1::CollectiveInstruction::ALL_REDUCE);
       reduce->set_group(rank.Group(group));
       reduce->set_input(total);
       reduce->set_output(total);
@@ -135,7 +135,7 @@ void Emitter::AddSchedules() {
       Factors& factors = factors_[shard.device];
       if (factors.hyper >= 0) continue;
       factors.hyper = ranks_[shard.device].AddBuffer(
-          "schedule", TensorSpec::Whole({DType::kF32, {2}}), proto::SCHEDULE);
+          "schedule", TensorSpec::Whole({DType::kF32, {2}}), v1::SCHEDULE);
       if (scales_loss()) LossScaleState(shard.device);
     }
   }
@@ -148,30 +148,30 @@ void Emitter::EmitFactors() {
   for (const auto& [device, total] : totals) {
     RankProgram& rank = ranks_[device];
     Factors& factors = factors_[device];
-    proto::ComputeInstruction* compute = rank.Emit("gradient_norm")->mutable_compute();
+    v1::ComputeInstruction* compute = rank.Emit("gradient_norm")->mutable_compute();
     (*compute->mutable_attributes())["max_norm"].set_f(max_norm);
     compute->add_inputs(total);
-    factors.scale = rank.AddBuffer("gradient_norm.scale", kScalar, proto::SCRATCH);
-    const int norm = rank.AddBuffer("gradient_norm", kScalar, proto::SCRATCH);
+    factors.scale = rank.AddBuffer("gradient_norm.scale", kScalar, v1::SCRATCH);
+    const int norm = rank.AddBuffer("gradient_norm", kScalar, v1::SCRATCH);
     compute->add_outputs(factors.scale);
     compute->add_outputs(norm);
     if (scales_loss()) {
-      const proto::LossScale& scaling = options_.optimizer.loss_scale();
+      const v1::LossScale& scaling = options_.optimizer.loss_scale();
       const TensorSpec hyper = TensorSpec::Whole({DType::kF32, {2}});
       compute->set_op("unscale_gradients");
       (*compute->mutable_attributes())["initial"].set_f(scaling.initial());
       (*compute->mutable_attributes())["growth_interval"].set_i(scaling.growth_interval());
       compute->add_inputs(LossScaleState(device));
       // A device that only has the loss moves its state along with the others.
-      if (factors.hyper < 0) factors.hyper = rank.AddBuffer("schedule", hyper, proto::SCHEDULE);
+      if (factors.hyper < 0) factors.hyper = rank.AddBuffer("schedule", hyper, v1::SCHEDULE);
       compute->add_inputs(factors.hyper);
-      factors.hyper = rank.AddBuffer("schedule.updates", hyper, proto::SCRATCH);
+      factors.hyper = rank.AddBuffer("schedule.updates", hyper, v1::SCRATCH);
       compute->add_outputs(factors.hyper);
     } else {
       compute->set_op("clip_scale");
     }
     if (device == totals.begin()->first) {
-      proto::ReportInstruction* report = rank.Emit("gradient_norm")->mutable_report();
+      v1::ReportInstruction* report = rank.Emit("gradient_norm")->mutable_report();
       report->set_buffer(norm);
       report->set_name("gradient_norm");
     }
@@ -190,7 +190,7 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
     const Shard& shard = LayoutOf(layout).shards[i];
     RankProgram& rank = ranks_[shard.device];
     const auto emit = [&](const char* op, std::initializer_list<int> inputs, int output) {
-      proto::ComputeInstruction* compute = rank.Emit(name)->mutable_compute();
+      v1::ComputeInstruction* compute = rank.Emit(name)->mutable_compute();
       compute->set_op(op);
       (*compute->mutable_attributes())["l1"].set_f(penalty.l1);
       (*compute->mutable_attributes())["l2"].set_f(penalty.l2);
@@ -198,9 +198,9 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
       compute->add_outputs(output);
     };
     if (options_.optimizer.report_penalties() && shard.replica == 0) {
-      const int loss = rank.AddBuffer(absl::StrCat(name, ".penalty"), kScalar, proto::SCRATCH);
+      const int loss = rank.AddBuffer(absl::StrCat(name, ".penalty"), kScalar, v1::SCRATCH);
       emit("regularization_loss", {parameter[i]}, loss);
-      proto::ReportInstruction* report = rank.Emit(name)->mutable_report();
+      v1::ReportInstruction* report = rank.Emit(name)->mutable_report();
       report->set_buffer(loss);
       report->set_name("loss");
     }
@@ -208,7 +208,7 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
     const bool own = rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0;
     const int sum = own ? gradient[i]
                         : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
-                                         rank.spec(gradient[i]), proto::SCRATCH);
+                                         rank.spec(gradient[i]), v1::SCRATCH);
     const int scale = scales_loss() ? LossScale(shard.device) : -1;
     emit("regularize_gradient", {parameter[i], gradient[i], scale}, sum);
     gradient[i] = sum;
@@ -216,12 +216,12 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
   return absl::OkStatus();
 }
 
-proto::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
+v1::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
                                               const std::string& op) {
   const int layout = UpdateLayoutOf(g);
   const int device = LayoutOf(layout).shards[shard].device;
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
-  proto::UpdateInstruction* update = ranks_[device].Emit(node)->mutable_update();
+  v1::UpdateInstruction* update = ranks_[device].Emit(node)->mutable_update();
   update->set_op(op);
   AttributesToProto(update_.attributes, update->mutable_attributes());
   update->set_parameter(instances_.at({g.parameter, layout})[shard]);
@@ -247,8 +247,8 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
     for (size_t i = 0; i < layout.shards.size(); ++i) {
       RankProgram& rank = ranks_[layout.shards[i].device];
       const int result =
-          rank.AddBuffer(absl::StrCat(parameter.name, ".", ops[k]), spec, proto::SCRATCH);
-      proto::UpdateInstruction* update = EmitUpdate(g, i, ops[k]);
+          rank.AddBuffer(absl::StrCat(parameter.name, ".", ops[k]), spec, v1::SCRATCH);
+      v1::UpdateInstruction* update = EmitUpdate(g, i, ops[k]);
       for (int sum : sums[i]) update->add_sums(sum);
       update->set_result(result);
       sums[i].push_back(result);
@@ -265,8 +265,8 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
       for (const auto& [device, buffer] : buffers) group.push_back(device);
       const uint64_t tag = next_tag_++;
       for (const auto& [device, buffer] : buffers) {
-        proto::CollectiveInstruction* reduce = ranks_[device].Emit(node)->mutable_collective();
-        reduce->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+        v1::CollectiveInstruction* reduce = ranks_[device].Emit(node)->mutable_collective();
+        reduce->set_kind(v1::CollectiveInstruction::ALL_REDUCE);
         reduce->set_group(ranks_[device].Group(group));
         reduce->set_input(buffer);
         reduce->set_output(buffer);
@@ -321,7 +321,7 @@ absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
   absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g);
   if (!sums.ok()) return sums.status();
   for (size_t i = 0; i < sums->size(); ++i) {
-    proto::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name);
+    v1::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name);
     for (int sum : (*sums)[i]) update->add_sums(sum);
   }
   updated_.insert(g.parameter);

@@ -83,7 +83,7 @@ void Emitter::AddParameters() {
     Instance& instance = instances_[{v, layout}];
     for (const Shard& shard : LayoutOf(layout).shards) {
       RankProgram& rank = ranks_[shard.device];
-      const int buffer = rank.AddBuffer(value.name, SpecOf(v, shard), proto::PARAMETER_SHARD);
+      const int buffer = rank.AddBuffer(value.name, SpecOf(v, shard), v1::PARAMETER_SHARD);
       *rank.buffer(buffer)->mutable_initializer() = ToProto(value.initializer);
       rank.buffer(buffer)->set_literal(value.constant);
       instance.push_back(buffer);
@@ -103,7 +103,7 @@ void Emitter::AddParameters() {
         spec.dtype = DType::kF32;
         if (state.dims.has_value()) spec = TensorSpec::Whole({DType::kF32, *state.dims});
         states.back().push_back(ranks_[shard.device].AddBuffer(
-            absl::StrCat(value.name, ".", state.name), spec, proto::OPTIMIZER_STATE));
+            absl::StrCat(value.name, ".", state.name), spec, v1::OPTIMIZER_STATE));
       }
     }
   }
@@ -147,7 +147,7 @@ absl::Status Emitter::PlanBuckets() {
       bucket.buffers.push_back(bucket.members.size() == 1
                                    ? -1  // the gradient's own buffer
                                    : ranks_[rank].AddBuffer(absl::StrCat("gradients.", b), spec,
-                                                            proto::SCRATCH,
+                                                            v1::SCRATCH,
                                                             bucket.allocations.back(), 0));
     }
   }
@@ -214,7 +214,7 @@ void Emitter::AccumulateGradients(const Position& position) {
         rank.Copy(name, own[i], sum, zero, zero, shard.region.size, /*accumulate=*/true);
       } else if (bucket_of_.count(v) == 0 && !rank.owns_memory(own[i])) {
         // The sum must not go into memory that something else looks at.
-        const int sum = rank.AddBuffer(NameOf(v), rank.spec(own[i]), proto::SCRATCH);
+        const int sum = rank.AddBuffer(NameOf(v), rank.spec(own[i]), v1::SCRATCH);
         rank.Copy(name, own[i], sum, zero, zero, shard.region.size, /*accumulate=*/false);
         own[i] = sum;
       }
@@ -257,7 +257,7 @@ void Emitter::DropGathered(const Position& position) {
 }
 
 int Emitter::AddBuffer(RankProgram* rank, ValueId value, const std::string& name,
-                       const TensorSpec& spec, proto::BufferKind kind) {
+                       const TensorSpec& spec, v1::BufferKind kind) {
   const int buffer = rank->AddBuffer(name, spec, kind);
   rank->buffer(buffer)->set_dynamic(structure_.Dynamic(value));
   return buffer;
@@ -268,16 +268,16 @@ int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
   const TensorSpec spec = SpecOf(value, layout.shards[shard]);
   // What is added up is that of the first micro-batch.
   auto it = micro_batch_ == 0 ? bucket_of_.find(value) : bucket_of_.end();
-  if (it == bucket_of_.end()) return AddBuffer(&rank, value, NameOf(value), spec, proto::SCRATCH);
+  if (it == bucket_of_.end()) return AddBuffer(&rank, value, NameOf(value), spec, v1::SCRATCH);
   const BucketPlace& place = it->second[shard];
   const BucketBuffers& bucket = buckets_[place.bucket];
   for (size_t r = 0; r < bucket.ranks.size(); ++r) {
     if (bucket.ranks[r] == layout.shards[shard].device) {
-      return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH, bucket.allocations[r],
+      return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH, bucket.allocations[r],
                             place.offset);
     }
   }
-  return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH);
+  return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH);
 }
 
 void Emitter::EmitCompute(const Position& position, const std::vector<const Instance*>& operands) {
@@ -308,14 +308,14 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
       const Layout& layout = LayoutOf(Resolved(position.outputs[0]));
       const TensorSpec spec = SpecOf(node.outputs[0], layout.shards[part]);
       const int source = node.op.ends_with("_grad") ? inputs.back() : inputs[0];
-      if (source >= 0 && rank.kind(source) == proto::SCRATCH &&
+      if (source >= 0 && rank.kind(source) == v1::SCRATCH &&
           rank.spec(source).bytes() == spec.bytes() && rank.spec(source).dtype == spec.dtype) {
         (*results[0])[part] = rank.AddAlias(NameOf(node.outputs[0]), spec, source);
         rank.buffer((*results[0])[part])->set_dynamic(structure_.Dynamic(node.outputs[0]));
         continue;
       }
     }
-    proto::ComputeInstruction compute;
+    v1::ComputeInstruction compute;
     compute.set_op(node.op);
     AttributesToProto(node.attributes, compute.mutable_attributes());
     for (int input : inputs) compute.add_inputs(input);
@@ -344,18 +344,18 @@ void Emitter::EmitSumOrSeed(const Position& position,
     if (position.role == Position::kSeed && scales_loss()) {
       EmitLossScale(layout.shards[part].device, result.back());
       if (part > 0 || micro_batch_ > 0) continue;
-      proto::ReportInstruction* report = rank.Emit(plan_node.name)->mutable_report();
+      v1::ReportInstruction* report = rank.Emit(plan_node.name)->mutable_report();
       report->set_buffer(result.back());
       report->set_name("loss_scale");
       continue;
     }
     if (position.role == Position::kSeed) {
-      proto::Instruction* instruction = rank.Emit(plan_node.name);
+      v1::Instruction* instruction = rank.Emit(plan_node.name);
       instruction->mutable_fill()->set_buffer(result.back());
       instruction->mutable_fill()->set_value(node.attributes.Float("value", 1));
       continue;
     }
-    proto::ComputeInstruction compute;
+    v1::ComputeInstruction compute;
     compute.set_op(node.op);
     AttributesToProto(node.attributes, compute.mutable_attributes());
     for (const Instance* operand : operands) compute.add_inputs((*operand)[part]);
@@ -373,7 +373,7 @@ void Emitter::EmitReports(const Node& node) {
       const int id = Resolved(structure_.base[value]);
       const Instance& instance = instances_.at({value, id});
       for (size_t i = 0; i < instance.size(); ++i) {
-        proto::ReportInstruction* report =
+        v1::ReportInstruction* report =
             ranks_[LayoutOf(id).shards[i].device].Emit(node.name)->mutable_report();
         report->set_buffer(instance[i]);
         report->set_name(name);
@@ -387,23 +387,23 @@ int Emitter::LoadShard(ValueId value, const TensorSpec& spec, const std::string&
   const Value& v = structure_.graph().value(value);
   switch (v.kind) {
     case ValueKind::kInput: {
-      const int buffer = AddBuffer(rank, value, v.name, spec, proto::HOST_INPUT);
+      const int buffer = AddBuffer(rank, value, v.name, spec, v1::HOST_INPUT);
       if (structure_.serving) return buffer;  // the caller writes it
       auto column = options_.columns.find(v.name);
-      proto::LoadBatchInstruction* load = rank->EmitFirst(node)->mutable_load_batch();
+      v1::LoadBatchInstruction* load = rank->EmitFirst(node)->mutable_load_batch();
       load->set_buffer(buffer);
       load->set_column(column == options_.columns.end() ? v.name : column->second);
       return buffer;
     }
     case ValueKind::kParameter: {
-      const int buffer = rank->AddBuffer(v.name, spec, proto::PARAMETER_SHARD);
+      const int buffer = rank->AddBuffer(v.name, spec, v1::PARAMETER_SHARD);
       rank->buffer(buffer)->set_literal(v.constant);
       return buffer;
     }
     case ValueKind::kState:
-      return rank->AddBuffer(v.name, spec, proto::PERSISTENT);
+      return rank->AddBuffer(v.name, spec, v1::PERSISTENT);
     default: {
-      const int buffer = rank->AddBuffer(v.name, spec, proto::LITERAL);
+      const int buffer = rank->AddBuffer(v.name, spec, v1::LITERAL);
       rank->buffer(buffer)->set_literal(
           Slice(v.constant, {v.type.dtype, spec.global}, {spec.offset, spec.dims}));
       return buffer;

@@ -66,7 +66,7 @@ class Emitter {
   void EmitReports(const Node& node);
   // At the end of rank `rank`, in slices where `position` allows it, else as it is.
   void EmitSliced(const Position& position, int rank, const std::string& node,
-                  const proto::ComputeInstruction& whole);
+                  const v1::ComputeInstruction& whole);
   // Piece `slice` of the buffer, along dimension 0.
   int SliceOf(int rank, int buffer, int slice);
 
@@ -102,7 +102,7 @@ class Emitter {
   // order.
   absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g);
   // An update instruction of `op` for one shard, without its sums.
-  proto::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
+  v1::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
                                        const std::string& op);
   // Sets factors_: the schedule, at first; then what clipping and loss scaling make of the norm of
   // all gradients, which is reported.
@@ -135,7 +135,7 @@ class Emitter {
   int NewOutput(ValueId value, const Layout& layout, int shard);
   // A buffer that holds (a part of) `value` and is as long as it in dimension 0.
   int AddBuffer(RankProgram* rank, ValueId value, const std::string& name, const TensorSpec& spec,
-                proto::BufferKind kind);
+                v1::BufferKind kind);
   const Node& PlanNode(const Position& position) const;
 
   const PcgStructure& structure_;

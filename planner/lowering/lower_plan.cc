@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-absl::Status CheckMemory(const proto::Program& program, const proto::Device& device) {
+absl::Status CheckMemory(const v1::Program& program, const v1::Device& device) {
   if (device.memory_bytes() <= 0 || program.arena_bytes() <= device.memory_bytes()) {
     return absl::OkStatus();
   }
@@ -28,8 +28,8 @@ absl::Status CheckMemory(const proto::Program& program, const proto::Device& dev
                    "; use a smaller batch, more devices, or split parameters"));
 }
 
-absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, const Graph& graph,
-                                                  const proto::Plan& plan,
+absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& graph,
+                                                  const v1::Plan& plan,
                                                   const LoweringOptions& options,
                                                   const MemoryLimits& limits, bool forward_only,
                                                   std::vector<int64_t>* kept_bytes) {
@@ -56,11 +56,11 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
         structure->micro_batches, " micro-batches on ", plan.devices_size(), " devices; at most ",
         kMostInstructions, " are written: use fewer micro-batches, or fewer devices"));
   }
-  absl::StatusOr<std::vector<proto::Program>> programs = LowerPlacement(
+  absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
       *structure, placement, table, plan.devices_size(), options, kept_bytes, &limits,
       /*made=*/nullptr, slices);
   if (!programs.ok()) return programs.status();
-  for (proto::Program& program : *programs) {
+  for (v1::Program& program : *programs) {
     program.set_plan_fingerprint(plan.graph_fingerprint());
   }
   return programs;
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
 }  // namespace
 
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& given,
-                                      const proto::Plan& plan, const LoweringOptions& options) {
+                                      const v1::Plan& plan, const LoweringOptions& options) {
   if (absl::Status status = CheckOptimizer(registry, options.optimizer); !status.ok()) {
     return status;
   }
@@ -84,13 +84,13 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   const Graph& graph = plan.rewrites_size() > 0 ? *rewritten : given;
   MemoryLimits limits;
   limits.options = plan.memory();
-  for (const proto::Device& device : plan.devices()) limits.AddDevice(device);
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::Device& device : plan.devices()) limits.AddDevice(device);
+  for (const v1::OperatorPlan& op : plan.operators()) {
     limits.node_seconds[op.node()] = op.predicted_seconds() / MicroBatchesOf(plan);
   }
   LoweredPlan lowered;
   std::vector<int64_t> kept;
-  absl::StatusOr<std::vector<proto::Program>> programs =
+  absl::StatusOr<std::vector<v1::Program>> programs =
       Lower(registry, graph, plan, options, limits, /*forward_only=*/false, &kept);
   if (!programs.ok()) return programs.status();
   lowered.training = *std::move(programs);
@@ -115,8 +115,8 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
     if (!programs.ok()) return programs.status();
   }
   lowered.evaluation = *std::move(programs);
-  for (const std::vector<proto::Program>* all : {&lowered.training, &lowered.evaluation}) {
-    for (const proto::Program& program : *all) {
+  for (const std::vector<v1::Program>* all : {&lowered.training, &lowered.evaluation}) {
+    for (const v1::Program& program : *all) {
       absl::Status status = CheckMemory(program, plan.devices(program.rank()));
       if (!status.ok()) return status;
     }

@@ -26,7 +26,7 @@ absl::StatusOr<Graph> Fused(const OpRegistry& registry, const Graph& graph) {
 
 }  // namespace
 
-absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& given,
+absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph& given,
                                             const ServingLowering& options) {
   if (given.outputs.empty()) {
     return absl::InvalidArgumentError(
@@ -35,7 +35,7 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
   absl::StatusOr<Graph> fused = Fused(registry, given);
   if (!fused.ok()) return fused.status();
   const Graph& graph = *fused;
-  absl::StatusOr<std::vector<proto::DynamicDimension>> dynamic = FindDynamic(graph);
+  absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamic(graph);
   if (!dynamic.ok()) return dynamic.status();
   std::vector<bool> needed(graph.values().size(), false);
   std::vector<bool> live(graph.nodes().size(), false);
@@ -54,12 +54,12 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
 
   RankProgram rank(0, 1);
   std::vector<int> buffers(graph.values().size(), -1);
-  auto add = [&](ValueId v, proto::BufferKind kind) {
+  auto add = [&](ValueId v, v1::BufferKind kind) {
     const Value& value = graph.value(v);
     buffers[v] = rank.AddBuffer(value.name, TensorSpec::Whole(value.type), kind);
-    proto::Buffer* buffer = rank.buffer(buffers[v]);
+    v1::Buffer* buffer = rank.buffer(buffers[v]);
     buffer->set_dynamic((*dynamic)[v]);
-    if (kind == proto::LITERAL || kind == proto::PARAMETER_SHARD) {
+    if (kind == v1::LITERAL || kind == v1::PARAMETER_SHARD) {
       buffer->set_literal(value.constant);
     }
   };
@@ -67,16 +67,16 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
     if (!needed[v]) continue;
     switch (graph.value(v).kind) {
       case ValueKind::kInput:
-        add(v, proto::HOST_INPUT);
+        add(v, v1::HOST_INPUT);
         break;
       case ValueKind::kParameter:
-        add(v, proto::PARAMETER_SHARD);
+        add(v, v1::PARAMETER_SHARD);
         break;
       case ValueKind::kState:
-        add(v, proto::PERSISTENT);
+        add(v, v1::PERSISTENT);
         break;
       case ValueKind::kConstant:
-        add(v, proto::LITERAL);
+        add(v, v1::LITERAL);
         break;
       case ValueKind::kComputed:
         break;
@@ -89,12 +89,12 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
       return absl::InvalidArgumentError(
           absl::StrCat("node '", node.name, "': unknown operator '", node.op, "'"));
     }
-    proto::ComputeInstruction compute;
+    v1::ComputeInstruction compute;
     compute.set_op(node.op);
     AttributesToProto(node.attributes, compute.mutable_attributes());
     for (ValueId v : node.inputs) compute.add_inputs(v == kNoValue ? -1 : buffers[v]);
     for (ValueId v : node.outputs) {
-      if (v != kNoValue && needed[v]) add(v, proto::SCRATCH);
+      if (v != kNoValue && needed[v]) add(v, v1::SCRATCH);
       compute.add_outputs(v == kNoValue ? -1 : buffers[v]);
     }
     compute.set_node_key(NodeKey(node.name));
@@ -114,7 +114,7 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
     streamed_bytes = *streamed;
   }
   rank.Finish(0);
-  proto::Program program = rank.TakeProgram();
+  v1::Program program = rank.TakeProgram();
   program.set_name(absl::StrCat(graph.name, "/serving"));
   program.set_host_bytes(streamed_bytes);
   program.set_row_stable(true);

@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Gr
   return streamed;
 }
 
-absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, const Graph& given,
+absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& given,
                                                   const SharedServing& shared, int ranks,
                                                   const ServingLowering& serving) {
   const PcgStructure& structure = shared.structure;
@@ -64,10 +64,10 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
   absl::StatusOr<std::vector<int64_t>> streamed =
       Stream(registry, structure.graph(), serving.resident_weight_bytes, &emitter.ranks());
   if (!streamed.ok()) return streamed.status();
-  std::vector<proto::Program> programs;
+  std::vector<v1::Program> programs;
   for (RankProgram& rank : emitter.ranks()) {
     rank.Finish(0);
-    proto::Program program = rank.TakeProgram();
+    v1::Program program = rank.TakeProgram();
     program.set_host_bytes((*streamed)[programs.size()]);
     program.set_name(absl::StrCat(given.name, "/serving"));
     program.set_row_stable(true);
@@ -82,14 +82,14 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
 
 }  // namespace
 
-absl::StatusOr<std::vector<proto::Program>> LowerServing(const OpRegistry& registry,
+absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry,
                                                          const Graph& graph,
                                                          const ServingDegrees& degrees,
                                                          const ServingLowering& options) {
   if (degrees.tensor_parallel == 1 && degrees.pipeline_parallel == 1) {
-    absl::StatusOr<proto::Program> program = LowerServing(registry, graph, options);
+    absl::StatusOr<v1::Program> program = LowerServing(registry, graph, options);
     if (!program.ok()) return program.status();
-    return std::vector<proto::Program>{*std::move(program)};
+    return std::vector<v1::Program>{*std::move(program)};
   }
   const absl::StatusOr<SharedServing> shared = ShareOut(registry, graph, degrees);
   if (!shared.ok()) return shared.status();

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMostToSlice = 100'000;
 
 // The backward part of an operator takes two thirds, as its arithmetic does.
-double SecondsOf(const proto::Instruction& instruction, const MemoryLimits& limits) {
+double SecondsOf(const v1::Instruction& instruction, const MemoryLimits& limits) {
   if (!instruction.has_compute()) return 0;
   const auto found = limits.node_seconds.find(instruction.node());
   if (found == limits.node_seconds.end()) return 0;
@@ -32,7 +32,7 @@ double SecondsOf(const proto::Instruction& instruction, const MemoryLimits& limi
 
 int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
   int64_t most = 0;
-  for (const proto::Instruction& instruction : program.program().instructions()) {
+  for (const v1::Instruction& instruction : program.program().instructions()) {
     absl::string_view op = instruction.compute().op();
     absl::ConsumeSuffix(&op, "_grad");
     const OpDef* def = registry.Find(std::string(op));
@@ -41,14 +41,14 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
     for (const BufferAccess& access : AccessesOf(instruction)) {
       bytes += program.spec(access.buffer).bytes();
     }
-    const proto::ComputeInstruction& compute = instruction.compute();
+    const v1::ComputeInstruction& compute = instruction.compute();
     const int64_t weights = compute.inputs_size() > 1 ? program.spec(compute.inputs(1)).bytes() : 0;
     most = std::max(most, KernelWorkspace(op, compute.op() != op, bytes, weights));
   }
   return most;
 }
 
-absl::StatusOr<proto::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
+absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
                                           int device, int64_t reserved_bytes,
                                           RankProgram* program) {
   absl::StatusOr<OffloadSettings> settings = SettingsOf(limits.options);
@@ -61,15 +61,15 @@ absl::StatusOr<proto::MemoryPlan> Offload(const PcgStructure& structure, const M
   request.settings = *settings;
   // Slices share the time of their operator.
   std::map<std::pair<std::string, std::string>, int> runs;  // by node and operator
-  for (const proto::Instruction& i : program->program().instructions()) {
+  for (const v1::Instruction& i : program->program().instructions()) {
     if (i.has_compute()) ++runs[{i.node(), i.compute().op()}];
   }
   for (auto& [what, count] : runs) count = std::max(1, count / structure.micro_batches);
-  request.seconds = [&](const proto::Instruction& i) {
+  request.seconds = [&](const v1::Instruction& i) {
     const auto found = runs.find({i.node(), i.compute().op()});
     return found == runs.end() ? 0.0 : SecondsOf(i, limits) / found->second;
   };
-  absl::StatusOr<proto::MemoryPlan> plan = OffloadProgram(request, program);
+  absl::StatusOr<v1::MemoryPlan> plan = OffloadProgram(request, program);
   if (!plan.ok() || limits.overhead_seconds.empty()) return plan;
   // What each instruction costs by itself is in its operator's time once.
   int more = 0;
@@ -106,7 +106,7 @@ class Attempt {
   // `kept_bytes` as LowerPlacement. ResourceExhausted says what is in the way, and `hopeless`
   // whether slices would not help.
   absl::Status MakeFit(const MemoryLimits& limits, const std::vector<int64_t>& kept_bytes,
-                       std::vector<proto::MemoryPlan>* plans, bool* hopeless) {
+                       std::vector<v1::MemoryPlan>* plans, bool* hopeless) {
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
       const int64_t fixed = emitter_.ranks()[r].ScratchBegin(kept_bytes[r]);
       if (limits.bytes[r] <= 0 || fixed <= limits.bytes[r]) continue;
@@ -124,7 +124,7 @@ class Attempt {
     }
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
       if (limits.bytes[r] <= 0) continue;
-      absl::StatusOr<proto::MemoryPlan> plan =
+      absl::StatusOr<v1::MemoryPlan> plan =
           Offload(structure_, limits, static_cast<int>(r), kept_bytes[r], &emitter_.ranks()[r]);
       if (!plan.ok()) return plan.status();
       (*plans)[r] = *std::move(plan);
@@ -143,12 +143,12 @@ class Attempt {
     return needs;
   }
 
-  std::vector<proto::Program> Finish(std::vector<int64_t>* kept_bytes) {
-    std::vector<proto::Program> programs;
+  std::vector<v1::Program> Finish(std::vector<int64_t>* kept_bytes) {
+    std::vector<v1::Program> programs;
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
       RankProgram& rank = emitter_.ranks()[r];
       (*kept_bytes)[r] = rank.Finish((*kept_bytes)[r]);
-      proto::Program program = rank.TakeProgram();
+      v1::Program program = rank.TakeProgram();
       program.set_name(absl::StrCat(structure_.graph().name,
                                     structure_.forward_only ? "/evaluation" : "/training"));
       program.set_seed(options_.seed);
@@ -178,7 +178,7 @@ double InstructionsOf(const PcgStructure& structure, const Placement& placement)
 
 double InstructionsOf(double parts, int micro_batches) { return 3 * parts * micro_batches; }
 
-absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
+absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,
     MadeToFit* made, int least_slices) {
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
     Attempt attempt(structure, placement, table, num_devices, options, slices);
     if (absl::Status status = attempt.Emit(); !status.ok()) return status;
     if (slices > least_slices && !attempt.sliced()) return refused;
-    std::vector<proto::MemoryPlan> plans(num_devices);
+    std::vector<v1::MemoryPlan> plans(num_devices);
     bool hopeless = false;
     const absl::Status fit =
         limited ? attempt.MakeFit(*limits, *kept_bytes, &plans, &hopeless) : absl::OkStatus();

@@ -20,24 +20,24 @@ LoweringOptions Options(double clip = 1.0) {
   return options;
 }
 
-proto::Plan PlanOf(const Graph& graph, int devices, proto::SearchOptions::Strategy strategy) {
-  absl::StatusOr<proto::Plan> plan =
+v1::Plan PlanOf(const Graph& graph, int devices, v1::SearchOptions::Strategy strategy) {
+  absl::StatusOr<v1::Plan> plan =
       MakePlan(TestProblem(graph, 8, devices), WithStrategy(strategy));
   EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : proto::Plan();
+  return plan.ok() ? *plan : v1::Plan();
 }
 
-int Count(const proto::Program& program, proto::Instruction::KindCase kind) {
+int Count(const v1::Program& program, v1::Instruction::KindCase kind) {
   int count = 0;
-  for (const proto::Instruction& i : program.instructions()) count += i.kind_case() == kind;
+  for (const v1::Instruction& i : program.instructions()) count += i.kind_case() == kind;
   return count;
 }
 
 // Elements that go into the gradient norm, on all devices.
-int64_t SquaredElements(const std::vector<proto::Program>& programs) {
+int64_t SquaredElements(const std::vector<v1::Program>& programs) {
   int64_t elements = 0;
-  for (const proto::Program& program : programs) {
-    for (const proto::Instruction& i : program.instructions()) {
+  for (const v1::Program& program : programs) {
+    for (const v1::Instruction& i : program.instructions()) {
       if (i.compute().op() != "sum_squares") continue;
       const auto& dims = program.buffers(i.compute().inputs(0)).spec().dims();
       elements += NumElements({dims.begin(), dims.end()});
@@ -60,7 +60,7 @@ TEST(LowerPlanTest, FixedStrategiesFitTogether) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     for (int devices : {1, 2, 4}) {
       for (auto strategy :
-           {proto::SearchOptions::DATA_PARALLEL, proto::SearchOptions::SINGLE_DEVICE}) {
+           {v1::SearchOptions::DATA_PARALLEL, v1::SearchOptions::SINGLE_DEVICE}) {
         absl::StatusOr<LoweredPlan> lowered =
             LowerPlan(TestRegistry(), graph, PlanOf(graph, devices, strategy), Options());
         ASSERT_TRUE(lowered.ok()) << lowered.status();
@@ -96,7 +96,7 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
           placement[n] = table.Get(n, space.Draw(n, &random));
         }
         std::vector<int64_t> kept;
-        absl::StatusOr<std::vector<proto::Program>> programs =
+        absl::StatusOr<std::vector<v1::Program>> programs =
             LowerPlacement(*structure, placement, table, 4, Options(), &kept);
         ASSERT_TRUE(programs.ok()) << programs.status();
         ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus())
@@ -132,10 +132,10 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
           limits.node_seconds[structure->graph().node(n).name] = 1e-4;
         }
         std::vector<int64_t> kept;
-        absl::StatusOr<std::vector<proto::Program>> programs =
+        absl::StatusOr<std::vector<v1::Program>> programs =
             LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept);
         ASSERT_TRUE(programs.ok()) << programs.status();
-        for (const proto::Program& program : *programs) {
+        for (const v1::Program& program : *programs) {
           limits.bytes.push_back(program.arena_bytes() * (70 + round) / 100);
         }
         if (round % 3 == 0) limits.options.set_host_bandwidth(1e6);
@@ -151,7 +151,7 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         }
         ASSERT_TRUE(programs.ok()) << programs.status();
         ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
-        for (const proto::Program& program : *programs) {
+        for (const v1::Program& program : *programs) {
           ASSERT_LE(program.arena_bytes(), limits.bytes[program.rank()]);
           rewritten += made.memory[program.rank()].absences_size() > 0;
         }
@@ -162,10 +162,10 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
   EXPECT_GT(refused, 0);
 }
 
-int Computed(const std::vector<proto::Program>& programs) {
+int Computed(const std::vector<v1::Program>& programs) {
   int count = 0;
-  for (const proto::Program& program : programs) {
-    count += Count(program, proto::Instruction::kCompute);
+  for (const v1::Program& program : programs) {
+    count += Count(program, v1::Instruction::kCompute);
   }
   return count;
 }
@@ -193,7 +193,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
         int whole = 0;
         for (int slices : {1, 2, 8}) {
           std::vector<int64_t> kept;
-          absl::StatusOr<std::vector<proto::Program>> programs = LowerPlacement(
+          absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
               *structure, placement, table, 3, Options(), &kept, nullptr, nullptr, slices);
           ASSERT_TRUE(programs.ok()) << programs.status();
           ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus())
@@ -215,17 +215,17 @@ TEST(LowerPlanTest, SlicesFitTogether) {
 TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {
   const Graph graph = Mlp(8);
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(
-      TestRegistry(), graph, PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL), Options());
+      TestRegistry(), graph, PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL), Options());
   ASSERT_TRUE(lowered.ok()) << lowered.status();
-  for (const proto::Program& program : lowered->training) {
-    EXPECT_EQ(Count(program, proto::Instruction::kUpdate), 3);
-    EXPECT_EQ(Count(program, proto::Instruction::kLoadBatch), 2);
-    EXPECT_EQ(Count(program, proto::Instruction::kSend), 0);
+  for (const v1::Program& program : lowered->training) {
+    EXPECT_EQ(Count(program, v1::Instruction::kUpdate), 3);
+    EXPECT_EQ(Count(program, v1::Instruction::kLoadBatch), 2);
+    EXPECT_EQ(Count(program, v1::Instruction::kSend), 0);
     // One bucket of gradients and the norm.
-    EXPECT_EQ(Count(program, proto::Instruction::kCollective), 2);
+    EXPECT_EQ(Count(program, v1::Instruction::kCollective), 2);
     // loss, accuracy; the norm by the first rank only.
-    EXPECT_EQ(Count(program, proto::Instruction::kReport), program.rank() == 0 ? 3 : 2);
-    for (const proto::Buffer& buffer : program.buffers()) {
+    EXPECT_EQ(Count(program, v1::Instruction::kReport), program.rank() == 0 ? 3 : 2);
+    for (const v1::Buffer& buffer : program.buffers()) {
       if (buffer.name() == "x") {
         EXPECT_EQ(buffer.spec().dims(0), 4);
         EXPECT_EQ(buffer.spec().offset(0), program.rank() * 4);
@@ -236,9 +236,9 @@ TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {
       }
     }
   }
-  for (const proto::Program& program : lowered->evaluation) {
-    EXPECT_EQ(Count(program, proto::Instruction::kUpdate), 0);
-    EXPECT_EQ(Count(program, proto::Instruction::kReport), 2);
+  for (const v1::Program& program : lowered->evaluation) {
+    EXPECT_EQ(Count(program, v1::Instruction::kUpdate), 0);
+    EXPECT_EQ(Count(program, v1::Instruction::kReport), 2);
   }
 }
 
@@ -246,21 +246,21 @@ class EvaluationTest : public testing::TestWithParam<int> {};
 
 TEST_P(EvaluationTest, RunsInTheTrainingArena) {
   const Graph graph = Llama(LargerLlama(2));
-  proto::Plan plan = PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL);
+  v1::Plan plan = PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL);
   plan.set_zero_stage(GetParam());
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, Options());
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   for (int rank = 0; rank < 2; ++rank) {
     std::map<std::string, int64_t> offsets;
     int64_t kept_end = 0;
-    for (const proto::Buffer& b : lowered->training[rank].buffers()) {
+    for (const v1::Buffer& b : lowered->training[rank].buffers()) {
       // The schedule is written anew before every step.
-      if (b.kind() == proto::SCRATCH || b.kind() == proto::SCHEDULE) continue;
+      if (b.kind() == v1::SCRATCH || b.kind() == v1::SCHEDULE) continue;
       offsets[b.name()] = b.offset_bytes();
       kept_end = std::max(kept_end, b.offset_bytes() + 1);
     }
-    for (const proto::Buffer& b : lowered->evaluation[rank].buffers()) {
-      if (b.kind() == proto::SCRATCH) {
+    for (const v1::Buffer& b : lowered->evaluation[rank].buffers()) {
+      if (b.kind() == v1::SCRATCH) {
         EXPECT_GE(b.offset_bytes(), kept_end) << b.name();
       } else {
         ASSERT_EQ(offsets.count(b.name()), 1u) << b.name();
@@ -275,15 +275,15 @@ INSTANTIATE_TEST_SUITE_P(ZeroStages, EvaluationTest, testing::Values(0, 1, 2, 3)
 // At stage 3 what a use gathers dies with it.
 TEST(LowerPlanTest, GatheredParametersDoNotStay) {
   const Graph graph = Llama(LargerLlama(2, true));
-  proto::Plan plan = PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL);
+  v1::Plan plan = PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL);
   plan.set_zero_stage(3);
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, Options());
   ASSERT_TRUE(lowered.ok()) << lowered.status();
-  for (const proto::Program& program : lowered->training) {
+  for (const v1::Program& program : lowered->training) {
     std::map<int, std::string> reader;  // gathered buffer -> the operator that reads it
     std::map<std::string, int> times;   // parameter -> gathered so often
-    for (const proto::Instruction& i : program.instructions()) {
-      if (i.has_collective() && i.collective().kind() == proto::CollectiveInstruction::ALL_GATHER) {
+    for (const v1::Instruction& i : program.instructions()) {
+      if (i.has_collective() && i.collective().kind() == v1::CollectiveInstruction::ALL_GATHER) {
         const int output = i.collective().output();
         const std::string& name = program.buffers(i.collective().input()).name();
         if (graph.FindValue(name) == kNoValue) continue;
@@ -307,17 +307,17 @@ TEST(LowerPlanTest, GatheredParametersDoNotStay) {
 // its memory serves again. No later instruction reads the parameter that it moved.
 TEST(LowerPlanTest, GradientsThatNothingWaitsForAreUsedAtOnce) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
-    const proto::Plan plan = PlanOf(graph, 1, proto::SearchOptions::SINGLE_DEVICE);
+    const v1::Plan plan = PlanOf(graph, 1, v1::SearchOptions::SINGLE_DEVICE);
     const auto at_once = LowerPlan(TestRegistry(), graph, plan, Options(0));
     const auto clipped = LowerPlan(TestRegistry(), graph, plan, Options(1));
     ASSERT_TRUE(at_once.ok() && clipped.ok()) << at_once.status() << clipped.status();
-    const proto::Program& program = at_once->training[0];
+    const v1::Program& program = at_once->training[0];
     EXPECT_LT(program.arena_bytes(), clipped->training[0].arena_bytes()) << graph.name;
-    EXPECT_EQ(Count(program, proto::Instruction::kUpdate),
-              Count(clipped->training[0], proto::Instruction::kUpdate));
+    EXPECT_EQ(Count(program, v1::Instruction::kUpdate),
+              Count(clipped->training[0], v1::Instruction::kUpdate));
     std::set<int> moved;
     bool early = false;
-    for (const proto::Instruction& i : program.instructions()) {
+    for (const v1::Instruction& i : program.instructions()) {
       for (int input : i.compute().inputs()) {
         EXPECT_EQ(moved.count(input), 0u) << graph.name << ": " << i.compute().op() << " reads "
                                           << program.buffers(input).name() << " after its update";
@@ -331,9 +331,9 @@ TEST(LowerPlanTest, GradientsThatNothingWaitsForAreUsedAtOnce) {
 
 TEST(LowerPlanTest, IsAFunctionOfItsArguments) {
   const Graph graph = Cnn();
-  proto::SearchOptions search;
+  v1::SearchOptions search;
   search.set_budget(500);
-  absl::StatusOr<proto::Plan> plan = MakePlan(TestProblem(graph, 8, 4), search);
+  absl::StatusOr<v1::Plan> plan = MakePlan(TestProblem(graph, 8, 4), search);
   ASSERT_TRUE(plan.ok()) << plan.status();
   absl::StatusOr<LoweredPlan> a = LowerPlan(TestRegistry(), graph, *plan, Options());
   absl::StatusOr<LoweredPlan> b = LowerPlan(TestRegistry(), graph, *plan, Options());
@@ -346,7 +346,7 @@ TEST(LowerPlanTest, IsAFunctionOfItsArguments) {
 
 TEST(LowerPlanTest, RefusesAPlanThatDoesNotFit) {
   const Graph graph = Mlp();
-  proto::Plan plan = PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL);
+  v1::Plan plan = PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL);
   plan.mutable_devices(1)->set_memory_bytes(1000);
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, Options());
   EXPECT_EQ(lowered.status().code(), absl::StatusCode::kResourceExhausted);
@@ -357,12 +357,12 @@ TEST(LowerPlanTest, RefusesAPlanThatDoesNotFit) {
 TEST(LowerPlanTest, RefusesProgramsOfTooManyInstructions) {
   constexpr int kDevices = 512;
   const Graph graph = Mlp(int64_t{kDevices} * 4096);
-  proto::Plan plan = PlanOf(Mlp(), 1, proto::SearchOptions::SINGLE_DEVICE);
+  v1::Plan plan = PlanOf(Mlp(), 1, v1::SearchOptions::SINGLE_DEVICE);
   plan.set_graph_fingerprint(GraphFingerprint(graph));
   plan.set_batch_size(int64_t{kDevices} * 4096);
   plan.set_micro_batches(4096);
   while (plan.devices_size() < kDevices) *plan.add_devices() = plan.devices(0);
-  for (proto::OperatorPlan& op : *plan.mutable_operators()) {
+  for (v1::OperatorPlan& op : *plan.mutable_operators()) {
     (*op.mutable_degrees())["sample"] = kDevices;
     op.clear_devices();
     for (int d = 0; d < kDevices; ++d) op.add_devices(d);
@@ -390,10 +390,10 @@ TEST(LowerPlanTest, NormsThatShareRunningStatisticsAreSplitAlike) {
   }
   b.Output("loss", b.Op("mean_squared_error", {h, x}, {}, "loss"));
   const Graph graph = Bound(b.Build(), 8);
-  const proto::Plan alike = PlanOf(graph, 4, proto::SearchOptions::DATA_PARALLEL);
+  const v1::Plan alike = PlanOf(graph, 4, v1::SearchOptions::DATA_PARALLEL);
   EXPECT_TRUE(LowerPlan(TestRegistry(), graph, alike, Options()).ok());
-  proto::Plan apart = alike;
-  for (proto::OperatorPlan& op : *apart.mutable_operators()) {
+  v1::Plan apart = alike;
+  for (v1::OperatorPlan& op : *apart.mutable_operators()) {
     if (op.node() != "second") continue;
     (*op.mutable_degrees())["sample"] = 2;
     op.mutable_devices()->Truncate(2);
@@ -405,9 +405,9 @@ TEST(LowerPlanTest, NormsThatShareRunningStatisticsAreSplitAlike) {
             std::string::npos)
       << status;
   // The search finds one that can run.
-  proto::SearchOptions search;
+  v1::SearchOptions search;
   search.set_budget(400);
-  absl::StatusOr<proto::Plan> found = MakePlan(TestProblem(graph, 8, 4), search);
+  absl::StatusOr<v1::Plan> found = MakePlan(TestProblem(graph, 8, 4), search);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(LowerPlan(TestRegistry(), graph, *found, Options()).ok());
 }
@@ -415,7 +415,7 @@ TEST(LowerPlanTest, NormsThatShareRunningStatisticsAreSplitAlike) {
 TEST(LowerPlanTest, RefusesAnOptimizerWithoutName) {
   const Graph graph = Mlp();
   LoweringOptions options;
-  EXPECT_EQ(LowerPlan(TestRegistry(), graph, PlanOf(graph, 1, proto::SearchOptions::SINGLE_DEVICE),
+  EXPECT_EQ(LowerPlan(TestRegistry(), graph, PlanOf(graph, 1, v1::SearchOptions::SINGLE_DEVICE),
                       options)
                 .status()
                 .code(),
@@ -431,31 +431,31 @@ TEST(LowerServingTest, OneDeviceWithDynamicRows) {
                                                    .max_context_slots = 32,
                                                    .max_ancestor_slots = 16});
   const Graph graph = Bound(std::move(built), 1);
-  absl::StatusOr<proto::Program> program = LowerServing(TestRegistry(), graph);
+  absl::StatusOr<v1::Program> program = LowerServing(TestRegistry(), graph);
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_TRUE(program->row_stable());
   ASSERT_EQ(program->outputs().count("logits"), 1u);
-  const proto::Buffer& logits = program->buffers(program->outputs().at("logits"));
-  EXPECT_EQ(logits.dynamic(), proto::OUTPUT_ROWS);
-  std::map<proto::BufferKind, int> kinds;
-  for (const proto::Buffer& buffer : program->buffers()) {
+  const v1::Buffer& logits = program->buffers(program->outputs().at("logits"));
+  EXPECT_EQ(logits.dynamic(), v1::OUTPUT_ROWS);
+  std::map<v1::BufferKind, int> kinds;
+  for (const v1::Buffer& buffer : program->buffers()) {
     ++kinds[buffer.kind()];
     if (buffer.name() == "tokens") {
-      EXPECT_EQ(buffer.dynamic(), proto::ROWS);
+      EXPECT_EQ(buffer.dynamic(), v1::ROWS);
     }
     if (buffer.name() == "sequence_slots") {
-      EXPECT_EQ(buffer.dynamic(), proto::STATIC);
+      EXPECT_EQ(buffer.dynamic(), v1::STATIC);
     }
-    if (buffer.kind() == proto::PARAMETER_SHARD || buffer.kind() == proto::PERSISTENT) {
-      EXPECT_EQ(buffer.dynamic(), proto::STATIC);
+    if (buffer.kind() == v1::PARAMETER_SHARD || buffer.kind() == v1::PERSISTENT) {
+      EXPECT_EQ(buffer.dynamic(), v1::STATIC);
     }
   }
-  EXPECT_EQ(kinds[proto::HOST_INPUT], 10);
-  EXPECT_EQ(kinds[proto::PERSISTENT], 4);
+  EXPECT_EQ(kinds[v1::HOST_INPUT], 10);
+  EXPECT_EQ(kinds[v1::PERSISTENT], 4);
   EXPECT_EQ(CheckPrograms({*program}), absl::OkStatus());
   // Two layers: each norm but the first takes the sum before it, and gates are one operator.
   std::map<std::string, int> ops;
-  for (const proto::Instruction& instruction : program->instructions()) {
+  for (const v1::Instruction& instruction : program->instructions()) {
     ++ops[instruction.compute().op()];
   }
   EXPECT_EQ(ops["residual_rms_norm"], 4);

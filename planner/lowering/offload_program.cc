@@ -57,7 +57,7 @@ class ViewMaker {
     for (int i = 0; i < steps; ++i) {
       for (const BufferAccess& access : accesses_[i]) {
         const int allocation = program_.allocation_of(access.buffer);
-        if (program_.kind_of(allocation) != proto::SCRATCH) continue;
+        if (program_.kind_of(allocation) != v1::SCRATCH) continue;
         int& t = view.tensor_of_allocation[allocation];
         if (t < 0) {
           t = static_cast<int>(view.problem.tensors.size());
@@ -90,14 +90,14 @@ class ViewMaker {
   }
 
  private:
-  const proto::Instruction& Instruction(int i) const { return program_.program().instructions(i); }
+  const v1::Instruction& Instruction(int i) const { return program_.program().instructions(i); }
 
   // Whether the first step that touches `allocation` makes all of it from things that it leaves as
   // they are. A parameter that no instruction writes may be a running statistic, which its operator
   // moves.
   void FindMaker(const View& view, OffloadTensor* tensor, int allocation) {
     const int step = tensor->uses.front();
-    const proto::Instruction& instruction = Instruction(step);
+    const v1::Instruction& instruction = Instruction(step);
     if (!instruction.has_compute() || tensor->last_write != step) return;
     std::set<int> from;
     int outputs = 0, stale = std::numeric_limits<int>::max();
@@ -112,14 +112,14 @@ class ViewMaker {
       }
       if (other == allocation) return;
       switch (program_.kind_of(other)) {
-        case proto::SCRATCH:
+        case v1::SCRATCH:
           from.insert(view.tensor_of_allocation[other]);
           break;
-        case proto::PARAMETER_SHARD:
+        case v1::PARAMETER_SHARD:
           if (writers_[other].empty()) return;
           break;
-        case proto::LITERAL:
-        case proto::HOST_INPUT:
+        case v1::LITERAL:
+        case v1::HOST_INPUT:
           break;
         default:
           return;
@@ -185,7 +185,7 @@ ArenaPlan Place(const View& view, const OffloadPlan& plan, const RankProgram& pr
         {program.allocation_bytes(view.allocation_of_tensor[t]), first, ends[t][next[t]++]});
   };
   for (int a = 0; a < program.num_allocations(); ++a) {
-    if (program.kind_of(a) != proto::SCRATCH) continue;
+    if (program.kind_of(a) != v1::SCRATCH) continue;
     const int t = view.tensor_of_allocation[a];
     if (t >= 0) {
       add(t, view.problem.tensors[t].uses.front());
@@ -221,7 +221,7 @@ class Rewriter {
   }
 
   void Run() {
-    const std::vector<proto::Instruction> original(program_.program().instructions().begin(),
+    const std::vector<v1::Instruction> original(program_.program().instructions().begin(),
                                                    program_.program().instructions().end());
     const int steps = static_cast<int>(original.size());
     for (step_ = 0; step_ < steps; ++step_) {
@@ -231,7 +231,7 @@ class Rewriter {
           Emit(original[view_.problem.tensors[a->tensor].maker]);
           continue;
         }
-        proto::Instruction swap;
+        v1::Instruction swap;
         swap.set_node(original[a->before].node());
         swap.mutable_swap_in()->set_buffer(view_.whole[a->tensor]);
         swap.mutable_swap_in()->set_host_slot(Slot(a->tensor));
@@ -240,7 +240,7 @@ class Rewriter {
       }
       Emit(original[step_]);
       for (const Absence* a : leaving_[step_]) {
-        proto::Instruction swap;
+        v1::Instruction swap;
         swap.set_node(original[a->after].node());
         swap.mutable_swap_out()->set_buffer(view_.whole[a->tensor]);
         swap.mutable_swap_out()->set_host_slot(Slot(a->tensor));
@@ -254,7 +254,7 @@ class Rewriter {
 
  private:
   // `instruction` as the original program has it.
-  void Emit(proto::Instruction instruction) {
+  void Emit(v1::Instruction instruction) {
     RenameBuffers(current_, &instruction);
     out_.push_back(std::move(instruction));
     moments_.push_back(step_);
@@ -280,7 +280,7 @@ class Rewriter {
   std::vector<int> current_;                          // by original buffer: what stands for it now
   std::map<int, int> slots_;                          // by tensor
   int step_ = 0;
-  std::vector<proto::Instruction> out_;
+  std::vector<v1::Instruction> out_;
   std::vector<int> moments_;
 };
 
@@ -315,7 +315,7 @@ absl::Status CheckBatchSlices(int slices, const std::string& field) {
                                                  kMost, ", or 0 (chosen)"));
 }
 
-absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options) {
+absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options) {
   const auto bad = [](const char* field, const std::string& found, const char* accepted) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory.", field, " is ", found, "; accepted: ", accepted));
@@ -354,12 +354,12 @@ absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options) 
   return settings;
 }
 
-absl::StatusOr<proto::MemoryPlan> OffloadProgram(const OffloadRequest& request,
+absl::StatusOr<v1::MemoryPlan> OffloadProgram(const OffloadRequest& request,
                                                  RankProgram* program) {
   program->PutFirstInFront();
   View view = ViewMaker(*program).Make(request);
   const int64_t fixed = view.problem.fixed_bytes;
-  proto::MemoryPlan report;
+  v1::MemoryPlan report;
   OffloadPlan plan;
   ArenaPlan arena = Place(view, plan, *program);
   report.set_bytes_without(fixed + arena.bytes);
@@ -398,7 +398,7 @@ absl::StatusOr<proto::MemoryPlan> OffloadProgram(const OffloadRequest& request,
   for (const Absence& a : plan.absences) {
     const int64_t bytes = view.problem.tensors[a.tensor].bytes;
     if (!a.recompute) copied += a.copies_out ? 2 * bytes : bytes;
-    proto::MemoryPlan::Absence* absence = report.add_absences();
+    v1::MemoryPlan::Absence* absence = report.add_absences();
     const int named = view.whole[a.tensor];
     absence->set_tensor(named >= 0 ? program->buffer(named)->name() : "");
     absence->set_after(NodeAt(*program, a.after));

@@ -8,26 +8,26 @@
 #include "absl/status/statusor.h"
 #include "planner/lowering/rank_program.h"
 #include "planner/memory/offload.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
 // InvalidArgument names the field and what it may be.
 absl::Status CheckBatchSlices(int slices, const std::string& field);
-absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options);
+absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options);
 
 struct OffloadRequest {
   int64_t limit = 0;           // bytes of the device
   int64_t workspace = 0;       // to keep free of them, if anything is rewritten
   int64_t reserved_bytes = 0;  // as for RankProgram::Finish
   OffloadSettings settings;
-  std::function<double(const proto::Instruction&)> seconds;  // predicted
+  std::function<double(const v1::Instruction&)> seconds;  // predicted
 };
 
 // Rewrites a program, which is otherwise complete, where its arena would be larger than the limit.
 // ResourceExhausted, with the operator and the bytes, where that is not enough: the program is then
 // as it was.
-absl::StatusOr<proto::MemoryPlan> OffloadProgram(const OffloadRequest& request,
+absl::StatusOr<v1::MemoryPlan> OffloadProgram(const OffloadRequest& request,
                                                  RankProgram* program);
 
 }  // namespace espalier

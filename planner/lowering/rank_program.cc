@@ -11,8 +11,8 @@
 
 namespace espalier {
 
-proto::TensorSpec ToProto(const TensorSpec& spec) {
-  proto::TensorSpec out;
+v1::TensorSpec ToProto(const TensorSpec& spec) {
+  v1::TensorSpec out;
   out.set_dtype(ToProto(spec.dtype));
   for (int64_t d : spec.dims) out.add_dims(d);
   if (spec.dims != spec.global) {
@@ -31,14 +31,14 @@ RankProgram::RankProgram(int rank, int world_size) {
 int RankProgram::Allocate(int64_t bytes) {
   allocation_bytes_.push_back(bytes);
   allocation_users_.push_back(0);
-  kind_of_.push_back(proto::SCRATCH);
+  kind_of_.push_back(v1::SCRATCH);
   return static_cast<int>(allocation_bytes_.size()) - 1;
 }
 
-int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, proto::BufferKind kind,
+int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, v1::BufferKind kind,
                            int allocation, int64_t offset) {
   if (allocation < 0) allocation = Allocate(spec.bytes());
-  proto::Buffer* buffer = program_.add_buffers();
+  v1::Buffer* buffer = program_.add_buffers();
   std::string unique = name;
   for (int n = 2; !names_.insert(unique).second; ++n) unique = absl::StrCat(name, "#", n);
   buffer->set_name(unique);
@@ -85,13 +85,13 @@ bool RankProgram::owns_memory(int index) const {
   return allocation_users_[allocation_of_[index]] == 1;
 }
 
-proto::Instruction* RankProgram::Emit(const std::string& node) {
-  proto::Instruction* instruction = program_.add_instructions();
+v1::Instruction* RankProgram::Emit(const std::string& node) {
+  v1::Instruction* instruction = program_.add_instructions();
   instruction->set_node(node);
   return instruction;
 }
 
-proto::Instruction* RankProgram::EmitFirst(const std::string& node) {
+v1::Instruction* RankProgram::EmitFirst(const std::string& node) {
   first_.emplace_back().set_node(node);
   return &first_.back();
 }
@@ -99,7 +99,7 @@ proto::Instruction* RankProgram::EmitFirst(const std::string& node) {
 void RankProgram::Copy(const std::string& node, int source, int destination,
                        const Dims& source_start, const Dims& destination_start, const Dims& size,
                        bool accumulate) {
-  proto::CopyInstruction* copy = Emit(node)->mutable_copy();
+  v1::CopyInstruction* copy = Emit(node)->mutable_copy();
   copy->set_source(source);
   copy->set_destination(destination);
   for (int64_t d : source_start) copy->add_source_start(d);
@@ -111,7 +111,7 @@ void RankProgram::Copy(const std::string& node, int source, int destination,
 int RankProgram::Group(const std::vector<int>& ranks) {
   auto [it, inserted] = groups_.try_emplace(ranks, program_.groups_size());
   if (inserted) {
-    proto::Group* group = program_.add_groups();
+    v1::Group* group = program_.add_groups();
     for (int rank : ranks) group->add_ranks(rank);
   }
   return it->second;
@@ -119,21 +119,21 @@ int RankProgram::Group(const std::vector<int>& ranks) {
 
 void RankProgram::PutFirstInFront() {
   if (first_.empty()) return;
-  google::protobuf::RepeatedPtrField<proto::Instruction> all;
+  google::protobuf::RepeatedPtrField<v1::Instruction> all;
   all.Reserve(static_cast<int>(first_.size()) + program_.instructions_size());
-  for (proto::Instruction& instruction : first_) *all.Add() = std::move(instruction);
-  for (proto::Instruction& instruction : *program_.mutable_instructions()) {
+  for (v1::Instruction& instruction : first_) *all.Add() = std::move(instruction);
+  for (v1::Instruction& instruction : *program_.mutable_instructions()) {
     *all.Add() = std::move(instruction);
   }
   program_.mutable_instructions()->Swap(&all);
   first_.clear();
 }
 
-void RankProgram::SetInstructions(std::vector<proto::Instruction> instructions,
+void RankProgram::SetInstructions(std::vector<v1::Instruction> instructions,
                                   std::vector<int> moments) {
   moments_ = std::move(moments);
   program_.clear_instructions();
-  for (proto::Instruction& instruction : instructions) {
+  for (v1::Instruction& instruction : instructions) {
     *program_.add_instructions() = std::move(instruction);
   }
 }
@@ -141,13 +141,13 @@ void RankProgram::SetInstructions(std::vector<proto::Instruction> instructions,
 void RankProgram::SplitIntoPieces() {
   PutFirstInFront();
   std::vector<bool> touched(program_.buffers_size(), false);
-  for (const proto::Instruction& instruction : program_.instructions()) {
+  for (const v1::Instruction& instruction : program_.instructions()) {
     for (const BufferAccess& access : AccessesOf(instruction)) touched[access.buffer] = true;
   }
   std::vector<std::vector<int>> buffers(num_allocations());
   for (int b = 0; b < program_.buffers_size(); ++b) {
     const int a = allocation_of_[b];
-    if (kind_of_[a] != proto::SCRATCH) {
+    if (kind_of_[a] != v1::SCRATCH) {
       touched[b] = true;
     } else if (touched[b]) {
       buffers[a].push_back(b);
@@ -184,7 +184,7 @@ void RankProgram::SplitIntoPieces() {
 
 void RankProgram::KeepBuffers(const std::vector<bool>& keep) {
   std::vector<int> renamed(keep.size(), -1);
-  google::protobuf::RepeatedPtrField<proto::Buffer> left;
+  google::protobuf::RepeatedPtrField<v1::Buffer> left;
   for (size_t b = 0; b < keep.size(); ++b) {
     if (!keep[b]) {
       names_.erase(program_.buffers(static_cast<int>(b)).name());
@@ -202,7 +202,7 @@ void RankProgram::KeepBuffers(const std::vector<bool>& keep) {
   allocation_of_.resize(left.size());
   offset_in_allocation_.resize(left.size());
   program_.mutable_buffers()->Swap(&left);
-  for (proto::Instruction& instruction : *program_.mutable_instructions()) {
+  for (v1::Instruction& instruction : *program_.mutable_instructions()) {
     RenameBuffers(renamed, &instruction);
   }
   // What no buffer lies in takes no memory.
@@ -215,8 +215,8 @@ RankProgram::Kept RankProgram::PlaceKept(int64_t reserved_bytes) const {
   const int allocations = num_allocations();
   Kept kept;
   kept.offsets.assign(allocations, -1);
-  const auto place = [&](std::initializer_list<proto::BufferKind> which) {
-    for (proto::BufferKind wanted : which) {
+  const auto place = [&](std::initializer_list<v1::BufferKind> which) {
+    for (v1::BufferKind wanted : which) {
       for (int a = 0; a < allocations; ++a) {
         if (kind_of_[a] != wanted) continue;
         kept.offsets[a] = kept.end;
@@ -224,10 +224,10 @@ RankProgram::Kept RankProgram::PlaceKept(int64_t reserved_bytes) const {
       }
     }
   };
-  place({proto::PARAMETER_SHARD, proto::OPTIMIZER_STATE});
+  place({v1::PARAMETER_SHARD, v1::OPTIMIZER_STATE});
   kept.parameter_bytes = kept.end;
   kept.end = std::max(kept.end, reserved_bytes);
-  place({proto::LITERAL, proto::PERSISTENT, proto::HOST_INPUT, proto::SCHEDULE});
+  place({v1::LITERAL, v1::PERSISTENT, v1::HOST_INPUT, v1::SCHEDULE});
   return kept;
 }
 
@@ -249,7 +249,7 @@ int64_t RankProgram::Finish(int64_t reserved_bytes) {
   std::vector<int> scratch;
   std::vector<Lifetime> scratch_lives;
   for (int a = 0; a < allocations; ++a) {
-    if (kind_of_[a] != proto::SCRATCH) continue;
+    if (kind_of_[a] != v1::SCRATCH) continue;
     if (kept_.count(a) > 0) lives[a].last = std::max(moment, 0);
     if (const auto held = held_until_.find(a); held != held_until_.end()) {
       lives[a].last = std::max(lives[a].last, held->second);

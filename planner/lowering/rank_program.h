@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "ops/tensor/view.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
-proto::TensorSpec ToProto(const TensorSpec& spec);
+v1::TensorSpec ToProto(const TensorSpec& spec);
 
 class RankProgram {
  public:
@@ -24,7 +24,7 @@ class RankProgram {
 
   // A buffer in `allocation` at `offset`, or in one of its own if -1. A name that is taken gets
   // "#2" appended, and so on. Returns its index.
-  int AddBuffer(const std::string& name, const TensorSpec& spec, proto::BufferKind kind,
+  int AddBuffer(const std::string& name, const TensorSpec& spec, v1::BufferKind kind,
                 int allocation = -1, int64_t offset = 0);
 
   // A buffer over the same memory as `buffer`, seen as `spec`.
@@ -36,16 +36,16 @@ class RankProgram {
   // The same bytes, seen as part of another whole.
   void SetSpec(int index, const TensorSpec& spec);
 
-  proto::Buffer* buffer(int index) { return program_.mutable_buffers(index); }
+  v1::Buffer* buffer(int index) { return program_.mutable_buffers(index); }
   const TensorSpec& spec(int index) const { return specs_[index]; }
-  proto::BufferKind kind(int index) const { return program_.buffers(index).kind(); }
+  v1::BufferKind kind(int index) const { return program_.buffers(index).kind(); }
   // Whether the memory of `buffer` belongs to it alone.
   bool owns_memory(int index) const;
 
   // An empty instruction at the end; `node` is the plan's operator it belongs to.
-  proto::Instruction* Emit(const std::string& node);
+  v1::Instruction* Emit(const std::string& node);
   // One that runs before all that were emitted by Emit.
-  proto::Instruction* EmitFirst(const std::string& node);
+  v1::Instruction* EmitFirst(const std::string& node);
 
   void Copy(const std::string& node, int source, int destination, const Dims& source_start,
             const Dims& destination_start, const Dims& size, bool accumulate);
@@ -65,14 +65,14 @@ class RankProgram {
   int64_t allocation_bytes(int allocation) const { return allocation_bytes_[allocation]; }
   int allocation_of(int buffer) const { return allocation_of_[buffer]; }
   int64_t offset_in_allocation(int buffer) const { return offset_in_allocation_[buffer]; }
-  proto::BufferKind kind_of(int allocation) const { return kind_of_[allocation]; }
+  v1::BufferKind kind_of(int allocation) const { return kind_of_[allocation]; }
   bool kept_to_end(int allocation) const { return kept_.count(allocation) > 0; }
   // A buffer like `buffer` at the same place of another allocation.
   int CloneInto(int buffer, int allocation);
   // `buffer`, which owns its memory, lies at `offset` of `allocation` from now on.
   void MoveInto(int buffer, int allocation, int64_t offset);
   // `moments`, by instruction, ascending: lifetimes are measured in them.
-  void SetInstructions(std::vector<proto::Instruction> instructions, std::vector<int> moments);
+  void SetInstructions(std::vector<v1::Instruction> instructions, std::vector<int> moments);
   // The memory of `allocation` serves nothing else until the end of moment `last`.
   void HoldUntil(int allocation, int last) { held_until_[allocation] = last; }
   // Where scratch memory begins.
@@ -83,8 +83,8 @@ class RankProgram {
   // the bytes of parameters and optimizer states.
   int64_t Finish(int64_t reserved_bytes);
 
-  proto::Program TakeProgram() { return std::move(program_); }
-  const proto::Program& program() const { return program_; }
+  v1::Program TakeProgram() { return std::move(program_); }
+  const v1::Program& program() const { return program_; }
 
  private:
   // The allocations that are not scratch, one behind the other.
@@ -97,12 +97,12 @@ class RankProgram {
   // Keeps the buffers of which `keep` is true, and renames them in all instructions.
   void KeepBuffers(const std::vector<bool>& keep);
 
-  proto::Program program_;
-  std::vector<proto::Instruction> first_;
+  v1::Program program_;
+  std::vector<v1::Instruction> first_;
   std::vector<TensorSpec> specs_;
   std::vector<int64_t> allocation_bytes_;
   std::vector<int> allocation_users_;
-  std::vector<proto::BufferKind> kind_of_;  // by allocation
+  std::vector<v1::BufferKind> kind_of_;  // by allocation
   std::vector<int> allocation_of_;          // by buffer
   std::vector<int64_t> offset_in_allocation_;
   std::set<int> kept_;

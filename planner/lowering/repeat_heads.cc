@@ -147,7 +147,7 @@ absl::StatusOr<RepeatedParameters> RepeatHeads(int parts, Graph* graph) {
 
 absl::Status PlaceRepeated(const RepeatedParameters& parameters, RankProgram* rank) {
   for (int i = 0; i < rank->program().buffers_size(); ++i) {
-    if (rank->kind(i) != proto::PARAMETER_SHARD) continue;
+    if (rank->kind(i) != v1::PARAMETER_SHARD) continue;
     const std::string& name = rank->program().buffers(i).name();
     const auto found = parameters.find(name);
     if (found == parameters.end()) continue;

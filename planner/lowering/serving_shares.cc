@@ -203,7 +203,7 @@ class Shares {
     if (axis == kNotSplit || rule.axes[axis].size % parts_ != 0) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId v = node.inputs[i];
-      if (v != kNoValue && structure_.Dynamic(v) != proto::STATIC && !rule.inputs[i].empty() &&
+      if (v != kNoValue && structure_.Dynamic(v) != v1::STATIC && !rule.inputs[i].empty() &&
           rule.inputs[i][0] == axis) {
         return false;
       }

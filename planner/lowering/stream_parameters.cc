@@ -27,9 +27,9 @@ Parameters ParametersOf(const RankProgram& program, const std::set<ParameterUse>
   Parameters found;
   std::vector<int> index(static_cast<size_t>(program.program().buffers_size()), -1);
   for (int step = 0; step < program.program().instructions_size(); ++step) {
-    const proto::Instruction& instruction = program.program().instructions(step);
+    const v1::Instruction& instruction = program.program().instructions(step);
     for (const BufferAccess& access : AccessesOf(instruction)) {
-      if (program.kind(access.buffer) != proto::PARAMETER_SHARD) continue;
+      if (program.kind(access.buffer) != v1::PARAMETER_SHARD) continue;
       int& at = index[static_cast<size_t>(access.buffer)];
       if (at < 0) {
         at = static_cast<int>(found.buffers.size());
@@ -80,7 +80,7 @@ absl::StatusOr<int64_t> StreamParameters(const std::set<ParameterUse>& partial, 
                         absl::StrCat("resident_weight_bytes: ", plan.status().message()));
   }
   if (plan->buffer_bytes == 0) return 0;
-  const std::vector<proto::Instruction> before(program->program().instructions().begin(),
+  const std::vector<v1::Instruction> before(program->program().instructions().begin(),
                                                program->program().instructions().end());
   const int double_buffer = program->Allocate(plan->buffer_bytes);
   std::vector<std::vector<int>> arriving(before.size());  // by step
@@ -90,11 +90,11 @@ absl::StatusOr<int64_t> StreamParameters(const std::set<ParameterUse>& partial, 
     program->MoveInto(buffers[p], double_buffer, place.offset);
     arriving[static_cast<size_t>(place.copy_before)].push_back(buffers[p]);
   }
-  std::vector<proto::Instruction> after;
+  std::vector<v1::Instruction> after;
   int host_slots = 0;
   for (size_t i = 0; i < before.size(); ++i) {
     for (int buffer : arriving[i]) {
-      proto::Instruction swap;
+      v1::Instruction swap;
       swap.set_node(before[i].node());
       swap.mutable_swap_in()->set_buffer(buffer);
       swap.mutable_swap_in()->set_host_slot(host_slots++);

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 // `seen`: ranks of the groups before.
 absl::Status CheckGroup(const Topology& topology, const CollectiveGroup& group,

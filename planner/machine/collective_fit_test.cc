@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 using Algorithm = CollectiveAlgorithm;
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::kRing, Algorithm::kTree,
@@ -52,7 +52,7 @@ TEST(CollectivesErrorTest, BadQuestionsAreAnsweredWithPlaceAndRemedy) {
 }
 
 TEST(CollectiveFitTest, FactorsScaleLatencyAndBandwidth) {
-  proto::Link link;
+  v1::Link link;
   link.set_bandwidth(10);
   link.set_latency_seconds(1);
   const Topology t = Topology::Uniform(4, link).value();

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 bool IsPowerOfTwo(int n) { return (n & (n - 1)) == 0; }
 

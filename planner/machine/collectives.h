@@ -25,7 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/machine/topology.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -40,7 +40,7 @@ const char* Name(CollectiveAlgorithm algorithm);
 
 // One of several collectives that run at one time.
 struct CollectiveGroup {
-  proto::CollectiveInstruction::Kind kind = proto::CollectiveInstruction::KIND_UNSPECIFIED;
+  v1::CollectiveInstruction::Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
   std::vector<int> ranks;
 };
 
@@ -63,7 +63,7 @@ using CollectiveFits = std::array<CollectiveFit, kNumCollectiveAlgorithms>;
 // set of ranks and keep it.
 class CollectiveModel {
  public:
-  using Kind = proto::CollectiveInstruction::Kind;
+  using Kind = v1::CollectiveInstruction::Kind;
 
   // `ranks`: device numbers; a broadcast starts at ranks[0], else the order is not important.
   // InvalidArgument: a rank that is no device or comes twice, no ranks, an unknown kind.

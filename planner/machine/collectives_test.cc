@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 using Algorithm = CollectiveAlgorithm;
 
 constexpr Collective::Kind kKinds[] = {Collective::ALL_REDUCE, Collective::ALL_GATHER,
@@ -41,7 +41,7 @@ double EventSeconds(const Topology& t, const std::vector<std::pair<int, int>>& f
 }
 
 TEST(CollectivesTest, RingOnAUniformMachineIsRatesToTheBit) {
-  proto::Link link;
+  v1::Link link;
   link.set_bandwidth(1.7e9);
   link.set_latency_seconds(3.3e-5);
   const Topology t = Topology::Uniform(33, link).value();
@@ -60,7 +60,7 @@ TEST(CollectivesTest, RingOnAUniformMachineIsRatesToTheBit) {
 }
 
 TEST(CollectivesTest, KnownTimesOnAUniformMachine) {
-  proto::Link link;
+  v1::Link link;
   link.set_bandwidth(10);
   link.set_latency_seconds(1);
   const Topology t = Topology::Uniform(8, link).value();
@@ -83,7 +83,7 @@ TEST(CollectivesTest, KnownTimesOnAUniformMachine) {
 }
 
 TEST(CollectivesTest, KnownTimesOfThreeRanksWhereTheLastBlocksAreFewer) {
-  proto::Link link;
+  v1::Link link;
   link.set_bandwidth(10);
   link.set_latency_seconds(1);
   const Topology t = Topology::Uniform(3, link).value();

@@ -64,7 +64,7 @@ double CommunicationModel::At(const Curve& curve, double bytes) {
 }
 
 absl::StatusOr<CommunicationModel> CommunicationModel::Create(
-    const proto::CommunicationProfile& profile) {
+    const v1::CommunicationProfile& profile) {
   CommunicationModel model;
   if (profile.messages_size() > kMostEntries || profile.collectives_size() > kMostEntries) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -72,15 +72,15 @@ absl::StatusOr<CommunicationModel> CommunicationModel::Create(
         profile.collectives_size(), " collectives; at most ", kMostEntries, " of each"));
   }
   for (int i = 0; i < profile.messages_size(); ++i) {
-    const proto::CommunicationProfile::Message& m = profile.messages(i);
+    const v1::CommunicationProfile::Message& m = profile.messages(i);
     absl::Status s = AddTo(&model.send_, m.bytes(), m.send_seconds(), "messages", i);
     if (s.ok()) s = AddTo(&model.receive_, m.bytes(), m.receive_seconds(), "messages", i);
     if (!s.ok()) return s;
   }
   for (int i = 0; i < profile.collectives_size(); ++i) {
-    const proto::CommunicationProfile::Collective& c = profile.collectives(i);
-    if (c.kind() < proto::CollectiveInstruction::ALL_REDUCE ||
-        c.kind() > proto::CollectiveInstruction::BROADCAST) {
+    const v1::CommunicationProfile::Collective& c = profile.collectives(i);
+    if (c.kind() < v1::CollectiveInstruction::ALL_REDUCE ||
+        c.kind() > v1::CollectiveInstruction::BROADCAST) {
       return Bad("collectives", i, absl::StrCat("kind is ", c.kind(), "; accepted: 1 to 5"));
     }
     if (c.ranks() < 2 || c.ranks() > Topology::kMaxDevices) {
@@ -94,7 +94,7 @@ absl::StatusOr<CommunicationModel> CommunicationModel::Create(
   }
   Straighten(&model.send_);
   Straighten(&model.receive_);
-  proto::Link shape;
+  v1::Link shape;
   shape.set_latency_seconds(1e-5);
   shape.set_bandwidth(1e9);
   for (auto& [kind, groups] : model.groups_) {

@@ -13,18 +13,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/cluster.pb.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
 class CommunicationModel {
  public:
-  using Kind = proto::CollectiveInstruction::Kind;
+  using Kind = v1::CollectiveInstruction::Kind;
 
   // InvalidArgument names the entry that is wrong: numbers that are negative or not finite, an
   // unknown kind, fewer than 2 ranks, the same size twice, more than 100000 entries.
-  static absl::StatusOr<CommunicationModel> Create(const proto::CommunicationProfile& profile);
+  static absl::StatusOr<CommunicationModel> Create(const v1::CommunicationProfile& profile);
 
   struct Message {
     double send = 0;  // for which the sender is busy; 0: it takes part until the message is there
@@ -40,7 +40,7 @@ class CommunicationModel {
   using Curve = std::vector<std::pair<double, double>>;
   struct Group {
     Curve curve;
-    proto::Link link;  // over which the ring takes as long, as far as one link can say it
+    v1::Link link;  // over which the ring takes as long, as far as one link can say it
   };
 
   CommunicationModel() = default;

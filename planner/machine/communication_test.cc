@@ -13,16 +13,16 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
-void AddMessage(proto::CommunicationProfile* profile, double bytes, double send, double receive) {
+void AddMessage(v1::CommunicationProfile* profile, double bytes, double send, double receive) {
   auto* message = profile->add_messages();
   message->set_bytes(bytes);
   message->set_send_seconds(send);
   message->set_receive_seconds(receive);
 }
 
-void AddCollective(proto::CommunicationProfile* profile, int kind, int ranks, double bytes,
+void AddCollective(v1::CommunicationProfile* profile, int kind, int ranks, double bytes,
                    double seconds) {
   auto* collective = profile->add_collectives();
   collective->set_kind(kind);
@@ -31,14 +31,14 @@ void AddCollective(proto::CommunicationProfile* profile, int kind, int ranks, do
   collective->set_seconds(seconds);
 }
 
-CommunicationModel Model(const proto::CommunicationProfile& profile) {
+CommunicationModel Model(const v1::CommunicationProfile& profile) {
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(profile);
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }
 
 TEST(CommunicationModelTest, MeasuredSizesComeBackAndOthersLieOnLines) {
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   AddMessage(&profile, 3000, 4, 40);  // in any order
   AddMessage(&profile, 1000, 2, 10);
   const CommunicationModel model = Model(profile);
@@ -51,7 +51,7 @@ TEST(CommunicationModelTest, MeasuredSizesComeBackAndOthersLieOnLines) {
 }
 
 TEST(CommunicationModelTest, FewerBytesDoNotTakeLonger) {
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   AddMessage(&profile, 10, 1, 50);  // disturbed
   AddMessage(&profile, 1000, 1, 20);
   AddMessage(&profile, 3000, 1, 40);
@@ -60,7 +60,7 @@ TEST(CommunicationModelTest, FewerBytesDoNotTakeLonger) {
 }
 
 TEST(CommunicationModelTest, WhatNobodyMeasuredIsNotKnown) {
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   EXPECT_FALSE(Model(profile).MessageSeconds(1000).has_value());
   AddCollective(&profile, Collective::ALL_GATHER, 2, 1000, 1);
   EXPECT_FALSE(Model(profile).CollectiveSeconds(Collective::ALL_REDUCE, 2, 1000).has_value());
@@ -69,10 +69,10 @@ TEST(CommunicationModelTest, WhatNobodyMeasuredIsNotKnown) {
 
 // A cluster that is a ring over equal links: what was measured with 4 ranks says what 16 take.
 TEST(CommunicationModelTest, OtherGroupsTakeTheRingOverAFittedLink) {
-  proto::Link link;
+  v1::Link link;
   link.set_bandwidth(3e9);
   link.set_latency_seconds(7e-5);
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   for (int kind = Collective::ALL_REDUCE; kind <= Collective::BROADCAST; ++kind) {
     for (double bytes : {1e3, 1e5, 1e7}) {
       const auto as = static_cast<Collective::Kind>(kind);
@@ -91,12 +91,12 @@ TEST(CommunicationModelTest, OtherGroupsTakeTheRingOverAFittedLink) {
 }
 
 TEST(CommunicationModelTest, BadProfilesAreRefusedWithThePlace) {
-  const auto error = [](const proto::CommunicationProfile& profile) {
+  const auto error = [](const v1::CommunicationProfile& profile) {
     const auto model = CommunicationModel::Create(profile);
     EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(model.status().message());
   };
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   AddMessage(&profile, 1000, 1, -1);
   EXPECT_THAT(error(profile), AllOf(HasSubstr("messages[0]"), HasSubstr("0 or more")));
   profile.clear_messages();

@@ -124,7 +124,7 @@ absl::Status CheckNode(const std::string& place, const MachineNode& node) {
 
 absl::Status CheckDevices(const std::string& place, const MachineDevices& d) {
   if (absl::Status s = CheckNode(place, d.node); !s.ok()) return s;
-  if (d.kind != proto::Device::CPU && d.kind != proto::Device::CUDA) {
+  if (d.kind != v1::Device::CPU && d.kind != v1::Device::CUDA) {
     return Bad(place + ".kind",
                absl::StrCat("is ", static_cast<int>(d.kind), "; accepted: CPU and CUDA"));
   }
@@ -178,8 +178,8 @@ absl::Status CheckTotals(const MachineSpec& spec, const Topology& tree,
   return absl::OkStatus();
 }
 
-proto::Device ToDevice(const MachineDevices& d) {
-  proto::Device device;
+v1::Device ToDevice(const MachineDevices& d) {
+  v1::Device device;
   device.set_kind(d.kind);
   device.set_model(d.model);
   device.set_memory_bytes(d.memory_bytes);
@@ -217,7 +217,7 @@ absl::StatusOr<MachineModel> BuildMachine(const MachineSpec& spec) {
   s = CheckTotals(spec, *tree, entries);
   if (!s.ok()) return s;
 
-  std::vector<proto::Device> devices;
+  std::vector<v1::Device> devices;
   std::vector<int64_t> host_memory_bytes;
   std::vector<double> host_bandwidth;
   std::vector<TopologyNode> all;

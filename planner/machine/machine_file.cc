@@ -244,9 +244,9 @@ void TakeDevices(Fields& fields, MachineDevices* d) {
   TakeNode(fields, &d->node);
   std::string kind;
   fields.Text("kind", kRequired, &kind);
-  if (kind == "cpu") d->kind = proto::Device::CPU;
-  if (kind == "cuda") d->kind = proto::Device::CUDA;
-  if (d->kind == proto::Device::KIND_UNSPECIFIED) {
+  if (kind == "cpu") d->kind = v1::Device::CPU;
+  if (kind == "cuda") d->kind = v1::Device::CUDA;
+  if (d->kind == v1::Device::KIND_UNSPECIFIED) {
     fields.Fail("kind", absl::StrCat("is ", Shown(kind), "; accepted: \"cpu\", \"cuda\""));
   }
   fields.Text("model", kOptional, &d->model);
@@ -311,7 +311,7 @@ Written ToJson(const MachineNode& node) {
 
 Written ToJson(const MachineDevices& d) {
   Written out = ToJson(d.node);
-  out["kind"] = d.kind == proto::Device::CUDA ? "cuda" : "cpu";
+  out["kind"] = d.kind == v1::Device::CUDA ? "cuda" : "cpu";
   if (!d.model.empty()) out["model"] = d.model;
   out["memory_bytes"] = Bytes(d.memory_bytes);
   out["matmul_flops"] = Quantity(d.matmul_flops, QuantityKind::kFlopPerSecond);

@@ -30,7 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/machine/topology.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace espalier {
 
@@ -47,10 +47,10 @@ struct MachineNode {
   bool operator==(const MachineNode&) const = default;
 };
 
-// One entry of "devices": devices that are all alike. The rates are those of proto::Device.
+// One entry of "devices": devices that are all alike. The rates are those of v1::Device.
 struct MachineDevices {
   MachineNode node;
-  proto::Device::Kind kind = proto::Device::KIND_UNSPECIFIED;
+  v1::Device::Kind kind = v1::Device::KIND_UNSPECIFIED;
   std::string model;
   int64_t memory_bytes = 0;
   double matmul_flops = 0;
@@ -80,7 +80,7 @@ struct MachineSpec {
 struct MachineModel {
   std::string name;
   MachineSpec spec;  // what this was built from
-  std::vector<proto::Device> devices;
+  std::vector<v1::Device> devices;
   Topology topology;
   std::vector<int64_t> host_memory_bytes;
   std::vector<double> host_bandwidth;

@@ -54,7 +54,7 @@ MachineSpec SmallSpec() {
   spec.nodes = {{"net"}, {"host", "net", 2, 1e9, 0, 1e-5}};
   MachineDevices d;
   d.node = {"cpu", "host", 3, 1e10, 0, 1e-6};
-  d.kind = proto::Device::CPU;
+  d.kind = v1::Device::CPU;
   d.memory_bytes = 1000;
   d.matmul_flops = 1e10;
   d.memory_bandwidth = 1e10;
@@ -71,8 +71,8 @@ TEST(MachineFileTest, CountsAreWrittenOutBelowEachParent) {
   EXPECT_EQ(m.topology.num_nodes(), 1 + 128 + 1024);
   EXPECT_EQ(m.topology.NodeName(m.topology.DeviceNode(0)), "host0/gpu0");
   EXPECT_EQ(m.topology.NodeName(m.topology.DeviceNode(1023)), "host127/gpu7");
-  const proto::Device& d = m.devices[77];
-  EXPECT_EQ(d.kind(), proto::Device::CUDA);
+  const v1::Device& d = m.devices[77];
+  EXPECT_EQ(d.kind(), v1::Device::CUDA);
   EXPECT_EQ(d.model(), "NVIDIA H200");
   EXPECT_EQ(d.memory_bytes(), 141000000000);
   EXPECT_EQ(d.matmul_flops(), 50e12);
@@ -327,7 +327,7 @@ TEST(MachineFileErrorTest, SpecsOfProgramsAreChecked) {
               HasSubstr("devices[0].matmul_flops: is nan"));
   EXPECT_THAT(error([&](MachineSpec& s) { s.devices[0].op_overhead_seconds = 0; }),
               HasSubstr("op_overhead_seconds: is 0"));
-  EXPECT_THAT(error([](MachineSpec& s) { s.devices[0].kind = proto::Device::KIND_UNSPECIFIED; }),
+  EXPECT_THAT(error([](MachineSpec& s) { s.devices[0].kind = v1::Device::KIND_UNSPECIFIED; }),
               HasSubstr("devices[0].kind"));
   EXPECT_THAT(error([](MachineSpec& s) { s.name = ""; }), HasSubstr("machine: name: \"\""));
 }
@@ -401,7 +401,7 @@ TEST(PresetsTest, ClustersAreSlowerBetweenHostsThanInside) {
     EXPECT_GT(m.topology.Bandwidth(0, 7), 5 * m.topology.Bandwidth(0, 8));
     EXPECT_EQ(m.topology.EdgeBandwidth(Topology::UpEdge(1)), 8 * m.topology.Bandwidth(0, 8));
     // All eight cards at work beat a ring that uses one.
-    const auto kind = proto::CollectiveInstruction::ALL_REDUCE;
+    const auto kind = v1::CollectiveInstruction::ALL_REDUCE;
     std::vector<int> ranks(64);
     for (int i = 0; i < 64; ++i) ranks[i] = i;
     const CollectiveModel model = CollectiveModel::Create(m.topology, kind, ranks).value();

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "planner/planner.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -21,16 +21,16 @@ inline constexpr double kMostTaskSeconds = 1e4;    // of one operator, message o
 
 // A device or link with 0 where nobody has measured yet gets a cautious rate of a small CPU on
 // loopback.
-proto::Device WithDefaults(proto::Device device);
-proto::Link WithDefaults(proto::Link link);
+v1::Device WithDefaults(v1::Device device);
+v1::Link WithDefaults(v1::Link link);
 
-double TransferSeconds(const proto::Link& link, double bytes);
+double TransferSeconds(const v1::Link& link, double bytes);
 
 // `bytes` is one rank's input. n: number of ranks.
-double CollectiveSeconds(const proto::Link& link, proto::CollectiveInstruction::Kind kind, int n,
+double CollectiveSeconds(const v1::Link& link, v1::CollectiveInstruction::Kind kind, int n,
                          double bytes);
 
 // Reads and writes `bytes` altogether in one memory-bound operator.
-double MemorySeconds(const proto::Device& device, double bytes);
+double MemorySeconds(const v1::Device& device, double bytes);
 
 }  // namespace espalier

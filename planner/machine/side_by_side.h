@@ -46,7 +46,7 @@ class SideBySide {
   explicit SideBySide(const Topology& topology) : topology_(topology) {}  // must outlive this
 
   struct Group {
-    CollectiveModel::Kind kind = proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    CollectiveModel::Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
     const std::vector<int>* ranks = nullptr;
     double bytes = 0;  // of one rank's input
   };

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 using Ranks = std::vector<int>;
 
 std::vector<double> AllReduces(const Topology& t, const std::vector<Ranks>& groups, double bytes) {

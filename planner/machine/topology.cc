@@ -170,7 +170,7 @@ absl::StatusOr<Topology> Topology::Create(const std::vector<TopologyNode>& nodes
   return out;
 }
 
-absl::StatusOr<Topology> Topology::Uniform(int devices, const proto::Link& link) {
+absl::StatusOr<Topology> Topology::Uniform(int devices, const v1::Link& link) {
   if (devices > kMaxDevices) {
     return absl::ResourceExhaustedError(absl::StrCat("topology: ", devices, " devices; at most ",
                                                      kMaxDevices, " devices are accepted"));

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace espalier {
 
@@ -42,7 +42,7 @@ class Topology {
 
   // A switch to which all devices are linked alike, so that TransferSeconds between any two is that
   // of rates.h to the bit. Errors as Create.
-  static absl::StatusOr<Topology> Uniform(int devices, const proto::Link& link);
+  static absl::StatusOr<Topology> Uniform(int devices, const v1::Link& link);
 
   // Everything below takes device numbers, 0 <= d < num_devices(), unless it says node or edge.
   int num_devices() const { return static_cast<int>(device_nodes_.size()); }

@@ -100,7 +100,7 @@ TEST(TopologyTest, UniformIsTheLinkOfRatesToTheBit) {
   std::mt19937_64 random(1);
   auto real = [&] { return std::exp(static_cast<double>(random() % 4000) / 100 - 20); };
   for (int i = 0; i < 2000; ++i) {
-    proto::Link link;
+    v1::Link link;
     link.set_bandwidth(real() * 1e9);
     link.set_latency_seconds(i % 10 == 0 ? 0 : real() / 1e4);
     const Topology t = Topology::Uniform(5, link).value();
@@ -245,7 +245,7 @@ TEST(TopologyErrorTest, CyclesAreSpeltOut) {
 }
 
 TEST(TopologyErrorTest, LimitsAreSaid) {
-  proto::Link link;
+  v1::Link link;
   link.set_bandwidth(1);
   EXPECT_EQ(Topology::Uniform(65536, link)->num_devices(), 65536);
   const absl::Status many = Topology::Uniform(65537, link).status();
@@ -254,7 +254,7 @@ TEST(TopologyErrorTest, LimitsAreSaid) {
               AllOf(HasSubstr("65537 devices"), HasSubstr("at most 65536")));
   EXPECT_FALSE(Topology::Uniform(0, link).ok());
   EXPECT_FALSE(Topology::Uniform(-1, link).ok());
-  EXPECT_FALSE(Topology::Uniform(2, proto::Link()).ok());
+  EXPECT_FALSE(Topology::Uniform(2, v1::Link()).ok());
 
   std::vector<TopologyNode> chain = {Root("n0")};
   for (int i = 1; i < 40; ++i) {

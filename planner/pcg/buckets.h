@@ -10,7 +10,7 @@
 #include "ops/tensor/stretch.h"
 #include "planner/memory/arena.h"
 #include "planner/pcg/layout.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -56,7 +56,7 @@ inline int OwnerOfNorm(int gradient, const Layout& layout) { return gradient % l
 // Whether a parameter whose gradient no other device has a part of is updated as soon as it is
 // ready (GradientInfo::ready), so that the gradient need not wait in memory. Not if something is
 // computed of all gradients first.
-inline bool UpdatesEarly(const proto::Optimizer& optimizer) {
+inline bool UpdatesEarly(const v1::Optimizer& optimizer) {
   return optimizer.clip_norm() == 0 && !optimizer.has_loss_scale();
 }
 

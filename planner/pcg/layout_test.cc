@@ -146,7 +146,7 @@ TEST(ParallelOpTest, GradientEdgeCarriesTheDualsInReverse) {
 }
 
 TEST(ParallelOpTest, NamesWhatHappens) {
-  using Kind = proto::ParallelOperator;
+  using Kind = v1::ParallelOperator;
   auto rows = OperandLayout({8, 8}, {0, kNotSplit}, {2}, {0, 1}, true);
   auto columns = OperandLayout({8, 8}, {kNotSplit, 0}, {2}, {0, 1}, false);
   auto whole = OperandLayout({8, 8}, {kNotSplit, kNotSplit}, {}, {0}, false);

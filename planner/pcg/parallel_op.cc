@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-using Kind = proto::ParallelOperator;
+using Kind = v1::ParallelOperator;
 
 std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to) {
   std::vector<ParallelOp> ops;

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "planner/pcg/layout.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
 struct ParallelOp {
-  proto::ParallelOperator::Kind kind = proto::ParallelOperator::KIND_UNSPECIFIED;
+  v1::ParallelOperator::Kind kind = v1::ParallelOperator::KIND_UNSPECIFIED;
   int dimension = -1;         // PARTITION, COMBINE; ALL_TO_ALL: the one that is split afterwards
   int source_dimension = -1;  // ALL_TO_ALL: the one that was split before
   int degree = 1;

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 // Shards of one group, as indices into the layouts.
 struct ShardGroup {

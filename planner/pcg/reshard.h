@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/pcg/layout.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -26,7 +26,7 @@ struct ReshardPiece {
 };
 
 struct ReshardCollective {
-  proto::CollectiveInstruction::Kind kind = proto::CollectiveInstruction::KIND_UNSPECIFIED;
+  v1::CollectiveInstruction::Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
   std::vector<int> ranks;    // ascending
   std::vector<int> sources;  // source shard of each rank
   std::vector<int> targets;  // target shard of each rank

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 using Data = std::vector<int64_t>;  // dense elements of one shard
 
 void ForEach(const Region& region, const std::function<void(const Dims&)>& visit) {

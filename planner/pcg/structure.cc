@@ -9,7 +9,7 @@ namespace espalier {
 namespace {
 
 constexpr char kDynamicPrefix[] = "dynamic.";
-static_assert(proto::STATIC < proto::ROWS && proto::ROWS < proto::OUTPUT_ROWS);
+static_assert(v1::STATIC < v1::ROWS && v1::ROWS < v1::OUTPUT_ROWS);
 
 // Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all from
 // there).
@@ -84,7 +84,7 @@ class Builder {
   }
 
   absl::Status FindOutputs() {
-    absl::StatusOr<std::vector<proto::DynamicDimension>> dynamic = FindDynamic(forward_);
+    absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamic(forward_);
     if (!dynamic.ok()) return dynamic.status();
     out_.dynamic = *std::move(dynamic);
     if (forward_.outputs.empty()) {
@@ -368,8 +368,8 @@ absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, c
   return Builder(registry, graph, /*forward_only=*/true, /*zero_stage=*/0, /*serving=*/true).Run();
 }
 
-absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& graph) {
-  std::vector<proto::DynamicDimension> dynamic(graph.values().size(), proto::STATIC);
+absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamic(const Graph& graph) {
+  std::vector<v1::DynamicDimension> dynamic(graph.values().size(), v1::STATIC);
   for (const auto& [key, kind] : graph.metadata) {
     if (key.rfind(kDynamicPrefix, 0) != 0) continue;
     const std::string name = key.substr(sizeof(kDynamicPrefix) - 1);
@@ -383,10 +383,10 @@ absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& gr
       return absl::InvalidArgumentError(
           absl::StrCat("metadata '", key, "' is '", kind, "', expected 'rows' or 'output_rows'"));
     }
-    dynamic[v] = kind == "rows" ? proto::ROWS : proto::OUTPUT_ROWS;
+    dynamic[v] = kind == "rows" ? v1::ROWS : v1::OUTPUT_ROWS;
   }
   for (const Node& node : graph.nodes()) {
-    proto::DynamicDimension out = proto::STATIC;
+    v1::DynamicDimension out = v1::STATIC;
     for (ValueId v : node.inputs) {
       if (v != kNoValue) out = std::max(out, dynamic[v]);
     }

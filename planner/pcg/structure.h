@@ -31,7 +31,7 @@
 #include "absl/status/statusor.h"
 #include "ops/graph/autodiff.h"
 #include "planner/pcg/config.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -112,10 +112,10 @@ struct PcgStructure {
   std::vector<GradientInfo> gradients;  // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
   std::vector<std::pair<std::string, ValueId>> outputs;  // serving: what is computed
-  std::vector<proto::DynamicDimension> dynamic;  // serving, by value: how dimension 0 changes
+  std::vector<v1::DynamicDimension> dynamic;  // serving, by value: how dimension 0 changes
 
-  proto::DynamicDimension Dynamic(ValueId v) const {
-    return dynamic.empty() ? proto::STATIC : dynamic[v];
+  v1::DynamicDimension Dynamic(ValueId v) const {
+    return dynamic.empty() ? v1::STATIC : dynamic[v];
   }
 
   // The batch may run in parts, one behind the other (pcg/micro_batches.h): then all types and
@@ -140,7 +140,7 @@ absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, c
 
 // By value of a serving graph: its metadata "dynamic.<input>" says which inputs change length; the
 // rest follows. InvalidArgument names the entry that makes no sense.
-absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& graph);
+absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamic(const Graph& graph);
 
 // InvalidArgument names `field` and what it may be.
 absl::Status CheckZeroStage(int stage, const std::string& field);

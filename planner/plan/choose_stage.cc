@@ -14,15 +14,15 @@ namespace {
 
 constexpr int kLastStage = 3;
 
-bool Faster(const absl::StatusOr<proto::Plan>& a, const absl::StatusOr<proto::Plan>& b) {
+bool Faster(const absl::StatusOr<v1::Plan>& a, const absl::StatusOr<v1::Plan>& b) {
   if (!a.ok() || !b.ok()) return a.ok() && !b.ok();
   return a->prediction().step_seconds() < b->prediction().step_seconds();
 }
 
 // The plans of the stages from 1 on.
-std::vector<absl::StatusOr<proto::Plan>> HigherStages(const PlanProblem& problem,
-                                                      const proto::SearchOptions& options) {
-  std::vector<absl::StatusOr<proto::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
+std::vector<absl::StatusOr<v1::Plan>> HigherStages(const PlanProblem& problem,
+                                                      const v1::SearchOptions& options) {
+  std::vector<absl::StatusOr<v1::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
   ForEachApart(problem, kLastStage, [&](int i, const OwnProblem& own) {
     plans[i] = MakePlanAtStage(*own, options, i + 1);
   });
@@ -30,32 +30,32 @@ std::vector<absl::StatusOr<proto::Plan>> HigherStages(const PlanProblem& problem
 }
 
 // The runner-up of each stage, beside those that were planned with the best.
-void ShowOtherStages(const std::vector<absl::StatusOr<proto::Plan>>& plans, size_t best,
-                     proto::Plan* plan) {
+void ShowOtherStages(const std::vector<absl::StatusOr<v1::Plan>>& plans, size_t best,
+                     v1::Plan* plan) {
   for (size_t i = 0; i < plans.size(); ++i) {
     if (i == best || !plans[i].ok()) continue;
-    proto::Alternative* alternative = plan->add_alternatives();
+    v1::Alternative* alternative = plan->add_alternatives();
     alternative->set_name(i == 0 ? "without ZeRO" : absl::StrCat("ZeRO stage ", i));
     *alternative->mutable_prediction() = plans[i]->prediction();
   }
 }
 
-absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
-                                     const proto::SearchOptions& options) {
+absl::StatusOr<v1::Plan> AnyStage(const PlanProblem& problem,
+                                     const v1::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
   bool memory_is_short = false;
-  std::vector<absl::StatusOr<proto::Plan>> plans;
+  std::vector<absl::StatusOr<v1::Plan>> plans;
   plans.push_back(MakePlanAtStage(problem, options, 0, &memory_is_short));
   if (!plans[0].ok() && !absl::IsResourceExhausted(plans[0].status())) return plans[0];
   // What was found by then.
   if (plans[0].ok() && problem.stop && problem.stop()) return plans[0];
   if (!memory_is_short || problem.machine.devices.size() == 1 || options.max_devices() == 1 ||
-      options.strategy() == proto::SearchOptions::SINGLE_DEVICE) {
+      options.strategy() == v1::SearchOptions::SINGLE_DEVICE) {
     return plans[0];
   }
   PlanProblem again = problem;
   again.progress = nullptr;  // it would begin anew
-  for (absl::StatusOr<proto::Plan>& plan : HigherStages(again, options)) {
+  for (absl::StatusOr<v1::Plan>& plan : HigherStages(again, options)) {
     // The request is right, as stage 0 has found: what is invalid is this stage's plan.
     if (!plan.ok() && !absl::IsResourceExhausted(plan.status()) &&
         !absl::IsInvalidArgument(plan.status())) {
@@ -71,7 +71,7 @@ absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
     return absl::ResourceExhaustedError(absl::StrCat(
         plans[0].status().message(), "; ZeRO, up to stage ", kLastStage, ", does not make it fit"));
   }
-  proto::Plan plan = *plans[best];
+  v1::Plan plan = *plans[best];
   ShowOtherStages(plans, best, &plan);
   if (problem.progress) problem.progress(1.0);
   if (problem.seconds) plan.mutable_search()->set_seconds(problem.seconds() - begin);
@@ -80,16 +80,16 @@ absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
 
 }  // namespace
 
-absl::StatusOr<proto::Plan> MakePlanOfGraph(const PlanProblem& problem,
-                                            const proto::SearchOptions& options) {
+absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
+                                            const v1::SearchOptions& options) {
   if (options.has_zero_stage()) {
     absl::Status status = CheckZeroStage(options.zero_stage(), "search.zero_stage");
     if (!status.ok()) return status;
     return MakePlanAtStage(problem, options, options.zero_stage());
   }
   // A search goes on from the stage of the plan that it starts from.
-  const bool search = options.strategy() == proto::SearchOptions::SEARCH;
-  if (options.strategy() != proto::SearchOptions::IMPORTED && !(search && options.has_imported())) {
+  const bool search = options.strategy() == v1::SearchOptions::SEARCH;
+  if (options.strategy() != v1::SearchOptions::IMPORTED && !(search && options.has_imported())) {
     return AnyStage(problem, options);
   }
   const int stage = options.imported().zero_stage();

@@ -16,12 +16,12 @@ std::string AxisNames(const SplitRule& rule) {
   });
 }
 
-absl::Status OperatorError(const proto::OperatorPlan& op, absl::string_view what) {
+absl::Status OperatorError(const v1::OperatorPlan& op, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("plan: operator '", op.node(), "' ", what));
 }
 
 absl::StatusOr<NodeConfig> ReadConfig(const PcgStructure::NodeInfo& info,
-                                      const proto::OperatorPlan& op, int num_devices) {
+                                      const v1::OperatorPlan& op, int num_devices) {
   NodeConfig config;
   config.degrees.assign(info.rule.axes.size(), 1);
   std::map<std::string, int32_t> degrees(op.degrees().begin(), op.degrees().end());
@@ -47,7 +47,7 @@ absl::StatusOr<NodeConfig> ReadConfig(const PcgStructure::NodeInfo& info,
 }  // namespace
 
 absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& structure,
-                                                        const proto::Plan& plan) {
+                                                        const v1::Plan& plan) {
   const Graph& graph = structure.graph();
   std::map<std::string, NodeId> by_name;
   for (NodeId n = 0; n < static_cast<NodeId>(structure.nodes.size()); ++n) {
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& stru
   }
   std::vector<NodeConfig> configs(structure.nodes.size());
   std::vector<bool> given(structure.nodes.size(), false);
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     const auto it = by_name.find(op.node());
     if (it == by_name.end()) return OperatorError(op, "is not in the graph");
     const NodeId n = it->second;
@@ -81,11 +81,11 @@ absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& stru
 }
 
 void ConfigsToPlan(const PcgStructure& structure, const std::vector<NodeConfig>& configs,
-                   proto::Plan* plan) {
+                   v1::Plan* plan) {
   for (NodeId n : structure.LiveNodes()) {
     const Node& node = structure.graph().node(n);
     const SplitRule& rule = structure.nodes[n].rule;
-    proto::OperatorPlan* op = plan->add_operators();
+    v1::OperatorPlan* op = plan->add_operators();
     op->set_node(node.name);
     op->set_op(node.op);
     for (size_t a = 0; a < rule.axes.size(); ++a) {
@@ -97,7 +97,7 @@ void ConfigsToPlan(const PcgStructure& structure, const std::vector<NodeConfig>&
   }
 }
 
-absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan) {
+absl::Status CheckPlanIsFor(const Graph& graph, const v1::Plan& plan) {
   if (plan.format_version() != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: format_version is ", plan.format_version(), ", expected 1"));
@@ -115,7 +115,7 @@ absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan) {
       "shapes, attributes or the batch size differ";
   std::map<std::string, const Node*> by_name;
   for (const Node& node : graph.nodes()) by_name[node.name] = &node;
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     const auto it = by_name.find(op.node());
     if (it == by_name.end()) {
       difference = absl::StrCat("the first operator that does not match: '", op.node(), "' (",

@@ -19,7 +19,7 @@ struct Tried {
 
 constexpr int kStages[] = {0, 1, 2, 3};
 
-SearchSpace SpaceOf(Planning& planning, const proto::SearchOptions& options) {
+SearchSpace SpaceOf(Planning& planning, const v1::SearchOptions& options) {
   SpaceOptions space;
   space.num_devices = planning.num_devices();
   space.parameter_parallel = !options.disable_parameter_parallel();
@@ -28,17 +28,17 @@ SearchSpace SpaceOf(Planning& planning, const proto::SearchOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Planning>> MakeAt(const PlanProblem& problem,
-                                                 const proto::SearchOptions& options, int stage) {
+                                                 const v1::SearchOptions& options, int stage) {
   return Planning::Make(problem, static_cast<int>(problem.machine.devices.size()), options.memory(),
                         {.zero_stage = stage});
 }
 
 void LimitMemory(int64_t bytes, SmallProblem* small) {
-  for (proto::Device& device : small->machine.devices) device.set_memory_bytes(bytes);
+  for (v1::Device& device : small->machine.devices) device.set_memory_bytes(bytes);
 }
 
 // Whether one of the simplest placements fits.
-absl::StatusOr<bool> SomethingFits(const SmallProblem& small, const proto::SearchOptions& options) {
+absl::StatusOr<bool> SomethingFits(const SmallProblem& small, const v1::SearchOptions& options) {
   const PlanProblem problem = small.Problem();
   for (int stage : kStages) {
     absl::StatusOr<std::unique_ptr<Planning>> made = MakeAt(problem, options, stage);
@@ -56,7 +56,7 @@ absl::StatusOr<bool> SomethingFits(const SmallProblem& small, const proto::Searc
 }  // namespace
 
 absl::StatusOr<FittingOptimum> FindFittingOptimum(const PlanProblem& problem,
-                                                  const proto::SearchOptions& options,
+                                                  const v1::SearchOptions& options,
                                                   const std::vector<int>& stages) {
   FittingOptimum best;
   std::vector<std::unique_ptr<Planning>> plannings;
@@ -115,7 +115,7 @@ absl::StatusOr<TightProblem> MakeTightProblem(uint64_t seed, double most_placeme
     if (CountPlacements(SpaceOf(**made, tight.options)) <= most_placements) break;
   }
   tight.options.set_micro_batches(1);
-  proto::MemoryOptions& memory = *tight.options.mutable_memory();
+  v1::MemoryOptions& memory = *tight.options.mutable_memory();
   memory.set_host_bandwidth(kHosts[seed / std::size(kParts) % std::size(kHosts)]);
   memory.set_max_batch_slices(1);
   absl::StatusOr<FittingOptimum> ample =

@@ -23,7 +23,7 @@ struct FittingOptimum {
 
 // Of the options' search space and memory; `stages` of ZeRO. Errors as MakePlan.
 absl::StatusOr<FittingOptimum> FindFittingOptimum(const PlanProblem& problem,
-                                                  const proto::SearchOptions& options,
+                                                  const v1::SearchOptions& options,
                                                   const std::vector<int>& stages);
 
 // A random problem whose devices have less memory than its fastest plan needs.
@@ -33,7 +33,7 @@ struct TightProblem {
   // stage, to that need.
   double part = 0;
   bool is_tight = false;         // there is such a way; else the rest is not set
-  proto::SearchOptions options;  // a search for what `optimum` is of
+  v1::SearchOptions options;  // a search for what `optimum` is of
   double ample_seconds = 0;      // of that plan
   FittingOptimum optimum;
 };

@@ -45,7 +45,7 @@ using Placements = std::vector<std::vector<NodeConfig>>;
 
 class FrontPlanner {
  public:
-  FrontPlanner(const PlanProblem& problem, const proto::SearchOptions& options)
+  FrontPlanner(const PlanProblem& problem, const v1::SearchOptions& options)
       : problem_(problem), options_(options) {
     devices_ = static_cast<int>(problem.machine.devices.size());
     if (options.max_devices() > 0) devices_ = std::min(devices_, options.max_devices());
@@ -77,10 +77,10 @@ class FrontPlanner {
 
   // Writes the front into `plan`, which takes so long and needs so much as it was laid out: as the
   // point that was estimated for it, if there is one, or else beside the others.
-  void List(double seconds, int64_t bytes, const std::string& name, proto::Plan* plan) const {
+  void List(double seconds, int64_t bytes, const std::string& name, v1::Plan* plan) const {
     bool listed = false;
     const auto add = [&](double s, int64_t b, const std::string& n, bool chosen) {
-      proto::FrontPoint* out = plan->add_front();
+      v1::FrontPoint* out = plan->add_front();
       out->set_step_seconds(s);
       out->set_peak_bytes(b);
       out->set_name(n);
@@ -99,7 +99,7 @@ class FrontPlanner {
 
   // The plan of a point; ResourceExhausted if it cannot run, mostly for memory that was estimated
   // too low.
-  absl::StatusOr<proto::Plan> PlanOf(const Point& point) const {
+  absl::StatusOr<v1::Plan> PlanOf(const Point& point) const {
     absl::StatusOr<std::unique_ptr<Planning>> made =
         Planning::Make(problem_, devices_, options_.memory(), point.shape);
     if (!made.ok()) return made.status();
@@ -272,7 +272,7 @@ class FrontPlanner {
 
   // Less memory than a plan needs, made up for by swaps and recomputation.
   absl::Status AddOffloaded() {
-    const proto::MemoryOptions& memory = options_.memory();
+    const v1::MemoryOptions& memory = options_.memory();
     const double size = static_cast<double>(problem_.graph->nodes().size()) * devices_;
     if ((memory.disable_swap() && memory.disable_recompute()) || size > kMostOffloaded) {
       return absl::OkStatus();
@@ -299,7 +299,7 @@ class FrontPlanner {
                               std::vector<Point>* points) const {
     for (double fraction : kOffloaded) {
       PlanProblem limited = problem;
-      for (proto::Device& device : limited.machine.devices) {
+      for (v1::Device& device : limited.machine.devices) {
         device.set_memory_bytes(static_cast<int64_t>(fraction * static_cast<double>(point.bytes)));
       }
       absl::StatusOr<std::unique_ptr<Planning>> made =
@@ -323,17 +323,17 @@ class FrontPlanner {
   }
 
   const PlanProblem& problem_;
-  const proto::SearchOptions& options_;
+  const v1::SearchOptions& options_;
   int devices_ = 0;
   std::vector<Point> points_;
 };
 
 }  // namespace
 
-absl::StatusOr<proto::Plan> PlanOnFront(const PlanProblem& problem,
-                                        const proto::SearchOptions& options) {
+absl::StatusOr<v1::Plan> PlanOnFront(const PlanProblem& problem,
+                                        const v1::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
-  absl::StatusOr<proto::Plan> best = MakePlanOfGraph(problem, options);
+  absl::StatusOr<v1::Plan> best = MakePlanOfGraph(problem, options);
   if (!best.ok() && !absl::IsResourceExhausted(best.status())) return best;
   FrontPlanner front(problem, options);
   if (absl::Status s = front.Fill(); !s.ok()) return s;
@@ -341,12 +341,12 @@ absl::StatusOr<proto::Plan> PlanOnFront(const PlanProblem& problem,
   // What is pinned is not so on the front.
   const auto& given = options.imported().operators();
   const bool pinned = std::any_of(given.begin(), given.end(),
-                                  [](const proto::OperatorPlan& op) { return op.pinned(); });
+                                  [](const v1::OperatorPlan& op) { return op.pinned(); });
   for (const Point& point : front.points()) {
     if (pinned) break;
     if (!point.fits || point.configs.empty()) continue;
     if (best.ok() && best->prediction().step_seconds() <= point.seconds) break;
-    absl::StatusOr<proto::Plan> plan = front.PlanOf(point);
+    absl::StatusOr<v1::Plan> plan = front.PlanOf(point);
     if (absl::IsResourceExhausted(plan.status())) continue;
     if (!plan.ok()) return plan;
     if (best.ok() && best->prediction().step_seconds() <= plan->prediction().step_seconds()) {

@@ -10,7 +10,7 @@ namespace espalier {
 // devices), ZeRO stages, micro-batches and, on few devices, swaps with recomputation, those that no
 // other beats in simulated time and memory. The plan is the fastest of them that fits the devices,
 // the searched one among them.
-absl::StatusOr<proto::Plan> PlanOnFront(const PlanProblem& problem,
-                                        const proto::SearchOptions& options);
+absl::StatusOr<v1::Plan> PlanOnFront(const PlanProblem& problem,
+                                        const v1::SearchOptions& options);
 
 }  // namespace espalier

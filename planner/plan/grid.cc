@@ -90,7 +90,7 @@ std::string ToString(const GridShape& shape) {
 }
 
 GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
-                         const proto::MemoryOptions& memory, const SpaceOptions& space,
+                         const v1::MemoryOptions& memory, const SpaceOptions& space,
                          int64_t budget, Share share)
     : problem_(problem),
       num_devices_(num_devices),
@@ -100,7 +100,7 @@ GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
       share_(std::move(share)),
       group_problem_(problem) {
   group_problem_.progress = nullptr;
-  for (proto::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
+  for (v1::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
 }
 
 absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(const PlanProblem& problem,
@@ -357,7 +357,7 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
       for (int r = 0; r < shape.data; ++r) {
         ranks[g].push_back((stage * shape.data + r) * shape.tensor + part);
       }
-      groups.push_back({proto::CollectiveInstruction::ALL_REDUCE, &ranks[g], most});
+      groups.push_back({v1::CollectiveInstruction::ALL_REDUCE, &ranks[g], most});
     }
     const std::vector<double> syncs = (*costs)->CollectivesTogether(groups);
     const double sync = *std::max_element(syncs.begin(), syncs.end());
@@ -434,7 +434,7 @@ absl::StatusOr<GridPlan> GridPlanner::MakeOf(const PlanProblem& problem,
 
 absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes, int exact) {
   double memory = 0;
-  for (const proto::Device& device : problem_.machine.devices) {
+  for (const v1::Device& device : problem_.machine.devices) {
     const double bytes = static_cast<double>(device.memory_bytes());
     if (bytes > 0 && (memory == 0 || bytes < memory)) memory = bytes;
   }

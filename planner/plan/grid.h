@@ -66,7 +66,7 @@ class GridPlanner {
 
   // `problem` must outlive this. `space`: which axes a group may split. `budget`: proposals of each
   // search within a group.
-  GridPlanner(const PlanProblem& problem, int num_devices, const proto::MemoryOptions& memory,
+  GridPlanner(const PlanProblem& problem, int num_devices, const v1::MemoryOptions& memory,
               const SpaceOptions& space, int64_t budget, Share share = nullptr);
 
   // From here on what plans need beyond a device's memory is priced at what swaps and recomputation
@@ -138,7 +138,7 @@ class GridPlanner {
 
   const PlanProblem& problem_;
   const int num_devices_;
-  const proto::MemoryOptions memory_;
+  const v1::MemoryOptions memory_;
   const SpaceOptions space_;
   const int64_t budget_;
   const Share share_;

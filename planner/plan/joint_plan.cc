@@ -19,7 +19,7 @@ namespace {
 constexpr int kMostGraphs = 1'000'000;
 constexpr double kMostAlpha = 100;
 
-absl::Status CheckRewriteOptions(const proto::SearchOptions& options) {
+absl::Status CheckRewriteOptions(const v1::SearchOptions& options) {
   if (options.rewrite_budget() < 0 || options.rewrite_budget() > kMostGraphs) {
     return absl::InvalidArgumentError(
         absl::StrCat("search.rewrite_budget is ", options.rewrite_budget(),
@@ -30,7 +30,7 @@ absl::Status CheckRewriteOptions(const proto::SearchOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "search.rewrite_alpha is ", alpha, "; expected 1 to ", kMostAlpha, ", or 0 for 1.05"));
   }
-  if (options.rewrite_budget() > 0 && options.strategy() != proto::SearchOptions::SEARCH) {
+  if (options.rewrite_budget() > 0 && options.strategy() != v1::SearchOptions::SEARCH) {
     return absl::InvalidArgumentError(
         "search.rewrite_budget is set together with a strategy that searches nothing; leave one "
         "out");
@@ -41,7 +41,7 @@ absl::Status CheckRewriteOptions(const proto::SearchOptions& options) {
                      options.imported().rewrites_size(), " rewrites already; leave one out"));
   }
   if (options.memory_search() &&
-      (options.strategy() != proto::SearchOptions::SEARCH || options.pipeline_stages() > 1)) {
+      (options.strategy() != v1::SearchOptions::SEARCH || options.pipeline_stages() > 1)) {
     return absl::InvalidArgumentError(
         "search.memory_search is set together with a strategy that searches nothing, or with a "
         "number of stages; leave one out");
@@ -54,25 +54,25 @@ absl::Status CheckRewriteOptions(const proto::SearchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<proto::Plan> PlanGraph(const PlanProblem& problem,
-                                      const proto::SearchOptions& options) {
+absl::StatusOr<v1::Plan> PlanGraph(const PlanProblem& problem,
+                                      const v1::SearchOptions& options) {
   return options.memory_search() ? PlanOnFront(problem, options)
                                  : MakePlanOfGraph(problem, options);
 }
 
 // An imported plan that has rewrites: as it is, or searched on from.
-absl::StatusOr<proto::Plan> PlanRewritten(const PlanProblem& problem,
-                                          const proto::SearchOptions& options) {
-  const proto::Plan& imported = options.imported();
+absl::StatusOr<v1::Plan> PlanRewritten(const PlanProblem& problem,
+                                          const v1::SearchOptions& options) {
+  const v1::Plan& imported = options.imported();
   if (absl::Status s = CheckPlanIsFor(*problem.graph, imported); !s.ok()) return s;
   const absl::StatusOr<Graph> graph = RewrittenGraph(*problem.registry, *problem.graph, imported);
   if (!graph.ok()) return graph.status();
   PlanProblem rewritten = problem;
   rewritten.graph = &*graph;
-  proto::SearchOptions of_graph = options;
+  v1::SearchOptions of_graph = options;
   of_graph.mutable_imported()->clear_rewrites();
   of_graph.mutable_imported()->set_graph_fingerprint(GraphFingerprint(*graph));
-  absl::StatusOr<proto::Plan> plan = PlanGraph(rewritten, of_graph);
+  absl::StatusOr<v1::Plan> plan = PlanGraph(rewritten, of_graph);
   if (!plan.ok()) return plan;
   plan->set_graph_fingerprint(imported.graph_fingerprint());
   *plan->mutable_rewrites() = imported.rewrites();
@@ -81,7 +81,7 @@ absl::StatusOr<proto::Plan> PlanRewritten(const PlanProblem& problem,
 }
 
 absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
-                                     const proto::SearchOptions& options) {
+                                     const v1::SearchOptions& options) {
   absl::StatusOr<std::vector<RewriteRule>> rules =
       RulesWith(*problem.registry, options.substitutions());
   if (!rules.ok()) return rules.status();
@@ -101,10 +101,10 @@ absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
   return FindRewrites(with_cost, *rules, joint);
 }
 
-absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
-                                             const proto::SearchOptions& options) {
+absl::StatusOr<v1::Plan> PlanWithRewrites(const PlanProblem& problem,
+                                             const v1::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
-  absl::StatusOr<proto::Plan> plain = absl::UnknownError("");
+  absl::StatusOr<v1::Plan> plain = absl::UnknownError("");
   absl::StatusOr<JointResult> found = absl::UnknownError("");
   ForEachApart(problem, 2, [&](int i, const OwnProblem& own) {
     // The first reports progress, which its fork would not.
@@ -113,7 +113,7 @@ absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
   });
   if (!plain.ok() && !absl::IsResourceExhausted(plain.status())) return plain;
   if (!found.ok()) return found.status();
-  const auto finish = [&](absl::StatusOr<proto::Plan> plan) {
+  const auto finish = [&](absl::StatusOr<v1::Plan> plan) {
     if (!plan.ok()) return plan;
     plan->mutable_search()->set_graphs(found->graphs);
     if (problem.seconds) plan->mutable_search()->set_seconds(problem.seconds() - begin);
@@ -123,7 +123,7 @@ absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
   PlanProblem rewritten = problem;
   rewritten.graph = &found->graph;
   rewritten.progress = nullptr;  // it would begin anew
-  absl::StatusOr<proto::Plan> plan = PlanGraph(rewritten, options);
+  absl::StatusOr<v1::Plan> plan = PlanGraph(rewritten, options);
   // Of fewer operators there may be no such pipeline, and a plan to start from is of the graph as
   // it was: then that one's plan stands.
   if (!plan.ok() && !plain.ok()) {
@@ -134,10 +134,10 @@ absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
     return finish(std::move(plain));
   }
   plan->set_graph_fingerprint(GraphFingerprint(*problem.graph));
-  for (const proto::Rewrite& rewrite : found->rewrites) *plan->add_rewrites() = rewrite;
+  for (const v1::Rewrite& rewrite : found->rewrites) *plan->add_rewrites() = rewrite;
   plan->set_substitutions(options.substitutions());
   if (plain.ok()) {
-    proto::Alternative* alternative = plan->add_alternatives();
+    v1::Alternative* alternative = plan->add_alternatives();
     alternative->set_name("without rewrites");
     *alternative->mutable_prediction() = plain->prediction();
   }
@@ -146,12 +146,12 @@ absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
 
 }  // namespace
 
-absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
-                                     const proto::SearchOptions& options) {
+absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem,
+                                     const v1::SearchOptions& options) {
   if (absl::Status s = CheckRewriteOptions(options); !s.ok()) return s;
   const bool imported =
-      options.strategy() == proto::SearchOptions::IMPORTED ||
-      (options.strategy() == proto::SearchOptions::SEARCH && options.has_imported());
+      options.strategy() == v1::SearchOptions::IMPORTED ||
+      (options.strategy() == v1::SearchOptions::SEARCH && options.has_imported());
   if (problem.registry != nullptr && problem.graph != nullptr) {
     if (imported && options.imported().rewrites_size() > 0) return PlanRewritten(problem, options);
     if (options.rewrite_budget() > 0) return PlanWithRewrites(problem, options);

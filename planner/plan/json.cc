@@ -72,7 +72,7 @@ std::string FieldIn(const std::string& message) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ExportPlan(const proto::Plan& plan) {
+absl::StatusOr<std::string> ExportPlan(const v1::Plan& plan) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;
@@ -84,12 +84,12 @@ absl::StatusOr<std::string> ExportPlan(const proto::Plan& plan) {
   return json;
 }
 
-absl::StatusOr<proto::Plan> ImportPlan(const std::string& json) {
+absl::StatusOr<v1::Plan> ImportPlan(const std::string& json) {
   SyntaxCheck syntax;
   if (!nlohmann::json::sax_parse(json, &syntax)) {
     return absl::InvalidArgumentError(absl::StrCat("plan: ", syntax.error()));
   }
-  proto::Plan plan;
+  v1::Plan plan;
   google::protobuf::util::JsonParseOptions options;
   const auto status = google::protobuf::util::JsonStringToMessage(json, &plan, options);
   if (!status.ok()) {

@@ -23,7 +23,7 @@
 namespace espalier {
 namespace {
 
-absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions& options) {
+absl::Status CheckProblem(const PlanProblem& problem, const v1::SearchOptions& options) {
   if (problem.registry == nullptr || problem.graph == nullptr) {
     return absl::InvalidArgumentError("planning needs a registry and a graph");
   }
@@ -56,7 +56,7 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
                                                    options.pipeline_stages(),
                                                    "; expected 0 (none) to ", kMostPipelineStages));
   }
-  if (options.pipeline_stages() > 1 && options.strategy() != proto::SearchOptions::SEARCH) {
+  if (options.pipeline_stages() > 1 && options.strategy() != v1::SearchOptions::SEARCH) {
     return absl::InvalidArgumentError(
         "search.pipeline_stages is set together with a strategy that has no stages; leave one out");
   }
@@ -81,15 +81,15 @@ std::vector<int> LikelyDevices(const Machine& machine) {
     if (seen.insert(LikenessOf(machine.devices[d])).second)
       different.push_back(static_cast<int>(d));
   }
-  using Merit = std::function<double(const proto::Device&)>;
-  const Merit merits[] = {[](const proto::Device& d) { return d.matmul_flops(); },
-                          [](const proto::Device& d) { return d.memory_bandwidth(); },
-                          [](const proto::Device& d) {  // 0: any size
+  using Merit = std::function<double(const v1::Device&)>;
+  const Merit merits[] = {[](const v1::Device& d) { return d.matmul_flops(); },
+                          [](const v1::Device& d) { return d.memory_bandwidth(); },
+                          [](const v1::Device& d) {  // 0: any size
                             return d.memory_bytes() > 0 ? static_cast<double>(d.memory_bytes())
                                                         : std::numeric_limits<double>::infinity();
                           },
                           // Of small graphs it decides.
-                          [](const proto::Device& d) { return -d.op_overhead_seconds(); }};
+                          [](const v1::Device& d) { return -d.op_overhead_seconds(); }};
   std::set<int> likely;
   for (const Merit& merit : merits) {
     std::stable_sort(different.begin(), different.end(), [&](int a, int b) {
@@ -124,7 +124,7 @@ struct Origin {
   std::vector<NodeConfig> pinned;  // by node, without devices where it is free; empty: none
 };
 
-absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const proto::Plan& plan,
+absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const v1::Plan& plan,
                                 Planning& planning) {
   if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
   if (plan.devices_size() > planning.num_devices()) {
@@ -136,7 +136,7 @@ absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const proto::Plan& p
   Origin origin;
   origin.placement = planning.FromConfigs(*configs);
   std::set<std::string> pinned;
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     if (op.pinned()) pinned.insert(op.node());
   }
   if (pinned.empty()) return origin;
@@ -149,12 +149,12 @@ absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const proto::Plan& p
 }
 
 // A plan that was searched on from, or imported, keeps its pins: the next search finds them.
-void CopyPins(const proto::Plan& from, proto::Plan* to) {
+void CopyPins(const v1::Plan& from, v1::Plan* to) {
   std::set<std::string> pinned;
-  for (const proto::OperatorPlan& op : from.operators()) {
+  for (const v1::OperatorPlan& op : from.operators()) {
     if (op.pinned()) pinned.insert(op.node());
   }
-  for (proto::OperatorPlan& op : *to->mutable_operators()) {
+  for (v1::OperatorPlan& op : *to->mutable_operators()) {
     if (pinned.count(op.node()) > 0) op.set_pinned(true);
   }
 }
@@ -171,7 +171,7 @@ constexpr int kGridsMade = 4;
 // The best grid that fits, of one ZeRO stage or of all; nothing if there is none, or FlexFlow's own
 // search is asked for.
 absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
-                                                 const proto::SearchOptions& options,
+                                                 const v1::SearchOptions& options,
                                                  int num_devices, std::vector<int> zero_stages) {
   if (num_devices == 1 || options.alpha() > 0) return std::optional<Pipeline>();
   SpaceOptions space;
@@ -201,8 +201,8 @@ absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
 
 }  // namespace
 
-absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
-                                            const proto::SearchOptions& options, int zero_stage,
+absl::StatusOr<v1::Plan> MakePlanAtStage(const PlanProblem& problem,
+                                            const v1::SearchOptions& options, int zero_stage,
                                             bool* memory_is_short) {
   if (absl::Status status = CheckProblem(problem, options); !status.ok()) return status;
   const double begin = problem.seconds ? problem.seconds() : 0;
@@ -213,7 +213,7 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
   const int micro_batches = pipeline                      ? 1
                             : options.has_micro_batches() ? options.micro_batches()
                                                           : MicroBatchesOf(options.imported());
-  const bool as_it_is = options.strategy() == proto::SearchOptions::IMPORTED;
+  const bool as_it_is = options.strategy() == v1::SearchOptions::IMPORTED;
   absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
       problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory(),
       {.zero_stage = zero_stage,
@@ -238,15 +238,15 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
   SearchedPlans searched;
   Planning* of_chosen = &planning;
   Pipeline stages;
-  proto::SearchSummary summary;
+  v1::SearchSummary summary;
   switch (options.strategy()) {
-    case proto::SearchOptions::SINGLE_DEVICE:
+    case v1::SearchOptions::SINGLE_DEVICE:
       chosen = &*single;
       break;
-    case proto::SearchOptions::DATA_PARALLEL:
+    case v1::SearchOptions::DATA_PARALLEL:
       chosen = &*data;
       break;
-    case proto::SearchOptions::IMPORTED: {
+    case v1::SearchOptions::IMPORTED: {
       absl::StatusOr<Origin> imported = OriginOf(problem, options.imported(), planning);
       if (!imported.ok()) return imported.status();
       absl::StatusOr<Candidate> candidate = planning.Evaluate("imported", imported->placement);
@@ -255,7 +255,7 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       chosen = &own;
       break;
     }
-    case proto::SearchOptions::SEARCH: {
+    case v1::SearchOptions::SEARCH: {
       Origin origin;
       if (options.has_imported()) {
         if (pipeline) {
@@ -347,11 +347,11 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
                         "that keeps them together"));
   }
 
-  absl::StatusOr<proto::Plan> plan = of_chosen->ToPlan(*chosen);
+  absl::StatusOr<v1::Plan> plan = of_chosen->ToPlan(*chosen);
   if (!plan.ok()) return plan.status();
   CopyPins(options.imported(), &*plan);
   const auto show = [&](const Candidate& candidate) {
-    proto::Alternative* alternative = plan->add_alternatives();
+    v1::Alternative* alternative = plan->add_alternatives();
     alternative->set_name(candidate.name);
     *alternative->mutable_prediction() = candidate.prediction;
     alternative->set_refused(candidate.refused);

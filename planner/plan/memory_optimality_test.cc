@@ -20,7 +20,7 @@ TEST(MemoryOptimalityTest, PlansAreWithinAPercentOfTheFastestThatFits) {
     ASSERT_TRUE(tight.ok()) << tight.status();
     if (!tight->is_tight) continue;
     const PlanProblem problem = tight->small.Problem();
-    const absl::StatusOr<proto::Plan> plan = MakePlan(problem, tight->options);
+    const absl::StatusOr<v1::Plan> plan = MakePlan(problem, tight->options);
     ASSERT_TRUE(plan.ok()) << seed << ": " << plan.status();
     for (int64_t bytes : plan->prediction().peak_bytes()) {
       EXPECT_LE(bytes, problem.machine.devices[0].memory_bytes()) << seed;

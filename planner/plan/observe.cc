@@ -19,7 +19,7 @@ using TimeByName = std::map<std::pair<std::string, std::string>, double>;  // no
 struct Sum {
   const OpDef* def = nullptr;
   NodeTypes types;
-  const proto::Device* device = nullptr;
+  const v1::Device* device = nullptr;
   double forward = 0, backward = 0;
   int forward_count = 0, backward_count = 0;
 };
@@ -34,10 +34,10 @@ void SortByError(std::vector<OperatorDrift>* drifts) {
 }
 
 absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
-    const OpRegistry& registry, const Graph& graph, const proto::Plan& plan,
+    const OpRegistry& registry, const Graph& graph, const v1::Plan& plan,
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost) {
   std::vector<OperatorDrift> drifts;
-  const std::vector<proto::Device> devices(plan.devices().begin(), plan.devices().end());
+  const std::vector<v1::Device> devices(plan.devices().begin(), plan.devices().end());
   if (BatchSlicesOf(plan) > 1 || SharedCores(devices).needed()) return drifts;
   if (absl::Status s = CheckPlanIsFor(graph, plan); !s.ok()) return s;
   absl::StatusOr<Graph> own = GraphOf(registry, graph, plan);
@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
     if (sum.backward_count > 0) mean.backward = sum.backward / sum.backward_count;
     cost->Observe(*sum.def, sum.types, *sum.device, mean);
   }
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     const auto found = measured.find(op.node());
     if (found == measured.end() || op.predicted_seconds() <= 0) continue;
     drifts.push_back({op.node(), op.predicted_seconds(), found->second});

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "planner/cost/measured.h"
 #include "planner/planner.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -39,7 +39,7 @@ void SortByError(std::vector<OperatorDrift>* drifts);
 // by how much), nor of plans that cut batches into slices, whose shapes are not the plan's. Errors
 // as MakePlan for an imported plan.
 absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
-    const OpRegistry& registry, const Graph& graph, const proto::Plan& plan,
+    const OpRegistry& registry, const Graph& graph, const v1::Plan& plan,
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost);
 
 }  // namespace espalier

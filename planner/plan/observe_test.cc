@@ -16,7 +16,7 @@ namespace {
 class SlowWorker : public CostModel {
  public:
   explicit SlowWorker(double factor) : factor_(factor) {}
-  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override {
+  Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override {
     Times times = analytic_.Measure(def, shard, device);
     const double factor = def.name == "relu" ? 3 * factor_ : factor_;
     return {times.forward * factor, times.backward * factor};
@@ -40,16 +40,16 @@ class ObserveTest : public ::testing::Test {
     return problem;
   }
 
-  proto::Plan DataParallel(CostModel* cost) {
-    proto::SearchOptions options;
-    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
-    absl::StatusOr<proto::Plan> plan = MakePlan(Problem(cost), options);
+  v1::Plan DataParallel(CostModel* cost) {
+    v1::SearchOptions options;
+    options.set_strategy(v1::SearchOptions::DATA_PARALLEL);
+    absl::StatusOr<v1::Plan> plan = MakePlan(Problem(cost), options);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan.ok() ? *plan : proto::Plan();
+    return plan.ok() ? *plan : v1::Plan();
   }
 
   // What the workers of `truth` would tell of a step, and how long it takes.
-  std::vector<std::vector<OperatorTime>> Run(const proto::Plan& plan, CostModel* truth,
+  std::vector<std::vector<OperatorTime>> Run(const v1::Plan& plan, CostModel* truth,
                                              double* seconds) {
     absl::StatusOr<std::shared_ptr<const Timeline>> step = SimulatePlan(Problem(truth), plan);
     EXPECT_TRUE(step.ok()) << step.status();
@@ -68,7 +68,7 @@ class ObserveTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::vector<OperatorDrift>> Observe(
-      const proto::Plan& plan, const std::vector<std::vector<OperatorTime>>& times) {
+      const v1::Plan& plan, const std::vector<std::vector<OperatorTime>>& times) {
     return ObserveRun(TestRegistry(), graph_, plan, times, &cost_);
   }
 
@@ -79,14 +79,14 @@ class ObserveTest : public ::testing::Test {
 
 TEST_F(ObserveTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps) {
   SlowWorker worker(2);
-  const proto::Plan plan = DataParallel(&cost_);
+  const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
   const auto times = Run(plan, &worker, &truth);
   // Worth warning about.
   ASSERT_LT(plan.prediction().step_seconds(), 0.75 * truth);
   auto drifts = Observe(plan, times);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
-  const proto::Plan next = DataParallel(&cost_);
+  const v1::Plan next = DataParallel(&cost_);
   EXPECT_NEAR(next.prediction().step_seconds() / truth, 1, 0.01);
   // And other coordinators, which read the file.
   MeasuredCost elsewhere(&analytic_);
@@ -96,7 +96,7 @@ TEST_F(ObserveTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps) {
 
 TEST_F(ObserveTest, NamesWhatWasFurthestOffFirst) {
   SlowWorker worker(2);
-  const proto::Plan plan = DataParallel(&cost_);
+  const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
   auto drifts = Observe(plan, Run(plan, &worker, &truth));
   ASSERT_TRUE(drifts.ok()) << drifts.status();
@@ -112,7 +112,7 @@ TEST_F(ObserveTest, NamesWhatWasFurthestOffFirst) {
 }
 
 TEST_F(ObserveTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
-  const proto::Plan plan = DataParallel(&cost_);
+  const v1::Plan plan = DataParallel(&cost_);
   const double guessed = plan.prediction().step_seconds();
   SlowWorker slow(2), usual(1);
   double seconds = 0;
@@ -128,8 +128,8 @@ TEST_F(ObserveTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
 }
 
 TEST_F(ObserveTest, NothingIsLearntWhereDevicesShareCores) {
-  proto::Plan plan = DataParallel(&cost_);
-  for (proto::Device& device : *plan.mutable_devices()) {
+  v1::Plan plan = DataParallel(&cost_);
+  for (v1::Device& device : *plan.mutable_devices()) {
     device.set_host("one");
     device.set_host_cores(1);
     device.set_threads(1);
@@ -143,7 +143,7 @@ TEST_F(ObserveTest, NothingIsLearntWhereDevicesShareCores) {
 }
 
 TEST_F(ObserveTest, WhatNoRunCouldTellIsLeftOut) {
-  const proto::Plan plan = DataParallel(&cost_);
+  const v1::Plan plan = DataParallel(&cost_);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto drifts = Observe(plan, {{{"fc1", "linear", nan},
                                 {"fc1", "linear_grad", -1},

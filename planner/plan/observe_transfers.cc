@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 using Instance = std::pair<std::vector<int>, double>;  // ranks, bytes of one rank's input
 
 // What an operator of a plan does on a rank, of one kind: as the rank's times tell it.
@@ -49,10 +49,10 @@ std::string OpOf(Collective::Kind kind) {
 
 // By node and operator.
 absl::StatusOr<std::map<std::pair<std::string, std::string>, Work>> WorkOf(
-    const proto::Program& program, int rank) {
+    const v1::Program& program, int rank) {
   std::map<std::pair<std::string, std::string>, Work> works;
   for (int i = 0; i < program.instructions_size(); ++i) {
-    const proto::Instruction& instruction = program.instructions(i);
+    const v1::Instruction& instruction = program.instructions(i);
     int buffer = -1;
     Work* work = nullptr;
     std::vector<int> ranks;
@@ -78,7 +78,7 @@ absl::StatusOr<std::map<std::pair<std::string, std::string>, Work>> WorkOf(
     if (buffer < 0 || buffer >= program.buffers_size()) {
       return Bad(rank, i, absl::StrCat("buffer ", buffer, " of ", program.buffers_size()));
     }
-    const proto::TensorSpec& spec = program.buffers(buffer).spec();
+    const v1::TensorSpec& spec = program.buffers(buffer).spec();
     double bytes = static_cast<double>(SizeOf(FromProto(spec.dtype())));
     for (int64_t d : spec.dims()) bytes *= static_cast<double>(d);
     work->instances.emplace_back(std::move(ranks), bytes);
@@ -114,7 +114,7 @@ class Observer {
   }
 
   // Once all ranks have been added.
-  std::vector<OperatorDrift> Learn(proto::CommunicationProfile* profile) {
+  std::vector<OperatorDrift> Learn(v1::CommunicationProfile* profile) {
     std::map<std::pair<int, int>, Sum> sums;  // by kind and number of ranks
     for (const auto& [key, told] : told_) {
       const auto& [node, op, instances] = key;
@@ -135,12 +135,12 @@ class Observer {
       drifts_.push_back(
           {absl::StrCat(node, " ", op, " of ", group.size(), " ranks"), predicted, told.least});
     }
-    for (proto::CommunicationProfile::Collective& c : *profile->mutable_collectives()) {
+    for (v1::CommunicationProfile::Collective& c : *profile->mutable_collectives()) {
       const auto found = sums.find({c.kind(), c.ranks()});
       if (found != sums.end()) c.set_seconds(c.seconds() * found->second.Factor());
     }
     const double sending = send_.Factor(), receiving = std::min(1.0, receive_.Factor());
-    for (proto::CommunicationProfile::Message& m : *profile->mutable_messages()) {
+    for (v1::CommunicationProfile::Message& m : *profile->mutable_messages()) {
       m.set_send_seconds(m.send_seconds() * sending);
       m.set_receive_seconds(m.receive_seconds() * receiving);
     }
@@ -164,9 +164,9 @@ class Observer {
 }  // namespace
 
 absl::StatusOr<std::vector<OperatorDrift>> ObserveTransfers(
-    const std::vector<proto::Program>& programs,
-    const std::vector<std::vector<OperatorTime>>& times, const std::vector<proto::Device>& devices,
-    proto::CommunicationProfile* profile) {
+    const std::vector<v1::Program>& programs,
+    const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
+    v1::CommunicationProfile* profile) {
   if (profile->messages().empty() || SharedCores(devices).needed()) {
     return std::vector<OperatorDrift>();
   }

@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "planner/plan/observe.h"
-#include "proto/cluster.pb.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -27,8 +27,8 @@ namespace espalier {
 // one. InvalidArgument for a profile that is wrong, or a program whose instructions name no buffer
 // or group.
 absl::StatusOr<std::vector<OperatorDrift>> ObserveTransfers(
-    const std::vector<proto::Program>& programs,
-    const std::vector<std::vector<OperatorTime>>& times, const std::vector<proto::Device>& devices,
-    proto::CommunicationProfile* profile);
+    const std::vector<v1::Program>& programs,
+    const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
+    v1::CommunicationProfile* profile);
 
 }  // namespace espalier

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 class ObserveTransfersTest : public ::testing::Test {
  protected:
@@ -21,14 +21,14 @@ class ObserveTransfersTest : public ::testing::Test {
     for (double bytes : {1e3, 1e6, 1e8}) {
       for (int ranks : {2, 4}) {
         for (int kind : {Collective::ALL_REDUCE, Collective::ALL_GATHER}) {
-          proto::CommunicationProfile::Collective* c = profile_.add_collectives();
+          v1::CommunicationProfile::Collective* c = profile_.add_collectives();
           c->set_kind(kind);
           c->set_ranks(ranks);
           c->set_bytes(bytes);
           c->set_seconds(1e-5 * ranks + bytes / 1e9);
         }
       }
-      proto::CommunicationProfile::Message* m = profile_.add_messages();
+      v1::CommunicationProfile::Message* m = profile_.add_messages();
       m->set_bytes(bytes);
       m->set_send_seconds(bytes / 4e9);
       m->set_receive_seconds(1e-5 + bytes / 2e9);
@@ -36,10 +36,10 @@ class ObserveTransfersTest : public ::testing::Test {
   }
 
   // `devices` that each have some samples.
-  std::vector<proto::Program> DataParallel(int devices) {
+  std::vector<v1::Program> DataParallel(int devices) {
     PlanProblem problem = TestProblem(graph_, 256, devices);
-    const proto::Plan plan =
-        MakePlan(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL)).value();
+    const v1::Plan plan =
+        MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL)).value();
     LoweringOptions options;
     options.optimizer = problem.optimizer;
     return LowerPlan(TestRegistry(), graph_, plan, options)->training;
@@ -47,13 +47,13 @@ class ObserveTransfersTest : public ::testing::Test {
 
   // What ranks tell where every all-reduce takes `seconds`, once all are there, and each rank waits
   // so long before.
-  static std::vector<std::vector<OperatorTime>> Told(const std::vector<proto::Program>& programs,
+  static std::vector<std::vector<OperatorTime>> Told(const std::vector<v1::Program>& programs,
                                                      double seconds,
                                                      const std::vector<double>& waits) {
     std::vector<std::vector<OperatorTime>> times(programs.size());
     for (size_t r = 0; r < programs.size(); ++r) {
       std::set<std::string> nodes;
-      for (const proto::Instruction& i : programs[r].instructions()) {
+      for (const v1::Instruction& i : programs[r].instructions()) {
         if (i.collective().kind() == Collective::ALL_REDUCE) nodes.insert(i.node());
       }
       for (const std::string& node : nodes) {
@@ -67,14 +67,14 @@ class ObserveTransfersTest : public ::testing::Test {
     return *CommunicationModel::Create(profile_)->CollectiveSeconds(kind, ranks, bytes);
   }
 
-  static std::vector<proto::Device> Devices(int count) { return TestMachine(count).devices; }
+  static std::vector<v1::Device> Devices(int count) { return TestMachine(count).devices; }
 
   const Graph graph_ = Mlp(256, 512, 512, 512);
-  proto::CommunicationProfile profile_;
+  v1::CommunicationProfile profile_;
 };
 
 TEST_F(ObserveTransfersTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
-  const std::vector<proto::Program> programs = DataParallel(4);
+  const std::vector<v1::Program> programs = DataParallel(4);
   const double bytes = 1e6, before = Predicts(Collective::ALL_REDUCE, 4, bytes);
   const double gathers = Predicts(Collective::ALL_GATHER, 4, bytes);
   const double of_two = Predicts(Collective::ALL_REDUCE, 2, bytes);
@@ -101,7 +101,7 @@ TEST_F(ObserveTransfersTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
 }
 
 TEST_F(ObserveTransfersTest, RunsOfTheSameKindLeadToWhatTheyTake) {
-  const std::vector<proto::Program> programs = DataParallel(2);
+  const std::vector<v1::Program> programs = DataParallel(2);
   std::vector<OperatorDrift> drifts;
   for (int run = 0; run < 12; ++run) {
     drifts =
@@ -116,7 +116,7 @@ TEST_F(ObserveTransfersTest, RunsOfTheSameKindLeadToWhatTheyTake) {
 }
 
 TEST_F(ObserveTransfersTest, OneThatDoesNotTellMayBeTheOneThatAllWaitedFor) {
-  const std::vector<proto::Program> programs = DataParallel(4);
+  const std::vector<v1::Program> programs = DataParallel(4);
   auto times = Told(programs, 1e-2, {1, 1, 0, 1});
   const std::string before = profile_.SerializeAsString();
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -132,14 +132,14 @@ TEST_F(ObserveTransfersTest, OneThatDoesNotTellMayBeTheOneThatAllWaitedFor) {
 }
 
 // Rank 0 sends to rank 1, a million bytes each time.
-std::vector<proto::Program> Pipe() {
-  std::vector<proto::Program> programs(2);
+std::vector<v1::Program> Pipe() {
+  std::vector<v1::Program> programs(2);
   for (int r = 0; r < 2; ++r) {
-    proto::TensorSpec* spec = programs[r].add_buffers()->mutable_spec();
-    spec->set_dtype(proto::F32);
+    v1::TensorSpec* spec = programs[r].add_buffers()->mutable_spec();
+    spec->set_dtype(v1::F32);
     spec->add_dims(250'000);
     for (int i = 0; i < 3; ++i) {
-      proto::Instruction* instruction = programs[r].add_instructions();
+      v1::Instruction* instruction = programs[r].add_instructions();
       instruction->set_node("stage");
       if (r == 0) instruction->mutable_send()->set_buffer(0);
       if (r == 1) instruction->mutable_receive()->set_buffer(0);
@@ -170,29 +170,29 @@ TEST_F(ObserveTransfersTest, AReceiverThatWaitsTeachesNothingAndASenderIsBelieve
 }
 
 TEST_F(ObserveTransfersTest, OneRunThatWasDisturbedDoesNotRule) {
-  const std::vector<proto::Program> programs = DataParallel(2);
+  const std::vector<v1::Program> programs = DataParallel(2);
   const double before = Predicts(Collective::ALL_REDUCE, 2, 1e6);
   ASSERT_TRUE(ObserveTransfers(programs, Told(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
   EXPECT_LT(Predicts(Collective::ALL_REDUCE, 2, 1e6), 5 * before);
 }
 
 TEST_F(ObserveTransfersTest, NothingIsLearntOfSharedCoresOrByAnEmptyProfile) {
-  const std::vector<proto::Program> programs = DataParallel(2);
+  const std::vector<v1::Program> programs = DataParallel(2);
   const auto times = Told(programs, 1e-2, {0, 0});
-  std::vector<proto::Device> shared = Devices(2);
-  for (proto::Device& device : shared) {
+  std::vector<v1::Device> shared = Devices(2);
+  for (v1::Device& device : shared) {
     device.set_host("one");
     device.set_host_cores(1);
   }
   const std::string before = profile_.SerializeAsString();
   EXPECT_TRUE(ObserveTransfers(programs, times, shared, &profile_)->empty());
   EXPECT_EQ(profile_.SerializeAsString(), before);
-  proto::CommunicationProfile empty;
+  v1::CommunicationProfile empty;
   EXPECT_TRUE(ObserveTransfers(programs, times, Devices(2), &empty)->empty());
 }
 
 TEST_F(ObserveTransfersTest, ProgramsWithoutTheirBuffersAreNamed) {
-  std::vector<proto::Program> programs = Pipe();
+  std::vector<v1::Program> programs = Pipe();
   programs[1].mutable_instructions(2)->mutable_receive()->set_buffer(7);
   const absl::Status status =
       ObserveTransfers(programs, {{}, {{"stage", "receive", 1}}}, Devices(2), &profile_).status();

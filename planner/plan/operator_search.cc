@@ -31,9 +31,9 @@ bool FitsAsItIs(const Candidate& c) { return c.refused.empty() && c.memory.empty
 
 class OperatorSearch {
  public:
-  OperatorSearch(const PlanProblem& problem, const proto::SearchOptions& options,
+  OperatorSearch(const PlanProblem& problem, const v1::SearchOptions& options,
                  std::vector<Placement> starts, const SearchSpace& space, Planning& planning,
-                 proto::SearchSummary* summary)
+                 v1::SearchSummary* summary)
       : problem_(problem),
         options_(options),
         starts_(std::move(starts)),
@@ -218,11 +218,11 @@ class OperatorSearch {
   }
 
   const PlanProblem& problem_;
-  const proto::SearchOptions& options_;
+  const v1::SearchOptions& options_;
   const std::vector<Placement> starts_;
   const SearchSpace& space_;
   Planning& planning_;
-  proto::SearchSummary& summary_;
+  v1::SearchSummary& summary_;
   McmcOptions mcmc_;
   size_t most_ = 0;  // placements that are lowered
   int searches_ = 0;
@@ -232,10 +232,10 @@ class OperatorSearch {
 }  // namespace
 
 absl::StatusOr<SearchedPlans> SearchOperators(const PlanProblem& problem,
-                                              const proto::SearchOptions& options,
+                                              const v1::SearchOptions& options,
                                               std::vector<Placement> starts,
                                               const std::vector<NodeConfig>& pinned,
-                                              Planning& planning, proto::SearchSummary* summary) {
+                                              Planning& planning, v1::SearchSummary* summary) {
   for (Placement& start : starts) {
     for (size_t n = 0; n < pinned.size(); ++n) {
       if (pinned[n].devices.empty()) continue;

@@ -23,9 +23,9 @@ struct SearchedPlans {
 // Searches from `starts`, at least one. Nodes that have devices in `pinned`, by node, stay as they
 // are there; empty: none. Counts what it tries in `summary`.
 absl::StatusOr<SearchedPlans> SearchOperators(const PlanProblem& problem,
-                                              const proto::SearchOptions& options,
+                                              const v1::SearchOptions& options,
                                               std::vector<Placement> starts,
                                               const std::vector<NodeConfig>& pinned,
-                                              Planning& planning, proto::SearchSummary* summary);
+                                              Planning& planning, v1::SearchSummary* summary);
 
 }  // namespace espalier

@@ -9,12 +9,12 @@
 namespace espalier {
 
 absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph,
-                              const proto::Plan& plan) {
+                              const v1::Plan& plan) {
   return RewrittenGraph(registry, graph, plan);
 }
 
 absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& given,
-                                                             const proto::Plan& plan) {
+                                                             const v1::Plan& plan) {
   if (absl::Status status = CheckPlanIsFor(*given.graph, plan); !status.ok()) return status;
   absl::StatusOr<Graph> graph = RewrittenGraph(*given.registry, *given.graph, plan);
   if (!graph.ok()) return graph.status();
@@ -30,17 +30,17 @@ absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& 
   absl::Status status = simulator.Reset((*planning)->FromConfigs(*configs));
   if (!status.ok()) return status;
   std::vector<int64_t> limits;
-  for (const proto::Device& device : plan.devices()) limits.push_back(device.memory_bytes());
+  for (const v1::Device& device : plan.devices()) limits.push_back(device.memory_bytes());
   return std::make_shared<const Timeline>(simulator.MakeTimeline(limits));
 }
 
-std::string RenderPlanPage(const proto::Plan& plan, const Graph& graph, const Timeline& timeline) {
+std::string RenderPlanPage(const v1::Plan& plan, const Graph& graph, const Timeline& timeline) {
   return RenderPlanHtml(plan, graph, timeline);
 }
 
 std::string RenderTaskGraph(const Timeline& timeline) { return TaskGraphDot(timeline); }
 
-std::string RenderComputationGraph(const proto::Plan& plan, const Graph& graph, bool costs) {
+std::string RenderComputationGraph(const v1::Plan& plan, const Graph& graph, bool costs) {
   return ComputationGraphDot(plan, graph, costs);
 }
 

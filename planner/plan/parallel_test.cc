@@ -34,7 +34,7 @@ void OnThreads(int count, const std::function<void(int)>& work) {
 
 // Workers that can measure two of three operators, which take other times than anybody thinks.
 std::optional<CostModel::Times> MeasureOddly(const OpDef& def, const NodeTypes& shard,
-                                             const proto::Device& device) {
+                                             const v1::Device& device) {
   uint64_t hash = 1469598103934665603u;
   for (char c : MeasurementKey(def, shard, device)) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
@@ -46,23 +46,23 @@ std::optional<CostModel::Times> MeasureOddly(const OpDef& def, const NodeTypes& 
 }
 
 struct Outcome {
-  proto::Plan plan;
+  v1::Plan plan;
   std::string error, learnt;
 };
 
 class ParallelPlansTest : public ::testing::Test {
  protected:
-  static Outcome Make(PlanProblem problem, const proto::SearchOptions& options,
+  static Outcome Make(PlanProblem problem, const v1::SearchOptions& options,
                       const ForEach& for_each) {
     AnalyticCost analytic;
     MeasuredCost cost(&analytic, MeasureOddly);
     problem.cost = &cost;
     problem.for_each = for_each;
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
-    return {plan.ok() ? *plan : proto::Plan(), plan.status().ToString(), cost.Save()};
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
+    return {plan.ok() ? *plan : v1::Plan(), plan.status().ToString(), cost.Save()};
   }
 
-  static void ExpectSame(const PlanProblem& problem, const proto::SearchOptions& options) {
+  static void ExpectSame(const PlanProblem& problem, const v1::SearchOptions& options) {
     const Outcome alone = Make(problem, options, nullptr);
     for (const ForEach& for_each : {ForEach(Backwards), ForEach(OnThreads)}) {
       const Outcome other = Make(problem, options, for_each);
@@ -75,7 +75,7 @@ class ParallelPlansTest : public ::testing::Test {
 
 TEST_F(ParallelPlansTest, OperatorsAndGridsOfFewDevices) {
   const Graph graph = Mlp(256, 128, 64, 16);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_seed(5);
   ExpectSame(TestProblem(graph, 256, 4), options);
 }
@@ -87,14 +87,14 @@ TEST_F(ParallelPlansTest, GridsOfManyDevices) {
 
 TEST_F(ParallelPlansTest, RewritesBesideTheGraphAsItIs) {
   const Graph graph = Llama(SmallLlama(2), 16);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_rewrite_budget(30);
   ExpectSame(TestProblem(graph, 16, 2), options);
 }
 
 TEST_F(ParallelPlansTest, TheFrontOfTimeAndMemory) {
   const Graph graph = Mlp(256, 128, 64, 16);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_memory_search(true);
   ExpectSame(TestProblem(graph, 256, 4), options);
   ExpectSame(TestProblem(graph, 256, 32), options);
@@ -102,7 +102,7 @@ TEST_F(ParallelPlansTest, TheFrontOfTimeAndMemory) {
 
 TEST_F(ParallelPlansTest, PipelinesAndHigherStagesWhereMemoryIsShort) {
   const Graph graph = Mlp(64, 256, 64, 16);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_pipeline_stages(2);
   ExpectSame(TestProblem(graph, 64, 4), options);
   ExpectSame(TestProblem(graph, 64, 2, 400'000), {});
@@ -110,10 +110,10 @@ TEST_F(ParallelPlansTest, PipelinesAndHigherStagesWhereMemoryIsShort) {
 
 TEST_F(ParallelPlansTest, PlansThatAreMadeToFit) {
   const Graph graph = Llama(LargerLlama(2), 16);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_budget(1000);
   const PlanProblem ample = TestProblem(graph, 16, 2);
-  const absl::StatusOr<proto::Plan> roomy = MakePlan(ample, options);
+  const absl::StatusOr<v1::Plan> roomy = MakePlan(ample, options);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   const int64_t need = *std::max_element(roomy->prediction().peak_bytes().begin(),
                                          roomy->prediction().peak_bytes().end());
@@ -123,7 +123,7 @@ TEST_F(ParallelPlansTest, PlansThatAreMadeToFit) {
 TEST_F(ParallelPlansTest, AModelWithoutForksIsAskedByOneThread) {
   class Alone : public CostModel {
    public:
-    Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override {
+    Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override {
       EXPECT_EQ(std::this_thread::get_id(), thread_);
       return analytic_.Measure(def, shard, device);
     }

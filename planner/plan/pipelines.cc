@@ -61,7 +61,7 @@ class Slicer {
     double seconds = planning_.SecondsOf(n, planning_.table().Get(n, config));
     // Its gradients are added up over the devices once for all micro-batches.
     if (config.devices.size() > 1 && sequence_.ParameterBytes(op) > 0) {
-      seconds += planning_.costs().Collective(proto::CollectiveInstruction::ALL_REDUCE,
+      seconds += planning_.costs().Collective(v1::CollectiveInstruction::ALL_REDUCE,
                                               config.devices, sequence_.ParameterBytes(op)) /
                  structure_.micro_batches;
     }
@@ -87,7 +87,7 @@ absl::Status TooManyStages(int stages, int num_devices, const std::string& opera
 }
 
 absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
-                          const proto::SearchOptions& options, const StepShape& shape) {
+                          const v1::SearchOptions& options, const StepShape& shape) {
   absl::StatusOr<std::unique_ptr<Planning>> planning =
       Planning::Make(problem, num_devices, options.memory(), shape);
   if (!planning.ok()) return planning.status();
@@ -117,7 +117,7 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
 }  // namespace
 
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
-                                      const proto::SearchOptions& options, int zero_stage,
+                                      const v1::SearchOptions& options, int zero_stage,
                                       double most_instructions) {
   const int stages = options.pipeline_stages();
   // Before the batch is cut into as many parts.

@@ -21,7 +21,7 @@ struct Pipeline {
 // operators, or the batch cannot be cut (CutBatch); Cancelled if it was stopped before there was
 // any.
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
-                                      const proto::SearchOptions& options, int zero_stage,
+                                      const v1::SearchOptions& options, int zero_stage,
                                       double most_instructions = kMostInstructions);
 
 }  // namespace espalier

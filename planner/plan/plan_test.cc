@@ -19,18 +19,18 @@ using google::protobuf::util::MessageDifferencer;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-proto::Plan Made(const PlanProblem& problem, const proto::SearchOptions& options = {}) {
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+v1::Plan Made(const PlanProblem& problem, const v1::SearchOptions& options = {}) {
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : proto::Plan();
+  return plan.ok() ? *plan : v1::Plan();
 }
 
 TEST(MakePlanTest, NeverWorseThanTheAlternatives) {
   for (int64_t batch : {8, 1024}) {
     for (const Graph& graph : {Mlp(batch, 256, 64, 16), Cnn(batch)}) {
-      const proto::Plan plan = Made(TestProblem(graph, batch, 4));
+      const v1::Plan plan = Made(TestProblem(graph, batch, 4));
       ASSERT_EQ(plan.alternatives_size(), 2);
-      for (const proto::Alternative& alternative : plan.alternatives()) {
+      for (const v1::Alternative& alternative : plan.alternatives()) {
         EXPECT_LE(plan.prediction().step_seconds(), alternative.prediction().step_seconds());
       }
       EXPECT_GT(plan.search().proposals(), 0);
@@ -41,10 +41,10 @@ TEST(MakePlanTest, NeverWorseThanTheAlternatives) {
 
 TEST(MakePlanTest, FixedStrategiesArePredictedAsTheyAreListed) {
   const Graph graph = Mlp(64, 64);
-  const proto::Plan data =
-      Made(TestProblem(graph, 64, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
-  const proto::Plan single =
-      Made(TestProblem(graph, 64, 2), WithStrategy(proto::SearchOptions::SINGLE_DEVICE));
+  const v1::Plan data =
+      Made(TestProblem(graph, 64, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
+  const v1::Plan single =
+      Made(TestProblem(graph, 64, 2), WithStrategy(v1::SearchOptions::SINGLE_DEVICE));
   EXPECT_EQ(data.prediction().step_seconds(), data.alternatives(1).prediction().step_seconds());
   EXPECT_EQ(single.prediction().step_seconds(), data.alternatives(0).prediction().step_seconds());
   EXPECT_EQ(single.prediction().bytes_moved(), 0);
@@ -53,25 +53,25 @@ TEST(MakePlanTest, FixedStrategiesArePredictedAsTheyAreListed) {
 
 TEST(MakePlanTest, FullAndDeltaSimulationGiveTheSamePlan) {
   const Graph graph = Cnn(64);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_budget(400);
   options.set_seed(9);
-  proto::Plan delta = Made(TestProblem(graph, 64, 2), options);
+  v1::Plan delta = Made(TestProblem(graph, 64, 2), options);
   options.set_only_full_simulation(true);
-  proto::Plan full = Made(TestProblem(graph, 64, 2), options);
+  v1::Plan full = Made(TestProblem(graph, 64, 2), options);
   EXPECT_TRUE(MessageDifferencer::Equals(delta, full));
 }
 
 // None of the front is beaten in both, and the plan is the fastest that fits.
 TEST(MemorySearchTest, TheFrontFallsAndThePlanIsItsFastestThatFits) {
   const Graph graph = Mlp(1024, 512, 512, 16);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_memory_search(true);
-  const proto::Plan free = Made(TestProblem(graph, 1024, 4), options);
+  const v1::Plan free = Made(TestProblem(graph, 1024, 4), options);
   ASSERT_GE(free.front_size(), 4);
   int chosen = 0;
   for (int i = 0; i < free.front_size(); ++i) {
-    const proto::FrontPoint& point = free.front(i);
+    const v1::FrontPoint& point = free.front(i);
     chosen += point.chosen();
     if (i == 0) continue;
     EXPECT_GT(point.step_seconds(), free.front(i - 1).step_seconds());
@@ -82,12 +82,12 @@ TEST(MemorySearchTest, TheFrontFallsAndThePlanIsItsFastestThatFits) {
   EXPECT_LE(free.prediction().step_seconds(),
             Made(TestProblem(graph, 1024, 4)).prediction().step_seconds());
   // Devices with too little for the fastest, and enough for one in the middle.
-  const proto::FrontPoint& middle = free.front(free.front_size() / 2);
+  const v1::FrontPoint& middle = free.front(free.front_size() / 2);
   PlanProblem problem = TestProblem(graph, 1024, 4);
-  for (proto::Device& device : problem.machine.devices) {
+  for (v1::Device& device : problem.machine.devices) {
     device.set_memory_bytes(middle.peak_bytes() + middle.peak_bytes() / 20);
   }
-  const proto::Plan small = Made(problem, options);
+  const v1::Plan small = Made(problem, options);
   for (int64_t bytes : small.prediction().peak_bytes()) {
     EXPECT_LE(bytes, problem.machine.devices[0].memory_bytes());
   }
@@ -97,7 +97,7 @@ TEST(MemorySearchTest, TheFrontFallsAndThePlanIsItsFastestThatFits) {
 
 TEST(MemorySearchTest, NeedsASearch) {
   const Graph graph = Mlp(64, 64);
-  proto::SearchOptions options = WithStrategy(proto::SearchOptions::DATA_PARALLEL);
+  v1::SearchOptions options = WithStrategy(v1::SearchOptions::DATA_PARALLEL);
   options.set_memory_search(true);
   EXPECT_NE(
       MessageOf(MakePlan(TestProblem(graph, 64, 2), options).status()).find("search.memory_search"),
@@ -110,9 +110,9 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
   const int64_t parameters = (1024 * 1024 + 16 * 1024) * 4;
   // Parameter, two moments and gradient need four times that.
   const PlanProblem problem = TestProblem(graph, 16, 4, 2 * parameters);
-  EXPECT_EQ(MakePlan(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL)).status().code(),
+  EXPECT_EQ(MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL)).status().code(),
             absl::StatusCode::kResourceExhausted);
-  const proto::Plan plan = Made(problem);
+  const v1::Plan plan = Made(problem);
   for (int64_t bytes : plan.prediction().peak_bytes()) EXPECT_LE(bytes, 2 * parameters);
   // The simple ones do not fit; others may be shown beside them.
   ASSERT_GE(plan.alternatives_size(), 2);
@@ -130,7 +130,7 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
 // forbidden; what a plan says of them is what its programs do.
 TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   const Graph graph = Cnn(256);
-  proto::SearchOptions options = WithStrategy(proto::SearchOptions::SINGLE_DEVICE);
+  v1::SearchOptions options = WithStrategy(v1::SearchOptions::SINGLE_DEVICE);
   options.mutable_memory()->set_max_batch_slices(1);
   const int64_t need = Made(TestProblem(graph, 256, 1), options).prediction().peak_bytes(0);
   int64_t memory = need;
@@ -141,7 +141,7 @@ TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   }
   ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   options.clear_memory();
-  const proto::Plan plan = Made(TestProblem(graph, 256, 1, memory), options);
+  const v1::Plan plan = Made(TestProblem(graph, 256, 1, memory), options);
   ASSERT_GT(plan.batch_slices(), 1);
   EXPECT_LE(plan.prediction().peak_bytes(0), memory);
   EXPECT_EQ(plan.memory_plans(0).bytes_without(), need);
@@ -156,7 +156,7 @@ TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   EXPECT_EQ(lowered->training[0].arena_bytes(), plan.prediction().peak_bytes(0));
 
   // Edited: four slices, though there is room.
-  proto::SearchOptions imported = WithStrategy(proto::SearchOptions::IMPORTED);
+  v1::SearchOptions imported = WithStrategy(v1::SearchOptions::IMPORTED);
   *imported.mutable_imported() = Made(TestProblem(graph, 256, 1), options);
   imported.mutable_imported()->set_batch_slices(4);
   EXPECT_EQ(Made(TestProblem(graph, 256, 1), imported).batch_slices(), 4);
@@ -204,7 +204,7 @@ TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
     EXPECT_EQ(MessageOf(status).find("memory"), std::string::npos) << status;
   };
   // One operator in each stage.
-  proto::SearchOptions stages;
+  v1::SearchOptions stages;
   stages.set_pipeline_stages(5);
   stages.set_micro_batches(1);
   const PlanProblem five = TestProblem(graph, 10, 5);
@@ -212,15 +212,15 @@ TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
   stages.clear_pipeline_stages();
   EXPECT_EQ(Made(five, stages).operators_size(), 5);
 
-  proto::SearchOptions imported = WithStrategy(proto::SearchOptions::IMPORTED);
-  *imported.mutable_imported() = Made(five, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
-  for (proto::OperatorPlan& op : *imported.mutable_imported()->mutable_operators()) {
+  v1::SearchOptions imported = WithStrategy(v1::SearchOptions::IMPORTED);
+  *imported.mutable_imported() = Made(five, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
+  for (v1::OperatorPlan& op : *imported.mutable_imported()->mutable_operators()) {
     if (op.node() != "second") continue;
     (*op.mutable_degrees())["sample"] = 2;
     op.mutable_devices()->Truncate(2);
   }
   expect_invalid(MakePlan(five, imported).status(), "Use the strategy SEARCH");
-  imported.set_strategy(proto::SearchOptions::SEARCH);
+  imported.set_strategy(v1::SearchOptions::SEARCH);
   EXPECT_EQ(Made(five, imported).operators_size(), 5);
 
   // Whatever else was in the way of the plans that were tried, here more memory helps.
@@ -230,7 +230,7 @@ TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
 
 TEST(MakePlanTest, RefusesBadOptions) {
   const Graph graph = Mlp();
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_alpha(-1);
   EXPECT_EQ(MakePlan(TestProblem(graph, 8, 2), options).status().code(),
             absl::StatusCode::kInvalidArgument);
@@ -248,19 +248,19 @@ TEST(MakePlanTest, RefusesBadOptions) {
 
 TEST(ZeroStageTest, IsWhatWasAskedForAndIsShown) {
   const Graph graph = Mlp(16, 256, 64, 16);
-  proto::SearchOptions options = WithStrategy(proto::SearchOptions::DATA_PARALLEL);
+  v1::SearchOptions options = WithStrategy(v1::SearchOptions::DATA_PARALLEL);
   EXPECT_EQ(Made(TestProblem(graph, 16, 4), options).zero_stage(), 0);
   for (int stage : {0, 1, 2, 3}) {
     options.set_zero_stage(stage);
-    const proto::Plan plan = Made(TestProblem(graph, 16, 4), options);
+    const v1::Plan plan = Made(TestProblem(graph, 16, 4), options);
     EXPECT_EQ(plan.zero_stage(), stage);
     EXPECT_EQ(RenderPlan(plan).find("ZeRO stage") != std::string::npos, stage > 0);
     // The step of the plan moves what its parallel operators say.
     double bytes = 0;
-    for (const proto::ParallelOperator& op : plan.parallel_operators()) bytes += op.bytes();
+    for (const v1::ParallelOperator& op : plan.parallel_operators()) bytes += op.bytes();
     EXPECT_DOUBLE_EQ(bytes, plan.prediction().bytes_moved()) << stage;
     // Imported, it stays, unless another one is asked for.
-    proto::SearchOptions import = WithStrategy(proto::SearchOptions::IMPORTED);
+    v1::SearchOptions import = WithStrategy(v1::SearchOptions::IMPORTED);
     *import.mutable_imported() = plan;
     EXPECT_EQ(Made(TestProblem(graph, 16, 4), import).zero_stage(), stage);
     import.set_zero_stage(3 - stage);
@@ -272,15 +272,15 @@ TEST(ZeroStageTest, OutOfRangeNamesTheFieldAndWhatIsAccepted) {
   const Graph graph = Mlp();
   const PlanProblem problem = TestProblem(graph, 8, 2);
   for (int stage : {-1, 4}) {
-    proto::SearchOptions options;
+    v1::SearchOptions options;
     options.set_zero_stage(stage);
     const absl::Status asked = MakePlan(problem, options).status();
     EXPECT_EQ(asked.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(MessageOf(asked).find("search.zero_stage is"), std::string::npos) << asked;
     EXPECT_NE(MessageOf(asked).find("accepted: 0 ("), std::string::npos) << asked;
-    proto::Plan plan = Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+    v1::Plan plan = Made(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
     plan.set_zero_stage(stage);
-    proto::SearchOptions import = WithStrategy(proto::SearchOptions::IMPORTED);
+    v1::SearchOptions import = WithStrategy(v1::SearchOptions::IMPORTED);
     *import.mutable_imported() = plan;
     LoweringOptions lowering;
     lowering.optimizer = TestOptimizer();
@@ -295,18 +295,18 @@ TEST(ZeroStageTest, OutOfRangeNamesTheFieldAndWhatIsAccepted) {
 
 TEST(ImportTest, ExportedPlanComesBackTheSame) {
   const Graph graph = Llama(SmallLlama());
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_budget(500);
-  const proto::Plan plan = Made(TestProblem(graph, 8, 4), options);
+  const v1::Plan plan = Made(TestProblem(graph, 8, 4), options);
   absl::StatusOr<std::string> json = ExportPlan(plan);
   ASSERT_TRUE(json.ok());
-  absl::StatusOr<proto::Plan> back = ImportPlan(*json);
+  absl::StatusOr<v1::Plan> back = ImportPlan(*json);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(MessageDifferencer::Equals(plan, *back));
 
-  proto::SearchOptions import = WithStrategy(proto::SearchOptions::IMPORTED);
+  v1::SearchOptions import = WithStrategy(v1::SearchOptions::IMPORTED);
   *import.mutable_imported() = *back;
-  const proto::Plan again = Made(TestProblem(graph, 8, 4), import);
+  const v1::Plan again = Made(TestProblem(graph, 8, 4), import);
   EXPECT_EQ(again.prediction().step_seconds(), plan.prediction().step_seconds());
   ASSERT_EQ(again.operators_size(), plan.operators_size());
   for (int i = 0; i < plan.operators_size(); ++i) {
@@ -318,17 +318,17 @@ TEST(ImportTest, ExportedPlanComesBackTheSame) {
 TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
   const Graph graph = Llama(SmallLlama());
   const PlanProblem problem = TestProblem(graph, 8, 4);
-  const proto::Plan data = Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
-  proto::SearchOptions options;
+  const v1::Plan data = Made(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
+  v1::SearchOptions options;
   options.set_budget(2000);
   options.set_seed(3);
   *options.mutable_imported() = data;
-  const proto::Plan free = Made(problem, options);
+  const v1::Plan free = Made(problem, options);
   EXPECT_LE(free.prediction().step_seconds(), data.prediction().step_seconds());
 
   // Pinned where no search would leave them: on the last device alone.
   int count = 0;
-  for (proto::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
+  for (v1::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
     if (op.op() != "linear" || ++count % 3 != 0) continue;
     op.clear_degrees();
     op.clear_devices();
@@ -338,11 +338,11 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
   ASSERT_GT(count, 3);
   for (double alpha : {0.0, 0.05}) {
     options.set_alpha(alpha);
-    const proto::Plan plan = Made(problem, options);
+    const v1::Plan plan = Made(problem, options);
     int pinned = 0, moved = 0;
     for (int i = 0; i < plan.operators_size(); ++i) {
-      const proto::OperatorPlan& op = plan.operators(i);
-      const proto::OperatorPlan& before = options.imported().operators(i);
+      const v1::OperatorPlan& op = plan.operators(i);
+      const v1::OperatorPlan& before = options.imported().operators(i);
       ASSERT_EQ(op.node(), before.node());
       EXPECT_EQ(op.pinned(), before.pinned());
       if (!op.pinned()) {
@@ -357,7 +357,7 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
     }
     EXPECT_EQ(pinned, count / 3);
     EXPECT_GT(moved, 0);
-    proto::SearchOptions as_it_is = WithStrategy(proto::SearchOptions::IMPORTED);
+    v1::SearchOptions as_it_is = WithStrategy(v1::SearchOptions::IMPORTED);
     *as_it_is.mutable_imported() = options.imported();
     EXPECT_LT(plan.prediction().step_seconds(),
               Made(problem, as_it_is).prediction().step_seconds());
@@ -369,20 +369,20 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
 TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
   const Graph graph = Mlp(1024, 512, 512, 16);
   const PlanProblem problem = TestProblem(graph, 1024, 4);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_memory_search(true);
-  *options.mutable_imported() = Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
-  for (proto::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
+  *options.mutable_imported() = Made(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
+  for (v1::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
     if (op.op() != "linear") continue;
     op.clear_degrees();
     op.clear_devices();
     op.add_devices(3);
     op.set_pinned(true);
   }
-  const proto::Plan plan = Made(problem, options);
+  const v1::Plan plan = Made(problem, options);
   EXPECT_GE(plan.front_size(), 2);
   int pinned = 0;
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     if (op.op() != "linear") continue;
     ++pinned;
     EXPECT_TRUE(op.pinned()) << op.node();
@@ -396,14 +396,14 @@ TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
 TEST(MakePlanTest, DevicesThatAreAbsurdlySlowTakeLong) {
   const Graph graph = Mlp(1 << 16, 4096, 4096, 16);
   PlanProblem problem = TestProblem(graph, 1 << 16, 2, 0);
-  for (proto::Device& device : problem.machine.devices) device.set_matmul_flops(10);
+  for (v1::Device& device : problem.machine.devices) device.set_matmul_flops(10);
   for (const auto strategy :
-       {proto::SearchOptions::SINGLE_DEVICE, proto::SearchOptions::DATA_PARALLEL}) {
+       {v1::SearchOptions::SINGLE_DEVICE, v1::SearchOptions::DATA_PARALLEL}) {
     EXPECT_GT(Made(problem, WithStrategy(strategy)).prediction().step_seconds(), 1e4);
   }
   problem.machine.link.set_latency_seconds(std::numeric_limits<double>::quiet_NaN());
   EXPECT_GT(
-      Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL)).prediction().step_seconds(),
+      Made(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL)).prediction().step_seconds(),
       1e4);
 }
 
@@ -411,7 +411,7 @@ class AskedDevices : public CostModel {
  public:
   static constexpr int64_t kBatch = 96;
 
-  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override {
+  Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override {
     if (shard.inputs[0].dims == Dims{kBatch, 12}) whole.insert(device.matmul_flops());
     return {1e6 / device.matmul_flops(), 2e6 / device.matmul_flops()};
   }
@@ -424,13 +424,13 @@ TEST(MakePlanTest, ASingleDeviceIsSoughtAmongTheBestAlone) {
   const Graph graph = Mlp(AskedDevices::kBatch);
   PlanProblem problem = TestProblem(graph, AskedDevices::kBatch, 32);
   for (int d = 0; d < 32; ++d) {
-    proto::Device& device = problem.machine.devices[d];
+    v1::Device& device = problem.machine.devices[d];
     device.set_matmul_flops(1e11 + 1e8 * ((7 * d) % 32));
     device.set_host("host" + std::to_string(d));
   }
   AskedDevices cost;
   problem.cost = &cost;
-  const proto::Plan plan = Made(problem, WithStrategy(proto::SearchOptions::SINGLE_DEVICE));
+  const v1::Plan plan = Made(problem, WithStrategy(v1::SearchOptions::SINGLE_DEVICE));
   EXPECT_LE(cost.whole.size(), 8u);
   EXPECT_EQ(plan.devices(plan.operators(0).devices(0)).matmul_flops(), 1e11 + 31e8);
 }
@@ -441,25 +441,25 @@ TEST(MakePlanTest, ASingleDeviceMayBeTheOneThatStartsOperatorsSoonest) {
   const Graph graph = Mlp();
   PlanProblem problem = TestProblem(graph, 8, 8);
   for (int d = 0; d < 8; ++d) {
-    proto::Device& device = problem.machine.devices[d];
+    v1::Device& device = problem.machine.devices[d];
     device.set_matmul_flops(1e11 - 1e9 * d);
     device.set_memory_bandwidth(1e10 - 1e8 * d);
     device.set_memory_bytes((int64_t{1} << 32) - d);
     device.set_op_overhead_seconds(d == 7 ? 2e-6 : 1e-4);
   }
-  const proto::Plan plan = Made(problem, WithStrategy(proto::SearchOptions::SINGLE_DEVICE));
-  for (const proto::OperatorPlan& op : plan.operators()) EXPECT_EQ(op.devices(0), 7) << op.node();
+  const v1::Plan plan = Made(problem, WithStrategy(v1::SearchOptions::SINGLE_DEVICE));
+  for (const v1::OperatorPlan& op : plan.operators()) EXPECT_EQ(op.devices(0), 7) << op.node();
 }
 
 // Devices that the stages do not divide, and more than all group sizes are tried for.
 TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
   const Graph graph = Llama(SmallLlama(4), 42 * 4);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_pipeline_stages(3);
   options.set_micro_batches(4);
-  const proto::Plan plan = Made(TestProblem(graph, 42 * 4, 20), options);
+  const v1::Plan plan = Made(TestProblem(graph, 42 * 4, 20), options);
   std::map<int, int> of_first;  // devices of a stage, by its first one
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     int& most = of_first[op.devices(0)];
     most = std::max(most, op.devices_size());
   }
@@ -471,7 +471,7 @@ TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
 TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   const Graph graph = Llama(LargerLlama(4), 1024);
   const PlanProblem problem = TestProblem(graph, 1024, 4);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_pipeline_stages(2);
   const auto micro_batches = [&](double most) {
     const absl::StatusOr<Pipeline> found = PlanPipeline(problem, 4, options, 0, most);
@@ -503,7 +503,7 @@ TEST(GridTest, ShapesHaveNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
 
 TEST(SearchFromTest, ABudgetOfZeroIsRefused) {
   const Graph graph = Mlp();
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_budget(0);
   const absl::Status status = MakePlan(TestProblem(graph, 8, 2), options).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -524,7 +524,7 @@ TEST(ImportTest, HostileJsonIsRefused) {
         std::string("{\"format_version\": 1, \"devices\": [{\"threads\": 99999999999}]}"),
         std::string("{\"format_version\": 1, \"graph_fingerprint\": \"\xff\xfe\"}"), deep,
         nested}) {
-    absl::StatusOr<proto::Plan> plan = ImportPlan(json);
+    absl::StatusOr<v1::Plan> plan = ImportPlan(json);
     ASSERT_FALSE(plan.ok()) << json.substr(0, 100);
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   }
@@ -542,19 +542,19 @@ TEST(ImportTest, SaysTheLine) {
 
 class ImportedPlanTest : public testing::Test {
  protected:
-  absl::Status Import(const Graph& graph, const proto::Plan& plan, int devices = 2) {
-    proto::SearchOptions options = WithStrategy(proto::SearchOptions::IMPORTED);
+  absl::Status Import(const Graph& graph, const v1::Plan& plan, int devices = 2) {
+    v1::SearchOptions options = WithStrategy(v1::SearchOptions::IMPORTED);
     *options.mutable_imported() = plan;
     return MakePlan(TestProblem(graph, 8, devices), options).status();
   }
-  void ExpectRefused(const proto::Plan& plan, const std::string& words) {
+  void ExpectRefused(const v1::Plan& plan, const std::string& words) {
     const absl::Status status = Import(graph_, plan);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(MessageOf(status).find(words), std::string::npos) << status;
   }
   Graph graph_ = Mlp();
-  proto::Plan plan_ =
-      Made(TestProblem(graph_, 8, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  v1::Plan plan_ =
+      Made(TestProblem(graph_, 8, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
 };
 
 TEST_F(ImportedPlanTest, GoodOneIsTaken) { EXPECT_EQ(Import(graph_, plan_), absl::OkStatus()); }
@@ -572,7 +572,7 @@ TEST_F(ImportedPlanTest, OfAnotherBatchSizeIsRefused) {
 }
 
 TEST_F(ImportedPlanTest, IllegalConfigurationsAreNamedWithLegalOnes) {
-  proto::Plan plan = plan_;
+  v1::Plan plan = plan_;
   (*plan.mutable_operators(0)->mutable_degrees())["sample"] = 3;
   ExpectRefused(plan, "legal: 1, 2");
   plan = plan_;
@@ -607,8 +607,8 @@ TEST_F(ImportedPlanTest, ForMoreDevicesThanThereAreIsRefused) {
 
 TEST(RenderTest, LayersShareALineAndAlternativesAreShown) {
   const Graph graph = Llama(SmallLlama(8));
-  const proto::Plan plan =
-      Made(TestProblem(graph, 8, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  const v1::Plan plan =
+      Made(TestProblem(graph, 8, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
   const std::string text = RenderPlan(plan);
   EXPECT_NE(text.find("layers.0-7.mlp.up_proj"), std::string::npos) << text;
   EXPECT_NE(text.find("sample×2"), std::string::npos) << text;

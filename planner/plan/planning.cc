@@ -30,7 +30,7 @@ void KeepWritable(double parts, double most, std::vector<int>* micro_batches) {
                        micro_batches->end());
 }
 
-std::string LikenessOf(proto::Device device) {
+std::string LikenessOf(v1::Device device) {
   device.clear_host();
   return device.SerializeAsString();
 }
@@ -38,12 +38,12 @@ std::string LikenessOf(proto::Device device) {
 bool AllAlike(const Machine& machine) {
   const std::string first = LikenessOf(machine.devices[0]);
   return std::all_of(machine.devices.begin(), machine.devices.end(),
-                     [&](const proto::Device& d) { return LikenessOf(d) == first; });
+                     [&](const v1::Device& d) { return LikenessOf(d) == first; });
 }
 
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
                                                          int num_devices,
-                                                         const proto::MemoryOptions& memory,
+                                                         const v1::MemoryOptions& memory,
                                                          const StepShape& shape) {
   if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
   absl::Status slices = CheckBatchSlices(shape.batch_slices, "plan: field 'batch_slices'");
@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
 
 void Planning::LimitMemory(double fraction) {
   Machine limited = machine_;
-  for (proto::Device& device : limited.devices) {
+  for (v1::Device& device : limited.devices) {
     device.set_memory_bytes(
         static_cast<int64_t>(static_cast<double>(device.memory_bytes()) * fraction));
   }
@@ -175,14 +175,14 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   options.optimizer = optimizer_;
   MemoryLimits limits;
   limits.options = memory_;
-  for (const proto::Device& device : machine_.devices) limits.AddDevice(device);
+  for (const v1::Device& device : machine_.devices) limits.AddDevice(device);
   for (NodeId n : structure_.LiveNodes()) {
     limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(n, placement[n]);
   }
   const bool may_change = limits.may_change_programs();
   std::vector<int64_t> kept;
   MadeToFit made;
-  absl::StatusOr<std::vector<proto::Program>> programs =
+  absl::StatusOr<std::vector<v1::Program>> programs =
       LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept,
                      may_change ? &limits : nullptr, &made, batch_slices_);
   if (absl::IsResourceExhausted(programs.status())) {
@@ -196,7 +196,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   if (!programs.ok()) return programs.status();
   bool changed = made.batch_slices > 1;
   double added = 0;
-  for (const proto::Program& program : *programs) {
+  for (const v1::Program& program : *programs) {
     const int d = program.rank();
     candidate.prediction.set_peak_bytes(d, program.arena_bytes());
     changed = changed || !made.memory[d].absences().empty();
@@ -232,10 +232,10 @@ absl::StatusOr<double> Planning::BytesMoved(ValueId value, int from, int to) {
 }
 
 void Planning::AddOperatorsBetween(int from, int to, const std::string& tensor,
-                                   const std::string& consumer, double bytes, proto::Plan* plan) {
+                                   const std::string& consumer, double bytes, v1::Plan* plan) {
   LayoutTable& layouts = table_->layouts();
   for (const ParallelOp& op : ParallelOpsBetween(layouts.Get(from), layouts.Get(to))) {
-    proto::ParallelOperator* out = plan->add_parallel_operators();
+    v1::ParallelOperator* out = plan->add_parallel_operators();
     out->set_kind(op.kind);
     out->set_tensor(tensor);
     out->set_consumer(consumer);
@@ -248,7 +248,7 @@ void Planning::AddOperatorsBetween(int from, int to, const std::string& tensor,
 
 absl::Status Planning::AddUpdateOperators(const Placement& placement,
                                           const PcgStructure::GradientInfo& gradient,
-                                          proto::Plan* plan) {
+                                          v1::Plan* plan) {
   LayoutTable& layouts = table_->layouts();
   auto resolve = [&](const LayoutRef& ref) { return Resolve(structure_, placement, layouts, ref); };
   const std::string& parameter = structure_.graph().value(gradient.parameter).name;
@@ -264,8 +264,8 @@ absl::Status Planning::AddUpdateOperators(const Placement& placement,
     } else {
       // The dual of reading the stored parameter on several devices: reduced, and kept by all of
       // them.
-      proto::ParallelOperator* out = plan->add_parallel_operators();
-      out->set_kind(proto::ParallelOperator::REDUCE);
+      v1::ParallelOperator* out = plan->add_parallel_operators();
+      out->set_kind(v1::ParallelOperator::REDUCE);
       out->set_tensor(tensor);
       out->set_consumer("update");
       out->set_dimension(-1);
@@ -281,7 +281,7 @@ absl::Status Planning::AddUpdateOperators(const Placement& placement,
   return absl::OkStatus();
 }
 
-absl::Status Planning::AddParallelOperators(const Placement& placement, proto::Plan* plan) {
+absl::Status Planning::AddParallelOperators(const Placement& placement, v1::Plan* plan) {
   const Graph& graph = structure_.graph();
   LayoutTable& layouts = table_->layouts();
   auto resolve = [&](const LayoutRef& ref) { return Resolve(structure_, placement, layouts, ref); };
@@ -350,12 +350,12 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, proto::P
   return absl::OkStatus();
 }
 
-absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
-  proto::Plan plan;
+absl::StatusOr<v1::Plan> Planning::ToPlan(const Candidate& candidate) {
+  v1::Plan plan;
   plan.set_format_version(1);
   plan.set_graph_fingerprint(GraphFingerprint(*problem_.graph));
   plan.set_batch_size(problem_.batch_size);
-  for (const proto::Device& device : machine_.devices) *plan.add_devices() = device;
+  for (const v1::Device& device : machine_.devices) *plan.add_devices() = device;
   std::vector<NodeConfig> configs(structure_.nodes.size());
   for (NodeId n : structure_.LiveNodes()) configs[n] = candidate.placement[n]->config;
   ConfigsToPlan(structure_, configs, &plan);
@@ -369,7 +369,7 @@ absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
   if (structure_.micro_batches > 1) plan.set_micro_batches(structure_.micro_batches);
   plan.set_zero_stage(structure_.zero_stage);
   *plan.mutable_memory() = memory_;
-  for (const proto::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
+  for (const v1::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
   if (candidate.batch_slices > 1) plan.set_batch_slices(candidate.batch_slices);
   *plan.mutable_prediction() = candidate.prediction;
   if (absl::Status status = AddParallelOperators(candidate.placement, &plan); !status.ok()) {

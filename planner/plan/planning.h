@@ -19,10 +19,10 @@ namespace espalier {
 struct Candidate {
   std::string name;
   Placement placement;
-  proto::Prediction prediction;
+  v1::Prediction prediction;
   std::string refused;                    // why it cannot run; empty if it can
   bool lacks_memory = false;              // that is why; else no memory would help
-  std::vector<proto::MemoryPlan> memory;  // by device; empty if all fits as it is
+  std::vector<v1::MemoryPlan> memory;  // by device; empty if all fits as it is
   int batch_slices = 1;
 };
 
@@ -40,14 +40,14 @@ struct StepShape {
 void KeepWritable(double parts, double most, std::vector<int>* micro_batches);
 
 // Equal for devices that are the same but for the hosts that they stand in.
-std::string LikenessOf(proto::Device device);
+std::string LikenessOf(v1::Device device);
 bool AllAlike(const Machine& machine);
 
 class Planning {
  public:
   // Errors as MakePlan, and those of CutBatch. `problem` must outlive this.
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
-                                                        const proto::MemoryOptions& memory,
+                                                        const v1::MemoryOptions& memory,
                                                         const StepShape& shape);
 
   // The problem, where nobody else sees to it that it outlives this.
@@ -81,7 +81,7 @@ class Planning {
   double SecondsOf(NodeId node, const ConfigEntry* entry);
 
   // What the plan says of a placement.
-  absl::StatusOr<proto::Plan> ToPlan(const Candidate& candidate);
+  absl::StatusOr<v1::Plan> ToPlan(const Candidate& candidate);
 
   const PcgStructure& structure() const { return structure_; }
   ConfigTable& table() { return *table_; }
@@ -92,20 +92,20 @@ class Planning {
  private:
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
-  absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
+  absl::Status AddParallelOperators(const Placement& placement, v1::Plan* plan);
   // Of one parameter's gradient, and of what its update does to the parameter.
   absl::Status AddUpdateOperators(const Placement& placement,
-                                  const PcgStructure::GradientInfo& gradient, proto::Plan* plan);
+                                  const PcgStructure::GradientInfo& gradient, v1::Plan* plan);
   // Appends what leads from one layout to the other; `bytes` of the whole edge, with the first.
   void AddOperatorsBetween(int from, int to, const std::string& tensor, const std::string& consumer,
-                           double bytes, proto::Plan* plan);
+                           double bytes, v1::Plan* plan);
   absl::StatusOr<double> BytesMoved(ValueId value, int from, int to);
 
   OwnProblem kept_;
   const PlanProblem& problem_;
   Machine machine_;  // the devices that may be used
-  proto::Optimizer optimizer_;
-  proto::MemoryOptions memory_;
+  v1::Optimizer optimizer_;
+  v1::MemoryOptions memory_;
   int batch_slices_ = 1;
   PcgStructure structure_;
   AnalyticCost analytic_;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostPlaces = 4;  // that are named
 
-std::string PredictionLine(const std::string& name, const proto::Prediction& prediction,
+std::string PredictionLine(const std::string& name, const v1::Prediction& prediction,
                            const std::string& note) {
   return absl::StrFormat("  %s %s %s %s %s %s%s\n", Pad(name, 15),
                          Pad(ReadableSeconds(prediction.step_seconds()), 11),
@@ -26,7 +26,7 @@ std::string PredictionLine(const std::string& name, const proto::Prediction& pre
                          Pad(ReadableBytes(static_cast<double>(PeakBytes(prediction))), 11), note);
 }
 
-std::string Operators(const proto::Plan& plan) {
+std::string Operators(const v1::Plan& plan) {
   const std::vector<OperatorRow> rows = GroupOperators(plan);
   size_t name_width = 8, op_width = 8, split_width = 5, device_width = 7;
   for (const OperatorRow& row : rows) {
@@ -48,7 +48,7 @@ std::string Operators(const proto::Plan& plan) {
   return out;
 }
 
-std::string Changes(const proto::Plan& plan) {
+std::string Changes(const v1::Plan& plan) {
   std::string out;
   for (const auto& [kind, total] : TotalByKind(plan)) {
     absl::StrAppend(&out, "  ", Pad(kind, 18), total.edges, " edges, ", ReadableBytes(total.bytes),
@@ -57,13 +57,13 @@ std::string Changes(const proto::Plan& plan) {
   return out.empty() ? "  none\n" : out;
 }
 
-std::string MemoryLines(const proto::Plan& plan) {
+std::string MemoryLines(const v1::Plan& plan) {
   std::string out;
   for (int d = 0; d < plan.memory_plans_size(); ++d) {
-    const proto::MemoryPlan& memory = plan.memory_plans(d);
+    const v1::MemoryPlan& memory = plan.memory_plans(d);
     if (memory.absences().empty()) continue;
     int swapped = 0, again = 0;
-    for (const proto::MemoryPlan::Absence& a : memory.absences()) {
+    for (const v1::MemoryPlan::Absence& a : memory.absences()) {
       (a.recompute() ? again : swapped) += 1;
     }
     absl::StrAppendFormat(
@@ -82,9 +82,9 @@ std::string MemoryLines(const proto::Plan& plan) {
 }
 
 // Each rule once, with the operators where it was applied.
-std::string Rewrites(const proto::Plan& plan) {
+std::string Rewrites(const v1::Plan& plan) {
   std::map<std::string, std::vector<std::string>> places;
-  for (const proto::Rewrite& rewrite : plan.rewrites()) {
+  for (const v1::Rewrite& rewrite : plan.rewrites()) {
     places[rewrite.rule()].push_back(rewrite.at());
   }
   std::string out;
@@ -98,9 +98,9 @@ std::string Rewrites(const proto::Plan& plan) {
   return out.empty() ? "" : absl::StrCat("Rewrites of the graph\n", out, "\n");
 }
 
-std::string FrontLines(const proto::Plan& plan) {
+std::string FrontLines(const v1::Plan& plan) {
   std::string out;
-  for (const proto::FrontPoint& point : plan.front()) {
+  for (const v1::FrontPoint& point : plan.front()) {
     absl::StrAppend(&out, "  ", Pad(ReadableSeconds(point.step_seconds()), 11), " ",
                     Pad(ReadableBytes(static_cast<double>(point.peak_bytes())), 11), "  ",
                     point.name(), point.chosen() ? " (this plan)" : "", "\n");
@@ -108,13 +108,13 @@ std::string FrontLines(const proto::Plan& plan) {
   return out.empty() ? "" : absl::StrCat("\nFastest for any memory: step, memory\n", out);
 }
 
-std::string Temperature(const proto::SearchSummary& search) {
+std::string Temperature(const v1::SearchSummary& search) {
   return search.alpha() > 0 ? absl::StrFormat("alpha %g", search.alpha()) : "annealed";
 }
 
 }  // namespace
 
-std::string RenderPlan(const proto::Plan& plan) {
+std::string RenderPlan(const v1::Plan& plan) {
   std::string out =
       absl::StrFormat("Plan for batch size %d on %d device%s (graph %s)\n\n", plan.batch_size(),
                       plan.devices_size(), plan.devices_size() == 1 ? "" : "s",
@@ -144,7 +144,7 @@ std::string RenderPlan(const proto::Plan& plan) {
   absl::StrAppend(&out, "  ", Pad("", 15), " ", Pad("step", 11), " ", Pad("compute", 11), " ",
                   Pad("communication", 13), " ", Pad("moved", 11), " ", Pad("memory", 11), "\n",
                   PredictionLine("this plan", plan.prediction(), ""));
-  for (const proto::Alternative& alternative : plan.alternatives()) {
+  for (const v1::Alternative& alternative : plan.alternatives()) {
     std::string note;
     const double own = plan.prediction().step_seconds();
     if (!alternative.refused().empty()) {

@@ -19,14 +19,14 @@ constexpr double kBarLeft = 190, kBarWidth = 640, kRowHeight = 34, kChartWidth =
 
 struct Runner {
   std::string name;
-  const proto::Prediction* prediction;
+  const v1::Prediction* prediction;
   std::string refused;  // for people
   bool chosen = false;
 };
 
 // "does not fit: device 0 needs 12.1 GiB, has 8.0 GiB (and 3 more devices)"; as the planner put it
 // if the numbers do not say so.
-std::string WhyRefused(const proto::Plan& plan, const proto::Alternative& alternative) {
+std::string WhyRefused(const v1::Plan& plan, const v1::Alternative& alternative) {
   if (alternative.refused().empty()) return "";
   const auto& peaks = alternative.prediction().peak_bytes();
   int first = -1, more = 0;
@@ -49,12 +49,12 @@ std::string WhyRefused(const proto::Plan& plan, const proto::Alternative& altern
   return text;
 }
 
-std::string Ratio(const Runner& runner, const proto::Prediction& own) {
+std::string Ratio(const Runner& runner, const v1::Prediction& own) {
   if (!(own.step_seconds() > 0)) return "";
   return absl::StrFormat("%.2f×", runner.prediction->step_seconds() / own.step_seconds());
 }
 
-std::string Verdict(const Runner& runner, const proto::Prediction& own) {
+std::string Verdict(const Runner& runner, const v1::Prediction& own) {
   if (runner.chosen) return "chosen";
   if (!runner.refused.empty()) return runner.refused;
   const double step = runner.prediction->step_seconds() - own.step_seconds();
@@ -67,8 +67,8 @@ std::string Verdict(const Runner& runner, const proto::Prediction& own) {
                       SignedSeconds(communication));
 }
 
-std::string TableRow(const Runner& runner, const proto::Prediction& own) {
-  const proto::Prediction& p = *runner.prediction;
+std::string TableRow(const Runner& runner, const v1::Prediction& own) {
+  const v1::Prediction& p = *runner.prediction;
   return absl::StrCat(
       runner.chosen ? "<tr class=\"chosen\">" : "<tr>", "<td>", EscapedShort(runner.name, 60),
       "</td><td class=\"num\">", ReadableSeconds(p.step_seconds()), "</td><td class=\"num\">",
@@ -80,8 +80,8 @@ std::string TableRow(const Runner& runner, const proto::Prediction& own) {
 }
 
 // The step as a pale bar; on it what the busiest device computes and communicates.
-std::string ChartRow(const Runner& runner, const proto::Prediction& own, double y, double scale) {
-  const proto::Prediction& p = *runner.prediction;
+std::string ChartRow(const Runner& runner, const v1::Prediction& own, double y, double scale) {
+  const v1::Prediction& p = *runner.prediction;
   auto width = [&](double seconds) { return std::clamp(seconds * scale, 0.0, kBarWidth); };
   const double step = width(p.step_seconds());
   std::string text = ReadableSeconds(p.step_seconds());
@@ -105,7 +105,7 @@ std::string ChartRow(const Runner& runner, const proto::Prediction& own, double 
       SvgText(kBarLeft + step + 8, y + 19, runner.chosen ? "strong" : "", text), "</g>\n");
 }
 
-std::string Chart(const std::vector<Runner>& runners, const proto::Prediction& own) {
+std::string Chart(const std::vector<Runner>& runners, const v1::Prediction& own) {
   double longest = 0;
   for (const Runner& r : runners) longest = std::max(longest, r.prediction->step_seconds());
   if (!(longest > 0)) return "";
@@ -124,10 +124,10 @@ std::string Chart(const std::vector<Runner>& runners, const proto::Prediction& o
 
 }  // namespace
 
-std::string AlternativesSection(const proto::Plan& plan) {
-  const proto::Prediction& own = plan.prediction();
+std::string AlternativesSection(const v1::Plan& plan) {
+  const v1::Prediction& own = plan.prediction();
   std::vector<Runner> runners = {{"this plan", &own, "", true}};
-  for (const proto::Alternative& alternative : plan.alternatives()) {
+  for (const v1::Alternative& alternative : plan.alternatives()) {
     if (static_cast<int>(runners.size()) > kMaxShown) break;
     runners.push_back(
         {alternative.name(), &alternative.prediction(), WhyRefused(plan, alternative)});

@@ -25,26 +25,26 @@ void AddNote(std::vector<std::string>* notes, std::string note) {
 }
 
 using TensorAndConsumer = std::pair<std::string, std::string>;
-using ChangeIndex = std::map<TensorAndConsumer, std::vector<const proto::ParallelOperator*>>;
+using ChangeIndex = std::map<TensorAndConsumer, std::vector<const v1::ParallelOperator*>>;
 
-ChangeIndex IndexChanges(const proto::Plan& plan) {
+ChangeIndex IndexChanges(const v1::Plan& plan) {
   ChangeIndex index;
-  for (const proto::ParallelOperator& op : plan.parallel_operators()) {
+  for (const v1::ParallelOperator& op : plan.parallel_operators()) {
     index[{op.tensor(), op.consumer()}].push_back(&op);
   }
   return index;
 }
 
 // "combine ×4 of dimension 1, then move"; bytes besides.
-std::string ChangesText(const std::vector<const proto::ParallelOperator*>& changes) {
+std::string ChangesText(const std::vector<const v1::ParallelOperator*>& changes) {
   double bytes = 0;
   std::vector<std::string> parts;
-  for (const proto::ParallelOperator* op : changes) {
+  for (const v1::ParallelOperator* op : changes) {
     bytes += op->bytes();
     std::string part = KindAndDegree(*op);
-    const bool of_dimension = op->kind() == proto::ParallelOperator::PARTITION ||
-                              op->kind() == proto::ParallelOperator::COMBINE ||
-                              op->kind() == proto::ParallelOperator::ALL_TO_ALL;
+    const bool of_dimension = op->kind() == v1::ParallelOperator::PARTITION ||
+                              op->kind() == v1::ParallelOperator::COMBINE ||
+                              op->kind() == v1::ParallelOperator::ALL_TO_ALL;
     if (of_dimension) absl::StrAppend(&part, " of dimension ", op->dimension());
     parts.push_back(std::move(part));
   }
@@ -53,7 +53,7 @@ std::string ChangesText(const std::vector<const proto::ParallelOperator*>& chang
 
 class Builder {
  public:
-  Builder(const proto::Plan& plan, const Graph& graph, const BoxOptions& options)
+  Builder(const v1::Plan& plan, const Graph& graph, const BoxOptions& options)
       : plan_(plan), graph_(graph), options_(options), changes_(IndexChanges(plan)) {}
 
   BoxGraph Build() {
@@ -139,7 +139,7 @@ class Builder {
     return box;
   }
 
-  const std::vector<const proto::ParallelOperator*>* ChangesOf(const std::string& tensor,
+  const std::vector<const v1::ParallelOperator*>* ChangesOf(const std::string& tensor,
                                                                const std::string& consumer) const {
     const auto it = changes_.find({tensor, consumer});
     return it == changes_.end() ? nullptr : &it->second;
@@ -168,21 +168,21 @@ class Builder {
   }
 
   void AddToBox(int index, const std::string& what,
-                const std::vector<const proto::ParallelOperator*>& changes) {
+                const std::vector<const v1::ParallelOperator*>& changes) {
     GraphBox& box = out_.boxes[index];
-    for (const proto::ParallelOperator* op : changes) box.parameter_bytes += op->bytes();
+    for (const v1::ParallelOperator* op : changes) box.parameter_bytes += op->bytes();
     AddNote(&box.notes, absl::StrCat(what, ChangesText(changes)));
   }
 
   void AddToEdge(int from, int to, const Value& value,
-                 const std::vector<const proto::ParallelOperator*>* changes) {
+                 const std::vector<const v1::ParallelOperator*>* changes) {
     GraphEdge& edge = edges_[{from, to}];
     edge.from = from;
     edge.to = to;
     std::string note = absl::StrCat(value.name, " ", ToString(value.type));
     if (changes != nullptr) {
       absl::StrAppend(&note, ": ", ChangesText(*changes));
-      for (const proto::ParallelOperator* op : *changes) {
+      for (const v1::ParallelOperator* op : *changes) {
         edge.bytes += op->bytes();
         kinds_[{from, to}].insert(KindText(op->kind()));
       }
@@ -239,7 +239,7 @@ class Builder {
     out_.edges_left_out = surplus;
   }
 
-  const proto::Plan& plan_;
+  const v1::Plan& plan_;
   const Graph& graph_;
   const BoxOptions& options_;
   const ChangeIndex changes_;
@@ -256,7 +256,7 @@ class Builder {
 
 }  // namespace
 
-BoxGraph MakeBoxGraph(const proto::Plan& plan, const Graph& graph, const BoxOptions& options) {
+BoxGraph MakeBoxGraph(const v1::Plan& plan, const Graph& graph, const BoxOptions& options) {
   return Builder(plan, graph, options).Build();
 }
 

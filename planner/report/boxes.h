@@ -6,7 +6,7 @@
 
 #include "ops/graph/graph.h"
 #include "planner/report/views.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -50,6 +50,6 @@ struct BoxOptions {
 };
 
 // Time and memory: linear in graph and plan, up to logarithms.
-BoxGraph MakeBoxGraph(const proto::Plan& plan, const Graph& graph, const BoxOptions& options = {});
+BoxGraph MakeBoxGraph(const v1::Plan& plan, const Graph& graph, const BoxOptions& options = {});
 
 }  // namespace espalier

@@ -17,13 +17,13 @@ namespace {
 // NaN, which an edited plan may hold, does not differ from itself here.
 bool Differs(double a, double b) { return !(a == b || (std::isnan(a) && std::isnan(b))); }
 
-OperatorChange::Side SideOf(const proto::OperatorPlan& op) {
+OperatorChange::Side SideOf(const v1::OperatorPlan& op) {
   return {
       op.op(), SplitText(op), {op.devices().begin(), op.devices().end()}, op.predicted_seconds()};
 }
 
 // Operators by name, and by turn where an edited plan has a name twice.
-std::map<std::pair<std::string, int>, int> IndexOperators(const proto::Plan& plan,
+std::map<std::pair<std::string, int>, int> IndexOperators(const v1::Plan& plan,
                                                           std::vector<int>* turns) {
   std::map<std::string, int> seen;
   std::map<std::pair<std::string, int>, int> index;
@@ -35,7 +35,7 @@ std::map<std::pair<std::string, int>, int> IndexOperators(const proto::Plan& pla
   return index;
 }
 
-void DiffOperators(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
+void DiffOperators(const v1::Plan& a, const v1::Plan& b, PlanDiff* out) {
   std::vector<int> turns_a, turns_b;
   const auto index_a = IndexOperators(a, &turns_a), index_b = IndexOperators(b, &turns_b);
   for (int i = 0; i < a.operators_size(); ++i) {
@@ -65,7 +65,7 @@ void DiffOperators(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
   out->operators_b = b.operators_size();
 }
 
-std::string DeviceText(const proto::Device& device) {
+std::string DeviceText(const v1::Device& device) {
   std::string text = KindText(device.kind());
   if (!device.model().empty()) absl::StrAppend(&text, " ", device.model());
   if (device.memory_bytes() > 0) {
@@ -85,7 +85,7 @@ std::string DeviceText(const proto::Device& device) {
 
 // Whatever is said of devices is compared as it is said: rates are measured, and differ from run to
 // run in digits that nobody reads.
-void DiffDevices(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
+void DiffDevices(const v1::Plan& a, const v1::Plan& b, PlanDiff* out) {
   for (int i = 0; i < std::max(a.devices_size(), b.devices_size()); ++i) {
     DeviceChange change{i, i < a.devices_size() ? DeviceText(a.devices(i)) : "",
                         i < b.devices_size() ? DeviceText(b.devices(i)) : ""};
@@ -95,16 +95,16 @@ void DiffDevices(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
 
 // (kind and degree, tensor, consumer, dimension, turn) -> bytes.
 using ParallelKey = std::tuple<std::string, std::string, std::string, int, int>;
-std::map<ParallelKey, double> IndexParallel(const proto::Plan& plan) {
+std::map<ParallelKey, double> IndexParallel(const v1::Plan& plan) {
   std::map<ParallelKey, double> index;
-  for (const proto::ParallelOperator& op : plan.parallel_operators()) {
+  for (const v1::ParallelOperator& op : plan.parallel_operators()) {
     ParallelKey key{KindAndDegree(op), op.tensor(), op.consumer(), op.dimension(), 0};
     while (!index.try_emplace(key, op.bytes()).second) ++std::get<4>(key);
   }
   return index;
 }
 
-void DiffParallel(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
+void DiffParallel(const v1::Plan& a, const v1::Plan& b, PlanDiff* out) {
   const std::map<ParallelKey, double> in_a = IndexParallel(a), in_b = IndexParallel(b);
   std::map<std::string, ParallelChange> by_kind;
   for (const auto& [key, bytes] : in_a) {
@@ -131,8 +131,8 @@ void DiffParallel(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
   }
 }
 
-void DiffAlternatives(const proto::Plan& a, const proto::Plan& b, PlanDiff* out) {
-  auto side = [](const proto::Alternative& alternative) {
+void DiffAlternatives(const v1::Plan& a, const v1::Plan& b, PlanDiff* out) {
+  auto side = [](const v1::Alternative& alternative) {
     return AlternativeChange::Side{alternative.prediction().step_seconds(),
                                    alternative.refused().empty()};
   };
@@ -152,13 +152,13 @@ void DiffAlternatives(const proto::Plan& a, const proto::Plan& b, PlanDiff* out)
   }
 }
 
-double AllBytes(const proto::Prediction& prediction) {
+double AllBytes(const v1::Prediction& prediction) {
   double sum = 0;
   for (int64_t bytes : prediction.peak_bytes()) sum += static_cast<double>(bytes);
   return sum;
 }
 
-std::vector<NumberPair> PredictionPairs(const proto::Prediction& a, const proto::Prediction& b) {
+std::vector<NumberPair> PredictionPairs(const v1::Prediction& a, const v1::Prediction& b) {
   return {
       {"step", NumberPair::kSeconds, a.step_seconds(), b.step_seconds()},
       {"compute", NumberPair::kSeconds, a.compute_seconds(), b.compute_seconds()},
@@ -170,7 +170,7 @@ std::vector<NumberPair> PredictionPairs(const proto::Prediction& a, const proto:
   };
 }
 
-std::vector<TextPair> SearchPairs(const proto::SearchSummary& a, const proto::SearchSummary& b) {
+std::vector<TextPair> SearchPairs(const v1::SearchSummary& a, const v1::SearchSummary& b) {
   std::vector<TextPair> pairs = {
       {"budget", absl::StrCat(a.budget()), absl::StrCat(b.budget())},
       {"alpha", absl::StrFormat("%.10g", a.alpha()), absl::StrFormat("%.10g", b.alpha())},
@@ -189,7 +189,7 @@ std::string SwapText(const FitTotal& fit) {
 }
 
 // "4: 0-1 | 2-3".
-std::string StageText(const proto::Plan& plan) {
+std::string StageText(const v1::Plan& plan) {
   const std::vector<StageRow> stages = StageRows(plan);
   if (stages.size() < 2) return "none";
   std::string text = absl::StrCat(stages.size(), ", devices ");
@@ -200,7 +200,7 @@ std::string StageText(const proto::Plan& plan) {
 }
 
 // How a step runs, and how it is made to fit.
-std::vector<TextPair> StepPairs(const proto::Plan& a, const proto::Plan& b) {
+std::vector<TextPair> StepPairs(const v1::Plan& a, const v1::Plan& b) {
   const FitTotal fit_a = FitOf(a), fit_b = FitOf(b);
   const auto parts = [](int count) { return absl::StrCat(std::max(1, count)); };
   std::vector<TextPair> pairs = {
@@ -225,7 +225,7 @@ bool PlanDiff::equal() const {
                       [](const NumberPair& pair) { return Differs(pair.a, pair.b); });
 }
 
-PlanDiff DiffPlans(const proto::Plan& a, const proto::Plan& b) {
+PlanDiff DiffPlans(const v1::Plan& a, const v1::Plan& b) {
   PlanDiff diff;
   if (a.graph_fingerprint() != b.graph_fingerprint()) {
     diff.identity.push_back({"graph", a.graph_fingerprint(), b.graph_fingerprint()});

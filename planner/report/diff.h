@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -96,7 +96,7 @@ struct PlanDiff {
 
 // Plans may be of different graphs. How long the searches took is not compared: it is another one
 // each time.
-PlanDiff DiffPlans(const proto::Plan& a, const proto::Plan& b);
+PlanDiff DiffPlans(const v1::Plan& a, const v1::Plan& b);
 
 // A text table like that of RenderPlan; one line if the plans are equal. Repeated layers that
 // change in the same way share a line. The names tell the plans apart: files, jobs.

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(DiffTest, PlanEqualsItself) {
-  const proto::Plan plan = LayeredPlan(4, 4);
+  const v1::Plan plan = LayeredPlan(4, 4);
   const PlanDiff diff = DiffPlans(plan, plan);
   EXPECT_TRUE(diff.equal());
   EXPECT_EQ(RenderPlanDiff(diff, "a.json", "b.json"), "The plans a.json and b.json are equal.\n");
@@ -23,14 +23,14 @@ TEST(DiffTest, PlanEqualsItself) {
 }
 
 TEST(DiffTest, HowLongTheSearchTookDoesNotMatter) {
-  const proto::Plan a = LayeredPlan(1, 2);
-  proto::Plan b = a;
+  const v1::Plan a = LayeredPlan(1, 2);
+  v1::Plan b = a;
   b.mutable_search()->set_seconds(99);
   EXPECT_TRUE(DiffPlans(a, b).equal());
 }
 
 TEST(DiffTest, NumbersThatAreNoneEqualThemselves) {
-  proto::Plan plan = LayeredPlan(1, 2);
+  v1::Plan plan = LayeredPlan(1, 2);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   plan.mutable_prediction()->set_step_seconds(nan);
   plan.mutable_operators(0)->set_predicted_seconds(nan);
@@ -42,40 +42,40 @@ TEST(DiffTest, NumbersThatAreNoneEqualThemselves) {
 
 // Any difference that the diff knows of makes plans unequal.
 TEST(DiffTest, EachDifferenceCounts) {
-  const proto::Plan a = LayeredPlan(2, 4);
-  const std::vector<std::function<void(proto::Plan*)>> edits = {
-      [](proto::Plan* p) { p->set_graph_fingerprint("other"); },
-      [](proto::Plan* p) { p->set_format_version(2); },
-      [](proto::Plan* p) { p->set_batch_size(16); },
-      [](proto::Plan* p) { p->set_zero_stage(2); },
-      [](proto::Plan* p) { p->mutable_devices(3)->set_model("other"); },
-      [](proto::Plan* p) { p->mutable_devices(3)->set_kind(proto::Device::CPU); },
-      [](proto::Plan* p) { p->mutable_devices(3)->set_memory_bytes(5 << 20); },
-      [](proto::Plan* p) { p->mutable_devices(3)->set_matmul_flops(1e12); },
-      [](proto::Plan* p) { p->mutable_devices(3)->set_memory_bandwidth(1e12); },
-      [](proto::Plan* p) { p->mutable_devices()->RemoveLast(); },
-      [](proto::Plan* p) { p->mutable_operators()->RemoveLast(); },
-      [](proto::Plan* p) { p->mutable_operators(2)->set_op("gelu"); },
-      [](proto::Plan* p) { p->mutable_operators(2)->set_devices(0, 3); },
-      [](proto::Plan* p) { p->mutable_operators(2)->mutable_devices()->SwapElements(0, 1); },
-      [](proto::Plan* p) { (*p->mutable_operators(2)->mutable_degrees())["out"] = 2; },
-      [](proto::Plan* p) { p->mutable_operators(2)->set_predicted_seconds(1); },
-      [](proto::Plan* p) { p->mutable_parallel_operators(0)->set_bytes(1); },
-      [](proto::Plan* p) { p->mutable_parallel_operators(0)->set_dimension(1); },
-      [](proto::Plan* p) { p->mutable_parallel_operators()->RemoveLast(); },
-      [](proto::Plan* p) { p->mutable_prediction()->set_step_seconds(1); },
-      [](proto::Plan* p) { p->mutable_prediction()->set_compute_seconds(1); },
-      [](proto::Plan* p) { p->mutable_prediction()->set_communication_seconds(1); },
-      [](proto::Plan* p) { p->mutable_prediction()->set_bytes_moved(1); },
-      [](proto::Plan* p) { p->mutable_prediction()->set_peak_bytes(2, 1); },
-      [](proto::Plan* p) { p->mutable_alternatives()->RemoveLast(); },
-      [](proto::Plan* p) { p->mutable_alternatives(0)->set_refused("no"); },
-      [](proto::Plan* p) { p->mutable_search()->set_seed(8); },
-      [](proto::Plan* p) { p->mutable_search()->set_budget(8); },
-      [](proto::Plan* p) { p->mutable_search()->set_alpha(8); },
+  const v1::Plan a = LayeredPlan(2, 4);
+  const std::vector<std::function<void(v1::Plan*)>> edits = {
+      [](v1::Plan* p) { p->set_graph_fingerprint("other"); },
+      [](v1::Plan* p) { p->set_format_version(2); },
+      [](v1::Plan* p) { p->set_batch_size(16); },
+      [](v1::Plan* p) { p->set_zero_stage(2); },
+      [](v1::Plan* p) { p->mutable_devices(3)->set_model("other"); },
+      [](v1::Plan* p) { p->mutable_devices(3)->set_kind(v1::Device::CPU); },
+      [](v1::Plan* p) { p->mutable_devices(3)->set_memory_bytes(5 << 20); },
+      [](v1::Plan* p) { p->mutable_devices(3)->set_matmul_flops(1e12); },
+      [](v1::Plan* p) { p->mutable_devices(3)->set_memory_bandwidth(1e12); },
+      [](v1::Plan* p) { p->mutable_devices()->RemoveLast(); },
+      [](v1::Plan* p) { p->mutable_operators()->RemoveLast(); },
+      [](v1::Plan* p) { p->mutable_operators(2)->set_op("gelu"); },
+      [](v1::Plan* p) { p->mutable_operators(2)->set_devices(0, 3); },
+      [](v1::Plan* p) { p->mutable_operators(2)->mutable_devices()->SwapElements(0, 1); },
+      [](v1::Plan* p) { (*p->mutable_operators(2)->mutable_degrees())["out"] = 2; },
+      [](v1::Plan* p) { p->mutable_operators(2)->set_predicted_seconds(1); },
+      [](v1::Plan* p) { p->mutable_parallel_operators(0)->set_bytes(1); },
+      [](v1::Plan* p) { p->mutable_parallel_operators(0)->set_dimension(1); },
+      [](v1::Plan* p) { p->mutable_parallel_operators()->RemoveLast(); },
+      [](v1::Plan* p) { p->mutable_prediction()->set_step_seconds(1); },
+      [](v1::Plan* p) { p->mutable_prediction()->set_compute_seconds(1); },
+      [](v1::Plan* p) { p->mutable_prediction()->set_communication_seconds(1); },
+      [](v1::Plan* p) { p->mutable_prediction()->set_bytes_moved(1); },
+      [](v1::Plan* p) { p->mutable_prediction()->set_peak_bytes(2, 1); },
+      [](v1::Plan* p) { p->mutable_alternatives()->RemoveLast(); },
+      [](v1::Plan* p) { p->mutable_alternatives(0)->set_refused("no"); },
+      [](v1::Plan* p) { p->mutable_search()->set_seed(8); },
+      [](v1::Plan* p) { p->mutable_search()->set_budget(8); },
+      [](v1::Plan* p) { p->mutable_search()->set_alpha(8); },
   };
   for (size_t i = 0; i < edits.size(); ++i) {
-    proto::Plan b = a;
+    v1::Plan b = a;
     edits[i](&b);
     const PlanDiff diff = DiffPlans(a, b), back = DiffPlans(b, a);
     EXPECT_FALSE(diff.equal()) << i;
@@ -85,7 +85,7 @@ TEST(DiffTest, EachDifferenceCounts) {
 }
 
 TEST(DiffTest, SeedsAreComparedToTheLastDigit) {
-  proto::Plan a, b;
+  v1::Plan a, b;
   a.mutable_search()->set_seed(18446744073709551615u);
   b.mutable_search()->set_seed(18446744073709551614u);
   EXPECT_THAT(RenderPlanDiff(DiffPlans(a, b), "a", "b"),
@@ -93,9 +93,9 @@ TEST(DiffTest, SeedsAreComparedToTheLastDigit) {
 }
 
 TEST(DiffTest, OneChangedSplitIsOneLine) {
-  const proto::Plan a = LayeredPlan(8, 4);
-  proto::Plan b = a;
-  proto::OperatorPlan* op = b.mutable_operators(6);
+  const v1::Plan a = LayeredPlan(8, 4);
+  v1::Plan b = a;
+  v1::OperatorPlan* op = b.mutable_operators(6);
   ASSERT_EQ(op->node(), "layers.2.act");
   op->clear_degrees();
   op->mutable_devices()->Truncate(1);
@@ -125,8 +125,8 @@ TEST(DiffTest, OneChangedSplitIsOneLine) {
 }
 
 TEST(DiffTest, RepeatedLayersShareALine) {
-  const proto::Plan a = LayeredPlan(8, 4);
-  proto::Plan b = a;
+  const v1::Plan a = LayeredPlan(8, 4);
+  v1::Plan b = a;
   for (int l = 0; l < 8; ++l) {
     if (l != 5) b.mutable_operators(2 + 2 * l)->clear_degrees();
   }
@@ -138,8 +138,8 @@ TEST(DiffTest, RepeatedLayersShareALine) {
 }
 
 TEST(DiffTest, OtherDevices) {
-  const proto::Plan a = LayeredPlan(2, 4), b = LayeredPlan(2, 8);
-  proto::Plan c = b;
+  const v1::Plan a = LayeredPlan(2, 4), b = LayeredPlan(2, 8);
+  v1::Plan c = b;
   for (int d = 0; d < 8; ++d) c.mutable_devices(d)->set_model("NVIDIA B200");
   PlanDiff diff = DiffPlans(a, b);
   ASSERT_EQ(diff.devices.size(), 4u);
@@ -165,21 +165,21 @@ TEST(DiffTest, OperatorsOfOnePlanOnly) {
 }
 
 TEST(DiffTest, NamesThatComeTwiceAreMatchedInTurn) {
-  proto::Plan a = LayeredPlan(1, 2);
-  for (proto::OperatorPlan& op : *a.mutable_operators()) op.set_node("same");
+  v1::Plan a = LayeredPlan(1, 2);
+  for (v1::OperatorPlan& op : *a.mutable_operators()) op.set_node("same");
   EXPECT_TRUE(DiffPlans(a, a).equal());
-  proto::Plan b = a;
+  v1::Plan b = a;
   b.mutable_operators()->RemoveLast();
   EXPECT_EQ(DiffPlans(a, b).operators.size(), 1u);
 }
 
 TEST(DiffTest, ParallelOperatorsByKind) {
-  const proto::Plan a = LayeredPlan(3, 4);
-  proto::Plan b = a;
+  const v1::Plan a = LayeredPlan(3, 4);
+  v1::Plan b = a;
   b.mutable_parallel_operators()->DeleteSubrange(0, 1);  // a combine of 1 MiB
   b.mutable_parallel_operators(0)->set_bytes(5 << 20);   // a reduce of 2 MiB
-  proto::ParallelOperator* added = b.add_parallel_operators();
-  added->set_kind(proto::ParallelOperator::ALL_TO_ALL);
+  v1::ParallelOperator* added = b.add_parallel_operators();
+  added->set_kind(v1::ParallelOperator::ALL_TO_ALL);
   added->set_degree(2);
   added->set_bytes(3 << 20);
   const PlanDiff diff = DiffPlans(a, b);
@@ -194,8 +194,8 @@ TEST(DiffTest, ParallelOperatorsByKind) {
 }
 
 TEST(DiffTest, PredictionsAndAlternatives) {
-  const proto::Plan a = LayeredPlan(1, 2);
-  proto::Plan b = a;
+  const v1::Plan a = LayeredPlan(1, 2);
+  v1::Plan b = a;
   b.mutable_prediction()->set_step_seconds(0.08);
   b.mutable_operators(0)->set_predicted_seconds(1e-3);
   b.mutable_alternatives(1)->clear_refused();
@@ -210,7 +210,7 @@ TEST(DiffTest, PredictionsAndAlternatives) {
 }
 
 TEST(DiffTest, HostileNamesDoNoHarmInATerminal) {
-  proto::Plan a = LayeredPlan(1, 2), b = a;
+  v1::Plan a = LayeredPlan(1, 2), b = a;
   a.mutable_operators(0)->set_node("\x1B[2J\n\xFF" + std::string(5000, 'x'));
   (*a.mutable_operators(1)->mutable_degrees())["\x1B]0;"] = 2;
   a.mutable_devices(0)->set_model("\x07");
@@ -221,8 +221,8 @@ TEST(DiffTest, HostileNamesDoNoHarmInATerminal) {
 }
 
 TEST(DiffTest, JsonHasTheSameFacts) {
-  const proto::Plan a = LayeredPlan(2, 4);
-  proto::Plan b = LayeredPlan(3, 8);
+  const v1::Plan a = LayeredPlan(2, 4);
+  v1::Plan b = LayeredPlan(3, 8);
   b.mutable_operators(0)->set_node("\xFF\"");
   b.mutable_prediction()->set_step_seconds(std::numeric_limits<double>::infinity());
   b.mutable_alternatives()->RemoveLast();

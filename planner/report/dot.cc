@@ -88,11 +88,11 @@ std::string TaskGraphDot(const Timeline& timeline) {
   return absl::StrCat("digraph tasks {\n  node [shape=box];\n", nodes, edges, "}\n");
 }
 
-std::string ComputationGraphDot(const proto::Plan& plan, const Graph& graph, bool costs) {
+std::string ComputationGraphDot(const v1::Plan& plan, const Graph& graph, bool costs) {
   std::map<std::string, std::string> ids;  // of the plan's operators
   std::string nodes, edges;
   for (int i = 0; i < plan.operators_size(); ++i) {
-    const proto::OperatorPlan& op = plan.operators(i);
+    const v1::OperatorPlan& op = plan.operators(i);
     const std::string id = absl::StrCat("n", i);
     if (!ids.try_emplace(op.node(), id).second) continue;
     const std::vector<int> devices(op.devices().begin(), op.devices().end());
@@ -105,7 +105,7 @@ std::string ComputationGraphDot(const proto::Plan& plan, const Graph& graph, boo
   // Parallel operators in their order in front of each consumer of a tensor.
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> between;
   for (int i = 0; i < plan.parallel_operators_size(); ++i) {
-    const proto::ParallelOperator& op = plan.parallel_operators(i);
+    const v1::ParallelOperator& op = plan.parallel_operators(i);
     const std::string id = absl::StrCat("p", i);
     between[{op.tensor(), op.consumer()}].push_back(id);
     absl::StrAppend(

@@ -6,7 +6,7 @@
 
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -19,6 +19,6 @@ std::string TaskGraphDot(const Timeline& timeline);
 // operator between two of them, in front of its consumer. With `costs` predicted seconds and the
 // bytes that cross devices, too. `graph` is the one that the plan is for; names may come from
 // anybody and are escaped.
-std::string ComputationGraphDot(const proto::Plan& plan, const Graph& graph, bool costs);
+std::string ComputationGraphDot(const v1::Plan& plan, const Graph& graph, bool costs);
 
 }  // namespace espalier

@@ -64,7 +64,7 @@ std::string ReadablePercent(double fraction) {
                          percent);
 }
 
-int64_t PeakBytes(const proto::Prediction& prediction) {
+int64_t PeakBytes(const v1::Prediction& prediction) {
   int64_t peak = 0;
   for (int64_t bytes : prediction.peak_bytes()) peak = std::max(peak, bytes);
   return peak;
@@ -97,7 +97,7 @@ NumberedName SplitNumber(const std::string& name) {
   return {name, -1, ""};
 }
 
-std::string SplitText(const proto::OperatorPlan& op) {
+std::string SplitText(const v1::OperatorPlan& op) {
   // The order of a protobuf map is not defined.
   const std::map<std::string, int> degrees(op.degrees().begin(), op.degrees().end());
   if (degrees.empty()) return "whole";
@@ -106,16 +106,16 @@ std::string SplitText(const proto::OperatorPlan& op) {
   });
 }
 
-std::string KindText(proto::ParallelOperator::Kind kind) {
-  if (!proto::ParallelOperator::Kind_IsValid(kind)) return absl::StrCat("kind ", kind);
-  std::string text = absl::AsciiStrToLower(proto::ParallelOperator::Kind_Name(kind));
+std::string KindText(v1::ParallelOperator::Kind kind) {
+  if (!v1::ParallelOperator::Kind_IsValid(kind)) return absl::StrCat("kind ", kind);
+  std::string text = absl::AsciiStrToLower(v1::ParallelOperator::Kind_Name(kind));
   std::replace(text.begin(), text.end(), '_', '-');
-  return kind == proto::ParallelOperator::EXCHANGE_HALO ? "halo exchange" : text;
+  return kind == v1::ParallelOperator::EXCHANGE_HALO ? "halo exchange" : text;
 }
 
-std::string KindText(proto::Device::Kind kind) {
-  if (kind == proto::Device::KIND_UNSPECIFIED) return "device";
-  return proto::Device::Kind_IsValid(kind) ? proto::Device::Kind_Name(kind)
+std::string KindText(v1::Device::Kind kind) {
+  if (kind == v1::Device::KIND_UNSPECIFIED) return "device";
+  return v1::Device::Kind_IsValid(kind) ? v1::Device::Kind_Name(kind)
                                            : absl::StrCat("kind ", kind);
 }
 
@@ -124,13 +124,13 @@ std::string OperatorRow::Name() const {
   return absl::StrCat(name.prefix, NumberRanges(numbers), name.suffix);
 }
 
-std::vector<OperatorRow> GroupOperators(const proto::Plan& plan) {
+std::vector<OperatorRow> GroupOperators(const v1::Plan& plan) {
   using Key =
       std::tuple<std::string, std::string, bool, std::string, std::string, std::vector<int>>;
   std::vector<OperatorRow> rows;
   std::map<Key, size_t> index;
   for (int i = 0; i < plan.operators_size(); ++i) {
-    const proto::OperatorPlan& op = plan.operators(i);
+    const v1::OperatorPlan& op = plan.operators(i);
     NumberedName name = SplitNumber(op.node());
     const int number = name.number;
     std::string split = SplitText(op);
@@ -147,9 +147,9 @@ std::vector<OperatorRow> GroupOperators(const proto::Plan& plan) {
   return rows;
 }
 
-std::map<std::string, KindTotal> TotalByKind(const proto::Plan& plan) {
+std::map<std::string, KindTotal> TotalByKind(const v1::Plan& plan) {
   std::map<std::string, KindTotal> totals;
-  for (const proto::ParallelOperator& op : plan.parallel_operators()) {
+  for (const v1::ParallelOperator& op : plan.parallel_operators()) {
     KindTotal& total = totals[KindAndDegree(op)];
     ++total.edges;
     total.bytes += op.bytes();
@@ -157,25 +157,25 @@ std::map<std::string, KindTotal> TotalByKind(const proto::Plan& plan) {
   return totals;
 }
 
-std::string KindAndDegree(const proto::ParallelOperator& op) {
+std::string KindAndDegree(const v1::ParallelOperator& op) {
   const std::string kind = KindText(op.kind());
   return op.degree() > 1 ? absl::StrCat(kind, " ×", op.degree()) : kind;
 }
 
-std::vector<StageRow> StageRows(const proto::Plan& plan) {
+std::vector<StageRow> StageRows(const v1::Plan& plan) {
   // Devices that share an operator are of one stage.
   std::map<int, int> parent;
   const auto root = [&](int d) {
     while (parent.try_emplace(d, d).first->second != d) d = parent[d];
     return d;
   };
-  for (const proto::OperatorPlan& op : plan.operators()) {
+  for (const v1::OperatorPlan& op : plan.operators()) {
     for (int d : op.devices()) parent[root(d)] = root(op.devices(0));
   }
   std::vector<StageRow> stages;
   std::map<int, size_t> index;
   for (int i = 0; i < plan.operators_size(); ++i) {
-    const proto::OperatorPlan& op = plan.operators(i);
+    const v1::OperatorPlan& op = plan.operators(i);
     if (op.devices().empty()) continue;
     const auto [at, inserted] = index.try_emplace(root(op.devices(0)), stages.size());
     if (inserted) stages.emplace_back();
@@ -192,9 +192,9 @@ std::vector<StageRow> StageRows(const proto::Plan& plan) {
   return stages;
 }
 
-FitTotal FitOf(const proto::MemoryPlan& memory) {
+FitTotal FitOf(const v1::MemoryPlan& memory) {
   FitTotal total;
-  for (const proto::MemoryPlan::Absence& a : memory.absences()) {
+  for (const v1::MemoryPlan::Absence& a : memory.absences()) {
     (a.recompute() ? total.recomputed : total.swaps) += 1;
   }
   total.copied_bytes = static_cast<double>(memory.copied_bytes());
@@ -203,9 +203,9 @@ FitTotal FitOf(const proto::MemoryPlan& memory) {
   return total;
 }
 
-FitTotal FitOf(const proto::Plan& plan) {
+FitTotal FitOf(const v1::Plan& plan) {
   FitTotal total;
-  for (const proto::MemoryPlan& memory : plan.memory_plans()) {
+  for (const v1::MemoryPlan& memory : plan.memory_plans()) {
     const FitTotal one = FitOf(memory);
     total.swaps += one.swaps;
     total.recomputed += one.recomputed;

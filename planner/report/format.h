@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -29,7 +29,7 @@ std::string ReadableCount(int64_t count);
 std::string ReadablePercent(double fraction);
 
 // Of the device that needs most; 0 if no device is named.
-int64_t PeakBytes(const proto::Prediction& prediction);
+int64_t PeakBytes(const v1::Prediction& prediction);
 
 // {0, 1, 2, 5} -> "0-2,5". Keeps the order: which part lies on which device matters.
 std::string NumberRanges(const std::vector<int>& numbers);
@@ -46,13 +46,13 @@ struct NumberedName {
 NumberedName SplitNumber(const std::string& name);
 
 // "out×2 sample×4", or "whole".
-std::string SplitText(const proto::OperatorPlan& op);
+std::string SplitText(const v1::OperatorPlan& op);
 
 // "all-to-all".
-std::string KindText(proto::ParallelOperator::Kind kind);
+std::string KindText(v1::ParallelOperator::Kind kind);
 
 // "CPU", "CUDA".
-std::string KindText(proto::Device::Kind kind);
+std::string KindText(v1::Device::Kind kind);
 
 // Consecutive operators of a plan on devices that no operator of another stage has.
 struct StageRow {
@@ -60,15 +60,15 @@ struct StageRow {
   std::vector<int> operators;  // indices into Plan.operators
   double seconds = 0;          // sum of predicted_seconds
 };
-std::vector<StageRow> StageRows(const proto::Plan& plan);  // one: there are no stages
+std::vector<StageRow> StageRows(const v1::Plan& plan);  // one: there are no stages
 
 // What makes a device's program fit (Plan.memory_plans).
 struct FitTotal {
   int swaps = 0, recomputed = 0;
   double copied_bytes = 0, host_bytes = 0, added_seconds = 0;
 };
-FitTotal FitOf(const proto::MemoryPlan& memory);
-FitTotal FitOf(const proto::Plan& plan);  // of all devices; the most seconds that one of them adds
+FitTotal FitOf(const v1::MemoryPlan& memory);
+FitTotal FitOf(const v1::Plan& plan);  // of all devices; the most seconds that one of them adds
 
 // Operators of a plan that differ only in the number in their name, that is: in the layer.
 struct OperatorRow {
@@ -84,14 +84,14 @@ struct OperatorRow {
   std::string Devices() const { return NumberRanges(devices); }
   int count() const { return static_cast<int>(operators.size()); }
 };
-std::vector<OperatorRow> GroupOperators(const proto::Plan& plan);  // by first appearance
+std::vector<OperatorRow> GroupOperators(const v1::Plan& plan);  // by first appearance
 
 // What the changes of layout of one kind and degree come to in one step.
 struct KindTotal {
   int edges = 0;
   double bytes = 0;
 };
-std::map<std::string, KindTotal> TotalByKind(const proto::Plan& plan);  // key "combine ×4"
-std::string KindAndDegree(const proto::ParallelOperator& op);           // "combine ×4"
+std::map<std::string, KindTotal> TotalByKind(const v1::Plan& plan);  // key "combine ×4"
+std::string KindAndDegree(const v1::ParallelOperator& op);           // "combine ×4"
 
 }  // namespace espalier

@@ -105,9 +105,9 @@ TEST(FormatTest, LayerNumbersAreFound) {
   EXPECT_EQ(SplitNumber("..").Pattern(), "..");
 }
 
-proto::OperatorPlan* Add(const std::string& node, const std::vector<int>& devices,
-                         proto::Plan* plan) {
-  proto::OperatorPlan* op = plan->add_operators();
+v1::OperatorPlan* Add(const std::string& node, const std::vector<int>& devices,
+                         v1::Plan* plan) {
+  v1::OperatorPlan* op = plan->add_operators();
   op->set_node(node);
   op->set_op("linear");
   op->mutable_devices()->Assign(devices.begin(), devices.end());
@@ -116,7 +116,7 @@ proto::OperatorPlan* Add(const std::string& node, const std::vector<int>& device
 }
 
 TEST(FormatTest, LayersThatAreTreatedAlikeShareARow) {
-  proto::Plan plan;
+  v1::Plan plan;
   (*Add("layers.2.fc", {0, 1}, &plan)->mutable_degrees())["sample"] = 2;
   (*Add("layers.0.fc", {0, 1}, &plan)->mutable_degrees())["sample"] = 2;
   Add("layers.1.fc", {0, 1}, &plan);
@@ -137,12 +137,12 @@ TEST(FormatTest, LayersThatAreTreatedAlikeShareARow) {
 }
 
 TEST(FormatTest, KindsAreWords) {
-  EXPECT_EQ(KindText(proto::ParallelOperator::ALL_TO_ALL), "all-to-all");
-  EXPECT_EQ(KindText(proto::ParallelOperator::EXCHANGE_HALO), "halo exchange");
-  EXPECT_EQ(KindText(static_cast<proto::ParallelOperator::Kind>(99)), "kind 99");
-  EXPECT_EQ(KindText(static_cast<proto::Device::Kind>(99)), "kind 99");
-  proto::ParallelOperator move;
-  move.set_kind(proto::ParallelOperator::MOVE);
+  EXPECT_EQ(KindText(v1::ParallelOperator::ALL_TO_ALL), "all-to-all");
+  EXPECT_EQ(KindText(v1::ParallelOperator::EXCHANGE_HALO), "halo exchange");
+  EXPECT_EQ(KindText(static_cast<v1::ParallelOperator::Kind>(99)), "kind 99");
+  EXPECT_EQ(KindText(static_cast<v1::Device::Kind>(99)), "kind 99");
+  v1::ParallelOperator move;
+  move.set_kind(v1::ParallelOperator::MOVE);
   EXPECT_EQ(KindAndDegree(move), "move");
 }
 

@@ -122,7 +122,7 @@ bool HasMerged(const Gantt& gantt) {
 
 }  // namespace
 
-std::string GanttSection(const proto::Plan& plan, const Timeline& timeline) {
+std::string GanttSection(const v1::Plan& plan, const Timeline& timeline) {
   const char* const heading = "The predicted step in time";
   const Gantt gantt = MakeGantt(timeline, plan.devices_size());
   if (timeline.tasks.empty() || gantt.lanes.empty()) {

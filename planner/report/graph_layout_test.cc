@@ -105,8 +105,8 @@ TEST(BoxesTest, RepeatedLayersAreOneLoop) {
 // The last layer's first operator is split in its own way. It is no step to the next layer when the
 // second one reads it.
 TEST(BoxesTest, OddLayerLeadsIntoTheSharedBox) {
-  proto::Plan plan = LayeredPlan(40, 4);
-  proto::OperatorPlan* odd = plan.mutable_operators(1 + 2 * 39);
+  v1::Plan plan = LayeredPlan(40, 4);
+  v1::OperatorPlan* odd = plan.mutable_operators(1 + 2 * 39);
   ASSERT_EQ(odd->node(), "layers.39.fc");
   odd->clear_degrees();
   const BoxGraph boxes = MakeBoxGraph(plan, LayeredGraph(40));
@@ -123,14 +123,14 @@ TEST(BoxesTest, OddLayerLeadsIntoTheSharedBox) {
 // No change of layout is lost between plan and picture.
 TEST(BoxesTest, AllBytesArePlaced) {
   for (int layers : {3, 40}) {
-    proto::Plan plan = LayeredPlan(layers, 4);
-    proto::ParallelOperator* read = plan.add_parallel_operators();
-    read->set_kind(proto::ParallelOperator::REPLICATE);
+    v1::Plan plan = LayeredPlan(layers, 4);
+    v1::ParallelOperator* read = plan.add_parallel_operators();
+    read->set_kind(v1::ParallelOperator::REPLICATE);
     read->set_tensor("layers.1.fc.weight");  // comes from no box
     read->set_consumer("layers.1.fc");
     read->set_bytes(4096);
     double planned = 0, drawn = 0;
-    for (const proto::ParallelOperator& op : plan.parallel_operators()) planned += op.bytes();
+    for (const v1::ParallelOperator& op : plan.parallel_operators()) planned += op.bytes();
     const BoxGraph boxes = MakeBoxGraph(plan, LayeredGraph(layers));
     for (const GraphBox& box : boxes.boxes) drawn += box.parameter_bytes;
     for (const GraphEdge& edge : boxes.edges) drawn += edge.bytes;

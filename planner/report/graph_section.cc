@@ -181,7 +181,7 @@ std::string Legend(const BoxGraph& graph) {
 
 }  // namespace
 
-std::string GraphSection(const proto::Plan& plan, const Graph& graph) {
+std::string GraphSection(const v1::Plan& plan, const Graph& graph) {
   const BoxGraph boxes = MakeBoxGraph(plan, graph);
   std::string content;
   if (boxes.boxes.empty()) {

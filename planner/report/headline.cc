@@ -23,7 +23,7 @@ std::string Card(absl::string_view title, absl::string_view value, absl::string_
                       "</div><div class=\"more\">", EscapedShort(more, 320), "</div></div>\n");
 }
 
-std::string StepCard(const proto::Plan& plan) {
+std::string StepCard(const v1::Plan& plan) {
   const double seconds = plan.prediction().step_seconds();
   std::string more;
   if (seconds > 0) {
@@ -33,7 +33,7 @@ std::string StepCard(const proto::Plan& plan) {
   return Card("Predicted step", ReadableSeconds(seconds), more);
 }
 
-std::string MemoryCard(const proto::Plan& plan) {
+std::string MemoryCard(const v1::Plan& plan) {
   const auto& peaks = plan.prediction().peak_bytes();
   if (peaks.empty()) return Card("Peak memory", "unknown", "");
   const int device = static_cast<int>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin());
@@ -47,18 +47,18 @@ std::string MemoryCard(const proto::Plan& plan) {
   return Card("Peak memory", ReadableBytes(static_cast<double>(peaks[device])), more);
 }
 
-std::string MovedCard(const proto::Plan& plan) {
-  const proto::Prediction& prediction = plan.prediction();
+std::string MovedCard(const v1::Plan& plan) {
+  const v1::Prediction& prediction = plan.prediction();
   return Card("Moved between devices", ReadableBytes(prediction.bytes_moved()),
               absl::StrCat("per step; the busiest device computes ",
                            ReadableSeconds(prediction.compute_seconds()), ", communicates ",
                            ReadableSeconds(prediction.communication_seconds())));
 }
 
-std::string DevicesCard(const proto::Plan& plan) {
+std::string DevicesCard(const v1::Plan& plan) {
   std::map<std::tuple<std::string, std::string, int64_t>, int> count;
   std::vector<decltype(count)::key_type> order;
-  for (const proto::Device& device : plan.devices()) {
+  for (const v1::Device& device : plan.devices()) {
     decltype(count)::key_type key{KindText(device.kind()),
                                   device.model().empty() ? KindText(device.kind()) : device.model(),
                                   device.memory_bytes()};
@@ -77,8 +77,8 @@ std::string DevicesCard(const proto::Plan& plan) {
               details.empty() ? "" : absl::StrCat(absl::StrJoin(details, "; "), " each"));
 }
 
-std::string SearchCard(const proto::Plan& plan) {
-  const proto::SearchSummary& search = plan.search();
+std::string SearchCard(const v1::Plan& plan) {
+  const v1::SearchSummary& search = plan.search();
   if (search.budget() <= 0) return Card("Search", "none", "the strategy was given");
   return Card("Search", absl::StrCat(ReadableCount(search.proposals()), " proposals"),
               absl::StrFormat(
@@ -90,7 +90,7 @@ std::string SearchCard(const proto::Plan& plan) {
 
 }  // namespace
 
-std::string HeadlineSection(const proto::Plan& plan, const Graph& graph) {
+std::string HeadlineSection(const v1::Plan& plan, const Graph& graph) {
   const std::string name = graph.name.empty() ? "graph without a name" : graph.name;
   return absl::StrCat("<header>\n<div class=\"brand\">Espalier plan</div>\n<h1>",
                       EscapedShort(name, 120), "</h1>\n<p class=\"sub\">batch of ",

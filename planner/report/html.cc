@@ -19,7 +19,7 @@ constexpr char kNavigation[] =
 
 }  // namespace
 
-std::string RenderPlanHtml(const proto::Plan& plan, const Graph& graph, const Timeline& timeline) {
+std::string RenderPlanHtml(const v1::Plan& plan, const Graph& graph, const Timeline& timeline) {
   return absl::StrCat(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"",

@@ -5,7 +5,7 @@
 
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -15,6 +15,6 @@ namespace espalier {
 // names are escaped, and what does not fit together is left out and said. The same input gives the
 // same bytes. Below 2 MB whatever the input: of what is too much to be drawn the page says how much
 // is missing.
-std::string RenderPlanHtml(const proto::Plan& plan, const Graph& graph, const Timeline& timeline);
+std::string RenderPlanHtml(const v1::Plan& plan, const Graph& graph, const Timeline& timeline);
 
 }  // namespace espalier

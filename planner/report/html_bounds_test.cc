@@ -37,12 +37,12 @@ TEST(HtmlTest, HostileNamesStayText) {
     sample.graph.mutable_node(1).name = name;
     for (size_t v = 0; v < sample.graph.values().size(); ++v) {
       Value& value = sample.graph.mutable_value(static_cast<ValueId>(v));
-      for (proto::ParallelOperator& op : *sample.plan.mutable_parallel_operators()) {
+      for (v1::ParallelOperator& op : *sample.plan.mutable_parallel_operators()) {
         if (op.tensor() == value.name) op.set_tensor(name);
       }
       value.name = name;
     }
-    proto::OperatorPlan* op = sample.plan.mutable_operators(1);
+    v1::OperatorPlan* op = sample.plan.mutable_operators(1);
     op->set_node(name);
     op->set_op(name);
     (*op->mutable_degrees())[name] = 3;
@@ -136,8 +136,8 @@ TEST(HtmlTest, SizeStaysBoundedForManyEdges) {
       const ValueId v = sample.graph.node(j).outputs[0];
       sample.graph.mutable_node(i).inputs.push_back(v);
       if (j % 2 != 0) continue;
-      proto::ParallelOperator* op = sample.plan.add_parallel_operators();
-      op->set_kind(proto::ParallelOperator::COMBINE);
+      v1::ParallelOperator* op = sample.plan.add_parallel_operators();
+      op->set_kind(v1::ParallelOperator::COMBINE);
       op->set_tensor(sample.graph.value(v).name);
       op->set_consumer(name);
       op->set_bytes(1e6);
@@ -161,7 +161,7 @@ TEST(HtmlTest, SizeStaysBoundedWhateverTheInput) {
   for (int i = 0; i < sample.plan.operators_size(); ++i) {
     const std::string name = absl::StrCat(quotes, i, quotes);
     sample.graph.mutable_node(i).name = name;
-    proto::OperatorPlan* op = sample.plan.mutable_operators(i);
+    v1::OperatorPlan* op = sample.plan.mutable_operators(i);
     op->set_node(name);
     op->set_op(quotes);
     (*op->mutable_degrees())[quotes] = 1;
@@ -172,8 +172,8 @@ TEST(HtmlTest, SizeStaysBoundedWhateverTheInput) {
     }
     for (ValueId v : sample.graph.node(i).inputs) {
       for (int kind = 1; kind < 4; ++kind) {
-        proto::ParallelOperator* change = sample.plan.add_parallel_operators();
-        change->set_kind(static_cast<proto::ParallelOperator::Kind>(kind));
+        v1::ParallelOperator* change = sample.plan.add_parallel_operators();
+        change->set_kind(static_cast<v1::ParallelOperator::Kind>(kind));
         change->set_tensor(sample.graph.value(v).name);
         change->set_consumer(name);
         change->set_degree(1000000 + i);
@@ -182,7 +182,7 @@ TEST(HtmlTest, SizeStaysBoundedWhateverTheInput) {
     }
   }
   for (int i = 0; i < 1000; ++i) {
-    proto::Alternative* alternative = sample.plan.add_alternatives();
+    v1::Alternative* alternative = sample.plan.add_alternatives();
     alternative->set_name(quotes);
     alternative->set_refused(quotes);
     sample.plan.mutable_devices(i % 64)->set_model(absl::StrCat(quotes, i));
@@ -227,8 +227,8 @@ TEST(HtmlTest, NumbersThatAreNoneDoNoHarm) {
     sample.plan.mutable_operators(0)->add_devices(std::numeric_limits<int>::max());
     sample.plan.mutable_parallel_operators(0)->set_bytes(bad);
     sample.plan.mutable_parallel_operators(1)->set_kind(
-        static_cast<proto::ParallelOperator::Kind>(99));
-    sample.plan.mutable_devices(0)->set_kind(static_cast<proto::Device::Kind>(99));
+        static_cast<v1::ParallelOperator::Kind>(99));
+    sample.plan.mutable_devices(0)->set_kind(static_cast<v1::Device::Kind>(99));
     sample.plan.mutable_prediction()->add_peak_bytes(std::numeric_limits<int64_t>::max());
     sample.timeline.seconds = bad;
     sample.timeline.tasks[0].begin = bad;

@@ -47,7 +47,7 @@ struct Sample {
         timeline(LayeredTimeline(plan)) {}
   std::string Page() const { return RenderPlanHtml(plan, graph, timeline); }
   Graph graph;
-  proto::Plan plan;
+  v1::Plan plan;
   Timeline timeline;
 };
 

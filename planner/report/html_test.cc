@@ -59,7 +59,7 @@ TEST(HtmlTest, EveryOperatorOfASmallPlanAppears) {
   const std::vector<Element> page = Parsed(sample.Page());
   const std::string picture = Section(page, "graph").text;
   const std::string table = Section(page, "operators").text;
-  for (const proto::OperatorPlan& op : sample.plan.operators()) {
+  for (const v1::OperatorPlan& op : sample.plan.operators()) {
     EXPECT_THAT(picture, HasSubstr(op.node()));
   }
   for (const char* row : {"embed", "layers.0-1.fc", "layers.0-1.act", "loss"}) {
@@ -83,7 +83,7 @@ TEST(HtmlTest, ColoursAreEqualExactlyWhenTheMachineViewsAre) {
   // Many sets of devices; the order of the devices and repetitions do not matter.
   std::map<std::string, std::set<int>> views;
   for (int i = 0; i < sample.plan.operators_size(); ++i) {
-    proto::OperatorPlan* op = sample.plan.mutable_operators(i);
+    v1::OperatorPlan* op = sample.plan.mutable_operators(i);
     op->clear_devices();
     for (int d = 0; d < 4; ++d) {
       if ((i % 15 + 1) >> d & 1) op->add_devices(d);

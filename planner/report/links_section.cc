@@ -53,7 +53,7 @@ std::string TableRow(const Row& row) {
 
 }  // namespace
 
-std::string LinksSection(const proto::Plan& plan, const Timeline& timeline) {
+std::string LinksSection(const v1::Plan& plan, const Timeline& timeline) {
   const char* const heading = "Bytes per link";
   const double seconds =
       Finite(timeline.seconds) > 0 ? timeline.seconds : Finite(plan.prediction().step_seconds());

@@ -27,14 +27,14 @@ TEST(MadePlanTest, PictureShowsEveryOperatorAndEveryByte) {
   for (const Graph& graph : {Mlp(64, 64), Cnn(64), Llama(SmallLlama(6))}) {
     const int64_t batch = graph.name == "mlp" || graph.name == "cnn" ? 64 : 8;
     // Small graphs are fastest on one device; here something is to move.
-    absl::StatusOr<proto::Plan> plan =
-        MakePlan(TestProblem(graph, batch, 4), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+    absl::StatusOr<v1::Plan> plan =
+        MakePlan(TestProblem(graph, batch, 4), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
     ASSERT_TRUE(plan.ok()) << plan.status();
     const BoxGraph boxes = MakeBoxGraph(*plan, graph);
     EXPECT_EQ(boxes.unknown, 0);
     EXPECT_EQ(boxes.left_out, 0);
     double planned = 0, drawn = 0;
-    for (const proto::ParallelOperator& op : plan->parallel_operators()) planned += op.bytes();
+    for (const v1::ParallelOperator& op : plan->parallel_operators()) planned += op.bytes();
     for (const GraphBox& box : boxes.boxes) {
       drawn += box.parameter_bytes;
       EXPECT_GE(box.view, 0) << box.name;
@@ -57,11 +57,11 @@ TEST(MadePlanTest, PictureShowsEveryOperatorAndEveryByte) {
 TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
   const Graph graph = Llama(SmallLlama(4), 16);
   const PlanProblem problem = TestProblem(graph, 16, 4);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_pipeline_stages(2);
   options.set_micro_batches(4);
   options.set_zero_stage(1);
-  absl::StatusOr<proto::Plan> staged = MakePlan(problem, options);
+  absl::StatusOr<v1::Plan> staged = MakePlan(problem, options);
   ASSERT_TRUE(staged.ok()) << staged.status();
   const std::vector<StageRow> stages = StageRows(*staged);
   ASSERT_EQ(stages.size(), 2u);
@@ -70,7 +70,7 @@ TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
   for (int d : stages[0].devices) {
     EXPECT_EQ(std::count(stages[1].devices.begin(), stages[1].devices.end(), d), 0);
   }
-  const auto text = [&](const proto::Plan& plan) {
+  const auto text = [&](const v1::Plan& plan) {
     absl::StatusOr<std::vector<Element>> page = ParsePage(RenderPlanHtml(plan, graph, {}));
     EXPECT_TRUE(page.ok()) << page.status();
     return page.ok() ? page->front().text : "";
@@ -80,11 +80,11 @@ TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
   EXPECT_THAT(text(*staged), HasSubstr("ZeRO stage 1"));
   EXPECT_THAT(RenderPlan(*staged), HasSubstr("Pipeline stages"));
 
-  const proto::SearchOptions single = WithStrategy(proto::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<proto::Plan> alone = MakePlan(problem, single);
+  const v1::SearchOptions single = WithStrategy(v1::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<v1::Plan> alone = MakePlan(problem, single);
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_THAT(text(*alone), HasSubstr("all of it fits as it is"));
-  absl::StatusOr<proto::Plan> squeezed =
+  absl::StatusOr<v1::Plan> squeezed =
       MakePlan(TestProblem(graph, 16, 4, alone->prediction().peak_bytes(0) * 7 / 10), single);
   ASSERT_TRUE(squeezed.ok()) << squeezed.status();
   ASSERT_FALSE(squeezed->memory_plans().empty());
@@ -107,8 +107,8 @@ TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
 TEST(MadePlanTest, GraphsForGraphviz) {
   const Graph graph = Mlp(64, 64);
   const PlanProblem problem = TestProblem(graph, 64, 4);
-  absl::StatusOr<proto::Plan> plan =
-      MakePlan(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  absl::StatusOr<v1::Plan> plan =
+      MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
   ASSERT_TRUE(plan.ok()) << plan.status();
   absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, *plan);
   ASSERT_TRUE(timeline.ok()) << timeline.status();
@@ -129,7 +129,7 @@ TEST(MadePlanTest, GraphsForGraphviz) {
   EXPECT_EQ(boxes + 3 * meetings, static_cast<int>((*timeline)->tasks.size()));
   EXPECT_GE(edges, boxes - 4);
 
-  proto::Plan odd = *plan;
+  v1::Plan odd = *plan;
   odd.mutable_operators(0)->set_node("a \"quoted\\ name");
   for (bool costs : {false, true}) {
     const std::string text = RenderComputationGraph(odd, graph, costs);

@@ -28,7 +28,7 @@ std::string TableRow(const OperatorRow& row, double longest, double total) {
 
 }  // namespace
 
-std::string OperatorsSection(const proto::Plan& plan) {
+std::string OperatorsSection(const v1::Plan& plan) {
   const std::vector<OperatorRow> rows = GroupOperators(plan);
   double longest = 0, total = 0;
   for (const OperatorRow& row : rows) {
@@ -53,7 +53,7 @@ std::string OperatorsSection(const proto::Plan& plan) {
   return Section("operators", "Operators", content);
 }
 
-std::string ChangesSection(const proto::Plan& plan) {
+std::string ChangesSection(const v1::Plan& plan) {
   const auto totals = TotalByKind(plan);
   if (totals.empty()) {
     return Section("changes", "Changes of layout", Note("The plan needs none."));

@@ -6,19 +6,19 @@
 
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
-std::string HeadlineSection(const proto::Plan& plan, const Graph& graph);
-std::string AlternativesSection(const proto::Plan& plan);
-std::string StepSection(const proto::Plan& plan);
-std::string GraphSection(const proto::Plan& plan, const Graph& graph);
-std::string ChangesSection(const proto::Plan& plan);
-std::string GanttSection(const proto::Plan& plan, const Timeline& timeline);
-std::string LinksSection(const proto::Plan& plan, const Timeline& timeline);
+std::string HeadlineSection(const v1::Plan& plan, const Graph& graph);
+std::string AlternativesSection(const v1::Plan& plan);
+std::string StepSection(const v1::Plan& plan);
+std::string GraphSection(const v1::Plan& plan, const Graph& graph);
+std::string ChangesSection(const v1::Plan& plan);
+std::string GanttSection(const v1::Plan& plan, const Timeline& timeline);
+std::string LinksSection(const v1::Plan& plan, const Timeline& timeline);
 std::string MemorySection(const Timeline& timeline);
-std::string OperatorsSection(const proto::Plan& plan);
+std::string OperatorsSection(const v1::Plan& plan);
 
 // The content of <style>.
 std::string PageStyle();

@@ -35,7 +35,7 @@ std::string Head(const std::vector<std::string>& cells, size_t first_number) {
 
 constexpr char kEnd[] = "</tbody></table></div>\n";
 
-std::string Parts(const proto::Plan& plan) {
+std::string Parts(const v1::Plan& plan) {
   std::vector<std::string> lines;
   if (plan.micro_batches() > 1) {
     lines.push_back(absl::StrCat("The batch runs as ", plan.micro_batches(),
@@ -57,7 +57,7 @@ std::string Parts(const proto::Plan& plan) {
   return out;
 }
 
-std::string Stages(const proto::Plan& plan) {
+std::string Stages(const v1::Plan& plan) {
   const std::vector<StageRow> stages = StageRows(plan);
   if (stages.size() < 2) return "";
   std::string out = Head({"pipeline stage", "devices", "from", "to", "operators", "time"}, 4);
@@ -77,12 +77,12 @@ std::string Stages(const proto::Plan& plan) {
   return out;
 }
 
-std::string Fit(const proto::Plan& plan) {
+std::string Fit(const v1::Plan& plan) {
   std::string rows;
-  std::vector<std::pair<int, const proto::MemoryPlan::Absence*>> absences;  // by device
+  std::vector<std::pair<int, const v1::MemoryPlan::Absence*>> absences;  // by device
   int devices = 0;
   for (int d = 0; d < plan.memory_plans_size(); ++d) {
-    const proto::MemoryPlan& memory = plan.memory_plans(d);
+    const v1::MemoryPlan& memory = plan.memory_plans(d);
     for (const auto& a : memory.absences()) absences.emplace_back(d, &a);
     if (memory.absences().empty() || ++devices > static_cast<int>(kMaxDevices)) continue;
     const FitTotal fit = FitOf(memory);
@@ -121,7 +121,7 @@ std::string Fit(const proto::Plan& plan) {
 
 }  // namespace
 
-std::string StepSection(const proto::Plan& plan) {
+std::string StepSection(const v1::Plan& plan) {
   std::string content = absl::StrCat(Parts(plan), Stages(plan), Fit(plan));
   if (content.empty()) {
     content = Note(

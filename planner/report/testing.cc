@@ -134,9 +134,9 @@ std::vector<int> FirstDevices(int count) {
   return devices;
 }
 
-void AddOperator(const Graph& graph, NodeId n, int devices, proto::Plan* plan) {
+void AddOperator(const Graph& graph, NodeId n, int devices, v1::Plan* plan) {
   const Node& node = graph.node(n);
-  proto::OperatorPlan* op = plan->add_operators();
+  v1::OperatorPlan* op = plan->add_operators();
   op->set_node(node.name);
   op->set_op(node.op);
   const bool halves = node.op == "linear" && devices > 1;
@@ -145,14 +145,14 @@ void AddOperator(const Graph& graph, NodeId n, int devices, proto::Plan* plan) {
   op->set_predicted_seconds(3e-3);
   for (ValueId v : node.inputs) {
     const Value& value = graph.value(v);
-    proto::ParallelOperator change;
+    v1::ParallelOperator change;
     if (value.kind == ValueKind::kParameter) {
-      change.set_kind(proto::ParallelOperator::REDUCE);
+      change.set_kind(v1::ParallelOperator::REDUCE);
       change.set_tensor(absl::StrCat(value.name, ".grad"));
       change.set_consumer("update");
       change.set_bytes(2 << 20);
     } else if (halves) {
-      change.set_kind(proto::ParallelOperator::COMBINE);
+      change.set_kind(v1::ParallelOperator::COMBINE);
       change.set_tensor(value.name);
       change.set_consumer(node.name);
       change.set_bytes(1 << 20);
@@ -208,16 +208,16 @@ Graph LayeredGraph(int layers) {
   return graph;
 }
 
-proto::Plan LayeredPlan(int layers, int devices) {
-  proto::Plan plan;
+v1::Plan LayeredPlan(int layers, int devices) {
+  v1::Plan plan;
   plan.set_format_version(1);
   plan.set_graph_fingerprint("0123456789abcdef0123456789abcdef");
   plan.set_batch_size(8);
   const Graph graph = LayeredGraph(layers);
-  proto::Prediction* prediction = plan.mutable_prediction();
+  v1::Prediction* prediction = plan.mutable_prediction();
   for (int d = 0; d < devices; ++d) {
-    proto::Device* device = plan.add_devices();
-    device->set_kind(proto::Device::CUDA);
+    v1::Device* device = plan.add_devices();
+    device->set_kind(v1::Device::CUDA);
     device->set_model("NVIDIA H200");
     device->set_memory_bytes(int64_t{1} << 30);
     prediction->add_peak_bytes(int64_t{512} << 20);
@@ -229,12 +229,12 @@ proto::Plan LayeredPlan(int layers, int devices) {
   prediction->set_compute_seconds(0.08);
   prediction->set_communication_seconds(0.02);
   prediction->set_bytes_moved(3 << 20);
-  proto::Alternative* slower = plan.add_alternatives();
+  v1::Alternative* slower = plan.add_alternatives();
   slower->set_name("data parallel");
   *slower->mutable_prediction() = *prediction;
   slower->mutable_prediction()->set_step_seconds(0.15);
   slower->mutable_prediction()->set_communication_seconds(0.07);
-  proto::Alternative* refused = plan.add_alternatives();
+  v1::Alternative* refused = plan.add_alternatives();
   refused->set_name("single device");
   refused->mutable_prediction()->set_step_seconds(0.2);
   refused->mutable_prediction()->set_compute_seconds(0.2);
@@ -249,7 +249,7 @@ proto::Plan LayeredPlan(int layers, int devices) {
   return plan;
 }
 
-Timeline LayeredTimeline(const proto::Plan& plan) {
+Timeline LayeredTimeline(const v1::Plan& plan) {
   Timeline timeline;
   const int devices = plan.devices_size();
   for (int d = 0; d < devices; ++d) {
@@ -266,7 +266,7 @@ Timeline LayeredTimeline(const proto::Plan& plan) {
       memory.bytes.push_back(bytes);
       now += seconds;
     };
-    for (const proto::OperatorPlan& op : plan.operators()) {
+    for (const v1::OperatorPlan& op : plan.operators()) {
       add(TimelineTask::kForward, 1e-3, 0, op.node());
     }
     for (int i = plan.operators_size(); i-- > 0;) {

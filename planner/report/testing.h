@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -37,10 +37,10 @@ Graph LayeredGraph(int layers);
 // For that graph: sample×devices, but that "layers.<n>.fc" is split along out on half of the
 // devices. Each change of layout moves 1 MiB, each sum of a gradient 2 MiB. Times and memory are
 // round numbers.
-proto::Plan LayeredPlan(int layers, int devices);
+v1::Plan LayeredPlan(int layers, int devices);
 
 // One forward task of 1 ms and one backward task of 2 ms per operator and device, then a sum of
 // gradients of 4 ms and an update of 1 ms; memory rises by 1 MiB per forward task and falls again.
-Timeline LayeredTimeline(const proto::Plan& plan);
+Timeline LayeredTimeline(const v1::Plan& plan);
 
 }  // namespace espalier

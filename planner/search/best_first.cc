@@ -91,7 +91,7 @@ class Coster {
   const SegmentGraph& segment_;
   Machine machine_;
   SpaceOptions space_;
-  proto::Optimizer optimizer_;
+  v1::Optimizer optimizer_;
 };
 
 class Search {

@@ -72,14 +72,14 @@ std::vector<int> Choose(const std::vector<const Variants*>& sequence, bool first
 // taken there, the rule gives another.
 using Names = std::map<std::string, std::string>;
 
-proto::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph, const Names& names,
+v1::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph, const Names& names,
                          const std::vector<NodeId>& nodes) {
   const auto name_of = [&](NodeId node) {
     const std::string& name = graph.node(node).name;
     const auto found = names.find(name);
     return found == names.end() ? name : found->second;
   };
-  proto::Rewrite rewrite;
+  v1::Rewrite rewrite;
   rewrite.set_rule(rule.name);
   rewrite.set_at(name_of(nodes.back()));
   for (size_t i = 0; i + 1 < nodes.size(); ++i) rewrite.add_others(name_of(nodes[i]));
@@ -141,7 +141,7 @@ absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
     Names names;
     for (const RewriteStep& step : sequence[s]->variants[chosen[s]].steps) {
       const RewriteRule& rule = rules[step.rule];
-      const proto::Rewrite rewrite = ToRewrite(rule, piece, names, step.nodes);
+      const v1::Rewrite rewrite = ToRewrite(rule, piece, names, step.nodes);
       absl::StatusOr<Graph> whole = ApplyRewrite(registry, rule, rewrite, result.graph);
       if (!whole.ok()) return whole.status();
       absl::StatusOr<Graph> next = ApplyStep(registry, rules, step, piece);

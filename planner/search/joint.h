@@ -37,7 +37,7 @@ struct JointOptions {
 
 struct JointResult {
   Graph graph;
-  std::vector<proto::Rewrite> rewrites;  // that lead to it, in order
+  std::vector<v1::Rewrite> rewrites;  // that lead to it, in order
   int segments = 0;
   int different = 0;   // of them
   int64_t graphs = 0;  // tried

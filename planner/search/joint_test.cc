@@ -73,9 +73,9 @@ class JointTest : public ::testing::Test {
   AnalyticCost cost_;
 };
 
-std::string Text(const std::vector<proto::Rewrite>& rewrites) {
+std::string Text(const std::vector<v1::Rewrite>& rewrites) {
   std::string text;
-  for (const proto::Rewrite& r : rewrites) absl::StrAppend(&text, r.rule(), "@", r.at(), "\n");
+  for (const v1::Rewrite& r : rewrites) absl::StrAppend(&text, r.rule(), "@", r.at(), "\n");
   return text;
 }
 
@@ -177,8 +177,8 @@ TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
     EXPECT_LE(result.after, result.before);
     if (result.rewrites.empty()) continue;
     ++rewritten;
-    proto::Plan plan;
-    for (const proto::Rewrite& rewrite : result.rewrites) *plan.add_rewrites() = rewrite;
+    v1::Plan plan;
+    for (const v1::Rewrite& rewrite : result.rewrites) *plan.add_rewrites() = rewrite;
     const absl::StatusOr<Graph> again = RewrittenGraph(TestRegistry(), small.graph, plan);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(GraphFingerprint(*again), GraphFingerprint(result.graph));
@@ -188,7 +188,7 @@ TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
 
 TEST_F(JointTest, ARewriteThatDoesNotFitIsNamed) {
   const Graph graph = Blocks(1, 4, 64, 64);
-  proto::Plan plan;
+  v1::Plan plan;
   plan.add_rewrites()->set_rule("bias_apart");
   plan.mutable_rewrites(0)->set_at("layer0.sum");
   EXPECT_THAT(

@@ -78,9 +78,9 @@ TEST(OptimalityTest, PlansAreWithinAPercentOfTheOptimum) {
     ASSERT_TRUE(optimum.ok()) << optimum.status();
     EXPECT_EQ(static_cast<double>(optimum->placements), CountPlacements(bench->space));
     EXPECT_EQ(bench->CostOf(optimum->placement), optimum->cost);
-    proto::SearchOptions options;
+    v1::SearchOptions options;
     options.set_micro_batches(1);  // what is enumerated has no others
-    absl::StatusOr<proto::Plan> plan = MakePlan(bench->problem, options);
+    absl::StatusOr<v1::Plan> plan = MakePlan(bench->problem, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const double ratio = plan->prediction().step_seconds() / ToSeconds(optimum->cost);
     EXPECT_GE(ratio, 1 - 1e-9) << bench->small.name;

@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<RewriteRule>> RulesWith(const OpRegistry& registry,
 }
 
 absl::StatusOr<Graph> ApplyRewrite(const OpRegistry& registry, const RewriteRule& rule,
-                                   const proto::Rewrite& rewrite, const Graph& graph) {
+                                   const v1::Rewrite& rewrite, const Graph& graph) {
   const auto fits = [&](const Match& match) {
     if (graph.node(match.nodes.back()).name != rewrite.at()) return false;
     if (static_cast<int>(match.nodes.size()) != rewrite.others_size() + 1) return false;
@@ -53,13 +53,13 @@ absl::StatusOr<Graph> ApplyRewrite(const OpRegistry& registry, const RewriteRule
 }
 
 absl::StatusOr<Graph> RewrittenGraph(const OpRegistry& registry, const Graph& graph,
-                                     const proto::Plan& plan) {
+                                     const v1::Plan& plan) {
   absl::StatusOr<std::vector<RewriteRule>> rules = RulesWith(registry, plan.substitutions());
   if (!rules.ok()) return rules.status();
   std::map<std::string, const RewriteRule*> by_name;
   for (const RewriteRule& rule : *rules) by_name[rule.name] = &rule;
   Graph result = graph;
-  for (const proto::Rewrite& rewrite : plan.rewrites()) {
+  for (const v1::Rewrite& rewrite : plan.rewrites()) {
     const auto rule = by_name.find(rewrite.rule());
     if (rule == by_name.end()) {
       return absl::InvalidArgumentError(

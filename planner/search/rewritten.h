@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
 #include "ops/rewrite/rule.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -18,11 +18,11 @@ absl::StatusOr<std::vector<RewriteRule>> RulesWith(const OpRegistry& registry,
 // `graph` (bound) after `rule` at the operators that `rewrite` names. InvalidArgument, with rule
 // and operator, if it does not fit there.
 absl::StatusOr<Graph> ApplyRewrite(const OpRegistry& registry, const RewriteRule& rule,
-                                   const proto::Rewrite& rewrite, const Graph& graph);
+                                   const v1::Rewrite& rewrite, const Graph& graph);
 
 // `graph` after all rewrites of `plan`, in order. Errors as above; InvalidArgument for a rule that
 // nobody knows.
 absl::StatusOr<Graph> RewrittenGraph(const OpRegistry& registry, const Graph& graph,
-                                     const proto::Plan& plan);
+                                     const v1::Plan& plan);
 
 }  // namespace espalier

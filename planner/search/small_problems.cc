@@ -267,7 +267,7 @@ SmallProblem RandomProblem(uint64_t seed, int devices, int operators) {
   problem.machine.link.set_bandwidth(Spread(1e8, 1e11, &random));
   problem.machine.link.set_latency_seconds(Spread(1e-6, 1e-4, &random));
   const double slowest = random.Real() < 0.25 ? 0.3 : 1.0;
-  for (proto::Device& device : problem.machine.devices) {
+  for (v1::Device& device : problem.machine.devices) {
     const double rate = Spread(slowest, 1.0, &random);
     device.set_matmul_flops(rate * device.matmul_flops());
     device.set_memory_bandwidth(rate * device.memory_bandwidth());
@@ -334,7 +334,7 @@ std::vector<std::string> ModelsWithFirstLayers() {
   return names;
 }
 
-SmallProblem FirstLayers(const std::string& model, const proto::Link& link, int devices,
+SmallProblem FirstLayers(const std::string& model, const v1::Link& link, int devices,
                          int operators) {
   SmallProblem problem;
   problem.name = model;

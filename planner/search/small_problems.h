@@ -34,7 +34,7 @@ SmallProblem TallProblem(uint64_t seed, int operators);
 std::vector<std::string> ModelsWithFirstLayers();
 
 // The first `operators` operators of a model, at its full width, and a loss.
-SmallProblem FirstLayers(const std::string& model, const proto::Link& link, int devices,
+SmallProblem FirstLayers(const std::string& model, const v1::Link& link, int devices,
                          int operators);
 
 }  // namespace espalier

@@ -63,12 +63,12 @@ struct Cut {
 class Placing {
  public:
   explicit Placing(const ServingProblem& problem) : problem_(problem) {
-    const std::vector<proto::Device>& devices = problem.machine.devices;
+    const std::vector<v1::Device>& devices = problem.machine.devices;
     order_.resize(devices.size());
     std::iota(order_.begin(), order_.end(), 0);
     const auto rank = [&](int d) {
-      const proto::Device device = WithDefaults(devices[static_cast<size_t>(d)]);
-      return std::tuple(device.kind() == proto::Device::CUDA ? 0 : 1, -device.memory_bandwidth(),
+      const v1::Device device = WithDefaults(devices[static_cast<size_t>(d)]);
+      return std::tuple(device.kind() == v1::Device::CUDA ? 0 : 1, -device.memory_bandwidth(),
                         -device.matmul_flops(), device.op_overhead_seconds(),
                         -device.memory_bytes(), device.host(), d);
     };
@@ -143,7 +143,7 @@ class Placing {
     std::vector<std::string> alike;
     std::map<std::string, int> hosts;
     for (int d : window) {
-      proto::Device like = problem_.machine.devices[static_cast<size_t>(d)];
+      v1::Device like = problem_.machine.devices[static_cast<size_t>(d)];
       const auto host = hosts.try_emplace(like.host(), static_cast<int>(hosts.size())).first;
       if (!like.host().empty()) like.set_host(absl::StrCat(host->second));
       like.clear_model();

@@ -51,7 +51,7 @@ struct ServingProblem {
   const OpRegistry* registry = nullptr;
   std::vector<PlacedModel> models;   // the LLM, then the small ones
   Machine machine;                   // the workers; without a topology
-  std::optional<proto::Device> own;  // the coordinator's process; none: no model runs there
+  std::optional<v1::Device> own;  // the coordinator's process; none: no model runs there
   // Seconds that a step on workers takes longer than its programs: messages between coordinator and
   // workers, besides their bytes over `machine.link`.
   double remote_seconds = 0;

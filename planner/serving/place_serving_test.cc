@@ -55,9 +55,9 @@ struct Model {
   }
 };
 
-proto::Device Cpu(double bandwidth, int64_t memory) {
-  proto::Device device;
-  device.set_kind(proto::Device::CPU);
+v1::Device Cpu(double bandwidth, int64_t memory) {
+  v1::Device device;
+  device.set_kind(v1::Device::CPU);
   device.set_memory_bandwidth(bandwidth);
   device.set_matmul_flops(4 * bandwidth);
   device.set_op_overhead_seconds(2e-6);
@@ -176,7 +176,7 @@ class PlaceServingTest : public testing::Test {
     }
     // As the search looks at them: the order of ranks is not what is searched for.
     std::stable_sort(problem_.machine.devices.begin(), problem_.machine.devices.end(),
-                     [](const proto::Device& a, const proto::Device& b) {
+                     [](const v1::Device& a, const v1::Device& b) {
                        return a.memory_bandwidth() > b.memory_bandwidth();
                      });
     problem_.own.reset();
@@ -279,7 +279,7 @@ TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
       EXPECT_GE(after[0].tokens_per_second, (*before)[0].tokens_per_second * (1 - 1e-9)) << what;
       problem_ = kept;
     };
-    for (proto::Device& device : problem_.machine.devices) {
+    for (v1::Device& device : problem_.machine.devices) {
       device.set_memory_bandwidth(2 * device.memory_bandwidth());
     }
     expect_no_slower("memory bandwidth");
@@ -287,7 +287,7 @@ TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
     expect_no_slower("link bandwidth");
     problem_.machine.link.set_latency_seconds(problem_.machine.link.latency_seconds() / 2);
     expect_no_slower("link latency");
-    for (proto::Device& device : problem_.machine.devices) {
+    for (v1::Device& device : problem_.machine.devices) {
       device.set_memory_bytes(2 * device.memory_bytes());
     }
     expect_no_slower("memory");
@@ -311,12 +311,12 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   const auto half = PredictSpot(problem_, problem_.models[0], {2, 1}, {0, 1});
   ASSERT_TRUE(half.ok()) << half.status();
   const int64_t needed = *std::max_element(half->bytes.begin(), half->bytes.end());
-  for (proto::Device& device : problem_.machine.devices) device.set_memory_bytes(needed);
+  for (v1::Device& device : problem_.machine.devices) device.set_memory_bytes(needed);
   choices = Place();
   ASSERT_FALSE(choices.empty());
   EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 2);
   EXPECT_TRUE(choices[0].models[1].own());
-  for (proto::Device& device : problem_.machine.devices) device.set_memory_bytes(64 * kMiB);
+  for (v1::Device& device : problem_.machine.devices) device.set_memory_bytes(64 * kMiB);
   // A third one takes the small model, unless the way there takes longer than its steps.
   problem_.machine.devices.push_back(Cpu(1e10, 64 * kMiB));
   choices = Place();
@@ -396,7 +396,7 @@ TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
   };
   const int64_t whole = need({1, 1}, {0}), half = need({1, 2}, {0, 1});
   ASSERT_LT(half, whole);
-  for (proto::Device& device : problem_.machine.devices) device.set_memory_bytes(whole - 1);
+  for (v1::Device& device : problem_.machine.devices) device.set_memory_bytes(whole - 1);
   const std::vector<ServingChoice> choices = Place();
   ASSERT_FALSE(choices.empty());
   EXPECT_EQ(choices[0].models[0].degrees.pipeline_parallel, 2);

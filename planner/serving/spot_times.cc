@@ -31,7 +31,7 @@ absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& s
   if (!shared.ok()) return shared.status();
   ConfigTable table(shared->structure);
   // Tables of training's costs, too, of which nothing is asked.
-  proto::Optimizer any;
+  v1::Optimizer any;
   any.set_name("sgd");
   CostTables costs(shared->structure, table, machine, *problem.cost, any);
   Placement placement(shared->structure.nodes.size(), nullptr);
@@ -54,7 +54,7 @@ absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& s
 // In which these devices, by rank, copy what streams: the parts of a stage at the same time, the
 // stages one after the other. A copy reads memory and writes it.
 StepTimes StreamTimes(const ServingDegrees& degrees, const std::vector<int64_t>& streamed,
-                      const std::vector<proto::Device>& devices) {
+                      const std::vector<v1::Device>& devices) {
   StepTimes times;
   for (int stage = 0; stage < degrees.pipeline_parallel; ++stage) {
     double slowest = 0;
@@ -87,7 +87,7 @@ double InTurn(const ServingProblem& problem, absl::Span<const ServingSpot> spots
 
 absl::StatusOr<SpotNeeds> NeedsOf(const ServingProblem& problem, const PlacedModel& model,
                                   const ServingDegrees& degrees) {
-  const absl::StatusOr<std::vector<proto::Program>> programs =
+  const absl::StatusOr<std::vector<v1::Program>> programs =
       LowerServing(*problem.registry, *model.full, degrees,
                    {.resident_weight_bytes = model.resident_weight_bytes});
   if (!programs.ok()) {
@@ -95,7 +95,7 @@ absl::StatusOr<SpotNeeds> NeedsOf(const ServingProblem& problem, const PlacedMod
                         absl::StrCat("model '", model.name, "': ", programs.status().message()));
   }
   SpotNeeds needs;
-  for (const proto::Program& program : *programs) {
+  for (const v1::Program& program : *programs) {
     needs.bytes.push_back(program.arena_bytes());
     needs.streamed.push_back(program.host_bytes());
   }
@@ -122,7 +122,7 @@ absl::Status SetTimes(const ServingProblem& problem, const PlacedModel& model,
     machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
   }
   // Memory is looked at by itself, exactly.
-  for (proto::Device& device : machine.devices) device.clear_memory_bytes();
+  for (v1::Device& device : machine.devices) device.clear_memory_bytes();
   const StepTimes streaming = StreamTimes(degrees, streamed, machine.devices);
   const auto times_of = [&](const Graph& step) -> absl::StatusOr<StepTimes> {
     absl::StatusOr<StepTimes> times = Simulate(problem, step, degrees, machine);

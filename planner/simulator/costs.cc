@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-using Collective = proto::CollectiveInstruction;
+using Collective = v1::CollectiveInstruction;
 
 // Of a parameter whose update stands for all, where the device has room for it: what is touched
 // once in a step lies far away.
@@ -22,7 +22,7 @@ bool IsViewOperator(const std::string& op) {
 }
 
 CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const Machine& machine,
-                       CostModel& cost, const proto::Optimizer& optimizer)
+                       CostModel& cost, const v1::Optimizer& optimizer)
     : structure_(structure),
       table_(table),
       cost_(cost),
@@ -33,7 +33,7 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       communication_(machine.communication),
       shared_cores_(machine.devices) {
   if (topology_ != nullptr) side_by_side_.emplace(*topology_);
-  for (const proto::Device& device : machine.devices) {
+  for (const v1::Device& device : machine.devices) {
     devices_.push_back(WithDefaults(device));
     update_factors_.push_back(UpdateFactor(devices_.back()));
   }
@@ -59,7 +59,7 @@ double CostTables::Passes(const Dims& parameter) const {
   return passes;
 }
 
-double CostTables::UpdateFactor(const proto::Device& device) {
+double CostTables::UpdateFactor(const v1::Device& device) {
   if (!update_.def->update->sums.empty()) return 1;
   int64_t elements = kUpdateElements;
   while (elements > 1 && elements * 256 > device.memory_bytes()) elements /= 2;
@@ -99,7 +99,7 @@ double CostTables::Transfers(const std::vector<std::pair<int, int>>& ends, doubl
   return ToSeconds(longest);
 }
 
-double CostTables::Collective(proto::CollectiveInstruction::Kind kind,
+double CostTables::Collective(v1::CollectiveInstruction::Kind kind,
                               const std::vector<int>& ranks, double bytes) {
   return CollectivesTogether({{kind, &ranks, bytes}})[0];
 }

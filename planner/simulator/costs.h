@@ -50,7 +50,7 @@ class CostTables {
  public:
   // All must outlive this. The optimizer has passed CheckOptimizer.
   CostTables(const PcgStructure& structure, ConfigTable& table, const Machine& machine,
-             CostModel& cost, const proto::Optimizer& optimizer);
+             CostModel& cost, const v1::Optimizer& optimizer);
 
   const NodeTasks* Node(NodeId node, const ConfigEntry* entry);
   absl::StatusOr<const ReshardTasks*> Reshard(int from, int to, int element_bytes);
@@ -65,7 +65,7 @@ class CostTables {
   const std::vector<int>& Group(int id) const { return group_ranks_[id]; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
   // Seconds of a collective in which each rank's input has `bytes`, alone.
-  double Collective(proto::CollectiveInstruction::Kind kind, const std::vector<int>& ranks,
+  double Collective(v1::CollectiveInstruction::Kind kind, const std::vector<int>& ranks,
                     double bytes);
   // Seconds of collectives of different devices that run side by side and so share the links of a
   // topology. What was measured is as it was measured.
@@ -79,8 +79,8 @@ class CostTables {
   const SharedCores& shared_cores() const { return shared_cores_; }
   const Topology* topology() const { return topology_.get(); }
   double LinkBandwidth() const { return link_.bandwidth(); }
-  const proto::Device& device(int i) const { return devices_[i]; }
-  const proto::Optimizer& optimizer() const { return optimizer_; }
+  const v1::Device& device(int i) const { return devices_[i]; }
+  const v1::Optimizer& optimizer() const { return optimizer_; }
   // What the optimiser keeps of a parameter: tensors like each of its shards, and bytes beside
   // each, aligned as in an arena.
   struct Kept {
@@ -98,7 +98,7 @@ class CostTables {
   double Passes(const Dims& parameter) const;
   // What an update takes on the device, to what its bytes take at the device's rate; 1 where nobody
   // has measured one. The rate is that of writing fresh memory, which processors read first.
-  double UpdateFactor(const proto::Device& device);
+  double UpdateFactor(const v1::Device& device);
   Task MessageTask(int from, int to, double bytes) const;
   // Gives messages of the list the times that they take side by side.
   void ShareLinks(TaskList* tasks) const;
@@ -106,12 +106,12 @@ class CostTables {
   const PcgStructure& structure_;
   ConfigTable& table_;
   CostModel& cost_;
-  proto::Optimizer optimizer_;
+  v1::Optimizer optimizer_;
   UpdateChoice update_;
   std::vector<Kept> kept_;              // by value
-  std::vector<proto::Device> devices_;  // with defaults
+  std::vector<v1::Device> devices_;  // with defaults
   std::vector<double> update_factors_;  // by device
-  proto::Link link_;
+  v1::Link link_;
   std::shared_ptr<const Topology> topology_;                 // instead of the link
   std::optional<SideBySide> side_by_side_;                   // on that topology
   std::shared_ptr<const CommunicationModel> communication_;  // measured: before all that

@@ -14,14 +14,14 @@ double Share(double cores, double load) { return load > cores ? cores / load : 1
 
 }  // namespace
 
-SharedCores::SharedCores(const std::vector<proto::Device>& devices)
+SharedCores::SharedCores(const std::vector<v1::Device>& devices)
     : host_(devices.size(), -1), threads_(devices.size(), 1) {
   std::map<std::string, int> hosts;
   std::vector<double> threads;
   std::vector<int> members;
   for (size_t d = 0; d < devices.size(); ++d) {
-    const proto::Device& device = devices[d];
-    if (device.host().empty() || device.host_cores() <= 0 || device.kind() == proto::Device::CUDA) {
+    const v1::Device& device = devices[d];
+    if (device.host().empty() || device.host_cores() <= 0 || device.kind() == v1::Device::CUDA) {
       continue;
     }
     const auto [it, is_new] = hosts.emplace(device.host(), static_cast<int>(cores_.size()));

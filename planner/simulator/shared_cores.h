@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "planner/simulator/task.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace espalier {
 
 class SharedCores {
  public:
-  explicit SharedCores(const std::vector<proto::Device>& devices);
+  explicit SharedCores(const std::vector<v1::Device>& devices);
 
   // Whether on some host more operators may run at one time than it has cores for.
   bool needed() const { return needed_; }

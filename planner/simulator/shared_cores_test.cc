@@ -11,10 +11,10 @@
 namespace espalier {
 namespace {
 
-std::vector<proto::Device> OnOneHost(int devices, int cores, int threads = 1) {
-  std::vector<proto::Device> list(devices);
-  for (proto::Device& device : list) {
-    device.set_kind(proto::Device::CPU);
+std::vector<v1::Device> OnOneHost(int devices, int cores, int threads = 1) {
+  std::vector<v1::Device> list(devices);
+  for (v1::Device& device : list) {
+    device.set_kind(v1::Device::CPU);
     device.set_host("host");
     device.set_host_cores(cores);
     device.set_threads(threads);
@@ -50,7 +50,7 @@ TEST(SharedCoresTest, SpeedsChangeWhenWorkEnds) {
 }
 
 TEST(SharedCoresTest, ThreadsCountAndOtherHostsDoNot) {
-  std::vector<proto::Device> devices = OnOneHost(2, 6, /*threads=*/4);
+  std::vector<v1::Device> devices = OnOneHost(2, 6, /*threads=*/4);
   EXPECT_EQ(Simulate(SharedCores(devices), {Work(0, 900), Work(1, 900)}),
             1200);  // 8 threads, 6 cores
   devices[1].set_host("another");
@@ -58,7 +58,7 @@ TEST(SharedCoresTest, ThreadsCountAndOtherHostsDoNot) {
   EXPECT_EQ(Simulate(SharedCores(devices), {Work(0, 900), Work(1, 900)}), 900);
   // GPUs do not compute on their host's cores.
   devices = OnOneHost(8, 2);
-  for (proto::Device& device : devices) device.set_kind(proto::Device::CUDA);
+  for (v1::Device& device : devices) device.set_kind(v1::Device::CUDA);
   EXPECT_FALSE(SharedCores(devices).needed());
 }
 
@@ -88,15 +88,15 @@ TEST(SharedCoresTest, ABufferedMessageLetsItsSenderGoOn) {
   EXPECT_EQ(clocks, (std::vector<Picoseconds>{100, 5300}));
 }
 
-proto::CommunicationProfile Profile() {
-  proto::CommunicationProfile profile;
+v1::CommunicationProfile Profile() {
+  v1::CommunicationProfile profile;
   for (double bytes : {64.0, 65536.0}) {
     auto* message = profile.add_messages();
     message->set_bytes(bytes);
     message->set_send_seconds(1e-6 + bytes / 5e9);
     message->set_receive_seconds(2e-5 + bytes / 1e9);
     auto* sum = profile.add_collectives();
-    sum->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+    sum->set_kind(v1::CollectiveInstruction::ALL_REDUCE);
     sum->set_ranks(2);
     sum->set_bytes(bytes);
     sum->set_seconds(5e-5 + bytes / 5e8);
@@ -116,8 +116,8 @@ struct Bench {
 
   static Machine MachineOf(int cores) {
     Machine machine = TestMachine(4);
-    for (proto::Device& device : machine.devices) {
-      device.set_kind(proto::Device::CPU);
+    for (v1::Device& device : machine.devices) {
+      device.set_kind(v1::Device::CPU);
       device.set_threads(1);
       device.set_host(cores > 0 ? "host" : "");
       device.set_host_cores(cores);

@@ -614,7 +614,7 @@ void Simulator::ForEachTask(Run run) {
   }
 }
 
-proto::Prediction Simulator::Predict() {
+v1::Prediction Simulator::Predict() {
   std::vector<Picoseconds> compute(devices_, 0), communication(devices_, 0);
   double moved = 0;
   ForEachTask([&](const Task& task) {
@@ -628,7 +628,7 @@ proto::Prediction Simulator::Predict() {
       compute[task.device] += task.duration;
     }
   });
-  proto::Prediction prediction;
+  v1::Prediction prediction;
   prediction.set_step_seconds(ToSeconds(time_));
   prediction.set_compute_seconds(ToSeconds(*std::max_element(compute.begin(), compute.end())));
   prediction.set_communication_seconds(

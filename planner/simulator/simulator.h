@@ -91,7 +91,7 @@ class Simulator {
   std::vector<double> SecondsByNode();
 
   // Seconds and bytes of the current placement; peak_bytes as EstimateMemory.
-  proto::Prediction Predict();
+  v1::Prediction Predict();
 
  private:
   // What a proposal replaced. Flip exchanges it with what is in force.

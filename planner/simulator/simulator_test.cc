@@ -16,9 +16,9 @@ namespace {
 // A graph with all that simulating it needs.
 struct Bench {
   Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32,
-        const proto::Optimizer& optimizer = TestOptimizer(), int zero_stage = 0)
+        const v1::Optimizer& optimizer = TestOptimizer(), int zero_stage = 0)
       : Bench(std::move(g), TestMachine(devices, memory), optimizer, zero_stage) {}
-  Bench(Graph g, const Machine& machine, const proto::Optimizer& optimizer = TestOptimizer(),
+  Bench(Graph g, const Machine& machine, const v1::Optimizer& optimizer = TestOptimizer(),
         int zero_stage = 0)
       : graph(std::move(g)),
         structure(*BuildStructure(TestRegistry(), graph, false, zero_stage)),
@@ -178,7 +178,7 @@ TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
       MemoryLimits limits;
       limits.options.set_max_batch_slices(1);
       limits.options.set_host_bandwidth(settings.host_bandwidth);
-      for (const proto::Device& device : machine.devices) limits.AddDevice(device);
+      for (const v1::Device& device : machine.devices) limits.AddDevice(device);
       for (NodeId n : bench.structure.LiveNodes()) {
         const NodeTasks* tasks = costs.Node(n, placement[n]);
         Picoseconds slowest = 0;
@@ -201,7 +201,7 @@ TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
       if (!programs.ok()) continue;
       ++compared;
       double added = 0;
-      for (const proto::MemoryPlan& plan : made.memory)
+      for (const v1::MemoryPlan& plan : made.memory)
         added = std::max(added, plan.added_seconds());
       const double step = ToSeconds(simulator.time());
       const double real = step + added, estimate = ToSeconds(simulator.cost());
@@ -296,7 +296,7 @@ TEST(SimulatorTest, SingleDeviceIsTheSumOfItsOperators) {
   Bench bench(Mlp(), 1);
   Simulator simulator(bench.structure, bench.table, bench.costs);
   ASSERT_EQ(simulator.Reset(bench.Single()), absl::OkStatus());
-  const proto::Prediction prediction = simulator.Predict();
+  const v1::Prediction prediction = simulator.Predict();
   EXPECT_EQ(prediction.communication_seconds(), 0);
   EXPECT_EQ(prediction.bytes_moved(), 0);
   EXPECT_DOUBLE_EQ(prediction.step_seconds(), prediction.compute_seconds());
@@ -314,11 +314,11 @@ TEST(SimulatorTest, DataParallelMovesEachGradientTwice) {
 }
 
 // Bytes that cross devices in a step of these programs, but for the scalars of the gradient norm.
-double BytesMoved(const std::vector<proto::Program>& programs) {
-  using Collective = proto::CollectiveInstruction;
+double BytesMoved(const std::vector<v1::Program>& programs) {
+  using Collective = v1::CollectiveInstruction;
   double total = 0;
-  for (const proto::Program& program : programs) {
-    for (const proto::Instruction& i : program.instructions()) {
+  for (const v1::Program& program : programs) {
+    for (const v1::Instruction& i : program.instructions()) {
       const auto bytes = [&](int buffer) {
         double size = sizeof(float);
         for (int64_t d : program.buffers(buffer).spec().dims()) size *= static_cast<double>(d);
@@ -451,7 +451,7 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
       LoweringOptions options;
       options.optimizer = TestOptimizer(clip_norm, optimizer);
       std::vector<int64_t> kept;
-      absl::StatusOr<std::vector<proto::Program>> programs =
+      absl::StatusOr<std::vector<v1::Program>> programs =
           LowerPlacement(bench.structure, placement, bench.table, 2, options, &kept);
       ASSERT_TRUE(programs.ok()) << programs.status();
       const std::vector<int64_t> estimate = simulator.EstimateMemory();

@@ -14,7 +14,7 @@ void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
   }
   reductions_.clear();
   for (const GradientBuckets::Bucket& bucket : buckets_.buckets()) {
-    reductions_.push_back({proto::CollectiveInstruction::ALL_REDUCE, &costs_.Group(bucket.group),
+    reductions_.push_back({v1::CollectiveInstruction::ALL_REDUCE, &costs_.Group(bucket.group),
                            static_cast<double>(bucket.bytes)});
   }
   const std::vector<double> seconds = costs_.CollectivesInOrder(reductions_);
@@ -40,7 +40,7 @@ void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
     }
     if (norm_ranks_.size() > 1) {
       all_reduce(norm_ranks_,
-                 ToPicoseconds(costs_.Collective(proto::CollectiveInstruction::ALL_REDUCE,
+                 ToPicoseconds(costs_.Collective(v1::CollectiveInstruction::ALL_REDUCE,
                                                  norm_ranks_, sizeof(float))),
                  sizeof(float));
     }

@@ -132,8 +132,8 @@ TEST(TimelineTest, PagesOfPlansForOtherMachines) {
   const Graph graph = Llama(SmallLlama(2), 16);
   PlanProblem problem = TestProblem(graph, 16, 1);
   problem.machine = Preset("h200-cluster", 16);
-  proto::SearchOptions options = WithStrategy(proto::SearchOptions::DATA_PARALLEL);
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  v1::SearchOptions options = WithStrategy(v1::SearchOptions::DATA_PARALLEL);
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, *plan);
   ASSERT_TRUE(timeline.ok()) << timeline.status();

@@ -117,8 +117,8 @@ inline Graph Llama(const LlamaConfig& config, int64_t batch = 8, int sequence = 
 inline Machine TestMachine(int devices, int64_t memory_bytes = int64_t{1} << 32) {
   Machine machine;
   for (int i = 0; i < devices; ++i) {
-    proto::Device device;
-    device.set_kind(proto::Device::CPU);
+    v1::Device device;
+    device.set_kind(v1::Device::CPU);
     device.set_model("test");
     device.set_memory_bytes(memory_bytes);
     device.set_matmul_flops(1e11);
@@ -132,8 +132,8 @@ inline Machine TestMachine(int devices, int64_t memory_bytes = int64_t{1} << 32)
   return machine;
 }
 
-inline proto::Optimizer TestOptimizer(double clip = 1.0, const std::string& name = "adam") {
-  proto::Optimizer optimizer;
+inline v1::Optimizer TestOptimizer(double clip = 1.0, const std::string& name = "adam") {
+  v1::Optimizer optimizer;
   optimizer.set_name(name);
   optimizer.set_clip_norm(clip);
   return optimizer;
@@ -150,8 +150,8 @@ inline PlanProblem TestProblem(const Graph& graph, int64_t batch, int devices,
   return problem;
 }
 
-inline proto::SearchOptions WithStrategy(proto::SearchOptions::Strategy strategy) {
-  proto::SearchOptions options;
+inline v1::SearchOptions WithStrategy(v1::SearchOptions::Strategy strategy) {
+  v1::SearchOptions options;
   options.set_strategy(strategy);
   return options;
 }

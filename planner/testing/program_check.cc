@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-int64_t BytesOf(const proto::Buffer& buffer) {
+int64_t BytesOf(const v1::Buffer& buffer) {
   int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
   for (int64_t d : buffer.spec().dims()) bytes *= d;
   return bytes;
@@ -24,11 +24,11 @@ int64_t BytesOf(const proto::Buffer& buffer) {
 
 class RankChecker {
  public:
-  explicit RankChecker(const proto::Program& program) : program_(program) {}
+  explicit RankChecker(const v1::Program& program) : program_(program) {}
 
   absl::Status CheckBuffers() {
     std::set<std::string> names;
-    for (const proto::Buffer& buffer : program_.buffers()) {
+    for (const v1::Buffer& buffer : program_.buffers()) {
       if (!names.insert(buffer.name()).second) {
         return Error(absl::StrCat("two buffers are called '", buffer.name(), "'"));
       }
@@ -44,7 +44,7 @@ class RankChecker {
   }
 
   // Tracks which buffers hold what was written into them.
-  absl::Status Run(const proto::Instruction& instruction) {
+  absl::Status Run(const v1::Instruction& instruction) {
     const std::vector<BufferAccess> accesses = AccessesOf(instruction);
     for (const BufferAccess& access : accesses) {
       if (access.buffer >= program_.buffers_size()) return Error("no such buffer");
@@ -53,7 +53,7 @@ class RankChecker {
       if (absl::Status status = CheckCopy(instruction.copy()); !status.ok()) return status;
     }
     for (const auto& [b, reads, writes] : accesses) {
-      if (!reads || program_.buffers(b).kind() != proto::SCRATCH || Holds(b)) continue;
+      if (!reads || program_.buffers(b).kind() != v1::SCRATCH || Holds(b)) continue;
       // A bucket leaves with the gradients that are there by then.
       if (instruction.has_swap_out() && IsBucket(b) && HoldsSome(b)) continue;
       return Error(absl::StrCat("'", instruction.node(), "' ", instruction.ShortDebugString(),
@@ -64,8 +64,8 @@ class RankChecker {
                           (instruction.has_collective() &&
                            instruction.collective().input() == instruction.collective().output());
     for (const auto& [b, reads, writes] : accesses) {
-      const proto::BufferKind kind = program_.buffers(b).kind();
-      if (!writes || kind == proto::PARAMETER_SHARD || kind == proto::OPTIMIZER_STATE) continue;
+      const v1::BufferKind kind = program_.buffers(b).kind();
+      if (!writes || kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) continue;
       // Copies fill a buffer box by box; all others write it whole, once.
       if (!instruction.has_copy() && !in_place && written_[b]) {
         return Error(absl::StrCat("buffer '", program_.buffers(b).name(), "' is written again by ",
@@ -96,7 +96,7 @@ class RankChecker {
   // Whether `a` and `b` hold the same elements of one tensor where they lie over each other: one is
   // a slice of the other along dimension 0.
   bool ArePieces(int a, int b) const {
-    const proto::Buffer &x = program_.buffers(a), &y = program_.buffers(b);
+    const v1::Buffer &x = program_.buffers(a), &y = program_.buffers(b);
     if (BaseName(x.name()) != BaseName(y.name()) || x.spec().dtype() != y.spec().dtype() ||
         x.spec().dims_size() != y.spec().dims_size() || x.spec().dims_size() == 0 ||
         x.spec().dims(0) == 0) {
@@ -105,7 +105,7 @@ class RankChecker {
     for (int d = 1; d < x.spec().dims_size(); ++d) {
       if (x.spec().dims(d) != y.spec().dims(d)) return false;
     }
-    const auto first = [](const proto::TensorSpec& spec) {
+    const auto first = [](const v1::TensorSpec& spec) {
       return spec.offset().empty() ? int64_t{0} : spec.offset(0);
     };
     const int64_t row = bytes(a) / x.spec().dims(0);
@@ -185,9 +185,9 @@ class RankChecker {
     }
   }
 
-  absl::Status CheckCopy(const proto::CopyInstruction& copy) const {
+  absl::Status CheckCopy(const v1::CopyInstruction& copy) const {
     auto inside = [&](int buffer, const auto& start) {
-      const proto::TensorSpec& spec = program_.buffers(buffer).spec();
+      const v1::TensorSpec& spec = program_.buffers(buffer).spec();
       if (spec.dims_size() != copy.size_size() || start.size() != copy.size_size()) return false;
       for (int d = 0; d < copy.size_size(); ++d) {
         if (start.Get(d) < 0 || copy.size(d) < 1 || start.Get(d) + copy.size(d) > spec.dims(d)) {
@@ -203,7 +203,7 @@ class RankChecker {
     return absl::OkStatus();
   }
 
-  const proto::Program& program_;
+  const v1::Program& program_;
   std::vector<bool> written_;
   // First byte -> end, and the buffer that wrote it last.
   std::map<int64_t, std::pair<int64_t, int>> owners_;
@@ -211,15 +211,15 @@ class RankChecker {
 
 }  // namespace
 
-absl::Status CheckPrograms(const std::vector<proto::Program>& programs) {
+absl::Status CheckPrograms(const std::vector<v1::Program>& programs) {
   std::vector<RankChecker> ranks;
-  for (const proto::Program& program : programs) {
+  for (const v1::Program& program : programs) {
     ranks.emplace_back(program);
     if (absl::Status status = ranks.back().CheckBuffers(); !status.ok()) return status;
   }
   std::vector<int> at(programs.size(), 0);
   std::set<uint64_t> tags;
-  auto current = [&](size_t r) -> const proto::Instruction* {
+  auto current = [&](size_t r) -> const v1::Instruction* {
     return at[r] < programs[r].instructions_size() ? &programs[r].instructions(at[r]) : nullptr;
   };
   auto step = [&](size_t r) {
@@ -231,12 +231,12 @@ absl::Status CheckPrograms(const std::vector<proto::Program>& programs) {
   while (moved) {
     moved = false;
     for (size_t r = 0; r < programs.size(); ++r) {
-      const proto::Instruction* instruction = current(r);
+      const v1::Instruction* instruction = current(r);
       if (instruction == nullptr) continue;
       if (instruction->has_receive()) continue;  // run with its send
       if (instruction->has_send()) {
-        const proto::SendInstruction& send = instruction->send();
-        const proto::Instruction* other = current(send.peer());
+        const v1::SendInstruction& send = instruction->send();
+        const v1::Instruction* other = current(send.peer());
         if (other == nullptr || !other->has_receive() || other->receive().tag() != send.tag()) {
           continue;
         }
@@ -250,17 +250,17 @@ absl::Status CheckPrograms(const std::vector<proto::Program>& programs) {
           if (absl::Status status = step(both); !status.ok()) return status;
         }
       } else if (instruction->has_collective()) {
-        const proto::CollectiveInstruction collective = instruction->collective();
+        const v1::CollectiveInstruction collective = instruction->collective();
         const auto& group = programs[r].groups(collective.group()).ranks();
         bool all = true;
         for (int member : group) {
-          const proto::Instruction* other = current(member);
+          const v1::Instruction* other = current(member);
           all = all && other != nullptr && other->has_collective() &&
                 other->collective().tag() == collective.tag();
         }
         if (!all) continue;
         for (int member : group) {
-          const proto::CollectiveInstruction& other = current(member)->collective();
+          const v1::CollectiveInstruction& other = current(member)->collective();
           const auto& other_group = programs[member].groups(other.group()).ranks();
           if (other.kind() != collective.kind() ||
               !std::equal(group.begin(), group.end(), other_group.begin(), other_group.end()) ||

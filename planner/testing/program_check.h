@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -16,6 +16,6 @@ namespace espalier {
 //  buffer
 //    in between nor, but for copies of boxes, written a second time;
 //  - boxes of copies lie inside their buffers.
-absl::Status CheckPrograms(const std::vector<proto::Program>& programs);
+absl::Status CheckPrograms(const std::vector<v1::Program>& programs);
 
 }  // namespace espalier

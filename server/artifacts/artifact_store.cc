@@ -217,7 +217,7 @@ void ArtifactStore::NoteNumber(const std::string& folder) {
   }
 }
 
-absl::StatusOr<proto::Artifact> ArtifactStore::Find(const std::string& name) const {
+absl::StatusOr<v1::Artifact> ArtifactStore::Find(const std::string& name) const {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
   absl::MutexLock lock(&mutex_);
@@ -236,7 +236,7 @@ absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const
 }
 
 absl::StatusOr<ArtifactFolder> ArtifactStore::Hold(const std::string& name) const {
-  absl::StatusOr<proto::Artifact> artifact = Find(name);
+  absl::StatusOr<v1::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   absl::MutexLock lock(&mutex_);
   auto it = entries_.find(name);
@@ -247,7 +247,7 @@ absl::StatusOr<ArtifactFolder> ArtifactStore::Hold(const std::string& name) cons
 }
 
 absl::StatusOr<std::string> ArtifactStore::SingleFile(const std::string& name) const {
-  absl::StatusOr<proto::Artifact> artifact = Find(name);
+  absl::StatusOr<v1::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   if (artifact->files_size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat("artifact '", name, "' has ",
@@ -259,9 +259,9 @@ absl::StatusOr<std::string> ArtifactStore::SingleFile(const std::string& name) c
   return JoinPath(*folder, artifact->files(0));
 }
 
-std::vector<proto::Artifact> ArtifactStore::List() const {
+std::vector<v1::Artifact> ArtifactStore::List() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<proto::Artifact> artifacts;
+  std::vector<v1::Artifact> artifacts;
   for (const auto& [name, entry] : entries_) artifacts.push_back(entry.artifact);
   return artifacts;
 }
@@ -280,11 +280,11 @@ absl::StatusOr<std::string> ArtifactStore::MakeStagingFolder() {
 }
 
 absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
-    const std::string& name, proto::Artifact::Kind kind, bool replace,
+    const std::string& name, v1::Artifact::Kind kind, bool replace,
     std::map<std::string, std::string> metadata) {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
-  if (kind == proto::Artifact::KIND_UNSPECIFIED || !proto::Artifact::Kind_IsValid(kind)) {
+  if (kind == v1::Artifact::KIND_UNSPECIFIED || !v1::Artifact::Kind_IsValid(kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("artifact '", name, "': kind must be DATASET, ONNX or MODEL"));
   }
@@ -311,15 +311,15 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRepetition(const std::string
   return upload;
 }
 
-absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(
-    const std::string& staging_folder, const std::string& name, proto::Artifact::Kind kind,
+absl::StatusOr<v1::Artifact> ArtifactStore::Adopt(
+    const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
     std::map<std::string, std::string> metadata, bool replace,
     const MakeRemembered& make_remembered, const std::function<absl::Status()>& go_on) {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
   if (!files.ok()) return files.status();
-  proto::Artifact artifact;
+  v1::Artifact artifact;
   artifact.set_name(name);
   artifact.set_kind(kind);
   for (const auto& [key, value] : metadata) (*artifact.mutable_metadata())[key] = value;
@@ -340,16 +340,16 @@ absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(
   if (make_remembered != nullptr) remembered = make_remembered(artifact);
   if (go_on != nullptr) status = go_on();
   if (!status.ok()) return status;
-  proto::Artifact installed;
+  v1::Artifact installed;
   status = Install(staging_folder, artifact, replace,
                    make_remembered != nullptr ? &remembered : nullptr, &installed);
   if (!status.ok()) return status;
   return installed;
 }
 
-absl::Status ArtifactStore::Install(const std::string& staging, proto::Artifact artifact,
+absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact,
                                     bool replace, const Remembered* remembered,
-                                    proto::Artifact* installed) {
+                                    v1::Artifact* installed) {
   absl::Status status = SyncFolders(*files_, staging);
   if (!status.ok()) return status;
   std::optional<Entry> replaced;  // its files are removed without the lock
@@ -379,7 +379,7 @@ absl::Status ArtifactStore::Install(const std::string& staging, proto::Artifact 
 }
 
 absl::Status ArtifactStore::Delete(const std::string& name, const Remembered* remembered) {
-  absl::StatusOr<proto::Artifact> artifact = Find(name);
+  absl::StatusOr<v1::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   std::optional<Entry> deleted;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
@@ -490,7 +490,7 @@ absl::Status ArtifactUpload::CheckSha256(const std::string& hex) {
                                           ", expected ", absl::CHexEscape(hex), "; send it again"));
 }
 
-absl::StatusOr<proto::Artifact> ArtifactUpload::Commit(const MakeRemembered& make_remembered) {
+absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const MakeRemembered& make_remembered) {
   absl::Status status = FinishFile();
   if (!status.ok()) return status;
   if (sums_.empty()) {
@@ -503,7 +503,7 @@ absl::StatusOr<proto::Artifact> ArtifactUpload::Commit(const MakeRemembered& mak
   artifact_.set_created_unix_ms(store_->clock_->NowUnixMillis());
   Remembered remembered;
   if (make_remembered != nullptr) remembered = make_remembered(artifact_);
-  proto::Artifact installed;
+  v1::Artifact installed;
   status = store_->Install(staging_, artifact_, replace_,
                            make_remembered != nullptr ? &remembered : nullptr, &installed);
   if (!status.ok()) return status;
@@ -511,7 +511,7 @@ absl::StatusOr<proto::Artifact> ArtifactUpload::Commit(const MakeRemembered& mak
   return installed;
 }
 
-absl::Status ArtifactUpload::CheckSame(const proto::Artifact& artifact) {
+absl::Status ArtifactUpload::CheckSame(const v1::Artifact& artifact) {
   if (absl::Status status = FinishFile(); !status.ok()) return status;
   // The sum of a single file says nothing of its name.
   const bool names =

@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/models.pb.h"
+#include "espalier/v1/models.pb.h"
 #include "server/clock.h"
 #include "server/store/job_store.h"
 #include "worker/checkpoint/file_system.h"
@@ -73,7 +73,7 @@ class ArtifactStore {
                                                              ArtifactLimits limits = {});
 
   // NotFound names the artifact and how to upload it.
-  absl::StatusOr<proto::Artifact> Find(const std::string& name) const;
+  absl::StatusOr<v1::Artifact> Find(const std::string& name) const;
   // Absolute path of the folder that holds the artifact's files. Valid until it is replaced or
   // deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
@@ -81,11 +81,11 @@ class ArtifactStore {
   absl::StatusOr<ArtifactFolder> Hold(const std::string& name) const;
   // Absolute path of the only file of an artifact, or InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
-  std::vector<proto::Artifact> List() const;
+  std::vector<v1::Artifact> List() const;
 
   // AlreadyExists unless `replace`. The upload is dropped if it is destroyed before Commit.
   absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(
-      const std::string& name, proto::Artifact::Kind kind, bool replace,
+      const std::string& name, v1::Artifact::Kind kind, bool replace,
       std::map<std::string, std::string> metadata);
   // For an upload that may be a repetition: nothing of it is kept, CheckSame ends it.
   std::unique_ptr<ArtifactUpload> BeginRepetition(const std::string& name);
@@ -96,12 +96,12 @@ class ArtifactStore {
   // A folder of its own beneath the store, for files that are to be registered with Adopt.
   absl::StatusOr<std::string> MakeStagingFolder();
   // Makes the idempotency record out of an artifact; both are written in one transaction.
-  using MakeRemembered = std::function<Remembered(const proto::Artifact&)>;
+  using MakeRemembered = std::function<Remembered(const v1::Artifact&)>;
   // Registers all files of a staging folder as an artifact, durably. AlreadyExists unless
   // `replace`. `go_on` is asked once they have been read, which takes a while: its error is the
   // answer, and nothing has changed.
-  absl::StatusOr<proto::Artifact> Adopt(const std::string& staging_folder, const std::string& name,
-                                        proto::Artifact::Kind kind,
+  absl::StatusOr<v1::Artifact> Adopt(const std::string& staging_folder, const std::string& name,
+                                        v1::Artifact::Kind kind,
                                         std::map<std::string, std::string> metadata,
                                         bool replace = true,
                                         const MakeRemembered& make_remembered = nullptr,
@@ -110,7 +110,7 @@ class ArtifactStore {
  private:
   friend class ArtifactUpload;
   struct Entry {
-    proto::Artifact artifact;
+    v1::Artifact artifact;
     ArtifactFolder folder;
   };
 
@@ -126,8 +126,8 @@ class ArtifactStore {
   void MarkUnwanted(const ArtifactFolder& folder);
   ArtifactFolder FolderAt(const std::string& name) const;  // beneath data/
   // Moves a complete, synced folder into place and points the row at it.
-  absl::Status Install(const std::string& staging, proto::Artifact artifact, bool replace,
-                       const Remembered* remembered, proto::Artifact* installed);
+  absl::Status Install(const std::string& staging, v1::Artifact artifact, bool replace,
+                       const Remembered* remembered, v1::Artifact* installed);
 
   const std::string root_;
   FileSystem* const files_;
@@ -150,9 +150,9 @@ class ArtifactUpload {
   absl::Status CheckSha256(const std::string& hex);
   // Durable once this returns.
   using MakeRemembered = ArtifactStore::MakeRemembered;
-  absl::StatusOr<proto::Artifact> Commit(const MakeRemembered& make_remembered = nullptr);
+  absl::StatusOr<v1::Artifact> Commit(const MakeRemembered& make_remembered = nullptr);
   // In the place of Commit. InvalidArgument unless the same files came as those of `artifact`.
-  absl::Status CheckSame(const proto::Artifact& artifact);
+  absl::Status CheckSame(const v1::Artifact& artifact);
 
  private:
   friend class ArtifactStore;
@@ -161,7 +161,7 @@ class ArtifactUpload {
   absl::Status FinishFile();
 
   ArtifactStore* store_ = nullptr;
-  proto::Artifact artifact_;
+  v1::Artifact artifact_;
   int64_t bytes_ = 0;
   bool replace_ = false;
   std::string staging_;                 // empty: nothing is kept

@@ -41,7 +41,7 @@ class ArtifactsTest : public ::testing::Test {
   }
   absl::Status Put(const std::string& name, const std::map<std::string, std::string>& files,
                    bool replace = false) {
-    auto upload = artifacts_->Begin(name, proto::Artifact::DATASET, replace, {});
+    auto upload = artifacts_->Begin(name, v1::Artifact::DATASET, replace, {});
     if (!upload.ok()) return upload.status();
     for (const auto& [file, content] : files) {
       absl::Status status = (*upload)->StartFile(file);
@@ -115,7 +115,7 @@ TEST_F(ArtifactsTest, LimitsAreKept) {
   EXPECT_EQ(Put("a", {{"f", std::string(600, 'x')}, {"g", std::string(401, 'x')}}).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(
-      artifacts_->Begin("a", proto::Artifact::DATASET, false, {}).value()->Commit().status().code(),
+      artifacts_->Begin("a", v1::Artifact::DATASET, false, {}).value()->Commit().status().code(),
       absl::StatusCode::kInvalidArgument)
       << "no file at all";
   EXPECT_EQ(Leftovers(), 0u);
@@ -183,7 +183,7 @@ TEST_F(ArtifactsTest, WhatWasHeldAtACrashGoesAtTheNextStart) {
 
 TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {
   {
-    auto upload = artifacts_->Begin("a", proto::Artifact::DATASET, false, {});
+    auto upload = artifacts_->Begin("a", v1::Artifact::DATASET, false, {});
     ASSERT_TRUE((*upload)->StartFile("f").ok());
     ASSERT_TRUE((*upload)->Append("hello").ok());
     EXPECT_EQ((*upload)->CheckSha256(Sha256Hex("other")).code(), absl::StatusCode::kDataLoss);
@@ -229,7 +229,7 @@ TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {
   auto staging = artifacts_->MakeStagingFolder();
   ASSERT_TRUE(staging.ok());
   std::ofstream(*staging + "/model.safetensors") << "weights";
-  auto artifact = artifacts_->Adopt(*staging, "m", proto::Artifact::MODEL, {{"family", "llama"}});
+  auto artifact = artifacts_->Adopt(*staging, "m", v1::Artifact::MODEL, {{"family", "llama"}});
   ASSERT_TRUE(artifact.ok()) << artifact.status();
   Reopen();
   EXPECT_EQ(Content("m", "model.safetensors"), "weights");

@@ -23,7 +23,7 @@ bool IsWeights(const std::string& file) {
 
 // The tokenizer and the chat template of a GGUF, which goes with the weights. Its ends of turns are
 // in the configuration (ReadModelConfig).
-absl::Status WriteTokenizer(FileSystem& files, const proto::Artifact& artifact,
+absl::Status WriteTokenizer(FileSystem& files, const v1::Artifact& artifact,
                             const std::string& from, const std::string& to) {
   const auto has = [&](const char* name) {
     return std::find(artifact.files().begin(), artifact.files().end(), name) !=
@@ -68,7 +68,7 @@ absl::Status CopyFile(FileSystem& files, const std::string& from, const std::str
   return status.ok() ? (*out)->Close() : status;
 }
 
-absl::Status CopyBesideWeights(FileSystem& files, const proto::Artifact& artifact,
+absl::Status CopyBesideWeights(FileSystem& files, const v1::Artifact& artifact,
                                const std::string& from, const std::string& to) {
   for (const std::string& file : artifact.files()) {
     if (file == "config.json" || file == "graph.pb" || file == kBoostReport || IsWeights(file)) {

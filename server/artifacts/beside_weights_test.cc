@@ -55,7 +55,7 @@ class BesideWeightsTest : public ::testing::Test {
 
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   std::string from_, to_;
-  proto::Artifact artifact_;
+  v1::Artifact artifact_;
 };
 
 // Without them what `models quantize` makes of a GGUF, or training, could not be served.

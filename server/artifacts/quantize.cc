@@ -40,7 +40,7 @@ absl::Status WriteWeights(const QuantizeTools& tools, const std::string& folder,
   absl::StatusOr<ServingModel> serving = BuildServing(*tools.operators, model, kSmallest);
   if (serving.ok()) serving = QuantizeServing(*tools.operators, *std::move(serving), format);
   if (!serving.ok()) return serving.status();
-  const absl::StatusOr<proto::Program> program = LowerServing(*tools.operators, serving->graph);
+  const absl::StatusOr<v1::Program> program = LowerServing(*tools.operators, serving->graph);
   if (!program.ok()) return program.status();
   const std::unique_ptr<Device> device = NewCpuDevice({.threads = 1});
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
@@ -65,7 +65,7 @@ absl::Status WriteConfig(FileSystem& files, const std::string& config, WeightFor
       json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-absl::StatusOr<WeightFormat> FormatOf(const proto::QuantizeRequest& request) {
+absl::StatusOr<WeightFormat> FormatOf(const v1::QuantizeRequest& request) {
   const absl::StatusOr<WeightFormat> format = WeightFormatOf(request.weights());
   if (format.ok() && (*format == WeightFormat::kInt8 || *format == WeightFormat::kInt4)) {
     return format;
@@ -76,8 +76,8 @@ absl::StatusOr<WeightFormat> FormatOf(const proto::QuantizeRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<proto::Artifact> QuantizeArtifact(
-    const proto::QuantizeRequest& request, const QuantizeTools& tools,
+absl::StatusOr<v1::Artifact> QuantizeArtifact(
+    const v1::QuantizeRequest& request, const QuantizeTools& tools,
     const QuantizeProgress& progress, const ArtifactUpload::MakeRemembered& make_remembered) {
   const absl::StatusOr<WeightFormat> format = FormatOf(request);
   if (!format.ok()) return format.status();
@@ -88,7 +88,7 @@ absl::StatusOr<proto::Artifact> QuantizeArtifact(
     return absl::AlreadyExistsError(
         absl::StrCat("artifact '", request.out(), "' exists; set replace, or choose another name"));
   }
-  const absl::StatusOr<proto::Artifact> source = tools.artifacts->Find(request.name());
+  const absl::StatusOr<v1::Artifact> source = tools.artifacts->Find(request.name());
   if (!source.ok()) return source.status();
   const absl::StatusOr<ArtifactFolder> held = tools.artifacts->Hold(request.name());
   if (!held.ok()) return held.status();
@@ -115,8 +115,8 @@ absl::StatusOr<proto::Artifact> QuantizeArtifact(
   status = WriteConfig(*tools.files, *config, *format, *staging);
   if (status.ok()) status = CopyBesideWeights(*tools.files, *source, folder, *staging);
   if (!status.ok()) return status;
-  absl::StatusOr<proto::Artifact> artifact =
-      tools.artifacts->Adopt(*staging, request.out(), proto::Artifact::MODEL,
+  absl::StatusOr<v1::Artifact> artifact =
+      tools.artifacts->Adopt(*staging, request.out(), v1::Artifact::MODEL,
                              {{"family", model->facts.family},
                               {"weights", Name(*format)},
                               {"quantized_from", request.name()}},

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
-#include "proto/models.pb.h"
+#include "espalier/v1/models.pb.h"
 #include "server/artifacts/artifact_store.h"
 #include "worker/checkpoint/file_system.h"
 
@@ -29,8 +29,8 @@ using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)
 // InvalidArgument names the field; NotFound the artifact; AlreadyExists if `out` is there and
 // `replace` is not set; FailedPrecondition if the weights are packed already. `make_remembered` as
 // in ArtifactUpload::Commit.
-absl::StatusOr<proto::Artifact> QuantizeArtifact(
-    const proto::QuantizeRequest& request, const QuantizeTools& tools,
+absl::StatusOr<v1::Artifact> QuantizeArtifact(
+    const v1::QuantizeRequest& request, const QuantizeTools& tools,
     const QuantizeProgress& progress, const ArtifactUpload::MakeRemembered& make_remembered);
 
 }  // namespace espalier

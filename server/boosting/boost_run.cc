@@ -31,9 +31,9 @@ constexpr int kAtOnce = 8;                               // requests of scoring 
 constexpr int kRows = 512, kMostRows = 65536;            // of one of their steps
 
 std::vector<BoostPrompt> PlainPrompts(
-    const google::protobuf::RepeatedPtrField<proto::BoostPrompt>& prompts, int soft_labels) {
+    const google::protobuf::RepeatedPtrField<v1::BoostPrompt>& prompts, int soft_labels) {
   std::vector<BoostPrompt> plain;
-  for (const proto::BoostPrompt& prompt : prompts) {
+  for (const v1::BoostPrompt& prompt : prompts) {
     plain.push_back({{prompt.prompt().begin(), prompt.prompt().end()},
                      {prompt.continuation().begin(), prompt.continuation().end()},
                      {prompt.learnt_by().begin(), prompt.learnt_by().end()},
@@ -71,8 +71,8 @@ absl::StatusOr<std::string> ExamplesOf(const BoostRound& round) {
   return WriteNpz(columns);
 }
 
-proto::DraftMeasure MeasureOf(const DraftWorth& worth) {
-  proto::DraftMeasure measure;
+v1::DraftMeasure MeasureOf(const DraftWorth& worth) {
+  v1::DraftMeasure measure;
   measure.set_tokens(worth.tokens);
   measure.set_verifications(worth.verifications);
   measure.set_drafted(worth.drafted);
@@ -122,7 +122,7 @@ absl::Status BoostRun::SavePrompts() {
 absl::Status BoostRun::MakeContinuations() {
   const int64_t all = prompts_.prompts_size();
   const int64_t before = std::count_if(prompts_.prompts().begin(), prompts_.prompts().end(),
-                                       [](const proto::BoostPrompt& p) { return p.continued(); });
+                                       [](const v1::BoostPrompt& p) { return p.continued(); });
   if (before < all) {
     int64_t saved = before;
     absl::Time next = absl::Now() + kWriteDown;
@@ -152,9 +152,9 @@ absl::Status BoostRun::Train(int k) {
 }
 
 absl::Status BoostRun::SubmitTraining(int k) {
-  const proto::BoostSpec& boost = job_.spec();
-  const proto::BoostStart& start = boost.ssms(k);
-  proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+  const v1::BoostSpec& boost = job_.spec();
+  const v1::BoostStart& start = boost.ssms(k);
+  v1::BoostedSsm* ssm = job_.mutable_ssms(k);
   const BoostRound round = MakeRound(PlainPrompts(prompts_.prompts(), boost.soft_labels()),
                                      boost.sample_tokens(), boost.soft_labels());
   ssm->set_samples(round.samples);
@@ -166,7 +166,7 @@ absl::Status BoostRun::SubmitTraining(int k) {
   absl::StatusOr<std::string> examples = ExamplesOf(round);
   if (!examples.ok()) return examples.status();
   absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = tools_.artifacts->Begin(
-      RoundName(k), proto::Artifact::DATASET, /*replace=*/true, {{"boost", job_.id()}});
+      RoundName(k), v1::Artifact::DATASET, /*replace=*/true, {{"boost", job_.id()}});
   if (!upload.ok()) return upload.status();
   absl::Status status = (*upload)->StartFile("samples.npz");
   constexpr size_t kChunk = 1 << 20;
@@ -177,13 +177,13 @@ absl::Status BoostRun::SubmitTraining(int k) {
   if (!status.ok()) return status;
 
   // The same request whenever it is made: a crash between here and Save leaves one job.
-  proto::SubmitRequest request;
+  v1::SubmitRequest request;
   request.set_idempotency_key(absl::StrCat("boosting/", job_.id(), "/", k));
-  proto::TrainingSpec& spec = *request.mutable_spec();
+  v1::TrainingSpec& spec = *request.mutable_spec();
   spec.set_name(ssm->output());
   spec.set_output_model(ssm->output());
   std::string config;
-  if (start.start_case() == proto::BoostStart::kArtifact) {
+  if (start.start_case() == v1::BoostStart::kArtifact) {
     spec.set_init_artifact(start.artifact());
     absl::StatusOr<ModelDescription> ssm = tools_.describe(start.artifact());
     if (!ssm.ok()) return ssm.status();
@@ -196,7 +196,7 @@ absl::Status BoostRun::SubmitTraining(int k) {
     config = ConfigFromScratch(start.config(), tokenizer);
   }
   // An artifact's own graph with the usual loss is what the job builds by itself.
-  if (round.soft > 0 || start.start_case() == proto::BoostStart::kConfig) {
+  if (round.soft > 0 || start.start_case() == v1::BoostStart::kConfig) {
     absl::StatusOr<LanguageModel> model = ReadModel(config);
     if (!model.ok()) return model.status();
     absl::StatusOr<TrainingModel> training =
@@ -206,7 +206,7 @@ absl::Status BoostRun::SubmitTraining(int k) {
     *spec.mutable_graph() = ToProto(training->graph);
   }
   spec.mutable_dataset()->set_uri(absl::StrCat("artifact:", RoundName(k)));
-  spec.mutable_dataset()->set_format(proto::Dataset::NPZ);
+  spec.mutable_dataset()->set_format(v1::Dataset::NPZ);
   spec.set_batch_size(std::min(boost.batch_size(), round.rows));
   spec.set_epochs(boost.epochs());
   spec.set_steps(boost.steps());
@@ -216,7 +216,7 @@ absl::Status BoostRun::SubmitTraining(int k) {
   spec.set_seed(boost.seed() + static_cast<uint64_t>(k));
   status = listener_.progress(absl::StrCat("training ", ssm->output()), 0, spec.steps());
   if (!status.ok()) return status;
-  proto::SubmitReply reply;
+  v1::SubmitReply reply;
   status = tools_.jobs->Submit(request, &reply);
   if (status.ok()) status = ResumeCancelled(reply.job_id());
   if (!status.ok()) {
@@ -227,9 +227,9 @@ absl::Status BoostRun::SubmitTraining(int k) {
   status = Save();
   if (absl::IsCancelled(status)) {
     // Whoever cancelled this could not know of that job.
-    proto::CancelRequest cancel;
+    v1::CancelRequest cancel;
     cancel.set_job_id(reply.job_id());
-    proto::CancelReply ignored;
+    v1::CancelReply ignored;
     tools_.jobs->Cancel(cancel, &ignored).IgnoreError();
   }
   return status;
@@ -237,29 +237,29 @@ absl::Status BoostRun::SubmitTraining(int k) {
 
 // A job that was submitted before, and cancelled before the record knew of it.
 absl::Status BoostRun::ResumeCancelled(const std::string& job_id) {
-  proto::GetJobRequest get;
+  v1::GetJobRequest get;
   get.set_job_id(job_id);
-  proto::GetJobReply job;
+  v1::GetJobReply job;
   absl::Status status = tools_.jobs->Get(get, &job);
-  if (!status.ok() || job.job().state() != proto::CANCELLED) return status;
-  proto::ResumeRequest resume;
+  if (!status.ok() || job.job().state() != v1::CANCELLED) return status;
+  v1::ResumeRequest resume;
   resume.set_job_id(job_id);
-  proto::ResumeReply ignored;
+  v1::ResumeReply ignored;
   return tools_.jobs->Resume(resume, &ignored);
 }
 
 absl::Status BoostRun::WaitForTraining(int k) {
-  proto::BoostedSsm* ssm = job_.mutable_ssms(k);
-  proto::GetJobRequest request;
+  v1::BoostedSsm* ssm = job_.mutable_ssms(k);
+  v1::GetJobRequest request;
   request.set_job_id(ssm->job_id());
   while (true) {
-    proto::GetJobReply reply;
+    v1::GetJobReply reply;
     if (absl::Status status = tools_.jobs->Get(request, &reply); !status.ok()) return status;
-    const proto::Job& job = reply.job();
+    const v1::Job& job = reply.job();
     absl::Status status = listener_.progress(absl::StrCat("training ", ssm->output()),
                                              job.steps_done(), job.total_steps());
     if (!status.ok()) return status;
-    if (job.state() == proto::SUCCEEDED) break;
+    if (job.state() == v1::SUCCEEDED) break;
     if (IsOver(job.state())) {
       return absl::FailedPreconditionError(
           absl::StrCat("the training of '", ssm->output(), "', ", job.id(), ", is ",
@@ -273,7 +273,7 @@ absl::Status BoostRun::WaitForTraining(int k) {
 }
 
 absl::Status BoostRun::Score(int k) {
-  proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+  v1::BoostedSsm* ssm = job_.mutable_ssms(k);
   if (ssm->scored() || ssm->skipped()) return absl::OkStatus();
   const int width = job_.spec().sample_tokens();
   std::vector<BoostPrompt> prompts = PlainPrompts(prompts_.prompts(), 0);
@@ -281,7 +281,7 @@ absl::Status BoostRun::Score(int k) {
   for (BoostPrompt& prompt : prompts) {
     std::replace(prompt.learnt_by.begin(), prompt.learnt_by.end(), k + 1, 0);
   }
-  proto::ServeModelRequest request;
+  v1::ServeModelRequest request;
   request.set_artifact(ssm->output());
   request.set_generation_config("none");
   request.set_max_sequence_length(job_.spec().prompt_tokens() + job_.spec().continuation_tokens() +
@@ -312,7 +312,7 @@ absl::StatusOr<DraftWorth> BoostRun::Worth(const ModelServer::Prepared& models,
   std::vector<ModelRunner*> runners;
   for (const int ssm : ssms) runners.push_back(models.parts.ssms[static_cast<size_t>(ssm)].get());
   std::vector<std::vector<int>> prompts;
-  for (const proto::BoostPrompt& prompt : prompts_.held_out()) {
+  for (const v1::BoostPrompt& prompt : prompts_.held_out()) {
     prompts.emplace_back(prompt.prompt().begin(), prompt.prompt().end());
   }
   const SamplingParameters sampling{.temperature = job_.spec().temperature(),
@@ -323,8 +323,8 @@ absl::StatusOr<DraftWorth> BoostRun::Worth(const ModelServer::Prepared& models,
 
 absl::Status BoostRun::Measure() {
   if (job_.has_after()) return absl::OkStatus();
-  const proto::BoostSpec& spec = job_.spec();
-  proto::ServeModelRequest request;
+  const v1::BoostSpec& spec = job_.spec();
+  v1::ServeModelRequest request;
   request.set_artifact(spec.llm());
   request.set_weights(spec.weights());
   request.set_generation_config("none");
@@ -338,7 +338,7 @@ absl::Status BoostRun::Measure() {
     after_of[k] = request.ssm_artifacts_size();
     after.push_back(request.ssm_artifacts_size());
     request.add_ssm_artifacts(job_.ssms(k).output());
-    if (spec.ssms(k).start_case() != proto::BoostStart::kArtifact) continue;
+    if (spec.ssms(k).start_case() != v1::BoostStart::kArtifact) continue;
     before_of[k] = request.ssm_artifacts_size();
     before.push_back(request.ssm_artifacts_size());
     request.add_ssm_artifacts(spec.ssms(k).artifact());
@@ -351,20 +351,20 @@ absl::Status BoostRun::Measure() {
   absl::StatusOr<ModelServer::Prepared> models = tools_.models->Prepare(request);
   if (!models.ok()) return models.status();
   const auto measure = [&](const std::vector<int>& ssms, const std::string& stage,
-                           proto::DraftMeasure* out) {
+                           v1::DraftMeasure* out) {
     absl::StatusOr<DraftWorth> worth = Worth(*models, ssms, absl::StrCat("measuring ", stage));
     if (worth.ok()) *out = MeasureOf(*worth);
     return worth.status();
   };
   for (const auto& [k, index] : after_of) {
-    proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+    v1::BoostedSsm* ssm = job_.mutable_ssms(k);
     absl::Status status = measure({index}, ssm->output(), ssm->mutable_after());
     if (!status.ok()) return status;
     if (before_of.count(k) == 0) continue;
     status = measure({before_of[k]}, spec.ssms(k).artifact(), ssm->mutable_before());
     if (!status.ok()) return status;
   }
-  proto::DraftMeasure merged;
+  v1::DraftMeasure merged;
   if (before.size() == after.size()) {
     absl::Status status = measure(before, "all of them before", &merged);
     if (!status.ok()) return status;
@@ -379,7 +379,7 @@ absl::Status BoostRun::Measure() {
 absl::Status BoostRun::Report(int k) {
   if (job_.ssms(k).skipped()) return absl::OkStatus();
   const std::string& name = job_.ssms(k).output();
-  absl::StatusOr<proto::Artifact> artifact = tools_.artifacts->Find(name);
+  absl::StatusOr<v1::Artifact> artifact = tools_.artifacts->Find(name);
   if (!artifact.ok()) return artifact.status();
   if (artifact->metadata().contains("boost") && artifact->metadata().at("boost") == job_.id()) {
     return absl::OkStatus();
@@ -403,7 +403,7 @@ absl::Status BoostRun::Report(int k) {
     }
     if (!status.ok()) return status;
   }
-  proto::BoostJob report = job_;
+  v1::BoostJob report = job_;
   report.clear_idempotency_key();
   report.clear_stage();
   report.clear_done();
@@ -421,7 +421,7 @@ absl::Status BoostRun::Report(int k) {
                                               artifact->metadata().end());
   metadata["boost"] = job_.id();
   status =
-      tools_.artifacts->Adopt(*staging, name, proto::Artifact::MODEL, std::move(metadata)).status();
+      tools_.artifacts->Adopt(*staging, name, v1::Artifact::MODEL, std::move(metadata)).status();
   if (status.ok()) std::move(discard).Cancel();
   return status;
 }

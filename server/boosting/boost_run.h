@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/boosting.pb.h"
+#include "espalier/v1/boosting.pb.h"
 #include "server/boosting/boost_tools.h"
 #include "serving/boosting/evaluate.h"
 
@@ -30,18 +30,18 @@ class BoostRun {
  public:
   struct Listener {
     // Makes the record durable.
-    std::function<absl::Status(const proto::BoostJob&)> save;
+    std::function<absl::Status(const v1::BoostJob&)> save;
     // Tells of the present stage. An error, Cancelled as a rule, ends the run with it.
     std::function<absl::Status(const std::string& stage, int64_t done, int64_t total)> progress;
   };
 
-  BoostRun(const BoostTools& tools, proto::BoostJob job, Listener listener)
+  BoostRun(const BoostTools& tools, v1::BoostJob job, Listener listener)
       : tools_(tools), job_(std::move(job)), listener_(std::move(listener)) {}
 
   // Blocks until all is done.
   absl::Status Run();
 
-  const proto::BoostJob& job() const { return job_; }
+  const v1::BoostJob& job() const { return job_; }
 
  private:
   absl::Status LoadPrompts();
@@ -62,9 +62,9 @@ class BoostRun {
   absl::Status Save() { return listener_.save(job_); }
 
   const BoostTools& tools_;
-  proto::BoostJob job_;
+  v1::BoostJob job_;
   const Listener listener_;
-  proto::BoostPrompts prompts_;
+  v1::BoostPrompts prompts_;
 };
 
 }  // namespace espalier

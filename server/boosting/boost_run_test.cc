@@ -50,7 +50,7 @@ class BoostRunTest : public ::testing::Test {
       return llm;
     };
     job_.set_id("boost-1");
-    proto::BoostSpec& spec = *job_.mutable_spec();
+    v1::BoostSpec& spec = *job_.mutable_spec();
     spec.set_name("small");
     spec.set_llm("large");
     spec.add_ssms()->set_config(kConfig);
@@ -60,8 +60,8 @@ class BoostRunTest : public ::testing::Test {
     spec.mutable_optimizer()->set_name("sgd");
     spec.mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
     job_.add_ssms()->set_output("small-1");
-    proto::BoostPrompts prompts;
-    proto::BoostPrompt* prompt = prompts.add_prompts();
+    v1::BoostPrompts prompts;
+    v1::BoostPrompt* prompt = prompts.add_prompts();
     for (const int token : {1, 2}) prompt->add_prompt(token);
     for (const int token : {3, 4, 5, 6}) prompt->add_continuation(token);
     prompt->set_continued(true);
@@ -69,15 +69,15 @@ class BoostRunTest : public ::testing::Test {
         tools_.store->PutBlob(BoostPromptsBlob("boost-1"), prompts.SerializeAsString()).ok());
   }
 
-  std::vector<proto::JobState> Training() {
-    proto::ListJobsReply reply;
+  std::vector<v1::JobState> Training() {
+    v1::ListJobsReply reply;
     EXPECT_TRUE(coordinator_->jobs().List(&reply).ok());
-    std::vector<proto::JobState> states;
-    for (const proto::Job& job : reply.jobs()) states.push_back(job.state());
+    std::vector<v1::JobState> states;
+    for (const v1::Job& job : reply.jobs()) states.push_back(job.state());
     return states;
   }
 
-  void Put(const std::string& name, proto::Artifact::Kind kind, const std::string& content) {
+  void Put(const std::string& name, v1::Artifact::Kind kind, const std::string& content) {
     auto upload = tools_.artifacts->Begin(name, kind, /*replace=*/false, {});
     ASSERT_TRUE(upload.ok()) << upload.status();
     ASSERT_TRUE((*upload)->StartFile("file").ok());
@@ -89,12 +89,12 @@ class BoostRunTest : public ::testing::Test {
   std::unique_ptr<Coordinator> coordinator_;
   SystemClock clock_;
   BoostTools tools_;
-  proto::BoostJob job_;
+  v1::BoostJob job_;
 };
 
 TEST_F(BoostRunTest, WhatWasCancelledSubmitsNoTraining) {
   BoostRun run(tools_, job_,
-               {.save = [](const proto::BoostJob&) { return absl::OkStatus(); },
+               {.save = [](const v1::BoostJob&) { return absl::OkStatus(); },
                 .progress = [](const std::string&, int64_t,
                                int64_t) { return absl::CancelledError("it was cancelled"); }});
   EXPECT_TRUE(absl::IsCancelled(run.Run()));
@@ -104,17 +104,17 @@ TEST_F(BoostRunTest, WhatWasCancelledSubmitsNoTraining) {
 // Its id was nowhere yet, so whoever cancelled the tuning could not cancel it.
 TEST_F(BoostRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResumedWithIt) {
   const auto going = [](const std::string&, int64_t, int64_t) { return absl::OkStatus(); };
-  const auto cancelled = [](const proto::BoostJob& job) {
+  const auto cancelled = [](const v1::BoostJob& job) {
     return job.ssms(0).job_id().empty() ? absl::OkStatus() : absl::CancelledError("cancelled");
   };
   BoostRun run(tools_, job_, {.save = cancelled, .progress = going});
   EXPECT_TRUE(absl::IsCancelled(run.Run()));
-  EXPECT_THAT(Training(), ElementsAre(proto::CANCELLED));
+  EXPECT_THAT(Training(), ElementsAre(v1::CANCELLED));
 
   bool known = false;
   BoostRun again(tools_, job_,
                  {.save =
-                      [&](const proto::BoostJob& job) {
+                      [&](const v1::BoostJob& job) {
                         known = !job.ssms(0).job_id().empty();
                         return absl::OkStatus();
                       },
@@ -125,22 +125,22 @@ TEST_F(BoostRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResume
   const absl::Status status = again.Run();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   ASSERT_EQ(Training().size(), 1u) << "it is the same one";
-  EXPECT_NE(Training()[0], proto::CANCELLED);
+  EXPECT_NE(Training()[0], v1::CANCELLED);
 }
 
 TEST_F(BoostRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
-  proto::BoostRecords records;
-  job_.set_state(proto::BOOST_CANCELLED);
+  v1::BoostRecords records;
+  job_.set_state(v1::BOOST_CANCELLED);
   *records.add_jobs() = job_;
   job_.set_id("boost-2");
-  job_.set_state(proto::BOOST_QUEUED);
+  job_.set_state(v1::BOOST_QUEUED);
   *records.add_jobs() = job_;
   ASSERT_TRUE(tools_.store->PutBlob("boosting", records.SerializeAsString()).ok());
   BoostRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
-  proto::BoostRequest request;
+  v1::BoostRequest request;
   request.set_id("boost-1");
-  proto::BoostReply reply;
+  v1::BoostReply reply;
   const absl::Status status = runner.Resume(request, &reply);
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("boost-2"));
@@ -160,17 +160,17 @@ TEST_F(BoostRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
     llm.tokenizer = std::make_shared<LetterTokenizer>(32);
     return llm;
   };
-  ASSERT_NO_FATAL_FAILURE(Put("large", proto::Artifact::MODEL, "{}"));
-  ASSERT_NO_FATAL_FAILURE(Put("texts", proto::Artifact::DATASET, R"(["ab", "cd", "ef"])"));
-  proto::SubmitBoostRequest request;
+  ASSERT_NO_FATAL_FAILURE(Put("large", v1::Artifact::MODEL, "{}"));
+  ASSERT_NO_FATAL_FAILURE(Put("texts", v1::Artifact::DATASET, R"(["ab", "cd", "ef"])"));
+  v1::SubmitBoostRequest request;
   request.set_idempotency_key("once");
-  proto::BoostSpec& spec = *request.mutable_spec();
+  v1::BoostSpec& spec = *request.mutable_spec();
   spec = job_.spec();
   spec.set_prompts("texts");
   spec.set_prompt_tokens(8);
   spec.set_continuation_tokens(8);
 
-  proto::BoostReply first, again;
+  v1::BoostReply first, again;
   {
     BoostRunner runner(tools_);
     ASSERT_TRUE(runner.Open().ok());
@@ -183,17 +183,17 @@ TEST_F(BoostRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
   ASSERT_TRUE(repeated.ok()) << repeated;
   EXPECT_EQ(again.job().id(), first.job().id());
 
-  const auto refused = [&](const proto::SubmitBoostRequest& changed) {
+  const auto refused = [&](const v1::SubmitBoostRequest& changed) {
     const absl::Status status = runner.Submit(changed, &again);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr("another request"));
   };
-  proto::SubmitBoostRequest other = request;
+  v1::SubmitBoostRequest other = request;
   other.mutable_spec()->set_seed(7);
   refused(other);
   other.mutable_spec()->clear_name();
   refused(other);
-  proto::ListBoostsReply all;
+  v1::ListBoostsReply all;
   ASSERT_TRUE(runner.List(&all).ok());
   EXPECT_EQ(all.jobs_size(), 1);
 }
@@ -202,11 +202,11 @@ TEST_F(BoostRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
 TEST_F(BoostRunTest, AFormatOfPromptsThatThereIsNotIsRefused) {
   BoostRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
-  proto::SubmitBoostRequest request;
+  v1::SubmitBoostRequest request;
   *request.mutable_spec() = job_.spec();
   request.mutable_spec()->set_prompts("texts");
-  request.mutable_spec()->set_prompt_format(static_cast<proto::BoostSpec::PromptFormat>(77));
-  proto::BoostReply reply;
+  request.mutable_spec()->set_prompt_format(static_cast<v1::BoostSpec::PromptFormat>(77));
+  v1::BoostReply reply;
   const absl::Status status = runner.Submit(request, &reply);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("prompt_format"));

@@ -44,8 +44,8 @@ void BoostRunner::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<proto::BoostJob*> BoostRunner::Find(const std::string& id) {
-  for (proto::BoostJob& job : *records_.mutable_jobs()) {
+absl::StatusOr<v1::BoostJob*> BoostRunner::Find(const std::string& id) {
+  for (v1::BoostJob& job : *records_.mutable_jobs()) {
     if (job.id() == id) return &job;
   }
   return absl::NotFoundError(absl::StrCat("there is no boost-tuning '", id.substr(0, 100),
@@ -53,7 +53,7 @@ absl::StatusOr<proto::BoostJob*> BoostRunner::Find(const std::string& id) {
 }
 
 absl::Status BoostRunner::CheckSoleWriter(const std::string& name) const {
-  for (const proto::BoostJob& job : records_.jobs()) {
+  for (const v1::BoostJob& job : records_.jobs()) {
     if (IsOver(job.state()) || job.spec().name() != name) continue;
     return absl::AlreadyExistsError(
         absl::StrCat("field 'name': ", job.id(), " is ", StateName(job.state()),
@@ -62,10 +62,10 @@ absl::Status BoostRunner::CheckSoleWriter(const std::string& name) const {
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Write(const proto::BoostJob& job) {
-  proto::BoostRecords next = records_;
+absl::Status BoostRunner::Write(const v1::BoostJob& job) {
+  v1::BoostRecords next = records_;
   auto* jobs = next.mutable_jobs();
-  const auto same = std::find_if(jobs->begin(), jobs->end(), [&](const proto::BoostJob& other) {
+  const auto same = std::find_if(jobs->begin(), jobs->end(), [&](const v1::BoostJob& other) {
     return other.id() == job.id();
   });
   if (same != jobs->end()) {
@@ -74,7 +74,7 @@ absl::Status BoostRunner::Write(const proto::BoostJob& job) {
     *next.add_jobs() = job;
     next.set_next_number(next.next_number() + 1);
   }
-  const auto over = std::find_if(jobs->begin(), jobs->end(), [](const proto::BoostJob& other) {
+  const auto over = std::find_if(jobs->begin(), jobs->end(), [](const v1::BoostJob& other) {
     return IsOver(other.state());
   });
   if (jobs->size() > kMaxRecords && over != jobs->end()) {
@@ -85,15 +85,15 @@ absl::Status BoostRunner::Write(const proto::BoostJob& job) {
   return status;
 }
 
-absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
-                                 proto::BoostReply* reply) {
+absl::Status BoostRunner::Submit(const v1::SubmitBoostRequest& request,
+                                 v1::BoostReply* reply) {
   const std::string& key = request.idempotency_key();
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   const std::string sum = RequestSha256(request);
   absl::StatusOr<CheckedBoost> checked = CheckBoost(tools_, request.spec());
   absl::MutexLock lock(&mutex_);
   // A repetition of a call is answered, whatever has become of the artifacts since.
-  for (const proto::BoostJob& job : records_.jobs()) {
+  for (const v1::BoostJob& job : records_.jobs()) {
     if (key.empty() || job.idempotency_key() != key) continue;
     // Records of earlier versions have no sum.
     if (!job.request_sha256().empty() && job.request_sha256() != sum) {
@@ -107,10 +107,10 @@ absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
   if (!checked.ok()) return checked.status();
   if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
   if (absl::Status status = CheckSoleWriter(checked->spec.name()); !status.ok()) return status;
-  proto::BoostJob job;
+  v1::BoostJob job;
   job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
   *job.mutable_spec() = std::move(checked->spec);
-  job.set_state(proto::BOOST_QUEUED);
+  job.set_state(v1::BOOST_QUEUED);
   job.set_prompts(checked->prompts.prompts_size());
   job.set_held_out(checked->prompts.held_out_size());
   for (const std::string& output : checked->outputs) job.add_ssms()->set_output(output);
@@ -127,55 +127,55 @@ absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Get(const proto::BoostRequest& request, proto::BoostReply* reply) {
+absl::Status BoostRunner::Get(const v1::BoostRequest& request, v1::BoostReply* reply) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<proto::BoostJob*> job = Find(request.id());
+  absl::StatusOr<v1::BoostJob*> job = Find(request.id());
   if (!job.ok()) return job.status();
   *reply->mutable_job() = **job;
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::List(proto::ListBoostsReply* reply) {
+absl::Status BoostRunner::List(v1::ListBoostsReply* reply) {
   absl::MutexLock lock(&mutex_);
   *reply->mutable_jobs() = records_.jobs();
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Cancel(const proto::BoostRequest& request, proto::BoostReply* reply) {
+absl::Status BoostRunner::Cancel(const v1::BoostRequest& request, v1::BoostReply* reply) {
   std::string training;
   {
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<proto::BoostJob*> job = Find(request.id());
+    absl::StatusOr<v1::BoostJob*> job = Find(request.id());
     if (!job.ok()) return job.status();
     if (IsOver((*job)->state())) {
       return absl::FailedPreconditionError(
           absl::StrCat(request.id(), " is ", StateName((*job)->state()), " already"));
     }
-    proto::BoostJob cancelled = **job;
-    cancelled.set_state(proto::BOOST_CANCELLED);
+    v1::BoostJob cancelled = **job;
+    cancelled.set_state(v1::BOOST_CANCELLED);
     cancelled.set_finished_unix_ms(tools_.clock->NowUnixMillis());
     if (absl::Status status = Write(cancelled); !status.ok()) return status;
     if (running_ == request.id()) cancel_ = true;
-    for (const proto::BoostedSsm& ssm : cancelled.ssms()) {
+    for (const v1::BoostedSsm& ssm : cancelled.ssms()) {
       if (!ssm.job_id().empty() && !ssm.trained()) training = ssm.job_id();
     }
     *reply->mutable_job() = std::move(cancelled);
   }
   if (training.empty()) return absl::OkStatus();
-  proto::CancelRequest cancel;
+  v1::CancelRequest cancel;
   cancel.set_job_id(training);
-  proto::CancelReply ignored;
+  v1::CancelReply ignored;
   // One that is over by itself is none the worse.
   tools_.jobs->Cancel(cancel, &ignored).IgnoreError();
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::BoostReply* reply) {
+absl::Status BoostRunner::Resume(const v1::BoostRequest& request, v1::BoostReply* reply) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<proto::BoostJob*> job = Find(request.id());
+  absl::StatusOr<v1::BoostJob*> job = Find(request.id());
   if (!job.ok()) return job.status();
-  const proto::BoostState state = (*job)->state();
-  if (state != proto::BOOST_FAILED && state != proto::BOOST_CANCELLED) {
+  const v1::BoostState state = (*job)->state();
+  if (state != v1::BOOST_FAILED && state != v1::BOOST_CANCELLED) {
     return absl::FailedPreconditionError(absl::StrCat(
         request.id(), " is ", StateName(state), "; only a failed or cancelled one can be resumed"));
   }
@@ -183,22 +183,22 @@ absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::Boos
     return absl::UnavailableError(absl::StrCat(request.id(), " is still ending; try again"));
   }
   if (absl::Status status = CheckSoleWriter((*job)->spec().name()); !status.ok()) return status;
-  for (const proto::BoostedSsm& ssm : (*job)->ssms()) {
+  for (const v1::BoostedSsm& ssm : (*job)->ssms()) {
     if (ssm.job_id().empty() || ssm.trained()) continue;
-    proto::GetJobRequest get;
+    v1::GetJobRequest get;
     get.set_job_id(ssm.job_id());
-    proto::GetJobReply training;
+    v1::GetJobReply training;
     if (absl::Status status = tools_.jobs->Get(get, &training); !status.ok()) return status;
-    if (!IsOver(training.job().state()) || training.job().state() == proto::SUCCEEDED) {
+    if (!IsOver(training.job().state()) || training.job().state() == v1::SUCCEEDED) {
       continue;
     }
-    proto::ResumeRequest resume;
+    v1::ResumeRequest resume;
     resume.set_job_id(ssm.job_id());
-    proto::ResumeReply resumed;
+    v1::ResumeReply resumed;
     if (absl::Status status = tools_.jobs->Resume(resume, &resumed); !status.ok()) return status;
   }
-  proto::BoostJob queued = **job;
-  queued.set_state(proto::BOOST_QUEUED);
+  v1::BoostJob queued = **job;
+  queued.set_state(v1::BOOST_QUEUED);
   queued.clear_error();
   queued.clear_finished_unix_ms();
   if (absl::Status status = Write(queued); !status.ok()) return status;
@@ -208,25 +208,25 @@ absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::Boos
 
 bool BoostRunner::HasWork() const {
   return stopping_ || std::any_of(records_.jobs().begin(), records_.jobs().end(),
-                                  [](const proto::BoostJob& job) { return !IsOver(job.state()); });
+                                  [](const v1::BoostJob& job) { return !IsOver(job.state()); });
 }
 
-const proto::BoostJob* BoostRunner::Next() {
+const v1::BoostJob* BoostRunner::Next() {
   const auto next = std::find_if(records_.jobs().begin(), records_.jobs().end(),
-                                 [](const proto::BoostJob& job) { return !IsOver(job.state()); });
+                                 [](const v1::BoostJob& job) { return !IsOver(job.state()); });
   return next == records_.jobs().end() ? nullptr : &*next;
 }
 
 void BoostRunner::Loop() {
   while (true) {
-    proto::BoostJob job;
+    v1::BoostJob job;
     absl::Status begun;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &BoostRunner::HasWork));
       if (stopping_) return;
       job = *Next();
-      job.set_state(proto::BOOST_RUNNING);
+      job.set_state(v1::BOOST_RUNNING);
       running_ = job.id();
       cancel_ = false;
       begun = Write(job);
@@ -243,9 +243,9 @@ absl::Status BoostRunner::Interrupted() {
   return absl::OkStatus();
 }
 
-void BoostRunner::RunOne(const proto::BoostJob& job, absl::Status status) {
+void BoostRunner::RunOne(const v1::BoostJob& job, absl::Status status) {
   BoostRun::Listener listener;
-  listener.save = [this](const proto::BoostJob& now) {
+  listener.save = [this](const v1::BoostJob& now) {
     if (absl::Status status = Interrupted(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
     // Cancelled meanwhile: its record is not ours any more.
@@ -254,7 +254,7 @@ void BoostRunner::RunOne(const proto::BoostJob& job, absl::Status status) {
   listener.progress = [this, id = job.id()](const std::string& stage, int64_t done, int64_t total) {
     if (absl::Status status = Interrupted(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<proto::BoostJob*> record = Find(id);
+    absl::StatusOr<v1::BoostJob*> record = Find(id);
     if (!record.ok()) return record.status();
     (*record)->set_stage(stage);
     (*record)->set_done(done);
@@ -271,8 +271,8 @@ void BoostRunner::RunOne(const proto::BoostJob& job, absl::Status status) {
     if (!cancel_) stopping_ = true;
     return;
   }
-  proto::BoostJob over = run.job();
-  over.set_state(status.ok() ? proto::BOOST_SUCCEEDED : proto::BOOST_FAILED);
+  v1::BoostJob over = run.job();
+  over.set_state(status.ok() ? v1::BOOST_SUCCEEDED : v1::BOOST_FAILED);
   over.set_error(std::string(status.message()));
   over.set_finished_unix_ms(tools_.clock->NowUnixMillis());
   over.clear_stage();
@@ -281,7 +281,7 @@ void BoostRunner::RunOne(const proto::BoostJob& job, absl::Status status) {
   if (absl::Status written = Write(over); !written.ok()) {
     // In memory at least, so that it is not run again and again.
     spdlog::error("boost id={} not written: {}", over.id(), written.ToString());
-    if (absl::StatusOr<proto::BoostJob*> record = Find(over.id()); record.ok()) **record = over;
+    if (absl::StatusOr<v1::BoostJob*> record = Find(over.id()); record.ok()) **record = over;
     return;
   }
   if (status.ok()) tools_.store->PutBlob(BoostPromptsBlob(over.id()), "").IgnoreError();

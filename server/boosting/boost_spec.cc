@@ -42,7 +42,7 @@ absl::Status InRange(const std::string& name, int64_t value, int64_t most) {
 }
 
 // The fields by themselves.
-absl::StatusOr<proto::BoostSpec> Complete(const OpRegistry& operators, proto::BoostSpec spec) {
+absl::StatusOr<v1::BoostSpec> Complete(const OpRegistry& operators, v1::BoostSpec spec) {
   if (absl::Status s = CheckArtifactName(spec.name()); !s.ok()) return Field("name", s);
   if (spec.llm().empty()) return Field("llm", "names no artifact");
   if (spec.prompts().empty()) return Field("prompts", "names no artifact");
@@ -50,7 +50,7 @@ absl::StatusOr<proto::BoostSpec> Complete(const OpRegistry& operators, proto::Bo
     return Field("ssms", absl::StrCat("has ", spec.ssms_size(), " entries, expected 1 to ",
                                       kMaxSsms, " models to tune"));
   }
-  if (!proto::BoostSpec::PromptFormat_IsValid(spec.prompt_format())) {
+  if (!v1::BoostSpec::PromptFormat_IsValid(spec.prompt_format())) {
     return Field("prompt_format", absl::StrCat("is ", static_cast<int>(spec.prompt_format()),
                                                ", expected LIST or TEXT"));
   }
@@ -103,9 +103,9 @@ absl::StatusOr<proto::BoostSpec> Complete(const OpRegistry& operators, proto::Bo
 }
 
 absl::StatusOr<ModelDescription> Describe(const BoostTools& tools, const std::string& artifact) {
-  absl::StatusOr<proto::Artifact> found = tools.artifacts->Find(artifact);
+  absl::StatusOr<v1::Artifact> found = tools.artifacts->Find(artifact);
   if (!found.ok()) return found.status();
-  if (found->kind() != proto::Artifact::MODEL) {
+  if (found->kind() != v1::Artifact::MODEL) {
     return absl::InvalidArgumentError(absl::StrCat("artifact '", artifact, "' is no model"));
   }
   return tools.describe(artifact);
@@ -121,7 +121,7 @@ absl::Status SameSize(const std::string& llm, const ModelDescription& large, con
                                                  "; an SSM must have the LLM's"));
 }
 
-absl::Status LongEnough(const std::string& model, int64_t positions, const proto::BoostSpec& spec) {
+absl::Status LongEnough(const std::string& model, int64_t positions, const v1::BoostSpec& spec) {
   // One more than what is trained on: scoring makes room for an answer.
   const int64_t needed = int64_t{spec.prompt_tokens()} + spec.continuation_tokens() + 1;
   if (positions >= needed) return absl::OkStatus();
@@ -130,10 +130,10 @@ absl::Status LongEnough(const std::string& model, int64_t positions, const proto
       spec.continuation_tokens(), " of continuation and one more need ", needed));
 }
 
-absl::Status CheckStart(const BoostTools& tools, const proto::BoostSpec& spec,
-                        const ModelDescription& llm, const proto::BoostStart& start) {
+absl::Status CheckStart(const BoostTools& tools, const v1::BoostSpec& spec,
+                        const ModelDescription& llm, const v1::BoostStart& start) {
   switch (start.start_case()) {
-    case proto::BoostStart::kArtifact: {
+    case v1::BoostStart::kArtifact: {
       absl::StatusOr<ModelDescription> ssm = Describe(tools, start.artifact());
       if (!ssm.ok()) return ssm.status();
       absl::Status status = SameSize(spec.llm(), llm, start.artifact(), *ssm);
@@ -148,7 +148,7 @@ absl::Status CheckStart(const BoostTools& tools, const proto::BoostSpec& spec,
       return LongEnough(absl::StrCat("'", start.artifact(), "'"), ssm->model.facts.max_positions,
                         spec);
     }
-    case proto::BoostStart::kConfig: {
+    case v1::BoostStart::kConfig: {
       absl::StatusOr<LanguageModel> model = ReadModel(start.config());
       if (!model.ok()) return model.status();
       absl::Status status = BuildTraining(*tools.operators, *model, 1).status();
@@ -160,7 +160,7 @@ absl::Status CheckStart(const BoostTools& tools, const proto::BoostSpec& spec,
       }
       return LongEnough("the configuration", model->facts.max_positions, spec);
     }
-    case proto::BoostStart::START_NOT_SET:
+    case v1::BoostStart::START_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("names neither an artifact nor a configuration");
@@ -168,15 +168,15 @@ absl::Status CheckStart(const BoostTools& tools, const proto::BoostSpec& spec,
 
 // The artifacts that the job writes must not be those that it reads.
 absl::StatusOr<std::vector<std::string>> Outputs(const BoostTools& tools,
-                                                 const proto::BoostSpec& spec) {
+                                                 const v1::BoostSpec& spec) {
   std::set<std::string> read = {spec.llm(), spec.prompts()};
-  for (const proto::BoostStart& start : spec.ssms()) read.insert(start.artifact());
+  for (const v1::BoostStart& start : spec.ssms()) read.insert(start.artifact());
   std::vector<std::string> outputs;
   for (int k = 0; k < spec.ssms_size(); ++k) {
     outputs.push_back(absl::StrCat(spec.name(), "-", k + 1));
     if (absl::Status s = CheckArtifactName(outputs.back()); !s.ok()) return Field("name", s);
-    const absl::StatusOr<proto::Artifact> there = tools.artifacts->Find(outputs.back());
-    if (read.count(outputs.back()) > 0 || (there.ok() && there->kind() != proto::Artifact::MODEL)) {
+    const absl::StatusOr<v1::Artifact> there = tools.artifacts->Find(outputs.back());
+    if (read.count(outputs.back()) > 0 || (there.ok() && there->kind() != v1::Artifact::MODEL)) {
       return Field("name", absl::AlreadyExistsError(absl::StrCat(
                                "the job would write artifact '", outputs.back(),
                                "', which it reads or which is no model; choose another name")));
@@ -185,8 +185,8 @@ absl::StatusOr<std::vector<std::string>> Outputs(const BoostTools& tools,
   return outputs;
 }
 
-absl::StatusOr<proto::BoostPrompts> ReadPrompts(const BoostTools& tools,
-                                                const proto::BoostSpec& spec,
+absl::StatusOr<v1::BoostPrompts> ReadPrompts(const BoostTools& tools,
+                                                const v1::BoostSpec& spec,
                                                 const Tokenizer& tokenizer) {
   absl::StatusOr<std::string> path = tools.artifacts->SingleFile(spec.prompts());
   if (!path.ok()) return path.status();
@@ -194,7 +194,7 @@ absl::StatusOr<proto::BoostPrompts> ReadPrompts(const BoostTools& tools,
   if (!bytes.ok()) return bytes.status();
   const PromptLimits limits{.max_tokens = spec.prompt_tokens(), .max_prompts = spec.max_prompts()};
   absl::StatusOr<std::vector<std::vector<int>>> read =
-      spec.prompt_format() == proto::BoostSpec::TEXT ? PromptsOfText(*bytes, tokenizer, limits)
+      spec.prompt_format() == v1::BoostSpec::TEXT ? PromptsOfText(*bytes, tokenizer, limits)
                                                      : PromptsOfList(*bytes, tokenizer, limits);
   if (!read.ok()) return read.status();
   const int64_t count = static_cast<int64_t>(read->size());
@@ -216,9 +216,9 @@ absl::StatusOr<proto::BoostPrompts> ReadPrompts(const BoostTools& tools,
                      spec.soft_labels(), " soft labels each are more than ", kMaxSoftLabels,
                      "; take fewer prompts or labels"));
   }
-  proto::BoostPrompts prompts;
+  v1::BoostPrompts prompts;
   for (int64_t i = 0; i < count; ++i) {
-    proto::BoostPrompt* prompt =
+    v1::BoostPrompt* prompt =
         i < count - held_out ? prompts.add_prompts() : prompts.add_held_out();
     const std::vector<int>& tokens = (*read)[static_cast<size_t>(i)];
     prompt->mutable_prompt()->Assign(tokens.begin(), tokens.end());
@@ -228,8 +228,8 @@ absl::StatusOr<proto::BoostPrompts> ReadPrompts(const BoostTools& tools,
 
 }  // namespace
 
-absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const proto::BoostSpec& given) {
-  absl::StatusOr<proto::BoostSpec> spec = Complete(*tools.operators, given);
+absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const v1::BoostSpec& given) {
+  absl::StatusOr<v1::BoostSpec> spec = Complete(*tools.operators, given);
   if (!spec.ok()) return spec.status();
   absl::StatusOr<ModelDescription> llm = Describe(tools, spec->llm());
   if (!llm.ok()) return Field("llm", llm.status());
@@ -246,7 +246,7 @@ absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const proto::Bo
   }
   absl::StatusOr<std::vector<std::string>> outputs = Outputs(tools, *spec);
   if (!outputs.ok()) return outputs.status();
-  absl::StatusOr<proto::BoostPrompts> prompts = ReadPrompts(tools, *spec, *llm->tokenizer);
+  absl::StatusOr<v1::BoostPrompts> prompts = ReadPrompts(tools, *spec, *llm->tokenizer);
   if (!prompts.ok()) return Field("prompts", prompts.status());
   return CheckedBoost{*std::move(spec), *std::move(prompts), *std::move(outputs)};
 }

@@ -2,20 +2,20 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "proto/boosting.pb.h"
+#include "espalier/v1/boosting.pb.h"
 #include "server/boosting/boost_tools.h"
 
 namespace espalier {
 
 struct CheckedBoost {
-  proto::BoostSpec spec;        // with its defaults
-  proto::BoostPrompts prompts;  // tokens of the LLM; the held-out ones apart
+  v1::BoostSpec spec;        // with its defaults
+  v1::BoostPrompts prompts;  // tokens of the LLM; the held-out ones apart
   std::vector<std::string> outputs;
 };
 
 // Errors name the field, and the artifact where one is wrong: NotFound if it is not there,
 // InvalidArgument if its vocabulary is not the LLM's, token for token, if its context is too short
 // for prompt and continuation, or if its name is one that the job would write.
-absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const proto::BoostSpec& spec);
+absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const v1::BoostSpec& spec);
 
 }  // namespace espalier

@@ -2,7 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "proto/boosting.grpc.pb.h"
+#include "espalier/v1/boosting.grpc.pb.h"
 #include "server/boosting/boost_runner.h"
 #include "server/services/guard.h"
 
@@ -10,14 +10,14 @@ namespace espalier {
 namespace {
 
 using grpc::ServerContext;
-using proto::BoostReply;
-using proto::BoostRequest;
+using v1::BoostReply;
+using v1::BoostRequest;
 
-class BoostingService final : public proto::Boosting::Service {
+class BoostingService final : public v1::Boosting::Service {
  public:
   BoostingService(Guard* guard, BoostRunner* runner) : guard_(*guard), runner_(*runner) {}
 
-  grpc::Status SubmitBoost(ServerContext* context, const proto::SubmitBoostRequest* request,
+  grpc::Status SubmitBoost(ServerContext* context, const v1::SubmitBoostRequest* request,
                            BoostReply* reply) override {
     return guard_.Answer(context, "Boosting/SubmitBoost",
                          [&] { return runner_.Submit(*request, reply); });
@@ -27,8 +27,8 @@ class BoostingService final : public proto::Boosting::Service {
     return guard_.Answer(context, "Boosting/GetBoost",
                          [&] { return runner_.Get(*request, reply); });
   }
-  grpc::Status ListBoosts(ServerContext* context, const proto::ListBoostsRequest*,
-                          proto::ListBoostsReply* reply) override {
+  grpc::Status ListBoosts(ServerContext* context, const v1::ListBoostsRequest*,
+                          v1::ListBoostsReply* reply) override {
     return guard_.Answer(context, "Boosting/ListBoosts", [&] { return runner_.List(reply); });
   }
   grpc::Status CancelBoost(ServerContext* context, const BoostRequest* request,

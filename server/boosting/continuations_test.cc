@@ -59,11 +59,11 @@ class ContinuationsTest : public ::testing::Test {
     spec_.set_prompt_tokens(2);
     spec_.set_continuation_tokens(20);
     for (int i = 0; i < 5; ++i) {
-      proto::BoostPrompt* prompt = prompts_.add_prompts();
+      v1::BoostPrompt* prompt = prompts_.add_prompts();
       prompt->add_prompt(i);
       prompt->add_prompt(i + 1);
     }
-    proto::ServeModelRequest request;
+    v1::ServeModelRequest request;
     request.set_artifact("large");
     request.set_name("served");
     const auto served = models_->Serve(request);
@@ -75,15 +75,15 @@ class ContinuationsTest : public ::testing::Test {
   std::unique_ptr<SqliteStore> store_;
   std::optional<ModelServer> models_;
   BoostTools tools_;
-  proto::BoostSpec spec_;
-  proto::BoostPrompts prompts_;
+  v1::BoostSpec spec_;
+  v1::BoostPrompts prompts_;
 };
 
 TEST_F(ContinuationsTest, AServedModelMakesThem) {
   const absl::Status status =
       Continue(tools_, spec_, &prompts_, [](int64_t) { return absl::OkStatus(); });
   ASSERT_TRUE(status.ok()) << status;
-  for (const proto::BoostPrompt& prompt : prompts_.prompts()) {
+  for (const v1::BoostPrompt& prompt : prompts_.prompts()) {
     EXPECT_TRUE(prompt.continued());
     EXPECT_EQ(prompt.continuation_size(), 20);
   }

@@ -40,8 +40,8 @@ AnswerRun::AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> re
 }
 
 GenerationListener AnswerRun::Listener() {
-  return [self = shared_from_this()](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-    const auto step = [self](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+  return [self = shared_from_this()](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+    const auto step = [self](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
       self->mutex_.AssertHeld();
       self->On(reply, last);
     };
@@ -149,7 +149,7 @@ void AnswerRun::Fail(const absl::Status& status) {
   Settle(/*keep=*/true);
 }
 
-void AnswerRun::On(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+void AnswerRun::On(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
   if (writer_.over()) return;
   if (!reply.ok()) return Fail(reply.status());
   if (last && reply->finish_reason() == "cancelled") {

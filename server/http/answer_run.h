@@ -53,7 +53,7 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
   void Cancel() override;
 
  private:
-  void On(const absl::StatusOr<proto::GenerateReply>& reply, bool last)
+  void On(const absl::StatusOr<v1::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the events that are new, in one piece: see WriteEvents.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/openai_error.h"
 
 namespace espalier {
@@ -24,10 +24,10 @@ class AnswerWriter {
 
   virtual void Queue() {}    // it waits, in the background
   virtual void Begin() = 0;  // it runs
-  virtual void Add(const proto::GenerateReply& reply) = 0;
+  virtual void Add(const v1::GenerateReply& reply) = 0;
   // The end, once, by one of these. `finish_reason` is that of the last reply, which has been
   // added; one that was cancelled fails instead.
-  virtual void Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) = 0;
+  virtual void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) = 0;
   virtual void Fail(const openai::Error& error) = 0;
   virtual void Cancel() = 0;
 
@@ -43,14 +43,14 @@ class AnswerWriter {
 
   // What a reply says, in the order in which it was said: a text behind a call is not its text.
   template <typename OnText, typename OnCall>
-  static void InOrder(const proto::GenerateReply& reply, OnText on_text, OnCall on_call) {
+  static void InOrder(const v1::GenerateReply& reply, OnText on_text, OnCall on_call) {
     const std::string& text = reply.text();
     size_t at = 0;
     const auto say_until = [&](size_t end) {
       if (end > at) on_text(text.substr(at, end - at));
       at = std::max(at, end);
     };
-    for (const proto::ToolCall& call : reply.tool_calls()) {
+    for (const v1::ToolCall& call : reply.tool_calls()) {
       say_until(std::min(static_cast<size_t>(call.text_before()), text.size()));
       on_call(call);
     }

@@ -36,9 +36,9 @@ void Embed(const HttpRequest& http, const GenerateContext& context,
   absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
       request.embed, *std::move(target), context.metrics,
       [responder, form = FormOf(request),
-       large = context.large](const absl::StatusOr<proto::EmbedReply>& reply) {
+       large = context.large](const absl::StatusOr<v1::EmbedReply>& reply) {
         if (!reply.ok()) return SendError(*responder, reply.status());
-        const auto send = [responder, form](const proto::EmbedReply& all) {
+        const auto send = [responder, form](const v1::EmbedReply& all) {
           responder->Send(200, "application/json", openai::EmbeddingsJson(form, all));
         };
         if (large == nullptr) return send(*reply);

@@ -63,7 +63,7 @@ class MeteredResponder : public HttpResponder {
 };
 
 // Of a model, or of one of its adapters.
-openai::ModelEntry EntryOf(const proto::ServedModel& model, const std::string& adapter = "") {
+openai::ModelEntry EntryOf(const v1::ServedModel& model, const std::string& adapter = "") {
   openai::ModelEntry entry{model.name(), model.loaded_unix_ms() / 1000,
                            model.max_sequence_length()};
   if (adapter.empty()) return entry;
@@ -335,7 +335,7 @@ void Gateway::Tokenize(const Call& request, Responder responder) {
     SendError(*responder, *error);
     return;
   }
-  proto::TokenizeRequest tokenize;
+  v1::TokenizeRequest tokenize;
   tokenize.set_model(wanted.model);
   if (wanted.generate.has_chat()) {
     *tokenize.mutable_chat() = std::move(*wanted.generate.mutable_chat());
@@ -344,7 +344,7 @@ void Gateway::Tokenize(const Call& request, Responder responder) {
   }
   tokenize.set_no_added_tokens(wanted.generate.no_added_tokens());
   tokenize.set_return_token_strings(wanted.token_strings);
-  const absl::StatusOr<proto::TokenizeReply> reply = espalier::Tokenize(tokenize, *options_.models);
+  const absl::StatusOr<v1::TokenizeReply> reply = espalier::Tokenize(tokenize, *options_.models);
   if (!reply.ok()) return SendError(*responder, reply.status());
   const std::vector<std::string> strings(reply->token_strings().begin(),
                                          reply->token_strings().end());
@@ -360,10 +360,10 @@ void Gateway::Detokenize(const Call& request, Responder responder) {
     SendError(*responder, *error);
     return;
   }
-  proto::DetokenizeRequest detokenize;
+  v1::DetokenizeRequest detokenize;
   detokenize.set_model(wanted.model);
   detokenize.mutable_tokens()->Assign(wanted.tokens.begin(), wanted.tokens.end());
-  const absl::StatusOr<proto::DetokenizeReply> reply =
+  const absl::StatusOr<v1::DetokenizeReply> reply =
       espalier::Detokenize(detokenize, *options_.models);
   if (!reply.ok()) return SendError(*responder, reply.status());
   responder->Send(200, kJson, openai::PromptJson(reply->text()));
@@ -371,9 +371,9 @@ void Gateway::Detokenize(const Call& request, Responder responder) {
 
 void Gateway::Models(const Call&, Responder responder) {
   std::vector<openai::ModelEntry> entries;
-  for (const proto::ServedModel& model : options_.models->List()) {
+  for (const v1::ServedModel& model : options_.models->List()) {
     entries.push_back(EntryOf(model));
-    for (const proto::LoraAdapter& adapter : model.adapters()) {
+    for (const v1::LoraAdapter& adapter : model.adapters()) {
       entries.push_back(EntryOf(model, adapter.name()));
     }
   }

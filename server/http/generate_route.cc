@@ -44,8 +44,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   BatchListener Listener() {
     return [self = shared_from_this()](
-               int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-      const auto step = [self](int prompt, const absl::StatusOr<proto::GenerateReply>& reply,
+               int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+      const auto step = [self](int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
                                bool last) {
         self->mutex_.AssertHeld();
         self->On(prompt, reply, last);
@@ -91,7 +91,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     bool begun = false;
   };
 
-  static size_t ListedIn(const proto::GenerateReply& reply) {
+  static size_t ListedIn(const v1::GenerateReply& reply) {
     return static_cast<size_t>(reply.logprobs_size()) +
            static_cast<size_t>(reply.prompt_logprobs_size()) +
            static_cast<size_t>(reply.tokens_size()) +
@@ -113,7 +113,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     responder_->End();
   }
 
-  void On(int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last)
+  void On(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     if (!reply.ok()) {
@@ -141,16 +141,16 @@ class Answer : public std::enable_shared_from_this<Answer> {
   }
 
   // The two fields that tell of the prompt may want different numbers of alternatives.
-  static std::vector<proto::TokenLogprobs> OfPrompt(const proto::GenerateReply& reply, int top) {
-    std::vector<proto::TokenLogprobs> out = {reply.prompt_logprobs().begin(),
+  static std::vector<v1::TokenLogprobs> OfPrompt(const v1::GenerateReply& reply, int top) {
+    std::vector<v1::TokenLogprobs> out = {reply.prompt_logprobs().begin(),
                                              reply.prompt_logprobs().end()};
-    for (proto::TokenLogprobs& token : out) {
+    for (v1::TokenLogprobs& token : out) {
       if (token.top_size() > top) token.mutable_top()->DeleteSubrange(top, token.top_size() - top);
     }
     return out;
   }
 
-  openai::ChoicePart PartOf(const proto::GenerateReply& reply, const ChoiceState& choice) {
+  openai::ChoicePart PartOf(const v1::GenerateReply& reply, const ChoiceState& choice) {
     openai::ChoicePart part = choice.form;
     part.finish_reason = reply.finish_reason();
     if (!part.finish_reason.empty()) {
@@ -186,7 +186,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     append(whole.prompt_logprobs, part.prompt_logprobs);
     append(whole.prompt_tokens, part.prompt_tokens);
     append(whole.tokens, part.tokens);
-    for (proto::ToolCall& call : part.tool_calls) {
+    for (v1::ToolCall& call : part.tool_calls) {
       if (!call.id().empty()) {
         whole.tool_calls.push_back(std::move(call));
       } else {
@@ -204,7 +204,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       started_ = true;
       responder_->StartStream(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
     }
-    const proto::Usage* const so_far = request_.usage_in_every_chunk ? &so_far_ : nullptr;
+    const v1::Usage* const so_far = request_.usage_in_every_chunk ? &so_far_ : nullptr;
     if (!std::exchange(choice.begun, true)) {
       new_ += openai::RoleChunk(head_, part.index, so_far);
       if (!request_.echo.empty()) {
@@ -222,7 +222,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     choice.form.text_offset += openai::CharactersOf(part);
   }
 
-  void CountSoFar(int prompt, const proto::GenerateReply& reply) {
+  void CountSoFar(int prompt, const v1::GenerateReply& reply) {
     // Each of a prompt's answers brings it.
     if (reply.prompt_tokens_size() > 0 && counted_.insert(prompt).second) {
       so_far_.set_prompt_tokens(so_far_.prompt_tokens() + reply.prompt_tokens_size());
@@ -230,7 +230,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     so_far_.set_completion_tokens(so_far_.completion_tokens() + reply.tokens_size());
   }
 
-  void Count(const proto::Usage& usage) {
+  void Count(const v1::Usage& usage) {
     usage_.set_prompt_tokens(usage_.prompt_tokens() + usage.prompt_tokens());
     usage_.set_completion_tokens(usage_.completion_tokens() + usage.completion_tokens());
     usage_.set_drafted_tokens(usage_.drafted_tokens() + usage.drafted_tokens());
@@ -281,8 +281,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
-  proto::Usage usage_;                // likewise: of prompts that have ended
-  proto::Usage so_far_;               // likewise: by the replies
+  v1::Usage usage_;                // likewise: of prompts that have ended
+  v1::Usage so_far_;               // likewise: by the replies
   std::set<int> counted_;             // likewise: prompts that are part of it
   std::shared_ptr<Generation> running_ ABSL_GUARDED_BY(mutex_);
   std::string new_ ABSL_GUARDED_BY(mutex_);  // of a stream, not written yet
@@ -314,14 +314,14 @@ void SendError(HttpResponder& responder, const absl::Status& status, ErrorForm f
 }
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
-                                                     proto::GenerateRequest* request) {
+                                                     v1::GenerateRequest* request) {
   absl::StatusOr<ModelServer::Target> target = models.Resolve(request->model());
   if (!target.ok()) return target.status();
   request->set_adapter(target->adapter);
   return std::move(target->model);
 }
 
-void SetDefaultTemperature(const LoadedModel& model, proto::GenerateRequest* request) {
+void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* request) {
   if (!request->sampling().has_temperature() &&
       !model.description.sampling_defaults().has_temperature()) {
     request->mutable_sampling()->set_temperature(1);
@@ -353,7 +353,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
   // The answer lives as long as the request waits: it keeps what says how it is written, not what
   // was asked.
   const auto prompts = std::exchange(request.prompts, {});
-  proto::GenerateRequest asked;
+  v1::GenerateRequest asked;
   asked.Swap(&request.generate);
   request.generate.set_n(asked.n());
   request.generate.set_echo(asked.echo());
@@ -368,7 +368,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
       kind == openai::Kind::kCompletion
           ? StartBatch(asked, prompts, *model, context.models, context.metrics, listener)
           : StartGeneration(asked, *model, context.models, context.metrics,
-                            [listener](const absl::StatusOr<proto::GenerateReply>& reply,
+                            [listener](const absl::StatusOr<v1::GenerateReply>& reply,
                                        bool last) { listener(0, reply, last); });
   if (!generation.ok()) {
     answer->Fail(generation.status());

@@ -26,10 +26,10 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
 
 // The model that a request names, with the adapter noted in the request.
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
-                                                     proto::GenerateRequest* request);
+                                                     v1::GenerateRequest* request);
 
 // Where neither the request nor the model's authors say a temperature, these APIs have 1.
-void SetDefaultTemperature(const LoadedModel& model, proto::GenerateRequest* request);
+void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* request);
 
 // How an API writes an error.
 using ErrorForm = std::string (*)(const openai::Error& error);

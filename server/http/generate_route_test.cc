@@ -77,7 +77,7 @@ class GenerateRouteTest : public testing::Test {
     store_ = *SqliteStore::Open(path);
     models_.emplace(
         ModelServerOptions{.loader = &loader_, .store = store_.get(), .clock = &clock_});
-    proto::ServeModelRequest request;
+    v1::ServeModelRequest request;
     request.set_artifact("m");
     EXPECT_TRUE(models_->Serve(request).ok());
   }

@@ -42,7 +42,7 @@ bool AreToolCalls(const json& calls) {
 }
 
 void ReadMessage(const json& message, const std::string& place, JsonReader& outer,
-                 proto::ChatTurn* turn) {
+                 v1::ChatTurn* turn) {
   if (!message.is_object()) {
     outer.Fail("messages", absl::StrCat(place, " must be an object with a string 'role'"));
     return;
@@ -118,7 +118,7 @@ std::vector<std::string> ReadAllowed(const json& tools, const std::vector<std::s
 }
 
 void KeepTools(const std::vector<std::string>& allowed, const std::vector<std::string>& names,
-               proto::ChatPrompt* chat) {
+               v1::ChatPrompt* chat) {
   for (int i = static_cast<int>(names.size()) - 1; i >= 0; --i) {
     if (std::find(allowed.begin(), allowed.end(), names[i]) == allowed.end()) {
       chat->mutable_tools()->DeleteSubrange(i, 1);
@@ -137,7 +137,7 @@ std::optional<std::string> WrappedName(const json& tool) {
 
 }  // namespace
 
-void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadMessages(JsonReader& reader, v1::ChatPrompt* chat) {
   const json* messages = reader.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty() ||
       messages->size() > kMaxMessages) {
@@ -150,7 +150,7 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
 }
 
 bool AddFunction(const json& function, const std::string& text, const std::string& place,
-                 JsonReader& outer, std::vector<std::string>* names, proto::ChatPrompt* chat) {
+                 JsonReader& outer, std::vector<std::string>* names, v1::ChatPrompt* chat) {
   JsonReader reader(function, place + ".");
   std::string name, description;
   reader.String("name", true, &name);
@@ -172,11 +172,11 @@ bool AddFunction(const json& function, const std::string& text, const std::strin
 }
 
 void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
-                    const FunctionName& name_of, proto::ChatPrompt* chat) {
+                    const FunctionName& name_of, v1::ChatPrompt* chat) {
   const json* choice = reader.Find("tool_choice");
   if (choice == nullptr || *choice == "auto") return;
   if (*choice == "none") {
-    chat->set_tool_choice(proto::TOOL_CHOICE_NONE);
+    chat->set_tool_choice(v1::TOOL_CHOICE_NONE);
     return;
   }
   if (names.empty()) {
@@ -184,7 +184,7 @@ void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
     return;
   }
   if (*choice == "required") {
-    chat->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+    chat->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
     return;
   }
   if (choice->is_object() && choice->value("type", json()) == "allowed_tools") {
@@ -196,7 +196,7 @@ void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
       return;
     }
     KeepTools(ReadAllowed(inner.value("tools", json()), names, name_of, reader), names, chat);
-    if (mode == "required") chat->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+    if (mode == "required") chat->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
     return;
   }
   const std::optional<std::string> named = name_of(*choice);
@@ -206,7 +206,7 @@ void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
                 "function or the allowed_tools");
     return;
   }
-  chat->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+  chat->set_tool_choice(v1::TOOL_CHOICE_NAMED);
   chat->set_named_tool(*named);
   if (std::find(names.begin(), names.end(), *named) == names.end()) {
     reader.Fail("tool_choice", absl::StrCat("field 'tool_choice' names '", named->substr(0, 100),
@@ -227,7 +227,7 @@ void ReadToolList(JsonReader& reader,
   }
 }
 
-void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadTools(JsonReader& reader, v1::ChatPrompt* chat) {
   std::vector<std::string> names;
   ReadToolList(reader, [&](const json& tool, const std::string& place) {
     const json function = tool.is_object() ? tool.value("function", json()) : json();
@@ -243,7 +243,7 @@ void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
   ReadToolChoice(reader, names, WrappedName, chat);
 }
 
-void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt* chat) {
+void ReadEffort(JsonReader& reader, const std::string& field, v1::ChatPrompt* chat) {
   reader.String(field, false, chat->mutable_reasoning_effort());
   const std::string& effort = chat->reasoning_effort();
   if (!effort.empty() && !IsReasoningEffort(effort)) {
@@ -251,7 +251,7 @@ void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt*
   }
 }
 
-void ReadTemplateArguments(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadTemplateArguments(JsonReader& reader, v1::ChatPrompt* chat) {
   // Off unless wished for, unlike a text's: templates write the special tokens themselves.
   bool add_special = false;
   reader.Bool("add_special_tokens", &add_special);
@@ -266,7 +266,7 @@ void ReadTemplateArguments(JsonReader& reader, proto::ChatPrompt* chat) {
 }
 
 void ReadReasoning(JsonReader& reader, Request* request) {
-  proto::ChatPrompt* chat = request->generate.mutable_chat();
+  v1::ChatPrompt* chat = request->generate.mutable_chat();
   reader.Bool("include_reasoning", &request->include_reasoning);
   ReadEffort(reader, "reasoning_effort", chat);
   int budget = -1;

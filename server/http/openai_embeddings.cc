@@ -17,7 +17,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-std::string Base64(const proto::Embedding& embedding) {
+std::string Base64(const v1::Embedding& embedding) {
   static_assert(std::endian::native == std::endian::little);
   std::string bytes(static_cast<size_t>(embedding.values_size()) * sizeof(float), '\0');
   std::memcpy(bytes.data(), embedding.values().data(), bytes.size());
@@ -30,7 +30,7 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   json parsed;
   if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
   JsonReader reader(parsed);
-  proto::EmbedRequest& embed = request->embed;
+  v1::EmbedRequest& embed = request->embed;
   reader.String("model", true, embed.mutable_model());
   ReadTexts(reader, "input", kMaxEmbedInputs, [&] { return embed.add_inputs(); });
   std::string format = "float";
@@ -61,9 +61,9 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   return reader.error();
 }
 
-std::string EmbeddingsJson(const EmbeddingsRequest& request, const proto::EmbedReply& reply) {
+std::string EmbeddingsJson(const EmbeddingsRequest& request, const v1::EmbedReply& reply) {
   json data = json::array();
-  for (const proto::Embedding& embedding : reply.embeddings()) {
+  for (const v1::Embedding& embedding : reply.embeddings()) {
     json entry = {{"object", "embedding"}, {"index", data.size()}};
     if (request.base64) {
       entry["embedding"] = Base64(embedding);

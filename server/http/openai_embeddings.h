@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/openai_error.h"
 
 namespace espalier::openai {
@@ -12,7 +12,7 @@ namespace espalier::openai {
 inline constexpr int kMaxEmbedInputs = 2048;
 
 struct EmbeddingsRequest {
-  proto::EmbedRequest embed;
+  v1::EmbedRequest embed;
   bool base64 = false;  // otherwise lists of numbers
   std::string id;       // that the client gives it; empty: none
 };
@@ -22,6 +22,6 @@ struct EmbeddingsRequest {
 std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest* request);
 
 // In base64 a vector is its numbers as little-endian f32.
-std::string EmbeddingsJson(const EmbeddingsRequest& request, const proto::EmbedReply& reply);
+std::string EmbeddingsJson(const EmbeddingsRequest& request, const v1::EmbedReply& reply);
 
 }  // namespace espalier::openai

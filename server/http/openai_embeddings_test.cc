@@ -82,7 +82,7 @@ TEST(OpenAiEmbeddings, WhatIsWrongIsNamed) {
 }
 
 TEST(OpenAiEmbeddings, NumbersAreTheSameInBothEncodings) {
-  proto::EmbedReply reply;
+  v1::EmbedReply reply;
   reply.add_embeddings()->add_values(0.1f);
   reply.mutable_embeddings(0)->add_values(-2.5f);
   reply.add_embeddings()->add_values(1e-30f);

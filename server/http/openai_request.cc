@@ -15,7 +15,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 void ReadCompletion(JsonReader& reader, Request* request) {
-  proto::GenerateRequest& generate = request->generate;
+  v1::GenerateRequest& generate = request->generate;
   ReadTexts(reader, "prompt", kMaxPrompts, [&] { return &request->prompts.emplace_back(); });
   bool echo = false;
   reader.Bool("echo", &echo);
@@ -46,7 +46,7 @@ void ReadCompletion(JsonReader& reader, Request* request) {
 }
 
 // Whether the assistant begins a turn, goes on with its last one, or neither.
-void ReadTurn(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadTurn(JsonReader& reader, v1::ChatPrompt* chat) {
   bool go_on = false;
   reader.Bool("continue_final_message", &go_on);
   bool begin = !go_on;
@@ -60,7 +60,7 @@ void ReadTurn(JsonReader& reader, proto::ChatPrompt* chat) {
 }
 
 void ReadChat(JsonReader& reader, Request* request) {
-  proto::GenerateRequest& generate = request->generate;
+  v1::GenerateRequest& generate = request->generate;
   ReadMessages(reader, generate.mutable_chat());
   ReadTools(reader, generate.mutable_chat());
   ReadReasoning(reader, request);
@@ -82,7 +82,7 @@ void ReadChat(JsonReader& reader, Request* request) {
   bool echo = false;
   reader.Bool("echo", &echo);
   if (echo && !generate.chat().turns().empty()) {
-    const proto::ChatTurn& last = generate.chat().turns(generate.chat().turns_size() - 1);
+    const v1::ChatTurn& last = generate.chat().turns(generate.chat().turns_size() - 1);
     if (last.role() == "assistant") request->echo = last.content();
   }
   for (const char* name : {"chat_template", "functions", "function_call", "audio", "prediction",
@@ -101,7 +101,7 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   json parsed;
   if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
   JsonReader reader(parsed);
-  proto::GenerateRequest& generate = request->generate;
+  v1::GenerateRequest& generate = request->generate;
   reader.String("model", true, generate.mutable_model());
   ReadStream(reader, &request->stream, [&](JsonReader& options) {
     options.Bool("include_usage", &request->include_usage);
@@ -148,7 +148,7 @@ std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* req
   request->generate.set_no_added_tokens(!add_special);
   reader.Bool("return_token_strs", &request->token_strings);
   if (reader.Find("messages") != nullptr) {
-    proto::ChatPrompt* chat = request->generate.mutable_chat();
+    v1::ChatPrompt* chat = request->generate.mutable_chat();
     ReadMessages(reader, chat);
     ReadTools(reader, chat);
     ReadEffort(reader, "reasoning_effort", chat);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/openai_error.h"
 
 namespace espalier::openai {
@@ -15,9 +15,9 @@ enum class Kind { kCompletion, kChat };
 
 struct Request {
   // All but the prompt of a completion.
-  proto::GenerateRequest generate;
+  v1::GenerateRequest generate;
   // Completions: answered one by one; each has `text` or `tokens` set and nothing else.
-  std::vector<proto::GenerateRequest> prompts;
+  std::vector<v1::GenerateRequest> prompts;
   bool stream = false;
   bool include_usage = false;
   bool include_reasoning = true;      // chats: the answer's thoughts are part of what is sent
@@ -44,7 +44,7 @@ void ReadRequestIdHeader(const std::map<std::string, std::string>& headers, std:
 // /tokenize and /detokenize.
 struct TokenizeRequest {
   std::string model;                // empty: the only one
-  proto::GenerateRequest generate;  // text or chat
+  v1::GenerateRequest generate;  // text or chat
   std::vector<int> tokens;          // of /detokenize
   bool token_strings = false;       // also what each token stands for
 };

@@ -31,7 +31,7 @@ TEST(OpenAi, SamplingThatIsNotSaidStaysAbsentAndZeroIsSaid) {
                      R"({"model": "m", "prompt": "x", "temperature": 0, "top_k": -1,
                      "top_p": null, "allowed_token_ids": null, "min_tokens": 0})",
                      &request));
-  const proto::SamplingOptions& sampling = request.generate.sampling();
+  const v1::SamplingOptions& sampling = request.generate.sampling();
   EXPECT_TRUE(sampling.has_temperature());
   EXPECT_EQ(sampling.temperature(), 0);
   EXPECT_TRUE(sampling.has_top_k());
@@ -63,7 +63,7 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
   ASSERT_FALSE(error.has_value()) << error->message;
   ASSERT_EQ(request.prompts.size(), 1u);
   EXPECT_EQ(request.prompts[0].text(), "In the");
-  const proto::GenerateRequest& g = request.generate;
+  const v1::GenerateRequest& g = request.generate;
   EXPECT_EQ(g.max_tokens(), 7);
   EXPECT_THAT(g.stop(), ElementsAre("a", "b"));
   EXPECT_EQ(g.sampling().temperature(), 0);
@@ -71,7 +71,7 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
   EXPECT_TRUE(g.sampling().has_seed());
   EXPECT_EQ(g.sampling().seed(), static_cast<uint64_t>(-3));
   EXPECT_TRUE(request.stream && request.include_usage);
-  EXPECT_EQ(g.speculation(), proto::SPECULATION_OFF);
+  EXPECT_EQ(g.speculation(), v1::SPECULATION_OFF);
   EXPECT_EQ(g.n(), 2);
   EXPECT_EQ(g.logprobs(), 3);
   EXPECT_EQ(g.sampling().min_p(), 0.1);
@@ -145,7 +145,7 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
   };
   EXPECT_TRUE(parse(R"("response_format": {"type": "json_object"})").json_object());
   EXPECT_EQ(parse(R"("response_format": {"type": "text"})").kind_case(),
-            proto::StructuredOutput::KIND_NOT_SET);
+            v1::StructuredOutput::KIND_NOT_SET);
   for (const char* fields :
        {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
            "schema": {"type": "null"}}})",
@@ -162,7 +162,7 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
     std::string text = fields;
     // A text in JSON has no line breaks.
     text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
-    const proto::StructuralTag tag = parse(text).structural_tag();
+    const v1::StructuralTag tag = parse(text).structural_tag();
     ASSERT_EQ(tag.structures_size(), 1) << text;
     EXPECT_EQ(tag.structures(0).json_schema(), R"({"type":"null"})");
     EXPECT_THAT(tag.triggers(), ElementsAre("<f"));
@@ -507,19 +507,19 @@ TEST(OpenAi, SpecialTokensOfAChatAreItsTemplatesUnlessMoreAreAskedFor) {
 }
 
 TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
-  const std::pair<const char*, proto::ToolChoice> cases[] = {
-      {R"("none")", proto::TOOL_CHOICE_NONE},
-      {R"("auto")", proto::TOOL_CHOICE_AUTO},
-      {R"("required")", proto::TOOL_CHOICE_REQUIRED},
-      {R"({"type": "function", "function": {"name": "f"}})", proto::TOOL_CHOICE_NAMED}};
+  const std::pair<const char*, v1::ToolChoice> cases[] = {
+      {R"("none")", v1::TOOL_CHOICE_NONE},
+      {R"("auto")", v1::TOOL_CHOICE_AUTO},
+      {R"("required")", v1::TOOL_CHOICE_REQUIRED},
+      {R"({"type": "function", "function": {"name": "f"}})", v1::TOOL_CHOICE_NAMED}};
   for (const auto& [text, choice] : cases) {
     Request request;
     ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, text, "}"), &request)) << text;
-    const proto::ChatPrompt& chat = request.generate.chat();
+    const v1::ChatPrompt& chat = request.generate.chat();
     ASSERT_EQ(chat.tools_size(), 1);
     EXPECT_EQ(json::parse(chat.tools(0))["function"]["name"], "f");
     EXPECT_EQ(chat.tool_choice(), choice);
-    EXPECT_EQ(chat.named_tool(), choice == proto::TOOL_CHOICE_NAMED ? "f" : "");
+    EXPECT_EQ(chat.named_tool(), choice == v1::TOOL_CHOICE_NAMED ? "f" : "");
   }
 }
 
@@ -613,7 +613,7 @@ TEST(OpenAi, ThoughtsAreAskedForAndGivenBack) {
       "reasoning_effort": "low", "include_reasoning": false, "reasoning_format": "none",
       "thinking_token_budget": 0})",
                      &request));
-  const proto::ChatPrompt& chat = request.generate.chat();
+  const v1::ChatPrompt& chat = request.generate.chat();
   EXPECT_EQ(chat.turns(1).reasoning(), "hm");
   EXPECT_EQ(chat.turns(2).reasoning(), "so");
   EXPECT_EQ(chat.reasoning_effort(), "low");

@@ -15,7 +15,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-json UsageJson(const proto::Usage& usage) {
+json UsageJson(const v1::Usage& usage) {
   json out = {
       {"prompt_tokens", usage.prompt_tokens()},
       {"completion_tokens", usage.completion_tokens()},
@@ -56,11 +56,11 @@ std::string Valid(const std::string& bytes) {
   return out + stream.Flush();
 }
 
-bool IsFirstOfPrompt(const proto::TokenLogprobs& token) { return token.rank() == 0; }
+bool IsFirstOfPrompt(const v1::TokenLogprobs& token) { return token.rank() == 0; }
 
 // A character of several tokens counts with the first of them. What a tokenizer puts in front of a
 // prompt is no part of the text.
-int CharactersOf(const ChoicePart& part, const proto::TokenLogprobs& token) {
+int CharactersOf(const ChoicePart& part, const v1::TokenLogprobs& token) {
   absl::string_view text = token.text();
   if (IsFirstOfPrompt(token) && !absl::StartsWith(part.text, text)) {
     // Tokenizers that put a blank in front of a text take it away from the first token.
@@ -85,7 +85,7 @@ std::string NameOf(const Logprob& token, bool as_id) {
 json CompletionLogprobs(const ChoicePart& part) {
   json tokens = json::array(), values = json::array(), top = json::array(), offsets = json::array();
   int offset = part.text_offset;
-  for (const proto::TokenLogprobs& token : part.logprobs) {
+  for (const v1::TokenLogprobs& token : part.logprobs) {
     const std::string name = NameOf(token, part.tokens_as_ids);
     tokens.push_back(name);
     offsets.push_back(offset);
@@ -97,7 +97,7 @@ json CompletionLogprobs(const ChoicePart& part) {
     }
     values.push_back(token.logprob());
     json best = json::object();
-    for (const proto::TopLogprob& other : token.top()) {
+    for (const v1::TopLogprob& other : token.top()) {
       // Tokens of the same text: the most probable one, which comes first.
       best.emplace(NameOf(other, part.tokens_as_ids), other.logprob());
     }
@@ -119,7 +119,7 @@ json ChatLogprob(const Logprob& token, bool as_id) {
 
 json ChatLogprobs(const ChoicePart& part) {
   json content = json::array();
-  for (const proto::TokenLogprobs& token : part.logprobs) {
+  for (const v1::TokenLogprobs& token : part.logprobs) {
     content.push_back(LogprobJson(token, part.tokens_as_ids));
   }
   return {{"content", content}, {"refusal", nullptr}};
@@ -128,7 +128,7 @@ json ChatLogprobs(const ChoicePart& part) {
 // vLLM's form: by token id.
 json PromptLogprobs(const ChoicePart& part) {
   json out = json::array();
-  for (const proto::TokenLogprobs& token : part.prompt_logprobs) {
+  for (const v1::TokenLogprobs& token : part.prompt_logprobs) {
     if (token.rank() == 0) {
       out.push_back(nullptr);
       continue;
@@ -139,7 +139,7 @@ json PromptLogprobs(const ChoicePart& part) {
           {"logprob", logprob}, {"rank", rank}, {"decoded_token", Valid(text)}};
     };
     int rank = 0;
-    for (const proto::TopLogprob& other : token.top()) {
+    for (const v1::TopLogprob& other : token.top()) {
       add(other.token(), other.logprob(), ++rank, other.text());
     }
     add(token.token(), token.logprob(), token.rank(), token.text());
@@ -148,9 +148,9 @@ json PromptLogprobs(const ChoicePart& part) {
   return out;
 }
 
-json ToolCallsJson(const std::vector<proto::ToolCall>& calls, bool chunk) {
+json ToolCallsJson(const std::vector<v1::ToolCall>& calls, bool chunk) {
   json out = json::array();
-  for (const proto::ToolCall& call : calls) {
+  for (const v1::ToolCall& call : calls) {
     json entry = {{"function", {{"arguments", call.arguments()}}}};
     if (chunk) entry["index"] = call.index();
     if (!call.id().empty()) {
@@ -215,7 +215,7 @@ void AddChatPrompt(const Head& head, const ChoicePart& part, json* answer) {
   }
 }
 
-void AddUsage(const proto::Usage* so_far, json* chunk) {
+void AddUsage(const v1::Usage* so_far, json* chunk) {
   if (so_far != nullptr) (*chunk)["usage"] = UsageJson(*so_far);
 }
 
@@ -232,16 +232,16 @@ json ModelObject(const ModelEntry& model) {
 
 const char kDone[] = "data: [DONE]\n\n";
 
-json LogprobJson(const proto::TokenLogprobs& token, bool as_ids) {
+json LogprobJson(const v1::TokenLogprobs& token, bool as_ids) {
   json entry = ChatLogprob(token, as_ids);
   entry["top_logprobs"] = json::array();
-  for (const proto::TopLogprob& other : token.top()) {
+  for (const v1::TopLogprob& other : token.top()) {
     entry["top_logprobs"].push_back(ChatLogprob(other, as_ids));
   }
   return entry;
 }
 
-json SpeculationJson(const proto::Usage& usage) {
+json SpeculationJson(const v1::Usage& usage) {
   return {{"drafted_tokens", usage.drafted_tokens()},
           {"accepted_tokens", usage.accepted_tokens()},
           {"verification_steps", usage.verification_steps()}};
@@ -249,12 +249,12 @@ json SpeculationJson(const proto::Usage& usage) {
 
 int CharactersOf(const ChoicePart& part) {
   int count = 0;
-  for (const proto::TokenLogprobs& token : part.logprobs) count += CharactersOf(part, token);
+  for (const v1::TokenLogprobs& token : part.logprobs) count += CharactersOf(part, token);
   return count;
 }
 
 std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
-                        const proto::Usage& usage) {
+                        const v1::Usage& usage) {
   json answer = Frame(head, false);
   answer["choices"] = json::array();
   for (const ChoicePart& part : choices) answer["choices"].push_back(Choice(head, part, false));
@@ -263,7 +263,7 @@ std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices
   return Dump(answer);
 }
 
-std::string RoleChunk(const Head& head, int index, const proto::Usage* so_far) {
+std::string RoleChunk(const Head& head, int index, const v1::Usage* so_far) {
   if (head.kind == Kind::kCompletion) return "";
   json chunk = Frame(head, true);
   chunk["choices"] = json::array({{{"index", index},
@@ -274,7 +274,7 @@ std::string RoleChunk(const Head& head, int index, const proto::Usage* so_far) {
   return Event(chunk);
 }
 
-std::string Chunk(const Head& head, const ChoicePart& part, const proto::Usage* so_far) {
+std::string Chunk(const Head& head, const ChoicePart& part, const v1::Usage* so_far) {
   json chunk = Frame(head, true);
   chunk["choices"] = json::array({Choice(head, part, true)});
   AddChatPrompt(head, part, &chunk);
@@ -282,7 +282,7 @@ std::string Chunk(const Head& head, const ChoicePart& part, const proto::Usage* 
   return Event(chunk);
 }
 
-std::string UsageChunk(const Head& head, const proto::Usage& usage) {
+std::string UsageChunk(const Head& head, const v1::Usage& usage) {
   json chunk = Frame(head, true);
   chunk["choices"] = json::array();
   chunk["usage"] = UsageJson(usage);

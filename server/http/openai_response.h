@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/openai_error.h"
 #include "server/http/openai_request.h"
 
@@ -27,10 +27,10 @@ struct ChoicePart {
   int index = 0;
   std::string reasoning;
   std::string text;
-  std::vector<proto::ToolCall> tool_calls;     // in a stream, parts of such
-  std::vector<proto::TokenLogprobs> logprobs;  // of the echoed prompt, then of the answer
+  std::vector<v1::ToolCall> tool_calls;     // in a stream, parts of such
+  std::vector<v1::TokenLogprobs> logprobs;  // of the echoed prompt, then of the answer
   bool with_logprobs = false;
-  std::vector<proto::TokenLogprobs> prompt_logprobs;  // vLLM's field of its own
+  std::vector<v1::TokenLogprobs> prompt_logprobs;  // vLLM's field of its own
   bool with_prompt_logprobs = false;
   // vLLM's, too: with return_token_ids. The prompt's come once, with the first part.
   std::vector<int> prompt_tokens, tokens;
@@ -44,22 +44,22 @@ struct ChoicePart {
 };
 
 std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
-                        const proto::Usage& usage);
+                        const v1::Usage& usage);
 
 // Server-sent events, "data: {...}\n\n". Text is made valid UTF-8. `so_far`: what was used until
 // then, if every chunk is to say so.
 std::string RoleChunk(const Head& head, int index,  // a chat's first chunk of a choice
-                      const proto::Usage* so_far = nullptr);
-std::string Chunk(const Head& head, const ChoicePart& part, const proto::Usage* so_far = nullptr);
-std::string UsageChunk(const Head& head, const proto::Usage& usage);
+                      const v1::Usage* so_far = nullptr);
+std::string Chunk(const Head& head, const ChoicePart& part, const v1::Usage* so_far = nullptr);
+std::string UsageChunk(const Head& head, const v1::Usage& usage);
 std::string ErrorChunk(const Error& error);
 extern const char kDone[];  // "data: [DONE]\n\n"
 
 // A token's log-probability as chats have it, its alternatives included. `as_ids`: see ChoicePart.
-nlohmann::ordered_json LogprobJson(const proto::TokenLogprobs& token, bool as_ids = false);
+nlohmann::ordered_json LogprobJson(const v1::TokenLogprobs& token, bool as_ids = false);
 
 // What drafts did for an answer; no field of OpenAI's.
-nlohmann::ordered_json SpeculationJson(const proto::Usage& usage);
+nlohmann::ordered_json SpeculationJson(const v1::Usage& usage);
 
 // How many characters of the text the log-probabilities' tokens are, as text_offset counts.
 int CharactersOf(const ChoicePart& part);

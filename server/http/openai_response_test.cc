@@ -19,8 +19,8 @@ ChoicePart Text(const std::string& text, const std::string& finish_reason = "") 
   return part;
 }
 
-proto::Usage UsageOf(int prompt, int completion) {
-  proto::Usage usage;
+v1::Usage UsageOf(int prompt, int completion) {
+  v1::Usage usage;
   usage.set_prompt_tokens(prompt);
   usage.set_completion_tokens(completion);
   return usage;
@@ -45,7 +45,7 @@ TEST(OpenAiResponse, StreamChunksAreValidJsonEvents) {
 }
 
 TEST(OpenAiResponse, UsageSaysWhatWasCachedAndWhatOfTheDraftsCame) {
-  proto::Usage usage = UsageOf(30, 10);
+  v1::Usage usage = UsageOf(30, 10);
   usage.set_cached_tokens(16);
   usage.set_drafted_tokens(12);
   usage.set_accepted_tokens(7);
@@ -60,11 +60,11 @@ TEST(OpenAiResponse, UsageSaysWhatWasCachedAndWhatOfTheDraftsCame) {
 TEST(OpenAiResponse, ThoughtsAndCallsStandBesideTheText) {
   ChoicePart part;
   part.reasoning = "hm";
-  proto::ToolCall& call = part.tool_calls.emplace_back();
+  v1::ToolCall& call = part.tool_calls.emplace_back();
   call.set_id("i");
   call.set_name("f");
   call.set_arguments("{}");
-  proto::Usage usage = UsageOf(1, 2);
+  v1::Usage usage = UsageOf(1, 2);
   const Head head{Kind::kChat, "id", 5, "m"};
   json whole = json::parse(WholeAnswer(head, {part}, usage));
   const json message = whole["choices"][0]["message"];
@@ -88,11 +88,11 @@ TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
   part.with_logprobs = true;
   part.text_offset = 10;
   for (const char* text : {"\xc3\xa9", "x"}) {
-    proto::TokenLogprobs& token = part.logprobs.emplace_back();
+    v1::TokenLogprobs& token = part.logprobs.emplace_back();
     token.set_text(text);
     token.set_logprob(-0.5);
     token.set_rank(2);
-    proto::TopLogprob* top = token.add_top();
+    v1::TopLogprob* top = token.add_top();
     top->set_text("y");
     top->set_logprob(-0.25);
   }
@@ -132,12 +132,12 @@ TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {
   part.with_logprobs = part.tokens_as_ids = true;
   part.text_offset = 10;
   for (const int id : {7, 8}) {
-    proto::TokenLogprobs& token = part.logprobs.emplace_back();
+    v1::TokenLogprobs& token = part.logprobs.emplace_back();
     token.set_token(id);
     token.set_text("x");
     token.set_logprob(-0.5);
     token.set_rank(2);
-    proto::TopLogprob* top = token.add_top();
+    v1::TopLogprob* top = token.add_top();
     top->set_token(9);
     top->set_text("x");  // the same text, and another token
     top->set_logprob(-0.25);
@@ -159,7 +159,7 @@ TEST(OpenAiResponse, AChatsPromptLogprobsStandAboveItsChoices) {
   ChoicePart part = Text("x");
   part.with_prompt_logprobs = true;
   part.prompt_logprobs.emplace_back();
-  proto::TokenLogprobs& token = part.prompt_logprobs.emplace_back();
+  v1::TokenLogprobs& token = part.prompt_logprobs.emplace_back();
   token.set_token(7);
   token.set_rank(1);
   const json chat = json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part, part}, {}));
@@ -179,7 +179,7 @@ TEST(OpenAiResponse, EveryChunkMaySayWhatWasUsedUntilThen) {
                   .model = "m",
                   .usage_in_chunks = true,
                   .service_tier = "default"};
-  const proto::Usage so_far = UsageOf(3, 4);
+  const v1::Usage so_far = UsageOf(3, 4);
   for (const std::string& chunk : {RoleChunk(head, 0, &so_far), Chunk(head, Text("x"), &so_far)}) {
     const json parsed = json::parse(chunk.substr(6));
     EXPECT_EQ(parsed["usage"]["total_tokens"], 7);

@@ -17,7 +17,7 @@ using json = nlohmann::ordered_json;
 constexpr int kTimeoutLimit = 7 * 24 * 3600;
 constexpr size_t kLongestRequestId = 128;
 
-void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
+void ReadStop(JsonReader& reader, v1::GenerateRequest* generate) {
   const json* stop = reader.Find("stop");
   if (stop == nullptr) return;
   if (stop->is_string()) {
@@ -27,7 +27,7 @@ void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
   reader.Strings("stop", 64, [&](const std::string& text) { generate->add_stop(text); });
 }
 
-void ReadLogitBias(JsonReader& reader, proto::SamplingOptions* sampling) {
+void ReadLogitBias(JsonReader& reader, v1::SamplingOptions* sampling) {
   const json* bias = reader.Find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) {
@@ -48,8 +48,8 @@ void ReadLogitBias(JsonReader& reader, proto::SamplingOptions* sampling) {
 
 }  // namespace
 
-void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
-  proto::SamplingOptions* sampling = generate->mutable_sampling();
+void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate) {
+  v1::SamplingOptions* sampling = generate->mutable_sampling();
   // What is not there stays absent: the model may have a default of its own.
   const auto number = [&](const char* name, double low, double high, auto set) {
     if (reader.Find(name) == nullptr) return;
@@ -57,7 +57,7 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
     reader.Number(name, low, high, &value);
     (sampling->*set)(value);
   };
-  using S = proto::SamplingOptions;
+  using S = v1::SamplingOptions;
   number("temperature", 0, 2, &S::set_temperature);
   number("top_p", 0, 1, &S::set_top_p);
   if (sampling->has_top_p() && sampling->top_p() == 0) {
@@ -102,7 +102,7 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
   }
 }
 
-void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
+void ReadAnswer(JsonReader& reader, v1::GenerateRequest* generate) {
   ReadStop(reader, generate);
   reader.Tokens("stop_token_ids", 1024, [&](int token) { generate->add_stop_token_ids(token); });
   bool include_stop = false, ignore_eos = false, skip_special = true, add_special = true;
@@ -132,7 +132,7 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
   if (reader.Find("speculation") != nullptr) {
     bool on = true;
     reader.Bool("speculation", &on);
-    generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
+    generate->set_speculation(on ? v1::SPECULATION_ON : v1::SPECULATION_OFF);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/json_reader.h"
 
 namespace espalier::openai {
@@ -15,10 +15,10 @@ inline constexpr int kMaxTokensLimit = 1 << 20;
 
 // temperature to min_tokens. What a body leaves out stays absent: the model may have a default of
 // its own.
-void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate);
+void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate);
 
 // stop to speculation: how the answer ends and what comes with it.
-void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate);
+void ReadAnswer(JsonReader& reader, v1::GenerateRequest* generate);
 
 // truncate_prompt_tokens: a number of tokens from 1 on, or -1: as many as there is room for.
 void ReadTruncation(JsonReader& reader, int* most);

@@ -11,7 +11,7 @@ constexpr size_t kMaxStructures = 1024;
 
 // As vLLM and SGLang have it: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, or
 // {"format": {...}}.
-void ReadStructuralTag(JsonReader& reader, proto::StructuralTag* tag) {
+void ReadStructuralTag(JsonReader& reader, v1::StructuralTag* tag) {
   if (const json* format = reader.Find("format")) {
     tag->set_format(Dump(*format));
     return;
@@ -29,7 +29,7 @@ void ReadStructuralTag(JsonReader& reader, proto::StructuralTag* tag) {
       return;
     }
     JsonReader inner((*structures)[i], place + ".");
-    proto::StructuralTag::Structure* out = tag->add_structures();
+    v1::StructuralTag::Structure* out = tag->add_structures();
     inner.String("begin", true, out->mutable_begin());
     inner.String("end", true, out->mutable_end());
     if (const json* schema = inner.Find("schema")) {
@@ -45,7 +45,7 @@ void ReadStructuralTag(JsonReader& reader, proto::StructuralTag* tag) {
 }
 
 // How many forms it demands.
-int ReadResponseFormat(const json& format, JsonReader& reader, proto::GenerateRequest* generate) {
+int ReadResponseFormat(const json& format, JsonReader& reader, v1::GenerateRequest* generate) {
   if (!format.is_object()) {
     reader.Fail("response_format", "field 'response_format' must be an object");
     return 0;
@@ -86,7 +86,7 @@ std::string SchemaText(const json& schema) {
   return schema.is_string() ? schema.get<std::string>() : Dump(schema);
 }
 
-void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
+void ReadStructured(JsonReader& reader, v1::GenerateRequest* generate) {
   int given = 0;
   const auto read = [&](JsonReader& from, const std::string& prefix) {
     const auto out = [&] {
@@ -106,7 +106,7 @@ void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
       }
     }
     if (from.Find(prefix + "choice") != nullptr) {
-      proto::ChoiceList* list = out()->mutable_choice();
+      v1::ChoiceList* list = out()->mutable_choice();
       from.Strings(prefix + "choice", 10'000,
                    [&](const std::string& text) { list->add_texts(text); });
     }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/json_reader.h"
 
 namespace espalier::openai {
@@ -12,6 +12,6 @@ namespace espalier::openai {
 std::string SchemaText(const nlohmann::ordered_json& schema);
 
 // vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
-void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate);
+void ReadStructured(JsonReader& reader, v1::GenerateRequest* generate);
 
 }  // namespace espalier::openai

@@ -63,14 +63,14 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std:
   return files;
 }
 
-int64_t BytesOf(const proto::TensorSpec& spec) {
+int64_t BytesOf(const v1::TensorSpec& spec) {
   int64_t bytes = SizeOf(FromProto(spec.dtype()));
   for (int64_t d : spec.dims()) bytes *= d;
   return bytes;
 }
 
 // Whether the places have a worker in common, by their ids; these may be of workers that are gone.
-bool Shared(const proto::ModelPlacement& a, const proto::ModelPlacement& b) {
+bool Shared(const v1::ModelPlacement& a, const v1::ModelPlacement& b) {
   const auto& there = b.workers();
   return std::any_of(a.workers().begin(), a.workers().end(), [&](const std::string& worker) {
     return std::find(there.begin(), there.end(), worker) != there.end();
@@ -196,7 +196,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Par
                                                                        const ServingModel& serving,
                                                                        const Local& local,
                                                                        EngineParts* parts) const {
-  absl::StatusOr<proto::Program> program = LowerServing(
+  absl::StatusOr<v1::Program> program = LowerServing(
       *options_.operators, serving.graph, {.resident_weight_bytes = local.resident_weight_bytes});
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device = NewCpuDevice(
@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   if (options_.cluster.workers == nullptr) {
     return absl::UnimplementedError("this process serves models by itself only, not on workers");
   }
-  absl::StatusOr<std::vector<proto::Program>> programs =
+  absl::StatusOr<std::vector<v1::Program>> programs =
       LowerServing(*options_.operators, serving.graph,
                    ServingDegrees{remote.place.tensor_parallel(), remote.place.pipeline_parallel()},
                    {.resident_weight_bytes = remote.resident_weight_bytes});
@@ -250,19 +250,19 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
     model.limits.hidden = static_cast<int>(serving.graph.value(value).type.dims.back());
   }
   model.max_output_rows = part.shape.max_output_rows;
-  for (const proto::Program& program : model.programs) {
-    for (const proto::Buffer& buffer : program.buffers()) {
-      if (buffer.kind() == proto::PERSISTENT) parts->kv_cache_bytes += BytesOf(buffer.spec());
+  for (const v1::Program& program : model.programs) {
+    for (const v1::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() == v1::PERSISTENT) parts->kv_cache_bytes += BytesOf(buffer.spec());
     }
   }
   return RemoteModelRunner::Create(options_.cluster, std::move(model), remote.may_wait);
 }
 
-absl::StatusOr<proto::Device> ArtifactLoader::Own() {
+absl::StatusOr<v1::Device> ArtifactLoader::Own() {
   if (!own_.has_value()) {
     const std::unique_ptr<Device> device =
         NewCpuDevice({options_.threads, memory_->limit(), options_.swap_dir});
-    absl::StatusOr<proto::Device> measured = Calibrate(device.get());
+    absl::StatusOr<v1::Device> measured = Calibrate(device.get());
     if (!measured.ok()) return measured.status();
     own_ = *std::move(measured);
   }
@@ -317,10 +317,10 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
     }
     question.models.push_back(std::move(placed));
   }
-  std::vector<proto::Device> devices;
+  std::vector<v1::Device> devices;
   for (const Member& member : question.workers) devices.push_back(member.device);
   if (options_.communication) question.communication = options_.communication(devices);
-  absl::StatusOr<proto::Device> own = Own();
+  absl::StatusOr<v1::Device> own = Own();
   if (!own.ok()) return own.status();
   question.own = *std::move(own);
   question.tokens_per_round = ExpectedTokens(expansion, ssms, requests);
@@ -397,7 +397,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   // and behind them on another.
   const bool alone =
       std::all_of(loaded.placements.begin() + 1, loaded.placements.end(),
-                  [](const proto::ModelPlacement& place) { return place.tensor_parallel() == 0; });
+                  [](const v1::ModelPlacement& place) { return place.tensor_parallel() == 0; });
   const AdapterFiles none;
   std::vector<RemoteModelRunner*> remote(parts.size(), nullptr);
   const auto group = std::make_shared<ServingGroup>(
@@ -411,7 +411,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     if (!serving.ok()) return In(part.artifact, serving.status());
     const int64_t resident_weight_bytes = m == 0 ? formats.resident_weight_bytes : 0;
     std::unique_ptr<ModelRunner> runner;
-    if (const proto::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
+    if (const v1::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
       // No served model's name has a slash.
       const std::string name =
           m == 0 ? placement.name : absl::StrCat(placement.name, "/ssm", m - 1);
@@ -446,7 +446,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
       loaded.parts.ssms.push_back(std::move(runner));
     }
   }
-  loaded.describe = [remote](proto::ServedModel* served) {
+  loaded.describe = [remote](v1::ServedModel* served) {
     for (size_t m = 0; m < remote.size(); ++m) {
       if (remote[m] == nullptr) continue;
       const RemoteModelRunner::Placement now = remote[m]->placement();
@@ -455,7 +455,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
         served->mutable_workers()->Assign(now.workers.begin(), now.workers.end());
         continue;
       }
-      proto::ModelPlacement* place = served->mutable_ssm_placements(static_cast<int>(m) - 1);
+      v1::ModelPlacement* place = served->mutable_ssm_placements(static_cast<int>(m) - 1);
       place->set_state(now.state);
       place->mutable_workers()->Assign(now.workers.begin(), now.workers.end());
     }

@@ -31,7 +31,7 @@ struct ArtifactLoaderOptions {
   std::string swap_dir;    // where weights lie that stream in; empty: in memory
   ServingCluster cluster;  // without workers: models are served in this process only
   // What workers on these devices have measured of their messages; null, or a null answer: nothing.
-  std::function<std::shared_ptr<const CommunicationModel>(const std::vector<proto::Device>&)>
+  std::function<std::shared_ptr<const CommunicationModel>(const std::vector<v1::Device>&)>
       communication;
 };
 
@@ -78,7 +78,7 @@ class ArtifactLoader : public ModelLoader {
                       const Expansion& expansion, const Placement& placement,
                       int64_t resident_weight_bytes, Loaded* loaded);
   // This process as a device, measured once.
-  absl::StatusOr<proto::Device> Own();
+  absl::StatusOr<v1::Device> Own();
   struct Local {
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
@@ -90,7 +90,7 @@ class ArtifactLoader : public ModelLoader {
                                                          EngineParts* parts) const;
   struct Remote {
     std::string name;  // of what workers hold
-    const proto::ModelPlacement& place;
+    const v1::ModelPlacement& place;
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
     int64_t resident_weight_bytes = 0;
@@ -108,7 +108,7 @@ class ArtifactLoader : public ModelLoader {
   const ArtifactLoaderOptions options_;
   const std::shared_ptr<MemoryBudget> memory_;  // of every model in this process
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
-  std::optional<proto::Device> own_;
+  std::optional<v1::Device> own_;
 };
 
 }  // namespace espalier

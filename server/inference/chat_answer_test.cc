@@ -72,8 +72,8 @@ struct Said {
   std::string text, reasoning, reason;
   std::string order;  // the text, and what there is of calls in its place
   int replies = 0;    // that say something
-  std::vector<proto::ToolCall> calls;
-  proto::Usage usage;
+  std::vector<v1::ToolCall> calls;
+  v1::Usage usage;
   absl::Status error;
 };
 
@@ -113,20 +113,20 @@ class ChatAnswerTest : public testing::Test {
     model_->clock = &clock_;
   }
 
-  static proto::GenerateRequest Ask(const std::string& content = "hi") {
-    proto::GenerateRequest request;
-    proto::ChatTurn* turn = request.mutable_chat()->add_turns();
+  static v1::GenerateRequest Ask(const std::string& content = "hi") {
+    v1::GenerateRequest request;
+    v1::ChatTurn* turn = request.mutable_chat()->add_turns();
     turn->set_role("user");
     turn->set_content(content);
     return request;
   }
-  static void AddTool(proto::GenerateRequest* request) {
+  static void AddTool(v1::GenerateRequest* request) {
     request->mutable_chat()->add_tools(
         R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object",
             "properties": {"a": {"type": "integer"}}, "required": ["a"]}}})");
   }
 
-  Said Say(const proto::GenerateRequest& request, const std::string& answer) {
+  Said Say(const v1::GenerateRequest& request, const std::string& answer) {
     Said said;
     auto prompt = PromptOf(request, *model_);
     if (prompt.ok()) prompt_ = prompt->tokens.size();
@@ -134,7 +134,7 @@ class ChatAnswerTest : public testing::Test {
     absl::Notification done;
     auto generation = StartGeneration(
         request, model_, &models_, nullptr,
-        [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+        [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
           if (!reply.ok()) {
             said.error = reply.status();
           } else {
@@ -142,7 +142,7 @@ class ChatAnswerTest : public testing::Test {
             said.reasoning += reply->reasoning();
             if (!reply->text().empty() || !reply->tool_calls().empty()) ++said.replies;
             size_t at = 0;
-            for (const proto::ToolCall& call : reply->tool_calls()) {
+            for (const v1::ToolCall& call : reply->tool_calls()) {
               const size_t before = static_cast<size_t>(call.text_before());
               said.order += reply->text().substr(at, before - at) + call.name() + call.arguments();
               at = before;
@@ -190,11 +190,11 @@ TEST_F(ChatAnswerTest, ThoughtsAreApartAndCounted) {
   const Said late = Say(Ask(), "Yes <think>hm</think>.");
   EXPECT_EQ(late.text, "Yes <think>hm</think>.");
   EXPECT_EQ(late.usage.reasoning_tokens(), 0);
-  proto::GenerateRequest raw = Ask();
+  v1::GenerateRequest raw = Ask();
   raw.mutable_chat()->set_reasoning_in_text(true);
   EXPECT_EQ(Say(raw, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");
   // No chat, no reading.
-  proto::GenerateRequest completion;
+  v1::GenerateRequest completion;
   completion.set_text("hi");
   completion.set_max_tokens(50);
   EXPECT_EQ(Say(completion, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");
@@ -207,7 +207,7 @@ TEST_F(ChatAnswerTest, APromptMayHaveBegunTheThoughts) {
   EXPECT_EQ(said.text, "Yes.");
   EXPECT_EQ(said.usage.reasoning_tokens(), 4);
   // Cut off among them there is no answer.
-  proto::GenerateRequest shorter = Ask();
+  v1::GenerateRequest shorter = Ask();
   shorter.set_max_tokens(1);
   const Said cut = Say(shorter, "hm\n</think>\nYes.");
   EXPECT_EQ(cut.reasoning, "h");
@@ -217,8 +217,8 @@ TEST_F(ChatAnswerTest, APromptMayHaveBegunTheThoughts) {
 
 TEST_F(ChatAnswerTest, AnAnswerGoesOnInTheThoughtsThatItsBeginningLeftOpen) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
-  proto::ChatTurn* turn = request.mutable_chat()->add_turns();
+  v1::GenerateRequest request = Ask();
+  v1::ChatTurn* turn = request.mutable_chat()->add_turns();
   turn->set_role("assistant");
   turn->set_content("<think>first");
   request.mutable_chat()->set_continue_final_message(true);
@@ -230,7 +230,7 @@ TEST_F(ChatAnswerTest, AnAnswerGoesOnInTheThoughtsThatItsBeginningLeftOpen) {
 TEST_F(ChatAnswerTest, AFormBeginsBehindTheThoughts) {
   for (const bool begun : {false, true}) {
     Serve(begun ? kBegunThinking : kThinking);
-    proto::GenerateRequest request = Ask();
+    v1::GenerateRequest request = Ask();
     request.mutable_structured_output()->set_regex("[0-9]{3}");
     const std::string thoughts = begun ? "h<1>m</think>\n" : "<think>h<1>m</think>\n";
     Said said = Say(request, thoughts + "123");
@@ -251,7 +251,7 @@ TEST_F(ChatAnswerTest, AFormBeginsBehindTheThoughts) {
 
 TEST_F(ChatAnswerTest, CallsInSpecialTokensAreFound) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   AddTool(&request);
   const std::string call = "<think>hm</think>[TOOL_CALLS]f[ARGS]{\"a\": 1}";
   const Said said = Say(request, call);
@@ -263,7 +263,7 @@ TEST_F(ChatAnswerTest, CallsInSpecialTokensAreFound) {
   EXPECT_EQ(said.reasoning, "hm");
   EXPECT_EQ(said.text, "");
   // Without tools the mark is what special tokens are: nothing.
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NONE);
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_NONE);
   EXPECT_EQ(Say(request, "[TOOL_CALLS]f[ARGS]{}").text, "f{}");
 }
 
@@ -273,7 +273,7 @@ TEST_F(ChatAnswerTest, WhereOneCallIsWantedTheAnswerEndsAtTheSecond) {
   const std::string call =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
   const std::string answer = call + "\n" + call + std::string(400, 'x');
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   AddTool(&request);
   request.set_max_tokens(900);
   const Said both = Say(request, answer);
@@ -300,7 +300,7 @@ TEST_F(ChatAnswerTest, OneReplySaysWhereAmongItsTextItsCallsStood) {
                         "}}</tool_call>");
   };
   const std::string answer = absl::StrCat("One.", call(1), "Two.", call(2), "I wait.");
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   AddTool(&request);
   request.set_max_tokens(300);
   const Said apart = Say(request, answer);
@@ -323,7 +323,7 @@ TEST_F(ChatAnswerTest, OneReplySaysWhereAmongItsTextItsCallsStood) {
 TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
   Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
   const auto refused = [&](const Json& parameters) {
-    proto::GenerateRequest request = Ask();
+    v1::GenerateRequest request = Ask();
     AddTool(&request);
     request.mutable_chat()->add_tools(
         Json{{"type", "function"},
@@ -348,9 +348,9 @@ TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
 
 TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   AddTool(&request);
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
   request.mutable_chat()->set_single_tool_call(true);
   const std::string call = R"([{"name": "f", "arguments": {"a": 12}}])";
   for (const std::string& thoughts : {std::string(), std::string("<think>hm</think>")}) {
@@ -359,7 +359,7 @@ TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
     EXPECT_EQ(Json::parse(said.calls[0].arguments()), Json({{"a", 12}}));
     EXPECT_EQ(said.reason, "tool_calls");
   }
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_NAMED);
   request.mutable_chat()->set_named_tool("f");
   const Said named = Say(request, R"(<think>hm</think>{"a": 7})");
   ASSERT_EQ(named.calls.size(), 1u) << named.error;
@@ -370,7 +370,7 @@ TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
 
 TEST_F(ChatAnswerTest, ADemandedCallMayReferToItsOwnSchema) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   for (const char* name : {"f", "g"}) {
     request.mutable_chat()->add_tools(
         Json{{"function",
@@ -382,7 +382,7 @@ TEST_F(ChatAnswerTest, ADemandedCallMayReferToItsOwnSchema) {
                  {"$defs", {{"d", {{"const", name}}}}}}}}}}
             .dump());
   }
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
   const Said said =
       Say(request, R"([{"name": "g", "arguments": {"next": {"of": "g"}, "of": "g"}}, )"
                    R"({"name": "f", "arguments": {"of": "g"}}])");
@@ -393,7 +393,7 @@ TEST_F(ChatAnswerTest, ADemandedCallMayReferToItsOwnSchema) {
 
 TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   request.mutable_chat()->add_tools(
       R"({"type": "function", "function": {"name": "f", "strict": true, "parameters": {
           "type": "object", "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -414,7 +414,7 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
   ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
   EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"a": [1-9]\})"));
   // Without it the model is free to.
-  proto::GenerateRequest loose = Ask();
+  v1::GenerateRequest loose = Ask();
   AddTool(&loose);
   said = Say(loose, "[TOOL_CALLS]f[ARGS]{\"a\": x}");
   ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
@@ -431,7 +431,7 @@ TEST_F(ChatAnswerTest, StrictToolsOfParametersOneByOneKeepToAllOfTheirSchemaOrAr
       "{{ '<function=f><parameter=p>' if false }}{% for m in messages %}{{ m.content }}"
       "{% endfor %}");
   const auto asking = [&](const Json& parameters) {
-    proto::GenerateRequest request = Ask();
+    v1::GenerateRequest request = Ask();
     request.mutable_chat()->add_tools(
         Json{{"type", "function"},
              {"function", {{"name", "f"}, {"strict", true}, {"parameters", parameters}}}}
@@ -466,7 +466,7 @@ TEST_F(ChatAnswerTest, StrictToolsOfParametersOneByOneKeepToAllOfTheirSchemaOrAr
 TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
   Serve(kThinking);
   for (const bool strict : {false, true}) {
-    proto::GenerateRequest request = Ask();
+    v1::GenerateRequest request = Ask();
     request.mutable_chat()->add_tools(Json{
         {"function",
          {{"name", "f"},
@@ -503,11 +503,11 @@ TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
       EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"a": [1-9]\})"));
     }
     // Where a call must be made there is no text; what is demanded of it must be right even so.
-    request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+    request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
     const Said said = Say(request, R"([{"name": "f", "arguments": {"a": 3}}])");
     ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
     EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 3}");
-    for (const auto choice : {proto::TOOL_CHOICE_REQUIRED, proto::TOOL_CHOICE_AUTO}) {
+    for (const auto choice : {v1::TOOL_CHOICE_REQUIRED, v1::TOOL_CHOICE_AUTO}) {
       request.mutable_chat()->set_tool_choice(choice);
       request.mutable_structured_output()->set_regex("(");
       const Said wrong = Say(request, "");
@@ -520,7 +520,7 @@ TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
 
 TEST_F(ChatAnswerTest, AFormBeginsBehindThoughtsThatSpecialTokensMark) {
   Serve("{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '[THINK]'[:0] }}");
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   request.mutable_structured_output()->set_regex("[0-9]{3}");
   Said said = Say(request, "[THINK]h1m[/THINK]123");
   EXPECT_EQ(said.reasoning, "h1m") << said.error;
@@ -530,7 +530,7 @@ TEST_F(ChatAnswerTest, AFormBeginsBehindThoughtsThatSpecialTokensMark) {
   EXPECT_THAT(said.text, testing::MatchesRegex("[0-9]{3}"));
   EXPECT_EQ(Say(request, "456").text, "456");
   // Outside of chats special tokens have no text, and a form none of them.
-  proto::GenerateRequest completion;
+  v1::GenerateRequest completion;
   completion.set_text("hi");
   completion.set_max_tokens(8);
   completion.mutable_structured_output()->set_regex(".{1,3}");
@@ -539,9 +539,9 @@ TEST_F(ChatAnswerTest, AFormBeginsBehindThoughtsThatSpecialTokensMark) {
 
 TEST_F(ChatAnswerTest, AStructuralTagHoldsWhereItsTriggerComes) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
-  proto::StructuralTag* tag = request.mutable_structured_output()->mutable_structural_tag();
-  proto::StructuralTag::Structure* structure = tag->add_structures();
+  v1::GenerateRequest request = Ask();
+  v1::StructuralTag* tag = request.mutable_structured_output()->mutable_structural_tag();
+  v1::StructuralTag::Structure* structure = tag->add_structures();
   structure->set_begin("<n>");
   structure->set_json_schema(R"({"type": "integer", "minimum": 10, "maximum": 99})");
   structure->set_end("</n>");
@@ -557,18 +557,18 @@ TEST_F(ChatAnswerTest, AStructuralTagHoldsWhereItsTriggerComes) {
 
 TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  v1::GenerateRequest request = Ask();
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("there are no tools"));
   AddTool(&request);
   request.mutable_structured_output()->mutable_structural_tag()->add_triggers("<n");
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("exclude a structural tag"));
   request.clear_structured_output();
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_NAMED);
   request.mutable_chat()->set_named_tool("nobody");
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("'nobody'"));
   EXPECT_EQ(FieldOf(Say(request, "").error), "tool_choice");
-  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
   request.mutable_chat()->add_tools(
       R"({"function": {"name": "g", "parameters": {"unevaluatedItems": {}}}})");
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("\"g\", \"arguments\": ': json_schema"));
@@ -582,7 +582,7 @@ TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
   Serve("{{ messages[0].content }}");
   const int eos = tokenizer_->TokenId("<eos>");
   ASSERT_GE(eos, 0);
-  proto::GenerateRequest text;
+  v1::GenerateRequest text;
   text.set_text("a<eos>b");
   for (const auto& request : {text, Ask("a<eos>b")}) {
     const auto prompt = PromptOf(request, *model_);
@@ -596,7 +596,7 @@ TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
 
 // They would be so the next time, too: "try again later" is for a queue that is full.
 TEST_F(ChatAnswerTest, PromptsThatAreTooMuchForTheModelsOwnFilesAreTheClientsError) {
-  const auto refused = [&](const proto::GenerateRequest& request, const char* field,
+  const auto refused = [&](const v1::GenerateRequest& request, const char* field,
                            const char* remedy) {
     const absl::Status status = Say(request, "").error;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -604,14 +604,14 @@ TEST_F(ChatAnswerTest, PromptsThatAreTooMuchForTheModelsOwnFilesAreTheClientsErr
     EXPECT_THAT(std::string(status.message()), HasSubstr(remedy));
   };
   Serve("{% for a in messages %}{% for b in messages %}{{ b.role[:0] }}{% endfor %}{% endfor %}hi");
-  proto::GenerateRequest chat = Ask();
+  v1::GenerateRequest chat = Ask();
   EXPECT_EQ(Say(chat, "ok").text, "ok");
   for (int i = 0; i < 3000; ++i) *chat.mutable_chat()->add_turns() = chat.chat().turns(0);
   refused(chat, "messages", "steps; shorten the conversation");
 
   Serve("{{ messages[0].content }}", "(a+)+[bc]");
   const std::string costly(4000, 'a');
-  proto::GenerateRequest text;
+  v1::GenerateRequest text;
   text.set_text(costly);
   refused(text, "prompt", "; shorten the text");
   refused(Ask(costly), "messages", "; shorten the conversation");
@@ -622,7 +622,7 @@ TEST_F(ChatAnswerTest, PromptsThatAreTooMuchForTheModelsOwnFilesAreTheClientsErr
 
 TEST_F(ChatAnswerTest, EffortsAreForTemplatesThatKnowThem) {
   Serve(kThinking);
-  proto::GenerateRequest request = Ask();
+  v1::GenerateRequest request = Ask();
   request.mutable_chat()->set_reasoning_effort("none");
   const auto prompt = PromptOf(request, *model_);
   ASSERT_TRUE(prompt.ok()) << prompt.status();

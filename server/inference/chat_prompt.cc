@@ -27,7 +27,7 @@ using json = nlohmann::ordered_json;
 constexpr absl::string_view kJoinedDict = "unsupported operand types for +: 'str' and 'dict'";
 constexpr absl::string_view kAssistantNext = "\nassistant:";
 
-ChatMessage PlainTurn(const proto::ChatTurn& turn) {
+ChatMessage PlainTurn(const v1::ChatTurn& turn) {
   if (turn.role() == "developer") return {"system", turn.content()};
   if (turn.role() == "tool") {
     return {"user", absl::StrCat("Result of the call ", turn.tool_call_id(), ": ", turn.content())};
@@ -36,7 +36,7 @@ ChatMessage PlainTurn(const proto::ChatTurn& turn) {
 }
 
 // Whether the prompt begins a turn of the assistant's.
-bool BeginsTurn(const proto::ChatPrompt& chat) {
+bool BeginsTurn(const v1::ChatPrompt& chat) {
   return !chat.continue_final_message() && !chat.no_generation_prompt();
 }
 
@@ -122,7 +122,7 @@ bool AsksForContent(absl::string_view source) {
 }
 
 // `place`: of the turn, for errors.
-absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn, const std::string& place,
+absl::StatusOr<json> MessageOf(const v1::ChatTurn& turn, const std::string& place,
                                const MessageForm& form) {
   json message = {{"role", turn.role()}, {"content", turn.content()}};
   const bool only_calls = turn.content().empty() && !turn.tool_calls().empty();
@@ -145,7 +145,7 @@ absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn, const std::string& p
   return message;
 }
 
-absl::StatusOr<json> MessagesOf(const proto::ChatPrompt& chat, const MessageForm& form) {
+absl::StatusOr<json> MessagesOf(const v1::ChatPrompt& chat, const MessageForm& form) {
   json messages = json::array();
   bool told = false;  // the last one is a developer's, as the system's
   for (int i = 0; i < chat.turns_size(); ++i) {
@@ -190,7 +190,7 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
 }
 
 // In the model's own form. Its special tokens are spelled in the text.
-absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatFormat& format,
+absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatFormat& format,
                                       const Clock* clock) {
   ChatRequest request;
   const std::string& source = format.Source(ChoiceOf(chat) != ToolChoice::kNone);
@@ -245,7 +245,7 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
 }
 
 // Whether the answer goes on with thoughts.
-bool BeginsInReasoning(const proto::ChatPrompt& chat, absl::string_view text,
+bool BeginsInReasoning(const v1::ChatPrompt& chat, absl::string_view text,
                        const ReasoningMarks& marks) {
   if (!chat.continue_final_message()) return EndsInReasoning(text, marks);
   const std::string& last = chat.turns(chat.turns_size() - 1).content();
@@ -256,7 +256,7 @@ bool BeginsInReasoning(const proto::ChatPrompt& chat, absl::string_view text,
 
 }  // namespace
 
-absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer& tokenizer,
+absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& tokenizer,
                                   const ChatFormat* format, const Clock* clock) {
   for (int i = 0; i < chat.turns_size(); ++i) {
     if (IsChatRole(chat.turns(i).role())) continue;
@@ -303,7 +303,7 @@ absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer
     for (const std::string& tool : chat.tools()) absl::StrAppend(&text, "\n", tool);
     messages.push_back({"system", text});
   }
-  for (const proto::ChatTurn& turn : chat.turns()) messages.push_back(PlainTurn(turn));
+  for (const v1::ChatTurn& turn : chat.turns()) messages.push_back(PlainTurn(turn));
   absl::StatusOr<std::string> text = RenderPlainChat(messages);
   if (!text.ok()) return text.status();
   if (!BeginsTurn(chat)) text->resize(text->size() - kAssistantNext.size());

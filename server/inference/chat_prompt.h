@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/clock.h"
 #include "serving/answer/answer_style.h"
 #include "serving/chat/chat_format.h"
@@ -24,7 +24,7 @@ struct Prompt {
 // (`format` is null): the plain form of serving/tokenizer/chat_template.h; tools become a system
 // turn that describes them, calls and their results plain text. `clock` is for templates that ask
 // for the date.
-absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer& tokenizer,
+absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& tokenizer,
                                   const ChatFormat* format, const Clock* clock);
 
 }  // namespace espalier

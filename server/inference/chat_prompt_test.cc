@@ -33,9 +33,9 @@ std::string CallOf(const std::string& arguments) {
       absl::StrReplaceAll(arguments, {{"\"", "\\\""}}), "\"}}]");
 }
 
-proto::ChatPrompt Chat(const std::string& tool_calls, const std::string& content = "") {
-  proto::ChatPrompt chat;
-  proto::ChatTurn* turn = chat.add_turns();
+v1::ChatPrompt Chat(const std::string& tool_calls, const std::string& content = "") {
+  v1::ChatPrompt chat;
+  v1::ChatTurn* turn = chat.add_turns();
   turn->set_role("user");
   turn->set_content("hi");
   turn = chat.add_turns();
@@ -67,7 +67,7 @@ class BeginningTokenizer : public Tokenizer {
   std::unique_ptr<ByteTokenizer> bytes_ = *ByteTokenizer::Create(257);
 };
 
-absl::StatusOr<std::string> TextOf(const proto::ChatPrompt& chat,
+absl::StatusOr<std::string> TextOf(const v1::ChatPrompt& chat,
                                    const std::string& source = kTemplate) {
   const auto tokenizer = ByteTokenizer::Create();
   FakeClock clock;
@@ -130,9 +130,9 @@ TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
 
 // Most templates leave a turn of a role that they do not know out, or refuse it.
 TEST(ChatPromptTest, TheDeveloperSpeaksAsTheSystemWhereTheTemplateHasNoTurnForIt) {
-  proto::ChatPrompt chat;
+  v1::ChatPrompt chat;
   const auto say = [&chat](const std::string& role, const std::string& content) {
-    proto::ChatTurn* turn = chat.add_turns();
+    v1::ChatTurn* turn = chat.add_turns();
     turn->set_role(role);
     turn->set_content(content);
   };
@@ -153,7 +153,7 @@ TEST(ChatPromptTest, TheDeveloperSpeaksAsTheSystemWhereTheTemplateHasNoTurnForIt
 }
 
 TEST(ChatPromptTest, UnknownRolesAndEffortsAreRefusedWhicheverDoorTheyComeThrough) {
-  proto::ChatPrompt chat = Chat("");
+  v1::ChatPrompt chat = Chat("");
   chat.mutable_turns(0)->set_role("human");
   EXPECT_EQ(FieldOf(TextOf(chat).status()), "messages[0].role");
   EXPECT_THAT(TextOf(chat).status().message(), HasSubstr("'human'; accepted: system, developer"));
@@ -182,7 +182,7 @@ TEST(ChatPromptTest, WhatNestsDeepIsRefusedWhereverItComesFrom) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("nests deeper than 256 levels"));
   }
-  proto::ChatPrompt chat = Chat("");
+  v1::ChatPrompt chat = Chat("");
   chat.set_template_arguments(absl::StrCat("{\"x\": ", Deep(kLevels), "}"));
   EXPECT_THAT(TextOf(chat).status().message(),
               HasSubstr("chat_template_kwargs nests deeper than 256 levels"));
@@ -207,7 +207,7 @@ TEST(ChatPromptTest, TemplatesThatAskForContentAreToldThatThereIsNone) {
 }
 
 TEST(ChatPromptTest, AnAnswerGoesOnBehindTheLastMessage) {
-  proto::ChatPrompt chat = Chat("", "so it");
+  v1::ChatPrompt chat = Chat("", "so it");
   chat.set_continue_final_message(true);
   EXPECT_THAT(*TextOf(chat), EndsWith(";assistant:so it"));
   chat.mutable_turns(0)->set_content("so it");
@@ -216,7 +216,7 @@ TEST(ChatPromptTest, AnAnswerGoesOnBehindTheLastMessage) {
 }
 
 TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
-  proto::ChatPrompt chat = Chat("", "so");
+  v1::ChatPrompt chat = Chat("", "so");
   const std::string source =
       "{% for m in messages %}{{ m.content }};{% endfor %}{{ '>' if add_generation_prompt }}";
   EXPECT_EQ(*TextOf(chat, source), "hi;so;>");
@@ -236,7 +236,7 @@ TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
   const BeginningTokenizer tokenizer;
   FakeClock clock;
   const auto format = ChatFormat::Replace(nullptr, "{{ messages[0].content }}");
-  proto::ChatPrompt chat = Chat("");
+  v1::ChatPrompt chat = Chat("");
   EXPECT_THAT(RenderChat(chat, tokenizer, format->get(), &clock)->tokens, ElementsAre('h', 'i'));
   chat.set_add_special_tokens(true);
   EXPECT_THAT(RenderChat(chat, tokenizer, format->get(), &clock)->tokens,
@@ -244,7 +244,7 @@ TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
 }
 
 TEST(ChatPromptTest, LookingForTheLastMessageTakesLinearTime) {
-  proto::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));
+  v1::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));
   chat.mutable_turns(0)->set_content(std::string(4'000'000, 'a'));
   chat.set_continue_final_message(true);
   const auto start = std::chrono::steady_clock::now();

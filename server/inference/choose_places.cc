@@ -19,8 +19,8 @@ constexpr double kRemoteSeconds = 3e-4;
 // tokens per second that are shown, and not their order.
 constexpr double kAcceptance = 0.6;
 
-proto::ModelPlacement PlaceOf(const ServingSpot& spot, const std::vector<Member>& workers) {
-  proto::ModelPlacement place;
+v1::ModelPlacement PlaceOf(const ServingSpot& spot, const std::vector<Member>& workers) {
+  v1::ModelPlacement place;
   if (spot.own()) return place;
   place.set_tensor_parallel(spot.degrees.tensor_parallel);
   place.set_pipeline_parallel(spot.degrees.pipeline_parallel);
@@ -80,11 +80,11 @@ absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question) {
   if (!choices.ok()) return choices.status();
   Places places;
   for (const ServingChoice& choice : *choices) {
-    proto::PlacementCandidate candidate;
+    v1::PlacementCandidate candidate;
     std::map<int, int64_t> bytes;  // by device; -1: this process
     for (size_t m = 0; m < choice.models.size(); ++m) {
       const ServingSpot& spot = choice.models[m];
-      const proto::ModelPlacement place = PlaceOf(spot, question.workers);
+      const v1::ModelPlacement place = PlaceOf(spot, question.workers);
       *(m == 0 ? candidate.mutable_llm() : candidate.add_ssms()) = place;
       if (places.candidates.empty()) places.chosen.push_back(place);
       for (size_t r = 0; r < spot.bytes.size(); ++r) {

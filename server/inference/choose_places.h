@@ -11,7 +11,7 @@
 #include "ops/schema/registry.h"
 #include "planner/planner.h"
 #include "planner/serving/place_serving.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/membership/worker_registry.h"
 #include "serving/speculative/expansion.h"
 
@@ -33,15 +33,15 @@ struct PlacesQuestion {
   const OpRegistry* registry = nullptr;
   std::vector<PlacedModel> models;                          // the LLM, then the SSMs
   std::vector<Member> workers;                              // that are idle
-  proto::Link link;                                         // between them
+  v1::Link link;                                         // between them
   std::shared_ptr<const CommunicationModel> communication;  // optional: as they measured it
-  std::optional<proto::Device> own;                         // this process, measured
+  std::optional<v1::Device> own;                         // this process, measured
   double tokens_per_round = 1;
 };
 
 struct Places {
-  std::vector<proto::ModelPlacement> chosen;  // with the workers' ids
-  std::vector<proto::PlacementCandidate> candidates;
+  std::vector<v1::ModelPlacement> chosen;  // with the workers' ids
+  std::vector<v1::PlacementCandidate> candidates;
 };
 
 // Errors of PlaceServing.

@@ -69,7 +69,7 @@ TEST(ChoosePlaces, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
   for (const double bandwidth : {1e8, 4e8, 2e8}) {
     Member member;
     member.lease.set_worker_id("w" + std::to_string(question.workers.size() + 1));
-    member.device.set_kind(proto::Device::CPU);
+    member.device.set_kind(v1::Device::CPU);
     member.device.set_memory_bytes(int64_t{1} << 30);
     member.device.set_memory_bandwidth(bandwidth);
     member.device.set_matmul_flops(100 * bandwidth);
@@ -83,7 +83,7 @@ TEST(ChoosePlaces, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
   ASSERT_EQ(places->chosen.size(), 1u);
   EXPECT_EQ(places->chosen[0].tensor_parallel(), 1);
   EXPECT_THAT(places->chosen[0].workers(), ElementsAre("w2"));
-  const proto::PlacementCandidate& first = places->candidates[0];
+  const v1::PlacementCandidate& first = places->candidates[0];
   EXPECT_TRUE(first.chosen());
   EXPECT_GT(first.most_bytes(), 1 << 20);
   EXPECT_NEAR(first.tokens_per_second() * first.llm_seconds(), 4, 1e-6);

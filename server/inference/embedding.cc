@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
 
-absl::Status CheckRequest(const proto::EmbedRequest& request, int size, const std::string& model) {
+absl::Status CheckRequest(const v1::EmbedRequest& request, int size, const std::string& model) {
   const int inputs = request.inputs_size();
   if (inputs < 1 || inputs > kMaxEmbedInputs) {
     return absl::InvalidArgumentError(
@@ -51,14 +51,14 @@ absl::Status CheckRequest(const proto::EmbedRequest& request, int size, const st
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int>> TokensOf(const proto::EmbedRequest& request, int index,
+absl::StatusOr<std::vector<int>> TokensOf(const v1::EmbedRequest& request, int index,
                                           const LoadedModel& model) {
-  const proto::EmbedInput& input = request.inputs(index);
-  proto::GenerateRequest prompt;
+  const v1::EmbedInput& input = request.inputs(index);
+  v1::GenerateRequest prompt;
   prompt.set_no_added_tokens(request.no_added_tokens());
   prompt.set_truncate_prompt_tokens(request.truncate() ? model.host->context()
                                                        : request.truncate_prompt_tokens());
-  if (input.input_case() == proto::EmbedInput::kTokens) {
+  if (input.input_case() == v1::EmbedInput::kTokens) {
     *prompt.mutable_tokens() = input.tokens();
   } else {
     prompt.set_text(input.text());
@@ -79,20 +79,20 @@ absl::StatusOr<std::vector<int>> TokensOf(const proto::EmbedRequest& request, in
 }
 
 // The first `dimensions` of them, all if 0, made to a vector of length 1 if asked for.
-proto::Embedding Shape(const std::vector<float>& hidden, const proto::EmbedRequest& request) {
+v1::Embedding Shape(const std::vector<float>& hidden, const v1::EmbedRequest& request) {
   const size_t size =
       request.dimensions() > 0 ? static_cast<size_t>(request.dimensions()) : hidden.size();
   double squares = 0;
   for (size_t i = 0; i < size; ++i) squares += static_cast<double>(hidden[i]) * hidden[i];
   const double scale = request.no_normalization() || squares == 0 ? 1 : 1 / std::sqrt(squares);
-  proto::Embedding out;
+  v1::Embedding out;
   for (size_t i = 0; i < size; ++i) out.add_values(static_cast<float>(hidden[i] * scale));
   return out;
 }
 
 class Running : public Generation, public std::enable_shared_from_this<Running> {
  public:
-  Running(proto::EmbedRequest request, const ModelServer::Target& target, RequestOptions options,
+  Running(v1::EmbedRequest request, const ModelServer::Target& target, RequestOptions options,
           std::vector<std::vector<int>> inputs, ServingMetrics* metrics, EmbeddingListener listener)
       : request_(std::move(request)),
         name_(target.model->description.name()),
@@ -154,16 +154,16 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   void On(size_t index, const RequestEvent& event) {
     if (!event.finished) return;
     if (metrics_ != nullptr) {
-      metrics_->RequestFinished(name_, proto::GenerateRequest::default_instance(), event);
+      metrics_->RequestFinished(name_, v1::GenerateRequest::default_instance(), event);
     }
-    const absl::StatusOr<proto::EmbedReply> outcome = Take(index, event);
+    const absl::StatusOr<v1::EmbedReply> outcome = Take(index, event);
     if (!outcome.ok() || outcome->embeddings_size() > 0) listener_(outcome);
   }
 
   // The last word; until then a reply with nothing in it.
-  absl::StatusOr<proto::EmbedReply> Take(size_t index, const RequestEvent& event) {
+  absl::StatusOr<v1::EmbedReply> Take(size_t index, const RequestEvent& event) {
     absl::MutexLock lock(&mutex_);
-    if (over_) return proto::EmbedReply();
+    if (over_) return v1::EmbedReply();
     tickets_.erase(index);
     absl::Status status = event.error;
     if (cancelled_ || event.reason == FinishReason::kCancelled) {
@@ -178,18 +178,18 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       CancelAll();
       return status;
     }
-    return over_ ? std::move(reply_) : proto::EmbedReply();
+    return over_ ? std::move(reply_) : v1::EmbedReply();
   }
 
   void Count(const Usage& usage) {
-    proto::Usage& sum = *reply_.mutable_usage();
+    v1::Usage& sum = *reply_.mutable_usage();
     sum.set_prompt_tokens(sum.prompt_tokens() + usage.prompt_tokens);
     sum.set_cached_tokens(sum.cached_tokens() + usage.cached_tokens);
     sum.set_seconds(std::max(sum.seconds(), usage.seconds));
     sum.set_seconds_queued(std::max(sum.seconds_queued(), usage.seconds_queued));
   }
 
-  const proto::EmbedRequest request_;
+  const v1::EmbedRequest request_;
   const std::string name_;
   const std::weak_ptr<LoadedModel> model_;
   EngineHost& host_;  // of the model
@@ -203,14 +203,14 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<size_t, EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
-  proto::EmbedReply reply_;  // used under mutex_
+  v1::EmbedReply reply_;  // used under mutex_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its call, or will have none
 };
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(proto::EmbedRequest request,
+absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest request,
                                                            ModelServer::Target target,
                                                            ServingMetrics* metrics,
                                                            EmbeddingListener listener) {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/inference/generation.h"
 #include "server/inference/model_server.h"
 
@@ -16,12 +16,12 @@ inline constexpr int kMaxEmbedInputs = 2048;
 inline constexpr int64_t kMaxEmbedNumbers = int64_t{1} << 22;  // of the reply
 
 // Called once, on the engine's thread; must not block. Cancelled is an error, too.
-using EmbeddingListener = std::function<void(absl::StatusOr<proto::EmbedReply>)>;
+using EmbeddingListener = std::function<void(absl::StatusOr<v1::EmbedReply>)>;
 
 // Checks a request and submits its inputs, only so many at a time that a queue without other
 // clients never refuses them. `metrics` may be null. Errors that can be known now come back, naming
 // the field; later ones go to the listener.
-absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(proto::EmbedRequest request,
+absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest request,
                                                            ModelServer::Target target,
                                                            ServingMetrics* metrics,
                                                            EmbeddingListener listener);

@@ -59,8 +59,8 @@ std::vector<int> Tokens(int i) {
   return tokens;
 }
 
-proto::EmbedRequest Request(int inputs) {
-  proto::EmbedRequest request;
+v1::EmbedRequest Request(int inputs) {
+  v1::EmbedRequest request;
   for (int i = 0; i < inputs; ++i) {
     auto* const tokens = request.add_inputs()->mutable_tokens();
     for (const int token : Tokens(i)) tokens->add_ids(token);
@@ -68,16 +68,16 @@ proto::EmbedRequest Request(int inputs) {
   return request;
 }
 
-absl::StatusOr<proto::EmbedReply> Ask(const proto::EmbedRequest& request,
+absl::StatusOr<v1::EmbedReply> Ask(const v1::EmbedRequest& request,
                                       const ModelServer::Target& target,
                                       absl::Notification* cancelled = nullptr) {
   struct Shared {
-    absl::StatusOr<proto::EmbedReply> reply;
+    absl::StatusOr<v1::EmbedReply> reply;
     absl::Notification done;
   };
   auto shared = std::make_shared<Shared>();
   auto embedding =
-      StartEmbedding(request, target, nullptr, [shared](absl::StatusOr<proto::EmbedReply> reply) {
+      StartEmbedding(request, target, nullptr, [shared](absl::StatusOr<v1::EmbedReply> reply) {
         shared->reply = std::move(reply);
         shared->done.Notify();  // dies if it is called twice
       });
@@ -101,7 +101,7 @@ std::vector<float> Expected(int adapter, int input, size_t size, bool normalize)
   return values;
 }
 
-void ExpectVectors(const proto::EmbedReply& reply, int inputs, int adapter, size_t size,
+void ExpectVectors(const v1::EmbedReply& reply, int inputs, int adapter, size_t size,
                    bool normalize) {
   ASSERT_EQ(reply.embeddings_size(), inputs);
   for (int i = 0; i < inputs; ++i) {
@@ -149,7 +149,7 @@ TEST(Embedding, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
 }
 
 TEST(Embedding, DimensionsLengthAndAdapter) {
-  proto::EmbedRequest request = Request(5);
+  v1::EmbedRequest request = Request(5);
   request.set_dimensions(3);
   auto reply = Ask(request, Target(4, 16));
   ASSERT_TRUE(reply.ok()) << reply.status();
@@ -162,14 +162,14 @@ TEST(Embedding, DimensionsLengthAndAdapter) {
 
 TEST(Embedding, WhatCannotBeEmbeddedIsNamed) {
   const auto target = Target(2, 16);
-  const auto refused = [&](const proto::EmbedRequest& request, const char* what) {
+  const auto refused = [&](const v1::EmbedRequest& request, const char* what) {
     const auto reply = Ask(request, target);
     EXPECT_EQ(reply.status().code(), absl::StatusCode::kInvalidArgument) << what;
     EXPECT_THAT(std::string(reply.status().message()), HasSubstr(what));
   };
-  refused(proto::EmbedRequest(), "'inputs' has 0");
+  refused(v1::EmbedRequest(), "'inputs' has 0");
   refused(Request(kMaxEmbedInputs + 1), "'inputs' has 2049");
-  proto::EmbedRequest request = Request(2);
+  v1::EmbedRequest request = Request(2);
   request.set_dimensions(kHidden + 1);
   refused(request, "'dimensions' is 7");
   request = Request(2);
@@ -190,7 +190,7 @@ TEST(Embedding, WhatCannotBeEmbeddedIsNamed) {
 TEST(Embedding, ItsTimeIsOfAllInputsTogether) {
   const auto gate = std::make_shared<absl::Notification>();
   const auto target = Target(1, 1, "", gate);
-  proto::EmbedRequest request = Request(300);
+  v1::EmbedRequest request = Request(300);
   request.set_timeout_seconds(0.2);
   std::thread opens([&] {
     absl::SleepFor(absl::Milliseconds(400));

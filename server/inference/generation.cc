@@ -27,7 +27,7 @@ namespace {
 
 // All of a prompt's answers are submitted at once: where the queue could not hold them, it never
 // will.
-absl::Status CheckQueue(const proto::GenerateRequest& request, int max_queue) {
+absl::Status CheckQueue(const v1::GenerateRequest& request, int max_queue) {
   const size_t answers = AnswersOf(request);
   if (answers <= static_cast<size_t>(max_queue)) return absl::OkStatus();
   const char* const field = request.best_of() > request.n() ? "best_of" : "n";
@@ -36,7 +36,7 @@ absl::Status CheckQueue(const proto::GenerateRequest& request, int max_queue) {
                                  max_queue, " places (max_queue); ask for fewer answers"));
 }
 
-absl::Status CheckRequest(const proto::GenerateRequest& request, const LoadedModel& model) {
+absl::Status CheckRequest(const v1::GenerateRequest& request, const LoadedModel& model) {
   for (const auto& [name, value] :
        {std::pair<const char*, int>{"n", request.n()}, {"best_of", request.best_of()}}) {
     if (value < 0 || value > kMaxAnswers) {
@@ -48,7 +48,7 @@ absl::Status CheckRequest(const proto::GenerateRequest& request, const LoadedMod
     return absl::InvalidArgumentError(
         absl::StrCat("best_of is ", request.best_of(), ", less than n, which is ", request.n()));
   }
-  if (!proto::Speculation_IsValid(request.speculation())) {
+  if (!v1::Speculation_IsValid(request.speculation())) {
     return absl::InvalidArgumentError(
         absl::StrCat("field 'speculation' is ", request.speculation(), ", which is not known"));
   }
@@ -68,7 +68,7 @@ absl::Status CheckRequest(const proto::GenerateRequest& request, const LoadedMod
 
 // Before anything is made of it: the engine would say so, but on a thread that others wait for, and
 // once for each of the answers.
-absl::Status CheckLength(const proto::GenerateRequest& request, size_t tokens, int context) {
+absl::Status CheckLength(const v1::GenerateRequest& request, size_t tokens, int context) {
   if (tokens < static_cast<size_t>(context)) return absl::OkStatus();
   return FieldError(request.has_chat() ? "messages" : "prompt",
                     absl::StrCat("the prompt has ", tokens, " tokens, the context ", context,
@@ -81,7 +81,7 @@ int RoomForPrompt(int context, int max_tokens) {
   return std::max(1, context - std::clamp(max_tokens, 1, std::max(1, context / 2)));
 }
 
-absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const LoadedModel& model) {
+absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const LoadedModel& model) {
   Prompt prompt;
   if (request.has_chat()) {
     absl::StatusOr<Prompt> chat =
@@ -112,9 +112,9 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
 
 namespace {
 
-AnswerReaderOptions ReadingOf(const proto::GenerateRequest& request, const Prompt& prompt,
+AnswerReaderOptions ReadingOf(const v1::GenerateRequest& request, const Prompt& prompt,
                               std::vector<Tool> tools, ModelServer* models) {
-  const proto::ChatPrompt& chat = request.chat();
+  const v1::ChatPrompt& chat = request.chat();
   AnswerReaderOptions options;
   if (!chat.reasoning_in_text()) {
     options.reasoning = prompt.reasoning;
@@ -133,7 +133,7 @@ AnswerReaderOptions ReadingOf(const proto::GenerateRequest& request, const Promp
 }
 
 // Of a prompt of `length` tokens and its answers, as long as they may be.
-int64_t LogprobsOf(const proto::GenerateRequest& request, const RequestOptions& options,
+int64_t LogprobsOf(const v1::GenerateRequest& request, const RequestOptions& options,
                    size_t length, int context) {
   const auto each = [](int top) -> int64_t { return top < 0 ? 0 : std::max(1, top); };
   const int64_t prompt = static_cast<int64_t>(length);
@@ -151,19 +151,19 @@ absl::Status CheckLogprobs(const RequestOptions& options, int64_t logprobs) {
                    ": lower max_tokens, n, or how many there are of each token"));
 }
 
-RunContext ContextOf(proto::GenerateRequest request, RequestOptions options,
+RunContext ContextOf(v1::GenerateRequest request, RequestOptions options,
                      const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
   const bool names_stops = request.stop_size() > 0;
   // It stays as long as the answers run. What follows is in the options, or was read.
   request.clear_prompt();
   request.clear_stop();
   request.clear_structured_output();
-  proto::SamplingOptions& sampling = *request.mutable_sampling();
+  v1::SamplingOptions& sampling = *request.mutable_sampling();
   sampling.clear_logit_bias();
   sampling.clear_allowed_token_ids();
   sampling.clear_bad_words();
   options.begun = std::make_shared<std::atomic<bool>>(false);
-  return {.request = std::make_shared<const proto::GenerateRequest>(std::move(request)),
+  return {.request = std::make_shared<const v1::GenerateRequest>(std::move(request)),
           .options = std::make_shared<const RequestOptions>(std::move(options)),
           .names_stops = names_stops,
           .model = model,
@@ -172,12 +172,12 @@ RunContext ContextOf(proto::GenerateRequest request, RequestOptions options,
           .metrics = metrics};
 }
 
-std::string EchoOf(const proto::GenerateRequest& request, const std::vector<int>& tokens,
+std::string EchoOf(const v1::GenerateRequest& request, const std::vector<int>& tokens,
                    const LoadedModel& model) {
   return request.has_text() ? request.text() : model.host->tokenizer().Decode(tokens);
 }
 
-uint64_t SeedOf(const proto::GenerateRequest& request, ModelServer* models) {
+uint64_t SeedOf(const v1::GenerateRequest& request, ModelServer* models) {
   return request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
 }
 
@@ -232,7 +232,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     const int prompt = next_++;
     const auto run = NewGenerationRun(
         context_,
-        [self = shared_from_this(), prompt](const absl::StatusOr<proto::GenerateReply>& reply,
+        [self = shared_from_this(), prompt](const absl::StatusOr<v1::GenerateReply>& reply,
                                             bool last) { self->On(prompt, reply, last); },
         std::move(next.echo), std::nullopt);
     runs_[prompt] = run;
@@ -247,7 +247,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   }
 
   // On the engine's thread, which the host outlives.
-  void On(int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+  void On(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
     {
       absl::MutexLock lock(&mutex_);
       if (over_) return;
@@ -279,12 +279,12 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::GenerateRequest& given,
+absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRequest& given,
                                                             std::shared_ptr<LoadedModel> model,
                                                             ModelServer* models,
                                                             ServingMetrics* metrics,
                                                             GenerationListener listener) {
-  proto::GenerateRequest request = given;
+  v1::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
   if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
   std::vector<Tool> tools;
@@ -321,17 +321,17 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
-    const proto::GenerateRequest& given, const std::vector<proto::GenerateRequest>& prompts,
+    const v1::GenerateRequest& given, const std::vector<v1::GenerateRequest>& prompts,
     std::shared_ptr<LoadedModel> model, ModelServer* models, ServingMetrics* metrics,
     BatchListener listener) {
-  proto::GenerateRequest request = given;
+  v1::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
   if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
   absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, Prompt(), {});
   if (!options.ok()) return options.status();
   std::deque<Batch::Waiting> waiting;
   int64_t logprobs = 0;
-  for (proto::GenerateRequest prompt : prompts) {
+  for (v1::GenerateRequest prompt : prompts) {
     // All that prompts are read by; the rest may be large.
     prompt.set_max_tokens(request.max_tokens());
     prompt.set_no_added_tokens(request.no_added_tokens());

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/inference/chat_prompt.h"
 #include "server/inference/model_server.h"
 
@@ -38,18 +38,18 @@ class Generation {
 // Called on the engine's thread, in order; must not block. Each answer ends with a reply that has a
 // finish_reason; the last reply of all has the usage. An error comes once, with nothing after it.
 using GenerationListener =
-    std::function<void(const absl::StatusOr<proto::GenerateReply>& reply, bool last)>;
+    std::function<void(const absl::StatusOr<v1::GenerateReply>& reply, bool last)>;
 
 // Tokens of a prompt beside which there is room for an answer of `max_tokens`, or, if these are
 // more, of half the context.
 int RoomForPrompt(int context, int max_tokens);
 
 // The request's prompt, template and truncation applied. Errors name the field.
-absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const LoadedModel& model);
+absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const LoadedModel& model);
 
 // Checks and submits a request. `models` gives seeds to requests that bring none; `metrics` may be
 // null. Errors that can be known now come back; later ones (the queue is full) go to the listener.
-absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::GenerateRequest& request,
+absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRequest& request,
                                                             std::shared_ptr<LoadedModel> model,
                                                             ModelServer* models,
                                                             ServingMetrics* metrics,
@@ -60,9 +60,9 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
 // has room for; the next ones follow as these end. An error ends them all, and cancelled prompts
 // that were not submitted yet have no reply.
 using BatchListener = std::function<void(
-    int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last_of_prompt)>;
+    int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last_of_prompt)>;
 absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
-    const proto::GenerateRequest& request, const std::vector<proto::GenerateRequest>& prompts,
+    const v1::GenerateRequest& request, const std::vector<v1::GenerateRequest>& prompts,
     std::shared_ptr<LoadedModel> model, ModelServer* models, ServingMetrics* metrics,
     BatchListener listener);
 

@@ -13,8 +13,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<proto::GenerateRequest> Prompts(int count) {
-  std::vector<proto::GenerateRequest> prompts(count);
+std::vector<v1::GenerateRequest> Prompts(int count) {
+  std::vector<v1::GenerateRequest> prompts(count);
   for (int i = 0; i < count; ++i) {
     prompts[i].set_text(std::string(1 + i % 3, static_cast<char>('a' + i % 20)));
   }
@@ -25,11 +25,11 @@ std::vector<proto::GenerateRequest> Prompts(int count) {
 TEST(GenerationBatch, PromptsOfABatchComeAsTheQueueHasRoom) {
   const auto model = Model(/*max_queue=*/6);
   ModelServer models({});
-  proto::GenerateRequest request = Request("", 9);
+  v1::GenerateRequest request = Request("", 9);
   request.set_n(4);
   request.set_echo(true);
   request.clear_text();
-  const std::vector<proto::GenerateRequest> prompts = Prompts(40);
+  const std::vector<v1::GenerateRequest> prompts = Prompts(40);
   std::vector<Answers> all(prompts.size());
   size_t ended = 0;
   absl::Notification done;
@@ -44,7 +44,7 @@ TEST(GenerationBatch, PromptsOfABatchComeAsTheQueueHasRoom) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     ASSERT_TRUE(all[i].error.ok()) << i << ": " << all[i].error;
     EXPECT_EQ(all[i].reasons.size(), 4u) << i;
-    proto::GenerateRequest alone = request;
+    v1::GenerateRequest alone = request;
     alone.MergeFrom(prompts[i]);
     Answers same;
     Finish(alone, model, &same);
@@ -83,7 +83,7 @@ TEST(GenerationBatch, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
 TEST(GenerationBatch, ABatchHasOneTimeout) {
   const auto model = Model();
   ModelServer models({});
-  proto::GenerateRequest request = Request("", 200);
+  v1::GenerateRequest request = Request("", 200);
   request.set_timeout_seconds(0.05);
   absl::Status error;
   absl::Notification done;
@@ -125,7 +125,7 @@ TEST(GenerationBatch, ACancelledBatchSubmitsNoMore) {
 TEST(GenerationBatch, OnePromptOfABatchThatCannotBeReadRefusesAll) {
   const auto model = Model();
   ModelServer models({});
-  std::vector<proto::GenerateRequest> prompts = Prompts(3);
+  std::vector<v1::GenerateRequest> prompts = Prompts(3);
   prompts[2].set_text(std::string(static_cast<size_t>(model->host->context()), 'a'));
   const auto batch = StartBatch(Request("", 5), prompts, model, &models, nullptr,
                                 [](int, const auto&, bool) { FAIL() << "was started"; });
@@ -136,7 +136,7 @@ TEST(GenerationBatch, OnePromptOfABatchThatCannotBeReadRefusesAll) {
 TEST(GenerationBatch, MoreLogprobsThanThereIsRoomForAreRefusedByName) {
   const auto model = Model();  // of a context of 256 tokens
   ModelServer models({});
-  proto::GenerateRequest request = Request("", 1000);
+  v1::GenerateRequest request = Request("", 1000);
   request.clear_text();
   request.set_n(kMaxAnswers);
   request.set_logprobs(20);

@@ -48,13 +48,13 @@ inline std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig 
 struct Answers {
   std::map<int, std::string> texts, reasons, stop_strings;
   std::map<int, double> logprobs;  // sums
-  proto::Usage usage;
+  v1::Usage usage;
   absl::Status error;
   int calls_after_last = 0;
   absl::Notification done;
 
   GenerationListener Listener() {
-    return [this](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+    return [this](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
       if (done.HasBeenNotified()) ++calls_after_last;
       if (reply.ok()) {
         texts[reply->index()] += reply->text();
@@ -70,8 +70,8 @@ struct Answers {
   }
 };
 
-inline proto::GenerateRequest Request(const std::string& text, int max_tokens) {
-  proto::GenerateRequest request;
+inline v1::GenerateRequest Request(const std::string& text, int max_tokens) {
+  v1::GenerateRequest request;
   request.set_text(text);
   request.set_max_tokens(max_tokens);
   request.mutable_sampling()->set_temperature(1);
@@ -80,7 +80,7 @@ inline proto::GenerateRequest Request(const std::string& text, int max_tokens) {
   return request;
 }
 
-inline void Finish(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
+inline void Finish(const v1::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
                    Answers* answers) {
   ModelServer models({});
   auto generation =
@@ -89,7 +89,7 @@ inline void Finish(const proto::GenerateRequest& request, std::shared_ptr<Loaded
   answers->done.WaitForNotification();
 }
 
-inline std::string TextOf(const proto::GenerateRequest& request,
+inline std::string TextOf(const v1::GenerateRequest& request,
                           std::shared_ptr<LoadedModel> model) {
   Answers answers;
   Finish(request, std::move(model), &answers);

@@ -48,7 +48,7 @@ void AddBadWords(const GenerationConfig& config, int vocabulary, TokenRules* rul
 }
 
 // Before any of them is looked at.
-absl::Status CheckCounts(const proto::SamplingOptions& sampling) {
+absl::Status CheckCounts(const v1::SamplingOptions& sampling) {
   if (sampling.logit_bias_size() > kMaxBiases) {
     return FieldError("logit_bias", absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
                                                  " entries, expected at most ", kMaxBiases));
@@ -64,9 +64,9 @@ absl::Status CheckCounts(const proto::SamplingOptions& sampling) {
   return absl::OkStatus();
 }
 
-FormedText FormedTextOf(const proto::StructuralTag& tag) {
+FormedText FormedTextOf(const v1::StructuralTag& tag) {
   FormedText text;
-  for (const proto::StructuralTag::Structure& structure : tag.structures()) {
+  for (const v1::StructuralTag::Structure& structure : tag.structures()) {
     text.sections.push_back(
         {.open = structure.begin(),
          .items = {{.schema = structure.json_schema(), .end = structure.end()}}});
@@ -75,7 +75,7 @@ FormedText FormedTextOf(const proto::StructuralTag& tag) {
   return text;
 }
 
-absl::StatusOr<StructuredOutput> FormatOf(const proto::StructuralTag& tag) {
+absl::StatusOr<StructuredOutput> FormatOf(const v1::StructuralTag& tag) {
   if (tag.structures_size() > 0 || tag.triggers_size() > 0) {
     return FieldError("response_format",
                       "structural_tag: a format excludes structures and triggers");
@@ -84,21 +84,21 @@ absl::StatusOr<StructuredOutput> FormatOf(const proto::StructuralTag& tag) {
 }
 
 absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
-    const proto::GenerateRequest& request) {
+    const v1::GenerateRequest& request) {
   if (!request.has_structured_output()) return std::nullopt;
-  const proto::StructuredOutput& output = request.structured_output();
+  const v1::StructuredOutput& output = request.structured_output();
   switch (output.kind_case()) {
-    case proto::StructuredOutput::kRegex:
+    case v1::StructuredOutput::kRegex:
       return StructuredOutput{.kind = StructuredOutput::kRegex, .text = output.regex()};
-    case proto::StructuredOutput::kJsonSchema:
+    case v1::StructuredOutput::kJsonSchema:
       return StructuredOutput{.kind = StructuredOutput::kJsonSchema, .text = output.json_schema()};
-    case proto::StructuredOutput::kGrammar:
+    case v1::StructuredOutput::kGrammar:
       return StructuredOutput{.kind = StructuredOutput::kGbnf, .text = output.grammar()};
-    case proto::StructuredOutput::kChoice:
+    case v1::StructuredOutput::kChoice:
       return StructuredOutput{
           .kind = StructuredOutput::kChoice,
           .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
-    case proto::StructuredOutput::kStructuralTag:
+    case v1::StructuredOutput::kStructuralTag:
       if (!output.structural_tag().format().empty()) return FormatOf(output.structural_tag());
       return StructuredOutput{.kind = StructuredOutput::kFormedText,
                               .formed = FormedTextOf(output.structural_tag())};
@@ -117,7 +117,7 @@ ThoughtsBefore ThoughtsOf(const Prompt& prompt) {
 
 // Before which there may be thoughts. Those that are part of the answer's text are part of the
 // form, unless the prompt has begun them.
-StructuredOutput Behind(const Prompt& prompt, const proto::GenerateRequest& request,
+StructuredOutput Behind(const Prompt& prompt, const v1::GenerateRequest& request,
                         StructuredOutput form) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
@@ -127,7 +127,7 @@ StructuredOutput Behind(const Prompt& prompt, const proto::GenerateRequest& requ
 }
 
 // Special tokens in which a chat's answer is written, beside its text.
-std::vector<int> MarksOf(const proto::GenerateRequest& request, const Prompt& prompt,
+std::vector<int> MarksOf(const v1::GenerateRequest& request, const Prompt& prompt,
                          const Tokenizer& tokenizer) {
   std::vector<std::string> marks;
   if (!prompt.reasoning.empty()) marks = {prompt.reasoning.open, prompt.reasoning.close};
@@ -149,7 +149,7 @@ std::vector<int> MarksOf(const proto::GenerateRequest& request, const Prompt& pr
 }
 
 // What the whole answer must be, ready to run. Null: anything.
-absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const proto::GenerateRequest& request,
+absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& request,
                                                     const LoadedModel& model, const Prompt& prompt,
                                                     const std::vector<Tool>& tools,
                                                     const std::vector<int>& shown) {
@@ -176,9 +176,9 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const proto::GenerateRequest
 }
 
 absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
-    const proto::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
+    const v1::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
     const std::vector<Tool>& tools, const std::vector<int>& shown, int max_tokens) {
-  const proto::SamplingOptions& sampling = request.sampling();
+  const v1::SamplingOptions& sampling = request.sampling();
   auto rules = std::make_shared<TokenRules>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
   rules->presence_penalty = sampling.presence_penalty();
@@ -228,9 +228,9 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
 
 }  // namespace
 
-absl::Status CheckSpeculation(const proto::GenerateRequest& request, const LoadedModel& model,
+absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedModel& model,
                               size_t prompt_tokens) {
-  if (request.speculation() != proto::SPECULATION_ON) return absl::OkStatus();
+  if (request.speculation() != v1::SPECULATION_ON) return absl::OkStatus();
   if (model.description.ssm_artifacts().empty() && model.description.lookup_depth() == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "field 'speculation' is on, but model '", request.model(),
@@ -242,7 +242,7 @@ absl::Status CheckSpeculation(const proto::GenerateRequest& request, const Loade
                                                     status.message(), ", or leave the field out"));
 }
 
-absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
+absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools) {
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
@@ -275,7 +275,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.ignore_eos = request.ignore_eos();
   options.show_special_tokens = request.show_special_tokens();
   options.shown_tokens = MarksOf(request, prompt, model.host->tokenizer());
-  options.speculate = request.speculation() != proto::SPECULATION_OFF;
+  options.speculate = request.speculation() != v1::SPECULATION_OFF;
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();
   options.timeout_seconds = request.timeout_seconds();
@@ -287,7 +287,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   if (options.logprobs < -1 || options.prompt_logprobs < -1) {
     return FieldError("logprobs", "logprobs and prompt_logprobs must be 0 or more");
   }
-  const proto::SamplingOptions& sampling = request.sampling();
+  const v1::SamplingOptions& sampling = request.sampling();
   options.sampling.temperature = sampling.temperature();
   options.sampling.top_p = sampling.top_p() == 0 ? 1 : sampling.top_p();
   options.sampling.top_k = sampling.top_k();

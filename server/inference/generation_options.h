@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/inference/chat_prompt.h"
 #include "server/inference/model_server.h"
 #include "serving/request/request.h"
@@ -10,11 +10,11 @@
 namespace espalier {
 
 // FailedPrecondition where the request wants drafts, and nothing can draft for such a prompt.
-absl::Status CheckSpeculation(const proto::GenerateRequest& request, const LoadedModel& model,
+absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedModel& model,
                               size_t prompt_tokens);
 
 // All but the seed. `tools`: that the model may call. Errors name the field.
-absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
+absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools);
 

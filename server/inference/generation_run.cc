@@ -16,14 +16,14 @@ namespace {
 
 constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
 
-proto::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
-  proto::TokenLogprobs out;
+v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
+  v1::TokenLogprobs out;
   out.set_token(logprobs.token);
   out.set_logprob(logprobs.logprob);
   out.set_rank(logprobs.rank);
   out.set_text(tokenizer.TokenBytes(logprobs.token));
   for (const auto& [token, logprob] : logprobs.top) {
-    proto::TopLogprob* top = out.add_top();
+    v1::TopLogprob* top = out.add_top();
     top->set_token(token);
     top->set_logprob(logprob);
     top->set_text(tokenizer.TokenBytes(token));
@@ -117,7 +117,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     bool in_reasoning = false;
     bool begun = false;
     bool cut = false;            // it was over before its end
-    proto::GenerateReply whole;  // of those that compete
+    v1::GenerateReply whole;  // of those that compete
     double logprobs = 0;         // their sum
     int tokens = 0;
 
@@ -164,7 +164,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     }
     if (event.finished) Count(event.usage);
     Answer& answer = answers_[index];
-    proto::GenerateReply reply = ReplyOf(event, &answer);
+    v1::GenerateReply reply = ReplyOf(event, &answer);
     if (answer.reader && answer.reader->over() && !answer.cut && !event.finished) CutShort(index);
     if (!competing()) {
       reply.set_index(index);
@@ -175,7 +175,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       answer.logprobs += logprobs.logprob;
       ++answer.tokens;
     }
-    for (proto::ToolCall& call : *reply.mutable_tool_calls()) {
+    for (v1::ToolCall& call : *reply.mutable_tool_calls()) {
       call.set_text_before(static_cast<int>(answer.whole.text().size()) + call.text_before());
     }
     answer.whole.mutable_text()->append(reply.text());
@@ -194,7 +194,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   }
 
   // What is new of the answer, taken apart if it is a chat's.
-  void AddText(const RequestEvent& event, Answer* answer, proto::GenerateReply* reply) {
+  void AddText(const RequestEvent& event, Answer* answer, v1::GenerateReply* reply) {
     if (!answer->reader) {
       reply->mutable_text()->append(event.text);
       return;
@@ -204,7 +204,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       reply->mutable_text()->append(part.text);
       reply->mutable_reasoning()->append(part.reasoning);
       for (ToolCallPart& call : part.calls) {
-        proto::ToolCall* out = reply->add_tool_calls();
+        v1::ToolCall* out = reply->add_tool_calls();
         out->set_index(call.index);
         out->set_id(std::move(call.id));
         out->set_name(std::move(call.name));
@@ -230,14 +230,14 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     usage_.set_reasoning_tokens(usage_.reasoning_tokens() + count);
   }
 
-  proto::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
-    proto::GenerateReply reply;
+  v1::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
+    v1::GenerateReply reply;
     if (!std::exchange(answer->begun, true)) {
       reply.set_text(echo_);
       reply.mutable_prompt_tokens()->Assign(prompt_.begin(), prompt_.end());
       if (!event.prompt_logprobs.empty() || (request_.echo() && request_.has_logprobs()) ||
           request_.has_prompt_logprobs()) {
-        proto::TokenLogprobs* first = reply.add_prompt_logprobs();
+        v1::TokenLogprobs* first = reply.add_prompt_logprobs();
         first->set_token(first_token_);
         first->set_text(tokenizer_->TokenBytes(first_token_));
       }
@@ -274,13 +274,13 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     std::stable_sort(order.begin(), order.end(),
                      [this](int a, int b) { return answers_[a].worth() > answers_[b].worth(); });
     for (int i = 0; i < wanted_; ++i) {
-      proto::GenerateReply& reply = answers_[order[i]].whole;
+      v1::GenerateReply& reply = answers_[order[i]].whole;
       reply.set_index(i);
       Send(std::move(reply), i + 1 == wanted_);
     }
   }
 
-  void Send(proto::GenerateReply reply, bool last) {
+  void Send(v1::GenerateReply reply, bool last) {
     if (last) *reply.mutable_usage() = usage_;
     listener_(std::move(reply), last);
   }
@@ -304,8 +304,8 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
   }
 
-  const std::shared_ptr<const proto::GenerateRequest> shared_request_;
-  const proto::GenerateRequest& request_;
+  const std::shared_ptr<const v1::GenerateRequest> shared_request_;
+  const v1::GenerateRequest& request_;
   const std::shared_ptr<const RequestOptions> options_;
   const bool names_stops_;
   const std::string name_;
@@ -324,7 +324,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   int finished_ = 0;
   size_t ended_ = 0;  // answers, however
   int longest_ = 0;   // of them, in tokens
-  proto::Usage usage_;
+  v1::Usage usage_;
 
   absl::Mutex mutex_;
   std::vector<EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
@@ -334,7 +334,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
 
 }  // namespace
 
-size_t AnswersOf(const proto::GenerateRequest& request) {
+size_t AnswersOf(const v1::GenerateRequest& request) {
   return static_cast<size_t>(std::max({1, request.n(), request.best_of()}));
 }
 

@@ -17,7 +17,7 @@ namespace espalier {
 
 // What the prompts of one request share, since it may be large.
 struct RunContext {
-  std::shared_ptr<const proto::GenerateRequest> request;  // what is in its options may be missing
+  std::shared_ptr<const v1::GenerateRequest> request;  // what is in its options may be missing
   std::shared_ptr<const RequestOptions> options;          // all but the seed
   bool names_stops = false;          // the request does; those of the options may be the model's
   std::weak_ptr<LoadedModel> model;  // which a client that waits must not keep from being unloaded
@@ -34,7 +34,7 @@ class GenerationRun : public Generation {
 };
 
 // Answers to each prompt, those that compete among them.
-size_t AnswersOf(const proto::GenerateRequest& request);
+size_t AnswersOf(const v1::GenerateRequest& request);
 
 // `echo`: what the answers begin with. Chats bring how their answers are read.
 std::shared_ptr<GenerationRun> NewGenerationRun(const RunContext& context,

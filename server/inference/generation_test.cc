@@ -28,7 +28,7 @@ TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
   const auto model = Model();
   ModelServer models({});
   Answers answers;
-  proto::GenerateRequest request = Request("", 1);
+  v1::GenerateRequest request = Request("", 1);
   request.set_n(kMaxAnswers);
   for (const int room : {0, 1}) {
     request.set_text(std::string(static_cast<size_t>(model->host->context() - room), 'a'));
@@ -48,7 +48,7 @@ TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
 TEST(Generation, PromptsAreCutToTheirLastTokens) {
   const auto model = Model();
   const int context = model->host->context();
-  proto::GenerateRequest request = Request(std::string(static_cast<size_t>(context), 'a') + "b", 5);
+  v1::GenerateRequest request = Request(std::string(static_cast<size_t>(context), 'a') + "b", 5);
   const auto length = [&](int most) {
     request.set_truncate_prompt_tokens(most);
     const auto prompt = PromptOf(request, *model);
@@ -73,8 +73,8 @@ TEST(Generation, PromptsAreCutToTheirLastTokens) {
 TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
   const auto plain = Model(), model = Model(256, {.max_new_tokens = 5});
   model->description.mutable_sampling_defaults()->set_temperature(1);
-  const proto::GenerateRequest said = Request("abc", 12);
-  proto::GenerateRequest silent = said, greedy = said;
+  const v1::GenerateRequest said = Request("abc", 12);
+  v1::GenerateRequest silent = said, greedy = said;
   silent.mutable_sampling()->clear_temperature();
   greedy.mutable_sampling()->set_temperature(0);
   EXPECT_EQ(TextOf(silent, model), TextOf(said, plain));
@@ -93,8 +93,8 @@ TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
     const auto model = Model(256, {}, SampledDrafts::kDraws, fails ? 3 : 0);
     model->description.add_ssm_artifacts("small");
     model->description.add_ssm_placements();
-    proto::GenerateRequest request = Request("abc", 12);
-    request.set_speculation(proto::SPECULATION_ON);
+    v1::GenerateRequest request = Request("abc", 12);
+    request.set_speculation(v1::SPECULATION_ON);
     EXPECT_EQ(TextOf(request, model).size(), 12u);
     EXPECT_EQ(Describe(*model).ssm_placements(0).state().find("set aside: "),
               fails ? 0u : std::string::npos);
@@ -107,7 +107,7 @@ TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
       continue;
     }
     EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition);
-    request.set_speculation(proto::SPECULATION_DEFAULT);
+    request.set_speculation(v1::SPECULATION_DEFAULT);
     EXPECT_EQ(TextOf(request, model).size(), 12u);
   }
 }
@@ -117,8 +117,8 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
   model->description.add_ssm_artifacts("short");
   model->description.add_ssm_placements();
   EXPECT_EQ(Describe(*model).ssm_placements(0).draft_tokens(), 8);
-  proto::GenerateRequest request = Request("abcdefg", 12);
-  request.set_speculation(proto::SPECULATION_ON);
+  v1::GenerateRequest request = Request("abcdefg", 12);
+  request.set_speculation(v1::SPECULATION_ON);
   Answers reached;
   Finish(request, model, &reached);
   EXPECT_GT(reached.usage.drafted_tokens(), 0);
@@ -132,13 +132,13 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
                                 &models, nullptr, [](int, const auto&, bool) {});
   EXPECT_EQ(batch.status(), refused.status());
   // Who does not insist gets an answer.
-  request.set_speculation(proto::SPECULATION_DEFAULT);
+  request.set_speculation(v1::SPECULATION_DEFAULT);
   Answers beyond;
   Finish(request, model, &beyond);
   EXPECT_EQ(beyond.usage.drafted_tokens(), 0);
   EXPECT_EQ(beyond.texts[0].size(), 12u);
   // Lookups reach everywhere.
-  request.set_speculation(proto::SPECULATION_ON);
+  request.set_speculation(v1::SPECULATION_ON);
   model->description.set_lookup_depth(4);
   Answers looked_up;
   Finish(request, model, &looked_up);
@@ -148,11 +148,11 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
 // Where drafts may be chosen for a seed's noise, a request that brings one is answered by that
 // noise alone, whatever is drafted, and another by draws.
 TEST(Generation, OnlyASeedThatIsGivenMustAlwaysHaveTheSameAnswer) {
-  const proto::GenerateRequest seeded = Request("abc", 12);
-  proto::GenerateRequest silent = seeded;
+  const v1::GenerateRequest seeded = Request("abc", 12);
+  v1::GenerateRequest silent = seeded;
   silent.mutable_sampling()->clear_seed();
   silent.mutable_sampling()->clear_has_seed();
-  const auto answer = [](const proto::GenerateRequest& request, SampledDrafts sampled) {
+  const auto answer = [](const v1::GenerateRequest& request, SampledDrafts sampled) {
     const auto model = Model(256, {}, sampled);
     return TextOf(request, model);
   };
@@ -167,7 +167,7 @@ TEST(Generation, OnlyASeedThatIsGivenMustAlwaysHaveTheSameAnswer) {
 TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {
   const auto model = Model();
   Answers one, four;
-  proto::GenerateRequest request = Request("abc", 12);
+  v1::GenerateRequest request = Request("abc", 12);
   Finish(request, model, &one);
   request.set_n(4);
   Finish(request, model, &four);
@@ -184,7 +184,7 @@ TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {
 TEST(Generation, RequestsWithoutASeedShareNoAnswers) {
   const auto model = Model();
   ModelServer models({});
-  proto::GenerateRequest request = Request("abc", 12);
+  v1::GenerateRequest request = Request("abc", 12);
   request.mutable_sampling()->clear_seed();
   request.mutable_sampling()->clear_has_seed();
   request.set_n(8);
@@ -202,7 +202,7 @@ TEST(Generation, RequestsWithoutASeedShareNoAnswers) {
 TEST(Generation, BestOfReturnsTheMostProbableOnes) {
   const auto model = Model();
   Answers all, best;
-  proto::GenerateRequest request = Request("abc", 10);
+  v1::GenerateRequest request = Request("abc", 10);
   request.set_logprobs(0);
   request.set_n(8);
   Finish(request, model, &all);
@@ -221,7 +221,7 @@ TEST(Generation, BestOfReturnsTheMostProbableOnes) {
 TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
   const auto model = Model();
   Answers answers;
-  proto::GenerateRequest request = Request("abc", 100);
+  v1::GenerateRequest request = Request("abc", 100);
   request.mutable_structured_output()->set_regex("(ab|cd){2}e[a-d]?");
   request.set_n(20);
   Finish(request, model, &answers);
@@ -235,7 +235,7 @@ TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
 // What can go on goes on; what cannot ends, as nothing else could follow.
 TEST(Generation, AFormThatIsCompleteEndsBeforeMinTokens) {
   const auto model = Model();
-  proto::GenerateRequest request = Request("abc", 100);
+  v1::GenerateRequest request = Request("abc", 100);
   request.mutable_sampling()->set_min_tokens(50);
   request.mutable_structured_output()->set_regex("a{3}");
   EXPECT_EQ(TextOf(request, model), "aaa");
@@ -249,7 +249,7 @@ TEST(Generation, AFormThatIsCompleteEndsBeforeMinTokens) {
 }
 
 TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
-  const proto::GenerateRequest silent = Request("abc", 40);
+  const v1::GenerateRequest silent = Request("abc", 40);
   const auto model = Model();
   const std::string plain = TextOf(silent, model);
   ASSERT_EQ(plain.size(), 40u);
@@ -260,7 +260,7 @@ TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
   EXPECT_EQ(ended.texts[0], plain.substr(0, plain.find(stop)));
   EXPECT_EQ(ended.reasons[0], "stop");
   EXPECT_EQ(ended.stop_strings[0], "") << "an end like any other";
-  proto::GenerateRequest other = silent;
+  v1::GenerateRequest other = silent;
   other.add_stop(stop);
   Answers asked;
   Finish(other, stops, &asked);
@@ -281,7 +281,7 @@ TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
   const size_t end = plain.find(stop, 29);
   EXPECT_EQ(TextOf(silent, late).substr(0, 29), plain.substr(0, 29));
   EXPECT_EQ(TextOf(silent, late).size(), std::min(end, plain.size()));
-  proto::GenerateRequest now = silent;
+  v1::GenerateRequest now = silent;
   now.mutable_sampling()->set_min_tokens(0);
   EXPECT_EQ(TextOf(now, late), plain.substr(0, plain.find(stop)));
   now = silent;
@@ -302,8 +302,8 @@ TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
 
 TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
   const auto model = Model();
-  std::vector<proto::TokenLogprobs> prompt;
-  proto::GenerateRequest request = Request("abc", 1);
+  std::vector<v1::TokenLogprobs> prompt;
+  v1::GenerateRequest request = Request("abc", 1);
   request.set_echo(true);
   request.set_prompt_only(true);
   request.set_logprobs(1);
@@ -312,7 +312,7 @@ TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
   ModelServer models({});
   auto generation =
       StartGeneration(request, model, &models, nullptr,
-                      [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                      [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
                         ASSERT_TRUE(reply.ok()) << reply.status();
                         text += reply->text();
                         prompt.insert(prompt.end(), reply->prompt_logprobs().begin(),
@@ -332,7 +332,7 @@ TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
 TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
   const auto model = Model(/*max_queue=*/2);
   ModelServer models({});
-  proto::GenerateRequest request = Request("abc", 200);
+  v1::GenerateRequest request = Request("abc", 200);
   request.set_n(2);
   std::vector<Answers> all(64);
   for (Answers& answers : all) {
@@ -355,7 +355,7 @@ TEST(Generation, WhoComesBeforeItBreaksNoAnswerThatHasBegun) {
   constexpr int kQueue = 6;
   const auto model = Model(kQueue);
   ModelServer models({});
-  proto::GenerateRequest request = Request("abc", 200);
+  v1::GenerateRequest request = Request("abc", 200);
   request.set_n(kQueue);
   request.set_priority(1);
   Answers answers;
@@ -364,7 +364,7 @@ TEST(Generation, WhoComesBeforeItBreaksNoAnswerThatHasBegun) {
   const auto collect = answers.Listener();
   const auto generation =
       StartGeneration(request, model, &models, nullptr,
-                      [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                      [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
                         if (std::exchange(first, false)) {
                           started.WaitForNotification();
                           for (int i = 0; i < kQueue; ++i) {
@@ -405,7 +405,7 @@ TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
   began.WaitForNotification();
   std::vector<EngineHost::Ticket> others;
   for (int i = 0; i < kQueue; ++i) others.push_back(submit());
-  proto::GenerateRequest request = Request("abc", 5);
+  v1::GenerateRequest request = Request("abc", 5);
   request.set_n(kQueue);
   RequestOptions options;
   // A copy for each answer, so that the first one's refusal comes before the last one is submitted.
@@ -413,11 +413,11 @@ TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
   Answers answers;
   const auto collect = answers.Listener();
   const auto run = NewGenerationRun(
-      {.request = std::make_shared<const proto::GenerateRequest>(request),
+      {.request = std::make_shared<const v1::GenerateRequest>(request),
        .options = std::make_shared<const RequestOptions>(std::move(options)),
        .model = model,
        .host = &host},
-      [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+      [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
         // Now there is room.
         for (const EngineHost::Ticket other : others) host.Cancel(other);
         collect(reply, last);
@@ -435,7 +435,7 @@ TEST(Generation, MoreAnswersThanTheQueueHoldsAreRefusedByName) {
   const auto model = Model(/*max_queue=*/8);
   ModelServer models({});
   Answers answers;
-  proto::GenerateRequest request = Request("abc", 5);
+  v1::GenerateRequest request = Request("abc", 5);
   request.set_n(9);
   const auto start = [&] {
     return StartGeneration(request, model, &models, nullptr, answers.Listener()).status();
@@ -453,15 +453,15 @@ TEST(Generation, MoreAnswersThanTheQueueHoldsAreRefusedByName) {
 
 TEST(Generation, RulesTakeNoMoreThanTheVocabularyAndTheirLimits) {
   const auto model = Model();
-  const auto error = [&](const std::function<void(proto::SamplingOptions*)>& change) {
-    proto::GenerateRequest request = Request("abc", 1);
+  const auto error = [&](const std::function<void(v1::SamplingOptions*)>& change) {
+    v1::GenerateRequest request = Request("abc", 1);
     change(request.mutable_sampling());
     return OptionsOf(request, *model, Prompt(), {}).status();
   };
-  const auto repeated = [](proto::SamplingOptions* sampling) {
+  const auto repeated = [](v1::SamplingOptions* sampling) {
     for (int i = 0; i < 100000; ++i) sampling->add_allowed_token_ids(i % 5);
   };
-  proto::GenerateRequest request = Request("abc", 1);
+  v1::GenerateRequest request = Request("abc", 1);
   repeated(request.mutable_sampling());
   const auto options = OptionsOf(request, *model, Prompt(), {});
   ASSERT_TRUE(options.ok());
@@ -490,7 +490,7 @@ TEST(Generation, RulesTakeNoMoreThanTheVocabularyAndTheirLimits) {
 TEST(Generation, CancelEndsEveryAnswer) {
   const auto model = Model();
   Answers answers;
-  proto::GenerateRequest request = Request("abc", 200);
+  v1::GenerateRequest request = Request("abc", 200);
   request.set_n(10);
   ModelServer models({});
   auto generation = StartGeneration(request, model, &models, nullptr, answers.Listener());
@@ -508,8 +508,8 @@ TEST(Generation, CancelEndsEveryAnswer) {
 TEST(Generation, ErrorsThatCanBeKnownComeAtOnceAndNameTheField) {
   const auto model = Model();
   ModelServer models({});
-  const auto error = [&](const std::function<void(proto::GenerateRequest*)>& change) {
-    proto::GenerateRequest request = Request("abc", 5);
+  const auto error = [&](const std::function<void(v1::GenerateRequest*)>& change) {
+    v1::GenerateRequest request = Request("abc", 5);
     change(&request);
     return std::string(StartGeneration(request, model, &models, nullptr,
                                        [](const auto&, bool) { FAIL() << "was started"; })

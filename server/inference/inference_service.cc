@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "proto/inference.grpc.pb.h"
+#include "espalier/v1/inference.grpc.pb.h"
 #include "server/inference/embedding.h"
 #include "server/inference/generation.h"
 #include "server/inference/lossless_proof.h"
@@ -41,11 +41,11 @@ absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 class Mailbox {
  public:
   struct Letter {
-    absl::StatusOr<proto::GenerateReply> reply;
+    absl::StatusOr<v1::GenerateReply> reply;
     bool last = false;
   };
 
-  void Put(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+  void Put(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
     absl::MutexLock lock(&mutex_);
     letters_.push_back({reply, last});
   }
@@ -79,7 +79,7 @@ void LimitTime(const grpc::ServerContext& context, Request* request) {
 }
 
 // The one that the model's name stood for is the request's.
-absl::Status TakeAdapter(const std::string& named, proto::GenerateRequest* request) {
+absl::Status TakeAdapter(const std::string& named, v1::GenerateRequest* request) {
   if (named.empty() || request->adapter() == named) return absl::OkStatus();
   if (!request->adapter().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("field 'model' names the adapter '", named,
@@ -90,25 +90,25 @@ absl::Status TakeAdapter(const std::string& named, proto::GenerateRequest* reque
   return absl::OkStatus();
 }
 
-class InferenceService final : public proto::Inference::Service {
+class InferenceService final : public v1::Inference::Service {
  public:
   InferenceService(ModelServer* models, Guard* guard, ServingMetrics* metrics)
       : models_(models), guard_(guard), metrics_(metrics) {}
 
-  grpc::Status Generate(grpc::ServerContext* context, const proto::GenerateRequest* request,
-                        grpc::ServerWriter<proto::GenerateReply>* writer) override {
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateReply>* writer) override {
     return guard_->Answer(context, "Inference/Generate",
                           [&] { return DoGenerate(context, *request, writer); });
   }
 
-  grpc::Status Embed(grpc::ServerContext* context, const proto::EmbedRequest* request,
-                     proto::EmbedReply* reply) override {
+  grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
+                     v1::EmbedReply* reply) override {
     return guard_->Answer(context, "Inference/Embed",
                           [&] { return DoEmbed(context, *request, reply); });
   }
 
-  grpc::Status Cancel(grpc::ServerContext* context, const proto::CancelGenerateRequest* request,
-                      proto::CancelGenerateReply* reply) override {
+  grpc::Status Cancel(grpc::ServerContext* context, const v1::CancelGenerateRequest* request,
+                      v1::CancelGenerateReply* reply) override {
     const auto cancel = [&] {
       absl::MutexLock lock(&mutex_);
       auto it = open_.find({AuthorizationOf(*context), request->request_id()});
@@ -119,44 +119,44 @@ class InferenceService final : public proto::Inference::Service {
     return guard_->Answer(context, "Inference/Cancel", cancel, CallKind::kShort);
   }
 
-  grpc::Status Tokenize(grpc::ServerContext* context, const proto::TokenizeRequest* request,
-                        proto::TokenizeReply* reply) override {
+  grpc::Status Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
+                        v1::TokenizeReply* reply) override {
     return guard_->Answer(context, "Inference/Tokenize", [&] {
-      absl::StatusOr<proto::TokenizeReply> tokens = espalier::Tokenize(*request, *models_);
+      absl::StatusOr<v1::TokenizeReply> tokens = espalier::Tokenize(*request, *models_);
       if (tokens.ok()) *reply = *std::move(tokens);
       return tokens.status();
     });
   }
 
-  grpc::Status Detokenize(grpc::ServerContext* context, const proto::DetokenizeRequest* request,
-                          proto::DetokenizeReply* reply) override {
+  grpc::Status Detokenize(grpc::ServerContext* context, const v1::DetokenizeRequest* request,
+                          v1::DetokenizeReply* reply) override {
     return guard_->Answer(context, "Inference/Detokenize", [&] {
-      absl::StatusOr<proto::DetokenizeReply> text = espalier::Detokenize(*request, *models_);
+      absl::StatusOr<v1::DetokenizeReply> text = espalier::Detokenize(*request, *models_);
       if (text.ok()) *reply = *std::move(text);
       return text.status();
     });
   }
 
-  grpc::Status Serve(grpc::ServerContext* context, const proto::ServeModelRequest* request,
-                     proto::ServeModelReply* reply) override {
+  grpc::Status Serve(grpc::ServerContext* context, const v1::ServeModelRequest* request,
+                     v1::ServeModelReply* reply) override {
     return guard_->Answer(context, "Inference/Serve", [&] {
-      absl::StatusOr<proto::ServedModel> model = models_->Serve(*request);
+      absl::StatusOr<v1::ServedModel> model = models_->Serve(*request);
       if (model.ok()) *reply->mutable_model() = *std::move(model);
       return model.status();
     });
   }
 
-  grpc::Status Unserve(grpc::ServerContext* context, const proto::UnserveModelRequest* request,
-                       proto::UnserveModelReply*) override {
+  grpc::Status Unserve(grpc::ServerContext* context, const v1::UnserveModelRequest* request,
+                       v1::UnserveModelReply*) override {
     return guard_->Answer(context, "Inference/Unserve", [&] {
       return models_->Unserve(request->name(), request->idempotency_key());
     });
   }
 
-  grpc::Status ListServed(grpc::ServerContext* context, const proto::ListServedRequest*,
-                          proto::ListServedReply* reply) override {
+  grpc::Status ListServed(grpc::ServerContext* context, const v1::ListServedRequest*,
+                          v1::ListServedReply* reply) override {
     return guard_->Answer(context, "Inference/ListServed", [&] {
-      for (const proto::ServedModel& model : models_->ListWithFailed()) {
+      for (const v1::ServedModel& model : models_->ListWithFailed()) {
         *reply->add_models() = model;
       }
       return absl::OkStatus();
@@ -164,8 +164,8 @@ class InferenceService final : public proto::Inference::Service {
   }
 
   grpc::Status VerifyLossless(grpc::ServerContext* context,
-                              const proto::VerifyLosslessRequest* request,
-                              grpc::ServerWriter<proto::VerifyLosslessReply>* writer) override {
+                              const v1::VerifyLosslessRequest* request,
+                              grpc::ServerWriter<v1::VerifyLosslessReply>* writer) override {
     return guard_->Answer(context, "Inference/VerifyLossless",
                           [&] { return DoVerify(context, *request, writer); });
   }
@@ -199,8 +199,8 @@ class InferenceService final : public proto::Inference::Service {
     return absl::OkStatus();
   }
 
-  absl::Status DoGenerate(grpc::ServerContext* context, proto::GenerateRequest request,
-                          grpc::ServerWriter<proto::GenerateReply>* writer) {
+  absl::Status DoGenerate(grpc::ServerContext* context, v1::GenerateRequest request,
+                          grpc::ServerWriter<v1::GenerateReply>* writer) {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
     if (!target.ok()) return target.status();
     if (absl::Status status = TakeAdapter(target->adapter, &request); !status.ok()) return status;
@@ -214,7 +214,7 @@ class InferenceService final : public proto::Inference::Service {
     auto mailbox = std::make_shared<Mailbox>();
     absl::StatusOr<std::shared_ptr<Generation>> generation =
         StartGeneration(request, std::move(target->model), models_, metrics_,
-                        [mailbox](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                        [mailbox](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
                           mailbox->Put(reply, last);
                         });
     if (!generation.ok()) return generation.status();
@@ -232,23 +232,23 @@ class InferenceService final : public proto::Inference::Service {
     return status;
   }
 
-  absl::Status DoEmbed(grpc::ServerContext* context, const proto::EmbedRequest& request,
-                       proto::EmbedReply* reply) {
+  absl::Status DoEmbed(grpc::ServerContext* context, const v1::EmbedRequest& request,
+                       v1::EmbedReply* reply) {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
     if (!target.ok()) return target.status();
     const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "emb-");
     if (!handle.ok()) return handle.status();
-    proto::EmbedRequest limited = request;
+    v1::EmbedRequest limited = request;
     LimitTime(*context, &limited);
     struct Shared {
       absl::Mutex mutex;
       bool done ABSL_GUARDED_BY(mutex) = false;
-      absl::StatusOr<proto::EmbedReply> reply ABSL_GUARDED_BY(mutex);
+      absl::StatusOr<v1::EmbedReply> reply ABSL_GUARDED_BY(mutex);
     };
     auto shared = std::make_shared<Shared>();
     absl::StatusOr<std::shared_ptr<Generation>> embedding =
         StartEmbedding(std::move(limited), *std::move(target), metrics_,
-                       [shared](absl::StatusOr<proto::EmbedReply> reply) {
+                       [shared](absl::StatusOr<v1::EmbedReply> reply) {
                          absl::MutexLock lock(&shared->mutex);
                          shared->reply = std::move(reply);
                          shared->done = true;
@@ -289,7 +289,7 @@ class InferenceService final : public proto::Inference::Service {
   }
 
   absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,
-                      Mailbox* mailbox, grpc::ServerWriter<proto::GenerateReply>* writer) {
+                      Mailbox* mailbox, grpc::ServerWriter<v1::GenerateReply>* writer) {
     bool cancelled = false;
     for (bool first = true;;) {
       if (!cancelled && context->IsCancelled()) {
@@ -309,8 +309,8 @@ class InferenceService final : public proto::Inference::Service {
     }
   }
 
-  absl::Status DoVerify(grpc::ServerContext* context, const proto::VerifyLosslessRequest& request,
-                        grpc::ServerWriter<proto::VerifyLosslessReply>* writer) {
+  absl::Status DoVerify(grpc::ServerContext* context, const v1::VerifyLosslessRequest& request,
+                        grpc::ServerWriter<v1::VerifyLosslessReply>* writer) {
     if (verifying_.exchange(true)) {
       return absl::ResourceExhaustedError(
           "a verification is running, whose models fill the memory; try again when it is over");
@@ -318,21 +318,21 @@ class InferenceService final : public proto::Inference::Service {
     const absl::Cleanup over = [&] { verifying_ = false; };
     std::string stage;
     absl::Time next = absl::InfinitePast();
-    const auto listener = [&](const proto::LosslessProgress& progress) -> absl::Status {
+    const auto listener = [&](const v1::LosslessProgress& progress) -> absl::Status {
       if (context->IsCancelled()) return Gone();
       if (models_->draining()) return absl::UnavailableError("the daemon is stopping");
       const absl::Time now = absl::Now();
       if (progress.stage() == stage && now < next) return absl::OkStatus();
       stage = progress.stage();
       next = now + kProgress;
-      proto::VerifyLosslessReply reply;
+      v1::VerifyLosslessReply reply;
       *reply.mutable_progress() = progress;
       return Write(context, reply, writer) ? absl::OkStatus() : Gone();
     };
-    absl::StatusOr<proto::LosslessReport> report =
+    absl::StatusOr<v1::LosslessReport> report =
         ProveLossless(request, models_, SystemClock(), listener);
     if (!report.ok()) return report.status();
-    proto::VerifyLosslessReply reply;
+    v1::VerifyLosslessReply reply;
     *reply.mutable_report() = *std::move(report);
     return Write(context, reply, writer) ? absl::OkStatus() : Gone();
   }

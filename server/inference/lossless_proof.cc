@@ -32,7 +32,7 @@ int GivenOr(int given, int fallback) { return given == 0 ? fallback : given; }
 
 // The prompts as tokens, each short enough to leave room for `answer` of `context`. What was not
 // asked for is cut, or left out where the tokenizer has no tokens for it.
-absl::StatusOr<std::vector<std::vector<int>>> PromptsOf(const proto::VerifyLosslessRequest& request,
+absl::StatusOr<std::vector<std::vector<int>>> PromptsOf(const v1::VerifyLosslessRequest& request,
                                                         const Tokenizer& tokenizer, int context,
                                                         int answer) {
   // Not all of the context: the KV check begins a request with prompt and answer.
@@ -74,11 +74,11 @@ absl::StatusOr<std::vector<std::vector<int>>> PromptsOf(const proto::VerifyLossl
       "coordinator's own prompts; give some");
 }
 
-proto::LosslessReport ReportOf(const LosslessReport& report) {
-  proto::LosslessReport out;
+v1::LosslessReport ReportOf(const LosslessReport& report) {
+  v1::LosslessReport out;
   out.set_passed(report.passed());
   for (const LosslessCheck& check : report.checks) {
-    proto::LosslessCheck* one = out.add_checks();
+    v1::LosslessCheck* one = out.add_checks();
     one->set_name(check.name);
     one->set_passed(check.passed);
     one->set_cases(check.cases);
@@ -91,7 +91,7 @@ proto::LosslessReport ReportOf(const LosslessReport& report) {
 
 }  // namespace
 
-absl::StatusOr<proto::LosslessReport> ProveLossless(const proto::VerifyLosslessRequest& request,
+absl::StatusOr<v1::LosslessReport> ProveLossless(const v1::VerifyLosslessRequest& request,
                                                     ModelServer* models, const Clock& clock,
                                                     const LosslessListener& listener) {
   if (request.models().ssm_artifacts().empty() && request.models().lookup_depth() == 0 &&
@@ -104,10 +104,10 @@ absl::StatusOr<proto::LosslessReport> ProveLossless(const proto::VerifyLosslessR
     return absl::InvalidArgumentError(
         "field 'models.adapters': the checks are of the LLM itself; leave adapters out");
   }
-  proto::LosslessProgress progress;
+  v1::LosslessProgress progress;
   progress.set_stage("loading");
   if (absl::Status status = listener(progress); !status.ok()) return status;
-  proto::ServeModelRequest wanted = request.models();
+  v1::ServeModelRequest wanted = request.models();
   wanted.clear_name();
   absl::StatusOr<ModelServer::Prepared> pair = models->Prepare(wanted);
   if (!pair.ok()) return pair.status();
@@ -144,7 +144,7 @@ absl::StatusOr<proto::LosslessReport> ProveLossless(const proto::VerifyLosslessR
   absl::StatusOr<LosslessReport> report =
       VerifyLossless(*pair->parts.llm, ssms, *pair->parts.tokenizer, options);
   if (!report.ok()) return report.status();
-  proto::LosslessReport out = ReportOf(*report);
+  v1::LosslessReport out = ReportOf(*report);
   *out.mutable_models() = pair->Describe(context, start);
   out.set_seconds(absl::ToDoubleSeconds(clock.Now() - start));
   return out;

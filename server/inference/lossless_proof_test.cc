@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/inference.grpc.pb.h"
+#include "espalier/v1/inference.grpc.pb.h"
 #include "server/inference/inference_service.h"
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
@@ -62,8 +62,8 @@ class Loader : public ModelLoader {
   }
 };
 
-proto::VerifyLosslessRequest Request(const std::string& llm) {
-  proto::VerifyLosslessRequest request;
+v1::VerifyLosslessRequest Request(const std::string& llm) {
+  v1::VerifyLosslessRequest request;
   request.mutable_models()->set_artifact(llm);
   request.mutable_models()->add_ssm_artifacts("small");
   for (int children : {1, 2, 1}) request.mutable_models()->add_expansion(children);
@@ -80,16 +80,16 @@ class ProofTest : public ::testing::Test {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
-    stub_ = proto::Inference::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+    stub_ = v1::Inference::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
                                                           grpc::InsecureChannelCredentials()));
   }
   ~ProofTest() override { server_->Shutdown(); }
 
-  grpc::Status Verify(const proto::VerifyLosslessRequest& request, proto::LosslessReport* report,
+  grpc::Status Verify(const v1::VerifyLosslessRequest& request, v1::LosslessReport* report,
                       std::vector<std::string>* stages = nullptr) {
     grpc::ClientContext context;
     auto reader = stub_->VerifyLossless(&context, request);
-    proto::VerifyLosslessReply reply;
+    v1::VerifyLosslessReply reply;
     while (reader->Read(&reply)) {
       if (reply.has_report()) *report = reply.report();
       if (stages == nullptr || !reply.has_progress()) continue;
@@ -106,11 +106,11 @@ class ProofTest : public ::testing::Test {
   Guard guard_{&metrics_, nullptr};
   std::unique_ptr<grpc::Service> service_ = NewInferenceService(&models_, &guard_, nullptr);
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<proto::Inference::Stub> stub_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
 TEST_F(ProofTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
-  proto::LosslessReport report;
+  v1::LosslessReport report;
   std::vector<std::string> stages;
   const grpc::Status status = Verify(Request("good"), &report, &stages);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -127,7 +127,7 @@ TEST_F(ProofTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
 }
 
 TEST_F(ProofTest, APairWhoseTreesChangeLogitsFails) {
-  proto::LosslessReport report;
+  v1::LosslessReport report;
   const grpc::Status status = Verify(Request("drifting"), &report);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_FALSE(report.passed());
@@ -137,9 +137,9 @@ TEST_F(ProofTest, APairWhoseTreesChangeLogitsFails) {
 }
 
 TEST_F(ProofTest, WhatCannotBeCheckedIsRefusedByName) {
-  proto::LosslessReport report;
-  const auto refused = [&](const std::function<void(proto::VerifyLosslessRequest*)>& change) {
-    proto::VerifyLosslessRequest request = Request("good");
+  v1::LosslessReport report;
+  const auto refused = [&](const std::function<void(v1::VerifyLosslessRequest*)>& change) {
+    v1::VerifyLosslessRequest request = Request("good");
     change(&request);
     const grpc::Status status = Verify(request, &report);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -167,7 +167,7 @@ TEST_F(ProofTest, WhatCannotBeCheckedIsRefusedByName) {
 
 TEST_F(ProofTest, EndsWhenItsListenerSaysSo) {
   int calls = 0;
-  const auto stop = [&](const proto::LosslessProgress& progress) {
+  const auto stop = [&](const v1::LosslessProgress& progress) {
     return ++calls < 5 ? absl::OkStatus() : absl::CancelledError(progress.stage());
   };
   const auto report = ProveLossless(Request("good"), &models_, clock_, stop);

@@ -25,10 +25,10 @@ ModelServer::~ModelServer() {
 }
 
 absl::Status ModelServer::Recall() {
-  absl::StatusOr<std::vector<proto::ServeModelRequest>> served = options_.store->Served();
+  absl::StatusOr<std::vector<v1::ServeModelRequest>> served = options_.store->Served();
   if (!served.ok()) return served.status();
   absl::MutexLock lock(&mutex_);
-  for (proto::ServeModelRequest& request : *served) {
+  for (v1::ServeModelRequest& request : *served) {
     const std::string name = request.name();
     models_[name].request = std::move(request);
   }
@@ -69,7 +69,7 @@ bool ModelServer::Restore(const std::string& name) {
   // Not at the end: served and unserved by others meanwhile, and still held.
   if (!TakeTurn(name).ok()) return !draining();
   const absl::Cleanup turn = [this] { EndTurn(); };
-  proto::ServeModelRequest request;
+  v1::ServeModelRequest request;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = models_.find(name);

@@ -29,9 +29,9 @@ absl::Status Stopping() {
 }
 
 // What a description says of the request alone.
-proto::ServedModel DescribeRequest(const proto::ServeModelRequest& request,
-                                   const std::vector<proto::ModelPlacement>& placements) {
-  proto::ServedModel description;
+v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
+                                   const std::vector<v1::ModelPlacement>& placements) {
+  v1::ServedModel description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
@@ -59,13 +59,13 @@ proto::ServedModel DescribeRequest(const proto::ServeModelRequest& request,
 }
 
 // Whether any of the models runs there.
-bool OnWorkers(const std::vector<proto::ModelPlacement>& placements) {
-  return std::any_of(placements.begin(), placements.end(), [](const proto::ModelPlacement& place) {
+bool OnWorkers(const std::vector<v1::ModelPlacement>& placements) {
+  return std::any_of(placements.begin(), placements.end(), [](const v1::ModelPlacement& place) {
     return place.tensor_parallel() > 0;
   });
 }
 
-bool Same(proto::ServeModelRequest known, const proto::ServeModelRequest& asked) {
+bool Same(v1::ServeModelRequest known, const v1::ServeModelRequest& asked) {
   known.clear_chosen();
   known.clear_fitted_kv_cache_tokens();
   return known.SerializeAsString() == asked.SerializeAsString();
@@ -74,9 +74,9 @@ bool Same(proto::ServeModelRequest known, const proto::ServeModelRequest& asked)
 }  // namespace
 
 absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
-  const proto::ServedModel now = Describe(model);
+  const v1::ServedModel now = Describe(model);
   int longest = 0;
-  for (const proto::ModelPlacement& ssm : now.ssm_placements()) {
+  for (const v1::ModelPlacement& ssm : now.ssm_placements()) {
     if (absl::StartsWith(ssm.state(), kSetAside)) continue;
     // An SSM goes on behind the answer's first token.
     const auto most = static_cast<size_t>(ssm.draft_tokens());
@@ -95,13 +95,13 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
       "); `espalier unserve ", now.name(), "`, then serve it again"));
 }
 
-proto::ServedModel Describe(const LoadedModel& model) {
-  proto::ServedModel description = model.description;
+v1::ServedModel Describe(const LoadedModel& model) {
+  v1::ServedModel description = model.description;
   if (model.describe) model.describe(&description);
   const SpeculationStatistics speculation = model.host->statistics().speculation;
   const std::vector<absl::Status>& ssms = speculation.ssm_status;
   for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {
-    proto::ModelPlacement& place = *description.mutable_ssm_placements(s);
+    v1::ModelPlacement& place = *description.mutable_ssm_placements(s);
     const int limit = speculation.ssm_limits[s];
     if (limit < model.host->context()) place.set_draft_tokens(std::max(1, limit));
     // One that is only away says so itself, and by what it says it is back before the engine knows.
@@ -113,11 +113,11 @@ proto::ServedModel Describe(const LoadedModel& model) {
   return description;
 }
 
-bool AnswersRequests(const proto::ServedModel& model) {
+bool AnswersRequests(const v1::ServedModel& model) {
   return model.state().empty() || model.state() == "ready";
 }
 
-absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter) {
+absl::StatusOr<int> AdapterIndex(const v1::ServedModel& model, const std::string& adapter) {
   if (adapter.empty()) return -1;
   std::vector<std::string> names;
   for (int i = 0; i < model.adapters_size(); ++i) {
@@ -131,7 +131,7 @@ absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::str
 }
 
 absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
-    const proto::ServeModelRequest& request, const std::string& name, bool may_wait) {
+    const v1::ServeModelRequest& request, const std::string& name, bool may_wait) {
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
   if (!expansion.ok()) return expansion.status();
@@ -159,7 +159,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
     if (!known.ok()) return known.status();
     *format = *known;
   }
-  for (const proto::LoraAdapter& adapter : request.adapters()) {
+  for (const v1::LoraAdapter& adapter : request.adapters()) {
     formats.adapters.push_back(adapter.artifact());
   }
   absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
@@ -209,7 +209,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
     prepared.parts.chat = *std::move(chat);
   }
   if (request.generation_config() == "model") {
-    absl::StatusOr<proto::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
+    absl::StatusOr<v1::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
     if (!sampling.ok()) {
       return absl::Status(
           sampling.status().code(),
@@ -224,8 +224,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   return prepared;
 }
 
-proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) const {
-  proto::ServedModel description = DescribeRequest(request, placements);
+v1::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) const {
+  v1::ServedModel description = DescribeRequest(request, placements);
   description.set_parameters(parameters);
   description.set_kv_cache_tokens(kv_cache_tokens);
   description.set_max_sequence_length(context);
@@ -264,8 +264,8 @@ void ModelServer::EndTurn() {
   arriving_.clear();
 }
 
-absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const proto::ServeModelRequest& given) {
-  absl::StatusOr<proto::ServeModelRequest> request = CompleteServeRequest(given);
+absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelRequest& given) {
+  absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
   // Beside a served model of the same name, which has no slash.
   const std::string name = absl::StrCat(request->name(), "/prepared");
@@ -274,7 +274,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const proto::ServeMod
   return LoadParts(*request, name, /*may_wait=*/false);
 }
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModelRequest* request,
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelRequest* request,
                                                                bool may_wait) {
   absl::StatusOr<Prepared> prepared = LoadParts(*request, request->name(), may_wait);
   if (!prepared.ok()) return prepared.status();
@@ -306,8 +306,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModel
   return model;
 }
 
-absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelRequest& given) {
-  absl::StatusOr<proto::ServeModelRequest> request = CompleteServeRequest(given);
+absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given) {
+  absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
   if (absl::Status status = TakeTurn(request->name()); !status.ok()) return status;
   const absl::Cleanup turn = [this] { EndTurn(); };
@@ -328,7 +328,7 @@ absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelReq
   return Admit(&*request, /*restores=*/false);
 }
 
-absl::StatusOr<proto::ServedModel> ModelServer::Admit(proto::ServeModelRequest* request,
+absl::StatusOr<v1::ServedModel> ModelServer::Admit(v1::ServeModelRequest* request,
                                                       bool restores) {
   const std::string& name = request->name();
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/restores);
@@ -349,13 +349,13 @@ absl::StatusOr<proto::ServedModel> ModelServer::Admit(proto::ServeModelRequest* 
   return Describe(**model);
 }
 
-absl::Status ModelServer::CheckNames(const proto::ServeModelRequest& request) const {
+absl::Status ModelServer::CheckNames(const v1::ServeModelRequest& request) const {
   std::set<std::string> names = {request.name()};
-  for (const proto::LoraAdapter& adapter : request.adapters()) names.insert(adapter.name());
+  for (const v1::LoraAdapter& adapter : request.adapters()) names.insert(adapter.name());
   for (const auto& [model, entry] : models_) {
     if (model == request.name()) continue;
     std::vector<std::string> taken = {model};
-    for (const proto::LoraAdapter& adapter : entry.request.adapters()) {
+    for (const v1::LoraAdapter& adapter : entry.request.adapters()) {
       taken.push_back(adapter.name());
     }
     for (const std::string& name : taken) {
@@ -371,11 +371,11 @@ absl::Status ModelServer::CheckNames(const proto::ServeModelRequest& request) co
 
 absl::Status ModelServer::Unserve(const std::string& name, const std::string& idempotency_key) {
   if (absl::Status status = CheckIdempotencyKey(idempotency_key); !status.ok()) return status;
-  proto::UnserveModelRequest request;
+  v1::UnserveModelRequest request;
   request.set_name(name);
   request.set_idempotency_key(idempotency_key);
   const Remembered call =
-      Remember("Inference/Unserve", idempotency_key, request, proto::UnserveModelReply());
+      Remember("Inference/Unserve", idempotency_key, request, v1::UnserveModelReply());
   const Remembered* remembered = idempotency_key.empty() ? nullptr : &call;
   std::shared_ptr<LoadedModel> last;
   {
@@ -449,7 +449,7 @@ absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [model, entry] : models_) {
-      for (const proto::LoraAdapter& adapter : entry.request.adapters()) {
+      for (const v1::LoraAdapter& adapter : entry.request.adapters()) {
         if (adapter.name() == name) owner = model;
       }
     }
@@ -467,27 +467,27 @@ absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string
       "model", absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
 }
 
-proto::ServedModel ModelServer::DescribeEntry(const Entry& entry) {
+v1::ServedModel ModelServer::DescribeEntry(const Entry& entry) {
   if (entry.model != nullptr) return Describe(*entry.model);
-  proto::ServedModel description = DescribeRequest(entry.request, PlacementsOf(entry.request));
+  v1::ServedModel description = DescribeRequest(entry.request, PlacementsOf(entry.request));
   description.set_max_sequence_length(entry.request.max_sequence_length());
   description.set_state(entry.failure.ok() ? std::string("loading")
                                            : absl::StrCat("failed: ", entry.failure.message()));
   return description;
 }
 
-std::vector<proto::ServedModel> ModelServer::List() const {
+std::vector<v1::ServedModel> ModelServer::List() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<proto::ServedModel> all;
+  std::vector<v1::ServedModel> all;
   for (const auto& [name, entry] : models_) {
     if (entry.failure.ok()) all.push_back(DescribeEntry(entry));
   }
   return all;
 }
 
-std::vector<proto::ServedModel> ModelServer::ListWithFailed() const {
+std::vector<v1::ServedModel> ModelServer::ListWithFailed() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<proto::ServedModel> all;
+  std::vector<v1::ServedModel> all;
   for (const auto& [name, entry] : models_) all.push_back(DescribeEntry(entry));
   return all;
 }

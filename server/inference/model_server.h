@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "ops/quantized/quantize_graph.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/clock.h"
 #include "server/inference/engine_host.h"
 #include "server/inference/grammar_cache.h"
@@ -28,22 +28,22 @@ namespace espalier {
 
 // One model with its engine. Immutable but for the engine's own state.
 struct LoadedModel {
-  proto::ServedModel description;
+  v1::ServedModel description;
   std::unique_ptr<EngineHost> host;
   std::unique_ptr<GrammarCache> grammars;
   const Clock* clock = nullptr;
   // Adds what changes while the model is served: its workers and their state. Null: nothing does.
-  std::function<void(proto::ServedModel*)> describe;
+  std::function<void(v1::ServedModel*)> describe;
 };
 
 // As it is now. Of an SSM that failed, and is used no more, the state says why.
-proto::ServedModel Describe(const LoadedModel& model);
+v1::ServedModel Describe(const LoadedModel& model);
 // FailedPrecondition, with what to do, if it is served with SSMs, and all of them have failed or
 // have too few positions for what comes after a prompt of so many tokens.
 absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens);
 // Whether a model that is described so answers requests: on workers only while they hold it. (SSMs
 // that are away cost time, no answers.)
-bool AnswersRequests(const proto::ServedModel& model);
+bool AnswersRequests(const v1::ServedModel& model);
 
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
 class ModelLoader {
@@ -56,10 +56,10 @@ class ModelLoader {
     int64_t kv_cache_tokens = 0;                        // likewise
     bool made_to_fit = false;                           // they are fewer than would be useful
     WeightFormat format = WeightFormat::kF32;           // likewise
-    std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
+    std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     // The LLM's place, then the SSMs'; and, if they were chosen here, of what.
-    std::vector<proto::ModelPlacement> placements;
-    std::vector<proto::PlacementCandidate> candidates;
+    std::vector<v1::ModelPlacement> placements;
+    std::vector<v1::PlacementCandidate> candidates;
   };
   struct Formats {
     std::optional<WeightFormat> llm, ssms;  // absent: as the files have it
@@ -70,7 +70,7 @@ class ModelLoader {
   struct Placement {
     std::string name;  // as the model is served
     // The LLM's, then the SSMs'. Workers that are named are preferred. Empty: to be chosen.
-    std::vector<proto::ModelPlacement> models;
+    std::vector<v1::ModelPlacement> models;
     int expected_requests = 1;  // at once, for that choice
     int steps_at_once = 0;      // of the LLM: at most, in that choice; 0: as many as it has stages
     bool may_wait = false;      // for workers: the model is there, and answers once they are
@@ -101,7 +101,7 @@ struct ModelServerOptions {
 
 // The index of the model's adapter of that name, -1 for the empty name. NotFound names those that
 // there are.
-absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter);
+absl::StatusOr<int> AdapterIndex(const v1::ServedModel& model, const std::string& adapter);
 
 // Thread-safe.
 class ModelServer {
@@ -121,7 +121,7 @@ class ModelServer {
 
   // Idempotent for an equal request; AlreadyExists for another one under the same name. Aborted if
   // it was unserved meanwhile; Unavailable while an old model of that name is still held.
-  absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
+  absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);
   // Of what is still being loaded, or could not be, too. When it returns, what the model took is
   // free, unless somebody holds it for longer than `longest_leave`; then its name is taken so long.
   // A repetition under its key ends nothing that was served since; InvalidArgument if the key was
@@ -130,20 +130,20 @@ class ModelServer {
 
   // What Serve would start an engine from, for those who run one themselves: nothing is served.
   struct Prepared {
-    proto::ServeModelRequest request;  // with its defaults, and the LLM's format
+    v1::ServeModelRequest request;  // with its defaults, and the LLM's format
     EngineParts parts;
     EngineOptions options;
     int64_t parameters = 0;                             // of the LLM
-    std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
-    proto::SamplingOptions sampling_defaults;
+    std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
+    v1::SamplingOptions sampling_defaults;
     int64_t kv_cache_tokens = 0;
     bool made_to_fit = false;
-    std::vector<proto::ModelPlacement> placements;      // as in ModelLoader::Loaded
-    std::vector<proto::PlacementCandidate> candidates;  // likewise
+    std::vector<v1::ModelPlacement> placements;      // as in ModelLoader::Loaded
+    std::vector<v1::PlacementCandidate> candidates;  // likewise
     // All that is known without an engine; `context` is its.
-    proto::ServedModel Describe(int context, absl::Time loaded) const;
+    v1::ServedModel Describe(int context, absl::Time loaded) const;
   };
-  absl::StatusOr<Prepared> Prepare(const proto::ServeModelRequest& request);
+  absl::StatusOr<Prepared> Prepare(const v1::ServeModelRequest& request);
 
   // NotFound names the models that there are; Unavailable while the model is being loaded, or has
   // failed to, and once Drain was called. The model stays alive while the pointer does, which must
@@ -159,10 +159,10 @@ class ModelServer {
   // such one.
   absl::StatusOr<Target> ResolveOrOnly(const std::string& name) const;
   // Those that answer requests or will: of the last run, ones that are still being loaded, too.
-  std::vector<proto::ServedModel> List() const;
+  std::vector<v1::ServedModel> List() const;
   std::vector<std::string> Names() const;
   // And those that could not be loaded: `state` says why.
-  std::vector<proto::ServedModel> ListWithFailed() const;
+  std::vector<v1::ServedModel> ListWithFailed() const;
   // How many are "ready", "loading", "waiting" (for workers) and "failed". One that is being loaded
   // for the first time counts, too.
   std::map<std::string, int> CountByState() const;
@@ -185,7 +185,7 @@ class ModelServer {
 
  private:
   struct Entry {
-    proto::ServeModelRequest request;    // as it is in the store
+    v1::ServeModelRequest request;    // as it is in the store
     std::shared_ptr<LoadedModel> model;  // null: of the last run, and not loaded (yet)
     absl::Status failure;                // of the last try to load it
     absl::Time next_try = absl::InfinitePast();
@@ -199,23 +199,23 @@ class ModelServer {
   // Of a model that nobody holds any more.
   void NoteGone(const std::string& name);
   // `name`: under which workers hold what is theirs. These three for whoever has the turn.
-  absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request,
+  absl::StatusOr<Prepared> LoadParts(const v1::ServeModelRequest& request,
                                      const std::string& name, bool may_wait);
   // Notes in the request what was chosen for it, and what fits.
-  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(proto::ServeModelRequest* request,
+  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(v1::ServeModelRequest* request,
                                                     bool may_wait);
   // Loads the arriving model, and serves it unless it has been unserved by then. `restores`: what
   // the store has already.
-  absl::StatusOr<proto::ServedModel> Admit(proto::ServeModelRequest* request, bool restores);
+  absl::StatusOr<v1::ServedModel> Admit(v1::ServeModelRequest* request, bool restores);
   // Waits until a model of the last run is to be tried. False if there is none any more, or at the
   // end.
   bool AwaitTry(std::string* name);
   // Tries it. False at the end.
   bool Restore(const std::string& name);
   void NoteFailure(const absl::Status& status, Entry* entry) const;
-  static proto::ServedModel DescribeEntry(const Entry& entry);
+  static v1::ServedModel DescribeEntry(const Entry& entry);
   // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
-  absl::Status CheckNames(const proto::ServeModelRequest& request) const
+  absl::Status CheckNames(const v1::ServeModelRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NotServed(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::string> NamesOfModels() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

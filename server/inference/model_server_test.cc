@@ -115,8 +115,8 @@ class Loader : public ModelLoader {
   bool hold_going_ = false;
 };
 
-proto::ServeModelRequest Request(const std::string& artifact) {
-  proto::ServeModelRequest request;
+v1::ServeModelRequest Request(const std::string& artifact) {
+  v1::ServeModelRequest request;
   request.set_artifact(artifact);
   return request;
 }
@@ -159,11 +159,11 @@ class ModelServerTest : public ::testing::Test {
   std::vector<std::string> Stored() const {
     std::vector<std::string> names;
     const auto served = store_->Served();
-    for (const proto::ServeModelRequest& request : *served) names.push_back(request.name());
+    for (const v1::ServeModelRequest& request : *served) names.push_back(request.name());
     return names;
   }
   std::string State(const std::string& name) const {
-    for (const proto::ServedModel& model : models_->ListWithFailed()) {
+    for (const v1::ServedModel& model : models_->ListWithFailed()) {
       if (model.name() == name) return model.state();
     }
     return "none";
@@ -263,7 +263,7 @@ TEST_F(ModelServerTest, ServingWhatFailedTriesAtOnce) {
   EXPECT_TRUE(absl::IsResourceExhausted(models_->Serve(Request("a")).status()));
   EXPECT_EQ(State("a"), "failed: no memory for it");
   EXPECT_THAT(Stored(), ElementsAre("a"));
-  proto::ServeModelRequest other = Request("a");
+  v1::ServeModelRequest other = Request("a");
   other.set_max_queue(3);
   EXPECT_TRUE(absl::IsAlreadyExists(models_->Serve(other).status()));
   loader_.Break("");
@@ -318,7 +318,7 @@ TEST_F(ModelServerTest, ARepeatedUnserveIsAnsweredAsTheFirstAndEndsNothingElse) 
 }
 
 TEST_F(ModelServerTest, ARepeatedServeIsOneModelAndAChangedOneIsRefused) {
-  proto::ServeModelRequest request = Request("a");
+  v1::ServeModelRequest request = Request("a");
   request.set_idempotency_key("once");
   ASSERT_TRUE(models_->Serve(request).ok());
   const auto again = models_->Serve(request);
@@ -400,7 +400,7 @@ TEST_F(ModelServerTest, UnserveReturnsWhenWhatTheModelTookIsFree) {
 }
 
 TEST_F(ModelServerTest, WhatWasMadeToFitIsAsLargeAfterARestart) {
-  proto::ServeModelRequest request = Request("a");
+  v1::ServeModelRequest request = Request("a");
   request.set_tensor_parallel(2);
   ASSERT_TRUE(models_->Serve(request).ok());
   EXPECT_EQ(loader_.fitted(), 0);
@@ -462,7 +462,7 @@ TEST_F(ModelServerTest, WhoeverLoadsIsKnownAtTheEnd) {
 }
 
 TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
-  proto::ServeModelRequest request = Request("a");
+  v1::ServeModelRequest request = Request("a");
   request.add_ssm_artifacts("b");
   request.add_expansion(2);
   request.set_tune_speculation(true);
@@ -473,12 +473,12 @@ TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
 
 TEST_F(ModelServerTest, NamesThatWouldForgeMetricsOrPathsAreRefusedBeforeAnythingIsLoaded) {
   for (const std::string name : {"x\"} 1\nforged{a=\"b", "../x", "a\n"}) {
-    proto::ServeModelRequest model = Request("a"), adapted = Request("a");
+    v1::ServeModelRequest model = Request("a"), adapted = Request("a");
     model.set_name(name);
-    proto::LoraAdapter* const adapter = adapted.add_adapters();
+    v1::LoraAdapter* const adapter = adapted.add_adapters();
     adapter->set_name(name);
     adapter->set_artifact("b");
-    for (const proto::ServeModelRequest& request : {model, adapted, Request(name)}) {
+    for (const v1::ServeModelRequest& request : {model, adapted, Request(name)}) {
       const absl::Status refused = models_->Serve(request).status();
       EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
       EXPECT_THAT(refused.message(), HasSubstr("A-Z a-z 0-9 . _ - are accepted"));
@@ -491,7 +491,7 @@ TEST_F(ModelServerTest, NamesThatWouldForgeMetricsOrPathsAreRefusedBeforeAnythin
 }
 
 TEST_F(ModelServerTest, AFlagForSsmsIsNotIgnoredWhereThereAreNone) {
-  proto::ServeModelRequest request = Request("a");
+  v1::ServeModelRequest request = Request("a");
   request.set_short_ssms(true);
   const absl::Status refused = models_->Serve(request).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;

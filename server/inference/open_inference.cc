@@ -35,7 +35,7 @@ inference::ServerMetadataResponse DescribeServer(const std::string& version) {
 }
 
 bool AllModelsReady(const ModelServer& models) {
-  for (const proto::ServedModel& model : models.ListWithFailed()) {
+  for (const v1::ServedModel& model : models.ListWithFailed()) {
     if (!AnswersRequests(model)) return false;
   }
   return true;

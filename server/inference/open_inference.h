@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "proto/open_inference.pb.h"
+#include "open_inference/open_inference.pb.h"
 #include "server/inference/model_server.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "proto/open_inference.grpc.pb.h"
+#include "open_inference/open_inference.grpc.pb.h"
 #include "server/inference/model_server.h"
 #include "server/inference/open_inference.h"
 #include "server/services/guard.h"
@@ -71,7 +71,7 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
                           inference::ModelInferResponse*) override {
     const auto refuse = [] {
       return absl::UnimplementedError(
-          "ModelInfer is not served; ask espalier.proto.Inference/Generate or /Embed, or over HTTP "
+          "ModelInfer is not served; ask espalier.v1.Inference/Generate or /Embed, or over HTTP "
           "/v1/completions, /v1/chat/completions or /v1/embeddings");
     };
     return guard_.Answer(context, "OpenInference/ModelInfer", refuse, CallKind::kShort);

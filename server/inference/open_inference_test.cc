@@ -31,7 +31,7 @@ class Loader : public ModelLoader {
     loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
     if (llm == "far") {
-      loaded.describe = [this](proto::ServedModel* model) { model->set_state(state); };
+      loaded.describe = [this](v1::ServedModel* model) { model->set_state(state); };
     }
     return loaded;
   }
@@ -52,7 +52,7 @@ class OpenInferenceTest : public ::testing::Test {
   }
 
   void Serve(const std::string& artifact, const std::string& adapter = "") {
-    proto::ServeModelRequest request;
+    v1::ServeModelRequest request;
     request.set_artifact(artifact);
     if (!adapter.empty()) {
       request.add_adapters()->set_name(adapter);
@@ -116,7 +116,7 @@ TEST_F(OpenInferenceTest, AModelHasOneVersion) {
 
 TEST_F(OpenInferenceTest, TokensHaveStringsOnlyWhereTheyAreAskedFor) {
   Serve("near");
-  proto::TokenizeRequest request;
+  v1::TokenizeRequest request;
   request.set_text("cab");
   auto reply = Tokenize(request, *models_);  // of the only model
   ASSERT_TRUE(reply.ok()) << reply.status();
@@ -132,7 +132,7 @@ TEST_F(OpenInferenceTest, TokensHaveStringsOnlyWhereTheyAreAskedFor) {
 
 TEST_F(OpenInferenceTest, OnlyTokensOfTheVocabularyHaveText) {
   Serve("near");
-  proto::DetokenizeRequest request;
+  v1::DetokenizeRequest request;
   for (const int token : {2, 0, 1}) request.add_tokens(token);
   EXPECT_EQ(Detokenize(request, *models_)->text(), "cab");
   for (const int token : {-1, kVocabulary}) {

@@ -23,7 +23,7 @@ std::vector<Member> Fastest(std::vector<Member> from, size_t wanted) {
   std::stable_sort(from.begin(), from.end(), [](const Member& a, const Member& b) {
     return a.device.memory_bandwidth() > b.device.memory_bandwidth();
   });
-  for (proto::Device::Kind kind : {proto::Device::CUDA, proto::Device::CPU}) {
+  for (v1::Device::Kind kind : {v1::Device::CUDA, v1::Device::CPU}) {
     std::vector<Member> alike;
     for (const Member& member : from) {
       if (member.device.kind() == kind) alike.push_back(member);
@@ -115,8 +115,8 @@ absl::Status RemoteModelRunner::TooFewWorkers(
         room.shared ? absl::StrCat(" left beside what it holds of '", model_.group->name(), "'")
                     : ""));
   }
-  for (const proto::WorkerInfo& worker : cluster_.workers->List()) {
-    if (worker.state() == proto::WorkerInfo::BUSY && named.count(worker.worker_id()) == 0) {
+  for (const v1::WorkerInfo& worker : cluster_.workers->List()) {
+    if (worker.state() == v1::WorkerInfo::BUSY && named.count(worker.worker_id()) == 0) {
       others.push_back(absl::StrCat(worker.worker_id(), " works for ", worker.job_id()));
     }
   }
@@ -139,7 +139,7 @@ absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::TakeWorkers()
         "model '", model_.group->name(), "', for which it drafts, takes its workers first"));
   }
   int64_t bytes = 0;
-  for (const proto::Program& program : model_.programs) {
+  for (const v1::Program& program : model_.programs) {
     bytes = std::max(bytes, program.arena_bytes());
   }
   absl::StatusOr<std::vector<Member>> members = ChooseWorkers(bytes);

@@ -68,7 +68,7 @@ class ScriptedClient : public WorkerClient {
  public:
   explicit ScriptedClient(std::shared_ptr<ScriptedWorker> worker) : worker_(std::move(worker)) {}
 
-  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest& request,
+  absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest& request,
                                                         absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (absl::Status s = Answer(); !s.ok()) return s;
@@ -80,12 +80,12 @@ class ScriptedClient : public WorkerClient {
     limits.hidden = worker_->hidden;
     worker_->models[request.attempt().job_id()] =
         std::make_unique<FakeModelRunner>(limits, HashModel(7, kVocabulary));
-    return proto::StartServingReply();
+    return v1::StartServingReply();
   }
 
   std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Stream>(this); }
 
-  absl::Status Stop(const proto::StopRequest& request, absl::Duration) override {
+  absl::Status Stop(const v1::StopRequest& request, absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (worker_->dead) return absl::UnavailableError("connection refused");
     if (worker_->frozen) return absl::DeadlineExceededError("no answer");
@@ -100,15 +100,15 @@ class ScriptedClient : public WorkerClient {
     worker_->changed.SignalAll();
   }
 
-  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest&,
+  absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest&,
                                                       absl::Duration) override {
     return absl::UnimplementedError("");
   }
-  absl::Status Run(const proto::RunRequest&,
-                   const std::function<void(const proto::RunEvent&)>&) override {
+  absl::Status Run(const v1::RunRequest&,
+                   const std::function<void(const v1::RunEvent&)>&) override {
     return absl::UnimplementedError("");
   }
-  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest&,
+  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&,
                                               absl::Duration) override {
     return absl::UnimplementedError("");
   }
@@ -117,20 +117,20 @@ class ScriptedClient : public WorkerClient {
   class Stream : public ServingStream {
    public:
     explicit Stream(ScriptedClient* client) : client_(client) {}
-    bool Write(const proto::ServingStep& step) override {
+    bool Write(const v1::ServingStep& step) override {
       absl::MutexLock lock(&client_->worker_->mutex);
       if (client_->cancelled_ || client_->worker_->dead) return false;
       steps_.push_back(step);
       client_->worker_->changed.SignalAll();
       return true;
     }
-    bool Read(proto::ServingResult* result) override {
+    bool Read(v1::ServingResult* result) override {
       absl::MutexLock lock(&client_->worker_->mutex);
       while (client_->Answer().ok() && steps_.empty()) {
         client_->worker_->changed.Wait(&client_->worker_->mutex);
       }
       if (!client_->Answer().ok()) return false;
-      const proto::ServingStep step = std::move(steps_.front());
+      const v1::ServingStep step = std::move(steps_.front());
       steps_.pop_front();
       result->Clear();
       result->set_number(step.number());
@@ -165,7 +165,7 @@ class ScriptedClient : public WorkerClient {
    private:
     ScriptedClient* client_;
     std::string job_;
-    std::deque<proto::ServingStep> steps_;
+    std::deque<v1::ServingStep> steps_;
   };
 
   // Waits while the worker is frozen.
@@ -210,15 +210,15 @@ class RemoteModelRunnerTest : public ::testing::Test {
       absl::MutexLock lock(&mutex_);
       workers_[address] = worker;
     }
-    proto::JoinRequest request;
+    v1::JoinRequest request;
     request.set_name(absl::StrCat("n", workers_.size()));
     request.set_address(address);
     request.set_protocol_version(kProtocolVersion);
-    request.mutable_device()->set_kind(proto::Device::CPU);
+    request.mutable_device()->set_kind(v1::Device::CPU);
     request.mutable_device()->set_memory_bytes(memory);
     request.mutable_device()->set_matmul_flops(1e9);
     request.mutable_device()->set_memory_bandwidth(bandwidth);
-    absl::StatusOr<proto::Lease> lease = registry_.Join(request);
+    absl::StatusOr<v1::Lease> lease = registry_.Join(request);
     EXPECT_TRUE(lease.ok()) << lease.status();
     leases_.push_back(*lease);
     return worker;
@@ -262,7 +262,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
     model.limits = FakeModelRunner::RoomyLimits(kVocabulary);
     model.max_output_rows = 8;
     for (int r = 0; r < ranks; ++r) {
-      proto::Program program;
+      v1::Program program;
       program.set_arena_bytes(1000);
       if (r == 0) (*program.mutable_outputs())["logits"] = 0;
       model.programs.push_back(program);
@@ -318,8 +318,8 @@ class RemoteModelRunnerTest : public ::testing::Test {
   // Time passes in which the workers live.
   void Pass(absl::Duration time) {
     clock_.Advance(time);
-    for (const proto::Lease& lease : leases_) {
-      proto::HeartbeatRequest beat;
+    for (const v1::Lease& lease : leases_) {
+      v1::HeartbeatRequest beat;
       *beat.mutable_lease() = lease;
       registry_.Heartbeat(beat).IgnoreError();
     }
@@ -360,7 +360,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
   Rendezvous rendezvous_;
   absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<ScriptedWorker>> workers_;
-  std::vector<proto::Lease> leases_;
+  std::vector<v1::Lease> leases_;
 };
 
 TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnloaded) {
@@ -611,8 +611,8 @@ TEST_F(RemoteModelRunnerTest, TheEndOfAModelLeavesALaterOneOfItsNameAlone) {
   auto first = Create(1), second = Create(1);
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
   first->reset();
-  EXPECT_EQ(registry_.List()[0].state(), proto::WorkerInfo::IDLE);
-  EXPECT_EQ(registry_.List()[1].state(), proto::WorkerInfo::BUSY);
+  EXPECT_EQ(registry_.List()[0].state(), v1::WorkerInfo::IDLE);
+  EXPECT_EQ(registry_.List()[1].state(), v1::WorkerInfo::BUSY);
   EXPECT_TRUE(rendezvous_.Set("serving/lm", attempts_, "key", "its ranks still meet").ok());
   EXPECT_TRUE(StepOf(**second, 0).ok());
 }

@@ -10,7 +10,7 @@ ResultReader::~ResultReader() { thread_.join(); }
 
 void ResultReader::Run() {
   for (;;) {
-    proto::ServingResult result;
+    v1::ServingResult result;
     const bool came = stream_->Read(&result);
     absl::MutexLock lock(&mutex_);
     if (!came) {
@@ -21,7 +21,7 @@ void ResultReader::Run() {
   }
 }
 
-bool ResultReader::Read(proto::ServingResult* result) {
+bool ResultReader::Read(v1::ServingResult* result) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &ResultReader::Ready));
   if (results_.empty()) return false;

@@ -7,7 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/worker.pb.h"
+#include "espalier/v1/worker.pb.h"
 #include "server/jobs/worker_client.h"
 
 namespace espalier {
@@ -20,7 +20,7 @@ class ResultReader {
   ~ResultReader();
 
   // The next one; blocks. False once the stream is broken and all that came has been read.
-  bool Read(proto::ServingResult* result);
+  bool Read(v1::ServingResult* result);
 
  private:
   void Run();
@@ -28,7 +28,7 @@ class ResultReader {
 
   ServingStream* const stream_;
   absl::Mutex mutex_;
-  std::deque<proto::ServingResult> results_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::ServingResult> results_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -11,11 +11,11 @@ constexpr char kWithout[] = "; serve with generation_config=none to do without i
 
 }  // namespace
 
-absl::StatusOr<proto::SamplingOptions> SamplingDefaults(const GenerationConfig& config) {
+absl::StatusOr<v1::SamplingOptions> SamplingDefaults(const GenerationConfig& config) {
   if (!config.defaults.ok()) {
     return absl::Status(config.defaults.code(), absl::StrCat(config.defaults.message(), kWithout));
   }
-  proto::SamplingOptions out;
+  v1::SamplingOptions out;
   if (config.do_sample.has_value() && !*config.do_sample) {
     out.set_temperature(0);
   } else if (config.temperature.has_value()) {
@@ -46,8 +46,8 @@ absl::StatusOr<proto::SamplingOptions> SamplingDefaults(const GenerationConfig& 
   return out;
 }
 
-void FillSampling(const proto::SamplingOptions& defaults, proto::SamplingOptions* sampling) {
-  proto::SamplingOptions merged = defaults;
+void FillSampling(const v1::SamplingOptions& defaults, v1::SamplingOptions* sampling) {
+  v1::SamplingOptions merged = defaults;
   merged.MergeFrom(*sampling);
   *sampling = std::move(merged);
 }

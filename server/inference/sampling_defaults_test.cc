@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-proto::SamplingOptions Defaults(const char* json) {
+v1::SamplingOptions Defaults(const char* json) {
   const auto config = ReadGenerationConfig(json);
   EXPECT_TRUE(config.ok()) << config.status();
   const auto defaults = SamplingDefaults(*config);
@@ -19,7 +19,7 @@ constexpr char kLlamaChat[] =
         "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.1, "max_length": 4096})";
 
 TEST(SamplingDefaults, FillWhatTheRequestLeavesOutAndNothingElse) {
-  proto::SamplingOptions request;
+  v1::SamplingOptions request;
   request.set_top_p(1);
   request.set_top_k(0);
   request.set_seed(7);
@@ -36,7 +36,7 @@ TEST(SamplingDefaults, FillWhatTheRequestLeavesOutAndNothingElse) {
 }
 
 TEST(SamplingDefaults, AnExplicitZeroTemperatureStaysGreedy) {
-  proto::SamplingOptions request;
+  v1::SamplingOptions request;
   request.set_temperature(0);
   FillSampling(Defaults(kLlamaChat), &request);
   EXPECT_TRUE(request.has_temperature());
@@ -45,7 +45,7 @@ TEST(SamplingDefaults, AnExplicitZeroTemperatureStaysGreedy) {
 
 TEST(SamplingDefaults, FilesThatSayWhetherToSampleButNotHow) {
   EXPECT_EQ(Defaults(R"({"do_sample": true})").temperature(), 1);
-  const proto::SamplingOptions greedy = Defaults(R"({"do_sample": false, "temperature": 0.7})");
+  const v1::SamplingOptions greedy = Defaults(R"({"do_sample": false, "temperature": 0.7})");
   EXPECT_TRUE(greedy.has_temperature());
   EXPECT_EQ(greedy.temperature(), 0);
   EXPECT_FALSE(Defaults(R"({"eos_token_id": 2})").has_temperature());

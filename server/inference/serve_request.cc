@@ -26,13 +26,13 @@ constexpr int kMaxAdapters = 256;
 constexpr size_t kMaxChatTemplateBytes = 1 << 20;
 constexpr int kMaxParallel = 1024;
 
-absl::Status CheckAdapters(const proto::ServeModelRequest& request) {
+absl::Status CheckAdapters(const v1::ServeModelRequest& request) {
   if (request.adapters_size() > kMaxAdapters) {
     return absl::InvalidArgumentError(absl::StrCat("field 'adapters' has ", request.adapters_size(),
                                                    " entries, expected at most ", kMaxAdapters));
   }
   std::set<std::string> names = {request.name()};
-  for (const proto::LoraAdapter& adapter : request.adapters()) {
+  for (const v1::LoraAdapter& adapter : request.adapters()) {
     const absl::Status name = CheckArtifactName(adapter.name());
     if (!name.ok())
       return absl::InvalidArgumentError(absl::StrCat("field 'adapters': ", name.message()));
@@ -48,7 +48,7 @@ absl::Status CheckAdapters(const proto::ServeModelRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status CheckStepsAtOnce(const proto::ServeModelRequest& request, bool ssms_on_workers) {
+absl::Status CheckStepsAtOnce(const v1::ServeModelRequest& request, bool ssms_on_workers) {
   const int steps = request.steps_at_once();
   const int stages = std::max(1, request.pipeline_parallel());
   if (steps < 0) {
@@ -81,7 +81,7 @@ absl::Status CheckStepsAtOnce(const proto::ServeModelRequest& request, bool ssms
 }
 
 // Checks and completes what the request says of where its models run.
-absl::Status CompletePlacement(proto::ServeModelRequest* request) {
+absl::Status CompletePlacement(v1::ServeModelRequest* request) {
   bool degrees = false;
   for (const auto& [field, degree] :
        {std::pair("tensor_parallel", request->tensor_parallel()),
@@ -145,20 +145,20 @@ absl::Status CompletePlacement(proto::ServeModelRequest* request) {
 
 }  // namespace
 
-std::vector<proto::ModelPlacement> PlacementsOf(const proto::ServeModelRequest& request) {
+std::vector<v1::ModelPlacement> PlacementsOf(const v1::ServeModelRequest& request) {
   if (request.workers() == kAutoWorkers) return {request.chosen().begin(), request.chosen().end()};
-  proto::ModelPlacement llm, ssm;
+  v1::ModelPlacement llm, ssm;
   llm.set_tensor_parallel(request.tensor_parallel());
   llm.set_pipeline_parallel(request.pipeline_parallel());
   ssm.set_tensor_parallel(request.ssm_tensor_parallel());
   ssm.set_pipeline_parallel(request.ssm_pipeline_parallel());
-  std::vector<proto::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1,
+  std::vector<v1::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1,
                                          ssm);
   all[0] = llm;
   return all;
 }
 
-absl::StatusOr<proto::ServeModelRequest> CompleteServeRequest(proto::ServeModelRequest request) {
+absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request) {
   if (request.artifact().empty()) return absl::InvalidArgumentError("field 'artifact' is empty");
   if (request.name().empty()) request.set_name(request.artifact());
   if (absl::Status status = CheckArtifactName(request.name()); !status.ok()) return status;

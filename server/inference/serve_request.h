@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 
 namespace espalier {
 
@@ -13,9 +13,9 @@ inline constexpr char kAutoWorkers[] = "auto";
 
 // The request with its defaults filled in; InvalidArgument names the field that is wrong, or those
 // that contradict each other.
-absl::StatusOr<proto::ServeModelRequest> CompleteServeRequest(proto::ServeModelRequest request);
+absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request);
 
 // Of a complete request: the LLM's, then the SSMs'; empty: to be chosen.
-std::vector<proto::ModelPlacement> PlacementsOf(const proto::ServeModelRequest& request);
+std::vector<v1::ModelPlacement> PlacementsOf(const v1::ServeModelRequest& request);
 
 }  // namespace espalier

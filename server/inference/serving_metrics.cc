@@ -320,7 +320,7 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
   watched->RaiseBy(f.lookup_accepted.Add(labels), s.speculation.lookup_accepted);
   watched->RaiseBy(f.tuned_off.Add(labels), s.speculation.tuned_off);
   // As `espalier serve` lists them: one that is back counts before the engine has met it again.
-  const proto::ServedModel description = Describe(*watched->model);
+  const v1::ServedModel description = Describe(*watched->model);
   const auto drafts = [&](size_t ssm) {
     if (ssm >= static_cast<size_t>(description.ssm_placements_size())) {
       return s.speculation.ssm_status[ssm].ok();
@@ -360,7 +360,7 @@ void ServingMetrics::RequestProgressed(const std::string& model, const RequestEv
 }
 
 void ServingMetrics::RequestFinished(const std::string& model,
-                                     const proto::GenerateRequest& request,
+                                     const v1::GenerateRequest& request,
                                      const RequestEvent& event) {
   Families& f = *families_;
   const prometheus::Labels labels = {{"model_name", model}};
@@ -390,7 +390,7 @@ void ServingMetrics::RequestFinished(const std::string& model,
 }
 
 void ServingMetrics::AnswersFinished(const std::string& model,
-                                     const proto::GenerateRequest& request, int longest) {
+                                     const v1::GenerateRequest& request, int longest) {
   if (longest == 0) return;
   const prometheus::Labels labels = {{"model_name", model}};
   families_->wanted_answers.Add(labels, kAnswers).Observe(std::max(1, request.n()));

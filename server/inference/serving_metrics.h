@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "serving/engine/engine.h"
 #include "serving/statistics/size_counts.h"
 
@@ -46,11 +46,11 @@ class ServingMetrics {
   void RequestProgressed(const std::string& model, const RequestEvent& event);
   // Times, sizes and the reason of the end of one answer, or of one text of which an embedding was
   // wanted.
-  void RequestFinished(const std::string& model, const proto::GenerateRequest& request,
+  void RequestFinished(const std::string& model, const v1::GenerateRequest& request,
                        const RequestEvent& event);
   // All answers of one request have ended; `longest` of them had so many tokens. Nothing is counted
   // if that is none.
-  void AnswersFinished(const std::string& model, const proto::GenerateRequest& request,
+  void AnswersFinished(const std::string& model, const v1::GenerateRequest& request,
                        int longest);
   // One HTTP request, by its route.
   void HttpAnswered(const std::string& method, const std::string& route, int status,

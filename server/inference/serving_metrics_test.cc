@@ -160,7 +160,7 @@ TEST_F(MetricsTest, BlocksAreTimedWhenTheyAreTakenAgainAndWhenTheyGo) {
 TEST_F(MetricsTest, ARequestIsCountedOnceHoweverManyAnswersItHas) {
   const auto model = Model();
   model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
-  proto::GenerateRequest request;
+  v1::GenerateRequest request;
   request.set_text("abc");
   request.set_n(3);
   request.set_max_tokens(7);
@@ -171,7 +171,7 @@ TEST_F(MetricsTest, ARequestIsCountedOnceHoweverManyAnswersItHas) {
     absl::Notification done;
     const auto running =
         StartGeneration(request, model, &models, &serving_,
-                        [&](const absl::StatusOr<proto::GenerateReply>&, bool last) {
+                        [&](const absl::StatusOr<v1::GenerateReply>&, bool last) {
                           if (last) done.Notify();
                         });
     ASSERT_TRUE(running.ok()) << running.status();
@@ -196,7 +196,7 @@ TEST_F(MetricsTest, EmbeddingsHaveALatencyAndNoAnswer) {
   RequestOptions options;
   options.embed = true;
   const auto ticket = model->host->Submit({1, 2, 3}, options, [&](const RequestEvent& event) {
-    serving_.RequestFinished("lm", proto::GenerateRequest::default_instance(), event);
+    serving_.RequestFinished("lm", v1::GenerateRequest::default_instance(), event);
     done.Notify();
   });
   ASSERT_TRUE(ticket.ok());
@@ -267,7 +267,7 @@ TEST_F(MetricsTest, AnSsmDraftsIfItsWorkersAreThere) {
   const auto model = Model();
   model->description.add_ssm_placements();
   std::string state;
-  model->describe = [&state](proto::ServedModel* served) {
+  model->describe = [&state](v1::ServedModel* served) {
     served->mutable_ssm_placements(0)->set_state(state);
   };
   serving_.Add(model);

@@ -69,7 +69,7 @@ void ServingSession::End() {
   OnEachRank(ranks_.size(), [this](size_t r) {
     if (ranks_[r].stream != nullptr) ranks_[r].stream->Finish().IgnoreError();
     ranks_[r].stream.reset();
-    proto::StopRequest request;
+    v1::StopRequest request;
     *request.mutable_attempt() = Ticket(r);
     const absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
     // It must not be given work again before it has joined anew.
@@ -88,8 +88,8 @@ std::string ServingSession::Describe(size_t rank) const {
                       member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
 }
 
-proto::Attempt ServingSession::Ticket(size_t rank) const {
-  proto::Attempt ticket;
+v1::Attempt ServingSession::Ticket(size_t rank) const {
+  v1::Attempt ticket;
   ticket.set_job_id(JobId(model_));
   ticket.set_attempt(attempt_);
   ticket.set_worker_epoch(members_[rank].lease.epoch());
@@ -97,7 +97,7 @@ proto::Attempt ServingSession::Ticket(size_t rank) const {
 }
 
 absl::Status ServingSession::LoadRank(size_t rank) {
-  proto::StartServingRequest request;
+  v1::StartServingRequest request;
   *request.mutable_attempt() = Ticket(rank);
   *request.mutable_program() = model_.programs[rank];
   request.set_folder(model_.folder);
@@ -111,9 +111,9 @@ absl::Status ServingSession::LoadRank(size_t rank) {
   absl::Status status = ranks_[rank].client->StartServing(request, cluster_.load_timeout).status();
   if (!status.ok()) return status;
   ranks_[rank].stream = ranks_[rank].client->ServingSteps();
-  proto::ServingStep hello;
+  v1::ServingStep hello;
   *hello.mutable_attempt() = Ticket(rank);
-  proto::ServingResult ready;
+  v1::ServingResult ready;
   if (ranks_[rank].stream->Write(hello) && ranks_[rank].stream->Read(&ready)) {
     return absl::OkStatus();
   }
@@ -247,7 +247,7 @@ absl::Status ServingSession::Receive(const OpenStep& step, RunnerLogits* logits)
   logits->values.clear();
   logits->hidden.resize(step.wants_hidden ? rows * static_cast<size_t>(model_.limits.hidden) : 0);
   Numbers values{logits->values}, hidden{logits->hidden};
-  proto::ServingResult& result = result_;
+  v1::ServingResult& result = result_;
   bool begun = false;
   do {
     if (!ReadResult()) return Inquire(logits_rank_);

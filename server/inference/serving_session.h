@@ -66,7 +66,7 @@ class ServingGroup {
 struct RemoteModel {
   std::string name;                      // as it is served
   std::string folder;                    // of its files, which the workers see, too
-  std::vector<proto::Program> programs;  // by rank
+  std::vector<v1::Program> programs;  // by rank
   // Ids of the workers that it was placed on, by rank; taken if they are all there. Empty: the
   // fastest that are.
   std::vector<std::string> preferred;
@@ -150,7 +150,7 @@ class ServingSession {
   // Unavailable: the stream of rank `first` broke. Why, by what all ranks say.
   absl::Status Inquire(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   std::string Describe(size_t rank) const;
-  proto::Attempt Ticket(size_t rank) const;
+  v1::Attempt Ticket(size_t rank) const;
 
   const ServingCluster& cluster_;
   const RemoteModel& model_;
@@ -162,8 +162,8 @@ class ServingSession {
   std::unique_ptr<ResultReader> reader_ ABSL_GUARDED_BY(step_mutex_);
   uint64_t steps_ = 0;
   std::deque<OpenStep> open_;  // of the thread that steps
-  proto::ServingStep step_;    // these two: memory that serves again
-  proto::ServingResult result_;
+  v1::ServingStep step_;    // these two: memory that serves again
+  v1::ServingResult result_;
 
   absl::Mutex step_mutex_;  // held by a step, and while the session begins and ends
   bool ended_ ABSL_GUARDED_BY(step_mutex_) = false;

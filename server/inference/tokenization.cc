@@ -14,7 +14,7 @@ constexpr int kMaxTokenStrings = 1 << 20;  // in one reply: each takes some hund
 
 }  // namespace
 
-absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& request,
+absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
                                               const ModelServer& models) {
   if (request.text().size() > kMaxTokenizeBytes) {
     return FieldError("prompt", absl::StrCat("field 'text' has ", request.text().size(),
@@ -22,7 +22,7 @@ absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& requ
   }
   const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model());
   if (!target.ok()) return target.status();
-  proto::GenerateRequest generate;
+  v1::GenerateRequest generate;
   generate.set_no_added_tokens(request.no_added_tokens());
   if (request.has_chat()) {
     *generate.mutable_chat() = request.chat();
@@ -31,7 +31,7 @@ absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& requ
   }
   const absl::StatusOr<Prompt> prompt = PromptOf(generate, *target->model);
   if (!prompt.ok()) return prompt.status();
-  proto::TokenizeReply reply;
+  v1::TokenizeReply reply;
   reply.mutable_tokens()->Assign(prompt->tokens.begin(), prompt->tokens.end());
   reply.set_count(static_cast<int>(prompt->tokens.size()));
   reply.set_max_model_len(target->model->host->context());
@@ -48,7 +48,7 @@ absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& requ
   return reply;
 }
 
-absl::StatusOr<proto::DetokenizeReply> Detokenize(const proto::DetokenizeRequest& request,
+absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
                                                   const ModelServer& models) {
   if (request.tokens_size() > kMaxDetokenizeTokens) {
     return FieldError("tokens", absl::StrCat("field 'tokens' has ", request.tokens_size(),
@@ -62,7 +62,7 @@ absl::StatusOr<proto::DetokenizeReply> Detokenize(const proto::DetokenizeRequest
     return FieldError("tokens", absl::StrCat("token ", token, " is outside the vocabulary of ",
                                              tokenizer.vocabulary()));
   }
-  proto::DetokenizeReply reply;
+  v1::DetokenizeReply reply;
   reply.set_text(tokenizer.Decode({request.tokens().begin(), request.tokens().end()}));
   return reply;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/inference/model_server.h"
 
 namespace espalier {
@@ -13,11 +13,11 @@ inline constexpr int kMaxDetokenizeTokens = 4 << 20;
 
 // The tokens that a request for an answer with this prompt would have. Errors of ModelServer::
 // ResolveOrOnly, of the chat, or InvalidArgument naming the field.
-absl::StatusOr<proto::TokenizeReply> Tokenize(const proto::TokenizeRequest& request,
+absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
                                               const ModelServer& models);
 
 // Likewise. Special tokens have no text.
-absl::StatusOr<proto::DetokenizeReply> Detokenize(const proto::DetokenizeRequest& request,
+absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
                                                   const ModelServer& models);
 
 }  // namespace espalier

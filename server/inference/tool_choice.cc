@@ -81,28 +81,28 @@ absl::Status CheckFields(const FormedText& form, const std::vector<Tool>& tools)
 
 }  // namespace
 
-ToolChoice ChoiceOf(const proto::ChatPrompt& chat) {
+ToolChoice ChoiceOf(const v1::ChatPrompt& chat) {
   if (chat.tools().empty()) return ToolChoice::kNone;
   switch (chat.tool_choice()) {
-    case proto::TOOL_CHOICE_NONE:
+    case v1::TOOL_CHOICE_NONE:
       return ToolChoice::kNone;
-    case proto::TOOL_CHOICE_REQUIRED:
+    case v1::TOOL_CHOICE_REQUIRED:
       return ToolChoice::kRequired;
-    case proto::TOOL_CHOICE_NAMED:
+    case v1::TOOL_CHOICE_NAMED:
       return ToolChoice::kNamed;
     default:
       return ToolChoice::kAuto;
   }
 }
 
-absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat) {
+absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat) {
   std::vector<Tool> tools;
-  if (!proto::ToolChoice_IsValid(chat.tool_choice())) {
+  if (!v1::ToolChoice_IsValid(chat.tool_choice())) {
     return FieldError("tool_choice",
                       absl::StrCat("tool_choice is ", chat.tool_choice(), ", which is not known"));
   }
-  const bool wanted = chat.tool_choice() == proto::TOOL_CHOICE_REQUIRED ||
-                      chat.tool_choice() == proto::TOOL_CHOICE_NAMED;
+  const bool wanted = chat.tool_choice() == v1::TOOL_CHOICE_REQUIRED ||
+                      chat.tool_choice() == v1::TOOL_CHOICE_NAMED;
   if (wanted && chat.tools().empty()) {
     return FieldError("tool_choice", "tool_choice wants a call, but there are no tools");
   }
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat) {
 }
 
 absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
-    const std::vector<Tool>& tools, const ToolStyle& style, const proto::ChatPrompt& chat,
+    const std::vector<Tool>& tools, const ToolStyle& style, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content) {
   const ToolChoice choice = ChoiceOf(chat);
   const bool strict =

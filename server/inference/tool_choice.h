@@ -6,17 +6,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "serving/answer/answer_reader.h"
 #include "serving/grammar/structured_output.h"
 
 namespace espalier {
 
 // Empty if the model must not call any. InvalidArgument naming the tool.
-absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat);
+absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat);
 
 // kNone without tools.
-ToolChoice ChoiceOf(const proto::ChatPrompt& chat);
+ToolChoice ChoiceOf(const v1::ChatPrompt& chat);
 
 // What the answer must be, `content` being what is demanded of its text. If a call must be made: of
 // a named tool its arguments alone, otherwise a list of {"name", "arguments"}; there is no text. If
@@ -24,7 +24,7 @@ ToolChoice ChoiceOf(const proto::ChatPrompt& chat);
 // text beside the calls if nothing is demanded of it. nullopt: all may be as it likes.
 // InvalidArgument naming what cannot be.
 absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
-    const std::vector<Tool>& tools, const ToolStyle& style, const proto::ChatPrompt& chat,
+    const std::vector<Tool>& tools, const ToolStyle& style, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content);
 
 }  // namespace espalier

@@ -42,8 +42,8 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
 
 Attempt::~Attempt() = default;
 
-std::vector<proto::Device> Attempt::devices() const {
-  std::vector<proto::Device> devices;
+std::vector<v1::Device> Attempt::devices() const {
+  std::vector<v1::Device> devices;
   for (const Member& member : task_.members) devices.push_back(member.device);
   return devices;
 }
@@ -54,8 +54,8 @@ std::string Attempt::Describe(size_t rank) const {
                       member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
 }
 
-proto::Attempt Attempt::Ticket(size_t rank) const {
-  proto::Attempt ticket;
+v1::Attempt Attempt::Ticket(size_t rank) const {
+  v1::Attempt ticket;
   ticket.set_job_id(task_.record.job.id());
   ticket.set_attempt(static_cast<uint64_t>(task_.attempt));
   ticket.set_worker_epoch(task_.members[rank].lease.epoch());
@@ -93,7 +93,7 @@ std::string FusedMessage(const std::map<std::string, int>& fused) {
 }  // namespace
 
 AttemptEnd Attempt::Run() {
-  const proto::TrainingSpec& spec = task_.record.job.spec();
+  const v1::TrainingSpec& spec = task_.record.job.spec();
   absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
   {
@@ -111,7 +111,7 @@ AttemptEnd Attempt::Run() {
   request.graph = &prepared->graph;
   request.batch_size = spec.batch_size();
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    const proto::Device& device = task_.members[r].device;
+    const v1::Device& device = task_.members[r].device;
     *request.machine.devices.insert(request.machine.devices.end(), device);
     request.measure_on.emplace(device.model(), ranks_[r].client.get());
   }
@@ -121,13 +121,13 @@ AttemptEnd Attempt::Run() {
   request.optimizer = prepared->optimizer;
   request.keep_page_as = PlanPageBlob(task_.record.job.id());
   request.search = spec.search();
-  const bool imported = request.search.strategy() == proto::SearchOptions::IMPORTED;
+  const bool imported = request.search.strategy() == v1::SearchOptions::IMPORTED;
   const int planned = request.search.imported().devices_size();
   const int present = static_cast<int>(ranks_.size());
   if (request.search.has_imported() && task_.attempt > 1 &&
       (imported ? planned != present : planned > present)) {
     request.search.clear_imported();
-    request.search.set_strategy(proto::SearchOptions::SEARCH);
+    request.search.set_strategy(v1::SearchOptions::SEARCH);
     observer_->OnMessage(task_.record.job.id(),
                          absl::StrCat("the imported plan needs other workers than the ",
                                       ranks_.size(), " that are left; searching a new one"));
@@ -147,7 +147,7 @@ AttemptEnd Attempt::Run() {
   const auto too_few = [&](const absl::Status& status) {
     return absl::IsResourceExhausted(status) && IsLessInAny(memory, task_.enough);
   };
-  absl::StatusOr<proto::Plan> plan = tools_.desk->Make(request);
+  absl::StatusOr<v1::Plan> plan = tools_.desk->Make(request);
   {
     absl::MutexLock lock(&mutex_);
     if (stop_) return AttemptEnd::Stopped();
@@ -190,9 +190,9 @@ AttemptEnd Attempt::Run() {
   return finished;
 }
 
-PlanDesk::Lessons Attempt::LearnFrom(const Graph& graph, const proto::Plan& plan,
-                                     const std::vector<proto::Program>& programs) {
-  const std::vector<proto::Device> devices = this->devices();
+PlanDesk::Lessons Attempt::LearnFrom(const Graph& graph, const v1::Plan& plan,
+                                     const std::vector<v1::Program>& programs) {
+  const std::vector<v1::Device> devices = this->devices();
   PlanDesk::Run run{&graph, &plan, &programs, &devices, {}};
   {
     absl::MutexLock lock(&report_mutex_);
@@ -216,12 +216,12 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
     threads.emplace_back([this, r, &lowered, &init_folder] {
       // A worker that lived through the coordinator's restart may still run the attempt before.
       if (task_.attempt > 1) {
-        proto::StopRequest stop;
+        v1::StopRequest stop;
         *stop.mutable_attempt() = Ticket(r);
         stop.mutable_attempt()->set_attempt(static_cast<uint64_t>(task_.attempt) - 1);
         ranks_[r].client->Stop(stop, kStopTimeout).IgnoreError();
       }
-      proto::LoadProgramRequest request;
+      v1::LoadProgramRequest request;
       *request.mutable_attempt() = Ticket(r);
       *request.mutable_program() = lowered.training[r];
       if (r < lowered.evaluation.size()) *request.mutable_evaluation() = lowered.evaluation[r];
@@ -261,11 +261,11 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
 }
 
 std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) {
-  const proto::TrainingSpec& spec = task_.record.job.spec();
+  const v1::TrainingSpec& spec = task_.record.job.spec();
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([this, r, &spec, total_steps, evaluate] {
-      proto::RunRequest request;
+      v1::RunRequest request;
       *request.mutable_attempt() = Ticket(r);
       request.set_first_step(task_.record.job.checkpoint_step());
       request.set_last_step(total_steps);
@@ -273,7 +273,7 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) 
       request.set_checkpoint_root(absl::StrCat(task_.checkpoint_root, "/attempt-", task_.attempt));
       request.set_evaluate_at_end(evaluate);
       absl::Status status = ranks_[r].client->Run(
-          request, [this, r](const proto::RunEvent& event) { OnEvent(r, event); });
+          request, [this, r](const v1::RunEvent& event) { OnEvent(r, event); });
       absl::MutexLock lock(&mutex_);
       // OnEvent may have failed the rank before.
       FailRank(r, ranks_[r].status.ok() ? status : ranks_[r].status);
@@ -301,7 +301,7 @@ void Attempt::StopRanks() {
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([this, r] {
-      proto::StopRequest request;
+      v1::StopRequest request;
       *request.mutable_attempt() = Ticket(r);
       absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
       if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
@@ -361,7 +361,7 @@ AttemptEnd Attempt::Judge() {
   return end;
 }
 
-void Attempt::OnEvent(size_t rank, const proto::RunEvent& event) {
+void Attempt::OnEvent(size_t rank, const v1::RunEvent& event) {
   // A report under an old lease comes from a worker that was declared dead: it counts no more.
   std::string lost;
   absl::Status lease = tools_.workers->Check(task_.members[rank].lease);
@@ -391,15 +391,15 @@ void Attempt::OnEvent(size_t rank, const proto::RunEvent& event) {
   changed_.SignalAll();
 }
 
-absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
+absl::Status Attempt::Take(size_t rank, const v1::RunEvent& event) {
   const std::string& job_id = task_.record.job.id();
   switch (event.event_case()) {
-    case proto::RunEvent::kStep: {
+    case v1::RunEvent::kStep: {
       auto merged = merge_.AddStep(static_cast<int>(rank), event.step());
       if (merged.has_value()) observer_->OnStep(job_id, task_.attempt, *merged);
       return absl::OkStatus();
     }
-    case proto::RunEvent::kShard: {
+    case v1::RunEvent::kShard: {
       auto complete = merge_.AddShard(static_cast<int>(rank), event.shard());
       if (!complete.ok()) return complete.status();
       if (!complete->has_value() || (*complete)->steps_done <= checkpoint_step_) {
@@ -418,31 +418,31 @@ absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
       observer_->OnCheckpoint(job_id, task_.attempt, checkpoint_step_, checkpoint_dir_);
       return absl::OkStatus();
     }
-    case proto::RunEvent::kEvaluation: {
+    case v1::RunEvent::kEvaluation: {
       auto merged = merge_.AddEvaluation(static_cast<int>(rank), event.evaluation());
       if (merged.has_value()) {
         evaluation_ = {merged->values().begin(), merged->values().end()};
       }
       return absl::OkStatus();
     }
-    case proto::RunEvent::kMeasuredPeakBytes: {
+    case v1::RunEvent::kMeasuredPeakBytes: {
       absl::MutexLock lock(&mutex_);
       ranks_[rank].peak_bytes = event.measured_peak_bytes();
       return absl::OkStatus();
     }
-    case proto::RunEvent::kCommunication: {
+    case v1::RunEvent::kCommunication: {
       tools_.desk->RecordCommunication(devices(), event.communication());
       return absl::OkStatus();
     }
-    case proto::RunEvent::kOperatorTimes: {
+    case v1::RunEvent::kOperatorTimes: {
       operator_times_.resize(ranks_.size());
       operator_times_[rank].clear();
-      for (const proto::OperatorTimes::Entry& entry : event.operator_times().entries()) {
+      for (const v1::OperatorTimes::Entry& entry : event.operator_times().entries()) {
         operator_times_[rank].push_back({entry.node(), entry.op(), entry.seconds()});
       }
       return absl::OkStatus();
     }
-    case proto::RunEvent::EVENT_NOT_SET:
+    case v1::RunEvent::EVENT_NOT_SET:
       break;
   }
   return absl::OkStatus();
@@ -463,7 +463,7 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
     absl::MutexLock lock(&mutex_);
     for (const Rank& rank : ranks_) end.measured_peak_bytes.push_back(rank.peak_bytes);
   }
-  const proto::Job& job = task_.record.job;
+  const v1::Job& job = task_.record.job;
   end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
   std::string no_onnx;
   const std::string& tokenizer = job.spec().tokenizer_artifact().empty()

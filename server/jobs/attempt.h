@@ -47,7 +47,7 @@ struct AttemptTask {
 };
 
 struct PlanFacts {
-  proto::Plan plan;
+  v1::Plan plan;
   int64_t parameters = 0;
   int64_t total_steps = 0;
   double tokens_per_step = 0;
@@ -60,7 +60,7 @@ class AttemptObserver {
   virtual void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) = 0;
   virtual void OnRunning(const std::string& job_id, int32_t attempt) = 0;
   virtual void OnStep(const std::string& job_id, int32_t attempt,
-                      const proto::StepReport& report) = 0;
+                      const v1::StepReport& report) = 0;
   // The manifest is written.
   virtual void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
                             const std::string& directory) = 0;
@@ -83,7 +83,7 @@ class Attempt {
   void WorkerLost(const std::string& worker_id, const std::string& reason);
 
   const std::vector<Member>& members() const { return task_.members; }
-  std::vector<proto::Device> devices() const;  // by rank
+  std::vector<v1::Device> devices() const;  // by rank
 
  private:
   struct Rank {
@@ -95,7 +95,7 @@ class Attempt {
   };
 
   std::string Describe(size_t rank) const;
-  proto::Attempt Ticket(size_t rank) const;
+  v1::Attempt Ticket(size_t rank) const;
 
   // Both return the end of the attempt, or nothing if it goes on.
   std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const std::string& init_folder)
@@ -103,12 +103,12 @@ class Attempt {
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);
-  PlanDesk::Lessons LearnFrom(const Graph& graph, const proto::Plan& plan,
-                              const std::vector<proto::Program>& programs)
+  PlanDesk::Lessons LearnFrom(const Graph& graph, const v1::Plan& plan,
+                              const std::vector<v1::Program>& programs)
       ABSL_LOCKS_EXCLUDED(report_mutex_);
 
-  void OnEvent(size_t rank, const proto::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Take(size_t rank, const proto::RunEvent& event)
+  void OnEvent(size_t rank, const v1::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Take(size_t rank, const v1::RunEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   void FailRank(size_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopRanks() ABSL_LOCKS_EXCLUDED(mutex_);

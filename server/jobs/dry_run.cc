@@ -13,10 +13,10 @@ namespace espalier {
 namespace {
 
 // The devices that the job would be given if nobody else wanted them.
-absl::Status FillDevices(const AttemptTools& tools, const proto::SearchOptions& search,
+absl::Status FillDevices(const AttemptTools& tools, const v1::SearchOptions& search,
                          Machine* machine) {
-  for (const proto::WorkerInfo& info : tools.workers->List()) {
-    if (info.state() != proto::WorkerInfo::DEAD) machine->devices.push_back(info.device());
+  for (const v1::WorkerInfo& info : tools.workers->List()) {
+    if (info.state() != v1::WorkerInfo::DEAD) machine->devices.push_back(info.device());
   }
   if (machine->devices.empty()) {
     return absl::FailedPreconditionError(
@@ -25,8 +25,8 @@ absl::Status FillDevices(const AttemptTools& tools, const proto::SearchOptions& 
   }
   size_t wanted = machine->devices.size();
   if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
-  if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) wanted = 1;
-  const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
+  if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  const bool imported = search.strategy() == v1::SearchOptions::IMPORTED;
   const size_t planned = search.has_imported() ? search.imported().devices_size()
                                                : std::max(0, search.pipeline_stages());
   if (wanted < planned) {
@@ -43,11 +43,11 @@ absl::Status FillDevices(const AttemptTools& tools, const proto::SearchOptions& 
 
 }  // namespace
 
-void DryRun(const AttemptTools& tools, const proto::TrainingSpec& spec, proto::DryRunReply* reply) {
+void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunReply* reply) {
   const auto stop = [&](const absl::Status& status) {
     reply->add_problems(std::string(status.message()));
   };
-  for (proto::DryRunReply::Unsupported& op :
+  for (v1::DryRunReply::Unsupported& op :
        FindUnsupported(*tools.registry, *tools.artifacts, spec)) {
     reply->add_problems(absl::StrCat("operator '", op.op(), "' is not supported (", op.nodes(),
                                      op.nodes() == 1 ? " node, '" : " nodes, the first '",
@@ -77,7 +77,7 @@ void DryRun(const AttemptTools& tools, const proto::TrainingSpec& spec, proto::D
     if (client == nullptr) client = tools.dial(member.address);
     request.measure_on[member.device.model()] = client.get();
   }
-  absl::StatusOr<proto::Plan> plan = tools.desk->Make(request);
+  absl::StatusOr<v1::Plan> plan = tools.desk->Make(request);
   if (!plan.ok()) return stop(plan.status());
   LoweringOptions options;
   options.optimizer = prepared->optimizer;
@@ -86,7 +86,7 @@ void DryRun(const AttemptTools& tools, const proto::TrainingSpec& spec, proto::D
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(*tools.registry, prepared->graph, *plan, options);
   if (!lowered.ok()) stop(lowered.status());
   for (int rank = 0; rank < plan->devices_size(); ++rank) {
-    proto::DryRunReply::DeviceMemory* memory = reply->add_memory();
+    v1::DryRunReply::DeviceMemory* memory = reply->add_memory();
     memory->set_rank(rank);
     memory->set_model(plan->devices(rank).model());
     memory->set_memory_bytes(plan->devices(rank).memory_bytes());

@@ -18,9 +18,9 @@ namespace {
 constexpr char kWeights[] = "model.safetensors";
 
 absl::Status WriteGraph(const ModelExport& what, const std::string& folder) {
-  proto::Graph message = ToProto(*what.model);
-  for (proto::Value& value : *message.mutable_values()) {
-    if (value.kind() == proto::PARAMETER) value.clear_data();
+  v1::Graph message = ToProto(*what.model);
+  for (v1::Value& value : *message.mutable_values()) {
+    if (value.kind() == v1::PARAMETER) value.clear_data();
   }
   return WriteFileAtomically(*what.files, JoinPath(folder, "graph.pb"),
                              message.SerializeAsString());
@@ -50,7 +50,7 @@ absl::Status WriteOnnx(const ModelExport& what, const std::string& folder, std::
 
 absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
   if (what.tokenizer_artifact.empty()) return absl::OkStatus();
-  absl::StatusOr<proto::Artifact> artifact = what.artifacts->Find(what.tokenizer_artifact);
+  absl::StatusOr<v1::Artifact> artifact = what.artifacts->Find(what.tokenizer_artifact);
   if (!artifact.ok()) return artifact.status();
   const absl::StatusOr<ArtifactFolder> from = what.artifacts->Hold(what.tokenizer_artifact);
   if (!from.ok()) return from.status();
@@ -84,7 +84,7 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   if (status.ok()) status = go_on();
   if (status.ok()) {
     status = what.artifacts
-                 ->Adopt(*staging, what.name, proto::Artifact::MODEL,
+                 ->Adopt(*staging, what.name, v1::Artifact::MODEL,
                          {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
                          /*replace=*/true, /*make_remembered=*/nullptr, go_on)
                  .status();

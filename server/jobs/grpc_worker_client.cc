@@ -4,7 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/worker.grpc.pb.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "server/jobs/worker_client.h"
 #include "server/services/guard.h"
 #include "worker/keyed_channel.h"
@@ -15,30 +15,30 @@ namespace {
 class GrpcWorkerClient : public WorkerClient {
  public:
   explicit GrpcWorkerClient(std::shared_ptr<grpc::Channel> channel)
-      : stub_(proto::Worker::NewStub(channel)) {}
+      : stub_(v1::Worker::NewStub(channel)) {}
 
-  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest& request,
+  absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest& request,
                                                       absl::Duration timeout) override {
     Call call(this, timeout);
-    proto::LoadProgramReply reply;
+    v1::LoadProgramReply reply;
     absl::Status status = FromGrpc(stub_->LoadProgram(&call.context, request, &reply));
     if (!status.ok()) return status;
     return reply;
   }
 
-  absl::Status Run(const proto::RunRequest& request,
-                   const std::function<void(const proto::RunEvent&)>& on_event) override {
+  absl::Status Run(const v1::RunRequest& request,
+                   const std::function<void(const v1::RunEvent&)>& on_event) override {
     Call call(this, absl::InfiniteDuration());
     auto stream = stub_->Run(&call.context, request);
-    proto::RunEvent event;
+    v1::RunEvent event;
     while (stream->Read(&event)) on_event(event);
     return FromGrpc(stream->Finish());
   }
 
-  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest& request,
+  absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest& request,
                                                         absl::Duration timeout) override {
     Call call(this, timeout);
-    proto::StartServingReply reply;
+    v1::StartServingReply reply;
     absl::Status status = FromGrpc(stub_->StartServing(&call.context, request, &reply));
     if (!status.ok()) return status;
     return reply;
@@ -46,17 +46,17 @@ class GrpcWorkerClient : public WorkerClient {
 
   std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Steps>(this); }
 
-  absl::Status Stop(const proto::StopRequest& request, absl::Duration timeout) override {
+  absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) override {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    proto::StopReply reply;
+    v1::StopReply reply;
     return FromGrpc(stub_->Stop(&context, request, &reply));
   }
 
-  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
+  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                               absl::Duration timeout) override {
     Call call(this, timeout);
-    proto::MeasureReply reply;
+    v1::MeasureReply reply;
     absl::Status status = FromGrpc(stub_->Measure(&call.context, request, &reply));
     if (!status.ok()) return status;
     return reply;
@@ -91,19 +91,19 @@ class GrpcWorkerClient : public WorkerClient {
     explicit Steps(GrpcWorkerClient* owner)
         : call(owner, absl::InfiniteDuration()),
           stream(owner->stub_->ServingSteps(&call.context)) {}
-    bool Write(const proto::ServingStep& step) override { return stream->Write(step); }
-    bool Read(proto::ServingResult* result) override { return stream->Read(result); }
+    bool Write(const v1::ServingStep& step) override { return stream->Write(step); }
+    bool Read(v1::ServingResult* result) override { return stream->Read(result); }
     absl::Status Finish() override {
       // What came before the end has to be taken first.
-      for (proto::ServingResult rest; stream->Read(&rest);) continue;
+      for (v1::ServingResult rest; stream->Read(&rest);) continue;
       return FromGrpc(stream->Finish());
     }
 
     Call call;
-    std::unique_ptr<grpc::ClientReaderWriter<proto::ServingStep, proto::ServingResult>> stream;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::ServingStep, v1::ServingResult>> stream;
   };
 
-  std::unique_ptr<proto::Worker::Stub> stub_;
+  std::unique_ptr<v1::Worker::Stub> stub_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);

@@ -22,14 +22,14 @@ void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decis
   absl::StrAppend(&life.failures, life.failures.empty() ? "" : "\n", "attempt ", life.attempts,
                   ": ", reason);
   if (life.fruitless >= policy.max_fruitless_attempts) {
-    life.state = proto::FAILED;
+    life.state = v1::FAILED;
     decision->error = absl::StrCat("given up after ", life.fruitless,
                                    " attempts without progress beyond step ", life.checkpoint_step,
                                    "; resume the job once the workers are sound\n", life.failures);
     decision->message = "given up";
     return;
   }
-  life.state = proto::RECOVERING;
+  life.state = v1::RECOVERING;
   decision->message = life.checkpoint_step > 0
                           ? absl::StrCat(reason, "; going back to step ", life.checkpoint_step)
                           : absl::StrCat(reason, "; starting again");
@@ -37,8 +37,8 @@ void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decis
 
 }  // namespace
 
-bool IsUnderWay(proto::JobState state) {
-  return state == proto::PLANNING || state == proto::RUNNING || state == proto::RECOVERING;
+bool IsUnderWay(v1::JobState state) {
+  return state == v1::PLANNING || state == v1::RUNNING || state == v1::RECOVERING;
 }
 
 absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
@@ -51,11 +51,11 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
 
   switch (event.kind) {
     case JobEventKind::kWorkersReady:
-      if ((life.state != proto::QUEUED && life.state != proto::RECOVERING) ||
+      if ((life.state != v1::QUEUED && life.state != v1::RECOVERING) ||
           life.attempt_running) {
         return decision;
       }
-      if (life.state == proto::QUEUED) next.state = proto::PLANNING;
+      if (life.state == v1::QUEUED) next.state = v1::PLANNING;
       next.attempt_running = true;
       next.attempt_progressed = false;
       ++next.attempts;
@@ -63,7 +63,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
       return decision;
 
     case JobEventKind::kRunning:
-      if (counts) next.state = proto::RUNNING;
+      if (counts) next.state = v1::RUNNING;
       return decision;
 
     case JobEventKind::kCheckpointed:
@@ -81,7 +81,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
     case JobEventKind::kTooFewWorkers:
       if (present) EndAttempt(&decision);
       if (counts) {
-        next.state = proto::RECOVERING;
+        next.state = v1::RECOVERING;
         decision.message = event.reason;
       }
       return decision;
@@ -89,7 +89,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
     case JobEventKind::kAttemptFailed:
       if (present) EndAttempt(&decision);
       if (counts) {
-        next.state = proto::FAILED;
+        next.state = v1::FAILED;
         decision.error = event.reason;
         decision.message = absl::StrCat("failed: ", event.reason);
       }
@@ -98,7 +98,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
     case JobEventKind::kFinished:
       if (present) EndAttempt(&decision);
       if (counts) {
-        next.state = proto::SUCCEEDED;
+        next.state = v1::SUCCEEDED;
         decision.message = "finished";
       }
       return decision;
@@ -106,28 +106,28 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
     case JobEventKind::kStopped:
       if (present) EndAttempt(&decision);
       // Told to stop though nobody cancelled: the coordinator is going down. It starts over then.
-      if (counts) next.state = proto::RECOVERING;
+      if (counts) next.state = v1::RECOVERING;
       return decision;
 
     case JobEventKind::kCancel:
-      if (life.state == proto::CANCELLED) return decision;
+      if (life.state == v1::CANCELLED) return decision;
       if (IsOver(life.state)) {
         return absl::FailedPreconditionError(absl::StrCat("the job is ", StateName(life.state),
                                                           "; only one that is not over can be "
                                                           "cancelled"));
       }
-      next.state = proto::CANCELLED;
+      next.state = v1::CANCELLED;
       decision.message = "cancelled";
       if (life.attempt_running) decision.actions = {JobAction::kStopAttempt};
       return decision;
 
     case JobEventKind::kResume:
-      if (life.state != proto::FAILED && life.state != proto::CANCELLED) {
+      if (life.state != v1::FAILED && life.state != v1::CANCELLED) {
         return absl::FailedPreconditionError(
             absl::StrCat("the job is ", StateName(life.state),
                          "; only one that failed or was cancelled can be resumed"));
       }
-      next.state = proto::QUEUED;
+      next.state = v1::QUEUED;
       next.fruitless = 0;
       next.failures.clear();
       decision.message = absl::StrCat("resumed from step ", life.checkpoint_step);
@@ -136,7 +136,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
     case JobEventKind::kRestart:
       next.attempt_running = false;
       if (IsUnderWay(life.state)) {
-        next.state = proto::RECOVERING;
+        next.state = v1::RECOVERING;
         decision.message = absl::StrCat("the coordinator was started again; going on from step ",
                                         life.checkpoint_step, " when workers have joined");
       }

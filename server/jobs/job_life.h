@@ -17,12 +17,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/training.pb.h"
 
 namespace espalier {
 
 struct JobLife {
-  proto::JobState state = proto::QUEUED;
+  v1::JobState state = v1::QUEUED;
   bool attempt_running = false;     // threads and workers are busy with the attempt `attempts`
   int32_t attempts = 0;             // started so far; the last one's number
   int64_t checkpoint_step = 0;      // of the last durable checkpoint
@@ -75,7 +75,7 @@ struct JobPolicy {
 
 // Whether what an attempt does counts for the job. Not once it was cancelled, though it be resumed
 // before the attempt has ended.
-bool IsUnderWay(proto::JobState state);
+bool IsUnderWay(v1::JobState state);
 
 // FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change
 // nothing.

@@ -16,11 +16,11 @@ struct Row {
   std::string what;
   JobLife before;
   JobLifeEvent event;
-  proto::JobState state;
+  v1::JobState state;
   std::vector<JobAction> actions;
 };
 
-JobLife In(proto::JobState state, bool attempt_running, int attempts = 1, int64_t checkpoint = 0) {
+JobLife In(v1::JobState state, bool attempt_running, int attempts = 1, int64_t checkpoint = 0) {
   JobLife life;
   life.state = state;
   life.attempt_running = attempt_running;
@@ -50,76 +50,76 @@ JobLifeEvent Of(Kind kind, int32_t attempt = 1, int64_t step = 0) {
 INSTANTIATE_TEST_SUITE_P(
     Table, JobLifeTable,
     ::testing::Values(
-        Row{"QueuedStarts", In(proto::QUEUED, false, 0), Of(Kind::kWorkersReady), proto::PLANNING,
+        Row{"QueuedStarts", In(v1::QUEUED, false, 0), Of(Kind::kWorkersReady), v1::PLANNING,
             kBegin},
-        Row{"RecoveringStartsAnAttempt", In(proto::RECOVERING, false), Of(Kind::kWorkersReady),
-            proto::RECOVERING, kBegin},
-        Row{"ResumedWaitsForItsOldAttempt", In(proto::QUEUED, true), Of(Kind::kWorkersReady),
-            proto::QUEUED, kNothing},
-        Row{"RunningNeedsNoWorkers", In(proto::RUNNING, true), Of(Kind::kWorkersReady),
-            proto::RUNNING, kNothing},
-        Row{"PlanningRuns", In(proto::PLANNING, true), Of(Kind::kRunning), proto::RUNNING,
+        Row{"RecoveringStartsAnAttempt", In(v1::RECOVERING, false), Of(Kind::kWorkersReady),
+            v1::RECOVERING, kBegin},
+        Row{"ResumedWaitsForItsOldAttempt", In(v1::QUEUED, true), Of(Kind::kWorkersReady),
+            v1::QUEUED, kNothing},
+        Row{"RunningNeedsNoWorkers", In(v1::RUNNING, true), Of(Kind::kWorkersReady),
+            v1::RUNNING, kNothing},
+        Row{"PlanningRuns", In(v1::PLANNING, true), Of(Kind::kRunning), v1::RUNNING,
             kNothing},
-        Row{"RecoveryEnds", In(proto::RECOVERING, true, 2), Of(Kind::kRunning, 2), proto::RUNNING,
+        Row{"RecoveryEnds", In(v1::RECOVERING, true, 2), Of(Kind::kRunning, 2), v1::RUNNING,
             kNothing},
-        Row{"StaleRunning", In(proto::RECOVERING, true, 2), Of(Kind::kRunning, 1),
-            proto::RECOVERING, kNothing},
-        Row{"RunningLosesWorker", In(proto::RUNNING, true), Of(Kind::kWorkersLost),
-            proto::RECOVERING, kRelease},
-        Row{"PlanningLosesWorker", In(proto::PLANNING, true), Of(Kind::kWorkersLost),
-            proto::RECOVERING, kRelease},
-        Row{"StaleLoss", In(proto::RUNNING, true, 3), Of(Kind::kWorkersLost, 2), proto::RUNNING,
+        Row{"StaleRunning", In(v1::RECOVERING, true, 2), Of(Kind::kRunning, 1),
+            v1::RECOVERING, kNothing},
+        Row{"RunningLosesWorker", In(v1::RUNNING, true), Of(Kind::kWorkersLost),
+            v1::RECOVERING, kRelease},
+        Row{"PlanningLosesWorker", In(v1::PLANNING, true), Of(Kind::kWorkersLost),
+            v1::RECOVERING, kRelease},
+        Row{"StaleLoss", In(v1::RUNNING, true, 3), Of(Kind::kWorkersLost, 2), v1::RUNNING,
             kNothing},
-        Row{"OwnFaultFailsAtOnce", In(proto::RUNNING, true), Of(Kind::kAttemptFailed),
-            proto::FAILED, kRelease},
-        Row{"TooFewWorkersAreWaitedFor", In(proto::RECOVERING, true, 2),
-            Of(Kind::kTooFewWorkers, 2), proto::RECOVERING, kRelease},
-        Row{"Finishes", In(proto::RUNNING, true), Of(Kind::kFinished), proto::SUCCEEDED, kRelease},
-        Row{"CancelQueued", In(proto::QUEUED, false, 0), Of(Kind::kCancel), proto::CANCELLED,
+        Row{"OwnFaultFailsAtOnce", In(v1::RUNNING, true), Of(Kind::kAttemptFailed),
+            v1::FAILED, kRelease},
+        Row{"TooFewWorkersAreWaitedFor", In(v1::RECOVERING, true, 2),
+            Of(Kind::kTooFewWorkers, 2), v1::RECOVERING, kRelease},
+        Row{"Finishes", In(v1::RUNNING, true), Of(Kind::kFinished), v1::SUCCEEDED, kRelease},
+        Row{"CancelQueued", In(v1::QUEUED, false, 0), Of(Kind::kCancel), v1::CANCELLED,
             kNothing},
         Row{"CancelRunning",
-            In(proto::RUNNING, true),
+            In(v1::RUNNING, true),
             Of(Kind::kCancel),
-            proto::CANCELLED,
+            v1::CANCELLED,
             {JobAction::kStopAttempt}},
-        Row{"CancelTwice", In(proto::CANCELLED, true), Of(Kind::kCancel), proto::CANCELLED,
+        Row{"CancelTwice", In(v1::CANCELLED, true), Of(Kind::kCancel), v1::CANCELLED,
             kNothing},
-        Row{"CancelledThenFinishedStaysCancelled", In(proto::CANCELLED, true), Of(Kind::kFinished),
-            proto::CANCELLED, kRelease},
-        Row{"CancelledAttemptEnds", In(proto::CANCELLED, true), Of(Kind::kStopped),
-            proto::CANCELLED, kRelease},
-        Row{"ResumedAttemptEnds", In(proto::QUEUED, true), Of(Kind::kStopped), proto::QUEUED,
+        Row{"CancelledThenFinishedStaysCancelled", In(v1::CANCELLED, true), Of(Kind::kFinished),
+            v1::CANCELLED, kRelease},
+        Row{"CancelledAttemptEnds", In(v1::CANCELLED, true), Of(Kind::kStopped),
+            v1::CANCELLED, kRelease},
+        Row{"ResumedAttemptEnds", In(v1::QUEUED, true), Of(Kind::kStopped), v1::QUEUED,
             kRelease},
-        Row{"ResumeFailed", In(proto::FAILED, false), Of(Kind::kResume), proto::QUEUED, kNothing},
-        Row{"ResumeCancelled", In(proto::CANCELLED, false), Of(Kind::kResume), proto::QUEUED,
+        Row{"ResumeFailed", In(v1::FAILED, false), Of(Kind::kResume), v1::QUEUED, kNothing},
+        Row{"ResumeCancelled", In(v1::CANCELLED, false), Of(Kind::kResume), v1::QUEUED,
             kNothing},
-        Row{"RestartRunning", In(proto::RUNNING, false), Of(Kind::kRestart), proto::RECOVERING,
+        Row{"RestartRunning", In(v1::RUNNING, false), Of(Kind::kRestart), v1::RECOVERING,
             kNothing},
-        Row{"RestartPlanning", In(proto::PLANNING, false), Of(Kind::kRestart), proto::RECOVERING,
+        Row{"RestartPlanning", In(v1::PLANNING, false), Of(Kind::kRestart), v1::RECOVERING,
             kNothing},
-        Row{"RestartQueued", In(proto::QUEUED, false, 0), Of(Kind::kRestart), proto::QUEUED,
+        Row{"RestartQueued", In(v1::QUEUED, false, 0), Of(Kind::kRestart), v1::QUEUED,
             kNothing},
-        Row{"RestartSucceeded", In(proto::SUCCEEDED, false), Of(Kind::kRestart), proto::SUCCEEDED,
+        Row{"RestartSucceeded", In(v1::SUCCEEDED, false), Of(Kind::kRestart), v1::SUCCEEDED,
             kNothing}),
     [](const auto& info) { return info.param.what; });
 
 // What an attempt leaves is taken over by this question.
 TEST(JobLife, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
-  for (int number = proto::JobState_MIN; number <= proto::JobState_MAX; ++number) {
-    if (!proto::JobState_IsValid(number) || number == proto::SUCCEEDED) continue;
-    const auto state = static_cast<proto::JobState>(number);
+  for (int number = v1::JobState_MIN; number <= v1::JobState_MAX; ++number) {
+    if (!v1::JobState_IsValid(number) || number == v1::SUCCEEDED) continue;
+    const auto state = static_cast<v1::JobState>(number);
     const auto decision = Decide(In(state, true), Of(Kind::kFinished), {});
     ASSERT_TRUE(decision.ok()) << decision.status();
-    EXPECT_EQ(decision->life.state, IsUnderWay(state) ? proto::SUCCEEDED : state);
+    EXPECT_EQ(decision->life.state, IsUnderWay(state) ? v1::SUCCEEDED : state);
   }
 }
 
 TEST(JobLife, WhatCannotBeCancelledOrResumedSaysSo) {
-  for (proto::JobState state : {proto::SUCCEEDED, proto::FAILED}) {
+  for (v1::JobState state : {v1::SUCCEEDED, v1::FAILED}) {
     EXPECT_EQ(Decide(In(state, false), Of(Kind::kCancel), {}).status().code(),
               absl::StatusCode::kFailedPrecondition);
   }
-  for (proto::JobState state : {proto::QUEUED, proto::RUNNING, proto::SUCCEEDED}) {
+  for (v1::JobState state : {v1::QUEUED, v1::RUNNING, v1::SUCCEEDED}) {
     EXPECT_EQ(Decide(In(state, false), Of(Kind::kResume), {}).status().code(),
               absl::StatusCode::kFailedPrecondition);
   }
@@ -127,7 +127,7 @@ TEST(JobLife, WhatCannotBeCancelledOrResumedSaysSo) {
 
 TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
   JobPolicy policy{.max_fruitless_attempts = 3};
-  JobLife life = In(proto::QUEUED, false, 0);
+  JobLife life = In(v1::QUEUED, false, 0);
   for (int attempt = 1; attempt <= 3; ++attempt) {
     life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
     auto decision = Decide(
@@ -136,10 +136,10 @@ TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
         policy);
     life = decision->life;
     if (attempt < 3) {
-      EXPECT_EQ(life.state, proto::RECOVERING);
+      EXPECT_EQ(life.state, v1::RECOVERING);
       continue;
     }
-    EXPECT_EQ(life.state, proto::FAILED);
+    EXPECT_EQ(life.state, v1::FAILED);
     EXPECT_THAT(decision->error, ::testing::AllOf(::testing::HasSubstr("attempt 1: w1"),
                                                   ::testing::HasSubstr("attempt 3: w3")));
   }
@@ -147,12 +147,12 @@ TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
 
 TEST(JobLife, ACheckpointStartsTheCountAnew) {
   JobPolicy policy{.max_fruitless_attempts = 2};
-  JobLife life = In(proto::QUEUED, false, 0);
+  JobLife life = In(v1::QUEUED, false, 0);
   for (int attempt = 1; attempt <= 6; ++attempt) {
     life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
     life = Decide(life, Of(Kind::kCheckpointed, attempt, attempt * 10), policy)->life;
     life = Decide(life, Of(Kind::kWorkersLost, attempt), policy)->life;
-    ASSERT_EQ(life.state, proto::RECOVERING) << "attempt " << attempt;
+    ASSERT_EQ(life.state, v1::RECOVERING) << "attempt " << attempt;
     EXPECT_EQ(life.checkpoint_step, attempt * 10);
   }
 }
@@ -160,14 +160,14 @@ TEST(JobLife, ACheckpointStartsTheCountAnew) {
 // Memory that is missing says nothing of the job: however often workers come and go, it is kept.
 TEST(JobLife, AttemptsWithTooFewWorkersAreNotCounted) {
   JobPolicy policy{.max_fruitless_attempts = 2};
-  JobLife life = In(proto::QUEUED, false, 0);
+  JobLife life = In(v1::QUEUED, false, 0);
   life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
   life = Decide(life, Of(Kind::kWorkersLost, 1), policy)->life;
   for (int attempt = 2; attempt <= 6; ++attempt) {
     life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
     const auto decision = Decide(life, Of(Kind::kTooFewWorkers, attempt), policy);
     life = decision->life;
-    ASSERT_EQ(life.state, proto::RECOVERING) << "attempt " << attempt;
+    ASSERT_EQ(life.state, v1::RECOVERING) << "attempt " << attempt;
     EXPECT_EQ(decision->message, "because");
     EXPECT_EQ(life.fruitless, 1);
   }
@@ -201,7 +201,7 @@ TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
       if (IsOver(life.state) && event.kind != Kind::kResume) {
         EXPECT_EQ(next.state, life.state);
       }
-      if (next.state == proto::FAILED && life.state != proto::FAILED) {
+      if (next.state == v1::FAILED && life.state != v1::FAILED) {
         EXPECT_FALSE(decision->error.empty());
       }
       life = next;

@@ -20,14 +20,14 @@ constexpr int kWatchPage = 500;
 // the job itself.
 constexpr size_t kMostLogBytes = 32 << 20;
 
-void StripSpec(proto::Job* job) {
+void StripSpec(v1::Job* job) {
   job->mutable_spec()->clear_graph();
   job->mutable_spec()->mutable_search()->clear_imported();
 }
 
 size_t BytesOf(const JobLogEntry& entry) {
   constexpr size_t kFrame = 8;  // tag and length
-  if (const auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+  if (const auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
     return kFrame + report->ByteSizeLong();
   }
   return kFrame + std::get<std::string>(entry.entry).size();
@@ -42,16 +42,16 @@ absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
       absl::StrCat("there is no job '", job_id.substr(0, 100), "'; `espalier jobs` lists them"));
 }
 
-absl::Status JobRunner::Submit(const proto::SubmitRequest& request, proto::SubmitReply* reply) {
+absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply) {
   constexpr char kMethod[] = "Training/Submit";
   return idempotency_.Once(
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
-        const proto::TrainingSpec& spec = request.spec();
+        const v1::TrainingSpec& spec = request.spec();
         absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
         if (!prepared.ok()) return prepared.status();
         if (!spec.output_model().empty()) {
-          absl::StatusOr<proto::Artifact> taken = tools_.artifacts->Find(spec.output_model());
-          if (taken.ok() && taken->kind() != proto::Artifact::MODEL) {
+          absl::StatusOr<v1::Artifact> taken = tools_.artifacts->Find(spec.output_model());
+          if (taken.ok() && taken->kind() != v1::Artifact::MODEL) {
             return absl::AlreadyExistsError(
                 absl::StrCat("spec.output_model: artifact '", spec.output_model(),
                              "' exists and is no model; choose another name"));
@@ -62,10 +62,10 @@ absl::Status JobRunner::Submit(const proto::SubmitRequest& request, proto::Submi
         const std::string id = absl::StrCat("job-", next_number_);
         auto job = std::make_unique<Job>();
         job->number = next_number_;
-        proto::Job& record = job->record.job;
+        v1::Job& record = job->record.job;
         record.set_id(id);
         *record.mutable_spec() = spec;
-        record.set_state(proto::QUEUED);
+        record.set_state(v1::QUEUED);
         record.set_created_unix_ms(clock_->NowUnixMillis());
         record.set_total_steps(prepared->total_steps);
         record.set_parameters(prepared->parameters);
@@ -93,12 +93,12 @@ absl::Status JobRunner::Submit(const proto::SubmitRequest& request, proto::Submi
       });
 }
 
-absl::Status JobRunner::DryRun(const proto::DryRunRequest& request, proto::DryRunReply* reply) {
+absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply) {
   espalier::DryRun(tools_, request.spec(), reply);
   return absl::OkStatus();
 }
 
-absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobReply* reply) {
+absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* reply) {
   {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<Job*> job = Find(request.job_id());
@@ -134,7 +134,7 @@ absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobRe
                                      request.job_id(), "` shows all"));
   }
   for (JobLogEntry& entry : newest) {
-    if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+    if (auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
       *reply->add_reports() = std::move(*report);
     } else {
       reply->add_messages(std::get<std::string>(std::move(entry.entry)));
@@ -143,7 +143,7 @@ absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobRe
   return absl::OkStatus();
 }
 
-absl::Status JobRunner::List(proto::ListJobsReply* reply) {
+absl::Status JobRunner::List(v1::ListJobsReply* reply) {
   absl::StatusOr<std::vector<JobRecord>> records = store_->List();
   if (!records.ok()) return records.status();
   for (JobRecord& record : *records) *reply->add_jobs() = std::move(record.job);
@@ -170,18 +170,18 @@ absl::Status JobRunner::Decree(const char* method, JobEventKind kind, const Requ
       });
 }
 
-absl::Status JobRunner::Cancel(const proto::CancelRequest& request, proto::CancelReply* reply) {
+absl::Status JobRunner::Cancel(const v1::CancelRequest& request, v1::CancelReply* reply) {
   return Decree("Training/Cancel", JobEventKind::kCancel, request, reply);
 }
 
-absl::Status JobRunner::Resume(const proto::ResumeRequest& request, proto::ResumeReply* reply) {
+absl::Status JobRunner::Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply) {
   absl::Status status = Decree("Training/Resume", JobEventKind::kResume, request, reply);
   Wake();
   return status;
 }
 
-absl::Status JobRunner::Watch(const proto::WatchRequest& request,
-                              const std::function<bool(const proto::JobEvent&)>& send,
+absl::Status JobRunner::Watch(const v1::WatchRequest& request,
+                              const std::function<bool(const v1::JobEvent&)>& send,
                               const std::function<bool()>& cancelled) {
   int64_t seen_version = -1;
   int64_t after = 0;
@@ -205,7 +205,7 @@ absl::Status JobRunner::Watch(const proto::WatchRequest& request,
     StripSpec(&record->job);
     const std::string state = absl::StrCat(record->job.state(), "/", record->job.attempts());
     const bool first = seen_version < 0;
-    proto::JobEvent job_event;
+    v1::JobEvent job_event;
     *job_event.mutable_job() = record->job;
     if (first && !send(job_event)) return absl::OkStatus();
     while (true) {
@@ -214,8 +214,8 @@ absl::Status JobRunner::Watch(const proto::WatchRequest& request,
       if (!entries.ok()) return entries.status();
       for (JobLogEntry& entry : *entries) {
         after = entry.sequence;
-        proto::JobEvent event;
-        if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+        v1::JobEvent event;
+        if (auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
           *event.mutable_step() = std::move(*report);
         } else {
           event.set_message(std::get<std::string>(entry.entry));

@@ -26,7 +26,7 @@ double Median(std::vector<double> values) {
 }
 
 // Whether a finished job's steps took other times than its plan predicted.
-bool HasDrifted(const proto::Job& job) {
+bool HasDrifted(const v1::Job& job) {
   constexpr double kMostError = 0.25;
   constexpr int64_t kFewestSteps = 10;  // the first ones are not like the others
   const double predicted = job.plan().prediction().step_seconds();
@@ -36,7 +36,7 @@ bool HasDrifted(const proto::Job& job) {
 }
 
 // What to say of it. `drifts`: the worst first.
-std::string DriftMessage(const proto::Job& job, const std::vector<OperatorDrift>& drifts) {
+std::string DriftMessage(const v1::Job& job, const std::vector<OperatorDrift>& drifts) {
   constexpr size_t kMostNamed = 3;
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
@@ -90,10 +90,10 @@ absl::Status JobRunner::Start() {
     job->life.failures = record.failures;
     job->record = std::move(record);
     job->record.checkpoint_dir =
-        job->life.state == proto::SUCCEEDED ? "" : CheckpointWithinJob(job->record.checkpoint_dir);
+        job->life.state == v1::SUCCEEDED ? "" : CheckpointWithinJob(job->record.checkpoint_dir);
     absl::Status status = Apply(job.get(), {.kind = JobEventKind::kRestart});
     if (!status.ok()) return status;
-    if (job->life.state == proto::RECOVERING) {
+    if (job->life.state == v1::RECOVERING) {
       absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
       if (full.ok()) job->enough = MemoryOf(full->job.plan().devices());
       job->workers_before = job->enough.workers;
@@ -139,8 +139,8 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
     return absl::Status(decision.status().code(), absl::StrCat("job ", job->record.job.id(), ": ",
                                                                decision.status().message()));
   }
-  proto::Job& record = job->record.job;
-  const proto::JobState before = job->life.state;
+  v1::Job& record = job->record.job;
+  const v1::JobState before = job->life.state;
   if (job->life == decision->life && decision->actions.empty() && decision->message.empty()) {
     return absl::OkStatus();
   }
@@ -152,12 +152,12 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
   job->record.failures = job->life.failures;
   if (job->life.state != before) {
     const int64_t now = clock_->NowUnixMillis();
-    if (job->life.state == proto::RUNNING && record.started_unix_ms() == 0) {
+    if (job->life.state == v1::RUNNING && record.started_unix_ms() == 0) {
       record.set_started_unix_ms(now);
     }
     record.set_finished_unix_ms(IsOver(job->life.state) ? now : 0);
-    record.set_error(job->life.state == proto::FAILED ? decision->error : "");
-    if (job->life.state == proto::RECOVERING) job->recovering_since = clock_->Now();
+    record.set_error(job->life.state == v1::FAILED ? decision->error : "");
+    if (job->life.state == v1::RECOVERING) job->recovering_since = clock_->Now();
     spdlog::info("job id={} state={} attempt={} checkpoint_step={} error=\"{}\"", record.id(),
                  StateName(job->life.state), job->life.attempts, job->life.checkpoint_step,
                  absl::CHexEscape(record.error()));
@@ -187,7 +187,7 @@ void JobRunner::GoBack(Job* job) {
   const int64_t step = job->life.checkpoint_step;
   auto& reports = job->pending.reports;
   reports.erase(std::remove_if(reports.begin(), reports.end(),
-                               [&](const proto::StepReport& r) { return r.step() >= step; }),
+                               [&](const v1::StepReport& r) { return r.step() >= step; }),
                 reports.end());
   job->pending.drop_reports_from = step;
   job->record.job.set_steps_done(step);
@@ -262,7 +262,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     if (!job->attempt_over) continue;
     const AttemptEnd end = std::move(job->end);
     finished->push_back(std::move(job->thread));
-    const std::vector<proto::Device> devices = job->attempt->devices();
+    const std::vector<v1::Device> devices = job->attempt->devices();
     job->attempt.reset();
     job->attempt_over = false;
     JobLifeEvent event{.kind = JobEventKind::kStopped,
@@ -287,7 +287,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       case AttemptEnd::kStopped:
         break;
     }
-    proto::Job& record = job->record.job;
+    v1::Job& record = job->record.job;
     // One that was cancelled meanwhile, and perhaps resumed, goes on from its checkpoint.
     if (end.kind == AttemptEnd::kFinished && IsUnderWay(job->life.state)) {
       record.clear_evaluation();
@@ -325,7 +325,7 @@ void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const Plan
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
   if (attempt != job.life.attempts || IsOver(job.life.state)) return;
-  proto::Job& record = job.record.job;
+  v1::Job& record = job.record.job;
   *record.mutable_plan() = facts.plan;
   job.enough = MemoryOf(facts.plan.devices());
   job.too_little.clear();
@@ -344,7 +344,7 @@ void JobRunner::OnRunning(const std::string& job_id, int32_t attempt) {
 }
 
 void JobRunner::OnStep(const std::string& job_id, int32_t attempt,
-                       const proto::StepReport& report) {
+                       const v1::StepReport& report) {
   metrics_->JobStep(report.seconds());
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);

@@ -46,16 +46,16 @@ class JobRunner : public AttemptObserver {
   // Workers came, went or became idle.
   void WorkersChanged();
 
-  absl::Status Submit(const proto::SubmitRequest& request, proto::SubmitReply* reply);
-  absl::Status DryRun(const proto::DryRunRequest& request, proto::DryRunReply* reply);
-  absl::Status Get(const proto::GetJobRequest& request, proto::GetJobReply* reply);
-  absl::Status List(proto::ListJobsReply* reply);
-  absl::Status Cancel(const proto::CancelRequest& request, proto::CancelReply* reply);
-  absl::Status Resume(const proto::ResumeRequest& request, proto::ResumeReply* reply);
+  absl::Status Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply);
+  absl::Status DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply);
+  absl::Status Get(const v1::GetJobRequest& request, v1::GetJobReply* reply);
+  absl::Status List(v1::ListJobsReply* reply);
+  absl::Status Cancel(const v1::CancelRequest& request, v1::CancelReply* reply);
+  absl::Status Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply);
   // Sends the job's record, its reports and messages so far and then as they come, until the job is
   // over, `send` returns false, `cancelled` returns true (asked a few times a second) or Stop.
-  absl::Status Watch(const proto::WatchRequest& request,
-                     const std::function<bool(const proto::JobEvent&)>& send,
+  absl::Status Watch(const v1::WatchRequest& request,
+                     const std::function<bool(const v1::JobEvent&)>& send,
                      const std::function<bool()>& cancelled);
 
   std::map<std::string, int> CountByState() const;
@@ -88,7 +88,7 @@ class JobRunner : public AttemptObserver {
   // AttemptObserver.
   void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) override;
   void OnRunning(const std::string& job_id, int32_t attempt) override;
-  void OnStep(const std::string& job_id, int32_t attempt, const proto::StepReport& report) override;
+  void OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) override;
   void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
                     const std::string& directory) override;
   void OnMessage(const std::string& job_id, const std::string& message) override;

@@ -20,14 +20,14 @@ constexpr absl::Duration kLongestPause = absl::Seconds(5);
 void JobRunner::Schedule() {
   std::vector<Job*> waiting;
   for (auto& [id, job] : jobs_) {
-    const bool waits = job->life.state == proto::QUEUED || job->life.state == proto::RECOVERING;
+    const bool waits = job->life.state == v1::QUEUED || job->life.state == v1::RECOVERING;
     if (waits && job->attempt == nullptr && !job->life.attempt_running)
       waiting.push_back(job.get());
   }
   // Those that were interrupted first, then in the order of submission.
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
-    return std::make_pair(a->life.state == proto::QUEUED, a->number) <
-           std::make_pair(b->life.state == proto::QUEUED, b->number);
+    return std::make_pair(a->life.state == v1::QUEUED, a->number) <
+           std::make_pair(b->life.state == v1::QUEUED, b->number);
   });
   for (Job* job : waiting) {
     if (!TryStart(job)) return;
@@ -47,11 +47,11 @@ std::vector<Member> JobRunner::TrainingWorkers() const {
 bool JobRunner::TryStart(Job* job) {
   // What is wrong in the store may be wrong with this job alone.
   if (absl::Now() < job->retry_at) return true;
-  const proto::SearchOptions& search = job->record.job.spec().search();
+  const v1::SearchOptions& search = job->record.job.spec().search();
   const std::vector<Member> idle = tools_.workers->Idle();
   if (idle.empty()) return false;
   const auto usable = [&search, job](size_t workers) {
-    if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) return size_t{1};
+    if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) return size_t{1};
     if (job->imported_for > 0) workers = std::min(workers, job->imported_for);
     return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
   };
@@ -67,16 +67,16 @@ bool JobRunner::TryStart(Job* job) {
   };
   std::vector<Member> members = choose(idle);
   const absl::Duration waited = clock_->Now() - job->recovering_since;
-  if (job->life.state == proto::RECOVERING && job->life.fruitless > 0 &&
+  if (job->life.state == v1::RECOVERING && job->life.fruitless > 0 &&
       waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
     return false;
   }
-  if (job->life.state == proto::RECOVERING &&
+  if (job->life.state == v1::RECOVERING &&
       members.size() < static_cast<size_t>(job->workers_before) &&
       waited < options_.recovery_settle) {
     return false;
   }
-  if (job->life.state == proto::RECOVERING && is_in_vain(members)) {
+  if (job->life.state == v1::RECOVERING && is_in_vain(members)) {
     // The jobs behind it wait only for workers that train now and may be what it lacks.
     std::vector<Member> reachable = TrainingWorkers();
     reachable.insert(reachable.end(), idle.begin(), idle.end());
@@ -89,7 +89,7 @@ bool JobRunner::TryStart(Job* job) {
   }
   // Of an attempt before the coordinator was started again.
   if (job->enough.workers == 0) job->enough = MemoryOf(full->job.plan().devices());
-  const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
+  const bool imported = search.strategy() == v1::SearchOptions::IMPORTED;
   // A search that starts from a plan needs the plan's devices, too, and may use more.
   const bool has_plan = full->job.spec().search().has_imported();
   const size_t planned =

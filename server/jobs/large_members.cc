@@ -7,7 +7,7 @@
 namespace espalier {
 
 WorkerMemory MemoryOfMembers(absl::Span<const Member> members) {
-  std::vector<proto::Device> devices;
+  std::vector<v1::Device> devices;
   for (const Member& member : members) devices.push_back(member.device);
   return MemoryOf(devices);
 }

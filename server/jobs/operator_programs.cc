@@ -35,15 +35,15 @@ class Builder {
   int Operand(const TensorType& type, Age age) {
     if (type.dtype == DType::kInvalid) return -1;
     const int index = program_.buffers_size();
-    proto::Buffer* buffer = Add(type);
+    v1::Buffer* buffer = Add(type);
     if (IsFloat(type.dtype) && age == kJustNow) {
-      buffer->set_kind(proto::SCRATCH);
+      buffer->set_kind(v1::SCRATCH);
     } else if (IsFloat(type.dtype)) {
-      buffer->set_kind(proto::PARAMETER_SHARD);
-      buffer->mutable_initializer()->set_kind(proto::Initializer::UNIFORM);
+      buffer->set_kind(v1::PARAMETER_SHARD);
+      buffer->mutable_initializer()->set_kind(v1::Initializer::UNIFORM);
       buffer->mutable_initializer()->set_scale(0.1);
     } else {
-      buffer->set_kind(proto::LITERAL);
+      buffer->set_kind(v1::LITERAL);
       buffer->set_literal(std::string(static_cast<size_t>(type.bytes()), '\0'));
     }
     return index;
@@ -55,14 +55,14 @@ class Builder {
       return;
     }
     compute_.add_outputs(program_.buffers_size());
-    Add(type)->set_kind(proto::SCRATCH);
+    Add(type)->set_kind(v1::SCRATCH);
   }
 
   // Instead of the operator: the move of a parameter, whose inputs (Update) are these.
   void Moves(const Update& update, const std::vector<TensorType>& inputs) {
     // It is only made into a whole program by the optimiser's rates.
     program_.mutable_optimizer()->set_name(update.variants[0].name);
-    proto::UpdateInstruction* out = program_.add_instructions()->mutable_update();
+    v1::UpdateInstruction* out = program_.add_instructions()->mutable_update();
     out->set_op(compute_.op());
     *out->mutable_attributes() = compute_.attributes();
     out->set_parameter(Operand(inputs[0], kEarlier));
@@ -71,25 +71,25 @@ class Builder {
     // Learning rate and step: 0 would leave the parameter alone.
     const float hyper[2] = {1e-3f, 1.0f};
     out->set_hyper(program_.buffers_size());
-    proto::Buffer* buffer = Add({DType::kF32, {2}});
-    buffer->set_kind(proto::LITERAL);
+    v1::Buffer* buffer = Add({DType::kF32, {2}});
+    buffer->set_kind(v1::LITERAL);
     buffer->set_literal(reinterpret_cast<const char*>(hyper), sizeof(hyper));
     for (size_t i = 4; i < inputs.size(); ++i) out->add_state(Operand(inputs[i], kEarlier));
   }
 
-  proto::Program Build() {
+  v1::Program Build() {
     program_.set_arena_bytes(offset_);
     program_.set_peak_bytes(offset_);
     if (program_.instructions_size() > 0) return program_;
-    proto::Instruction* instruction = program_.add_instructions();
+    v1::Instruction* instruction = program_.add_instructions();
     *instruction->mutable_compute() = compute_;
     instruction->set_node(compute_.op());
     return program_;
   }
 
  private:
-  proto::Buffer* Add(const TensorType& type) {
-    proto::Buffer* buffer = program_.add_buffers();
+  v1::Buffer* Add(const TensorType& type) {
+    v1::Buffer* buffer = program_.add_buffers();
     buffer->set_name(absl::StrCat("b", program_.buffers_size() - 1));
     buffer->mutable_spec()->set_dtype(ToProto(type.dtype));
     for (int64_t dim : type.dims) buffer->mutable_spec()->add_dims(dim);
@@ -98,8 +98,8 @@ class Builder {
     return buffer;
   }
 
-  proto::Program program_;
-  proto::ComputeInstruction compute_;
+  v1::Program program_;
+  v1::ComputeInstruction compute_;
   int64_t offset_ = 0;
 };
 
@@ -134,8 +134,8 @@ Attributes AttributesOf(const OpDef& def, const NodeTypes& shard) {
 
 }  // namespace
 
-std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard) {
-  std::vector<proto::Program> programs;
+std::vector<v1::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard) {
+  std::vector<v1::Program> programs;
   const Attributes attributes = AttributesOf(def, shard);
   Builder forward(def.name, attributes);
   if (def.update.has_value()) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/schema/op_def.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -16,6 +16,6 @@ namespace espalier {
 // Operands that the operator before has just written in a step are SCRATCH: what the first input
 // mostly is, and the gradients of outputs. All others (weights, tensors saved for the backward
 // pass) were last touched long before, and are kept buffers.
-std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard);
+std::vector<v1::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard);
 
 }  // namespace espalier

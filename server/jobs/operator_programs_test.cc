@@ -36,9 +36,9 @@ TEST(OperatorPrograms, PartsOfAnImageCanBeMeasured) {
       Convolution({2, 3, 8, 16}, {2, 4, 4, 8}, 1, 2, 0),    // a row is left over
   };
   for (const NodeTypes& part : parts) {
-    const std::vector<proto::Program> programs = OperatorPrograms(def, part);
+    const std::vector<v1::Program> programs = OperatorPrograms(def, part);
     ASSERT_EQ(programs.size(), 2u);  // forward, backward
-    for (const proto::Program& program : programs) {
+    for (const v1::Program& program : programs) {
       const absl::StatusOr<double> seconds = MeasureProgram(program, 1, device.get());
       EXPECT_TRUE(seconds.ok()) << part.inputs[0].dims[2] << " rows: " << seconds.status();
     }

@@ -27,7 +27,7 @@ absl::Status CheckLatency(const std::string& field, double seconds) {
       absl::StrCat(field, " is ", seconds, "; it must be 0 to ", kMostLatencySeconds, " seconds"));
 }
 
-absl::Status CheckDevice(const std::string& field, const proto::Device& device) {
+absl::Status CheckDevice(const std::string& field, const v1::Device& device) {
   if (device.memory_bytes() <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         field, ".memory_bytes is ", device.memory_bytes(), "; it must be greater than zero"));
@@ -41,7 +41,7 @@ absl::Status CheckDevice(const std::string& field, const proto::Device& device) 
 }  // namespace
 
 // The devices to plan for: of a machine model, those that are named, or the workers.
-absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
+absl::Status PlanCalls::FillMachine(const v1::PlanRequest& request,
                                     PlanDesk::Request* plan) const {
   Machine& machine = plan->machine;
   if (request.has_link()) {
@@ -74,7 +74,7 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
     machine.devices = std::move(model->devices);
     machine.name = model->name;
     // Swaps go over the slowest host.
-    proto::MemoryOptions* memory = plan->search.mutable_memory();
+    v1::MemoryOptions* memory = plan->search.mutable_memory();
     double slowest = 0;
     for (double rate : model->host_bandwidth) {
       if (rate > 0 && (slowest == 0 || rate < slowest)) slowest = rate;
@@ -93,8 +93,8 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
     machine.devices.push_back(request.devices(i));
   }
   if (machine.devices.empty()) {
-    for (const proto::WorkerInfo& info : workers_->List()) {
-      if (info.state() != proto::WorkerInfo::DEAD) machine.devices.push_back(info.device());
+    for (const v1::WorkerInfo& info : workers_->List()) {
+      if (info.state() != v1::WorkerInfo::DEAD) machine.devices.push_back(info.device());
     }
   }
   if (machine.devices.empty()) {
@@ -104,15 +104,15 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Make(const proto::PlanRequest& request, const Stop& stop,
-                             proto::PlanReply* reply) {
+absl::Status PlanCalls::Make(const v1::PlanRequest& request, const Stop& stop,
+                             v1::PlanReply* reply) {
   absl::StatusOr<Made> made = Make(request, stop, /*with_timeline=*/false);
   if (!made.ok()) return made.status();
   *reply->mutable_plan() = std::move(made->plan);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Graph> PlanCalls::GraphOf(const proto::PlanRequest& request) const {
+absl::StatusOr<Graph> PlanCalls::GraphOf(const v1::PlanRequest& request) const {
   if (request.batch_size() <= 0) {
     return absl::InvalidArgumentError("batch_size: must be greater than zero");
   }
@@ -141,7 +141,7 @@ absl::StatusOr<Graph> PlanCalls::GraphOf(const proto::PlanRequest& request) cons
   return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));
 }
 
-absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& request, const Stop& stop,
+absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const v1::PlanRequest& request, const Stop& stop,
                                                 bool with_timeline) {
   absl::StatusOr<Graph> graph = GraphOf(request);
   if (!graph.ok()) return graph.status();
@@ -152,7 +152,7 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& reques
   plan.batch_size = request.batch_size();
   plan.optimizer = request.optimizer();
   if (plan.optimizer.name().empty()) plan.optimizer.set_name("adam");
-  if (request.precision() == proto::F16) plan.optimizer.mutable_loss_scale();
+  if (request.precision() == v1::F16) plan.optimizer.mutable_loss_scale();
   if (plan.optimizer.has_loss_scale()) {
     CompleteLossScale(*registry_, plan.optimizer.mutable_loss_scale());
   }
@@ -172,7 +172,7 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& reques
     clients[member.device.model()] = dial_(member.address);
     plan.measure_on[member.device.model()] = clients[member.device.model()].get();
   }
-  absl::StatusOr<proto::Plan> found = desk_->Make(plan, with_timeline ? &made.timeline : nullptr);
+  absl::StatusOr<v1::Plan> found = desk_->Make(plan, with_timeline ? &made.timeline : nullptr);
   if (!found.ok()) return found.status();
   made.plan = *std::move(found);
   absl::StatusOr<Graph> own = espalier::GraphOf(*registry_, made.graph, made.plan);
@@ -181,7 +181,7 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& reques
   return made;
 }
 
-absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) const {
+absl::StatusOr<v1::Job> PlanCalls::JobWithPlan(const std::string& job_id) const {
   absl::StatusOr<JobRecord> record = store_->Get(job_id);
   if (!record.ok()) return record.status();
   if (record->job.plan().operators_size() == 0) {
@@ -191,9 +191,9 @@ absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) con
   return std::move(record->job);
 }
 
-absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, const Stop& stop,
-                                proto::ExplainReply* reply) {
-  if (request.of_case() == proto::ExplainRequest::kPlan) {
+absl::Status PlanCalls::Explain(const v1::ExplainRequest& request, const Stop& stop,
+                                v1::ExplainReply* reply) {
+  if (request.of_case() == v1::ExplainRequest::kPlan) {
     absl::StatusOr<Made> made = Make(request.plan(), stop, request.page() || request.task_graph());
     if (!made.ok()) return made.status();
     if (request.page()) reply->set_page(RenderPlanPage(made->plan, made->graph, *made->timeline));
@@ -208,7 +208,7 @@ absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, const Stop
       return absl::InvalidArgumentError(
           "task_graph, computation_graph: only of plans that are made now; give plan, not job_id");
     }
-    absl::StatusOr<proto::Job> job = JobWithPlan(request.job_id());
+    absl::StatusOr<v1::Job> job = JobWithPlan(request.job_id());
     if (!job.ok()) return job.status();
     *reply->mutable_plan() = job->plan();
     reply->set_measured_step_seconds(job->median_step_seconds());
@@ -226,8 +226,8 @@ absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, const Stop
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Export(const proto::ExportRequest& request, proto::ExportReply* reply) {
-  absl::StatusOr<proto::Job> job = JobWithPlan(request.job_id());
+absl::Status PlanCalls::Export(const v1::ExportRequest& request, v1::ExportReply* reply) {
+  absl::StatusOr<v1::Job> job = JobWithPlan(request.job_id());
   if (!job.ok()) return job.status();
   absl::StatusOr<std::string> json = ExportPlan(job->plan());
   if (!json.ok()) return json.status();
@@ -235,30 +235,30 @@ absl::Status PlanCalls::Export(const proto::ExportRequest& request, proto::Expor
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Import(const proto::ImportRequest& request, const Stop& stop,
-                               proto::ImportReply* reply) {
-  absl::StatusOr<proto::Plan> plan = ImportPlan(request.json());
+absl::Status PlanCalls::Import(const v1::ImportRequest& request, const Stop& stop,
+                               v1::ImportReply* reply) {
+  absl::StatusOr<v1::Plan> plan = ImportPlan(request.json());
   if (!plan.ok()) return plan.status();
   if (request.graph().nodes_size() == 0) {
     *reply->mutable_plan() = *std::move(plan);
     return absl::OkStatus();
   }
-  proto::PlanRequest check;
+  v1::PlanRequest check;
   *check.mutable_graph() = request.graph();
   check.set_batch_size(request.batch_size() > 0 ? request.batch_size() : plan->batch_size());
   *check.mutable_devices() = plan->devices();
   check.set_precision(request.precision());
   *check.mutable_optimizer() = request.optimizer();
-  check.mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+  check.mutable_search()->set_strategy(v1::SearchOptions::IMPORTED);
   *check.mutable_search()->mutable_imported() = *std::move(plan);
-  proto::PlanReply checked;
+  v1::PlanReply checked;
   absl::Status status = Make(check, stop, &checked);
   if (!status.ok()) return status;
   *reply->mutable_plan() = std::move(*checked.mutable_plan());
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Diff(const proto::DiffRequest& request, proto::DiffReply* reply) {
+absl::Status PlanCalls::Diff(const v1::DiffRequest& request, v1::DiffReply* reply) {
   for (const auto& [name, plan] : {std::pair("a", &request.a()), std::pair("b", &request.b())}) {
     if (plan->operators_size() == 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": it is a plan without operators"));
@@ -273,15 +273,15 @@ absl::Status PlanCalls::Diff(const proto::DiffRequest& request, proto::DiffReply
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Profile(proto::ProfileReply* reply) {
+absl::Status PlanCalls::Profile(v1::ProfileReply* reply) {
   reply->set_json(desk_->Profile());
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Machines(const proto::MachinesRequest& request,
-                                 proto::MachinesReply* reply) {
+absl::Status PlanCalls::Machines(const v1::MachinesRequest& request,
+                                 v1::MachinesReply* reply) {
   for (const MachinePreset& preset : MachinePresets()) {
-    proto::MachinesReply::Preset* out = reply->add_presets();
+    v1::MachinesReply::Preset* out = reply->add_presets();
     out->set_name(preset.name);
     out->set_summary(preset.summary);
     out->set_per_host(preset.per_host);

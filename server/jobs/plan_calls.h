@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/plan_desk.h"
 #include "server/jobs/worker_client.h"
@@ -34,28 +34,28 @@ class PlanCalls {
   // Optional: once it is true, a search ends with the best plan so far.
   using Stop = std::function<bool()>;
 
-  absl::Status Make(const proto::PlanRequest& request, const Stop& stop, proto::PlanReply* reply);
-  absl::Status Explain(const proto::ExplainRequest& request, const Stop& stop,
-                       proto::ExplainReply* reply);
-  absl::Status Export(const proto::ExportRequest& request, proto::ExportReply* reply);
-  absl::Status Import(const proto::ImportRequest& request, const Stop& stop,
-                      proto::ImportReply* reply);
-  absl::Status Diff(const proto::DiffRequest& request, proto::DiffReply* reply);
-  absl::Status Profile(proto::ProfileReply* reply);
-  absl::Status Machines(const proto::MachinesRequest& request, proto::MachinesReply* reply);
+  absl::Status Make(const v1::PlanRequest& request, const Stop& stop, v1::PlanReply* reply);
+  absl::Status Explain(const v1::ExplainRequest& request, const Stop& stop,
+                       v1::ExplainReply* reply);
+  absl::Status Export(const v1::ExportRequest& request, v1::ExportReply* reply);
+  absl::Status Import(const v1::ImportRequest& request, const Stop& stop,
+                      v1::ImportReply* reply);
+  absl::Status Diff(const v1::DiffRequest& request, v1::DiffReply* reply);
+  absl::Status Profile(v1::ProfileReply* reply);
+  absl::Status Machines(const v1::MachinesRequest& request, v1::MachinesReply* reply);
 
  private:
   // A plan, what it is for, and what a step of it looks like.
   struct Made {
-    proto::Plan plan;
+    v1::Plan plan;
     Graph graph;
     std::shared_ptr<const Timeline> timeline;  // if asked for
   };
-  absl::StatusOr<Made> Make(const proto::PlanRequest& request, const Stop& stop,
+  absl::StatusOr<Made> Make(const v1::PlanRequest& request, const Stop& stop,
                             bool with_timeline);
-  absl::StatusOr<Graph> GraphOf(const proto::PlanRequest& request) const;  // bound, to be planned
-  absl::Status FillMachine(const proto::PlanRequest& request, PlanDesk::Request* plan) const;
-  absl::StatusOr<proto::Job> JobWithPlan(const std::string& job_id) const;
+  absl::StatusOr<Graph> GraphOf(const v1::PlanRequest& request) const;  // bound, to be planned
+  absl::Status FillMachine(const v1::PlanRequest& request, PlanDesk::Request* plan) const;
+  absl::StatusOr<v1::Job> JobWithPlan(const std::string& job_id) const;
 
   const OpRegistry* const registry_;
   PlanDesk* const desk_;

@@ -24,7 +24,7 @@ constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
 // Those in `profiles` have been checked.
 std::shared_ptr<const CommunicationModel> ModelOf(const CommunicationProfiles& profiles,
-                                                  const std::vector<proto::Device>& devices) {
+                                                  const std::vector<v1::Device>& devices) {
   const auto found = profiles.find(CommunicationKey(devices));
   if (found == profiles.end()) return nullptr;
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(found->second);
@@ -35,7 +35,7 @@ std::shared_ptr<const CommunicationModel> ModelOf(const CommunicationProfiles& p
 double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
 // Rules that someone else wrote change no graph before they are proven.
-absl::Status ProveSubstitutions(const OpRegistry& registry, const proto::SearchOptions& search) {
+absl::Status ProveSubstitutions(const OpRegistry& registry, const v1::SearchOptions& search) {
   for (const std::string* text : {&search.substitutions(), &search.imported().substitutions()}) {
     if (text->empty()) continue;
     KernelRegistry kernels;
@@ -58,8 +58,8 @@ struct PlanDesk::Simulation {
 
 std::string PlanPageBlob(const std::string& job_id) { return "plan_page/" + job_id; }
 
-proto::Link DefaultLink() {
-  proto::Link link;
+v1::Link DefaultLink() {
+  v1::Link link;
   link.set_bandwidth(2.0e9);
   link.set_latency_seconds(80e-6);
   return link;
@@ -72,7 +72,7 @@ PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_s
       measure_seconds_(measure_seconds),
       threads_(search_threads),
       cost_(&analytic_,
-            [this](const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
+            [this](const OpDef& def, const NodeTypes& shard, const v1::Device& device) {
               mutex_.AssertHeld();
               return MeasureOn(def, shard, device);
             }) {
@@ -97,13 +97,13 @@ std::string PlanDesk::Profile() {
 }
 
 std::shared_ptr<const CommunicationModel> PlanDesk::Communication(
-    const std::vector<proto::Device>& devices) {
+    const std::vector<v1::Device>& devices) {
   absl::MutexLock lock(&communication_mutex_);
   return ModelOf(communication_, devices);
 }
 
-void PlanDesk::RecordCommunication(const std::vector<proto::Device>& devices,
-                                   const proto::CommunicationProfile& profile) {
+void PlanDesk::RecordCommunication(const std::vector<v1::Device>& devices,
+                                   const v1::CommunicationProfile& profile) {
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(profile);
   if (!model.ok()) {
     spdlog::warn("what workers measured of messages is dropped: {}", model.status().ToString());
@@ -114,7 +114,7 @@ void PlanDesk::RecordCommunication(const std::vector<proto::Device>& devices,
   SaveCommunication();
 }
 
-void PlanDesk::ForgetCommunication(const std::vector<proto::Device>& devices) {
+void PlanDesk::ForgetCommunication(const std::vector<v1::Device>& devices) {
   absl::MutexLock lock(&communication_mutex_);
   if (communication_.erase(CommunicationKey(devices)) > 0) SaveCommunication();
 }
@@ -143,7 +143,7 @@ std::vector<OperatorDrift> PlanDesk::RecordTransfers(const Run& run) {
   absl::MutexLock lock(&communication_mutex_);
   const auto found = communication_.find(CommunicationKey(*run.devices));
   if (found == communication_.end()) return {};
-  proto::CommunicationProfile corrected = found->second;
+  v1::CommunicationProfile corrected = found->second;
   absl::StatusOr<std::vector<OperatorDrift>> drifts =
       ObserveTransfers(*run.programs, run.times, *run.devices, &corrected);
   if (!drifts.ok()) {
@@ -169,18 +169,18 @@ void PlanDesk::SaveTimes() {
 }
 
 std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const NodeTypes& shard,
-                                                    const proto::Device& device) {
+                                                    const v1::Device& device) {
   if (current_ == nullptr || seconds_left_ <= 0) return std::nullopt;
   auto it = current_->measure_on.find(device.model());
   if (it == current_->measure_on.end()) return std::nullopt;
-  proto::MeasureRequest request;
-  for (proto::Program& program : OperatorPrograms(def, shard)) {
+  v1::MeasureRequest request;
+  for (v1::Program& program : OperatorPrograms(def, shard)) {
     if (program.arena_bytes() > kMaxMeasuredBytes) return std::nullopt;
     *request.add_programs() = std::move(program);
   }
   request.set_repetitions(kRepetitions);
   const double start = MonotonicSeconds();
-  absl::StatusOr<proto::MeasureReply> reply =
+  absl::StatusOr<v1::MeasureReply> reply =
       it->second->Measure(request, absl::Seconds(std::max(seconds_left_, 1.0)));
   seconds_left_ -= MonotonicSeconds() - start;
   if (!reply.ok()) {
@@ -227,7 +227,7 @@ void PlanDesk::EndTurn() {
   planning_ = false;
 }
 
-absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
+absl::StatusOr<v1::Plan> PlanDesk::MakeInTurn(const Request& request,
                                                  std::unique_ptr<Simulation>* simulation) {
   if (absl::Status s = WaitForTurn(request); !s.ok()) return s;
   const absl::Cleanup end_turn = [this] { EndTurn(); };
@@ -236,7 +236,7 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   // Of a profile: first what it knows, then what is known here or can be measured.
   MeasuredCost told(&analytic_,
                     [this](const OpDef& def, const NodeTypes& shard,
-                           const proto::Device& device) -> std::optional<CostModel::Times> {
+                           const v1::Device& device) -> std::optional<CostModel::Times> {
                       mutex_.AssertHeld();
                       if (!cost_.Has(def, shard, device)) {
                         std::optional<CostModel::Times> times = MeasureOn(def, shard, device);
@@ -268,7 +268,7 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   problem.for_each = [this](int count, const std::function<void(int)>& work) {
     threads_.ForEach(count, work);
   };
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, request.search);
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, request.search);
   current_ = nullptr;
   if (cost_.size() > known) SaveTimes();
   if (plan.ok() && simulation != nullptr) {
@@ -280,12 +280,12 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   return plan;
 }
 
-absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request,
+absl::StatusOr<v1::Plan> PlanDesk::Make(const Request& request,
                                            std::shared_ptr<const Timeline>* timeline) {
   if (absl::Status s = ProveSubstitutions(*registry_, request.search); !s.ok()) return s;
   const bool keeps = !request.keep_page_as.empty(), asked = timeline != nullptr;
   std::unique_ptr<Simulation> simulation;
-  absl::StatusOr<proto::Plan> plan = MakeInTurn(request, asked || keeps ? &simulation : nullptr);
+  absl::StatusOr<v1::Plan> plan = MakeInTurn(request, asked || keeps ? &simulation : nullptr);
   if (!plan.ok() || simulation == nullptr) return plan;
   // Others may plan meanwhile.
   absl::StatusOr<std::shared_ptr<const Timeline>> simulated =

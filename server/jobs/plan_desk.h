@@ -27,7 +27,7 @@ namespace espalier {
 std::string PlanPageBlob(const std::string& job_id);
 
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
-proto::Link DefaultLink();
+v1::Link DefaultLink();
 
 // Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn
 // beside.
@@ -42,8 +42,8 @@ class PlanDesk {
     const Graph* graph = nullptr;  // bound
     int64_t batch_size = 0;
     Machine machine;
-    proto::Optimizer optimizer;
-    proto::SearchOptions search;
+    v1::Optimizer optimizer;
+    v1::SearchOptions search;
     // Device model -> an idle worker that has it. Operators of devices not named are not measured.
     std::map<std::string, WorkerClient*> measure_on;
     // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
@@ -57,21 +57,21 @@ class PlanDesk {
   };
   // Errors of MakePlan, and of a profile that is not one; Cancelled if it was stopped before its
   // turn came. `timeline`, if not null, becomes the plan's simulated step.
-  absl::StatusOr<proto::Plan> Make(const Request& request,
+  absl::StatusOr<v1::Plan> Make(const Request& request,
                                    std::shared_ptr<const Timeline>* timeline = nullptr);
 
   // What ranks on these devices have told of their messages and collectives; null if they have not.
   std::shared_ptr<const CommunicationModel> Communication(
-      const std::vector<proto::Device>& devices);
+      const std::vector<v1::Device>& devices);
   // Keeps what they tell. A profile that makes no sense is logged and dropped.
-  void RecordCommunication(const std::vector<proto::Device>& devices,
-                           const proto::CommunicationProfile& profile);
+  void RecordCommunication(const std::vector<v1::Device>& devices,
+                           const v1::CommunicationProfile& profile);
   // A job that ran, by rank.
   struct Run {
     const Graph* graph = nullptr;  // bound
-    const proto::Plan* plan = nullptr;
-    const std::vector<proto::Program>* programs = nullptr;
-    const std::vector<proto::Device>* devices = nullptr;
+    const v1::Plan* plan = nullptr;
+    const std::vector<v1::Program>* programs = nullptr;
+    const std::vector<v1::Device>* devices = nullptr;
     std::vector<std::vector<OperatorTime>> times;  // in a step
   };
   struct Lessons {
@@ -82,7 +82,7 @@ class PlanDesk {
   // and collectives took other times than predicted. A run that fits no plan is logged and dropped.
   Lessons RecordRun(const Run& run);
   // Messages between these devices will be measured anew by the next job that runs on them.
-  void ForgetCommunication(const std::vector<proto::Device>& devices);
+  void ForgetCommunication(const std::vector<v1::Device>& devices);
   // All that has been measured, as a profile file.
   std::string Profile();
 
@@ -90,7 +90,7 @@ class PlanDesk {
   // What is needed to simulate a plan, without the desk.
   struct Simulation;
 
-  absl::StatusOr<proto::Plan> MakeInTurn(const Request& request,
+  absl::StatusOr<v1::Plan> MakeInTurn(const Request& request,
                                          std::unique_ptr<Simulation>* simulation)
       ABSL_LOCKS_EXCLUDED(mutex_, turn_mutex_);
   absl::Status WaitForTurn(const Request& request) ABSL_LOCKS_EXCLUDED(turn_mutex_);
@@ -101,7 +101,7 @@ class PlanDesk {
   // The measurer of a plan's cost model and its forks, which ask one at a time, while the thread
   // that makes the plan holds mutex_.
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
-                                            const proto::Device& device)
+                                            const v1::Device& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const OpRegistry* const registry_;

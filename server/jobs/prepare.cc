@@ -59,7 +59,7 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
 
 // The only .onnx file of the artifact: weights may lie beside it.
 absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::string& name) {
-  absl::StatusOr<proto::Artifact> artifact = artifacts.Find(name);
+  absl::StatusOr<v1::Artifact> artifact = artifacts.Find(name);
   if (!artifact.ok()) return artifact.status();
   if (artifact->files_size() == 1) return artifacts.SingleFile(name);
   std::vector<std::string> models;
@@ -84,7 +84,7 @@ absl::StatusOr<std::string> ReadOnnx(const ArtifactStore& artifacts, const std::
 }
 
 absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                  const proto::TrainingSpec& spec, const Dataset& dataset) {
+                                  const v1::TrainingSpec& spec, const Dataset& dataset) {
   auto named = spec.dataset().columns().find(kLabelsInput);
   absl::StatusOr<const Column*> column =
       dataset.Find(named == spec.dataset().columns().end() ? kLabelsInput : named->second);
@@ -95,13 +95,13 @@ absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStor
 }
 
 absl::StatusOr<Graph> ModelOf(const OpRegistry& registry, const ArtifactStore& artifacts,
-                              const proto::TrainingSpec& spec, const Dataset& dataset) {
+                              const v1::TrainingSpec& spec, const Dataset& dataset) {
   switch (spec.model_case()) {
-    case proto::TrainingSpec::kGraph:
+    case v1::TrainingSpec::kGraph:
       return FromProto(registry, spec.graph());
-    case proto::TrainingSpec::kOnnxArtifact:
+    case v1::TrainingSpec::kOnnxArtifact:
       return ImportModel(registry, artifacts, spec, dataset);
-    case proto::TrainingSpec::MODEL_NOT_SET:
+    case v1::TrainingSpec::MODEL_NOT_SET:
       break;
   }
   const auto named = spec.dataset().columns().find("tokens");
@@ -114,17 +114,17 @@ absl::StatusOr<Graph> ModelOf(const OpRegistry& registry, const ArtifactStore& a
                               ToString((*tokens)->example), ", expected a list of tokens"));
   }
   return InitGraph(registry, artifacts, spec.init_artifact(), (*tokens)->example.dims[0],
-                   spec.dataset().format() == proto::Dataset::TEXT);
+                   spec.dataset().format() == v1::Dataset::TEXT);
 }
 
 }  // namespace
 
-absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec) {
+absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec) {
   if (spec.name().size() > 256) return Field("name", "at most 256 bytes are accepted");
-  if (spec.model_case() == proto::TrainingSpec::MODEL_NOT_SET && spec.init_artifact().empty()) {
+  if (spec.model_case() == v1::TrainingSpec::MODEL_NOT_SET && spec.init_artifact().empty()) {
     return Field("model", "give graph, onnx_artifact or init_artifact");
   }
-  if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
+  if (spec.model_case() == v1::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
     return Field("loss",
                  "an ONNX model needs one, such as sparse_categorical_crossentropy or "
                  "mean_squared_error");
@@ -141,14 +141,14 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
   if (spec.checkpoint_every_steps() < 0) {
     return Field("checkpoint_every_steps", "must not be negative");
   }
-  const proto::Dataset& dataset = spec.dataset();
+  const v1::Dataset& dataset = spec.dataset();
   if (dataset.uri().empty()) {
     return Field("dataset.uri", "give artifact:<name> or an absolute path");
   }
-  if (dataset.format() != proto::Dataset::NPZ && dataset.format() != proto::Dataset::TEXT) {
+  if (dataset.format() != v1::Dataset::NPZ && dataset.format() != v1::Dataset::TEXT) {
     return Field("dataset.format", "must be NPZ or TEXT");
   }
-  if (dataset.format() == proto::Dataset::TEXT &&
+  if (dataset.format() == v1::Dataset::TEXT &&
       (dataset.sequence_length() <= 0 || dataset.sequence_length() > (1 << 24))) {
     return Field("dataset.sequence_length", "text needs one, greater than zero");
   }
@@ -159,7 +159,7 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
     absl::Status status = CheckArtifactName(spec.output_model());
     if (!status.ok()) return Field("output_model", std::string(status.message()));
   }
-  if (!proto::SearchOptions::Strategy_IsValid(spec.search().strategy())) {
+  if (!v1::SearchOptions::Strategy_IsValid(spec.search().strategy())) {
     return Field("search.strategy",
                  absl::StrCat(static_cast<int>(spec.search().strategy()),
                               "; SEARCH, DATA_PARALLEL, SINGLE_DEVICE and IMPORTED are accepted"));
@@ -170,14 +170,14 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
                  absl::StrCat("is ", spec.search().pipeline_stages(), ", search.max_devices ",
                               spec.search().max_devices(), "; each stage needs a device"));
   }
-  if (spec.search().strategy() == proto::SearchOptions::IMPORTED && !spec.search().has_imported()) {
+  if (spec.search().strategy() == v1::SearchOptions::IMPORTED && !spec.search().has_imported()) {
     return Field("search.imported", "strategy IMPORTED needs the plan");
   }
   absl::Status status = CheckOptimizer(registry, spec.optimizer());
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("spec.", status.message()));
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const proto::Dataset& dataset,
+absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
                                                               const ArtifactStore& artifacts) {
   absl::string_view uri = dataset.uri();
   std::string path = dataset.uri();
@@ -201,7 +201,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const proto::Datas
   const ByteSource source{
       bytes, [&file](int64_t at, int64_t n, char* to) { return (*file)->Read(at, n, to); }};
   auto outline =
-      dataset.format() == proto::Dataset::NPZ
+      dataset.format() == v1::Dataset::NPZ
           ? Dataset::OutlineOfNpz(source, dataset.holdout_fraction())
           : Dataset::OutlineOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
   if (outline.ok()) return outline;
@@ -235,11 +235,11 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
   return graph;
 }
 
-std::vector<proto::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
+std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
                                                              const ArtifactStore& artifacts,
-                                                             const proto::TrainingSpec& spec) {
-  std::vector<proto::DryRunReply::Unsupported> found;
-  if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact) {
+                                                             const v1::TrainingSpec& spec) {
+  std::vector<v1::DryRunReply::Unsupported> found;
+  if (spec.model_case() == v1::TrainingSpec::kOnnxArtifact) {
     std::string folder;
     absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, spec.onnx_artifact(), &folder);
     if (!bytes.ok()) return found;
@@ -253,7 +253,7 @@ std::vector<proto::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& r
     return found;
   }
   std::map<std::string, size_t> index;
-  for (const proto::Node& node : spec.graph().nodes()) {
+  for (const v1::Node& node : spec.graph().nodes()) {
     if (registry.Find(node.op()) != nullptr) continue;
     const auto [at, inserted] = index.try_emplace(node.op(), found.size());
     if (inserted) {
@@ -267,21 +267,21 @@ std::vector<proto::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& r
   return found;
 }
 
-DType PrecisionOf(proto::DataType precision) {
-  if (precision == proto::BF16) return DType::kBF16;
-  return precision == proto::F16 ? DType::kF16 : DType::kF32;
+DType PrecisionOf(v1::DataType precision) {
+  if (precision == v1::BF16) return DType::kBF16;
+  return precision == v1::F16 ? DType::kF16 : DType::kF32;
 }
 
-absl::Status CheckPrecision(proto::DataType precision, const std::string& field) {
-  if (precision == proto::DATA_TYPE_UNSPECIFIED || precision == proto::F32 ||
-      precision == proto::BF16 || precision == proto::F16) {
+absl::Status CheckPrecision(v1::DataType precision, const std::string& field) {
+  if (precision == v1::DATA_TYPE_UNSPECIFIED || precision == v1::F32 ||
+      precision == v1::BF16 || precision == v1::F16) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(field, ": F32, BF16 and F16 are accepted"));
 }
 
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                    const proto::TrainingSpec& spec) {
+                                    const v1::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset =
@@ -326,7 +326,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
     return Field("dataset.columns",
                  absl::StrCat("the graph has no input '", given.begin()->first, "'"));
   }
-  for (const proto::Regularizer& regularizer : spec.optimizer().regularizers()) {
+  for (const v1::Regularizer& regularizer : spec.optimizer().regularizers()) {
     const std::vector<Value>& values = graph->values();
     const bool used = std::any_of(values.begin(), values.end(), [&](const Value& value) {
       return value.kind == ValueKind::kParameter && value.trainable &&
@@ -352,14 +352,14 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   }
   job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
   job.tokens_per_step = static_cast<double>(spec.batch_size());
-  if (spec.dataset().format() == proto::Dataset::TEXT) {
+  if (spec.dataset().format() == v1::Dataset::TEXT) {
     job.tokens_per_step *= static_cast<double>(spec.dataset().sequence_length());
   }
   job.optimizer = spec.optimizer();
   if (job.optimizer.learning_rate().total_steps() <= 0) {
     job.optimizer.mutable_learning_rate()->set_total_steps(job.total_steps);
   }
-  if (spec.precision() == proto::F16) job.optimizer.mutable_loss_scale();
+  if (spec.precision() == v1::F16) job.optimizer.mutable_loss_scale();
   if (job.optimizer.has_loss_scale())
     CompleteLossScale(registry, job.optimizer.mutable_loss_scale());
   absl::StatusOr<Graph> planned =

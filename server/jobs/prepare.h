@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/training.pb.h"
 #include "server/artifacts/artifact_store.h"
 #include "worker/data/dataset.h"
 
@@ -19,7 +19,7 @@ namespace espalier {
 struct PreparedJob {
   Graph model;                                 // as it was submitted, with its loss
   Graph graph;                                 // what is planned and trained, bound
-  proto::Optimizer optimizer;                  // with what the spec left open
+  v1::Optimizer optimizer;                  // with what the spec left open
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;
   int64_t parameters = 0;
@@ -32,10 +32,10 @@ struct PreparedJob {
 };
 
 // The fields by themselves; InvalidArgument names the field and what is accepted.
-absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec);
+absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec);
 
 // What the workers will read, all of it checked and none of it held: Dataset::OutlineOf.
-absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const proto::Dataset& dataset,
+absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
                                                               const ArtifactStore& artifacts);
 
 // The ONNX file of an artifact as a graph with `loss` and `metrics` on its first output; `batch`
@@ -47,14 +47,14 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
 
 // All operators of the spec's model that there are not, each kind once; of a model that cannot be
 // read, none.
-std::vector<proto::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
+std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
                                                              const ArtifactStore& artifacts,
-                                                             const proto::TrainingSpec& spec);
+                                                             const v1::TrainingSpec& spec);
 
 // F32, or none, leaves the types that the graph names.
-DType PrecisionOf(proto::DataType precision);
+DType PrecisionOf(v1::DataType precision);
 // InvalidArgument says which are accepted.
-absl::Status CheckPrecision(proto::DataType precision, const std::string& field);
+absl::Status CheckPrecision(v1::DataType precision, const std::string& field);
 
 // What is planned for a bound graph: its operators fused, in the types of `precision` (see
 // WithPrecision). `fused`, if not null, counts the rewrite rules that were used.
@@ -64,6 +64,6 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
 // Everything that can be found wrong before workers are needed. Errors name the node, input or
 // column.
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                    const proto::TrainingSpec& spec);
+                                    const v1::TrainingSpec& spec);
 
 }  // namespace espalier

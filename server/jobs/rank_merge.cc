@@ -6,10 +6,10 @@
 
 namespace espalier {
 
-proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks) {
-  proto::StepReport merged;
+v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks) {
+  v1::StepReport merged;
   if (!ranks.empty()) merged.set_step(ranks[0].step());
-  for (const proto::StepReport& report : ranks) {
+  for (const v1::StepReport& report : ranks) {
     merged.set_seconds(std::max(merged.seconds(), report.seconds()));
     for (const auto& [name, value] : report.values()) {
       double& sum = (*merged.mutable_values())[name];
@@ -19,11 +19,11 @@ proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks) {
   return merged;
 }
 
-std::optional<proto::StepReport> RankMerge::Complete(const ByRank& parts) const {
+std::optional<v1::StepReport> RankMerge::Complete(const ByRank& parts) const {
   if (static_cast<int>(parts.size()) < ranks_) return std::nullopt;
-  std::vector<proto::StepReport> reports;
+  std::vector<v1::StepReport> reports;
   for (const auto& [rank, report] : parts) reports.push_back(report);
-  proto::StepReport merged = MergeReports(reports);
+  v1::StepReport merged = MergeReports(reports);
   for (auto& [name, value] : *merged.mutable_values()) {
     if (auto finish = finishes_.find(name); finish != finishes_.end())
       value = finish->second(value);
@@ -31,23 +31,23 @@ std::optional<proto::StepReport> RankMerge::Complete(const ByRank& parts) const 
   return merged;
 }
 
-std::optional<proto::StepReport> RankMerge::AddStep(int rank, const proto::StepReport& report) {
+std::optional<v1::StepReport> RankMerge::AddStep(int rank, const v1::StepReport& report) {
   ByRank& parts = steps_[report.step()];
   parts[rank] = report;
-  std::optional<proto::StepReport> merged = Complete(parts);
+  std::optional<v1::StepReport> merged = Complete(parts);
   if (merged.has_value()) steps_.erase(report.step());
   return merged;
 }
 
-std::optional<proto::StepReport> RankMerge::AddEvaluation(int rank,
-                                                          const proto::StepReport& report) {
+std::optional<v1::StepReport> RankMerge::AddEvaluation(int rank,
+                                                          const v1::StepReport& report) {
   evaluation_[rank] = report;
   return Complete(evaluation_);
 }
 
 absl::StatusOr<std::optional<RankMerge::Checkpoint>> RankMerge::AddShard(
-    int rank, const proto::CheckpointShard& shard) {
-  std::map<int, proto::CheckpointShard>& parts = shards_[shard.steps_done()];
+    int rank, const v1::CheckpointShard& shard) {
+  std::map<int, v1::CheckpointShard>& parts = shards_[shard.steps_done()];
   parts[rank] = shard;
   if (static_cast<int>(parts.size()) < ranks_) return std::optional<Checkpoint>();
   Checkpoint checkpoint;

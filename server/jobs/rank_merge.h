@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/worker.pb.h"
+#include "espalier/v1/worker.pb.h"
 #include "worker/checkpoint/manifest.h"
 
 namespace espalier {
 
 // Sums the values of the ranks; "learning_rate" is the same on all and is not summed. Seconds are
 // those of the slowest rank.
-proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks);
+v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 
 // Not thread-safe.
 class RankMerge {
@@ -36,21 +36,21 @@ class RankMerge {
   };
 
   // The merged report once the last rank has finished the step.
-  std::optional<proto::StepReport> AddStep(int rank, const proto::StepReport& report);
+  std::optional<v1::StepReport> AddStep(int rank, const v1::StepReport& report);
   // Likewise for the evaluation at the end.
-  std::optional<proto::StepReport> AddEvaluation(int rank, const proto::StepReport& report);
+  std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
   // The complete set once the last shard is durable. Internal if the ranks name different folders.
-  absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const proto::CheckpointShard& shard);
+  absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:
-  using ByRank = std::map<int, proto::StepReport>;
-  std::optional<proto::StepReport> Complete(const ByRank& parts) const;
+  using ByRank = std::map<int, v1::StepReport>;
+  std::optional<v1::StepReport> Complete(const ByRank& parts) const;
 
   const int ranks_;
   std::map<std::string, double (*)(double)> finishes_;
   std::map<int64_t, ByRank> steps_;
   ByRank evaluation_;
-  std::map<int64_t, std::map<int, proto::CheckpointShard>> shards_;
+  std::map<int64_t, std::map<int, v1::CheckpointShard>> shards_;
 };
 
 }  // namespace espalier

@@ -7,8 +7,8 @@
 namespace espalier {
 namespace {
 
-proto::StepReport Report(int64_t step, double loss, double rate, double seconds) {
-  proto::StepReport report;
+v1::StepReport Report(int64_t step, double loss, double rate, double seconds) {
+  v1::StepReport report;
   report.set_step(step);
   report.set_seconds(seconds);
   (*report.mutable_values())["loss"] = loss;
@@ -16,8 +16,8 @@ proto::StepReport Report(int64_t step, double loss, double rate, double seconds)
   return report;
 }
 
-proto::CheckpointShard Shard(int64_t steps, const std::string& directory, const std::string& file) {
-  proto::CheckpointShard shard;
+v1::CheckpointShard Shard(int64_t steps, const std::string& directory, const std::string& file) {
+  v1::CheckpointShard shard;
   shard.set_steps_done(steps);
   shard.set_directory(directory);
   shard.set_file(file);

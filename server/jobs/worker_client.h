@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/worker.pb.h"
+#include "espalier/v1/worker.pb.h"
 #include "worker/api_keys.h"
 #include "worker/transport_security.h"
 
@@ -21,8 +21,8 @@ class ServingStream {
  public:
   virtual ~ServingStream() = default;
 
-  virtual bool Write(const proto::ServingStep& step) = 0;
-  virtual bool Read(proto::ServingResult* result) = 0;
+  virtual bool Write(const v1::ServingStep& step) = 0;
+  virtual bool Read(v1::ServingResult* result) = 0;
   // After Read gave false, or the client was cancelled; no other call follows.
   virtual absl::Status Finish() = 0;
 };
@@ -33,17 +33,17 @@ class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
-  virtual absl::StatusOr<proto::LoadProgramReply> LoadProgram(
-      const proto::LoadProgramRequest& request, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::LoadProgramReply> LoadProgram(
+      const v1::LoadProgramRequest& request, absl::Duration timeout) = 0;
   // Calls `on_event` for each event; returns how the stream ended.
-  virtual absl::Status Run(const proto::RunRequest& request,
-                           const std::function<void(const proto::RunEvent&)>& on_event) = 0;
-  virtual absl::StatusOr<proto::StartServingReply> StartServing(
-      const proto::StartServingRequest& request, absl::Duration timeout) = 0;
+  virtual absl::Status Run(const v1::RunRequest& request,
+                           const std::function<void(const v1::RunEvent&)>& on_event) = 0;
+  virtual absl::StatusOr<v1::StartServingReply> StartServing(
+      const v1::StartServingRequest& request, absl::Duration timeout) = 0;
   // Must not outlive the client.
   virtual std::unique_ptr<ServingStream> ServingSteps() = 0;
-  virtual absl::Status Stop(const proto::StopRequest& request, absl::Duration timeout) = 0;
-  virtual absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
+  virtual absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                                       absl::Duration timeout) = 0;
   // Breaks off all calls but Stop, present and later.
   virtual void Cancel() = 0;

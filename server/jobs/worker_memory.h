@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace espalier {
 
@@ -20,7 +20,7 @@ struct WorkerMemory {
 template <typename Devices>
 WorkerMemory MemoryOf(const Devices& devices) {
   WorkerMemory memory;
-  for (const proto::Device& device : devices) {
+  for (const v1::Device& device : devices) {
     const int64_t bytes = device.memory_bytes();
     memory.smallest = memory.workers == 0 ? bytes : std::min(memory.smallest, bytes);
     memory.largest = std::max(memory.largest, bytes);

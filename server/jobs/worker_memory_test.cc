@@ -8,7 +8,7 @@ namespace espalier {
 namespace {
 
 WorkerMemory Of(const std::vector<int64_t>& bytes) {
-  std::vector<proto::Device> devices(bytes.size());
+  std::vector<v1::Device> devices(bytes.size());
   for (size_t i = 0; i < bytes.size(); ++i) devices[i].set_memory_bytes(bytes[i]);
   return MemoryOf(devices);
 }

@@ -13,12 +13,12 @@
 namespace espalier {
 namespace {
 
-proto::JoinRequest JoinOf(const std::string& name, const std::string& address) {
-  proto::JoinRequest request;
+v1::JoinRequest JoinOf(const std::string& name, const std::string& address) {
+  v1::JoinRequest request;
   request.set_name(name);
   request.set_address(address);
   request.set_protocol_version(kProtocolVersion);
-  request.mutable_device()->set_kind(proto::Device::CPU);
+  request.mutable_device()->set_kind(v1::Device::CPU);
   request.mutable_device()->set_memory_bytes(1 << 30);
   request.mutable_device()->set_matmul_flops(1e9);
   request.mutable_device()->set_memory_bandwidth(1e9);
@@ -27,13 +27,13 @@ proto::JoinRequest JoinOf(const std::string& name, const std::string& address) {
 
 class RegistryTest : public ::testing::Test {
  protected:
-  proto::Lease Join(const std::string& name, const std::string& address) {
-    absl::StatusOr<proto::Lease> lease = registry_.Join(JoinOf(name, address));
+  v1::Lease Join(const std::string& name, const std::string& address) {
+    absl::StatusOr<v1::Lease> lease = registry_.Join(JoinOf(name, address));
     EXPECT_TRUE(lease.ok()) << lease.status();
-    return lease.ok() ? *lease : proto::Lease();
+    return lease.ok() ? *lease : v1::Lease();
   }
-  absl::Status Beat(const proto::Lease& lease) {
-    proto::HeartbeatRequest request;
+  absl::Status Beat(const v1::Lease& lease) {
+    v1::HeartbeatRequest request;
     *request.mutable_lease() = lease;
     return registry_.Heartbeat(request);
   }
@@ -54,7 +54,7 @@ class RegistryTest : public ::testing::Test {
 };
 
 TEST_F(RegistryTest, SilenceLongerThanTheLeaseEndsItAndHeartbeatsKeepIt) {
-  const proto::Lease lease = Join("a", "127.0.0.1:1");
+  const v1::Lease lease = Join("a", "127.0.0.1:1");
   clock_.Advance(absl::Seconds(9));
   EXPECT_TRUE(Beat(lease).ok());
   clock_.Advance(absl::Seconds(9));
@@ -65,25 +65,25 @@ TEST_F(RegistryTest, SilenceLongerThanTheLeaseEndsItAndHeartbeatsKeepIt) {
   EXPECT_EQ(registry_.Expire(), 1);
   EXPECT_EQ(Beat(lease).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_EQ(registry_.List().size(), 1u);
-  EXPECT_EQ(registry_.List()[0].state(), proto::WorkerInfo::DEAD);
+  EXPECT_EQ(registry_.List()[0].state(), v1::WorkerInfo::DEAD);
   EXPECT_TRUE(registry_.Idle().empty());
 }
 
 TEST_F(RegistryTest, AnOldEpochIsRefusedAfterTheWorkerJoinedAgain) {
-  const proto::Lease old = Join("a", "127.0.0.1:1");
+  const v1::Lease old = Join("a", "127.0.0.1:1");
   ASSERT_TRUE(registry_.Assign(registry_.Idle(), "job").ok());
-  const proto::Lease fresh = Join("a", "127.0.0.1:1");
+  const v1::Lease fresh = Join("a", "127.0.0.1:1");
   EXPECT_GT(fresh.epoch(), old.epoch());
   EXPECT_EQ(registry_.Check(old).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(registry_.Check(fresh).ok());
-  proto::Lease forged = fresh;
+  v1::Lease forged = fresh;
   forged.set_epoch(old.epoch());
   EXPECT_EQ(registry_.Check(forged).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(registry_.Idle().size(), 1u) << "the new incarnation has no job";
 }
 
 TEST_F(RegistryTest, ARepeatedJoinGetsTheSameLease) {
-  proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
+  v1::JoinRequest request = JoinOf("a", "127.0.0.1:1");
   request.set_idempotency_key("k");
   EXPECT_EQ(registry_.Join(request)->epoch(), registry_.Join(request)->epoch());
   EXPECT_EQ(registry_.List().size(), 1u);
@@ -91,7 +91,7 @@ TEST_F(RegistryTest, ARepeatedJoinGetsTheSameLease) {
 
 // It was given the lease of the first address, where nobody would find it.
 TEST_F(RegistryTest, AnotherJoinWithTheSameKeyIsRefused) {
-  proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
+  v1::JoinRequest request = JoinOf("a", "127.0.0.1:1");
   request.set_idempotency_key("k");
   ASSERT_TRUE(registry_.Join(request).ok());
   request.set_address("127.0.0.1:2");
@@ -103,11 +103,11 @@ TEST_F(RegistryTest, AnotherJoinWithTheSameKeyIsRefused) {
 }
 
 TEST_F(RegistryTest, AJoinRepeatedBeforeItsAnswerGetsTheSameLeaseAndLosesNobody) {
-  proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
+  v1::JoinRequest request = JoinOf("a", "127.0.0.1:1");
   request.set_idempotency_key("k");
-  absl::StatusOr<proto::Lease> second;
+  absl::StatusOr<v1::Lease> second;
   before_epoch_ = [&] { second = registry_.Join(request); };
-  const absl::StatusOr<proto::Lease> first = registry_.Join(request);
+  const absl::StatusOr<v1::Lease> first = registry_.Join(request);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->epoch(), second->epoch());
   EXPECT_TRUE(registry_.Check(*second).ok());
@@ -117,18 +117,18 @@ TEST_F(RegistryTest, AJoinRepeatedBeforeItsAnswerGetsTheSameLeaseAndLosesNobody)
 
 TEST_F(RegistryTest, EveryLossIsToldOnceHoweverItIsFoundOut) {
   using ::testing::ElementsAre;
-  const proto::Lease silent = Join("silent", "127.0.0.1:1");
-  const proto::Lease mute = Join("mute", "127.0.0.1:2");
-  const proto::Lease replaced = Join("replaced", "127.0.0.1:3");
+  const v1::Lease silent = Join("silent", "127.0.0.1:1");
+  const v1::Lease mute = Join("mute", "127.0.0.1:2");
+  const v1::Lease replaced = Join("replaced", "127.0.0.1:3");
   registry_.Suspect(mute);
   EXPECT_THAT(lost_, ElementsAre("mute"));
-  const proto::Lease again = Join("again", "127.0.0.1:3");
+  const v1::Lease again = Join("again", "127.0.0.1:3");
   EXPECT_THAT(lost_, ElementsAre("mute", "replaced"));
-  for (const proto::Lease& lease : {mute, replaced}) {
+  for (const v1::Lease& lease : {mute, replaced}) {
     registry_.Suspect(lease);
     EXPECT_FALSE(registry_.Leave(lease).ok());
   }
-  const proto::Lease back = Join("back", "127.0.0.1:2");
+  const v1::Lease back = Join("back", "127.0.0.1:2");
   clock_.Advance(absl::Seconds(9));
   EXPECT_TRUE(Beat(again).ok() && Beat(back).ok());
   clock_.Advance(absl::Seconds(2));
@@ -148,7 +148,7 @@ TEST_F(RegistryTest, ALeaseThatRanOutUnseenIsOneLossWhenItsAddressIsTaken) {
 }
 
 TEST_F(RegistryTest, WhoLeavesIsNotLost) {
-  const proto::Lease lease = Join("a", "127.0.0.1:1");
+  const v1::Lease lease = Join("a", "127.0.0.1:1");
   ASSERT_TRUE(registry_.Leave(lease).ok());
   registry_.Suspect(lease);
   Join("b", "127.0.0.1:1");
@@ -215,7 +215,7 @@ TEST_F(RegistryTest, TheEndOfAnAttemptLeavesALaterOneItsWorkers) {
 }
 
 TEST_F(RegistryTest, JoinSaysWhatIsWrong) {
-  proto::JoinRequest request = JoinOf("a", "nowhere");
+  v1::JoinRequest request = JoinOf("a", "nowhere");
   EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kInvalidArgument);
   request = JoinOf("a", "127.0.0.1:1");
   request.set_protocol_version(7);

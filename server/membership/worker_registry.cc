@@ -12,7 +12,7 @@ namespace {
 // How long dead workers stay in lists.
 constexpr absl::Duration kRemembrance = absl::Minutes(10);
 
-absl::Status CheckJoin(const proto::JoinRequest& request) {
+absl::Status CheckJoin(const v1::JoinRequest& request) {
   if (request.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the worker speaks protocol version ", request.protocol_version(),
@@ -24,11 +24,11 @@ absl::Status CheckJoin(const proto::JoinRequest& request) {
     return absl::InvalidArgumentError(absl::StrCat("address '", request.address().substr(0, 300),
                                                    "' of the worker: host:port is wanted"));
   }
-  if (request.device().kind() == proto::Device::KIND_UNSPECIFIED ||
+  if (request.device().kind() == v1::Device::KIND_UNSPECIFIED ||
       request.device().memory_bytes() <= 0) {
     return absl::InvalidArgumentError("device: kind and memory_bytes must be given");
   }
-  const proto::Device& device = request.device();
+  const v1::Device& device = request.device();
   if (!(device.matmul_flops() > 0) || !(device.memory_bandwidth() > 0)) {
     return absl::InvalidArgumentError(
         "device: matmul_flops and memory_bandwidth must be greater than zero");
@@ -50,8 +50,8 @@ bool WorkerRegistry::Expired(const Worker& worker) const {
   return worker.dead || clock_->Now() - worker.last_heartbeat > lease_;
 }
 
-absl::StatusOr<std::optional<proto::Lease>> WorkerRegistry::JoinedBy(
-    const proto::JoinRequest& request) const {
+absl::StatusOr<std::optional<v1::Lease>> WorkerRegistry::JoinedBy(
+    const v1::JoinRequest& request) const {
   const std::string& key = request.idempotency_key();
   if (key.empty()) return std::nullopt;
   for (const auto& [id, worker] : workers_) {
@@ -66,7 +66,7 @@ absl::StatusOr<std::optional<proto::Lease>> WorkerRegistry::JoinedBy(
   return std::nullopt;
 }
 
-absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& request) {
+absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
   absl::Status status = CheckJoin(request);
   if (!status.ok()) return status;
   {
@@ -86,7 +86,7 @@ absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& requ
   worker.member.device = request.device();
   worker.member.device.set_host(request.host());
   worker.request = request;
-  const proto::Lease lease = worker.member.lease;
+  const v1::Lease lease = worker.member.lease;
   std::vector<Member> replaced;
   {
     absl::MutexLock lock(&mutex_);
@@ -107,7 +107,7 @@ absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& requ
   return lease;
 }
 
-absl::Status WorkerRegistry::CheckLocked(const proto::Lease& lease) const {
+absl::Status WorkerRegistry::CheckLocked(const v1::Lease& lease) const {
   auto it = workers_.find(lease.worker_id());
   if (it == workers_.end()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -126,12 +126,12 @@ absl::Status WorkerRegistry::CheckLocked(const proto::Lease& lease) const {
   return absl::OkStatus();
 }
 
-absl::Status WorkerRegistry::Check(const proto::Lease& lease) const {
+absl::Status WorkerRegistry::Check(const v1::Lease& lease) const {
   absl::MutexLock lock(&mutex_);
   return CheckLocked(lease);
 }
 
-absl::Status WorkerRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
+absl::Status WorkerRegistry::Heartbeat(const v1::HeartbeatRequest& request) {
   absl::MutexLock lock(&mutex_);
   absl::Status status = CheckLocked(request.lease());
   if (!status.ok()) return status;
@@ -141,7 +141,7 @@ absl::Status WorkerRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Member> WorkerRegistry::MarkDead(const proto::Lease& lease) {
+absl::StatusOr<Member> WorkerRegistry::MarkDead(const v1::Lease& lease) {
   absl::MutexLock lock(&mutex_);
   absl::Status status = CheckLocked(lease);
   if (!status.ok()) return status;
@@ -150,13 +150,13 @@ absl::StatusOr<Member> WorkerRegistry::MarkDead(const proto::Lease& lease) {
   return worker.member;
 }
 
-absl::Status WorkerRegistry::Leave(const proto::Lease& lease) {
+absl::Status WorkerRegistry::Leave(const v1::Lease& lease) {
   const absl::StatusOr<Member> left = MarkDead(lease);
   if (left.ok()) Changed();
   return left.status();
 }
 
-void WorkerRegistry::Suspect(const proto::Lease& lease) {
+void WorkerRegistry::Suspect(const v1::Lease& lease) {
   const absl::StatusOr<Member> lost = MarkDead(lease);
   if (!lost.ok()) return;  // it has left, or was lost before
   Lost({*lost}, "it does not answer");
@@ -183,26 +183,26 @@ int WorkerRegistry::Expire() {
   return static_cast<int>(lost.size());
 }
 
-std::vector<proto::WorkerInfo> WorkerRegistry::List() const {
+std::vector<v1::WorkerInfo> WorkerRegistry::List() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<std::pair<uint64_t, proto::WorkerInfo>> sorted;
+  std::vector<std::pair<uint64_t, v1::WorkerInfo>> sorted;
   for (const auto& [id, worker] : workers_) {
-    proto::WorkerInfo info;
+    v1::WorkerInfo info;
     info.set_worker_id(id);
     info.set_name(worker.member.name);
     info.set_address(worker.member.address);
     info.set_host(worker.member.host);
     *info.mutable_device() = worker.member.device;
-    info.set_state(Expired(worker)        ? proto::WorkerInfo::DEAD
-                   : worker.works.empty() ? proto::WorkerInfo::IDLE
-                                          : proto::WorkerInfo::BUSY);
+    info.set_state(Expired(worker)        ? v1::WorkerInfo::DEAD
+                   : worker.works.empty() ? v1::WorkerInfo::IDLE
+                                          : v1::WorkerInfo::BUSY);
     info.set_seconds_since_heartbeat(absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
     info.set_job_id(JobsOf(worker));
     sorted.emplace_back(worker.member.lease.epoch(), std::move(info));
   }
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<proto::WorkerInfo> infos;
+  std::vector<v1::WorkerInfo> infos;
   for (auto& [epoch, info] : sorted) infos.push_back(std::move(info));
   return infos;
 }
@@ -227,9 +227,9 @@ int WorkerRegistry::Live() const {
   return count;
 }
 
-proto::Link WorkerRegistry::MeasuredLink() const {
+v1::Link WorkerRegistry::MeasuredLink() const {
   absl::MutexLock lock(&mutex_);
-  proto::Link slowest;
+  v1::Link slowest;
   for (const auto& [id, worker] : workers_) {
     if (Expired(worker) || worker.link.bandwidth() <= 0) continue;
     if (slowest.bandwidth() <= 0 || worker.link.bandwidth() < slowest.bandwidth()) {

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 #include "server/clock.h"
 
 namespace espalier {
@@ -26,11 +26,11 @@ constexpr uint32_t kProtocolVersion = 1;
 
 // A worker as a job sees it.
 struct Member {
-  proto::Lease lease;
+  v1::Lease lease;
   std::string name;
   std::string address;
   std::string host;
-  proto::Device device;
+  v1::Device device;
 };
 
 // Thread-safe.
@@ -50,23 +50,23 @@ class WorkerRegistry {
   // A worker at an address that a live one has takes its place: the old one counts as dead at once.
   // The same request with its idempotency_key again gives the same lease while that lives; another
   // request with that key is InvalidArgument.
-  absl::StatusOr<proto::Lease> Join(const proto::JoinRequest& request);
-  absl::Status Heartbeat(const proto::HeartbeatRequest& request);
-  absl::Status Leave(const proto::Lease& lease);
+  absl::StatusOr<v1::Lease> Join(const v1::JoinRequest& request);
+  absl::Status Heartbeat(const v1::HeartbeatRequest& request);
+  absl::Status Leave(const v1::Lease& lease);
 
   // FailedPrecondition, with both epochs, unless this is the worker's present lease and it lives.
-  absl::Status Check(const proto::Lease& lease) const;
+  absl::Status Check(const v1::Lease& lease) const;
 
   // The worker does not answer: it counts as dead at once. If it lives, it must join again.
-  void Suspect(const proto::Lease& lease);
+  void Suspect(const v1::Lease& lease);
 
   // Marks as dead those whose lease has run out; returns how many.
   int Expire();
 
-  std::vector<proto::WorkerInfo> List() const;
+  std::vector<v1::WorkerInfo> List() const;
   std::vector<Member> Idle() const;
   int Live() const;
-  proto::Link MeasuredLink() const;  // the slowest that was told; zero if none
+  v1::Link MeasuredLink() const;  // the slowest that was told; zero if none
 
   // What a worker is given to do.
   struct Work {
@@ -102,21 +102,21 @@ class WorkerRegistry {
     absl::Time last_heartbeat;
     bool dead = false;
     std::vector<Work> works;     // more than one: of one group
-    proto::JoinRequest request;  // by which it has joined
-    proto::Link link;
+    v1::JoinRequest request;  // by which it has joined
+    v1::Link link;
   };
 
-  absl::Status CheckLocked(const proto::Lease& lease) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckLocked(const v1::Lease& lease) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // What the worker has left for a job of the group; nothing if it works for others.
   static std::optional<int64_t> BytesFor(const Worker& worker, const std::string& group);
   static std::string JobsOf(const Worker& worker);
   bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Of the live worker that joined by this request; InvalidArgument if one joined with its key by
   // another.
-  absl::StatusOr<std::optional<proto::Lease>> JoinedBy(const proto::JoinRequest& request) const
+  absl::StatusOr<std::optional<v1::Lease>> JoinedBy(const v1::JoinRequest& request) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // The worker whose present lease this is, which is dead from now on; errors as of Check.
-  absl::StatusOr<Member> MarkDead(const proto::Lease& lease);
+  absl::StatusOr<Member> MarkDead(const v1::Lease& lease);
   void Lost(const std::vector<Member>& members, absl::string_view reason) const {
     for (const Member& member : members) {
       if (on_lost_) on_lost_(member, reason);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/cluster.grpc.pb.h"
+#include "espalier/v1/cluster.grpc.pb.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/services/guard.h"
@@ -15,20 +15,20 @@ using grpc::ServerContext;
 
 constexpr double kMaxWaitSeconds = 120;
 
-class ClusterService : public proto::Cluster::Service {
+class ClusterService : public v1::Cluster::Service {
  public:
   ClusterService(Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous,
-                 double heartbeat_seconds, std::function<void(proto::ClusterStatusReply*)> status)
+                 double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status)
       : guard_(*guard),
         workers_(*workers),
         rendezvous_(*rendezvous),
         heartbeat_seconds_(heartbeat_seconds),
         status_(std::move(status)) {}
 
-  grpc::Status Join(ServerContext* context, const proto::JoinRequest* request,
-                    proto::JoinReply* reply) override {
+  grpc::Status Join(ServerContext* context, const v1::JoinRequest* request,
+                    v1::JoinReply* reply) override {
     return Answer(context, "Cluster/Join", [&]() -> absl::Status {
-      absl::StatusOr<proto::Lease> lease = workers_.Join(*request);
+      absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
       if (!lease.ok()) return lease.status();
       *reply->mutable_lease() = *lease;
       reply->set_heartbeat_seconds(heartbeat_seconds_);
@@ -37,35 +37,35 @@ class ClusterService : public proto::Cluster::Service {
     });
   }
 
-  grpc::Status Heartbeat(ServerContext* context, const proto::HeartbeatRequest* request,
-                         proto::HeartbeatReply*) override {
+  grpc::Status Heartbeat(ServerContext* context, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatReply*) override {
     return Answer(context, "Cluster/Heartbeat", [&] { return workers_.Heartbeat(*request); });
   }
 
-  grpc::Status Leave(ServerContext* context, const proto::LeaveRequest* request,
-                     proto::LeaveReply*) override {
+  grpc::Status Leave(ServerContext* context, const v1::LeaveRequest* request,
+                     v1::LeaveReply*) override {
     return Answer(context, "Cluster/Leave", [&] { return workers_.Leave(request->lease()); });
   }
 
-  grpc::Status ListWorkers(ServerContext* context, const proto::ListWorkersRequest*,
-                           proto::ListWorkersReply* reply) override {
+  grpc::Status ListWorkers(ServerContext* context, const v1::ListWorkersRequest*,
+                           v1::ListWorkersReply* reply) override {
     return Answer(context, "Cluster/ListWorkers", [&] {
-      for (proto::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
+      for (v1::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
       return absl::OkStatus();
     });
   }
 
-  grpc::Status Status(ServerContext* context, const proto::ClusterStatusRequest*,
-                      proto::ClusterStatusReply* reply) override {
+  grpc::Status Status(ServerContext* context, const v1::ClusterStatusRequest*,
+                      v1::ClusterStatusReply* reply) override {
     return Answer(context, "Cluster/Status", [&] {
-      for (proto::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
+      for (v1::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
       status_(reply);
       return absl::OkStatus();
     });
   }
 
-  grpc::Status StoreSet(ServerContext* context, const proto::StoreSetRequest* request,
-                        proto::StoreSetReply*) override {
+  grpc::Status StoreSet(ServerContext* context, const v1::StoreSetRequest* request,
+                        v1::StoreSetReply*) override {
     return Answer(context, "Cluster/StoreSet", [&] {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
@@ -74,8 +74,8 @@ class ClusterService : public proto::Cluster::Service {
     });
   }
 
-  grpc::Status StoreGet(ServerContext* context, const proto::StoreGetRequest* request,
-                        proto::StoreGetReply* reply) override {
+  grpc::Status StoreGet(ServerContext* context, const v1::StoreGetRequest* request,
+                        v1::StoreGetReply* reply) override {
     return Answer(context, "Cluster/StoreGet", [&]() -> absl::Status {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
@@ -102,14 +102,14 @@ class ClusterService : public proto::Cluster::Service {
   WorkerRegistry& workers_;
   Rendezvous& rendezvous_;
   const double heartbeat_seconds_;
-  const std::function<void(proto::ClusterStatusReply*)> status_;
+  const std::function<void(v1::ClusterStatusReply*)> status_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeClusterService(
     Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
-    std::function<void(proto::ClusterStatusReply*)> status) {
+    std::function<void(v1::ClusterStatusReply*)> status) {
   return std::make_unique<ClusterService>(guard, workers, rendezvous, heartbeat_seconds,
                                           std::move(status));
 }

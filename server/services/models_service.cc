@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "proto/models.grpc.pb.h"
+#include "espalier/v1/models.grpc.pb.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/services/guard.h"
@@ -22,7 +22,7 @@ constexpr int64_t kDownloadChunk = 512 << 10;
 
 absl::Status Gone() { return absl::CancelledError("the caller has gone"); }
 
-class ModelsService : public proto::Models::Service {
+class ModelsService : public v1::Models::Service {
  public:
   ModelsService(Guard* guard, const QuantizeTools& tools, JobStore* store)
       : guard_(*guard),
@@ -32,28 +32,28 @@ class ModelsService : public proto::Models::Service {
         idempotency_(store),
         files_(NewPosixFileSystem()) {}
 
-  grpc::Status Upload(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
-                      proto::UploadReply* reply) override {
+  grpc::Status Upload(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
+                      v1::UploadReply* reply) override {
     return guard_.Answer(context, kUpload, [&] { return Receive(context, reader, reply); });
   }
 
-  grpc::Status List(ServerContext* context, const proto::ListArtifactsRequest*,
-                    proto::ListArtifactsReply* reply) override {
+  grpc::Status List(ServerContext* context, const v1::ListArtifactsRequest*,
+                    v1::ListArtifactsReply* reply) override {
     return guard_.Answer(context, "Models/List", [&] {
-      for (proto::Artifact& artifact : artifacts_.List()) {
+      for (v1::Artifact& artifact : artifacts_.List()) {
         *reply->add_artifacts() = std::move(artifact);
       }
       return absl::OkStatus();
     });
   }
 
-  grpc::Status Get(ServerContext* context, const proto::DownloadRequest* request,
-                   grpc::ServerWriter<proto::DownloadReply>* writer) override {
+  grpc::Status Get(ServerContext* context, const v1::DownloadRequest* request,
+                   grpc::ServerWriter<v1::DownloadReply>* writer) override {
     return guard_.Answer(context, "Models/Get", [&] { return Send(context, *request, writer); });
   }
 
-  grpc::Status Delete(ServerContext* context, const proto::DeleteArtifactRequest* request,
-                      proto::DeleteArtifactReply* reply) override {
+  grpc::Status Delete(ServerContext* context, const v1::DeleteArtifactRequest* request,
+                      v1::DeleteArtifactReply* reply) override {
     return guard_.Answer(context, kDelete, [&] {
       return idempotency_.Once(kDelete, request->idempotency_key(), *request, reply, [&] {
         if (request->idempotency_key().empty()) return artifacts_.Delete(request->name(), nullptr);
@@ -64,8 +64,8 @@ class ModelsService : public proto::Models::Service {
     });
   }
 
-  grpc::Status Quantize(ServerContext* context, const proto::QuantizeRequest* request,
-                        grpc::ServerWriter<proto::QuantizeReply>* writer) override {
+  grpc::Status Quantize(ServerContext* context, const v1::QuantizeRequest* request,
+                        grpc::ServerWriter<v1::QuantizeReply>* writer) override {
     return guard_.Answer(context, kQuantize, [&] { return Pack(context, *request, writer); });
   }
 
@@ -87,29 +87,29 @@ class ModelsService : public proto::Models::Service {
     return true;
   }
 
-  absl::Status Pack(ServerContext* context, const proto::QuantizeRequest& request,
-                    grpc::ServerWriter<proto::QuantizeReply>* writer) {
-    proto::QuantizeReply reply;
+  absl::Status Pack(ServerContext* context, const v1::QuantizeRequest& request,
+                    grpc::ServerWriter<v1::QuantizeReply>* writer) {
+    v1::QuantizeReply reply;
     const std::string& key = request.idempotency_key();
     absl::StatusOr<bool> recalled = Recalled(kQuantize, key, request, &reply);
     if (!recalled.ok()) return recalled.status();
     if (!*recalled) {
       const auto progress = [&](int64_t done, int64_t total) {
         if (context->IsCancelled()) return Gone();
-        proto::QuantizeReply part;
+        v1::QuantizeReply part;
         part.mutable_progress()->set_bytes_done(done);
         part.mutable_progress()->set_bytes_total(total);
         return Write(context, part, writer) ? absl::OkStatus() : Gone();
       };
       ArtifactUpload::MakeRemembered remember;
       if (!key.empty()) {
-        remember = [&](const proto::Artifact& artifact) {
-          proto::QuantizeReply answer;
+        remember = [&](const v1::Artifact& artifact) {
+          v1::QuantizeReply answer;
           *answer.mutable_artifact() = artifact;
           return Remember(kQuantize, key, request, answer);
         };
       }
-      absl::StatusOr<proto::Artifact> artifact =
+      absl::StatusOr<v1::Artifact> artifact =
           QuantizeArtifact(request, tools_, progress, remember);
       if (!artifact.ok()) return artifact.status();
       *reply.mutable_artifact() = *std::move(artifact);
@@ -117,8 +117,8 @@ class ModelsService : public proto::Models::Service {
     return Write(context, reply, writer) ? absl::OkStatus() : Gone();
   }
 
-  bool Read(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
-            proto::UploadRequest* part) {
+  bool Read(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
+            v1::UploadRequest* part) {
     const IdleCalls::Wait wait(guard_.idle(), context);
     return reader->Read(part);
   }
@@ -130,14 +130,14 @@ class ModelsService : public proto::Models::Service {
 
   // In the idempotency record the header stands for the request, and the artifact, which has the
   // sum of its files, for what came behind it: that a repeated upload is one shows at its end.
-  absl::Status Receive(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
-                       proto::UploadReply* reply) {
-    proto::UploadRequest part;
+  absl::Status Receive(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
+                       v1::UploadReply* reply) {
+    v1::UploadRequest part;
     if (!Read(context, reader, &part) || !part.has_header()) {
       return absl::InvalidArgumentError("the first message of an upload must be its header");
     }
-    const proto::UploadRequest first = part;
-    const proto::UploadHeader& header = first.header();
+    const v1::UploadRequest first = part;
+    const v1::UploadHeader& header = first.header();
     const std::string& key = header.idempotency_key();
     const absl::StatusOr<bool> recalled = Recalled(kUpload, key, header, reply);
     if (!recalled.ok()) return recalled.status();
@@ -154,20 +154,20 @@ class ModelsService : public proto::Models::Service {
     while (Read(context, reader, &part)) {
       absl::Status status;
       switch (part.part_case()) {
-        case proto::UploadRequest::kFile:
+        case v1::UploadRequest::kFile:
           status = (*upload)->StartFile(part.file().name());
           break;
-        case proto::UploadRequest::kChunk:
+        case v1::UploadRequest::kChunk:
           status = (*upload)->Append(part.chunk());
           break;
-        case proto::UploadRequest::kSha256:
+        case v1::UploadRequest::kSha256:
           status = (*upload)->CheckSha256(part.sha256());
           ++whole;
           break;
-        case proto::UploadRequest::kHeader:
+        case v1::UploadRequest::kHeader:
           status = absl::InvalidArgumentError("an upload has one header");
           break;
-        case proto::UploadRequest::PART_NOT_SET:
+        case v1::UploadRequest::PART_NOT_SET:
           status = absl::InvalidArgumentError("an empty message within an upload");
           break;
       }
@@ -198,21 +198,21 @@ class ModelsService : public proto::Models::Service {
     }
     ArtifactUpload::MakeRemembered remember;
     if (!key.empty()) {
-      remember = [&](const proto::Artifact& artifact) {
-        proto::UploadReply answer;
+      remember = [&](const v1::Artifact& artifact) {
+        v1::UploadReply answer;
         *answer.mutable_artifact() = artifact;
         return Remember(kUpload, key, header, answer);
       };
     }
-    absl::StatusOr<proto::Artifact> artifact = (*upload)->Commit(remember);
+    absl::StatusOr<v1::Artifact> artifact = (*upload)->Commit(remember);
     if (!artifact.ok()) return artifact.status();
     *reply->mutable_artifact() = *std::move(artifact);
     return absl::OkStatus();
   }
 
-  absl::Status Send(ServerContext* context, const proto::DownloadRequest& request,
-                    grpc::ServerWriter<proto::DownloadReply>* writer) {
-    absl::StatusOr<proto::Artifact> artifact = artifacts_.Find(request.name());
+  absl::Status Send(ServerContext* context, const v1::DownloadRequest& request,
+                    grpc::ServerWriter<v1::DownloadReply>* writer) {
+    absl::StatusOr<v1::Artifact> artifact = artifacts_.Find(request.name());
     if (!artifact.ok()) return artifact.status();
     const absl::StatusOr<ArtifactFolder> folder = artifacts_.Hold(request.name());
     if (!folder.ok()) return folder.status();
@@ -222,7 +222,7 @@ class ModelsService : public proto::Models::Service {
       return absl::NotFoundError(absl::StrCat("artifact '", request.name(), "' has no file '",
                                               request.file().substr(0, 300), "'"));
     }
-    proto::DownloadReply reply;
+    v1::DownloadReply reply;
     *reply.mutable_artifact() = *artifact;
     if (!Write(context, reply, writer)) return Gone();
     for (const std::string& name : names) {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <functional>
 
-#include "proto/plan.grpc.pb.h"
+#include "espalier/v1/plan.grpc.pb.h"
 #include "server/jobs/plan_calls.h"
 #include "server/services/guard.h"
 #include "server/services/services.h"
@@ -23,39 +23,39 @@ std::function<bool()> StopOf(ServerContext* context) {
   return [=] { return context->IsCancelled() || std::chrono::system_clock::now() > soon; };
 }
 
-class PlannerService : public proto::Planner::Service {
+class PlannerService : public v1::Planner::Service {
  public:
   PlannerService(Guard* guard, PlanCalls* plans) : guard_(*guard), plans_(*plans) {}
 
-  grpc::Status MakePlan(ServerContext* context, const proto::PlanRequest* request,
-                        proto::PlanReply* reply) override {
+  grpc::Status MakePlan(ServerContext* context, const v1::PlanRequest* request,
+                        v1::PlanReply* reply) override {
     return guard_.Answer(context, "Planner/MakePlan",
                          [&] { return plans_.Make(*request, StopOf(context), reply); });
   }
-  grpc::Status Explain(ServerContext* context, const proto::ExplainRequest* request,
-                       proto::ExplainReply* reply) override {
+  grpc::Status Explain(ServerContext* context, const v1::ExplainRequest* request,
+                       v1::ExplainReply* reply) override {
     return guard_.Answer(context, "Planner/Explain",
                          [&] { return plans_.Explain(*request, StopOf(context), reply); });
   }
-  grpc::Status Export(ServerContext* context, const proto::ExportRequest* request,
-                      proto::ExportReply* reply) override {
+  grpc::Status Export(ServerContext* context, const v1::ExportRequest* request,
+                      v1::ExportReply* reply) override {
     return guard_.Answer(context, "Planner/Export", [&] { return plans_.Export(*request, reply); });
   }
-  grpc::Status Import(ServerContext* context, const proto::ImportRequest* request,
-                      proto::ImportReply* reply) override {
+  grpc::Status Import(ServerContext* context, const v1::ImportRequest* request,
+                      v1::ImportReply* reply) override {
     return guard_.Answer(context, "Planner/Import",
                          [&] { return plans_.Import(*request, StopOf(context), reply); });
   }
-  grpc::Status Diff(ServerContext* context, const proto::DiffRequest* request,
-                    proto::DiffReply* reply) override {
+  grpc::Status Diff(ServerContext* context, const v1::DiffRequest* request,
+                    v1::DiffReply* reply) override {
     return guard_.Answer(context, "Planner/Diff", [&] { return plans_.Diff(*request, reply); });
   }
-  grpc::Status Profile(ServerContext* context, const proto::ProfileRequest*,
-                       proto::ProfileReply* reply) override {
+  grpc::Status Profile(ServerContext* context, const v1::ProfileRequest*,
+                       v1::ProfileReply* reply) override {
     return guard_.Answer(context, "Planner/Profile", [&] { return plans_.Profile(reply); });
   }
-  grpc::Status Machines(ServerContext* context, const proto::MachinesRequest* request,
-                        proto::MachinesReply* reply) override {
+  grpc::Status Machines(ServerContext* context, const v1::MachinesRequest* request,
+                        v1::MachinesReply* reply) override {
     return guard_.Answer(context, "Planner/Machines",
                          [&] { return plans_.Machines(*request, reply); });
   }

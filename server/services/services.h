@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace grpc {
 class Service;
@@ -30,6 +30,6 @@ std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, const QuantizeToo
 // `status` fills in what the registry does not know.
 std::unique_ptr<grpc::Service> MakeClusterService(
     Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
-    std::function<void(proto::ClusterStatusReply*)> status);
+    std::function<void(v1::ClusterStatusReply*)> status);
 
 }  // namespace espalier

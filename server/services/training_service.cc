@@ -1,6 +1,6 @@
 #include <grpcpp/grpcpp.h>
 
-#include "proto/training.grpc.pb.h"
+#include "espalier/v1/training.grpc.pb.h"
 #include "server/jobs/job_runner.h"
 #include "server/services/guard.h"
 #include "server/services/services.h"
@@ -10,46 +10,46 @@ namespace {
 
 using grpc::ServerContext;
 
-class TrainingService : public proto::Training::Service {
+class TrainingService : public v1::Training::Service {
  public:
   TrainingService(Guard* guard, JobRunner* jobs) : guard_(*guard), jobs_(*jobs) {}
 
-  grpc::Status Submit(ServerContext* context, const proto::SubmitRequest* request,
-                      proto::SubmitReply* reply) override {
+  grpc::Status Submit(ServerContext* context, const v1::SubmitRequest* request,
+                      v1::SubmitReply* reply) override {
     return guard_.Answer(context, "Training/Submit", [&] { return jobs_.Submit(*request, reply); });
   }
-  grpc::Status DryRun(ServerContext* context, const proto::DryRunRequest* request,
-                      proto::DryRunReply* reply) override {
+  grpc::Status DryRun(ServerContext* context, const v1::DryRunRequest* request,
+                      v1::DryRunReply* reply) override {
     return guard_.Answer(context, "Training/DryRun", [&] { return jobs_.DryRun(*request, reply); });
   }
-  grpc::Status Watch(ServerContext* context, const proto::WatchRequest* request,
-                     grpc::ServerWriter<proto::JobEvent>* writer) override {
+  grpc::Status Watch(ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::JobEvent>* writer) override {
     return guard_.Answer(context, "Training/Watch", [&] {
       return jobs_.Watch(
           *request,
-          [&](const proto::JobEvent& event) {
+          [&](const v1::JobEvent& event) {
             const IdleCalls::Wait wait(guard_.idle(), context);
             return writer->Write(event);
           },
           [&] { return context->IsCancelled(); });  // the deadline cancels too
     });
   }
-  grpc::Status Get(ServerContext* context, const proto::GetJobRequest* request,
-                   proto::GetJobReply* reply) override {
+  grpc::Status Get(ServerContext* context, const v1::GetJobRequest* request,
+                   v1::GetJobReply* reply) override {
     return guard_.Answer(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
   }
-  grpc::Status List(ServerContext* context, const proto::ListJobsRequest*,
-                    proto::ListJobsReply* reply) override {
+  grpc::Status List(ServerContext* context, const v1::ListJobsRequest*,
+                    v1::ListJobsReply* reply) override {
     return guard_.Answer(context, "Training/List", [&] { return jobs_.List(reply); });
   }
-  grpc::Status Cancel(ServerContext* context, const proto::CancelRequest* request,
-                      proto::CancelReply* reply) override {
+  grpc::Status Cancel(ServerContext* context, const v1::CancelRequest* request,
+                      v1::CancelReply* reply) override {
     return guard_.Answer(
         context, "Training/Cancel", [&] { return jobs_.Cancel(*request, reply); },
         CallKind::kShort);
   }
-  grpc::Status Resume(ServerContext* context, const proto::ResumeRequest* request,
-                      proto::ResumeReply* reply) override {
+  grpc::Status Resume(ServerContext* context, const v1::ResumeRequest* request,
+                      v1::ResumeReply* reply) override {
     return guard_.Answer(context, "Training/Resume", [&] { return jobs_.Resume(*request, reply); });
   }
 

@@ -15,14 +15,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/inference.pb.h"
-#include "proto/models.pb.h"
-#include "proto/training.pb.h"
+#include "espalier/v1/inference.pb.h"
+#include "espalier/v1/models.pb.h"
+#include "espalier/v1/training.pb.h"
 
 namespace espalier {
 
 struct JobRecord {
-  proto::Job job;  // with spec and plan
+  v1::Job job;  // with spec and plan
   // The last durable checkpoint's (server/jobs/checkpoint_folders.h); empty if there is none.
   std::string checkpoint_dir;
   int32_t fruitless_attempts = 0;  // since the last progress
@@ -43,7 +43,7 @@ struct JobWrite {
   bool create = false;           // the job must not be there yet; writes spec and plan too
   bool with_plan = false;
   std::optional<int64_t> drop_reports_from;  // first: reports of this and later steps are deleted
-  std::vector<proto::StepReport> reports;    // one of the same step is replaced
+  std::vector<v1::StepReport> reports;    // one of the same step is replaced
   std::vector<std::string> messages;
   std::optional<Remembered> remembered;
 };
@@ -51,11 +51,11 @@ struct JobWrite {
 // Reports and messages of a job in the order in which they were written.
 struct JobLogEntry {
   int64_t sequence = 0;
-  std::variant<proto::StepReport, std::string> entry;
+  std::variant<v1::StepReport, std::string> entry;
 };
 
 struct ArtifactRecord {
-  proto::Artifact artifact;
+  v1::Artifact artifact;
   std::string folder;  // name beneath the artifact root
 };
 
@@ -88,10 +88,10 @@ class JobStore {
   virtual absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const = 0;
 
   // Models that are served again after a restart, by name.
-  virtual absl::Status PutServed(const proto::ServeModelRequest& request,
+  virtual absl::Status PutServed(const v1::ServeModelRequest& request,
                                  const Remembered* remembered) = 0;
   virtual absl::Status DeleteServed(const std::string& name, const Remembered* remembered) = 0;
-  virtual absl::StatusOr<std::vector<proto::ServeModelRequest>> Served() const = 0;
+  virtual absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const = 0;
 
   // Measured operator times (planner/cost/measured.h), as an opaque value.
   virtual absl::Status PutBlob(const std::string& name, const std::string& value) = 0;

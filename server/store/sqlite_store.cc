@@ -161,7 +161,7 @@ absl::Status SqliteStore::Write(const std::string& job_id, const JobWrite& write
 
 absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& write) {
   if (write.job.has_value()) {
-    proto::Job job = write.job->job;
+    v1::Job job = write.job->job;
     const std::string spec = write.create ? job.spec().SerializeAsString() : std::string();
     const std::string plan =
         write.create || write.with_plan ? job.plan().SerializeAsString() : std::string();
@@ -204,7 +204,7 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
                               .Run();
     if (!status.ok()) return status;
   }
-  for (const proto::StepReport& report : write.reports) {
+  for (const v1::StepReport& report : write.reports) {
     absl::Status status = Sql("INSERT OR REPLACE INTO log(job, step, body) VALUES(?,?,?)")
                               .Bind(job_id)
                               .Bind(report.step())
@@ -282,7 +282,7 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
     if (query.Int(1) != 0) {
       entry.entry = query.Bytes(2);
     } else {
-      proto::StepReport report;
+      v1::StepReport report;
       absl::Status status = ParseInto(query.Bytes(2), "step report", &report);
       if (!status.ok()) return status;
       entry.entry = std::move(report);
@@ -364,7 +364,7 @@ absl::StatusOr<std::vector<ArtifactRecord>> SqliteStore::Artifacts() const {
   }
 }
 
-absl::Status SqliteStore::PutServed(const proto::ServeModelRequest& request,
+absl::Status SqliteStore::PutServed(const v1::ServeModelRequest& request,
                                     const Remembered* remembered) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
@@ -386,16 +386,16 @@ absl::Status SqliteStore::DeleteServed(const std::string& name, const Remembered
   });
 }
 
-absl::StatusOr<std::vector<proto::ServeModelRequest>> SqliteStore::Served() const {
+absl::StatusOr<std::vector<v1::ServeModelRequest>> SqliteStore::Served() const {
   absl::MutexLock lock(&mutex_);
   Statement& query = Sql("SELECT body FROM served ORDER BY name");
   StatementUse use(&query);
-  std::vector<proto::ServeModelRequest> requests;
+  std::vector<v1::ServeModelRequest> requests;
   while (true) {
     absl::StatusOr<bool> row = query.Step();
     if (!row.ok()) return row.status();
     if (!*row) return requests;
-    proto::ServeModelRequest request;
+    v1::ServeModelRequest request;
     absl::Status status = ParseInto(query.Bytes(0), "served model", &request);
     if (!status.ok()) return status;
     requests.push_back(std::move(request));

@@ -40,10 +40,10 @@ class SqliteStore : public JobStore {
   absl::Status PutArtifact(const ArtifactRecord& record, const Remembered* remembered) override;
   absl::Status DeleteArtifact(const std::string& name, const Remembered* remembered) override;
   absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const override;
-  absl::Status PutServed(const proto::ServeModelRequest& request,
+  absl::Status PutServed(const v1::ServeModelRequest& request,
                          const Remembered* remembered) override;
   absl::Status DeleteServed(const std::string& name, const Remembered* remembered) override;
-  absl::StatusOr<std::vector<proto::ServeModelRequest>> Served() const override;
+  absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override;
   absl::Status PutBlob(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
 

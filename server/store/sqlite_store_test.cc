@@ -37,13 +37,13 @@ class StoreTest : public ::testing::Test {
     write.create = true;
     write.job.emplace();
     write.job->job.set_id(id);
-    write.job->job.set_state(proto::QUEUED);
+    write.job->job.set_state(v1::QUEUED);
     write.job->job.mutable_spec()->set_name("n");
     write.job->job.mutable_spec()->mutable_graph()->set_name("g");
     return write;
   }
-  static proto::StepReport Report(int64_t step, double loss) {
-    proto::StepReport report;
+  static v1::StepReport Report(int64_t step, double loss) {
+    v1::StepReport report;
     report.set_step(step);
     (*report.mutable_values())["loss"] = loss;
     return report;
@@ -53,7 +53,7 @@ class StoreTest : public ::testing::Test {
     auto entries = store_->Log(id, after, from, 1000);
     EXPECT_TRUE(entries.ok()) << entries.status();
     for (const JobLogEntry& entry : *entries) {
-      if (const auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+      if (const auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
         lines.push_back(std::to_string(report->step()) + ":" +
                         std::to_string(static_cast<int>(report->values().at("loss"))));
       } else {
@@ -86,7 +86,7 @@ TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite write;
   write.job = *store_->Get("j");
-  write.job->job.set_state(proto::RUNNING);
+  write.job->job.set_state(v1::RUNNING);
   write.job->job.mutable_plan()->set_batch_size(8);
   write.job->checkpoint_dir = "/c/1";
   write.job->fruitless_attempts = 2;
@@ -98,7 +98,7 @@ TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
   Reopen();
   auto record = store_->Get("j");
   ASSERT_TRUE(record.ok()) << record.status();
-  EXPECT_EQ(record->job.state(), proto::RUNNING);
+  EXPECT_EQ(record->job.state(), v1::RUNNING);
   EXPECT_EQ(record->job.spec().graph().name(), "g");
   EXPECT_EQ(record->job.plan().batch_size(), 8);
   EXPECT_EQ(record->checkpoint_dir, "/c/1");
@@ -312,7 +312,7 @@ TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
 }
 
 TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
-  proto::ServeModelRequest served;
+  v1::ServeModelRequest served;
   served.set_name("m");
   served.set_artifact("a");
   ASSERT_TRUE(store_->PutServed(served, nullptr).ok());
@@ -329,11 +329,11 @@ TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
 }
 
 TEST_F(StoreTest, ARepeatedCallGetsTheFirstAnswerAndAChangedOneIsRefused) {
-  proto::SubmitRequest request;
+  v1::SubmitRequest request;
   request.mutable_spec()->set_name("one");
   request.set_idempotency_key("k");
   int runs = 0;
-  auto call = [&](const char* method, const proto::SubmitRequest& body, proto::SubmitReply* reply) {
+  auto call = [&](const char* method, const v1::SubmitRequest& body, v1::SubmitReply* reply) {
     Idempotency idempotency(store_.get());
     return idempotency.Once(method, body.idempotency_key(), body, reply, [&] {
       reply->set_job_id("job-" + std::to_string(++runs));
@@ -342,7 +342,7 @@ TEST_F(StoreTest, ARepeatedCallGetsTheFirstAnswerAndAChangedOneIsRefused) {
       return store_->Write(reply->job_id(), write);
     });
   };
-  proto::SubmitReply first, second, third;
+  v1::SubmitReply first, second, third;
   ASSERT_TRUE(call("Submit", request, &first).ok());
   Reopen();
   ASSERT_TRUE(call("Submit", request, &second).ok());

@@ -86,7 +86,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
   if (!format.ok()) return format.status();
   serving = QuantizeServing(registry, *std::move(serving), *format);
   if (!serving.ok()) return serving.status();
-  absl::StatusOr<proto::Program> program = LowerServing(registry, serving->graph);
+  absl::StatusOr<v1::Program> program = LowerServing(registry, serving->graph);
   if (!program.ok()) return program.status();
   Model out;
   out.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{12} << 30});

@@ -44,23 +44,23 @@ absl::StatusOr<Outcome> Compare(const SmallProblem& problem) {
   const absl::StatusOr<Graph> fused = Fuse(*given.registry, problem.graph);
   if (!fused.ok()) return fused.status();
   given.graph = &*fused;
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
   Outcome outcome;
   double start = Seconds();
-  const absl::StatusOr<proto::Plan> before = MakePlan(given, options);
+  const absl::StatusOr<v1::Plan> before = MakePlan(given, options);
   if (!before.ok()) return before.status();
   outcome.seconds_before = Seconds() - start;
   options.set_rewrite_budget(absl::GetFlag(FLAGS_rewrite_budget));
   options.set_rewrite_alpha(absl::GetFlag(FLAGS_rewrite_alpha));
   start = Seconds();
-  const absl::StatusOr<proto::Plan> after = MakePlan(given, options);
+  const absl::StatusOr<v1::Plan> after = MakePlan(given, options);
   if (!after.ok()) return after.status();
   outcome.seconds_after = Seconds() - start;
   outcome.before = before->prediction().step_seconds();
   outcome.after = after->prediction().step_seconds();
   outcome.graphs = after->search().graphs();
-  for (const proto::Rewrite& rewrite : after->rewrites()) ++outcome.rules[rewrite.rule()];
+  for (const v1::Rewrite& rewrite : after->rewrites()) ++outcome.rules[rewrite.rule()];
   return outcome;
 }
 
@@ -75,7 +75,7 @@ std::string Names(const std::map<std::string, int>& rules) {
 
 // The first block with branches of Inception-v3 behind a smaller input; biases and activations in
 // the convolutions, as fusion leaves them where there is no batch norm.
-SmallProblem InceptionBlock(const proto::Link& link, int devices) {
+SmallProblem InceptionBlock(const v1::Link& link, int devices) {
   GraphBuilder b(TestRegistry(), "inception_block");
   const ValueId x = b.Input("x", DType::kF32, {-1, 192, 35, 35});
   const auto conv = [&](const std::string& name, ValueId from, int64_t in, int64_t out,
@@ -110,7 +110,7 @@ SmallProblem InceptionBlock(const proto::Link& link, int devices) {
 
 // Three blocks that are narrow outside and wide inside, as mixers and adapters are, with the biases
 // where fusion puts them.
-SmallProblem NarrowBlocks(const proto::Link& link, int devices) {
+SmallProblem NarrowBlocks(const v1::Link& link, int devices) {
   GraphBuilder b(TestRegistry(), "narrow_blocks");
   ValueId x = b.Input("x", DType::kF32, {-1, 256});
   for (int i = 0; i < 3; ++i) {
@@ -174,7 +174,7 @@ absl::Status RunBlocks(Report* report) {
   report->Table("Blocks of models", {"block", "devices", "link", "fused, ms", "joint, ms", "gain",
                                      "rewrites", "graphs tried", "search s without", "with"});
   for (const double bandwidth : {1e9, 2e10, 2e11}) {
-    proto::Link link;
+    v1::Link link;
     link.set_bandwidth(bandwidth);
     link.set_latency_seconds(2e-5);
     for (const auto& text : absl::StrSplit(absl::GetFlag(FLAGS_devices), ',', absl::SkipEmpty())) {

@@ -47,7 +47,7 @@ class OpenMpDevice : public Device {
     return device_->EnterThread(KernelThreads::kOpenMp);
   }
 
-  const proto::Device& description() const override { return device_->description(); }
+  const v1::Device& description() const override { return device_->description(); }
   bool is_host() const override { return device_->is_host(); }
   const KernelRegistry& kernels() const override { return device_->kernels(); }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {

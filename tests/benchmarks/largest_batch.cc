@@ -40,7 +40,7 @@ int64_t BudgetOf(const std::string& model) { return int64_t{model == "resnet50" 
 // One way to train a model.
 struct Variant {
   std::string name;
-  proto::MemoryOptions memory = {};
+  v1::MemoryOptions memory = {};
   int micro_batches = 1;
   int devices = 1;                   // above 1: data parallel
   uint64_t order = 0;                // of the examples
@@ -50,15 +50,15 @@ struct Variant {
   std::vector<double> seconds = {};  // of one example, by round
 };
 
-proto::MemoryOptions Never() {
-  proto::MemoryOptions options;
+v1::MemoryOptions Never() {
+  v1::MemoryOptions options;
   options.set_disable_swap(true);
   options.set_disable_recompute(true);
   return options;
 }
 
-proto::MemoryOptions NoSlices() {
-  proto::MemoryOptions options;
+v1::MemoryOptions NoSlices() {
+  v1::MemoryOptions options;
   options.set_max_batch_slices(1);
   return options;
 }
@@ -150,7 +150,7 @@ class Bench {
  private:
   struct Prepared {
     Graph graph;
-    proto::Plan plan;
+    v1::Plan plan;
     TrainingRunOptions options;
   };
 
@@ -164,16 +164,16 @@ class Bench {
     problem.graph = &prepared.graph;
     problem.batch_size = batch;
     problem.machine = TestMachine(v.devices);
-    for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
+    for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
     problem.optimizer = optimizer_;
     problem.cost = &cost_;
-    proto::SearchOptions search;
-    search.set_strategy(v.devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
-                                       : proto::SearchOptions::DATA_PARALLEL);
+    v1::SearchOptions search;
+    search.set_strategy(v.devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                       : v1::SearchOptions::DATA_PARALLEL);
     search.set_micro_batches(v.micro_batches);
     search.set_zero_stage(0);
     *search.mutable_memory() = v.memory;
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, search);
     if (!plan.ok()) return plan.status();
     prepared.plan = *std::move(plan);
     prepared.options.batch_size = batch;
@@ -185,7 +185,7 @@ class Bench {
 
   const OpRegistry& registry_;
   const PictureJob job_;
-  proto::Optimizer optimizer_;
+  v1::Optimizer optimizer_;
   AnalyticCost cost_;
 };
 

@@ -130,7 +130,7 @@ struct Way {
 absl::Status CopyAll(const char* data, const SafetensorsFile& file, Executor& executor,
                      const WeightMap& map) {
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     int64_t at = 0;
     for (const WeightPiece& piece : map.sources.at(executor.tensor_name(i)).pieces) {
       const SafetensorsEntry& entry = file.tensors().at(piece.tensor);
@@ -154,7 +154,7 @@ absl::StatusOr<Loaded> Load(const OpRegistry& registry, const std::string& folde
     out.parameter_mb *= absl::GetFlag(FLAGS_resident);
     lowering.resident_weight_bytes = static_cast<int64_t>(out.parameter_mb * kMB);
   }
-  const absl::StatusOr<proto::Program> program = LowerServing(registry, serving->graph, lowering);
+  const absl::StatusOr<v1::Program> program = LowerServing(registry, serving->graph, lowering);
   if (!program.ok()) return program.status();
   std::unique_ptr<Device> device = NewCpuDevice({2, int64_t{1} << 33});
   const std::string path = JoinPath(folder, "model.safetensors");

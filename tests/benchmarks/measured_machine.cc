@@ -18,7 +18,7 @@ constexpr int kRepetitions = 9;
 }  // namespace
 
 MeasuredMachine::MeasuredMachine()
-    : measured_(&analytic_, [this](const OpDef& def, const NodeTypes& shard, const proto::Device&) {
+    : measured_(&analytic_, [this](const OpDef& def, const NodeTypes& shard, const v1::Device&) {
         return Measure(def, shard);
       }) {}
 
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threa
                                                                        const std::string& profile) {
   std::unique_ptr<MeasuredMachine> machine(new MeasuredMachine);
   machine->device_ = NewCpuDevice({threads, int64_t{8} << 30});
-  absl::StatusOr<proto::Device> calibrated = Calibrate(machine->device_.get());
+  absl::StatusOr<v1::Device> calibrated = Calibrate(machine->device_.get());
   if (!calibrated.ok()) return calibrated.status();
   machine->calibrated_ = *calibrated;
   CommunicationProfiles known;
@@ -38,9 +38,9 @@ absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threa
   machine->calibrated_.set_host("this host");
   machine->calibrated_.set_host_cores(static_cast<int>(std::thread::hardware_concurrency()));
   for (int n = 2; n <= ranks; ++n) {
-    const std::string key = CommunicationKey(std::vector<proto::Device>(n, machine->calibrated_));
+    const std::string key = CommunicationKey(std::vector<v1::Device>(n, machine->calibrated_));
     const auto found = known.find(key);
-    absl::StatusOr<proto::CommunicationProfile> measured =
+    absl::StatusOr<v1::CommunicationProfile> measured =
         found != known.end() ? found->second : MeasureCommunicationBetweenRanks(n);
     if (!measured.ok()) return measured.status();
     absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(*measured);
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threa
 std::string MeasuredMachine::Profile() const {
   CommunicationProfiles communication;
   for (const auto& [n, profile] : communication_) {
-    communication[CommunicationKey(std::vector<proto::Device>(n, calibrated_))] = profile;
+    communication[CommunicationKey(std::vector<v1::Device>(n, calibrated_))] = profile;
   }
   return SaveProfile(measured_, communication);
 }
@@ -72,7 +72,7 @@ std::optional<CostModel::Times> MeasuredMachine::Measure(const OpDef& def, const
   const double start = Seconds();
   CostModel::Times times;
   bool forward = true;
-  for (const proto::Program& program : OperatorPrograms(def, shard)) {
+  for (const v1::Program& program : OperatorPrograms(def, shard)) {
     absl::StatusOr<double> seconds = MeasureProgram(program, kRepetitions, device_.get());
     if (!seconds.ok()) {
       std::fprintf(stderr, "measuring %s: %s\n", def.name.c_str(),

@@ -30,9 +30,9 @@ class MeasuredMachine {
   // `count` devices like the one measured; what they say to each other is what as many processes
   // do: ranks that share cores wait for each other in another way.
   Machine Devices(int count) const;
-  const proto::Device& device() const { return calibrated_; }
+  const v1::Device& device() const { return calibrated_; }
   // By the number of ranks, from 2 on.
-  const std::map<int, proto::CommunicationProfile>& communication() const { return communication_; }
+  const std::map<int, v1::CommunicationProfile>& communication() const { return communication_; }
 
   // Operators are measured when first met, as the coordinator has workers do it.
   MeasuredCost* cost() { return &measured_; }
@@ -43,8 +43,8 @@ class MeasuredMachine {
   std::optional<CostModel::Times> Measure(const OpDef& def, const NodeTypes& shard);
 
   std::unique_ptr<Device> device_;
-  proto::Device calibrated_;
-  std::map<int, proto::CommunicationProfile> communication_;
+  v1::Device calibrated_;
+  std::map<int, v1::CommunicationProfile> communication_;
   std::map<int, std::shared_ptr<const CommunicationModel>> models_;
   AnalyticCost analytic_;
   MeasuredCost measured_;

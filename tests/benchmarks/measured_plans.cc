@@ -15,12 +15,12 @@ using Kinds = std::vector<AxisKind>;
 struct Recipe {
   std::string name;
   int devices = 1;
-  std::function<absl::StatusOr<proto::Plan>(PlanProblem&)> make;
+  std::function<absl::StatusOr<v1::Plan>(PlanProblem&)> make;
 };
 
-absl::StatusOr<proto::Plan> Searched(PlanProblem& problem, proto::SearchOptions::Strategy strategy,
+absl::StatusOr<v1::Plan> Searched(PlanProblem& problem, v1::SearchOptions::Strategy strategy,
                                      int stages = 0, int micro_batches = 1) {
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_strategy(strategy);
   options.set_zero_stage(0);
   options.set_pipeline_stages(stages);
@@ -29,14 +29,14 @@ absl::StatusOr<proto::Plan> Searched(PlanProblem& problem, proto::SearchOptions:
   return MakePlan(problem, options);
 }
 
-absl::StatusOr<proto::Plan> SplitBy(PlanProblem& problem, const Kinds& kinds) {
+absl::StatusOr<v1::Plan> SplitBy(PlanProblem& problem, const Kinds& kinds) {
   const int parts = static_cast<int>(problem.machine.devices.size());
   return HandMadePlan(problem, [&](int index, const Node&, const SplitRule& rule) {
     return SplitFirst(index, rule, kinds, parts);
   });
 }
 
-absl::StatusOr<proto::Plan> InConsecutiveParts(PlanProblem& problem) {
+absl::StatusOr<v1::Plan> InConsecutiveParts(PlanProblem& problem) {
   const int parts = static_cast<int>(problem.machine.devices.size());
   const int nodes = static_cast<int>(problem.graph->nodes().size());
   return HandMadePlan(problem, [=](int index, const Node&, const SplitRule&) {
@@ -44,7 +44,7 @@ absl::StatusOr<proto::Plan> InConsecutiveParts(PlanProblem& problem) {
   });
 }
 
-absl::StatusOr<proto::Plan> Mixed(PlanProblem& problem) {
+absl::StatusOr<v1::Plan> Mixed(PlanProblem& problem) {
   return HandMadePlan(problem, [](int index, const Node&, const SplitRule& rule) {
     const Kinds kinds[] = {{AxisKind::kSample},
                            {AxisKind::kParameter, AxisKind::kAttribute},
@@ -55,17 +55,17 @@ absl::StatusOr<proto::Plan> Mixed(PlanProblem& problem) {
 }
 
 // With a part of the memory that the plan takes, so that it has to swap or recompute.
-absl::StatusOr<proto::Plan> InLessMemory(PlanProblem& problem, double part) {
-  absl::StatusOr<proto::Plan> whole = Searched(problem, proto::SearchOptions::SINGLE_DEVICE);
+absl::StatusOr<v1::Plan> InLessMemory(PlanProblem& problem, double part) {
+  absl::StatusOr<v1::Plan> whole = Searched(problem, v1::SearchOptions::SINGLE_DEVICE);
   if (!whole.ok()) return whole.status();
   const int64_t bytes =
       static_cast<int64_t>(part * static_cast<double>(whole->prediction().peak_bytes(0)));
-  for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(bytes);
-  return Searched(problem, proto::SearchOptions::SINGLE_DEVICE);
+  for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(bytes);
+  return Searched(problem, v1::SearchOptions::SINGLE_DEVICE);
 }
 
 std::vector<Recipe> Recipes(bool cuts_batch) {
-  using Options = proto::SearchOptions;
+  using Options = v1::SearchOptions;
   const auto data_parallel = [](PlanProblem& p) { return Searched(p, Options::DATA_PARALLEL); };
   const auto zero = [data_parallel](int stage) {
     return [=](PlanProblem& p) { return AtZeroStage(p, data_parallel(p), stage); };
@@ -114,14 +114,14 @@ std::vector<Recipe> Recipes(bool cuts_batch) {
   return recipes;
 }
 
-bool Alike(const proto::Plan& a, const proto::Plan& b) {
+bool Alike(const v1::Plan& a, const v1::Plan& b) {
   if (a.devices_size() != b.devices_size() || a.operators_size() != b.operators_size() ||
       a.zero_stage() != b.zero_stage() || a.micro_batches() != b.micro_batches() ||
       a.devices(0).memory_bytes() != b.devices(0).memory_bytes()) {
     return false;
   }
   for (int i = 0; i < a.operators_size(); ++i) {
-    const proto::OperatorPlan &x = a.operators(i), &y = b.operators(i);
+    const v1::OperatorPlan &x = a.operators(i), &y = b.operators(i);
     if (!std::equal(x.devices().begin(), x.devices().end(), y.devices().begin(),
                     y.devices().end())) {
       return false;
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<NamedPlan>> MeasuredPlans(const OpRegistry& registry,
   for (const Recipe& recipe : Recipes(cuts_batch)) {
     if (recipe.devices > most_devices) continue;
     PlanProblem problem = ProblemOf(registry, work, machine, recipe.devices);
-    absl::StatusOr<proto::Plan> plan = recipe.make(problem);
+    absl::StatusOr<v1::Plan> plan = recipe.make(problem);
     if (absl::IsResourceExhausted(plan.status())) continue;  // needs the memory that was taken away
     if (!plan.ok()) {
       return absl::Status(plan.status().code(),

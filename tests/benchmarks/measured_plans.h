@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/workload.h"
 
@@ -13,7 +13,7 @@ namespace espalier {
 
 struct NamedPlan {
   std::string name;
-  proto::Plan plan;
+  v1::Plan plan;
 };
 
 // What `work` is planned as on `devices` of `machine`, without a plan to begin from.

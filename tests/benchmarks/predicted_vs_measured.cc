@@ -112,7 +112,7 @@ std::string PartOf(const std::string& op) {
 
 // What the simulated step consists of, by device.
 absl::StatusOr<std::vector<Parts>> PredictedParts(const PlanProblem& problem,
-                                                  const proto::Plan& plan) {
+                                                  const v1::Plan& plan) {
   absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, plan);
   if (!timeline.ok()) return timeline.status();
   std::vector<Parts> parts(plan.devices_size());
@@ -249,7 +249,7 @@ void AddOperatorTable(const OpRegistry& registry, const Workload& work, const Co
 void AddMachine(const MeasuredMachine& machine, Report* report) {
   report->Table("The machine as calibrated, one thread",
                 {"matmul GFLOP/s", "memory GB/s", "operator overhead us"});
-  const proto::Device& device = machine.device();
+  const v1::Device& device = machine.device();
   report->Row({Number(device.matmul_flops() / 1e9, 1), Number(device.memory_bandwidth() / 1e9, 2),
                Number(device.op_overhead_seconds() * 1e6, 2)});
   report->Table("What processes say to each other",
@@ -260,8 +260,8 @@ void AddMachine(const MeasuredMachine& machine, Report* report) {
                    Number(1e6 * m.receive_seconds(), 1), Number(1e6 * m.send_seconds(), 1)});
     }
     for (const auto& c : profile.collectives()) {
-      const auto kind = static_cast<proto::CollectiveInstruction::Kind>(c.kind());
-      report->Row({Text(proto::CollectiveInstruction::Kind_Name(kind)), Number(world, 0),
+      const auto kind = static_cast<v1::CollectiveInstruction::Kind>(c.kind());
+      report->Row({Text(v1::CollectiveInstruction::Kind_Name(kind)), Number(world, 0),
                    Number(c.ranks(), 0), Number(c.bytes(), 0), Number(1e6 * c.seconds(), 1),
                    Text("")});
     }

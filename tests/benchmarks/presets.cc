@@ -108,10 +108,10 @@ void Keep(const absl::StatusOr<GridPlan>& plan, std::optional<Found>* best) {
 
 // What the search over all operators makes, if that is faster.
 absl::Status KeepWhole(const PlanProblem& problem, std::optional<Found>* best) {
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.mutable_memory()->set_disable_swap(true);
   options.mutable_memory()->set_disable_recompute(true);
-  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   if (absl::IsResourceExhausted(plan.status())) return absl::OkStatus();
   if (!plan.ok()) return plan.status();
   const double seconds = plan->prediction().step_seconds();

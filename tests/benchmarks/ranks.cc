@@ -79,7 +79,7 @@ absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicato
   RegisterAllOperators(registry);
   absl::StatusOr<Workload> work = MakeWorkload(registry, task["workload"], task["batch"]);
   if (!work.ok()) return work.status();
-  absl::StatusOr<proto::Plan> plan = ImportPlan(task["plan"]);
+  absl::StatusOr<v1::Plan> plan = ImportPlan(task["plan"]);
   if (!plan.ok()) return plan.status();
   LoweringOptions lowering;
   lowering.optimizer = work->optimizer;
@@ -118,7 +118,7 @@ absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicato
 
 absl::StatusOr<Json> MeasureLinks(Communicator* communicator) {
   std::unique_ptr<Device> device = NewCpuDevice({1, 0});
-  absl::StatusOr<proto::CommunicationProfile> profile =
+  absl::StatusOr<v1::CommunicationProfile> profile =
       MeasureCommunication(*communicator, *device, {});
   if (!profile.ok()) return profile.status();
   return Json{{"profile", absl::Base64Escape(profile->SerializeAsString())}};
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<Json>> RunProcesses(int world, const Json& task) {
 
 }  // namespace
 
-absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions& options) {
+absl::StatusOr<RanksResult> RunRanks(const v1::Plan& plan, const RanksOptions& options) {
   absl::StatusOr<std::string> text = ExportPlan(plan);
   if (!text.ok()) return text.status();
   const Json task = {{"workload", options.workload},
@@ -183,11 +183,11 @@ absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions
   return result;
 }
 
-absl::StatusOr<proto::CommunicationProfile> MeasureCommunicationBetweenRanks(int world) {
+absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int world) {
   absl::StatusOr<std::vector<Json>> ranks = RunProcesses(world, {{"communication", true}});
   if (!ranks.ok()) return ranks.status();
   std::string bytes;
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   if (!absl::Base64Unescape((*ranks)[0]["profile"].get<std::string>(), &bytes) ||
       !profile.ParseFromString(bytes)) {
     return absl::InternalError("a rank gave no profile");

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/cluster.pb.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -29,10 +29,10 @@ struct RanksResult {
   std::vector<std::map<std::string, double>> profiles;
 };
 
-absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions& options);
+absl::StatusOr<RanksResult> RunRanks(const v1::Plan& plan, const RanksOptions& options);
 
 // What messages and collectives take between `world` such processes.
-absl::StatusOr<proto::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);
+absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);
 
 // What a process started by the above does instead of its own main. False if this is none of them.
 bool IsRankProcess(int argc, char** argv);

@@ -33,7 +33,7 @@ struct Case {
   std::string workload;
   int devices = 0;
   std::string link_name;
-  proto::Link link;
+  v1::Link link;
   // 0: every device has that link; else so many share it, on a host where they have a faster one.
   int per_host = 0;
 };
@@ -45,14 +45,14 @@ struct Chain {
   int64_t accepted = 0;
 };
 
-proto::Link MakeLink(double bytes_per_second, double latency) {
-  proto::Link link;
+v1::Link MakeLink(double bytes_per_second, double latency) {
+  v1::Link link;
   link.set_bandwidth(bytes_per_second);
   link.set_latency_seconds(latency);
   return link;
 }
 
-absl::StatusOr<std::shared_ptr<const Topology>> Hosts(const Case& c, const proto::Link& inside) {
+absl::StatusOr<std::shared_ptr<const Topology>> Hosts(const Case& c, const v1::Link& inside) {
   std::vector<TopologyNode> nodes = {{"network"}};
   for (int d = 0; d < c.devices; ++d) {
     const std::string host = absl::StrCat("host", d / c.per_host);
@@ -106,8 +106,8 @@ absl::Status Run(Report* report) {
   RegisterAllOperators(registry);
   auto machine = MeasuredMachine::Make(/*threads=*/1, /*ranks=*/1);
   if (!machine.ok()) return machine.status();
-  const proto::Link loopback = MakeLink(2e9, 80e-6);
-  const proto::Link slow = MakeLink(1.25e8, 100e-6), fast = MakeLink(1.25e10, 5e-6);
+  const v1::Link loopback = MakeLink(2e9, 80e-6);
+  const v1::Link slow = MakeLink(1.25e8, 100e-6), fast = MakeLink(1.25e10, 5e-6);
   const std::vector<Case> cases = {{"cnn", 2, "loopback", loopback},
                                    {"lm", 2, "loopback", loopback},
                                    {"llm", 2, "loopback", loopback},
@@ -155,13 +155,13 @@ absl::Status Run(Report* report) {
                      Number(n / full->seconds, 0), Number(n / delta->seconds, 0),
                      Number(full->seconds / delta->seconds, 1)});
 
-    proto::SearchOptions options;
+    v1::SearchOptions options;
     if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
     if (!plan.ok()) return plan.status();
     const double searched = plan->prediction().step_seconds();
     double single = 0, data = 0;
-    for (const proto::Alternative& a : plan->alternatives()) {
+    for (const v1::Alternative& a : plan->alternatives()) {
       (a.name() == "single device" ? single : data) = a.prediction().step_seconds();
     }
     gains.push_back({Text(c.workload), Number(c.devices, 0), Text(c.link_name),

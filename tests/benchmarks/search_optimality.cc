@@ -76,11 +76,11 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     c.enumeration_seconds = Seconds() - begin;
     c.optimum = ToSeconds(optimum->cost);
 
-    proto::SearchOptions options;
+    v1::SearchOptions options;
     if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
     options.set_seed(absl::GetFlag(FLAGS_seed));
     options.set_micro_batches(1);  // what is enumerated has no others
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
     if (!plan.ok()) return plan.status();
     c.found = plan->prediction().step_seconds();
     c.proposals = static_cast<double>(plan->search().proposals());
@@ -150,7 +150,7 @@ absl::StatusOr<Tight> CompareTight(uint64_t seed) {
   t.optimum = tight->optimum;
   const PlanProblem problem = tight->small.Problem();
   const double begin = Seconds();
-  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, tight->options);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(problem, tight->options);
   t.search_seconds = Seconds() - begin;
   if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan.status();
   if (plan.ok()) {
@@ -249,8 +249,8 @@ absl::Status RunTight(Report* report) {
   return absl::OkStatus();
 }
 
-proto::Link MakeLink(double bytes_per_second, double latency) {
-  proto::Link link;
+v1::Link MakeLink(double bytes_per_second, double latency) {
+  v1::Link link;
   link.set_bandwidth(bytes_per_second);
   link.set_latency_seconds(latency);
   return link;
@@ -264,7 +264,7 @@ absl::Status Run(Report* report) {
     if (!c.ok()) return c.status();
     random.push_back(*std::move(c));
   }
-  const std::pair<const char*, proto::Link> links[] = {{"1 Gb/s", MakeLink(1.25e8, 100e-6)},
+  const std::pair<const char*, v1::Link> links[] = {{"1 Gb/s", MakeLink(1.25e8, 100e-6)},
                                                        {"100 Gb/s", MakeLink(1.25e10, 5e-6)}};
   for (const std::string& model : ModelsWithFirstLayers()) {
     for (int devices = 2; devices <= 4; ++devices) {

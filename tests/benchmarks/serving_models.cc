@@ -63,9 +63,9 @@ absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std
   problem.machine = TestMachine(1);
   problem.optimizer = work->optimizer;
   problem.cost = &cost;
-  proto::SearchOptions search;
-  search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
+  v1::SearchOptions search;
+  search.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, search);
   if (!plan.ok()) return plan.status();
   TrainingRunOptions options;
   options.steps = steps;
@@ -116,7 +116,7 @@ absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const Lla
   if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
   graph = QuantizeLinears(registry, *graph, format);
   if (!graph.ok()) return graph.status();
-  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph, lowering);
+  absl::StatusOr<v1::Program> program = LowerServing(registry, *graph, lowering);
   if (!program.ok()) return program.status();
   ServedModel model;
   model.device = std::move(device);
@@ -144,8 +144,8 @@ LlamaConfig WideLlama(int layers) {
 absl::Status FillAtRandom(ServedModel& model) {
   Executor& executor = model.runner->executor();
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    const proto::BufferKind kind = executor.buffer(i).kind();
-    if (kind != proto::PARAMETER_SHARD && kind != proto::PERSISTENT) continue;
+    const v1::BufferKind kind = executor.buffer(i).kind();
+    if (kind != v1::PARAMETER_SHARD && kind != v1::PERSISTENT) continue;
     const TensorSpec& spec = executor.spec(i);
     const std::vector<char> bytes = Values(spec.dtype, spec.num_elements(), 0.02f);
     if (absl::Status s = executor.WriteBuffer(i, bytes.data(), spec.bytes()); !s.ok()) return s;
@@ -170,7 +170,7 @@ absl::StatusOr<ServedModel> LoadFolderForServing(const OpRegistry& registry,
   absl::StatusOr<ServingModel> serving = BuildServing(registry, *read, positions);
   if (!serving.ok()) return serving.status();
   if (absl::Status s = BindAndInfer(registry, 1, &serving->graph); !s.ok()) return s;
-  absl::StatusOr<proto::Program> program = LowerServing(registry, serving->graph);
+  absl::StatusOr<v1::Program> program = LowerServing(registry, serving->graph);
   if (!program.ok()) return program.status();
   ServedModel model;
   model.device = NewCpuDevice({threads, int64_t{8} << 30, ""});

@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry, const Workload& work,
-                                                   const proto::Device& device) {
+absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, const Workload& work,
+                                                   const v1::Device& device) {
   AnalyticCost cost;
   PlanProblem problem;
   problem.registry = &registry;
@@ -35,9 +35,9 @@ absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry, c
   problem.machine.devices.push_back(device);
   problem.optimizer = work.optimizer;
   problem.cost = &cost;
-  proto::SearchOptions options;
-  options.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  v1::SearchOptions options;
+  options.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   if (!plan.ok()) return plan.status();
   LoweringOptions lowering;
   lowering.optimizer = work.optimizer;
@@ -59,7 +59,7 @@ absl::Status Serve() {
   absl::StatusOr<Workload> work = MakeWorkload(registry, absl::GetFlag(FLAGS_workload));
   if (!work.ok()) return work.status();
   std::unique_ptr<Device> device = NewCpuDevice({absl::GetFlag(FLAGS_threads), 0});
-  absl::StatusOr<proto::Program> program =
+  absl::StatusOr<v1::Program> program =
       SingleDeviceProgram(registry, *work, device->description());
   if (!program.ok()) return program.status();
   BatchLoaderOptions loading;

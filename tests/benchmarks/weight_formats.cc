@@ -125,7 +125,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, WeightFormat format) {
   if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
   absl::StatusOr<Graph> quantized = QuantizeLinears(registry, *graph, format);
   if (!quantized.ok()) return quantized.status();
-  absl::StatusOr<proto::Program> program = LowerServing(registry, *quantized);
+  absl::StatusOr<v1::Program> program = LowerServing(registry, *quantized);
   if (!program.ok()) return program.status();
   Model model;
   model.format = format;

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
 #include "ops/models/llama.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "tests/benchmarks/seconds.h"
 #include "worker/data/dataset.h"
 
@@ -23,7 +23,7 @@ struct Workload {
   int64_t batch = 0;
   double tokens_per_step = 0;
   std::map<std::string, std::string> columns;
-  proto::Optimizer optimizer;  // AdamW, gradients clipped to norm 1
+  v1::Optimizer optimizer;  // AdamW, gradients clipped to norm 1
 };
 
 // "cnn": the digits CNN from ONNX, batch 512. "lm": a LLaMA of 4 layers, hidden 256, batch 8 of 128

@@ -99,7 +99,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
       const std::vector<std::string>& adapters, WeightFormat format = WeightFormat::kF32) {
     const absl::StatusOr<Adapted> built = Build(adapters, format);
     if (!built.ok()) return built.status();
-    absl::StatusOr<proto::Program> program = LowerServing(registry_, built->model.graph);
+    absl::StatusOr<v1::Program> program = LowerServing(registry_, built->model.graph);
     if (!program.ok()) return program.status();
     devices_.push_back(NewCpuDevice({2, 1 << 26}));
     auto runner = ProgramModelRunner::Create(*program, folder_, built->max_positions,

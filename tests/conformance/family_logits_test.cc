@@ -119,7 +119,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
       ADD_FAILURE() << serving.status();
       return nullptr;
     }
-    absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    absl::StatusOr<v1::Program> program = LowerServing(registry_, serving->graph);
     EXPECT_TRUE(program.ok()) << program.status();
     devices_.push_back(NewCpuDevice({2, 1 << 26}));
     auto runner = ProgramModelRunner::Create(*program, folder_, max_positions_,
@@ -195,7 +195,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
                                                         DType kv_format = DType::kF32) {
     const absl::StatusOr<ServingModel> serving = Build(WeightFormat::kF32, kv_format);
     if (!serving.ok()) return serving.status();
-    absl::StatusOr<std::vector<proto::Program>> programs =
+    absl::StatusOr<std::vector<v1::Program>> programs =
         LowerServing(registry_, serving->graph, degrees);
     if (!programs.ok()) return programs.status();
     return InProcessRanks::Create(*programs, folder_, limits, 32, serving->weights);

@@ -69,7 +69,7 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
     NameEverySource(serving->graph, &serving->weights);
     serving = ServingIn(registry_, *std::move(serving), model->facts, format);
     if (!serving.ok()) return serving.status();
-    const absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    const absl::StatusOr<v1::Program> program = LowerServing(registry_, serving->graph);
     if (!program.ok()) return program.status();
     devices_.push_back(NewCpuDevice({1, 1 << 26}));
     return ProgramModelRunner::Create(*program, folder, context_, devices_.back().get(),

@@ -96,7 +96,7 @@ class ParametersOf : public CheckpointSource {
  public:
   explicit ParametersOf(Executor& executor) : executor_(executor) {
     for (int b = 0; b < executor.num_buffers(); ++b) {
-      if (executor.buffer(b).kind() != proto::PARAMETER_SHARD || executor.is_alias(b)) continue;
+      if (executor.buffer(b).kind() != v1::PARAMETER_SHARD || executor.is_alias(b)) continue;
       buffers_.push_back(b);
       entries_.push_back({executor.tensor_name(b), executor.spec(b), false});
     }
@@ -206,7 +206,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     if (!serving.ok()) return serving.status();
     absl::Status status = BindAndInfer(registry_, 1, &serving->graph);
     if (!status.ok()) return status;
-    const absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    const absl::StatusOr<v1::Program> program = LowerServing(registry_, serving->graph);
     if (!program.ok()) return program.status();
     const std::unique_ptr<Device> device = NewCpuDevice({1, 1 << 26});
     auto runner =
@@ -222,7 +222,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     return logits.values;
   }
 
-  absl::StatusOr<proto::Program> TrainingProgram(const Graph& graph) {
+  absl::StatusOr<v1::Program> TrainingProgram(const Graph& graph) {
     AnalyticCost cost;
     PlanProblem problem;
     problem.registry = &registry_;
@@ -231,9 +231,9 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     problem.machine = TestMachine(1);
     problem.optimizer = AdamW(1e-2);
     problem.cost = &cost;
-    proto::SearchOptions search;
-    search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
+    v1::SearchOptions search;
+    search.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, search);
     if (!plan.ok()) return plan.status();
     LoweringOptions lowering;
     lowering.optimizer = problem.optimizer;
@@ -244,7 +244,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
 
   // Trains what the folder holds; the result lies in `out`. Fills in the loss of each step.
   absl::Status Train(const Graph& graph, const std::string& out, std::vector<double>* losses) {
-    const absl::StatusOr<proto::Program> program = TrainingProgram(graph);
+    const absl::StatusOr<v1::Program> program = TrainingProgram(graph);
     if (!program.ok()) return program.status();
     const std::unique_ptr<Device> device = NewCpuDevice({1, 1 << 27});
     if (absl::Status status = device->EnterThread(KernelThreads::kOpenMp); !status.ok())

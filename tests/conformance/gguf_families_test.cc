@@ -110,7 +110,7 @@ class GgufModels {
     NameEverySource(serving->graph, &serving->weights);
     serving = ServingIn(registry_, *std::move(serving), model->facts, format);
     if (!serving.ok()) return serving.status();
-    const absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    const absl::StatusOr<v1::Program> program = LowerServing(registry_, serving->graph);
     if (!program.ok()) return program.status();
     const std::unique_ptr<Device> device = NewCpuDevice({2, 1 << 26});
     const auto runner =

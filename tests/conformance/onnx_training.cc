@@ -66,9 +66,9 @@ class InOrder : public BatchSource {
   const int64_t batch_;
 };
 
-absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry, const Graph& graph,
-                                                   int64_t batch, const proto::Optimizer& optimizer,
-                                                   const proto::Device& device) {
+absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, const Graph& graph,
+                                                   int64_t batch, const v1::Optimizer& optimizer,
+                                                   const v1::Device& device) {
   AnalyticCost cost;
   PlanProblem problem;
   problem.registry = &registry;
@@ -77,9 +77,9 @@ absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry, c
   problem.machine.devices.push_back(device);
   problem.optimizer = optimizer;
   problem.cost = &cost;
-  proto::SearchOptions options;
-  options.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  v1::SearchOptions options;
+  options.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   if (!plan.ok()) return At("plan", plan.status());
   LoweringOptions lowering;
   lowering.optimizer = optimizer;
@@ -89,16 +89,16 @@ absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry, c
 }
 
 // Adds a buffer of its own, beyond the program's, and the instruction that copies `source` there.
-int AddCopy(const std::string& name, int source, proto::Program* program,
-            proto::Instruction* instruction) {
+int AddCopy(const std::string& name, int source, v1::Program* program,
+            v1::Instruction* instruction) {
   const int index = program->buffers_size();
-  proto::Buffer* buffer = program->add_buffers();
+  v1::Buffer* buffer = program->add_buffers();
   *buffer->mutable_spec() = program->buffers(source).spec();
   buffer->set_name(name);
-  buffer->set_kind(proto::PERSISTENT);
+  buffer->set_kind(v1::PERSISTENT);
   buffer->set_offset_bytes((program->arena_bytes() + 63) / 64 * 64);
   int64_t bytes = 8;  // of the widest element
-  proto::CopyInstruction* copy = instruction->mutable_copy();
+  v1::CopyInstruction* copy = instruction->mutable_copy();
   copy->set_source(source);
   copy->set_destination(index);
   for (int64_t dim : buffer->spec().dims()) {
@@ -114,11 +114,11 @@ int AddCopy(const std::string& name, int source, proto::Program* program,
 
 // Scratch memory is used again within a step, so what is to be seen is copied where it is read:
 // the prediction where the loss is computed, each gradient where the optimiser takes it.
-std::map<std::string, int> Observe(const std::string& loss, proto::Program* program) {
+std::map<std::string, int> Observe(const std::string& loss, v1::Program* program) {
   std::map<std::string, int> observed;
-  proto::Program out = *program;
+  v1::Program out = *program;
   out.clear_instructions();
-  for (const proto::Instruction& instruction : program->instructions()) {
+  for (const v1::Instruction& instruction : program->instructions()) {
     if (instruction.has_compute() && instruction.compute().op() == loss &&
         observed.count("prediction") == 0) {
       observed["prediction"] =
@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   training->source_ = std::make_unique<InOrder>(*dataset, options.batch);
   status = training->device_->EnterThread(KernelThreads::kOpenMp);
   if (!status.ok()) return status;
-  absl::StatusOr<proto::Program> program = SingleDeviceProgram(
+  absl::StatusOr<v1::Program> program = SingleDeviceProgram(
       registry, *graph, options.batch, options.optimizer, training->device_->description());
   if (!program.ok()) return program.status();
   if (options.observe) training->observed_ = Observe(options.loss, &*program);
@@ -204,7 +204,7 @@ absl::StatusOr<std::map<std::string, NamedTensor>> OnnxTraining::Observed() {
 absl::StatusOr<std::map<std::string, NamedTensor>> OnnxTraining::Parameters() {
   std::map<std::string, NamedTensor> result;
   for (int b = 0; b < executor_->num_buffers(); ++b) {
-    if (executor_->buffer(b).kind() != proto::PARAMETER_SHARD || executor_->is_alias(b)) continue;
+    if (executor_->buffer(b).kind() != v1::PARAMETER_SHARD || executor_->is_alias(b)) continue;
     absl::StatusOr<NamedTensor> tensor = Read(b);
     if (!tensor.ok()) return tensor.status();
     result[absl::StrCat("parameter.", executor_->tensor_name(b))] = *std::move(tensor);

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
 #include "ops/tensor/shape.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
 
@@ -24,7 +24,7 @@ struct OnnxTrainingOptions {
   std::string data;
   int64_t batch = 0;
   std::string loss;
-  proto::Optimizer optimizer;
+  v1::Optimizer optimizer;
   int threads = 1;
   bool observe = false;  // keep prediction and gradients of each step
 };

@@ -172,7 +172,7 @@ class GrpcLimitsTest(unittest.TestCase):
             cluster.wait(room, 10, "the large upload is over")
             with raw.Connection(cluster.grpc) as connection:
                 ask = models_pb2.DownloadRequest(name="big").SerializeToString()
-                stream = connection.begin("/espalier.proto.Models/Get")
+                stream = connection.begin("/espalier.v1.Models/Get")
                 connection.send(raw.frame(raw.DATA, raw.END_STREAM, stream, raw.message(ask)))
                 cluster.wait(lambda: not room(), 10, "the download holds its call")
                 cluster.wait(room, 20, "the download is cut off")

@@ -18,7 +18,7 @@ from grpc_calls import Calls, error_of, use  # noqa: E402
 use(inference_pb2, models_pb2)
 Code = grpc.StatusCode
 LIMIT = 64 << 20  # of a message
-GENERATE, UPLOAD = "/espalier.proto.Inference/Generate", "/espalier.proto.Models/Upload"
+GENERATE, UPLOAD = "/espalier.v1.Inference/Generate", "/espalier.v1.Models/Upload"
 
 
 def varint(value):

@@ -109,7 +109,7 @@ class OpenInferenceTest(unittest.TestCase):
         request = pb.ModelInferRequest(model_name="big", id="1").SerializeToString() + b"\x2a\x06\x0a\x04text"
         code, message = error_of(lambda: self.rpc.ModelInfer(request))
         self.assertEqual(code, Code.UNIMPLEMENTED)
-        self.assertIn("espalier.proto.Inference/Generate", message)
+        self.assertIn("espalier.v1.Inference/Generate", message)
 
     def ready(self, model):
         """Of the model, then of the server: over HTTP and gRPC, which agree."""

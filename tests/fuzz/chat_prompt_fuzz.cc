@@ -30,7 +30,7 @@ std::array<std::string, kTexts> Split(absl::string_view input) {
   return texts;
 }
 
-void Render(const espalier::proto::ChatPrompt& chat, const ChatFormat* format) {
+void Render(const espalier::v1::ChatPrompt& chat, const ChatFormat* format) {
   static const auto* const tokenizer = espalier::ByteTokenizer::Create()->release();
   static const auto* const clock = new espalier::FakeClock;
   const auto prompt = espalier::RenderChat(chat, *tokenizer, format, clock);
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     turn->set_role("assistant");
     turn->set_content(body);
   }
-  espalier::proto::ChatPrompt chat = request.generate.chat();
+  espalier::v1::ChatPrompt chat = request.generate.chat();
   Render(chat, nullptr);
   if (!format.ok()) return 0;
   Render(chat, format->get());

@@ -22,25 +22,25 @@ class IdleWorker : public WorkerClient {
  public:
   explicit IdleWorker(absl::Notification* asked) : asked_(asked) {}
 
-  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest&,
+  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&,
                                               absl::Duration) override {
     if (!asked_->HasBeenNotified()) asked_->Notify();
     return absl::UnavailableError("idle");
   }
-  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest&,
+  absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest&,
                                                       absl::Duration) override {
     return absl::UnavailableError("idle");
   }
-  absl::Status Run(const proto::RunRequest&,
-                   const std::function<void(const proto::RunEvent&)>&) override {
+  absl::Status Run(const v1::RunRequest&,
+                   const std::function<void(const v1::RunEvent&)>&) override {
     return absl::UnavailableError("idle");
   }
-  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest&,
+  absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest&,
                                                         absl::Duration) override {
     return absl::UnavailableError("idle");
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
-  absl::Status Stop(const proto::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status Stop(const v1::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
   void Cancel() override {}
 
  private:
@@ -51,7 +51,7 @@ class Quiet : public AttemptObserver {
  public:
   void OnPlanned(const std::string&, int32_t, const PlanFacts&) override {}
   void OnRunning(const std::string&, int32_t) override {}
-  void OnStep(const std::string&, int32_t, const proto::StepReport&) override {}
+  void OnStep(const std::string&, int32_t, const v1::StepReport&) override {}
   void OnCheckpoint(const std::string&, int32_t, int64_t, const std::string&) override {}
   void OnMessage(const std::string&, const std::string&) override {}
 };
@@ -85,19 +85,19 @@ TEST(AttemptTest, OneThatIsStoppedWhileItIsPlannedEndsAtOnce) {
   task.attempt = 1;
   task.checkpoint_root = folder + "/checkpoints";
   task.record.job.set_id("job-1");
-  proto::TrainingSpec& spec = *task.record.job.mutable_spec();
+  v1::TrainingSpec& spec = *task.record.job.mutable_spec();
   absl::StatusOr<Graph> graph = BuildLlamaTraining(TestRegistry(), SmallLlama(), 16);
   ASSERT_TRUE(graph.ok()) << graph.status();
   *spec.mutable_graph() = ToProto(*graph);
   spec.mutable_dataset()->set_uri(folder + "/text");
-  spec.mutable_dataset()->set_format(proto::Dataset::TEXT);
+  spec.mutable_dataset()->set_format(v1::Dataset::TEXT);
   spec.mutable_dataset()->set_sequence_length(16);
   spec.set_batch_size(8);
   spec.set_steps(10);
   spec.mutable_optimizer()->set_name("adam");
   spec.mutable_optimizer()->mutable_learning_rate()->set_peak(1e-3);
   spec.mutable_search()->set_budget(100'000'000);
-  for (const proto::Device& device : TestMachine(2).devices) {
+  for (const v1::Device& device : TestMachine(2).devices) {
     Member& member = task.members.emplace_back();
     member.device = device;
     member.lease.set_worker_id(std::to_string(task.members.size()));

@@ -51,7 +51,7 @@ class PlanRequestTest : public ::testing::Test {
 
   // A good one, in which the first two operators become one, 'act': an MLP on four devices of 64
   // MiB.
-  proto::PlanRequest Good() {
+  v1::PlanRequest Good() {
     GraphBuilder b(registry_, "mlp");
     const ValueId x = b.Input("x", DType::kF32, {-1, 12});
     const Initializer init{Initializer::kNormal, 0.1};
@@ -63,11 +63,11 @@ class PlanRequestTest : public ::testing::Test {
     b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
     absl::StatusOr<Graph> graph = b.Build();
     EXPECT_TRUE(graph.ok()) << graph.status();
-    proto::PlanRequest request;
+    v1::PlanRequest request;
     *request.mutable_graph() = ToProto(*graph);
     request.set_batch_size(kBatch);
     for (int i = 0; i < 4; ++i) {
-      proto::Device* device = request.add_devices();
+      v1::Device* device = request.add_devices();
       device->set_model("test");
       device->set_memory_bytes(int64_t{64} << 20);
       device->set_matmul_flops(1e11);
@@ -77,38 +77,38 @@ class PlanRequestTest : public ::testing::Test {
     return request;
   }
 
-  absl::Status Ask(const proto::PlanRequest& request, proto::Plan* plan = nullptr) {
-    proto::PlanReply reply;
+  absl::Status Ask(const v1::PlanRequest& request, v1::Plan* plan = nullptr) {
+    v1::PlanReply reply;
     absl::Status status = calls_->Make(request, {}, &reply);
     if (plan != nullptr) *plan = reply.plan();
     return status;
   }
 
   // What a machine file with `from` replaced by `to` is answered with.
-  proto::PlanRequest OnMachine(const std::string& from, const std::string& to) {
+  v1::PlanRequest OnMachine(const std::string& from, const std::string& to) {
     absl::StatusOr<std::string> text = PresetText("a100-cluster", 16);
     EXPECT_TRUE(text.ok()) << text.status();
     const std::string changed = absl::StrReplaceAll(*text, {{from, to}});
     EXPECT_NE(changed, *text) << from << " is not in " << *text;
-    proto::PlanRequest request = Good();
+    v1::PlanRequest request = Good();
     request.clear_devices();
     request.set_machine_file(changed);
     return request;
   }
 
   // `change` of a plan that was made for Good().
-  proto::PlanRequest WithPlan(const std::function<void(proto::Plan*)>& change) {
-    proto::PlanRequest request = Good();
-    proto::Plan plan;
+  v1::PlanRequest WithPlan(const std::function<void(v1::Plan*)>& change) {
+    v1::PlanRequest request = Good();
+    v1::Plan plan;
     EXPECT_EQ(Ask(request, &plan), absl::OkStatus());
     change(&plan);
-    request.mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+    request.mutable_search()->set_strategy(v1::SearchOptions::IMPORTED);
     *request.mutable_search()->mutable_imported() = std::move(plan);
     return request;
   }
 
-  proto::PlanRequest Changed(const std::function<void(proto::PlanRequest*)>& change) {
-    proto::PlanRequest request = Good();
+  v1::PlanRequest Changed(const std::function<void(v1::PlanRequest*)>& change) {
+    v1::PlanRequest request = Good();
     change(&request);
     return request;
   }
@@ -126,12 +126,12 @@ class PlanRequestTest : public ::testing::Test {
 TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
   struct Case {
     const char* what;
-    proto::PlanRequest request;
+    v1::PlanRequest request;
     absl::StatusCode code;
     std::vector<std::string> words;  // of the message: place, numbers, remedy
   };
   using Code = absl::StatusCode;
-  const auto first = [](proto::Plan* plan) { return plan->mutable_operators(0); };
+  const auto first = [](v1::Plan* plan) { return plan->mutable_operators(0); };
   const std::vector<Case> cases = {
       {"a bandwidth below zero",
        OnMachine("255 GB/s", "-255 GB/s"),
@@ -147,19 +147,19 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        {"machine_file", "a cycle", "\"host\""}},
       {"a machine that is no JSON", OnMachine("{", "["), Code::kInvalidArgument, {"machine_file"}},
       {"a preset that there is not",
-       Changed([](proto::PlanRequest* r) {
+       Changed([](v1::PlanRequest* r) {
          r->clear_devices();
          r->set_machine_preset("h2000");
        }),
        Code::kNotFound,
        {"machine_preset", "h2000", "h200-cluster"}},
       {"a device without memory",
-       Changed([](proto::PlanRequest* r) { r->mutable_devices(2)->set_memory_bytes(0); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_devices(2)->set_memory_bytes(0); }),
        Code::kInvalidArgument,
        {"devices[2].memory_bytes is 0", "greater than zero"}},
 
       {"a plan for another graph",
-       WithPlan([](proto::Plan* plan) {
+       WithPlan([](v1::Plan* plan) {
          plan->mutable_operators(1)->set_node("other");
          plan->set_graph_fingerprint("0123");
        }),
@@ -167,30 +167,30 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        {"another graph", "'0123'", "'other'"}},
       {"a plan of another batch",
        [&] {
-         proto::PlanRequest request = WithPlan([](proto::Plan*) {});
+         v1::PlanRequest request = WithPlan([](v1::Plan*) {});
          request.set_batch_size(2 * kBatch);
          return request;
        }(),
        Code::kInvalidArgument,
        {"another graph", "batch size 16", "shapes, attributes or the batch size differ"}},
       {"a plan of another version",
-       WithPlan([](proto::Plan* plan) { plan->set_format_version(2); }),
+       WithPlan([](v1::Plan* plan) { plan->set_format_version(2); }),
        Code::kInvalidArgument,
        {"format_version is 2", "expected 1"}},
       {"a degree that does not divide",
-       WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 3; }),
+       WithPlan([&](v1::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 3; }),
        Code::kInvalidArgument,
        {"operator 'act'", "sample", "3", "16"}},
       {"a degree of zero",
-       WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 0; }),
+       WithPlan([&](v1::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 0; }),
        Code::kInvalidArgument,
        {"operator 'act'", "sample", "0"}},
       {"an axis that there is not",
-       WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["depth"] = 2; }),
+       WithPlan([&](v1::Plan* plan) { (*first(plan)->mutable_degrees())["depth"] = 2; }),
        Code::kInvalidArgument,
        {"operator 'act'", "'depth'", "it has: "}},
       {"a device that there is not",
-       WithPlan([&](proto::Plan* plan) {
+       WithPlan([&](v1::Plan* plan) {
          first(plan)->clear_degrees();
          first(plan)->clear_devices();
          first(plan)->add_devices(4);
@@ -198,7 +198,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        Code::kInvalidArgument,
        {"operator 'act'", "4"}},
       {"more parts than devices",
-       WithPlan([&](proto::Plan* plan) {
+       WithPlan([&](v1::Plan* plan) {
          (*first(plan)->mutable_degrees())["sample"] = 2;
          first(plan)->clear_devices();
          first(plan)->add_devices(0);
@@ -206,44 +206,44 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        Code::kInvalidArgument,
        {"operator 'act'", "2", "1"}},
       {"an operator that is missing",
-       WithPlan([](proto::Plan* plan) { plan->mutable_operators()->RemoveLast(); }),
+       WithPlan([](v1::Plan* plan) { plan->mutable_operators()->RemoveLast(); }),
        Code::kInvalidArgument,
        {"of the graph is missing"}},
       {"a plan for more devices",
        [&] {
-         proto::PlanRequest request = WithPlan([](proto::Plan*) {});
+         v1::PlanRequest request = WithPlan([](v1::Plan*) {});
          request.mutable_devices()->RemoveLast();
          return request;
        }(),
        Code::kInvalidArgument,
        {"for 4 devices", "there are 3"}},
       {"slices that are no power of two",
-       WithPlan([](proto::Plan* plan) { plan->set_batch_slices(6); }),
+       WithPlan([](v1::Plan* plan) { plan->set_batch_slices(6); }),
        Code::kInvalidArgument,
        {"'batch_slices' is 6", "a power of two"}},
 
       {"a budget of zero",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_budget(0); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_search()->set_budget(0); }),
        Code::kInvalidArgument,
        {"search.budget is 0", "1 to 100000000", "DATA_PARALLEL"}},
       {"a budget below zero",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_budget(-5); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_search()->set_budget(-5); }),
        Code::kInvalidArgument,
        {"search.budget is -5", "1 to 100000000"}},
       {"alpha that is no number",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_alpha(0.0 / 0.0); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_search()->set_alpha(0.0 / 0.0); }),
        Code::kInvalidArgument,
        {"search.alpha is", "0 (annealing) or more"}},
       {"more stages than operators",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(100); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(100); }),
        Code::kInvalidArgument,
        {"search.pipeline_stages is 100", "4 devices"}},
       {"more stages than are sought",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(129); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(129); }),
        Code::kInvalidArgument,
        {"search.pipeline_stages is 129", "0 (none) to 128"}},
       {"more parts than a step can have",
-       Changed([](proto::PlanRequest* r) {
+       Changed([](v1::PlanRequest* r) {
          r->set_batch_size(int64_t{1} << 30);
          r->mutable_search()->set_micro_batches(1 << 30);
        }),
@@ -251,55 +251,55 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        {"micro_batches is 1073741824", "1 to 4096"}},
       {"a plan of more parts than a step can have",
        [&] {
-         proto::PlanRequest request =
-             WithPlan([](proto::Plan* plan) { plan->set_micro_batches(5000); });
+         v1::PlanRequest request =
+             WithPlan([](v1::Plan* plan) { plan->set_micro_batches(5000); });
          return request;
        }(),
        Code::kInvalidArgument,
        {"micro_batches is 5000", "1 to 4096"}},
       {"gigabytes a second without their unit",
-       Changed([](proto::PlanRequest* r) { r->mutable_devices(1)->set_memory_bandwidth(900); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_devices(1)->set_memory_bandwidth(900); }),
        Code::kInvalidArgument,
        {"devices[1].memory_bandwidth is 900", "at least 1e+06"}},
       {"an overhead that is no number",
-       Changed([](proto::PlanRequest* r) {
+       Changed([](v1::PlanRequest* r) {
          r->mutable_devices(1)->set_op_overhead_seconds(0.0 / 0.0);
        }),
        Code::kInvalidArgument,
        {"devices[1].op_overhead_seconds", "0 to 10 seconds"}},
       {"a link that takes for ever",
-       Changed([](proto::PlanRequest* r) { r->mutable_link()->set_latency_seconds(1e300); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_link()->set_latency_seconds(1e300); }),
        Code::kInvalidArgument,
        {"link.latency_seconds is 1e+300", "0 to 10 seconds"}},
       {"parts that do not divide the batch",
-       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_micro_batches(3); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_search()->set_micro_batches(3); }),
        Code::kInvalidArgument,
        {"micro", "3", "16"}},
 
       {"a graph with no operator",
-       Changed([](proto::PlanRequest* r) { r->clear_graph(); }),
+       Changed([](v1::PlanRequest* r) { r->clear_graph(); }),
        Code::kInvalidArgument,
        {"graph: it has no operators", "onnx_artifact"}},
       {"a graph without a sink that training minimises",
-       Changed([](proto::PlanRequest* r) { r->mutable_graph()->clear_outputs(); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_graph()->clear_outputs(); }),
        Code::kInvalidArgument,
        {"'mlp'", "loss"}},
       {"an operator that there is not",
-       Changed([](proto::PlanRequest* r) { r->mutable_graph()->mutable_nodes(1)->set_op("rely"); }),
+       Changed([](v1::PlanRequest* r) { r->mutable_graph()->mutable_nodes(1)->set_op("rely"); }),
        Code::kInvalidArgument,
        {"'act'", "rely"}},
       {"a batch of none",
-       Changed([](proto::PlanRequest* r) { r->set_batch_size(0); }),
+       Changed([](v1::PlanRequest* r) { r->set_batch_size(0); }),
        Code::kInvalidArgument,
        {"batch_size", "greater than zero"}},
       {"a type that precision is not",
-       Changed([](proto::PlanRequest* r) { r->set_precision(proto::I64); }),
+       Changed([](v1::PlanRequest* r) { r->set_precision(v1::I64); }),
        Code::kInvalidArgument,
        {"precision", "BF16"}},
 
       {"a model that fits no device however it is cut",
-       Changed([](proto::PlanRequest* r) {
-         for (proto::Device& device : *r->mutable_devices()) device.set_memory_bytes(700);
+       Changed([](v1::PlanRequest* r) {
+         for (v1::Device& device : *r->mutable_devices()) device.set_memory_bytes(700);
        }),
        Code::kResourceExhausted,
        {"device 0 needs", "bytes but has 700", "parameters, optimiser states",
@@ -318,7 +318,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
 
 // 1 Mbit/s, over the internet.
 TEST_F(PlanRequestTest, ASlowLinkIsPlannedWith) {
-  EXPECT_EQ(Ask(Changed([](proto::PlanRequest* r) {
+  EXPECT_EQ(Ask(Changed([](v1::PlanRequest* r) {
               r->mutable_link()->set_bandwidth(125'000);
               r->mutable_link()->set_latency_seconds(0.05);
             })),
@@ -327,19 +327,19 @@ TEST_F(PlanRequestTest, ASlowLinkIsPlannedWith) {
 
 // What this made, another checks: it has to be told what the plan was made for.
 TEST_F(PlanRequestTest, AnImportIsCheckedAsThePlanWasMade) {
-  proto::PlanRequest request = Good();
-  request.set_precision(proto::BF16);
+  v1::PlanRequest request = Good();
+  request.set_precision(v1::BF16);
   request.mutable_optimizer()->set_name("sgd");
-  proto::Plan plan;
+  v1::Plan plan;
   ASSERT_EQ(Ask(request, &plan), absl::OkStatus());
   absl::StatusOr<std::string> json = ExportPlan(plan);
   ASSERT_TRUE(json.ok()) << json.status();
-  proto::ImportRequest import;
+  v1::ImportRequest import;
   import.set_json(*json);
   *import.mutable_graph() = request.graph();
-  proto::ImportReply reply;
+  v1::ImportReply reply;
   EXPECT_EQ(calls_->Import(import, {}, &reply).code(), absl::StatusCode::kInvalidArgument);
-  import.set_precision(proto::BF16);
+  import.set_precision(v1::BF16);
   *import.mutable_optimizer() = request.optimizer();
   ASSERT_EQ(calls_->Import(import, {}, &reply), absl::OkStatus());
   EXPECT_EQ(reply.plan().prediction().peak_bytes(0), plan.prediction().peak_bytes(0));
@@ -359,12 +359,12 @@ TEST_F(PlanRequestTest, AGraphWithSeveralSinksIsPlanned) {
   b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
   absl::StatusOr<Graph> graph = b.Build();
   ASSERT_TRUE(graph.ok()) << graph.status();
-  proto::PlanRequest request = Good();
+  v1::PlanRequest request = Good();
   *request.mutable_graph() = ToProto(*graph);
-  proto::Plan plan;
+  v1::Plan plan;
   ASSERT_EQ(Ask(request, &plan), absl::OkStatus());
   std::vector<std::string> nodes;
-  for (const proto::OperatorPlan& op : plan.operators()) nodes.push_back(op.node());
+  for (const v1::OperatorPlan& op : plan.operators()) nodes.push_back(op.node());
   EXPECT_EQ(nodes, (std::vector<std::string>{"scores", "accuracy", "loss"}));
 }
 

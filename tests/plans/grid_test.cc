@@ -43,7 +43,7 @@ class GridTest : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan) {
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = kSteps;
@@ -69,8 +69,8 @@ class GridTest : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(GridTest, EveryGridGivesTheLossCurveOfOneDevice) {
-  proto::SearchOptions single;
-  single.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+  v1::SearchOptions single;
+  single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
   const auto whole = Train(MakePlan(Problem(1), single));
   ASSERT_TRUE(whole.ok()) << whole.status();
   const PlanProblem problem = Problem(4);
@@ -86,7 +86,7 @@ TEST_P(GridTest, EveryGridGivesTheLossCurveOfOneDevice) {
       absl::StatusOr<Candidate> candidate =
           made->planning->Evaluate(ToString(shape), made->placement);
       ASSERT_TRUE(candidate.ok()) << candidate.status();
-      const absl::StatusOr<proto::Plan> plan = made->planning->ToPlan(*candidate);
+      const absl::StatusOr<v1::Plan> plan = made->planning->ToPlan(*candidate);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_EQ(plan->zero_stage(), zero_stage);
       ExpectSameCurve(*whole, Train(plan), ToString(shape));
@@ -132,14 +132,14 @@ TEST(LargeMachines, ArePlannedInSeconds) {
   problem.machine.topology = std::make_shared<const Topology>(machine->topology);
   problem.optimizer = AdamW(1e-4);
   problem.cost = &cost;
-  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, {});
+  const absl::StatusOr<v1::Plan> plan = MakePlan(problem, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   std::set<int> used;
-  for (const proto::OperatorPlan& op : plan->operators()) {
+  for (const v1::OperatorPlan& op : plan->operators()) {
     used.insert(op.devices().begin(), op.devices().end());
   }
   EXPECT_EQ(used.size(), static_cast<size_t>(kDevices));
-  for (const proto::Alternative& other : plan->alternatives()) {
+  for (const v1::Alternative& other : plan->alternatives()) {
     std::printf("%s: %.3f s%s\n", other.name().c_str(), other.prediction().step_seconds(),
                 other.refused().empty() ? "" : ", does not fit");
     EXPECT_TRUE(!other.refused().empty() ||

@@ -25,7 +25,7 @@ struct RankResult {
   std::map<std::string, std::vector<char>> parameters;
 };
 
-absl::Status RunRank(const proto::Program& program, int64_t memory, Communicator* communicator,
+absl::Status RunRank(const v1::Program& program, int64_t memory, Communicator* communicator,
                      std::shared_ptr<const Dataset> dataset, const TrainingRunOptions& options,
                      RankResult* result) {
   BatchLoaderOptions loading;
@@ -53,7 +53,7 @@ absl::Status RunRank(const proto::Program& program, int64_t memory, Communicator
   }
   result->peak_bytes = (*executor)->measured_peak_bytes();
   for (int b = 0; b < (*executor)->num_buffers(); ++b) {
-    if ((*executor)->buffer(b).kind() != proto::PARAMETER_SHARD) continue;
+    if ((*executor)->buffer(b).kind() != v1::PARAMETER_SHARD) continue;
     std::vector<char>& bytes = result->parameters[(*executor)->buffer(b).name()];
     bytes.resize((*executor)->spec(b).bytes());
     absl::Status read =
@@ -66,7 +66,7 @@ absl::Status RunRank(const proto::Program& program, int64_t memory, Communicator
 }  // namespace
 
 absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
-                                           const proto::Plan& plan,
+                                           const v1::Plan& plan,
                                            std::shared_ptr<const Dataset> dataset,
                                            const TrainingRunOptions& options) {
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, graph, plan, options.lowering);
@@ -119,8 +119,8 @@ double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun
 Machine TestMachine(int count) {
   Machine machine;
   for (int i = 0; i < count; ++i) {
-    proto::Device device;
-    device.set_kind(proto::Device::CPU);
+    v1::Device device;
+    device.set_kind(v1::Device::CPU);
     device.set_model("test");
     device.set_memory_bytes(int64_t{8} << 30);
     device.set_matmul_flops(5e10);
@@ -134,8 +134,8 @@ Machine TestMachine(int count) {
   return machine;
 }
 
-proto::Optimizer AdamW(double learning_rate) {
-  proto::Optimizer optimizer;
+v1::Optimizer AdamW(double learning_rate) {
+  v1::Optimizer optimizer;
   optimizer.set_name("adamw");
   optimizer.mutable_learning_rate()->set_peak(learning_rate);
   (*optimizer.mutable_attributes())["weight_decay"].set_f(0.01);
@@ -143,19 +143,19 @@ proto::Optimizer AdamW(double learning_rate) {
   return optimizer;
 }
 
-absl::StatusOr<proto::Plan> HandMadePlan(
+absl::StatusOr<v1::Plan> HandMadePlan(
     const PlanProblem& problem,
     const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose) {
-  proto::SearchOptions options;
-  options.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  v1::SearchOptions options;
+  options.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   if (!plan.ok()) return plan.status();
   std::map<std::string, NodeId> ids;
   for (size_t n = 0; n < problem.graph->nodes().size(); ++n) {
     ids[problem.graph->node(static_cast<NodeId>(n)).name] = static_cast<NodeId>(n);
   }
   for (int i = 0; i < plan->operators_size(); ++i) {
-    proto::OperatorPlan& op = *plan->mutable_operators(i);
+    v1::OperatorPlan& op = *plan->mutable_operators(i);
     const NodeId id = ids.at(op.node());
     const Node& node = problem.graph->node(id);
     const SplitRule rule = SplitOf(*problem.registry->Find(node.op), problem.graph->TypesOf(id));
@@ -165,8 +165,8 @@ absl::StatusOr<proto::Plan> HandMadePlan(
     op.mutable_devices()->Assign(choice.devices.begin(), choice.devices.end());
   }
   plan->clear_parallel_operators();
-  proto::SearchOptions imported;
-  imported.set_strategy(proto::SearchOptions::IMPORTED);
+  v1::SearchOptions imported;
+  imported.set_strategy(v1::SearchOptions::IMPORTED);
   *imported.mutable_imported() = *plan;
   return MakePlan(problem, imported);
 }
@@ -198,11 +198,11 @@ Choice SamplesByParameters(int index, const SplitRule& rule) {
   return choice;
 }
 
-absl::StatusOr<proto::Plan> AtZeroStage(const PlanProblem& problem,
-                                        const absl::StatusOr<proto::Plan>& plan, int stage) {
+absl::StatusOr<v1::Plan> AtZeroStage(const PlanProblem& problem,
+                                        const absl::StatusOr<v1::Plan>& plan, int stage) {
   if (!plan.ok()) return plan.status();
-  proto::SearchOptions imported;
-  imported.set_strategy(proto::SearchOptions::IMPORTED);
+  v1::SearchOptions imported;
+  imported.set_strategy(v1::SearchOptions::IMPORTED);
   *imported.mutable_imported() = *plan;
   imported.mutable_imported()->set_zero_stage(stage);
   return MakePlan(problem, imported);

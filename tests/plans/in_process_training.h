@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
 #include "planner/planner.h"
-#include "proto/plan.pb.h"
+#include "espalier/v1/plan.pb.h"
 #include "worker/data/dataset.h"
 
 namespace espalier {
@@ -36,7 +36,7 @@ struct TrainingRunOptions {
 };
 
 absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
-                                           const proto::Plan& plan,
+                                           const v1::Plan& plan,
                                            std::shared_ptr<const Dataset> dataset,
                                            const TrainingRunOptions& options);
 
@@ -46,7 +46,7 @@ double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun
 // `count` equal CPU devices joined by a fast link, with plausible rates.
 Machine TestMachine(int count);
 
-proto::Optimizer AdamW(double learning_rate);
+v1::Optimizer AdamW(double learning_rate);
 
 // A plan that gives each operator what `choose` says: degrees by axis name and devices (one per
 // part).
@@ -54,7 +54,7 @@ struct Choice {
   std::map<std::string, int> degrees;
   std::vector<int> devices;
 };
-absl::StatusOr<proto::Plan> HandMadePlan(
+absl::StatusOr<v1::Plan> HandMadePlan(
     const PlanProblem& problem,
     const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose);
 
@@ -67,7 +67,7 @@ Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>&
 Choice SamplesByParameters(int index, const SplitRule& rule);
 
 // `plan` with another ZeRO stage, planned and predicted anew.
-absl::StatusOr<proto::Plan> AtZeroStage(const PlanProblem& problem,
-                                        const absl::StatusOr<proto::Plan>& plan, int stage);
+absl::StatusOr<v1::Plan> AtZeroStage(const PlanProblem& problem,
+                                        const absl::StatusOr<v1::Plan>& plan, int stage);
 
 }  // namespace espalier

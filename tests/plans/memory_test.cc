@@ -25,19 +25,19 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   }
 
   // `memory`: bytes of each device.
-  absl::StatusOr<proto::Plan> PlanFor(int devices, int64_t memory,
-                                      const proto::MemoryOptions& options = {}) {
+  absl::StatusOr<v1::Plan> PlanFor(int devices, int64_t memory,
+                                      const v1::MemoryOptions& options = {}) {
     PlanProblem problem;
     problem.registry = &registry_;
     problem.graph = &job_.graph;
     problem.batch_size = job_.batch;
     problem.machine = TestMachine(devices);
-    for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
+    for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
     problem.optimizer = Optimizer();
     problem.cost = &cost_;
-    proto::SearchOptions search;
-    search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
-                                     : proto::SearchOptions::DATA_PARALLEL);
+    v1::SearchOptions search;
+    search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                     : v1::SearchOptions::DATA_PARALLEL);
     search.set_zero_stage(stage_);
     *search.mutable_memory() = options;
     search.mutable_memory()->set_max_batch_slices(1);  // slices_test.cc
@@ -45,13 +45,13 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   }
 
   // Without clipping: parameters are updated while others' gradients are still to come.
-  proto::Optimizer Optimizer() {
-    proto::Optimizer optimizer = AdamW(3e-3);
+  v1::Optimizer Optimizer() {
+    v1::Optimizer optimizer = AdamW(3e-3);
     optimizer.set_clip_norm(clip_);
     return optimizer;
   }
 
-  absl::StatusOr<TrainingRun> Train(const proto::Plan& plan) {
+  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan) {
     TrainingRunOptions options;
     options.steps = kSteps;
     options.batch_size = job_.batch;
@@ -62,8 +62,8 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   }
 
   // Trains with less and less memory, until no plan is found; returns how often it was made to fit.
-  int ExpectSameBits(int devices, const proto::MemoryOptions& options, const char* what) {
-    const absl::StatusOr<proto::Plan> roomy = PlanFor(devices, int64_t{8} << 30, options);
+  int ExpectSameBits(int devices, const v1::MemoryOptions& options, const char* what) {
+    const absl::StatusOr<v1::Plan> roomy = PlanFor(devices, int64_t{8} << 30, options);
     EXPECT_TRUE(roomy.ok()) << roomy.status();
     if (!roomy.ok()) return 0;
     EXPECT_EQ(roomy->memory_plans_size(), 0);
@@ -74,7 +74,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     int count = 0;
     for (int percent = 95; percent > 5; percent -= 15) {
       const int64_t memory = need * percent / 100;
-      const absl::StatusOr<proto::Plan> plan = PlanFor(devices, memory, options);
+      const absl::StatusOr<v1::Plan> plan = PlanFor(devices, memory, options);
       if (absl::IsResourceExhausted(plan.status())) {
         std::printf("%s, %d %% of %ld bytes: %s\n", what, percent, static_cast<long>(need),
                     std::string(plan.status().message()).substr(0, 400).c_str());
@@ -84,7 +84,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
       if (!plan.ok()) return count;
       EXPECT_EQ(plan->memory_plans_size(), devices);
       int swapped = 0, again = 0;
-      for (const proto::MemoryPlan::Absence& a : plan->memory_plans(0).absences()) {
+      for (const v1::MemoryPlan::Absence& a : plan->memory_plans(0).absences()) {
         (a.recompute() ? again : swapped) += 1;
       }
       EXPECT_TRUE(swapped == 0 || !options.disable_swap());
@@ -116,19 +116,19 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
 
 TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
   EXPECT_GE(ExpectSameBits(1, {}, "both"), 2);
-  proto::MemoryOptions swap;
+  v1::MemoryOptions swap;
   swap.set_disable_recompute(true);
   EXPECT_GE(ExpectSameBits(1, swap, "swapping"), 2);
   swap.set_sync_mode(3);
   EXPECT_GE(ExpectSameBits(1, swap, "swapping, sync_mode 3"), 2);
-  proto::MemoryOptions recompute;
+  v1::MemoryOptions recompute;
   recompute.set_disable_swap(true);
   ExpectSameBits(1, recompute, "computing again");
 }
 
 TEST_P(MemoryTest, SlowHostsAndEarlyUpdatesToo) {
   clip_ = 0;
-  proto::MemoryOptions slow;
+  v1::MemoryOptions slow;
   slow.set_host_bandwidth(1e7);  // so that computing again is cheaper
   EXPECT_GE(ExpectSameBits(1, slow, "slow host, no clipping"), 2);
 }
@@ -144,15 +144,15 @@ TEST_P(MemoryTest, ReplicasThatShareOutTheirStateToo) {
 }
 
 TEST_P(MemoryTest, NothingIsDoneWhereItIsForbidden) {
-  const absl::StatusOr<proto::Plan> roomy = PlanFor(1, int64_t{8} << 30);
+  const absl::StatusOr<v1::Plan> roomy = PlanFor(1, int64_t{8} << 30);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   const int64_t memory = roomy->prediction().peak_bytes(0) * 8 / 10;
-  proto::MemoryOptions none;
+  v1::MemoryOptions none;
   none.set_disable_swap(true);
   none.set_disable_recompute(true);
   const absl::Status refused = PlanFor(1, memory, none).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  proto::MemoryOptions wrong;
+  v1::MemoryOptions wrong;
   wrong.set_sync_mode(4);
   const absl::Status bad = PlanFor(1, memory, wrong).status();
   EXPECT_TRUE(absl::IsInvalidArgument(bad)) << bad;

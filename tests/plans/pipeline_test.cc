@@ -72,17 +72,17 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
     return problem;
   }
 
-  proto::Optimizer Optimizer() const {
-    proto::Optimizer optimizer = AdamW(3e-3);
+  v1::Optimizer Optimizer() const {
+    v1::Optimizer optimizer = AdamW(3e-3);
     optimizer.set_clip_norm(clip_);
     return optimizer;
   }
 
   // `stages` 0: none. `micro_batches` 0: the planner's choice.
-  absl::StatusOr<proto::Plan> PlanFor(
+  absl::StatusOr<v1::Plan> PlanFor(
       int devices, int stages, int micro_batches,
-      proto::SearchOptions::Strategy strategy = proto::SearchOptions::SEARCH) {
-    proto::SearchOptions options;
+      v1::SearchOptions::Strategy strategy = v1::SearchOptions::SEARCH) {
+    v1::SearchOptions options;
     options.set_strategy(strategy);
     options.set_budget(200);
     options.set_pipeline_stages(stages);
@@ -90,7 +90,7 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
     return MakePlan(Problem(devices), options);
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan, int steps = kSteps) {
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = steps;
@@ -102,7 +102,7 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
   }
 
   absl::StatusOr<TrainingRun> TrainWhole() {
-    return Train(PlanFor(1, 0, 1, proto::SearchOptions::SINGLE_DEVICE));
+    return Train(PlanFor(1, 0, 1, v1::SearchOptions::SINGLE_DEVICE));
   }
 
   void ExpectSameCurve(const TrainingRun& whole, const absl::StatusOr<TrainingRun>& run,
@@ -126,12 +126,12 @@ TEST_P(PipelineTest, MicroBatchesGiveTheLossCurveOfTheWholeBatch) {
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_LT(whole->losses.back(), 0.95 * whole->losses.front());
   for (int micro_batches : {2, 8}) {
-    const auto plan = PlanFor(1, 0, micro_batches, proto::SearchOptions::SINGLE_DEVICE);
+    const auto plan = PlanFor(1, 0, micro_batches, v1::SearchOptions::SINGLE_DEVICE);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->micro_batches(), micro_batches);
     ExpectSameCurve(*whole, Train(plan), absl::StrCat("one device, ", micro_batches, " parts"));
   }
-  ExpectSameCurve(*whole, Train(PlanFor(2, 0, 4, proto::SearchOptions::DATA_PARALLEL)),
+  ExpectSameCurve(*whole, Train(PlanFor(2, 0, 4, v1::SearchOptions::DATA_PARALLEL)),
                   "data parallel, 2 devices, 4 parts");
   ExpectSameCurve(*whole, Train(PlanFor(2, 0, 2)), "searched, 2 devices, 2 parts");
 }
@@ -147,7 +147,7 @@ TEST_P(PipelineTest, PipelinesGiveTheLossCurveOfOneDevice) {
     const auto plan = PlanFor(c.devices, c.stages, c.micro_batches);
     ASSERT_TRUE(plan.ok()) << plan.status();
     std::set<int> used;
-    for (const proto::OperatorPlan& op : plan->operators()) {
+    for (const v1::OperatorPlan& op : plan->operators()) {
       used.insert(op.devices().begin(), op.devices().end());
     }
     // A stage may find that fewer devices than it could have are faster.
@@ -179,13 +179,13 @@ TEST_P(PipelineTest, TogetherWithZeroToo) {
   const auto whole = TrainWhole();
   ASSERT_TRUE(whole.ok()) << whole.status();
   for (int zero_stage : {1, 2, 3}) {
-    proto::SearchOptions options;
+    v1::SearchOptions options;
     options.set_zero_stage(zero_stage);
     options.set_micro_batches(4);
-    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    options.set_strategy(v1::SearchOptions::DATA_PARALLEL);
     ExpectSameCurve(*whole, Train(MakePlan(Problem(2), options)),
                     absl::StrCat("data parallel, 4 parts, ZeRO stage ", zero_stage));
-    options.set_strategy(proto::SearchOptions::SEARCH);
+    options.set_strategy(v1::SearchOptions::SEARCH);
     options.set_pipeline_stages(2);
     const auto plan = MakePlan(Problem(4), options);
     const auto run = Train(plan);
@@ -200,8 +200,8 @@ TEST_P(PipelineTest, AnImportedPlanKeepsItsStages) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto json = ExportPlan(*plan);
   ASSERT_TRUE(json.ok());
-  proto::SearchOptions options;
-  options.set_strategy(proto::SearchOptions::IMPORTED);
+  v1::SearchOptions options;
+  options.set_strategy(v1::SearchOptions::IMPORTED);
   *options.mutable_imported() = *ImportPlan(*json);
   const auto again = MakePlan(Problem(2), options);
   ASSERT_TRUE(again.ok()) << again.status();
@@ -233,8 +233,8 @@ TEST(PipelineErrors, NameWhatStandsInTheWay) {
   problem.machine = TestMachine(2);
   problem.optimizer = AdamW(3e-3);
   problem.cost = &cost;
-  const auto error = [&](int stages, int micro_batches, proto::SearchOptions::Strategy strategy) {
-    proto::SearchOptions options;
+  const auto error = [&](int stages, int micro_batches, v1::SearchOptions::Strategy strategy) {
+    v1::SearchOptions options;
     options.set_strategy(strategy);
     options.set_pipeline_stages(stages);
     if (micro_batches != 0) options.set_micro_batches(micro_batches);
@@ -242,13 +242,13 @@ TEST(PipelineErrors, NameWhatStandsInTheWay) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  const auto search = proto::SearchOptions::SEARCH;
+  const auto search = v1::SearchOptions::SEARCH;
   EXPECT_NE(error(3, 1, search).find("search.pipeline_stages is 3; there are 2 devices"),
             std::string::npos);
   EXPECT_NE(error(2, 7, search).find("cannot be cut into 7 micro-batches"), std::string::npos);
   EXPECT_NE(error(0, -1, search).find("search.micro_batches is -1"), std::string::npos);
   EXPECT_NE(error(-2, 0, search).find("search.pipeline_stages is -2"), std::string::npos);
-  EXPECT_NE(error(2, 0, proto::SearchOptions::DATA_PARALLEL).find("leave one out"),
+  EXPECT_NE(error(2, 0, v1::SearchOptions::DATA_PARALLEL).find("leave one out"),
             std::string::npos);
 }
 

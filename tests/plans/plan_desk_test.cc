@@ -24,14 +24,14 @@ namespace {
 // third operator it cannot.
 class OddWorker : public WorkerClient {
  public:
-  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
+  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                               absl::Duration timeout) override {
     EXPECT_EQ(running_++, 0);
     ++asked_;
-    proto::MeasureReply reply;
-    for (const proto::Program& program : request.programs()) {
+    v1::MeasureReply reply;
+    for (const v1::Program& program : request.programs()) {
       std::string text;
-      for (const proto::Buffer& buffer : program.buffers()) {
+      for (const v1::Buffer& buffer : program.buffers()) {
         text += buffer.spec().ShortDebugString();
       }
       uint64_t hash = 1469598103934665603u;
@@ -44,20 +44,20 @@ class OddWorker : public WorkerClient {
   }
   int asked() const { return asked_; }
 
-  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest&,
+  absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest&,
                                                       absl::Duration) override {
     return absl::UnimplementedError("only measures");
   }
-  absl::Status Run(const proto::RunRequest&,
-                   const std::function<void(const proto::RunEvent&)>&) override {
+  absl::Status Run(const v1::RunRequest&,
+                   const std::function<void(const v1::RunEvent&)>&) override {
     return absl::UnimplementedError("only measures");
   }
-  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest&,
+  absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest&,
                                                         absl::Duration) override {
     return absl::UnimplementedError("only measures");
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
-  absl::Status Stop(const proto::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status Stop(const v1::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
   void Cancel() override {}
 
  private:
@@ -89,7 +89,7 @@ class PlanDeskTest : public ::testing::Test {
 
 TEST_F(PlanDeskTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
-  std::vector<proto::Plan> plans;
+  std::vector<v1::Plan> plans;
   std::vector<std::string> profiles;
   for (int threads : {1, 2, 8}) {
     std::unique_ptr<JobStore> store = Store(absl::StrCat("threads", threads));
@@ -99,7 +99,7 @@ TEST_F(PlanDeskTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
     request.measure_on["test"] = &worker;
     request.search.set_memory_search(true);
     request.search.set_rewrite_budget(20);
-    absl::StatusOr<proto::Plan> plan = desk.Make(request);
+    absl::StatusOr<v1::Plan> plan = desk.Make(request);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_GT(worker.asked(), 10);
     plan->mutable_search()->clear_seconds();
@@ -115,38 +115,38 @@ TEST_F(PlanDeskTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
 TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) {
   const Graph graph = Mlp(kBatch, 512, 512, 512);
   std::unique_ptr<JobStore> store = Store("runs");
-  const std::vector<proto::Device> devices = TestMachine(2).devices;
+  const std::vector<v1::Device> devices = TestMachine(2).devices;
   const auto seconds = [&](PlanDesk& desk) {
-    return *desk.Communication(devices)->CollectiveSeconds(proto::CollectiveInstruction::ALL_REDUCE,
+    return *desk.Communication(devices)->CollectiveSeconds(v1::CollectiveInstruction::ALL_REDUCE,
                                                            2, 1e6);
   };
   double learnt = 0;
   {
     PlanDesk desk(&TestRegistry(), store.get(), 0, 1);
     PlanDesk::Request request = Request(graph, 2);
-    request.search.set_strategy(proto::SearchOptions::DATA_PARALLEL);
-    absl::StatusOr<proto::Plan> plan = desk.Make(request);
+    request.search.set_strategy(v1::SearchOptions::DATA_PARALLEL);
+    absl::StatusOr<v1::Plan> plan = desk.Make(request);
     ASSERT_TRUE(plan.ok()) << plan.status();
     LoweringOptions options;
     options.optimizer = request.optimizer;
     absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, *plan, options);
     ASSERT_TRUE(lowered.ok()) << lowered.status();
     PlanDesk::Run run{&graph, &*plan, &lowered->training, &devices, {}};
-    for (const proto::Program& program : lowered->training) {
+    for (const v1::Program& program : lowered->training) {
       std::vector<OperatorTime>& times = run.times.emplace_back();
-      for (const proto::Instruction& i : program.instructions()) {
+      for (const v1::Instruction& i : program.instructions()) {
         if (i.has_collective()) times.push_back({i.node(), "all_reduce", 0.5});
       }
     }
     // Nobody has measured these devices yet.
     EXPECT_FALSE(desk.RecordRun(run).of_transfers);
     EXPECT_EQ(desk.Communication(devices), nullptr);
-    proto::CommunicationProfile profile;
+    v1::CommunicationProfile profile;
     profile.add_messages()->set_bytes(1e6);
     profile.mutable_messages(0)->set_receive_seconds(1e-3);
     for (double bytes : {1e3, 1e7}) {
-      proto::CommunicationProfile::Collective* c = profile.add_collectives();
-      c->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+      v1::CommunicationProfile::Collective* c = profile.add_collectives();
+      c->set_kind(v1::CollectiveInstruction::ALL_REDUCE);
       c->set_ranks(2);
       c->set_bytes(bytes);
       c->set_seconds(1e-4 + bytes / 1e8);
@@ -177,7 +177,7 @@ TEST_F(PlanDeskTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
     if (!asked.exchange(true)) begun.Notify();
     return enough.HasBeenNotified();
   };
-  absl::StatusOr<proto::Plan> plan = absl::UnknownError("");
+  absl::StatusOr<v1::Plan> plan = absl::UnknownError("");
   std::thread planner([&] { plan = desk.Make(endless); });
   begun.WaitForNotification();
   PlanDesk::Request behind = Request(graph, 4);

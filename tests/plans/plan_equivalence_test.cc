@@ -37,7 +37,7 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan, int steps = kSteps) {
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = steps;
@@ -48,8 +48,8 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
     return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
   }
 
-  absl::StatusOr<proto::Plan> Strategy(int devices, proto::SearchOptions::Strategy strategy) {
-    proto::SearchOptions options;
+  absl::StatusOr<v1::Plan> Strategy(int devices, v1::SearchOptions::Strategy strategy) {
+    v1::SearchOptions options;
     options.set_strategy(strategy);
     options.set_budget(300);
     return MakePlan(Problem(devices), options);
@@ -70,12 +70,12 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
-  const auto single = Train(Strategy(1, proto::SearchOptions::SINGLE_DEVICE));
+  const auto single = Train(Strategy(1, v1::SearchOptions::SINGLE_DEVICE));
   ASSERT_TRUE(single.ok()) << single.status();
   // It learns at all: a constant curve would be equal under any plan.
   EXPECT_LT(single->losses.back(), 0.9 * single->losses.front());
   for (int devices : {2, 4}) {
-    ExpectSameCurve(*single, Train(Strategy(devices, proto::SearchOptions::DATA_PARALLEL)),
+    ExpectSameCurve(*single, Train(Strategy(devices, v1::SearchOptions::DATA_PARALLEL)),
                     devices == 2 ? "data parallel, 2 devices" : "data parallel, 4 devices");
   }
   const auto split = [](std::vector<AxisKind> kinds) {
@@ -127,12 +127,12 @@ TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
     return choice;
   };
   ExpectSameCurve(*single, Train(HandMadePlan(Problem(4), mixed)), "mixed on four devices");
-  ExpectSameCurve(*single, Train(Strategy(2, proto::SearchOptions::SEARCH)), "searched, 2 devices");
-  ExpectSameCurve(*single, Train(Strategy(4, proto::SearchOptions::SEARCH)), "searched, 4 devices");
+  ExpectSameCurve(*single, Train(Strategy(2, v1::SearchOptions::SEARCH)), "searched, 2 devices");
+  ExpectSameCurve(*single, Train(Strategy(4, v1::SearchOptions::SEARCH)), "searched, 4 devices");
 }
 
 TEST_P(PlanEquivalence, TheSamePlanTwiceGivesTheSameBits) {
-  for (auto strategy : {proto::SearchOptions::DATA_PARALLEL, proto::SearchOptions::SEARCH}) {
+  for (auto strategy : {v1::SearchOptions::DATA_PARALLEL, v1::SearchOptions::SEARCH}) {
     const auto plan = Strategy(2, strategy);
     const auto first = Train(plan, 20), second = Train(plan, 20);
     ASSERT_TRUE(first.ok()) << first.status();
@@ -142,7 +142,7 @@ TEST_P(PlanEquivalence, TheSamePlanTwiceGivesTheSameBits) {
 }
 
 TEST_P(PlanEquivalence, PeakMemoryIsWhatTheProgramSaid) {
-  const auto plan = Strategy(2, proto::SearchOptions::DATA_PARALLEL);
+  const auto plan = Strategy(2, v1::SearchOptions::DATA_PARALLEL);
   const auto run = Train(plan, 2);
   ASSERT_TRUE(run.ok()) << run.status();
   for (int rank = 0; rank < 2; ++rank) {

@@ -32,19 +32,19 @@ class Precision : public ::testing::TestWithParam<bool> {
     job_ = *std::move(job);
   }
 
-  static proto::Optimizer Plain() {
-    proto::Optimizer optimizer = AdamW(kRate);
+  static v1::Optimizer Plain() {
+    v1::Optimizer optimizer = AdamW(kRate);
     optimizer.clear_clip_norm();
     return optimizer;
   }
-  static proto::Optimizer Scaled(double initial, int64_t growth_interval) {
-    proto::Optimizer optimizer = Plain();
+  static v1::Optimizer Scaled(double initial, int64_t growth_interval) {
+    v1::Optimizer optimizer = Plain();
     optimizer.mutable_loss_scale()->set_initial(initial);
     optimizer.mutable_loss_scale()->set_growth_interval(growth_interval);
     return optimizer;
   }
 
-  TrainingRun Train(DType compute, const proto::Optimizer& optimizer, int devices = 1,
+  TrainingRun Train(DType compute, const v1::Optimizer& optimizer, int devices = 1,
                     int steps = kSteps) {
     absl::StatusOr<Graph> graph = WithPrecision(registry_, job_.graph, compute);
     EXPECT_TRUE(graph.ok()) << graph.status();
@@ -56,10 +56,10 @@ class Precision : public ::testing::TestWithParam<bool> {
     problem.machine = TestMachine(devices);
     problem.optimizer = optimizer;
     problem.cost = &cost_;
-    proto::SearchOptions search;
-    search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
-                                     : proto::SearchOptions::DATA_PARALLEL);
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
+    v1::SearchOptions search;
+    search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                     : v1::SearchOptions::DATA_PARALLEL);
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, search);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
     TrainingRunOptions options;
@@ -145,7 +145,7 @@ TEST_P(Precision, AnOverflowingStepMovesNothingAndHalvesTheScale) {
   ASSERT_LT(skipped, kSteps - 5);
   for (int i = 0; i <= skipped; ++i) EXPECT_EQ(scale[i], std::ldexp(0x1p80, -i)) << i;
   // Until then the losses are those of a run whose parameters stay where they are.
-  proto::Optimizer still = Plain();
+  v1::Optimizer still = Plain();
   still.mutable_learning_rate()->set_peak(1e-30);
   const TrainingRun unmoved = Train(DType::kF32, still, 1, skipped + 1);
   for (int i = 0; i <= skipped; ++i) EXPECT_EQ(run.losses[i], unmoved.losses[i]) << i;
@@ -174,7 +174,7 @@ TEST_P(Precision, TheScaleGrowsAfterQuietSteps) {
 }
 
 TEST_P(Precision, ClippingSeesTheUnscaledNorm) {
-  proto::Optimizer clipped = Plain();
+  v1::Optimizer clipped = Plain();
   clipped.set_clip_norm(0.5);
   const TrainingRun plain = Train(DType::kF32, clipped, 1, 10);
   *clipped.mutable_loss_scale() = Scaled(4096, 0).loss_scale();
@@ -187,8 +187,8 @@ TEST_P(Precision, ClippingSeesTheUnscaledNorm) {
 }
 
 TEST_P(Precision, PenaltiesAreNotScaled) {
-  proto::Optimizer optimizer = Plain();
-  proto::Regularizer* all = optimizer.add_regularizers();
+  v1::Optimizer optimizer = Plain();
+  v1::Regularizer* all = optimizer.add_regularizers();
   all->set_l1(1e-3);
   all->set_l2(1e-2);
   const TrainingRun plain = Train(DType::kF32, optimizer, 1, 10);

@@ -45,7 +45,7 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const proto::Plan& plan) {
+  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan) {
     TrainingRunOptions options;
     options.steps = kSteps;
     options.batch_size = job_.batch;
@@ -56,17 +56,17 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
   }
 
   // What a search would make that had chosen these rewrites.
-  absl::StatusOr<proto::Plan> PlanWith(const std::vector<proto::Rewrite>& rewrites) {
-    proto::Plan wanted;
-    for (const proto::Rewrite& rewrite : rewrites) *wanted.add_rewrites() = rewrite;
+  absl::StatusOr<v1::Plan> PlanWith(const std::vector<v1::Rewrite>& rewrites) {
+    v1::Plan wanted;
+    for (const v1::Rewrite& rewrite : rewrites) *wanted.add_rewrites() = rewrite;
     absl::StatusOr<Graph> graph = RewrittenGraph(registry_, job_.graph, wanted);
     if (!graph.ok()) return graph.status();
-    absl::StatusOr<proto::Plan> plan = MakePlan(Problem(*graph, kDevices), {});
+    absl::StatusOr<v1::Plan> plan = MakePlan(Problem(*graph, kDevices), {});
     if (!plan.ok()) return plan.status();
     plan->set_graph_fingerprint(GraphFingerprint(job_.graph));
     *plan->mutable_rewrites() = wanted.rewrites();
-    proto::SearchOptions imported;
-    imported.set_strategy(proto::SearchOptions::IMPORTED);
+    v1::SearchOptions imported;
+    imported.set_strategy(v1::SearchOptions::IMPORTED);
     *imported.mutable_imported() = *plan;
     return MakePlan(Problem(job_.graph, kDevices), imported);
   }
@@ -78,20 +78,20 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
 
 // Every rule that fits, where it fits first, and all that fit together.
 TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
-  proto::SearchOptions single;
-  single.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-  const absl::StatusOr<proto::Plan> whole = MakePlan(Problem(job_.graph, 1), single);
+  v1::SearchOptions single;
+  single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
+  const absl::StatusOr<v1::Plan> whole = MakePlan(Problem(job_.graph, 1), single);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const absl::StatusOr<TrainingRun> reference = Train(*whole);
   ASSERT_TRUE(reference.ok()) << reference.status();
 
   const absl::StatusOr<std::vector<RewriteRule>> rules = RulesWith(registry_, "");
   ASSERT_TRUE(rules.ok()) << rules.status();
-  std::vector<std::vector<proto::Rewrite>> all = {{}};
+  std::vector<std::vector<v1::Rewrite>> all = {{}};
   Graph graph = job_.graph;
   for (const RewriteRule& rule : *rules) {
     const auto rewrite = [&](const Graph& of, const Match& match) {
-      proto::Rewrite made;
+      v1::Rewrite made;
       made.set_rule(rule.name);
       made.set_at(of.node(match.nodes.back()).name);
       for (size_t i = 0; i + 1 < match.nodes.size(); ++i) {
@@ -109,15 +109,15 @@ TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
     graph = *std::move(after);
   }
   EXPECT_GT(all[0].size(), 1u);
-  for (const std::vector<proto::Rewrite>& rewrites : all) {
+  for (const std::vector<v1::Rewrite>& rewrites : all) {
     std::string what;
-    for (const proto::Rewrite& r : rewrites) absl::StrAppend(&what, r.rule(), " at ", r.at(), "; ");
-    const absl::StatusOr<proto::Plan> plan = PlanWith(rewrites);
+    for (const v1::Rewrite& r : rewrites) absl::StrAppend(&what, r.rule(), " at ", r.at(), "; ");
+    const absl::StatusOr<v1::Plan> plan = PlanWith(rewrites);
     ASSERT_TRUE(plan.ok()) << what << plan.status();
     EXPECT_EQ(plan->rewrites_size(), static_cast<int>(rewrites.size()));
     // What workers run is the graph after the rewrites.
     std::set<std::string> operators;
-    for (const proto::OperatorPlan& op : plan->operators()) operators.insert(op.node());
+    for (const v1::OperatorPlan& op : plan->operators()) operators.insert(op.node());
     const absl::StatusOr<Graph> made = RewrittenGraph(registry_, job_.graph, *plan);
     ASSERT_TRUE(made.ok()) << made.status();
     for (const Node& node : made->nodes()) EXPECT_EQ(operators.count(node.name), 1u) << node.name;
@@ -132,22 +132,22 @@ TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
 
 TEST_P(RewritesTest, TheSearchIsNeverWorseWithThemAndItsPlanCanBeImported) {
   PlanProblem problem = Problem(job_.graph, 4);
-  proto::SearchOptions options;
-  const absl::StatusOr<proto::Plan> without = MakePlan(problem, options);
+  v1::SearchOptions options;
+  const absl::StatusOr<v1::Plan> without = MakePlan(problem, options);
   ASSERT_TRUE(without.ok()) << without.status();
   options.set_rewrite_budget(30);
-  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(plan->search().graphs(), 0);
   EXPECT_LE(plan->prediction().step_seconds(), without->prediction().step_seconds());
   absl::StatusOr<std::string> json = ExportPlan(*plan);
   ASSERT_TRUE(json.ok()) << json.status();
-  absl::StatusOr<proto::Plan> read = ImportPlan(*json);
+  absl::StatusOr<v1::Plan> read = ImportPlan(*json);
   ASSERT_TRUE(read.ok()) << read.status();
-  proto::SearchOptions imported;
-  imported.set_strategy(proto::SearchOptions::IMPORTED);
+  v1::SearchOptions imported;
+  imported.set_strategy(v1::SearchOptions::IMPORTED);
   *imported.mutable_imported() = *read;
-  const absl::StatusOr<proto::Plan> again = MakePlan(problem, imported);
+  const absl::StatusOr<v1::Plan> again = MakePlan(problem, imported);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->rewrites_size(), plan->rewrites_size());
   EXPECT_NEAR(again->prediction().step_seconds(), plan->prediction().step_seconds(),
@@ -157,13 +157,13 @@ TEST_P(RewritesTest, TheSearchIsNeverWorseWithThemAndItsPlanCanBeImported) {
 // What stands in the way of the rewritten graph alone does not take the plan of the other.
 TEST_P(RewritesTest, APlanToStartFromAndRewritesDoNotCostThePlan) {
   PlanProblem problem = Problem(job_.graph, 2);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_budget(500);
-  const absl::StatusOr<proto::Plan> first = MakePlan(problem, options);
+  const absl::StatusOr<v1::Plan> first = MakePlan(problem, options);
   ASSERT_TRUE(first.ok()) << first.status();
   *options.mutable_imported() = *first;
   options.set_rewrite_budget(30);
-  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LE(plan->prediction().step_seconds(), first->prediction().step_seconds());
 }
@@ -171,10 +171,10 @@ TEST_P(RewritesTest, APlanToStartFromAndRewritesDoNotCostThePlan) {
 TEST_P(RewritesTest, ARewrittenPlanIsSearchedOnFrom) {
   const Graph& graph = job_.graph;
   PlanProblem problem = Problem(graph, 2);
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_budget(500);
   options.set_rewrite_budget(30);
-  const absl::StatusOr<proto::Plan> first = MakePlan(problem, options);
+  const absl::StatusOr<v1::Plan> first = MakePlan(problem, options);
   ASSERT_TRUE(first.ok()) << first.status();
   *options.mutable_imported() = *first;
   if (first->rewrites_size() > 0) {
@@ -182,7 +182,7 @@ TEST_P(RewritesTest, ARewrittenPlanIsSearchedOnFrom) {
                 ::testing::HasSubstr("search.rewrite_budget is set together with search.imported"));
   }
   options.clear_rewrite_budget();
-  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->rewrites_size(), first->rewrites_size());
   EXPECT_LE(plan->prediction().step_seconds(), 1.0001 * first->prediction().step_seconds());
@@ -193,10 +193,10 @@ TEST_P(RewritesTest, ARewrittenPlanIsSearchedOnFrom) {
 }
 
 TEST_P(RewritesTest, OptionsOutOfRangeAreNamed) {
-  const auto error = [&](const proto::SearchOptions& options) {
+  const auto error = [&](const v1::SearchOptions& options) {
     return std::string(MakePlan(Problem(job_.graph, 2), options).status().message());
   };
-  proto::SearchOptions options;
+  v1::SearchOptions options;
   options.set_rewrite_budget(-1);
   EXPECT_THAT(error(options), ::testing::HasSubstr("search.rewrite_budget is -1"));
   options.set_rewrite_budget(10);

@@ -38,7 +38,7 @@ class HandMadeTest : public ::testing::Test {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan) {
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = kSteps;
@@ -50,8 +50,8 @@ class HandMadeTest : public ::testing::Test {
   }
 
   TrainingRun Alone() {
-    proto::SearchOptions single;
-    single.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+    v1::SearchOptions single;
+    single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
     absl::StatusOr<TrainingRun> run = Train(MakePlan(Problem(1), single));
     EXPECT_TRUE(run.ok()) << run.status();
     if (!run.ok()) return {};
@@ -59,7 +59,7 @@ class HandMadeTest : public ::testing::Test {
     return *std::move(run);
   }
 
-  void ExpectSameCurve(const TrainingRun& alone, const absl::StatusOr<proto::Plan>& plan,
+  void ExpectSameCurve(const TrainingRun& alone, const absl::StatusOr<v1::Plan>& plan,
                        const std::string& what) {
     const absl::StatusOr<TrainingRun> run = Train(plan);
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
@@ -87,9 +87,9 @@ const Axis* AxisOfSize(const SplitRule& rule, int64_t size) {
   return nullptr;
 }
 
-int Count(const proto::Plan& plan, proto::ParallelOperator::Kind kind, const std::string& where) {
+int Count(const v1::Plan& plan, v1::ParallelOperator::Kind kind, const std::string& where) {
   int count = 0;
-  for (const proto::ParallelOperator& op : plan.parallel_operators()) {
+  for (const v1::ParallelOperator& op : plan.parallel_operators()) {
     count += op.kind() == kind && absl::StrContains(op.consumer(), where);
   }
   return count;
@@ -106,7 +106,7 @@ TEST_F(HandMadeTest, SequenceParallel) {
     const int devices = samples * stretches;
     std::set<std::string> attention;
     int others = 0;
-    absl::StatusOr<proto::Plan> plan =
+    absl::StatusOr<v1::Plan> plan =
         HandMadePlan(Problem(devices),
                      [&, samples = samples, stretches = stretches](
                          int, const Node& node, const SplitRule& rule) -> Choice {
@@ -126,8 +126,8 @@ TEST_F(HandMadeTest, SequenceParallel) {
     EXPECT_EQ(3 + others, plan->operators_size()) << "some operator has no sequence";
     // Keys and values of each layer are gathered for attention; nothing else ever is.
     int gathered = 0;
-    for (const proto::ParallelOperator& op : plan->parallel_operators()) {
-      if (op.kind() != proto::ParallelOperator::COMBINE) continue;
+    for (const v1::ParallelOperator& op : plan->parallel_operators()) {
+      if (op.kind() != v1::ParallelOperator::COMBINE) continue;
       ++gathered;
       EXPECT_EQ(attention.count(op.consumer()), 1u) << op.tensor() << " for " << op.consumer();
     }
@@ -169,7 +169,7 @@ TEST_F(HandMadeTest, ExpertParallel) {
   const TrainingRun alone = Alone();
   for (int devices : {2, 4}) {
     int experts = 0;
-    absl::StatusOr<proto::Plan> plan = HandMadePlan(
+    absl::StatusOr<v1::Plan> plan = HandMadePlan(
         Problem(devices), [&](int index, const Node& node, const SplitRule& rule) -> Choice {
           bool inside = false;
           for (const char* end : {".rows", ".up", ".gelu", ".down", ".by_group"}) {
@@ -182,7 +182,7 @@ TEST_F(HandMadeTest, ExpertParallel) {
         });
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(experts, 2 * 5);  // every second layer has them
-    EXPECT_GE(Count(*plan, proto::ParallelOperator::ALL_TO_ALL, ".experts."), 2 * 2);
+    EXPECT_GE(Count(*plan, v1::ParallelOperator::ALL_TO_ALL, ".experts."), 2 * 2);
     ExpectSameCurve(alone, plan, absl::StrCat("experts on ", devices, " devices"));
     // Each device has its experts, and no others.
     const absl::StatusOr<TrainingRun> run = Train(plan);

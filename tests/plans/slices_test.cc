@@ -58,24 +58,24 @@ class SlicesTest : public ::testing::Test {
   }
 
   // `slices`: see MemoryOptions.
-  absl::StatusOr<proto::Plan> PlanFor(int64_t memory, int slices) {
+  absl::StatusOr<v1::Plan> PlanFor(int64_t memory, int slices) {
     PlanProblem problem;
     problem.registry = &registry_;
     problem.graph = &graph_;
     problem.batch_size = kBatch;
     problem.machine = TestMachine(devices_);
-    for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
+    for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
     problem.optimizer = optimizer_;
     problem.cost = &cost_;
-    proto::SearchOptions search;
-    search.set_strategy(devices_ == 1 ? proto::SearchOptions::SINGLE_DEVICE
-                                      : proto::SearchOptions::DATA_PARALLEL);
+    v1::SearchOptions search;
+    search.set_strategy(devices_ == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                      : v1::SearchOptions::DATA_PARALLEL);
     search.set_zero_stage(0);
     search.mutable_memory()->set_max_batch_slices(slices);
     return MakePlan(problem, search);
   }
 
-  absl::StatusOr<TrainingRun> Train(const proto::Plan& plan, int steps = 1,
+  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan, int steps = 1,
                                     uint64_t data_seed = 0) {
     TrainingRunOptions options;
     options.steps = steps;
@@ -90,7 +90,7 @@ class SlicesTest : public ::testing::Test {
   OpRegistry registry_;
   Graph graph_;
   std::shared_ptr<const Dataset> dataset_;
-  proto::Optimizer optimizer_;
+  v1::Optimizer optimizer_;
   AnalyticCost cost_;
   int devices_ = 1;
 };
@@ -111,14 +111,14 @@ double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name
 
 // With so many percent of the memory that the whole batch needs.
 void SlicesTest::ExpectTheSame(int percent) {
-  const absl::StatusOr<proto::Plan> roomy = PlanFor(int64_t{8} << 30, 0);
+  const absl::StatusOr<v1::Plan> roomy = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   EXPECT_EQ(roomy->batch_slices(), 0);
   const absl::StatusOr<TrainingRun> whole = Train(*roomy);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const int64_t memory = roomy->prediction().peak_bytes(0) * percent / 100;
   EXPECT_TRUE(absl::IsResourceExhausted(PlanFor(memory, 1).status()));
-  const absl::StatusOr<proto::Plan> plan = PlanFor(memory, 0);
+  const absl::StatusOr<v1::Plan> plan = PlanFor(memory, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(plan->batch_slices(), 1);
   const absl::StatusOr<TrainingRun> sliced = Train(*plan);
@@ -149,9 +149,9 @@ TEST_F(SlicesTest, ReplicasDoToo) {
 // turns over first is chance: several of each are tried.
 TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
   dataset_ = Images(kBatch);  // each step has all of them
-  const absl::StatusOr<proto::Plan> plan = PlanFor(int64_t{8} << 30, 0);
+  const absl::StatusOr<v1::Plan> plan = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  proto::Plan in_slices = *plan;
+  v1::Plan in_slices = *plan;
   in_slices.set_batch_slices(8);
   constexpr int kSteps = 6;
   const absl::StatusOr<TrainingRun> whole = Train(*plan, kSteps);
@@ -191,9 +191,9 @@ TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
 // makes of rounding, and no more: another order of the same examples does the same.
 TEST_F(SlicesTest, RunningStatisticsOfReplicasAreAsNearAsAnotherOrder) {
   dataset_ = Images(kBatch);
-  const absl::StatusOr<proto::Plan> single = PlanFor(int64_t{8} << 30, 0);
+  const absl::StatusOr<v1::Plan> single = PlanFor(int64_t{8} << 30, 0);
   devices_ = 2;
-  const absl::StatusOr<proto::Plan> data = PlanFor(int64_t{8} << 30, 0);
+  const absl::StatusOr<v1::Plan> data = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(single.ok() && data.ok()) << single.status() << data.status();
   for (int steps : {1, 4, 16}) {
     const absl::StatusOr<TrainingRun> alone = Train(*single, steps);

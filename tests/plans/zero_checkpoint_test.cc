@@ -50,10 +50,10 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     problem.machine = TestMachine(devices);
     problem.optimizer = AdamW(3e-3);
     problem.cost = &cost_;
-    proto::SearchOptions options;
-    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    v1::SearchOptions options;
+    options.set_strategy(v1::SearchOptions::DATA_PARALLEL);
     options.set_zero_stage(stage);
-    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+    absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
     if (!plan.ok()) return plan.status();
     return LowerPlan(registry_, job_.graph, *plan, {AdamW(3e-3), 11, job_.columns});
   }
@@ -77,11 +77,11 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
         TrainingJobOptions options;
         options.device = device.get();
         options.files = files_.get();
-        options.open_dataset = [&](const proto::Dataset&) { return job_.dataset; };
+        options.open_dataset = [&](const v1::Dataset&) { return job_.dataset; };
         options.connect = [&](int, int, const PeerTimeouts&, std::function<bool()>) {
           return std::move(communicators[rank]);
         };
-        proto::LoadProgramRequest load;
+        v1::LoadProgramRequest load;
         *load.mutable_program() = lowered->training[rank];
         *load.mutable_evaluation() = lowered->evaluation[rank];
         load.set_batch_size(job_.batch);
@@ -89,12 +89,12 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
         absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(load, options);
         EXPECT_TRUE(job.ok()) << job.status();
         if (!job.ok()) return;
-        proto::RunRequest run;
+        v1::RunRequest run;
         run.set_first_step(first);
         run.set_last_step(last);
         run.set_checkpoint_root(root);
         run.set_evaluate_at_end(true);
-        const absl::Status status = (*job)->Run(run, [&](const proto::RunEvent& event) {
+        const absl::Status status = (*job)->Run(run, [&](const v1::RunEvent& event) {
           absl::MutexLock lock(&mutex);
           if (event.has_step() && event.step().values().count("loss") > 0) {
             part.losses[event.step().step()] += event.step().values().at("loss");
@@ -171,10 +171,10 @@ TEST_P(ZeroCheckpoint, ALoadThatNobodyWantsAnyMoreEndsAmongTheTensors) {
   TrainingJobOptions options;
   options.device = device.get();
   options.files = files_.get();
-  options.open_dataset = [&](const proto::Dataset&) { return job_.dataset; };
+  options.open_dataset = [&](const v1::Dataset&) { return job_.dataset; };
   int asked = 0;
   options.cancelled = [&] { return ++asked == 3; };
-  proto::LoadProgramRequest load;
+  v1::LoadProgramRequest load;
   *load.mutable_program() = lowered->training[0];
   load.set_batch_size(job_.batch);
   load.set_checkpoint_dir(first.checkpoint);

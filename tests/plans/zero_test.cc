@@ -22,8 +22,8 @@ namespace {
 constexpr int kSteps = 40;
 constexpr double kTolerance = 1e-4;  // relative
 
-proto::Optimizer Momentum() {
-  proto::Optimizer optimizer;
+v1::Optimizer Momentum() {
+  v1::Optimizer optimizer;
   optimizer.set_name("sgd");
   optimizer.mutable_learning_rate()->set_peak(0.01);
   (*optimizer.mutable_attributes())["momentum"].set_f(0.9);
@@ -31,8 +31,8 @@ proto::Optimizer Momentum() {
 }
 
 // With penalties, and sums over whole parameters before each update.
-proto::Optimizer Adafactor() {
-  proto::Optimizer optimizer;
+v1::Optimizer Adafactor() {
+  v1::Optimizer optimizer;
   optimizer.set_name("adafactor");
   optimizer.mutable_learning_rate()->set_peak(3e-3);
   optimizer.set_clip_norm(1.0);
@@ -61,10 +61,10 @@ class Zero : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<proto::Plan> PlanAt(
+  absl::StatusOr<v1::Plan> PlanAt(
       int devices, int stage,
-      proto::SearchOptions::Strategy strategy = proto::SearchOptions::DATA_PARALLEL) {
-    proto::SearchOptions options;
+      v1::SearchOptions::Strategy strategy = v1::SearchOptions::DATA_PARALLEL) {
+    v1::SearchOptions options;
     options.set_strategy(strategy);
     options.set_budget(300);
     options.set_zero_stage(stage);
@@ -73,7 +73,7 @@ class Zero : public ::testing::TestWithParam<bool> {
 
   LoweringOptions Lowering() { return {optimizer_, 11, job_.columns}; }
 
-  TrainingRun Train(const absl::StatusOr<proto::Plan>& plan, int steps = kSteps) {
+  TrainingRun Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
     TrainingRunOptions options;
@@ -93,24 +93,24 @@ class Zero : public ::testing::TestWithParam<bool> {
     EXPECT_LT(worst, kTolerance) << what;
   }
 
-  std::vector<proto::Program> Programs(int devices, int stage) {
-    const absl::StatusOr<proto::Plan> plan = PlanAt(devices, stage);
+  std::vector<v1::Program> Programs(int devices, int stage) {
+    const absl::StatusOr<v1::Plan> plan = PlanAt(devices, stage);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
     EXPECT_EQ(plan->zero_stage(), stage);
     absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry_, job_.graph, *plan, Lowering());
     EXPECT_TRUE(lowered.ok()) << lowered.status();
-    return lowered.ok() ? lowered->training : std::vector<proto::Program>();
+    return lowered.ok() ? lowered->training : std::vector<v1::Program>();
   }
 
   OpRegistry registry_;
   SmallJob job_;
   AnalyticCost cost_;
-  proto::Optimizer optimizer_ = AdamW(3e-3);
+  v1::Optimizer optimizer_ = AdamW(3e-3);
 };
 
 TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
-  for (const proto::Optimizer& optimizer : {AdamW(3e-3), Momentum(), Adafactor()}) {
+  for (const v1::Optimizer& optimizer : {AdamW(3e-3), Momentum(), Adafactor()}) {
     optimizer_ = optimizer;
     const TrainingRun single = Train(PlanAt(1, 0));
     ASSERT_FALSE(single.losses.empty());
@@ -126,7 +126,7 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
       }
       ExpectSameCurve(single, Train(AtZeroStage(Problem(4), two_by_two, stage)),
                       what + ", data x2, parameters x2");
-      ExpectSameCurve(single, Train(PlanAt(4, stage, proto::SearchOptions::SEARCH)),
+      ExpectSameCurve(single, Train(PlanAt(4, stage, v1::SearchOptions::SEARCH)),
                       what + ", searched");
     }
   }
@@ -169,15 +169,15 @@ class ZeroMemory : public Zero {
     job_ = *std::move(job);
   }
 
-  static int64_t BytesOf(const proto::Buffer& buffer) {
+  static int64_t BytesOf(const v1::Buffer& buffer) {
     int64_t bytes = sizeof(float);
     for (int64_t d : buffer.spec().dims()) bytes *= d;
     return bytes;
   }
 
-  static int64_t BytesOfKind(const proto::Program& program, proto::BufferKind kind) {
+  static int64_t BytesOfKind(const v1::Program& program, v1::BufferKind kind) {
     std::map<int64_t, int64_t> ends;  // by offset; views lie inside their buffers
-    for (const proto::Buffer& b : program.buffers()) {
+    for (const v1::Buffer& b : program.buffers()) {
       int64_t& end = ends[b.offset_bytes()];
       if (b.kind() == kind) end = std::max(end, b.offset_bytes() + BytesOf(b));
     }
@@ -191,7 +191,7 @@ class ZeroMemory : public Zero {
 
   // Of gradients that were computed before the last operator of the backward pass and are used
   // behind it.
-  static int64_t WaitingGradientBytes(const proto::Program& program) {
+  static int64_t WaitingGradientBytes(const v1::Program& program) {
     struct Life {
       int first = 0, last = 0;  // instructions
       int64_t bytes = 0;
@@ -199,7 +199,7 @@ class ZeroMemory : public Zero {
     int last = 0;
     std::map<std::string, Life> used;
     for (int i = 0; i < program.instructions_size(); ++i) {
-      const proto::Instruction& instruction = program.instructions(i);
+      const v1::Instruction& instruction = program.instructions(i);
       if (absl::EndsWith(instruction.compute().op(), "_grad")) last = i;
       for (const BufferAccess& access : AccessesOf(instruction)) {
         std::string name = program.buffers(access.buffer).name();
@@ -224,19 +224,19 @@ class ZeroMemory : public Zero {
 
 TEST_P(ZeroMemory, EachStageSharesOutOneKindOfBytesMore) {
   for (int devices : {2, 4}) {
-    const std::vector<proto::Program> all = Programs(devices, 0);
+    const std::vector<v1::Program> all = Programs(devices, 0);
     ASSERT_EQ(static_cast<int>(all.size()), devices);
     const double share = 1.0 / devices, most = share + 0.12;  // vectors stay whole
     for (int stage : {1, 2, 3}) {
-      const std::vector<proto::Program> programs = Programs(devices, stage);
+      const std::vector<v1::Program> programs = Programs(devices, stage);
       ASSERT_EQ(static_cast<int>(programs.size()), devices);
       for (int rank = 0; rank < devices; ++rank) {
-        const double state = Ratio(BytesOfKind(programs[rank], proto::OPTIMIZER_STATE),
-                                   BytesOfKind(all[rank], proto::OPTIMIZER_STATE));
+        const double state = Ratio(BytesOfKind(programs[rank], v1::OPTIMIZER_STATE),
+                                   BytesOfKind(all[rank], v1::OPTIMIZER_STATE));
         const double gradients =
             Ratio(WaitingGradientBytes(programs[rank]), WaitingGradientBytes(all[rank]));
-        const double parameters = Ratio(BytesOfKind(programs[rank], proto::PARAMETER_SHARD),
-                                        BytesOfKind(all[rank], proto::PARAMETER_SHARD));
+        const double parameters = Ratio(BytesOfKind(programs[rank], v1::PARAMETER_SHARD),
+                                        BytesOfKind(all[rank], v1::PARAMETER_SHARD));
         const double arena = Ratio(programs[rank].arena_bytes(), all[rank].arena_bytes());
         if (rank == 0) {
           std::printf(
@@ -265,7 +265,7 @@ TEST_P(ZeroMemory, EachStageSharesOutOneKindOfBytesMore) {
 TEST_P(ZeroMemory, MeasuredPeaksFall) {
   std::vector<int64_t> before;
   for (int stage : {0, 1, 2, 3}) {
-    const absl::StatusOr<proto::Plan> plan = PlanAt(4, stage);
+    const absl::StatusOr<v1::Plan> plan = PlanAt(4, stage);
     const TrainingRun run = Train(plan, 2);
     ASSERT_EQ(run.measured_peak_bytes.size(), 4u);
     for (int rank = 0; rank < 4; ++rank) {
@@ -285,25 +285,25 @@ TEST_P(ZeroMemory, MeasuredPeaksFall) {
 TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
   std::vector<int64_t> need;
   for (int stage : {0, 1, 2, 3}) {
-    const absl::StatusOr<proto::Plan> plan = PlanAt(4, stage);
+    const absl::StatusOr<v1::Plan> plan = PlanAt(4, stage);
     ASSERT_TRUE(plan.ok()) << plan.status();
     need.push_back(*std::max_element(plan->prediction().peak_bytes().begin(),
                                      plan->prediction().peak_bytes().end()));
   }
-  proto::SearchOptions options;
-  options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+  v1::SearchOptions options;
+  options.set_strategy(v1::SearchOptions::DATA_PARALLEL);
   for (bool may_swap : {false, true}) {
     options.mutable_memory()->set_disable_swap(!may_swap);
     options.mutable_memory()->set_disable_recompute(!may_swap);
     for (int stage : {0, 1, 2, 3}) {
       PlanProblem problem = Problem(4);
-      for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(need[stage]);
-      const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+      for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(need[stage]);
+      const absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
       ASSERT_TRUE(plan.ok()) << plan.status();
       if (may_swap && plan->zero_stage() < stage) {
         // Made to fit, and faster so.
         EXPECT_GT(plan->memory_plans_size(), 0);
-        const absl::StatusOr<proto::Plan> other = AtZeroStage(problem, plan, stage);
+        const absl::StatusOr<v1::Plan> other = AtZeroStage(problem, plan, stage);
         ASSERT_TRUE(other.ok()) << other.status();
         EXPECT_LT(plan->prediction().step_seconds(), other->prediction().step_seconds());
       } else {
@@ -313,7 +313,7 @@ TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
     }
   }
   PlanProblem problem = Problem(4);
-  for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(need[3] / 2);
+  for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(need[3] / 2);
   options.mutable_memory()->set_disable_swap(true);
   options.mutable_memory()->set_disable_recompute(true);
   const absl::Status refused = MakePlan(problem, options).status();

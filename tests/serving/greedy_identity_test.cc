@@ -81,8 +81,8 @@ class GreedyIdentity : public ::testing::Test {
     problem.machine = TestMachine(1);
     problem.optimizer = AdamW(5e-3);
     problem.cost = &cost;
-    proto::SearchOptions search;
-    search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+    v1::SearchOptions search;
+    search.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
     auto plan = MakePlan(problem, search);
     EXPECT_TRUE(plan.ok()) << plan.status();
     auto dataset = Dataset::FromText(*text_, 32, 0.1);

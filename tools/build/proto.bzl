@@ -11,8 +11,8 @@ def _srcs_of(label):
 def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
     """A cc_library of the messages of some .proto files, and with grpc another, <name>_grpc, of the services.
 
-    Files are imported, and their headers included, by workspace path: `import "proto/graph.proto";`
-    and `#include "proto/graph.pb.h"`. `<name>_srcs` holds the .proto files with those they import.
+    Files are imported, and their headers included, by workspace path: `import "proto/espalier/v1/graph.proto";`
+    and `#include "espalier/v1/graph.pb.h"`. `<name>_srcs` holds the .proto files with those they import.
 
     Args:
       srcs: .proto files of this package.

@@ -11,17 +11,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 namespace {
 
-using Kind = proto::CollectiveInstruction::Kind;
+using Kind = v1::CollectiveInstruction::Kind;
 
 constexpr Kind kKinds[] = {
-    proto::CollectiveInstruction::ALL_REDUCE, proto::CollectiveInstruction::ALL_GATHER,
-    proto::CollectiveInstruction::REDUCE_SCATTER, proto::CollectiveInstruction::ALL_TO_ALL,
-    proto::CollectiveInstruction::BROADCAST};
+    v1::CollectiveInstruction::ALL_REDUCE, v1::CollectiveInstruction::ALL_GATHER,
+    v1::CollectiveInstruction::REDUCE_SCATTER, v1::CollectiveInstruction::ALL_TO_ALL,
+    v1::CollectiveInstruction::BROADCAST};
 constexpr int kMostRanksOfAllSizes = 4;
 constexpr int kInARow = 6;
 constexpr int64_t kWorkBytes = 256 << 10;  // stays in a core's cache
@@ -29,7 +29,7 @@ constexpr int kWorkRounds = 12;
 
 // One collective of one size over the first `ranks` ranks; a message if there is no kind.
 struct Case {
-  Kind kind = proto::CollectiveInstruction::KIND_UNSPECIFIED;
+  Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
   int ranks = 2;
   int64_t bytes = 0;
 };
@@ -98,7 +98,7 @@ class Measurement {
       times.alone = *alone;
     }
     if (absl::Status s = Meet(group); !s.ok()) return s;
-    const bool is_message = c.kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    const bool is_message = c.kind == v1::CollectiveInstruction::KIND_UNSPECIFIED;
     absl::StatusOr<double> both =
         is_message ? BackAndForth(c, &times.send) : InARow(c, [&] { return Run(c, group); });
     if (!both.ok()) return both.status();
@@ -217,13 +217,13 @@ class Measurement {
   absl::Status Run(const Case& c, const Communicator::Group& group) {
     const int64_t count = c.bytes / static_cast<int64_t>(sizeof(float)), n = c.ranks;
     switch (c.kind) {
-      case proto::CollectiveInstruction::ALL_REDUCE:
+      case v1::CollectiveInstruction::ALL_REDUCE:
         return communicator_.AllReduce(DType::kF32, input_, output_, count, group, tag_);
-      case proto::CollectiveInstruction::ALL_GATHER:
+      case v1::CollectiveInstruction::ALL_GATHER:
         return communicator_.AllGather(input_, output_, c.bytes, group, tag_);
-      case proto::CollectiveInstruction::REDUCE_SCATTER:
+      case v1::CollectiveInstruction::REDUCE_SCATTER:
         return communicator_.ReduceScatter(DType::kF32, input_, output_, count / n, group, tag_);
-      case proto::CollectiveInstruction::ALL_TO_ALL:
+      case v1::CollectiveInstruction::ALL_TO_ALL:
         return communicator_.AllToAll(input_, output_, count / n * 4, group, tag_);
       default:
         return communicator_.Broadcast(input_, output_, c.bytes, group, tag_);
@@ -247,9 +247,9 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
+absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
     Communicator& communicator, Device& device, const MeasureCommunicationOptions& options) {
-  proto::CommunicationProfile profile;
+  v1::CommunicationProfile profile;
   const int world = communicator.size();
   if (options.repetitions < 1 || options.repetitions > 1000 || options.bytes.empty() ||
       !std::is_sorted(options.bytes.begin(), options.bytes.end()) || options.bytes.front() < 4 ||
@@ -284,7 +284,7 @@ absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
   };
   for (size_t c = 0; c < cases.size(); ++c) {
     const double bytes = static_cast<double>(cases[c].bytes);
-    const bool is_message = cases[c].kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    const bool is_message = cases[c].kind == v1::CollectiveInstruction::KIND_UNSPECIFIED;
     absl::StatusOr<double> share = measurement.RanksPerCore(cases[c].ranks);
     if (!share.ok()) return share.status();
     std::vector<double> added, sending;
@@ -304,13 +304,13 @@ absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
     if (is_message) {
       // Between devices both take part from beginning to end. The least that is not that: 1 ns.
       const double send = communicator.on_device() ? 0 : std::max(1e-9, Median(sending));
-      proto::CommunicationProfile::Message* message = profile.add_messages();
+      v1::CommunicationProfile::Message* message = profile.add_messages();
       message->set_bytes(bytes);
       message->set_send_seconds(send);
       message->set_receive_seconds(std::max(1e-9, Median(added) - send));
       continue;
     }
-    proto::CommunicationProfile::Collective* collective = profile.add_collectives();
+    v1::CommunicationProfile::Collective* collective = profile.add_collectives();
     collective->set_kind(cases[c].kind);
     collective->set_ranks(cases[c].ranks);
     collective->set_bytes(bytes);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 #include "worker/collective/communicator.h"
 #include "worker/device/device.h"
 
@@ -25,7 +25,7 @@ struct MeasureCommunicationOptions {
 // step, where ranks that share cores share them evenly. About 2 s for 4 ranks of one host.
 // InvalidArgument for options that are not as above; else errors of the communicator and the
 // device, after which neither is of use.
-absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
+absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
     Communicator& communicator, Device& device, const MeasureCommunicationOptions& options);
 
 }  // namespace espalier

@@ -62,7 +62,7 @@ class CpuDevice : public Device {
         shared_(options.budget != nullptr),
         swap_folder_(options.swap_folder) {
     const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    description_.set_kind(proto::Device::CPU);
+    description_.set_kind(v1::Device::CPU);
     description_.set_model(CpuModel());
     description_.set_threads(options.threads > 0 ? options.threads : cores);
     description_.set_host_cores(cores);
@@ -70,7 +70,7 @@ class CpuDevice : public Device {
     RegisterCpuKernels(kernels_);
   }
 
-  const proto::Device& description() const override { return description_; }
+  const v1::Device& description() const override { return description_; }
   bool is_host() const override { return true; }
   const KernelRegistry& kernels() const override { return kernels_; }
 
@@ -187,7 +187,7 @@ class CpuDevice : public Device {
   }
 
  private:
-  proto::Device description_;
+  v1::Device description_;
   KernelRegistry kernels_;
   const std::shared_ptr<MemoryBudget> budget_;
   const bool shared_;

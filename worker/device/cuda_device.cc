@@ -50,7 +50,7 @@ class CudaDevice : public Device {
  public:
   CudaDevice(CudaPlugin* plugin, const CudaDeviceInfo& info, int64_t memory_bytes)
       : plugin_(plugin), ordinal_(info.ordinal), recorder_(plugin, info.ordinal) {
-    description_.set_kind(proto::Device::CUDA);
+    description_.set_kind(v1::Device::CUDA);
     description_.set_model(info.model);
     description_.set_memory_bytes(memory_bytes);
     description_.set_threads(1);
@@ -60,7 +60,7 @@ class CudaDevice : public Device {
   CudaPlugin* plugin() const { return plugin_; }
   int ordinal() const { return ordinal_; }
 
-  const proto::Device& description() const override { return description_; }
+  const v1::Device& description() const override { return description_; }
   bool is_host() const override { return false; }
   const KernelRegistry& kernels() const override { return kernels_; }
   void* stream() const override { return plugin_->Stream(ordinal_); }
@@ -139,7 +139,7 @@ class CudaDevice : public Device {
   CudaPlugin* plugin_;
   int ordinal_;
   CudaRecorder recorder_;
-  proto::Device description_;
+  v1::Device description_;
   KernelRegistry kernels_;
   std::atomic<int64_t> used_{0};
 };

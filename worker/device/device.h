@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "ops/cuda/plugin.h"
 #include "ops/kernel/kernel.h"
-#include "proto/cluster.pb.h"
+#include "espalier/v1/cluster.pb.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/device/host_memory.h"
 #include "worker/device/memory_budget.h"
@@ -65,7 +65,7 @@ class Device {
   virtual ~Device() = default;
 
   // Kind, model, memory, threads; the measured rates are filled in by worker/calibrate.h.
-  virtual const proto::Device& description() const = 0;
+  virtual const v1::Device& description() const = 0;
   // True if the host reads and writes this device's memory directly.
   virtual bool is_host() const = 0;
   virtual const KernelRegistry& kernels() const = 0;

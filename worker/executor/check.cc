@@ -8,55 +8,55 @@
 
 namespace espalier {
 
-std::string OpName(const proto::Instruction& instruction) {
+std::string OpName(const v1::Instruction& instruction) {
   switch (instruction.kind_case()) {
-    case proto::Instruction::kCompute:
+    case v1::Instruction::kCompute:
       return instruction.compute().op();
-    case proto::Instruction::kCopy:
+    case v1::Instruction::kCopy:
       return "copy";
-    case proto::Instruction::kFill:
+    case v1::Instruction::kFill:
       return "fill";
-    case proto::Instruction::kSend:
+    case v1::Instruction::kSend:
       return "send";
-    case proto::Instruction::kReceive:
+    case v1::Instruction::kReceive:
       return "receive";
-    case proto::Instruction::kCollective:
+    case v1::Instruction::kCollective:
       switch (instruction.collective().kind()) {
-        case proto::CollectiveInstruction::ALL_REDUCE:
+        case v1::CollectiveInstruction::ALL_REDUCE:
           return "all_reduce";
-        case proto::CollectiveInstruction::ALL_GATHER:
+        case v1::CollectiveInstruction::ALL_GATHER:
           return "all_gather";
-        case proto::CollectiveInstruction::REDUCE_SCATTER:
+        case v1::CollectiveInstruction::REDUCE_SCATTER:
           return "reduce_scatter";
-        case proto::CollectiveInstruction::ALL_TO_ALL:
+        case v1::CollectiveInstruction::ALL_TO_ALL:
           return "all_to_all";
-        case proto::CollectiveInstruction::BROADCAST:
+        case v1::CollectiveInstruction::BROADCAST:
           return "broadcast";
         default:
           return "collective";
       }
-    case proto::Instruction::kSwapOut:
+    case v1::Instruction::kSwapOut:
       return "swap_out";
-    case proto::Instruction::kSwapIn:
+    case v1::Instruction::kSwapIn:
       return "swap_in";
-    case proto::Instruction::kLoadBatch:
+    case v1::Instruction::kLoadBatch:
       return "load_batch";
-    case proto::Instruction::kReport:
+    case v1::Instruction::kReport:
       return "report";
-    case proto::Instruction::kUpdate:
+    case v1::Instruction::kUpdate:
       return "update";
-    case proto::Instruction::KIND_NOT_SET:
+    case v1::Instruction::KIND_NOT_SET:
       break;
   }
   return "unknown";
 }
 
-std::string Describe(const proto::Program& program, int instruction) {
-  const proto::Instruction& i = program.instructions(instruction);
+std::string Describe(const v1::Program& program, int instruction) {
+  const v1::Instruction& i = program.instructions(instruction);
   return absl::StrCat("instruction ", instruction, " (", OpName(i), " of '", i.node(), "')");
 }
 
-absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program) {
+absl::StatusOr<CheckedProgram> CheckProgram(const v1::Program& program) {
   const std::string name = absl::StrCat("program '", program.name(), "': ");
   if (program.format_version() != 1) {
     return BadProgram(name, "format version ", program.format_version(), "; this worker reads 1");

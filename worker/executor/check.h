@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/tensor/view.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -29,11 +29,11 @@ struct CheckedProgram {
 };
 
 // InvalidArgument names the buffer, or the instruction with its node, and what would be accepted.
-absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program);
+absl::StatusOr<CheckedProgram> CheckProgram(const v1::Program& program);
 
 // "instruction 12 (linear_grad of 'fc1')"
-std::string Describe(const proto::Program& program, int instruction);
+std::string Describe(const v1::Program& program, int instruction);
 // "linear_grad", "send", "all_reduce"
-std::string OpName(const proto::Instruction& instruction);
+std::string OpName(const v1::Instruction& instruction);
 
 }  // namespace espalier

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxRank = 8;
 
-absl::StatusOr<TensorSpec> SpecOf(const proto::TensorSpec& message) {
+absl::StatusOr<TensorSpec> SpecOf(const v1::TensorSpec& message) {
   TensorSpec spec;
   spec.dtype = FromProto(message.dtype());
   if (spec.dtype == DType::kInvalid) return BadProgram("it has no element type");
@@ -48,15 +48,15 @@ absl::StatusOr<TensorSpec> SpecOf(const proto::TensorSpec& message) {
   return spec;
 }
 
-bool IsKept(proto::BufferKind kind) {
-  return kind != proto::SCRATCH && kind != proto::HOST_INPUT && kind != proto::SCHEDULE;
+bool IsKept(v1::BufferKind kind) {
+  return kind != v1::SCRATCH && kind != v1::HOST_INPUT && kind != v1::SCHEDULE;
 }
 
-std::vector<int> FindAliases(const proto::Program& program, const CheckedProgram& checked) {
+std::vector<int> FindAliases(const v1::Program& program, const CheckedProgram& checked) {
   std::map<std::tuple<int64_t, int64_t, int>, int> first;
   std::vector<int> alias_of(checked.specs.size(), -1);
   for (int i = 0; i < program.buffers_size(); ++i) {
-    const proto::Buffer& buffer = program.buffers(i);
+    const v1::Buffer& buffer = program.buffers(i);
     if (!IsKept(buffer.kind()) || checked.home_slot[i] >= 0) continue;
     auto [it, added] = first.try_emplace(
         {buffer.offset_bytes(), checked.specs[i].bytes(), static_cast<int>(buffer.kind())}, i);
@@ -65,13 +65,13 @@ std::vector<int> FindAliases(const proto::Program& program, const CheckedProgram
   return alias_of;
 }
 
-std::vector<std::string> FindTensorNames(const proto::Program& program) {
+std::vector<std::string> FindTensorNames(const v1::Program& program) {
   std::set<std::pair<int, std::string>> names;
-  for (const proto::Buffer& buffer : program.buffers()) {
+  for (const v1::Buffer& buffer : program.buffers()) {
     names.emplace(buffer.kind(), buffer.name());
   }
   std::vector<std::string> result;
-  for (const proto::Buffer& buffer : program.buffers()) {
+  for (const v1::Buffer& buffer : program.buffers()) {
     std::string name = buffer.name();
     const size_t mark = name.rfind('#');
     if (mark != std::string::npos && mark + 1 < name.size() &&
@@ -85,7 +85,7 @@ std::vector<std::string> FindTensorNames(const proto::Program& program) {
 }
 
 // Whether shard `a` of a parameter is, by region and by place, a stretch of shard `b`.
-bool LiesIn(const proto::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
+bool LiesIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
   if (specs[a].dtype != specs[b].dtype || specs[a].global != specs[b].global) return false;
   const std::optional<int64_t> begin =
       StretchBegin({specs[a].offset, specs[a].dims}, {specs[b].offset, specs[b].dims});
@@ -97,10 +97,10 @@ bool LiesIn(const proto::Program& program, const std::vector<TensorSpec>& specs,
 }
 
 // Regions of parameters that an update moves by themselves, though the parameter is kept whole.
-void FindStretches(const proto::Program& program, CheckedProgram* checked) {
+void FindStretches(const v1::Program& program, CheckedProgram* checked) {
   std::map<std::string, std::vector<int>> shards;  // by tensor
   for (int i = 0; i < program.buffers_size(); ++i) {
-    if (program.buffers(i).kind() != proto::PARAMETER_SHARD || checked->alias_of[i] >= 0 ||
+    if (program.buffers(i).kind() != v1::PARAMETER_SHARD || checked->alias_of[i] >= 0 ||
         checked->home_slot[i] >= 0) {
       continue;
     }
@@ -115,10 +115,10 @@ void FindStretches(const proto::Program& program, CheckedProgram* checked) {
   }
 }
 
-absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buffer,
+absl::Status CheckBuffer(const v1::Program& program, const v1::Buffer& buffer,
                          const TensorSpec& spec, bool is_alias) {
-  if (!proto::BufferKind_IsValid(buffer.kind()) ||
-      buffer.kind() == proto::BUFFER_KIND_UNSPECIFIED) {
+  if (!v1::BufferKind_IsValid(buffer.kind()) ||
+      buffer.kind() == v1::BUFFER_KIND_UNSPECIFIED) {
     return BadProgram("it has no kind");
   }
   if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % 64 != 0) {
@@ -131,21 +131,21 @@ absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buf
   }
   const int64_t whole = NumElements(spec.global) * static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t literal = static_cast<int64_t>(buffer.literal().size());
-  if (buffer.kind() == proto::LITERAL && !is_alias && literal != spec.bytes()) {
+  if (buffer.kind() == v1::LITERAL && !is_alias && literal != spec.bytes()) {
     return BadProgram("its literal has ", literal, " bytes; ", ToString(spec.type()), " takes ",
                       spec.bytes());
   }
-  if (buffer.kind() == proto::PARAMETER_SHARD && literal != 0 && literal != whole) {
+  if (buffer.kind() == v1::PARAMETER_SHARD && literal != 0 && literal != whole) {
     return BadProgram("its literal has ", literal, " bytes; the whole tensor has ", whole);
   }
-  if (buffer.kind() == proto::SCHEDULE && !(spec == TensorSpec::Whole({DType::kF32, {2}}))) {
+  if (buffer.kind() == v1::SCHEDULE && !(spec == TensorSpec::Whole({DType::kF32, {2}}))) {
     return BadProgram("it is ", ToString(spec.type()), "; the schedule is f32[2]");
   }
-  if (buffer.dynamic() != proto::STATIC) {
-    if (!proto::DynamicDimension_IsValid(buffer.dynamic()))
+  if (buffer.dynamic() != v1::STATIC) {
+    if (!v1::DynamicDimension_IsValid(buffer.dynamic()))
       return BadProgram("unknown dynamic dimension");
     if (spec.dims.empty()) return BadProgram("a scalar cannot have a dynamic dimension");
-    if (buffer.kind() != proto::SCRATCH && buffer.kind() != proto::HOST_INPUT) {
+    if (buffer.kind() != v1::SCRATCH && buffer.kind() != v1::HOST_INPUT) {
       return BadProgram("only scratch and input buffers can be dynamic");
     }
   }
@@ -153,7 +153,7 @@ absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buf
 }
 
 // What outlives a step must not share memory with anything.
-absl::Status CheckOverlaps(const proto::Program& program, const CheckedProgram& checked) {
+absl::Status CheckOverlaps(const v1::Program& program, const CheckedProgram& checked) {
   const std::vector<TensorSpec>& specs = checked.specs;
   std::vector<int> order;
   for (int i = 0; i < program.buffers_size(); ++i) {
@@ -180,7 +180,7 @@ absl::Status CheckOverlaps(const proto::Program& program, const CheckedProgram& 
 
 }  // namespace
 
-absl::Status CheckBuffers(const proto::Program& program, CheckedProgram* checked) {
+absl::Status CheckBuffers(const v1::Program& program, CheckedProgram* checked) {
   const auto place = [&](int i, const absl::Status& status) {
     return BadProgram("buffer ", i, " ('", program.buffers(i).name(),
                       "'): ", std::string(status.message()));

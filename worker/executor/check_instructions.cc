@@ -23,42 +23,42 @@ const OpRegistry& Operators() {
 
 class InstructionChecker {
  public:
-  InstructionChecker(const proto::Program& program, CheckedProgram* checked)
+  InstructionChecker(const v1::Program& program, CheckedProgram* checked)
       : program_(program), checked_(*checked), streams_(program, checked->home_slot) {}
 
-  absl::Status Check(const proto::Instruction& instruction) {
+  absl::Status Check(const v1::Instruction& instruction) {
     absl::Status status = CheckKind(instruction);
     return status.ok() ? streams_.Check(instruction) : status;
   }
 
  private:
-  absl::Status CheckKind(const proto::Instruction& instruction) {
+  absl::Status CheckKind(const v1::Instruction& instruction) {
     switch (instruction.kind_case()) {
-      case proto::Instruction::kCompute:
+      case v1::Instruction::kCompute:
         return Compute(instruction.compute());
-      case proto::Instruction::kCopy:
+      case v1::Instruction::kCopy:
         return Copy(instruction.copy());
-      case proto::Instruction::kFill:
+      case v1::Instruction::kFill:
         return Static(instruction.fill().buffer(), "buffer");
-      case proto::Instruction::kSend:
+      case v1::Instruction::kSend:
         return Message(instruction.send().buffer(), instruction.send().peer(),
                        instruction.send().tag(), true);
-      case proto::Instruction::kReceive:
+      case v1::Instruction::kReceive:
         return Message(instruction.receive().buffer(), instruction.receive().peer(),
                        instruction.receive().tag(), false);
-      case proto::Instruction::kCollective:
+      case v1::Instruction::kCollective:
         return Collective(instruction.collective());
-      case proto::Instruction::kSwapOut:
+      case v1::Instruction::kSwapOut:
         return SwapOut(instruction.swap_out());
-      case proto::Instruction::kSwapIn:
+      case v1::Instruction::kSwapIn:
         return SwapIn(instruction.swap_in());
-      case proto::Instruction::kLoadBatch:
+      case v1::Instruction::kLoadBatch:
         return LoadBatch(instruction.load_batch());
-      case proto::Instruction::kReport:
+      case v1::Instruction::kReport:
         return Report(instruction.report());
-      case proto::Instruction::kUpdate:
+      case v1::Instruction::kUpdate:
         return Update(instruction.update());
-      case proto::Instruction::KIND_NOT_SET:
+      case v1::Instruction::KIND_NOT_SET:
         break;
     }
     return BadProgram("it is of a kind that this worker does not know");
@@ -71,7 +71,7 @@ class InstructionChecker {
   }
   absl::Status Static(int index, const char* what) const {
     if (absl::Status s = Index(index, what); !s.ok()) return s;
-    if (program_.buffers(index).dynamic() == proto::STATIC) return absl::OkStatus();
+    if (program_.buffers(index).dynamic() == v1::STATIC) return absl::OkStatus();
     return BadProgram(
         what, " '", program_.buffers(index).name(),
         "' is dynamic; only operators, copies, messages and collectives may touch such "
@@ -83,10 +83,10 @@ class InstructionChecker {
     return BadProgram("'", program_.buffers(a).name(), "' and '", program_.buffers(b).name(),
                       "' do not change their length together");
   }
-  bool IsDynamic(int index) const { return program_.buffers(index).dynamic() != proto::STATIC; }
+  bool IsDynamic(int index) const { return program_.buffers(index).dynamic() != v1::STATIC; }
   const TensorSpec& spec(int index) const { return checked_.specs[index]; }
 
-  absl::Status Compute(const proto::ComputeInstruction& c) const {
+  absl::Status Compute(const v1::ComputeInstruction& c) const {
     if (c.op().empty()) return BadProgram("it names no operator");
     for (int i : c.inputs()) {
       if (absl::Status s = Index(i, "an input", true); !s.ok()) return s;
@@ -97,7 +97,7 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
-  absl::Status Copy(const proto::CopyInstruction& c) const {
+  absl::Status Copy(const v1::CopyInstruction& c) const {
     if (absl::Status s = Index(c.source(), "source"); !s.ok()) return s;
     if (absl::Status s = Index(c.destination(), "destination"); !s.ok()) return s;
     if (absl::Status s = AlikeDynamic(c.source(), c.destination()); !s.ok()) return s;
@@ -141,12 +141,12 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
-  absl::Status Collective(const proto::CollectiveInstruction& c) {
+  absl::Status Collective(const v1::CollectiveInstruction& c) {
     checked_.needs_communicator = true;
     if (c.group() < 0 || c.group() >= program_.groups_size()) {
       return BadProgram("group ", c.group(), "; there are ", program_.groups_size());
     }
-    const proto::Group& group = program_.groups(c.group());
+    const v1::Group& group = program_.groups(c.group());
     if (std::find(group.ranks().begin(), group.ranks().end(), program_.rank()) ==
         group.ranks().end()) {
       return BadProgram("rank ", program_.rank(), " is not in group ", c.group());
@@ -155,8 +155,8 @@ class InstructionChecker {
     if (absl::Status s = Index(c.output(), "output"); !s.ok()) return s;
     if (absl::Status s = AlikeDynamic(c.input(), c.output()); !s.ok()) return s;
     // The parts of the others would not follow each other in memory.
-    if (IsDynamic(c.input()) && c.kind() != proto::CollectiveInstruction::ALL_REDUCE &&
-        c.kind() != proto::CollectiveInstruction::BROADCAST) {
+    if (IsDynamic(c.input()) && c.kind() != v1::CollectiveInstruction::ALL_REDUCE &&
+        c.kind() != v1::CollectiveInstruction::BROADCAST) {
       return BadProgram("'", program_.buffers(c.input()).name(),
                         "' is dynamic; only an all-reduce or a broadcast may move such a buffer");
     }
@@ -168,19 +168,19 @@ class InstructionChecker {
     const int64_t n = group.ranks_size(), have = in.num_elements(), made = out.num_elements();
     bool fits = false;
     switch (c.kind()) {
-      case proto::CollectiveInstruction::ALL_REDUCE:
+      case v1::CollectiveInstruction::ALL_REDUCE:
         fits = have == made && in.dtype != DType::kBool;
         break;
-      case proto::CollectiveInstruction::BROADCAST:
+      case v1::CollectiveInstruction::BROADCAST:
         fits = have == made;
         break;
-      case proto::CollectiveInstruction::ALL_GATHER:
+      case v1::CollectiveInstruction::ALL_GATHER:
         fits = made % n == 0 && have == made / n;
         break;
-      case proto::CollectiveInstruction::REDUCE_SCATTER:
+      case v1::CollectiveInstruction::REDUCE_SCATTER:
         fits = have % n == 0 && made == have / n && in.dtype != DType::kBool;
         break;
-      case proto::CollectiveInstruction::ALL_TO_ALL:
+      case v1::CollectiveInstruction::ALL_TO_ALL:
         fits = have == made && have % n == 0;
         break;
       default:
@@ -193,7 +193,7 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
-  absl::Status SwapOut(const proto::SwapInstruction& c) {
+  absl::Status SwapOut(const v1::SwapInstruction& c) {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
     if (c.host_slot() < 0 || c.host_slot() >= kMaxHostSlots) {
       return BadProgram("host slot ", c.host_slot());
@@ -202,7 +202,7 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
-  absl::Status SwapIn(const proto::SwapInstruction& c) {
+  absl::Status SwapIn(const v1::SwapInstruction& c) {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
     if (checked_.home_slot[c.buffer()] >= 0) {
       GrowSlot(checked_.home_slot[c.buffer()], spec(c.buffer()).bytes());
@@ -222,17 +222,17 @@ class InstructionChecker {
     checked_.host_slot_bytes[slot] = std::max(checked_.host_slot_bytes[slot], bytes);
   }
 
-  absl::Status LoadBatch(const proto::LoadBatchInstruction& c) {
+  absl::Status LoadBatch(const v1::LoadBatchInstruction& c) {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
     checked_.needs_source = true;
-    if (program_.buffers(c.buffer()).kind() != proto::HOST_INPUT) {
+    if (program_.buffers(c.buffer()).kind() != v1::HOST_INPUT) {
       return BadProgram("buffer '", program_.buffers(c.buffer()).name(), "' is no input");
     }
     if (spec(c.buffer()).dims.empty()) return BadProgram("a batch has at least one dimension");
     return absl::OkStatus();
   }
 
-  absl::Status Report(const proto::ReportInstruction& c) const {
+  absl::Status Report(const v1::ReportInstruction& c) const {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
     const TensorSpec& s = spec(c.buffer());
     if (s.dtype != DType::kF32 || s.num_elements() != 1) {
@@ -243,13 +243,13 @@ class InstructionChecker {
 
   // Kernels of updates trust the operator's definition: it is asked about the whole tensors, and
   // the shards must be alike.
-  absl::Status Update(const proto::UpdateInstruction& c) const {
+  absl::Status Update(const v1::UpdateInstruction& c) const {
     if (absl::Status s = Static(c.parameter(), "parameter"); !s.ok()) return s;
     if (absl::Status s = Static(c.gradient(), "gradient"); !s.ok()) return s;
     const TensorSpec& parameter = spec(c.parameter());
     // Pieces of a parameter that is kept whole are scratch.
-    const proto::BufferKind kind = program_.buffers(c.parameter()).kind();
-    if (kind != proto::PARAMETER_SHARD && kind != proto::SCRATCH) {
+    const v1::BufferKind kind = program_.buffers(c.parameter()).kind();
+    if (kind != v1::PARAMETER_SHARD && kind != v1::SCRATCH) {
       return BadProgram("buffer '", program_.buffers(c.parameter()).name(), "' is no parameter");
     }
     if (spec(c.gradient()).dims != parameter.dims) {
@@ -301,7 +301,7 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
-  const proto::Program& program_;
+  const v1::Program& program_;
   CheckedProgram& checked_;
   std::set<std::tuple<bool, int, uint64_t>> messages_;
   StreamChecker streams_;
@@ -309,7 +309,7 @@ class InstructionChecker {
 
 }  // namespace
 
-absl::Status CheckInstructions(const proto::Program& program, CheckedProgram* checked) {
+absl::Status CheckInstructions(const v1::Program& program, CheckedProgram* checked) {
   InstructionChecker checker(program, checked);
   for (int i = 0; i < program.instructions_size(); ++i) {
     if (absl::Status s = checker.Check(program.instructions(i)); !s.ok()) {

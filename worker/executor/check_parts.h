@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "worker/executor/check.h"
 
 namespace espalier {
@@ -19,9 +19,9 @@ absl::Status BadProgram(const Parts&... parts) {
 }
 
 // Shapes, places in the arena, literals; fills in all that CheckedProgram says of buffers.
-absl::Status CheckBuffers(const proto::Program& program, CheckedProgram* checked);
+absl::Status CheckBuffers(const v1::Program& program, CheckedProgram* checked);
 
 // Operands of every instruction; fills in host_slot_bytes and what the program needs.
-absl::Status CheckInstructions(const proto::Program& program, CheckedProgram* checked);
+absl::Status CheckInstructions(const v1::Program& program, CheckedProgram* checked);
 
 }  // namespace espalier

@@ -38,7 +38,7 @@ TEST_F(ExecutorTest, RefusesProgramsThatDoNotHoldTogether) {
   }
   {
     ProgramWriter w = good();
-    w.program.mutable_buffers(0)->set_kind(proto::PERSISTENT);
+    w.program.mutable_buffers(0)->set_kind(v1::PERSISTENT);
     w.program.mutable_buffers(1)->set_offset_bytes(0);
     ExpectRefused(w.program, "share memory");
   }
@@ -74,7 +74,7 @@ TEST_F(ExecutorTest, RefusesProgramsThatDoNotHoldTogether) {
   }
   {
     ProgramWriter w = good();
-    w.program.mutable_buffers(0)->set_kind(proto::HOST_INPUT);
+    w.program.mutable_buffers(0)->set_kind(v1::HOST_INPUT);
     w.Add("x")->mutable_load_batch()->set_buffer(0);
     ExpectRefused(w.program, "no dataset");
   }

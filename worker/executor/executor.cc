@@ -12,7 +12,7 @@ namespace espalier {
 Executor::Executor(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Executor::~Executor() = default;
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const proto::Program& program,
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Program& program,
                                                            const ExecutorOptions& options) {
   if (options.device == nullptr) return absl::InvalidArgumentError("an executor needs a device");
   absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
@@ -40,7 +40,7 @@ absl::StatusOr<StepResult> Executor::Step(int64_t step, bool profile, const Dyna
 }
 
 int Executor::num_buffers() const { return state_->program().buffers_size(); }
-const proto::Buffer& Executor::buffer(int index) const { return state_->program().buffers(index); }
+const v1::Buffer& Executor::buffer(int index) const { return state_->program().buffers(index); }
 const TensorSpec& Executor::spec(int index) const { return state_->spec(index); }
 
 const std::string& Executor::tensor_name(int index) const { return state_->tensor_name(index); }
@@ -103,7 +103,7 @@ absl::Status Executor::LeaveInFiles(int index, std::vector<FileRun> runs) {
   return absl::OkStatus();
 }
 
-const proto::Program& Executor::program() const { return state_->program(); }
+const v1::Program& Executor::program() const { return state_->program(); }
 int64_t Executor::measured_peak_bytes() const { return state_->measured_peak_bytes(); }
 
 }  // namespace espalier

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ops/tensor/view.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "worker/collective/communicator.h"
 #include "worker/device/device.h"
 #include "worker/executor/batch_source.h"
@@ -60,7 +60,7 @@ class Executor {
  public:
   // InvalidArgument says which buffer or instruction (index and node) is wrong; ResourceExhausted
   // if the memory is not there.
-  static absl::StatusOr<std::unique_ptr<Executor>> Create(const proto::Program& program,
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Program& program,
                                                           const ExecutorOptions& options);
   ~Executor();
 
@@ -74,7 +74,7 @@ class Executor {
   // A buffer of the program by its index there. A parameter that a swap_in brings, and no swap_out
   // takes away, lies on the host between steps: that copy is read and written below.
   int num_buffers() const;
-  const proto::Buffer& buffer(int index) const;
+  const v1::Buffer& buffer(int index) const;
   const TensorSpec& spec(int index) const;
   // The tensor's name in the graph: without the "#2" of a second shard on one rank.
   const std::string& tensor_name(int index) const;
@@ -94,7 +94,7 @@ class Executor {
   bool MayLieInFiles(int index) const;
   absl::Status LeaveInFiles(int index, std::vector<FileRun> runs);
 
-  const proto::Program& program() const;
+  const v1::Program& program() const;
   // What was allocated, but for what swapped tensors take on the host: arena, largest workspace,
   // staging.
   int64_t measured_peak_bytes() const;

@@ -13,7 +13,7 @@ namespace espalier {
 
 // Writes programs by hand, placing buffers one after the other.
 struct ProgramWriter {
-  proto::Program program;
+  v1::Program program;
 
   explicit ProgramWriter(int rank = 0, int world = 1) {
     program.set_format_version(1);
@@ -22,9 +22,9 @@ struct ProgramWriter {
     program.set_world_size(world);
     program.set_seed(5);
   }
-  int Buffer(const std::string& name, Dims dims, proto::BufferKind kind = proto::SCRATCH,
-             proto::DataType dtype = proto::F32) {
-    proto::Buffer* b = program.add_buffers();
+  int Buffer(const std::string& name, Dims dims, v1::BufferKind kind = v1::SCRATCH,
+             v1::DataType dtype = v1::F32) {
+    v1::Buffer* b = program.add_buffers();
     b->set_name(name);
     b->set_kind(kind);
     b->mutable_spec()->set_dtype(dtype);
@@ -33,19 +33,19 @@ struct ProgramWriter {
     program.set_arena_bytes(program.arena_bytes() + (NumElements(dims) * 8 + 63) / 64 * 64);
     return program.buffers_size() - 1;
   }
-  proto::Instruction* Add(const std::string& node) {
-    proto::Instruction* i = program.add_instructions();
+  v1::Instruction* Add(const std::string& node) {
+    v1::Instruction* i = program.add_instructions();
     i->set_node(node);
     return i;
   }
   void Compute(const std::string& op, std::vector<int> inputs, std::vector<int> outputs) {
-    proto::ComputeInstruction* c = Add("node_" + op)->mutable_compute();
+    v1::ComputeInstruction* c = Add("node_" + op)->mutable_compute();
     c->set_op(op);
     for (int i : inputs) c->add_inputs(i);
     for (int o : outputs) c->add_outputs(o);
   }
   void Report(int buffer, const std::string& name) {
-    proto::ReportInstruction* r = Add("loss")->mutable_report();
+    v1::ReportInstruction* r = Add("loss")->mutable_report();
     r->set_buffer(buffer);
     r->set_name(name);
   }
@@ -53,14 +53,14 @@ struct ProgramWriter {
 
 class ExecutorTest : public testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<Executor>> Make(const proto::Program& program,
+  absl::StatusOr<std::unique_ptr<Executor>> Make(const v1::Program& program,
                                                  Communicator* communicator = nullptr) {
     ExecutorOptions options;
     options.device = device_.get();
     options.communicator = communicator;
     return Executor::Create(program, options);
   }
-  void ExpectRefused(const proto::Program& program, const std::string& what) {
+  void ExpectRefused(const v1::Program& program, const std::string& what) {
     auto made = Make(program);
     ASSERT_FALSE(made.ok()) << what;
     EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument) << made.status();

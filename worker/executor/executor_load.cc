@@ -22,7 +22,7 @@ absl::Status Executor::State::Prepare() {
   if (absl::Status s = memory_.FillAtStart(); !s.ok()) return s;
   for (int i = 0; i < program_.buffers_size(); ++i) {
     program_.mutable_buffers(i)->clear_literal();
-    if (program_.buffers(i).kind() == proto::SCHEDULE) schedules_.push_back(i);
+    if (program_.buffers(i).kind() == v1::SCHEDULE) schedules_.push_back(i);
   }
   waits_ = FindSwapWaits(program_, memory_);
   tickets_.assign(program_.instructions_size(), 0);
@@ -44,7 +44,7 @@ absl::Status Executor::State::Prepare() {
 }
 
 bool Executor::State::AlwaysTheSame() const {
-  const auto enqueues = [](const proto::Instruction& instruction) {
+  const auto enqueues = [](const v1::Instruction& instruction) {
     return instruction.has_compute() || instruction.has_copy() || instruction.has_fill();
   };
   return program_.row_stable() && !options_.training && !program_.has_optimizer() &&
@@ -68,18 +68,18 @@ absl::Status Executor::State::MakeKernel(KernelSpec kernel_spec, ReadyInstructio
 }
 
 absl::Status Executor::State::PrepareInstruction(int index) {
-  const proto::Instruction& instruction = program_.instructions(index);
+  const v1::Instruction& instruction = program_.instructions(index);
   ReadyInstruction& ready = instructions_[index];
   if (instruction.has_load_batch()) {
-    const proto::LoadBatchInstruction& load = instruction.load_batch();
+    const v1::LoadBatchInstruction& load = instruction.load_batch();
     return options_.source->Prepare(load.column(), spec(load.buffer()));
   }
   if (ready.joint == 0) return absl::OkStatus();
   if (instruction.has_compute()) {
-    const proto::ComputeInstruction& compute = instruction.compute();
+    const v1::ComputeInstruction& compute = instruction.compute();
     std::vector<int> inputs, outputs;
     for (int i = index; i < index + ready.joint; ++i) {
-      const proto::ComputeInstruction& one = program_.instructions(i).compute();
+      const v1::ComputeInstruction& one = program_.instructions(i).compute();
       inputs.insert(inputs.end(), one.inputs().begin(), one.inputs().end());
       outputs.insert(outputs.end(), one.outputs().begin(), one.outputs().end());
     }
@@ -98,7 +98,7 @@ absl::Status Executor::State::PrepareInstruction(int index) {
   }
   if (instruction.has_update()) {
     for (int i = index; i < index + ready.joint; ++i) AddOperands(i, &ready);
-    const proto::UpdateInstruction& update = instruction.update();
+    const v1::UpdateInstruction& update = instruction.update();
     absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());
     if (!attributes.ok()) return attributes.status();
     KernelSpec kernel_spec;
@@ -110,7 +110,7 @@ absl::Status Executor::State::PrepareInstruction(int index) {
 }
 
 void Executor::State::AddOperands(int index, ReadyInstruction* ready) const {
-  const proto::UpdateInstruction& update = program_.instructions(index).update();
+  const v1::UpdateInstruction& update = program_.instructions(index).update();
   for (int b : {update.parameter(), update.gradient(), update.scale(), update.hyper()}) {
     ready->inputs.push_back(View(b));
   }
@@ -121,8 +121,8 @@ void Executor::State::AddOperands(int index, ReadyInstruction* ready) const {
 
 void Executor::State::Track(int buffer, TensorView* view) {
   if (buffer < 0) return;
-  const proto::DynamicDimension dynamic = program_.buffers(buffer).dynamic();
-  if (dynamic != proto::STATIC) dynamic_views_.push_back({view, dynamic, view->spec.dims[0]});
+  const v1::DynamicDimension dynamic = program_.buffers(buffer).dynamic();
+  if (dynamic != v1::STATIC) dynamic_views_.push_back({view, dynamic, view->spec.dims[0]});
 }
 
 }  // namespace espalier

@@ -18,8 +18,8 @@ ProgramWriter Products(int bits, bool apart) {
   w.program.set_row_stable(true);
   const int other = w.Buffer("other", {4});
   const auto normal = [&](const std::string& name, Dims dims) {
-    const int b = w.Buffer(name, dims, proto::PARAMETER_SHARD);
-    w.program.mutable_buffers(b)->mutable_initializer()->set_kind(proto::Initializer::NORMAL);
+    const int b = w.Buffer(name, dims, v1::PARAMETER_SHARD);
+    w.program.mutable_buffers(b)->mutable_initializer()->set_kind(v1::Initializer::NORMAL);
     w.program.mutable_buffers(b)->mutable_initializer()->set_scale(1);
     return b;
   };
@@ -30,13 +30,13 @@ ProgramWriter Products(int bits, bool apart) {
     const PackedWeights packed{bits, out, kIn};
     const int weight = bits == 32 ? normal("weight" + number, {out, kIn})
                        : bits == 16
-                           ? w.Buffer("weight" + number, {out, kIn}, proto::PERSISTENT, proto::BF16)
+                           ? w.Buffer("weight" + number, {out, kIn}, v1::PERSISTENT, v1::BF16)
                            : w.Buffer("weight" + number, {packed.blocks(), packed.block_bytes()},
-                                      proto::PERSISTENT, proto::U8);
+                                      v1::PERSISTENT, v1::U8);
     const int bias = i == 1 ? normal("bias", {out}) : -1;
     const int y = w.Buffer("y" + number, {kRows, out});
     w.Compute(bits == 32 ? "linear" : "quantized_linear", {x, weight, bias}, {y});
-    proto::Instruction* made = w.program.mutable_instructions(w.program.instructions_size() - 1);
+    v1::Instruction* made = w.program.mutable_instructions(w.program.instructions_size() - 1);
     made->set_node("product" + number);
     auto& attributes = *made->mutable_compute()->mutable_attributes();
     attributes["activation"].set_s("silu");
@@ -52,7 +52,7 @@ ProgramWriter Products(int bits, bool apart) {
 
 class ExecutorProductsTest : public ExecutorTest {
  protected:
-  std::vector<int> Joint(const proto::Program& program) {
+  std::vector<int> Joint(const v1::Program& program) {
     absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
@@ -64,7 +64,7 @@ class ExecutorProductsTest : public ExecutorTest {
   std::vector<char> Results(Executor& executor) {
     std::vector<char> all;
     for (int b = 0; b < executor.num_buffers(); ++b) {
-      if (executor.buffer(b).kind() != proto::PERSISTENT) continue;
+      if (executor.buffer(b).kind() != v1::PERSISTENT) continue;
       std::vector<char> bytes(static_cast<size_t>(executor.spec(b).bytes()));
       for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 50);
       EXPECT_TRUE(executor.WriteBuffer(b, bytes.data(), static_cast<int64_t>(bytes.size())).ok());
@@ -103,25 +103,25 @@ TEST_F(ExecutorProductsTest, ThoseOfOneInputTogetherGiveTheBitsOfOneByOne) {
 
 TEST_F(ExecutorProductsTest, OnlyWhereTheyAreAlikeAndApart) {
   using Counts = std::vector<int>;
-  const proto::Program all = Products(8, false).program;
-  const auto compute = [](proto::Program& program, int i) {
+  const v1::Program all = Products(8, false).program;
+  const auto compute = [](v1::Program& program, int i) {
     return program.mutable_instructions(i)->mutable_compute();
   };
   EXPECT_EQ(Joint(Products(8, true).program), (Counts{1, 1, 1, 1, 1, 1}));
   {
-    proto::Program other = all;  // training: another kernel
+    v1::Program other = all;  // training: another kernel
     other.set_row_stable(false);
     EXPECT_EQ(Joint(other), (Counts{1, 1, 1}));
   }
   {
-    proto::Program other = all;
+    v1::Program other = all;
     (*compute(other, 2)->mutable_attributes())["activation"].set_s("none");
     EXPECT_EQ(Joint(other), (Counts{2, 0, 1}));
   }
   {
-    proto::Program other = all;  // the last is written where x lies, which the others read
-    proto::Buffer& x = *other.mutable_buffers(compute(other, 0)->inputs(0));
-    x.set_kind(proto::SCRATCH);
+    v1::Program other = all;  // the last is written where x lies, which the others read
+    v1::Buffer& x = *other.mutable_buffers(compute(other, 0)->inputs(0));
+    x.set_kind(v1::SCRATCH);
     x.clear_initializer();
     x.set_offset_bytes(other.buffers(compute(other, 2)->outputs(0)).offset_bytes());
     EXPECT_EQ(Joint(other), (Counts{2, 0, 1}));

@@ -33,7 +33,7 @@ struct ReadyInstruction {
 
 class Executor::State {
  public:
-  State(const proto::Program& program, const ExecutorOptions& options, CheckedProgram checked)
+  State(const v1::Program& program, const ExecutorOptions& options, CheckedProgram checked)
       : program_(program), options_(options), checked_(std::move(checked)) {}
 
   // A step that failed may have left copies under way.
@@ -51,7 +51,7 @@ class Executor::State {
   absl::StatusOr<char*> Home(int i) { return memory_.ToSlot(i); }
   void ToFiles(int i, std::vector<FileRun> runs) { memory_.ToFiles(i, std::move(runs)); }
 
-  const proto::Program& program() const { return program_; }
+  const v1::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }
   const std::string& tensor_name(int i) const { return checked_.tensor_names[i]; }
   bool is_alias(int i) const { return checked_.alias_of[i] >= 0; }
@@ -84,12 +84,12 @@ class Executor::State {
   void Record(int index, double seconds, StepResult* result) const;
   absl::Status Run(int index, int64_t step, StepResult* result);
   absl::Status RunKernel(ReadyInstruction& ready, int64_t step);
-  absl::Status RunSwap(int index, const proto::SwapInstruction& swap, bool out);
-  absl::Status RunCopy(const proto::CopyInstruction& c);
-  absl::Status RunMessage(const proto::Instruction& instruction);
-  absl::Status RunCollective(const proto::CollectiveInstruction& c);
-  absl::Status RunLoad(const proto::LoadBatchInstruction& load, int64_t step);
-  absl::Status RunReport(const proto::ReportInstruction& report, int64_t step, StepResult* result);
+  absl::Status RunSwap(int index, const v1::SwapInstruction& swap, bool out);
+  absl::Status RunCopy(const v1::CopyInstruction& c);
+  absl::Status RunMessage(const v1::Instruction& instruction);
+  absl::Status RunCollective(const v1::CollectiveInstruction& c);
+  absl::Status RunLoad(const v1::LoadBatchInstruction& load, int64_t step);
+  absl::Status RunReport(const v1::ReportInstruction& report, int64_t step, StepResult* result);
 
   // Until the copy that instruction `index` began has ended, if it has begun one.
   absl::Status Await(int index);
@@ -108,11 +108,11 @@ class Executor::State {
 
   struct DynamicView {
     TensorView* view;
-    proto::DynamicDimension dynamic;
+    v1::DynamicDimension dynamic;
     int64_t limit;
   };
 
-  proto::Program program_;  // without the literals, once they are in place
+  v1::Program program_;  // without the literals, once they are in place
   ExecutorOptions options_;
   const CheckedProgram checked_;
   ProgramMemory memory_;

@@ -69,14 +69,14 @@ absl::Status Executor::State::RunAll(int64_t step, bool profile, StepResult* res
 
 int64_t Executor::State::LiveRows(int i) const {
   const int64_t rows = spec(i).dims[0];
-  const proto::DynamicDimension dynamic = program_.buffers(i).dynamic();
-  if (dynamic == proto::STATIC) return rows;
-  return std::min(rows, dynamic == proto::ROWS ? sizes_.rows : sizes_.output_rows);
+  const v1::DynamicDimension dynamic = program_.buffers(i).dynamic();
+  if (dynamic == v1::STATIC) return rows;
+  return std::min(rows, dynamic == v1::ROWS ? sizes_.rows : sizes_.output_rows);
 }
 
 int64_t Executor::State::LiveElements(int i) const {
   const int64_t elements = spec(i).num_elements();
-  if (program_.buffers(i).dynamic() == proto::STATIC) return elements;
+  if (program_.buffers(i).dynamic() == v1::STATIC) return elements;
   return elements / spec(i).dims[0] * LiveRows(i);
 }
 
@@ -89,7 +89,7 @@ absl::Status Executor::State::Resize(const DynamicSizes& sizes) {
     return absl::OkStatus();
   }
   for (const DynamicView& d : dynamic_views_) {
-    const int64_t n = d.dynamic == proto::ROWS ? sizes.rows : sizes.output_rows;
+    const int64_t n = d.dynamic == v1::ROWS ? sizes.rows : sizes.output_rows;
     if (n < 0 || n > d.limit) {
       sizes_ = {-1, -1};
       return absl::InvalidArgumentError(
@@ -107,7 +107,7 @@ void Executor::State::Record(int index, double seconds, StepResult* result) cons
   if (joint == 0) return;
   const auto size = [&](int i) {
     if (joint == 1) return int64_t{1};
-    const proto::Instruction& one = program_.instructions(i);
+    const v1::Instruction& one = program_.instructions(i);
     if (one.has_update()) return bytes(one.update().parameter());
     int64_t read = 0;
     for (int input : one.compute().inputs()) read += input < 0 ? 0 : bytes(input);
@@ -116,40 +116,40 @@ void Executor::State::Record(int index, double seconds, StepResult* result) cons
   int64_t all = 0;
   for (int i = index; i < index + joint; ++i) all += size(i);
   for (int i = index; i < index + joint; ++i) {
-    const proto::Instruction& instruction = program_.instructions(i);
+    const v1::Instruction& instruction = program_.instructions(i);
     const double share = all > 0 ? static_cast<double>(size(i)) / static_cast<double>(all) : 0;
     result->profile.push_back({instruction.node(), OpName(instruction), seconds * share});
   }
 }
 
 absl::Status Executor::State::Run(int index, int64_t step, StepResult* result) {
-  const proto::Instruction& instruction = program_.instructions(index);
+  const v1::Instruction& instruction = program_.instructions(index);
   switch (instruction.kind_case()) {
-    case proto::Instruction::kCompute:
-    case proto::Instruction::kUpdate:
+    case v1::Instruction::kCompute:
+    case v1::Instruction::kUpdate:
       if (instructions_[index].joint == 0) return absl::OkStatus();
       return RunKernel(instructions_[index], step);
-    case proto::Instruction::kCopy:
+    case v1::Instruction::kCopy:
       return RunCopy(instruction.copy());
-    case proto::Instruction::kFill: {
+    case v1::Instruction::kFill: {
       const int b = instruction.fill().buffer();
       return options_.device->Fill(data(b), spec(b).dtype, spec(b).num_elements(),
                                    instruction.fill().value());
     }
-    case proto::Instruction::kSend:
-    case proto::Instruction::kReceive:
+    case v1::Instruction::kSend:
+    case v1::Instruction::kReceive:
       return RunMessage(instruction);
-    case proto::Instruction::kCollective:
+    case v1::Instruction::kCollective:
       return RunCollective(instruction.collective());
-    case proto::Instruction::kSwapOut:
+    case v1::Instruction::kSwapOut:
       return RunSwap(index, instruction.swap_out(), /*out=*/true);
-    case proto::Instruction::kSwapIn:
+    case v1::Instruction::kSwapIn:
       return RunSwap(index, instruction.swap_in(), /*out=*/false);
-    case proto::Instruction::kLoadBatch:
+    case v1::Instruction::kLoadBatch:
       return RunLoad(instruction.load_batch(), step);
-    case proto::Instruction::kReport:
+    case v1::Instruction::kReport:
       return RunReport(instruction.report(), step, result);
-    case proto::Instruction::KIND_NOT_SET:
+    case v1::Instruction::KIND_NOT_SET:
       break;
   }
   return absl::InternalError("unknown instruction");
@@ -181,7 +181,7 @@ absl::Status Executor::State::RunKernel(ReadyInstruction& ready, int64_t step) {
   }
 }
 
-absl::Status Executor::State::RunSwap(int index, const proto::SwapInstruction& swap, bool out) {
+absl::Status Executor::State::RunSwap(int index, const v1::SwapInstruction& swap, bool out) {
   const int b = swap.buffer();
   absl::StatusOr<uint64_t> ticket;
   if (!out && !memory_.files(b).empty()) {
@@ -206,7 +206,7 @@ absl::Status Executor::State::Await(int index) {
   return ticket == 0 ? absl::OkStatus() : options_.device->AwaitCopy(ticket);
 }
 
-absl::Status Executor::State::RunCopy(const proto::CopyInstruction& c) {
+absl::Status Executor::State::RunCopy(const v1::CopyInstruction& c) {
   BoxCopy copy;
   copy.source = data(c.source());
   copy.destination = data(c.destination());
@@ -216,7 +216,7 @@ absl::Status Executor::State::RunCopy(const proto::CopyInstruction& c) {
   copy.source_start.assign(c.source_start().begin(), c.source_start().end());
   copy.destination_start.assign(c.destination_start().begin(), c.destination_start().end());
   copy.size.assign(c.size().begin(), c.size().end());
-  if (program_.buffers(c.source()).dynamic() != proto::STATIC) {
+  if (program_.buffers(c.source()).dynamic() != v1::STATIC) {
     copy.size[0] = LiveRows(c.source());
     if (copy.size[0] == 0) return absl::OkStatus();
   }
@@ -247,27 +247,27 @@ absl::Status Executor::State::Written(int i) {
   return options_.device->CopyToDevice(data(i), staging_out_.data(), LiveBytes(i));
 }
 
-absl::Status Executor::State::RunMessage(const proto::Instruction& instruction) {
+absl::Status Executor::State::RunMessage(const v1::Instruction& instruction) {
   Communicator& communicator = *options_.communicator;
   const int buffer =
       instruction.has_send() ? instruction.send().buffer() : instruction.receive().buffer();
   if (LiveBytes(buffer) == 0) return absl::OkStatus();  // both ends know
   if (instruction.has_send()) {
-    const proto::SendInstruction& send = instruction.send();
+    const v1::SendInstruction& send = instruction.send();
     absl::StatusOr<char*> from = ForReading(send.buffer());
     if (!from.ok()) return from.status();
     return communicator.Send(*from, LiveBytes(send.buffer()), send.peer(), send.tag());
   }
-  const proto::ReceiveInstruction& receive = instruction.receive();
+  const v1::ReceiveInstruction& receive = instruction.receive();
   absl::Status s = communicator.Receive(ForWriting(receive.buffer()), LiveBytes(receive.buffer()),
                                         receive.peer(), receive.tag());
   return s.ok() ? Written(receive.buffer()) : s;
 }
 
-absl::Status Executor::State::RunCollective(const proto::CollectiveInstruction& c) {
+absl::Status Executor::State::RunCollective(const v1::CollectiveInstruction& c) {
   if (LiveBytes(c.input()) == 0) return absl::OkStatus();  // all ranks know
   Communicator& communicator = *options_.communicator;
-  const proto::Group& ranks = program_.groups(c.group());
+  const v1::Group& ranks = program_.groups(c.group());
   const Communicator::Group group(ranks.ranks().begin(), ranks.ranks().end());
   absl::StatusOr<char*> input = ForReading(c.input());
   if (!input.ok()) return input.status();
@@ -276,21 +276,21 @@ absl::Status Executor::State::RunCollective(const proto::CollectiveInstruction& 
   const int64_t n = static_cast<int64_t>(group.size());
   absl::Status status;
   switch (c.kind()) {
-    case proto::CollectiveInstruction::ALL_REDUCE:
+    case v1::CollectiveInstruction::ALL_REDUCE:
       status =
           communicator.AllReduce(dtype, *input, output, LiveElements(c.input()), group, c.tag());
       break;
-    case proto::CollectiveInstruction::ALL_GATHER:
+    case v1::CollectiveInstruction::ALL_GATHER:
       status = communicator.AllGather(*input, output, LiveBytes(c.input()), group, c.tag());
       break;
-    case proto::CollectiveInstruction::REDUCE_SCATTER:
+    case v1::CollectiveInstruction::REDUCE_SCATTER:
       status = communicator.ReduceScatter(dtype, *input, output, LiveElements(c.output()), group,
                                           c.tag());
       break;
-    case proto::CollectiveInstruction::ALL_TO_ALL:
+    case v1::CollectiveInstruction::ALL_TO_ALL:
       status = communicator.AllToAll(*input, output, LiveBytes(c.input()) / n, group, c.tag());
       break;
-    case proto::CollectiveInstruction::BROADCAST:
+    case v1::CollectiveInstruction::BROADCAST:
       status = communicator.Broadcast(*input, output, LiveBytes(c.input()), group, c.tag());
       break;
     default:
@@ -299,7 +299,7 @@ absl::Status Executor::State::RunCollective(const proto::CollectiveInstruction& 
   return status.ok() ? Written(c.output()) : status;
 }
 
-absl::Status Executor::State::RunLoad(const proto::LoadBatchInstruction& load, int64_t step) {
+absl::Status Executor::State::RunLoad(const v1::LoadBatchInstruction& load, int64_t step) {
   const int b = load.buffer();
   if (options_.device->is_host()) {
     return options_.source->Load(load.column(), spec(b), step, data(b));
@@ -309,7 +309,7 @@ absl::Status Executor::State::RunLoad(const proto::LoadBatchInstruction& load, i
   return s.ok() ? options_.device->CopyToDevice(data(b), staging_.data(), bytes(b)) : s;
 }
 
-absl::Status Executor::State::RunReport(const proto::ReportInstruction& report, int64_t step,
+absl::Status Executor::State::RunReport(const v1::ReportInstruction& report, int64_t step,
                                         StepResult* result) {
   float value = 0;
   absl::Status s = options_.device->CopyToHost(&value, data(report.buffer()), sizeof(value));

@@ -46,15 +46,15 @@ TEST_F(ExecutorTest, WhatIsSwappedOutComesBack) {
     for (bool wait : {false, true}) {
       ProgramWriter w;
       const Dims dims = {200, 1000};
-      const int p = w.Buffer("p", dims, proto::PARAMETER_SHARD), a = w.Buffer("a", dims),
+      const int p = w.Buffer("p", dims, v1::PARAMETER_SHARD), a = w.Buffer("a", dims),
                 other = w.Buffer("other", dims), back = w.Buffer("back", dims),
                 sum = w.Buffer("sum", {}), rest = w.Buffer("rest", {});
       w.program.mutable_buffers(other)->set_offset_bytes(w.program.buffers(a).offset_bytes());
-      w.program.mutable_buffers(p)->mutable_initializer()->set_kind(proto::Initializer::NORMAL);
+      w.program.mutable_buffers(p)->mutable_initializer()->set_kind(v1::Initializer::NORMAL);
       w.program.mutable_buffers(p)->mutable_initializer()->set_scale(1);
       const auto swap = [&](bool out, int buffer) {
-        proto::Instruction* i = w.Add(out ? "out" : "in");
-        proto::SwapInstruction* s = out ? i->mutable_swap_out() : i->mutable_swap_in();
+        v1::Instruction* i = w.Add(out ? "out" : "in");
+        v1::SwapInstruction* s = out ? i->mutable_swap_out() : i->mutable_swap_in();
         s->set_buffer(buffer);
         s->set_host_slot(0);
         s->set_wait(wait);
@@ -122,7 +122,7 @@ TEST_F(ExecutorTest, RanksExchangeMessagesAndSums) {
       w.program.add_groups()->add_ranks(0);
       w.program.mutable_groups(0)->add_ranks(1);
       auto* reduce = w.Add("all")->mutable_collective();
-      reduce->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+      reduce->set_kind(v1::CollectiveInstruction::ALL_REDUCE);
       reduce->set_input(b);
       reduce->set_output(b);
       reduce->set_tag(4);

@@ -10,10 +10,10 @@ namespace {
 
 TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   ProgramWriter w;
-  const int p = w.Buffer("p", {3}, proto::PARAMETER_SHARD), g = w.Buffer("g", {3}),
-            m = w.Buffer("p.momentum", {3}, proto::OPTIMIZER_STATE),
-            hyper = w.Buffer("schedule", {2}, proto::SCHEDULE);
-  w.program.mutable_buffers(p)->mutable_initializer()->set_kind(proto::Initializer::ONES);
+  const int p = w.Buffer("p", {3}, v1::PARAMETER_SHARD), g = w.Buffer("g", {3}),
+            m = w.Buffer("p.momentum", {3}, v1::OPTIMIZER_STATE),
+            hyper = w.Buffer("schedule", {2}, v1::SCHEDULE);
+  w.program.mutable_buffers(p)->mutable_initializer()->set_kind(v1::Initializer::ONES);
   auto* fill = w.Add("g")->mutable_fill();
   fill->set_buffer(g);
   fill->set_value(1);
@@ -25,8 +25,8 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   update->set_hyper(hyper);
   update->set_op("sgd_update");
   (*update->mutable_attributes())["momentum"].set_f(0.5);
-  proto::Optimizer* o = w.program.mutable_optimizer();
-  o->mutable_learning_rate()->set_kind(proto::LearningRateSchedule::COSINE);
+  v1::Optimizer* o = w.program.mutable_optimizer();
+  o->mutable_learning_rate()->set_kind(v1::LearningRateSchedule::COSINE);
   o->mutable_learning_rate()->set_peak(0.1);
   o->mutable_learning_rate()->set_warmup_steps(2);
   o->mutable_learning_rate()->set_total_steps(10);
@@ -48,11 +48,11 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
 
 TEST_F(ExecutorTest, AnUpdateMayMoveAStretchOfAParameter) {
   ProgramWriter w;
-  const int whole = w.Buffer("p", {64}, proto::PARAMETER_SHARD), g = w.Buffer("g", {16}),
-            hyper = w.Buffer("schedule", {2}, proto::SCHEDULE),
-            part = w.Buffer("p#2", {16}, proto::PARAMETER_SHARD);
-  w.program.mutable_buffers(whole)->mutable_initializer()->set_kind(proto::Initializer::ONES);
-  proto::Buffer* stretch = w.program.mutable_buffers(part);
+  const int whole = w.Buffer("p", {64}, v1::PARAMETER_SHARD), g = w.Buffer("g", {16}),
+            hyper = w.Buffer("schedule", {2}, v1::SCHEDULE),
+            part = w.Buffer("p#2", {16}, v1::PARAMETER_SHARD);
+  w.program.mutable_buffers(whole)->mutable_initializer()->set_kind(v1::Initializer::ONES);
+  v1::Buffer* stretch = w.program.mutable_buffers(part);
   stretch->mutable_spec()->add_offset(16);
   stretch->mutable_spec()->add_global(64);
   stretch->set_offset_bytes(16 * sizeof(float));
@@ -90,27 +90,27 @@ TEST_F(ExecutorTest, AnUpdateMayMoveAStretchOfAParameter) {
 ProgramWriter Updates(const std::vector<int64_t>& sizes, const std::string& op, int states,
                       bool apart) {
   ProgramWriter w;
-  const int hyper = w.Buffer("schedule", {2}, proto::SCHEDULE), other = w.Buffer("other", {4});
-  proto::LearningRateSchedule* rate = w.program.mutable_optimizer()->mutable_learning_rate();
-  rate->set_kind(proto::LearningRateSchedule::CONSTANT);
+  const int hyper = w.Buffer("schedule", {2}, v1::SCHEDULE), other = w.Buffer("other", {4});
+  v1::LearningRateSchedule* rate = w.program.mutable_optimizer()->mutable_learning_rate();
+  rate->set_kind(v1::LearningRateSchedule::CONSTANT);
   rate->set_peak(0.01);
   std::vector<int> parameters, gradients;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string name = "p" + std::to_string(i);
-    parameters.push_back(w.Buffer(name, {sizes[i]}, proto::PARAMETER_SHARD));
-    proto::Initializer* start = w.program.mutable_buffers(parameters[i])->mutable_initializer();
-    start->set_kind(proto::Initializer::NORMAL);
+    parameters.push_back(w.Buffer(name, {sizes[i]}, v1::PARAMETER_SHARD));
+    v1::Initializer* start = w.program.mutable_buffers(parameters[i])->mutable_initializer();
+    start->set_kind(v1::Initializer::NORMAL);
     start->set_scale(1);
     gradients.push_back(w.Buffer(name + ".gradient", {sizes[i]}));
     w.Compute("sin", {parameters[i]}, {gradients[i]});
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
-    proto::UpdateInstruction* update = w.Add("p" + std::to_string(i))->mutable_update();
+    v1::UpdateInstruction* update = w.Add("p" + std::to_string(i))->mutable_update();
     update->set_parameter(parameters[i]);
     update->set_gradient(gradients[i]);
     for (int s = 0; s < states; ++s) {
       const std::string name = "p" + std::to_string(i) + ".state" + std::to_string(s);
-      update->add_state(w.Buffer(name, {sizes[i]}, proto::OPTIMIZER_STATE));
+      update->add_state(w.Buffer(name, {sizes[i]}, v1::OPTIMIZER_STATE));
     }
     update->set_scale(-1);
     update->set_hyper(hyper);
@@ -159,7 +159,7 @@ TEST_F(ExecutorTest, UpdatesMadeTogetherGiveTheBitsOfUpdatesOneByOne) {
 }
 
 TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
-  const auto joint = [&](const proto::Program& program) {
+  const auto joint = [&](const v1::Program& program) {
     absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
@@ -173,19 +173,19 @@ TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
   EXPECT_EQ(joint(w.program), (Counts{3, 0, 0}));
   EXPECT_EQ(joint(Updates({8, 8, 8}, "adam_update", 2, true).program), (Counts{1, 1, 1, 1, 1, 1}));
   {
-    proto::Program other = w.program;  // another weight decay
+    v1::Program other = w.program;  // another weight decay
     auto& attributes = *other.mutable_instructions(4)->mutable_update()->mutable_attributes();
     attributes["weight_decay"].set_f(0.1);
     EXPECT_EQ(joint(other), (Counts{1, 1, 1}));
   }
   {
-    proto::Program other = w.program;  // the same parameter twice: the second sees the first
+    v1::Program other = w.program;  // the same parameter twice: the second sees the first
     other.mutable_instructions(5)->mutable_update()->set_parameter(
         other.instructions(4).update().parameter());
     EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
   }
   {
-    proto::Program other = w.program;  // a gradient in the memory of a parameter that moves
+    v1::Program other = w.program;  // a gradient in the memory of a parameter that moves
     other.mutable_instructions(5)->mutable_update()->set_gradient(
         other.instructions(3).update().parameter());
     EXPECT_EQ(joint(other), (Counts{2, 0, 1}));

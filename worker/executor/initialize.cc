@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-using Kind = proto::Initializer;
+using Kind = v1::Initializer;
 
 // The "step" word of the counter: no training step gets there, so dropout never sees these numbers.
 constexpr uint64_t kInitializationStep = ~uint64_t{0};
@@ -70,7 +70,7 @@ struct Distribution {
 
 double DrawNormal(uint64_t key, uint64_t element) { return StandardNormal(key, element); }
 
-Distribution DistributionOf(const proto::Initializer& initializer, const Dims& dims) {
+Distribution DistributionOf(const v1::Initializer& initializer, const Dims& dims) {
   const Fans fans = FansOf(dims);
   switch (initializer.kind()) {
     case Kind::ONES:
@@ -162,7 +162,7 @@ uint64_t NameHash(const std::string& name) {
   return hash;
 }
 
-absl::Status Initialize(const proto::Initializer& initializer, const std::string& name,
+absl::Status Initialize(const v1::Initializer& initializer, const std::string& name,
                         uint64_t seed, const TensorSpec& spec, void* host) {
   const int64_t count = spec.num_elements();
   if (!IsFloat(spec.dtype)) {

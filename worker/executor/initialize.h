@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "ops/tensor/view.h"
-#include "proto/graph.pb.h"
+#include "espalier/v1/graph.pb.h"
 
 namespace espalier {
 
@@ -18,7 +18,7 @@ uint64_t NameHash(const std::string& name);
 // Box-Muller over Philox; GLOROT_UNIFORM has half width sqrt(6 / (fan in + fan out)) of the whole
 // tensor, with weights laid out [out, in, spatial...]. InvalidArgument for a random start of an
 // integer tensor.
-absl::Status Initialize(const proto::Initializer& initializer, const std::string& name,
+absl::Status Initialize(const v1::Initializer& initializer, const std::string& name,
                         uint64_t seed, const TensorSpec& spec, void* host);
 
 }  // namespace espalier

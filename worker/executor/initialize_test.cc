@@ -10,9 +10,9 @@
 namespace espalier {
 namespace {
 
-using Kind = proto::Initializer;
+using Kind = v1::Initializer;
 
-std::vector<float> Draw(const proto::Initializer& initializer, const TensorSpec& spec,
+std::vector<float> Draw(const v1::Initializer& initializer, const TensorSpec& spec,
                         const std::string& name = "w", uint64_t seed = 7) {
   std::vector<float> values(static_cast<size_t>(spec.num_elements()));
   const absl::Status status = Initialize(initializer, name, seed, spec, values.data());
@@ -20,12 +20,12 @@ std::vector<float> Draw(const proto::Initializer& initializer, const TensorSpec&
   return values;
 }
 
-std::vector<float> Draw(const proto::Initializer& initializer, const Dims& dims) {
+std::vector<float> Draw(const v1::Initializer& initializer, const Dims& dims) {
   return Draw(initializer, TensorSpec::Whole({DType::kF32, dims}));
 }
 
-proto::Initializer Of(Kind::Kind kind, double scale = 0, double mean = 0) {
-  proto::Initializer initializer;
+v1::Initializer Of(Kind::Kind kind, double scale = 0, double mean = 0) {
+  v1::Initializer initializer;
   initializer.set_kind(kind);
   initializer.set_scale(scale);
   initializer.set_mean(mean);
@@ -120,7 +120,7 @@ TEST(InitializeTest, OrthogonalRowsOrColumns) {
 TEST(InitializeTest, AShardHoldsItsPartOfTheWhole) {
   const Dims whole = {6, 5, 4};
   for (int kind = Kind::ZEROS; kind <= Kind::ORTHOGONAL; ++kind) {
-    const proto::Initializer initializer = Of(static_cast<Kind::Kind>(kind), 0.5, 0.1);
+    const v1::Initializer initializer = Of(static_cast<Kind::Kind>(kind), 0.5, 0.1);
     const std::vector<float> all = Draw(initializer, whole);
     const TensorSpec shard{DType::kF32, {2, 5, 2}, {3, 0, 1}, whole};
     const std::vector<float> part = Draw(initializer, shard);
@@ -137,7 +137,7 @@ TEST(InitializeTest, AShardHoldsItsPartOfTheWhole) {
 TEST(InitializeTest, FollowsSeedAndName) {
   const TensorSpec spec = TensorSpec::Whole({DType::kF32, {8, 8}});
   for (Kind::Kind kind : {Kind::TRUNCATED_NORMAL, Kind::HE_NORMAL, Kind::ORTHOGONAL}) {
-    const proto::Initializer initializer = Of(kind, 1);
+    const v1::Initializer initializer = Of(kind, 1);
     EXPECT_EQ(Draw(initializer, spec, "a", 1), Draw(initializer, spec, "a", 1));
     EXPECT_NE(Draw(initializer, spec, "a", 1), Draw(initializer, spec, "b", 1));
     EXPECT_NE(Draw(initializer, spec, "a", 1), Draw(initializer, spec, "a", 2));
@@ -145,9 +145,9 @@ TEST(InitializeTest, FollowsSeedAndName) {
 }
 
 TEST(InitializeTest, AnySplitStartsTheSame) {
-  for (auto kind : {proto::Initializer::NORMAL, proto::Initializer::UNIFORM,
-                    proto::Initializer::GLOROT_UNIFORM}) {
-    proto::Initializer initializer;
+  for (auto kind : {v1::Initializer::NORMAL, v1::Initializer::UNIFORM,
+                    v1::Initializer::GLOROT_UNIFORM}) {
+    v1::Initializer initializer;
     initializer.set_kind(kind);
     initializer.set_scale(0.02);
     const Dims whole{6, 10};
@@ -168,8 +168,8 @@ TEST(InitializeTest, AnySplitStartsTheSame) {
 }
 
 TEST(InitializeTest, NormalHasTheAskedForMoments) {
-  proto::Initializer initializer;
-  initializer.set_kind(proto::Initializer::NORMAL);
+  v1::Initializer initializer;
+  initializer.set_kind(v1::Initializer::NORMAL);
   initializer.set_scale(2);
   const int n = 100000;
   std::vector<float> values(n);

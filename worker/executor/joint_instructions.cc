@@ -10,12 +10,12 @@
 namespace espalier {
 namespace {
 
-bool Elementwise(const proto::Instruction& instruction) {
+bool Elementwise(const v1::Instruction& instruction) {
   return instruction.has_update() && instruction.update().sums().empty() &&
          !instruction.update().has_result();
 }
 
-using AttributeMap = google::protobuf::Map<std::string, proto::Attribute>;
+using AttributeMap = google::protobuf::Map<std::string, v1::Attribute>;
 
 bool Equal(const AttributeMap& a, const AttributeMap& b, const std::vector<std::string>& but = {}) {
   const auto within = [&](const AttributeMap& some, const AttributeMap& all) {
@@ -29,7 +29,7 @@ bool Equal(const AttributeMap& a, const AttributeMap& b, const std::vector<std::
   return within(a, b) && within(b, a);
 }
 
-bool Alike(const proto::UpdateInstruction& a, const proto::UpdateInstruction& b) {
+bool Alike(const v1::UpdateInstruction& a, const v1::UpdateInstruction& b) {
   if (a.op() != b.op() || a.hyper() != b.hyper() || a.scale() != b.scale() ||
       a.state_size() != b.state_size()) {
     return false;
@@ -57,7 +57,7 @@ class Regions {
     return true;
   }
 
-  bool Add(const proto::UpdateInstruction& update) {
+  bool Add(const v1::UpdateInstruction& update) {
     return Add(update.parameter()) && Add(update.gradient()) &&
            std::all_of(update.state().begin(), update.state().end(), [&](int b) { return Add(b); });
   }
@@ -68,8 +68,8 @@ class Regions {
 };
 
 // How many updates from `first` on are made together.
-int Updates(const proto::Program& program, const ProgramMemory& memory, int first) {
-  const proto::UpdateInstruction& update = program.instructions(first).update();
+int Updates(const v1::Program& program, const ProgramMemory& memory, int first) {
+  const v1::UpdateInstruction& update = program.instructions(first).update();
   int end = first + 1;
   Regions regions(memory);
   bool apart = regions.Add(update.hyper()) && regions.Add(update.scale()) && regions.Add(update);
@@ -87,8 +87,8 @@ bool Overlap(const ProgramMemory& memory, int a, int b) {
 }
 
 // Whether an instruction writes what the other reads or writes.
-bool Disturbs(const ProgramMemory& memory, const proto::ComputeInstruction& writer,
-              const proto::ComputeInstruction& other) {
+bool Disturbs(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
+              const v1::ComputeInstruction& other) {
   return std::any_of(writer.outputs().begin(), writer.outputs().end(), [&](int written) {
     const auto overlaps = [&](int b) { return Overlap(memory, written, b); };
     return std::any_of(other.inputs().begin(), other.inputs().end(), overlaps) ||
@@ -97,14 +97,14 @@ bool Disturbs(const ProgramMemory& memory, const proto::ComputeInstruction& writ
 }
 
 // How many compute instructions from `first` on are run together.
-int Computations(const proto::Program& program, const ProgramMemory& memory, const SwapWaits& waits,
+int Computations(const v1::Program& program, const ProgramMemory& memory, const SwapWaits& waits,
                  const KernelRegistry& kernels, int first) {
-  const proto::ComputeInstruction& one = program.instructions(first).compute();
+  const v1::ComputeInstruction& one = program.instructions(first).compute();
   const std::vector<std::string>* const may_differ = kernels.Several(one.op());
   if (may_differ == nullptr || !program.row_stable()) return 1;
   int end = first + 1;
   for (; end < program.instructions_size(); ++end) {
-    const proto::ComputeInstruction& next = program.instructions(end).compute();
+    const v1::ComputeInstruction& next = program.instructions(end).compute();
     if (next.op() != one.op() || next.inputs(0) != one.inputs(0) ||
         next.inputs_size() != one.inputs_size() || next.outputs_size() != one.outputs_size() ||
         !Equal(next.attributes(), one.attributes(), *may_differ) || !waits.before[end].empty()) {
@@ -112,7 +112,7 @@ int Computations(const proto::Program& program, const ProgramMemory& memory, con
     }
     bool apart = true;
     for (int i = first; i < end && apart; ++i) {
-      const proto::ComputeInstruction& before = program.instructions(i).compute();
+      const v1::ComputeInstruction& before = program.instructions(i).compute();
       apart = !Disturbs(memory, before, next) && !Disturbs(memory, next, before);
     }
     if (!apart) break;
@@ -122,12 +122,12 @@ int Computations(const proto::Program& program, const ProgramMemory& memory, con
 
 }  // namespace
 
-std::vector<int> JointInstructions(const proto::Program& program, const ProgramMemory& memory,
+std::vector<int> JointInstructions(const v1::Program& program, const ProgramMemory& memory,
                                    const SwapWaits& waits, const KernelRegistry& kernels) {
   const int n = program.instructions_size();
   std::vector<int> counts(n, 1);
   for (int first = 0; first < n; first += counts[first]) {
-    const proto::Instruction& instruction = program.instructions(first);
+    const v1::Instruction& instruction = program.instructions(first);
     if (Elementwise(instruction)) counts[first] = Updates(program, memory, first);
     if (instruction.has_compute()) {
       counts[first] = Computations(program, memory, waits, kernels, first);

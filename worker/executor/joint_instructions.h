@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/kernel/kernel.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "worker/executor/program_memory.h"
 #include "worker/executor/swap_waits.h"
 
@@ -18,7 +18,7 @@ namespace espalier {
 //   overlap;
 // - in row-stable programs, if their kernels take several (KernelRegistry::TakesSeveral), nothing
 //   that one writes overlaps what another reads or writes, and none but the first waits for a swap.
-std::vector<int> JointInstructions(const proto::Program& program, const ProgramMemory& memory,
+std::vector<int> JointInstructions(const v1::Program& program, const ProgramMemory& memory,
                                    const SwapWaits& waits, const KernelRegistry& kernels);
 
 }  // namespace espalier

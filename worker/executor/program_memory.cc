@@ -10,14 +10,14 @@
 namespace espalier {
 namespace {
 
-bool IsKept(const proto::Buffer& buffer) {
-  return buffer.kind() != proto::SCRATCH && buffer.kind() != proto::HOST_INPUT &&
-         buffer.kind() != proto::SCHEDULE;
+bool IsKept(const v1::Buffer& buffer) {
+  return buffer.kind() != v1::SCRATCH && buffer.kind() != v1::HOST_INPUT &&
+         buffer.kind() != v1::SCHEDULE;
 }
 
 }  // namespace
 
-absl::Status ProgramMemory::Place(const proto::Program& program, const CheckedProgram& checked,
+absl::Status ProgramMemory::Place(const v1::Program& program, const CheckedProgram& checked,
                                   Device* device, const ProgramMemory* shared) {
   program_ = &program;
   checked_ = &checked;
@@ -77,12 +77,12 @@ void ProgramMemory::ToFiles(int buffer, std::vector<FileRun> runs) {
 }
 
 char* ProgramMemory::FindParameter(int buffer, const ProgramMemory& other) const {
-  if (program_->buffers(buffer).kind() != proto::PARAMETER_SHARD || streams(buffer)) {
+  if (program_->buffers(buffer).kind() != v1::PARAMETER_SHARD || streams(buffer)) {
     return nullptr;
   }
   const int original = checked_->alias_of[buffer] < 0 ? buffer : checked_->alias_of[buffer];
   for (int j = 0; j < other.program_->buffers_size(); ++j) {
-    if (other.program_->buffers(j).kind() == proto::PARAMETER_SHARD &&
+    if (other.program_->buffers(j).kind() == v1::PARAMETER_SHARD &&
         other.checked_->alias_of[j] < 0 && !other.streams(j) &&
         other.checked_->tensor_names[j] == checked_->tensor_names[original] &&
         other.checked_->specs[j] == checked_->specs[original]) {
@@ -97,14 +97,14 @@ bool ProgramMemory::FitsBeside(const ProgramMemory& other) const {
   if (program_->arena_bytes() > other.program_->arena_bytes()) return false;
   for (int i = 0; i < program_->buffers_size(); ++i) {
     if (shared_[i] != nullptr) continue;
-    const proto::Buffer& ours = program_->buffers(i);
+    const v1::Buffer& ours = program_->buffers(i);
     const int64_t begin = ours.offset_bytes(), end = begin + bytes(i);
     // What we keep must be what the other keeps there: a literal of both.
     bool found = !IsKept(ours);
     for (int j = 0; j < other.program_->buffers_size(); ++j) {
-      const proto::Buffer& theirs = other.program_->buffers(j);
+      const v1::Buffer& theirs = other.program_->buffers(j);
       if (!IsKept(theirs)) continue;
-      if (ours.kind() == proto::LITERAL && theirs.kind() == proto::LITERAL &&
+      if (ours.kind() == v1::LITERAL && theirs.kind() == v1::LITERAL &&
           ours.name() == theirs.name() && theirs.offset_bytes() == begin &&
           checked_->specs[i] == other.checked_->specs[j]) {
         found = true;
@@ -128,19 +128,19 @@ absl::Status ProgramMemory::FillAtStart() {
 }
 
 absl::Status ProgramMemory::FillBuffer(int i) {
-  const proto::Buffer& buffer = program_->buffers(i);
+  const v1::Buffer& buffer = program_->buffers(i);
   const TensorSpec& shard = checked_->specs[i];
   if (shared_[i] != nullptr || checked_->alias_of[i] >= 0) return absl::OkStatus();
-  if (buffer.kind() == proto::LITERAL) {
+  if (buffer.kind() == v1::LITERAL) {
     return device_->CopyToDevice(data(i), buffer.literal().data(), bytes(i));
   }
-  if (buffer.kind() != proto::PARAMETER_SHARD) return absl::OkStatus();
+  if (buffer.kind() != v1::PARAMETER_SHARD) return absl::OkStatus();
   if (sharing_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training program has no parameter of this name and region ", ToString(shard.type())));
   }
   // New memory is zero, and takes nothing from the machine before it is touched.
-  if (buffer.literal().empty() && buffer.initializer().kind() == proto::Initializer::ZEROS) {
+  if (buffer.literal().empty() && buffer.initializer().kind() == v1::Initializer::ZEROS) {
     return absl::OkStatus();
   }
   std::vector<char> passing;

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "worker/device/device.h"
 #include "worker/executor/check.h"
 
@@ -19,7 +19,7 @@ class ProgramMemory {
   // region) are those of that memory, and its arena is used where nothing of this program would
   // overwrite what the other keeps between steps; otherwise an arena is allocated. Host slots are
   // allocated in any case, those of parameters that stream when they are first needed.
-  absl::Status Place(const proto::Program& program, const CheckedProgram& checked, Device* device,
+  absl::Status Place(const v1::Program& program, const CheckedProgram& checked, Device* device,
                      const ProgramMemory* shared);
 
   // Literals, and parameters from their initial bytes or initialisers. Errors name the buffer.
@@ -46,7 +46,7 @@ class ProgramMemory {
   bool FitsBeside(const ProgramMemory& other) const;
   absl::Status FillBuffer(int buffer);
 
-  const proto::Program* program_ = nullptr;
+  const v1::Program* program_ = nullptr;
   const CheckedProgram* checked_ = nullptr;
   Device* device_ = nullptr;
   bool sharing_ = false;

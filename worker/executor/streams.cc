@@ -12,18 +12,18 @@ absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(wh
 
 }  // namespace
 
-std::vector<int> FindHomeSlots(const proto::Program& program, int64_t max_slots) {
+std::vector<int> FindHomeSlots(const v1::Program& program, int64_t max_slots) {
   std::set<int> written;
-  for (const proto::Instruction& instruction : program.instructions()) {
+  for (const v1::Instruction& instruction : program.instructions()) {
     if (instruction.has_swap_out()) written.insert(instruction.swap_out().host_slot());
   }
   std::vector<int> slots(program.buffers_size(), -1);
-  for (const proto::Instruction& instruction : program.instructions()) {
+  for (const v1::Instruction& instruction : program.instructions()) {
     if (!instruction.has_swap_in()) continue;
-    const proto::SwapInstruction& swap = instruction.swap_in();
+    const v1::SwapInstruction& swap = instruction.swap_in();
     if (swap.buffer() < 0 || swap.buffer() >= program.buffers_size() || swap.host_slot() < 0 ||
         swap.host_slot() >= max_slots || written.count(swap.host_slot()) > 0 ||
-        program.buffers(swap.buffer()).kind() != proto::PARAMETER_SHARD) {
+        program.buffers(swap.buffer()).kind() != v1::PARAMETER_SHARD) {
       continue;
     }
     slots[swap.buffer()] = swap.host_slot();
@@ -31,7 +31,7 @@ std::vector<int> FindHomeSlots(const proto::Program& program, int64_t max_slots)
   return slots;
 }
 
-absl::Status StreamChecker::Check(const proto::Instruction& instruction) {
+absl::Status StreamChecker::Check(const v1::Instruction& instruction) {
   if (!any_) return absl::OkStatus();
   if (instruction.has_swap_in()) return CheckSwap(instruction.swap_in());
   for (const BufferAccess& access : AccessesOf(instruction)) {
@@ -48,7 +48,7 @@ absl::Status StreamChecker::Check(const proto::Instruction& instruction) {
   return absl::OkStatus();
 }
 
-absl::Status StreamChecker::CheckSwap(const proto::SwapInstruction& swap) {
+absl::Status StreamChecker::CheckSwap(const v1::SwapInstruction& swap) {
   const int home = home_slot_[swap.buffer()];
   if (home < 0) return absl::OkStatus();
   const std::string& name = program_.buffers(swap.buffer()).name();

@@ -9,31 +9,31 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
 // By buffer: the host slot of a parameter that streams, or -1. It is one that a swap_in brings from
 // a slot that no swap_out writes.
-std::vector<int> FindHomeSlots(const proto::Program& program, int64_t max_slots);
+std::vector<int> FindHomeSlots(const v1::Program& program, int64_t max_slots);
 
 // Takes a program's instructions in their order, each after the checks of its indices.
 class StreamChecker {
  public:
   // The references must stay.
-  StreamChecker(const proto::Program& program, const std::vector<int>& home_slot)
+  StreamChecker(const v1::Program& program, const std::vector<int>& home_slot)
       : program_(program),
         home_slot_(home_slot),
         any_(std::any_of(home_slot.begin(), home_slot.end(), [](int slot) { return slot >= 0; })) {}
 
   // A parameter that streams has a slot of its own, is read from its swap_in on, and nothing writes
   // it.
-  absl::Status Check(const proto::Instruction& instruction);
+  absl::Status Check(const v1::Instruction& instruction);
 
  private:
-  absl::Status CheckSwap(const proto::SwapInstruction& swap);
+  absl::Status CheckSwap(const v1::SwapInstruction& swap);
 
-  const proto::Program& program_;
+  const v1::Program& program_;
   const std::vector<int>& home_slot_;
   const bool any_;
   std::set<int> arrived_;     // buffers

@@ -7,25 +7,25 @@
 namespace espalier {
 namespace {
 
-const proto::SwapInstruction* SwapOf(const proto::Instruction& instruction) {
+const v1::SwapInstruction* SwapOf(const v1::Instruction& instruction) {
   if (instruction.has_swap_out()) return &instruction.swap_out();
   return instruction.has_swap_in() ? &instruction.swap_in() : nullptr;
 }
 
 }  // namespace
 
-SwapWaits FindSwapWaits(const proto::Program& program, const ProgramMemory& memory) {
+SwapWaits FindSwapWaits(const v1::Program& program, const ProgramMemory& memory) {
   SwapWaits waits;
   waits.before.resize(program.instructions_size());
   std::vector<int> running;  // swaps that nothing has waited for yet
   for (int i = 0; i < program.instructions_size(); ++i) {
-    const proto::Instruction& instruction = program.instructions(i);
-    const proto::SwapInstruction* swap = SwapOf(instruction);
+    const v1::Instruction& instruction = program.instructions(i);
+    const v1::SwapInstruction* swap = SwapOf(instruction);
     if (running.empty() && swap == nullptr) continue;
     const std::vector<BufferAccess> accesses = AccessesOf(instruction);
     const auto must_end = [&](int other) {
-      const proto::Instruction& earlier = program.instructions(other);
-      const proto::SwapInstruction& copy = *SwapOf(earlier);
+      const v1::Instruction& earlier = program.instructions(other);
+      const v1::SwapInstruction& copy = *SwapOf(earlier);
       if (swap != nullptr && swap->host_slot() == copy.host_slot()) return true;
       const char* begin = memory.data(copy.buffer());
       const char* end = begin + memory.bytes(copy.buffer());

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "worker/executor/program_memory.h"
 
 namespace espalier {
@@ -16,6 +16,6 @@ struct SwapWaits {
 
 // An instruction waits for a swap_in that fills memory which it touches, for a swap_out from memory
 // which it writes, and a swap for an earlier one of its host slot.
-SwapWaits FindSwapWaits(const proto::Program& program, const ProgramMemory& memory);
+SwapWaits FindSwapWaits(const v1::Program& program, const ProgramMemory& memory);
 
 }  // namespace espalier

@@ -119,7 +119,7 @@ absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor
                                 const WeightLoading& loading) const {
   size_t loaded = 0;
   for (int buffer = 0; buffer < executor.num_buffers(); ++buffer) {
-    if (executor.buffer(buffer).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(buffer).kind() != v1::PARAMETER_SHARD) continue;
     const auto found = parameters.find(executor.tensor_name(buffer));
     if (found == parameters.end()) continue;
     ++loaded;

@@ -8,7 +8,7 @@
 namespace espalier {
 
 absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(
-    const std::vector<proto::Program>& programs, const std::string& folder,
+    const std::vector<v1::Program>& programs, const std::string& folder,
     const RunnerLimits& limits, int max_output_rows, const WeightMap& weights) {
   std::unique_ptr<InProcessRanks> all(new InProcessRanks());
   all->limits_ = limits;

@@ -17,7 +17,7 @@ class InProcessRanks : public ModelRunner {
   // Arguments as those of ProgramModelRunner::CreateRank, for each of `programs`. A rank whose peer
   // is silent for ten seconds fails.
   static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(
-      const std::vector<proto::Program>& programs, const std::string& folder,
+      const std::vector<v1::Program>& programs, const std::string& folder,
       const RunnerLimits& limits, int max_output_rows, const WeightMap& weights);
 
   RunnerLimits limits() const override { return limits_; }

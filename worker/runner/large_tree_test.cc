@@ -49,11 +49,11 @@ std::unique_ptr<ProgramModelRunner> Make(DType kv_format, Device* device) {
   auto runner = ProgramModelRunner::Create(*program, "", 128, device);
   EXPECT_TRUE(runner.ok()) << runner.status();
   Executor& executor = (*runner)->executor();
-  proto::Initializer normal;
-  normal.set_kind(proto::Initializer::NORMAL);
+  v1::Initializer normal;
+  normal.set_kind(v1::Initializer::NORMAL);
   normal.set_scale(0.3);
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     const TensorSpec& spec = executor.spec(i);
     std::vector<float> values(static_cast<size_t>(spec.num_elements()));
     EXPECT_TRUE(Initialize(normal, executor.buffer(i).name(), 4, spec, values.data()).ok());

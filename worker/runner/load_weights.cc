@@ -443,7 +443,7 @@ TensorShapes ExpectedTensors(const WeightMap& map, const Executor& executor) {
     for (const WeightPiece& piece : source.pieces) shapes[piece.tensor] = piece.dims;
   }
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     const std::string& name = executor.tensor_name(i);
     if (map.sources.count(name) == 0) shapes[name] = executor.spec(i).global;
   }
@@ -460,7 +460,7 @@ absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Execut
   if (!files.ok()) return files.status();
   Loader loader(**files, folder, loading, executor);
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     if (absl::Status s = loader.Load(i, map); !s.ok()) return s;
   }
   return loader.CheckRest(map);

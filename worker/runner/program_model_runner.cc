@@ -19,7 +19,7 @@ constexpr const char* kInputNames[] = {"tokens",         "positions",      "slot
 absl::Status CheckInput(const Executor& executor, int buffer, const char* name, int64_t length) {
   if (buffer < 0) return absl::OkStatus();
   const TensorSpec& spec = executor.spec(buffer);
-  if (executor.buffer(buffer).kind() == proto::HOST_INPUT && spec.dtype == DType::kI32 &&
+  if (executor.buffer(buffer).kind() == v1::HOST_INPUT && spec.dtype == DType::kI32 &&
       spec.dims == Dims{length}) {
     return absl::OkStatus();
   }
@@ -32,7 +32,7 @@ absl::Status CheckInput(const Executor& executor, int buffer, const char* name, 
 int CacheSlots(const Executor& executor) {
   int64_t slots = 0;
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PERSISTENT) continue;
+    if (executor.buffer(i).kind() != v1::PERSISTENT) continue;
     const int64_t here = executor.spec(i).dims[0];
     slots = slots == 0 ? here : std::min(slots, here);
   }
@@ -42,7 +42,7 @@ int CacheSlots(const Executor& executor) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Make(
-    const proto::Program& program, Device* device) {
+    const v1::Program& program, Device* device) {
   ExecutorOptions options;
   options.device = device;
   options.training = false;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Make(
 }
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
-    const proto::Program& program, const std::string& folder, int max_positions, Device* device,
+    const v1::Program& program, const std::string& folder, int max_positions, Device* device,
     const WeightMap& weights) {
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made = Make(program, device);
   if (!made.ok()) return made.status();
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
 }
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRank(
-    const proto::Program& program, const std::string& folder, const RunnerLimits& limits,
+    const v1::Program& program, const std::string& folder, const RunnerLimits& limits,
     int max_output_rows, Device* device, const WeightMap& weights, const WeightLoading& loading) {
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made;
   const absl::Status status = loading.Turn([&] {
@@ -125,7 +125,7 @@ absl::Status ProgramModelRunner::TakeLimits() {
   max_output_rows_ = size(kLogitRows);
   const TensorSpec& logits = executor_->spec(logits_);
   limits_.vocabulary = logits.dims.size() == 2 ? static_cast<int>(logits.dims[1]) : 0;
-  for (const proto::Instruction& instruction : executor_->program().instructions()) {
+  for (const v1::Instruction& instruction : executor_->program().instructions()) {
     if (!instruction.has_compute() || instruction.compute().op() != "lora_linear") continue;
     limits_.adapters = static_cast<int>(executor_->spec(instruction.compute().inputs(1)).dims[0]);
     break;
@@ -192,7 +192,7 @@ absl::Status ProgramModelRunner::CheckBuffers() const {
 int64_t ProgramModelRunner::kv_cache_bytes() const {
   int64_t bytes = 0;
   for (int i = 0; i < executor_->num_buffers(); ++i) {
-    if (executor_->buffer(i).kind() == proto::PERSISTENT) bytes += executor_->spec(i).bytes();
+    if (executor_->buffer(i).kind() == v1::PERSISTENT) bytes += executor_->spec(i).bytes();
   }
   return bytes;
 }

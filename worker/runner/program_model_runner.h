@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/models/model.h"
-#include "proto/program.pb.h"
+#include "espalier/v1/program.pb.h"
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
@@ -27,7 +27,7 @@ class ProgramModelRunner : public ModelRunner {
   // which also gives `weights`. `folder` holds the weights; empty: they keep the program's initial
   // values. `max_positions` is the longest sequence that the program was made for. `device`
   // outlives the runner and serves it alone.
-  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(const proto::Program& program,
+  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(const v1::Program& program,
                                                                     const std::string& folder,
                                                                     int max_positions,
                                                                     Device* device,
@@ -38,7 +38,7 @@ class ProgramModelRunner : public ModelRunner {
   // `limits` and `max_output_rows` are those of the whole model, so that all ranks refuse the same
   // batches. A program with peers needs executor().SetCommunicator before the first step.
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> CreateRank(
-      const proto::Program& program, const std::string& folder, const RunnerLimits& limits,
+      const v1::Program& program, const std::string& folder, const RunnerLimits& limits,
       int max_output_rows, Device* device, const WeightMap& weights = {},
       const WeightLoading& loading = {});
 
@@ -72,7 +72,7 @@ class ProgramModelRunner : public ModelRunner {
   };
 
   ProgramModelRunner() = default;
-  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Make(const proto::Program& program,
+  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Make(const v1::Program& program,
                                                                   Device* device);
   absl::Status TakeLimits();  // from a program that has all inputs and the logits
   absl::Status FindHidden();

@@ -91,8 +91,8 @@ class RanksTest : public testing::Test {
     if (!extra.empty()) tensors.push_back({extra, {DType::kF32, {2}}});
     SafetensorsWriter writer(*files_, JoinPath(folder_, "model.safetensors"));
     ASSERT_TRUE(writer.Begin(tensors, {}).ok());
-    proto::Initializer normal;
-    normal.set_kind(proto::Initializer::NORMAL);
+    v1::Initializer normal;
+    normal.set_kind(v1::Initializer::NORMAL);
     normal.set_scale(0.2);
     for (const SafetensorsWriter::Tensor& tensor : tensors) {
       std::vector<float> values(static_cast<size_t>(tensor.type.num_elements()));
@@ -104,12 +104,12 @@ class RanksTest : public testing::Test {
     ASSERT_TRUE(writer.Finish().ok());
   }
 
-  std::vector<proto::Program> Programs(const ServingModel& serving, const ServingDegrees& degrees,
+  std::vector<v1::Program> Programs(const ServingModel& serving, const ServingDegrees& degrees,
                                        int64_t resident_weight_bytes = 0) {
     auto programs = LowerServing(registry_, serving.graph, degrees,
                                  {.resident_weight_bytes = resident_weight_bytes});
     EXPECT_TRUE(programs.ok()) << programs.status();
-    return programs.ok() ? *std::move(programs) : std::vector<proto::Program>();
+    return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
   }
 
   absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingModel& serving,
@@ -205,9 +205,9 @@ double Distance(const std::vector<RunnerLogits>& a, const std::vector<RunnerLogi
   return worst;
 }
 
-std::map<proto::CollectiveInstruction::Kind, int> Collectives(const proto::Program& program) {
-  std::map<proto::CollectiveInstruction::Kind, int> count;
-  for (const proto::Instruction& instruction : program.instructions()) {
+std::map<v1::CollectiveInstruction::Kind, int> Collectives(const v1::Program& program) {
+  std::map<v1::CollectiveInstruction::Kind, int> count;
+  for (const v1::Instruction& instruction : program.instructions()) {
     if (instruction.has_collective()) ++count[instruction.collective().kind()];
   }
   return count;
@@ -264,7 +264,7 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
     for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {2, 2}}) {
       SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
       folder_ = wide;
-      const proto::Program program = Programs(at_load, degrees)[0];
+      const v1::Program program = Programs(at_load, degrees)[0];
       EXPECT_EQ(Collectives(program), Collectives(Programs(Build(config), degrees)[0]));
       auto ranks = Ranks(at_load, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
@@ -339,9 +339,9 @@ TEST_F(RanksTest, TiedTablesAreReadByBothEndsOfAPipeline) {
   }
 }
 
-int64_t BytesOf(const proto::Program& program, proto::BufferKind kind) {
+int64_t BytesOf(const v1::Program& program, v1::BufferKind kind) {
   int64_t bytes = 0;
-  for (const proto::Buffer& buffer : program.buffers()) {
+  for (const v1::Buffer& buffer : program.buffers()) {
     if (buffer.kind() != kind) continue;
     int64_t size = 4;
     for (int64_t d : buffer.spec().dims()) size *= d;
@@ -352,52 +352,52 @@ int64_t BytesOf(const proto::Program& program, proto::BufferKind kind) {
 
 TEST_F(RanksTest, EachRankHoldsItsShareOfWeightsAndCache) {
   const ServingModel serving = Build(Config());
-  const proto::Program whole = Programs(serving, {1, 1})[0];
+  const v1::Program whole = Programs(serving, {1, 1})[0];
   for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {1, 3}, {2, 3}}) {
     SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
     int64_t cache = 0;
-    for (const proto::Program& program : Programs(serving, degrees)) {
-      EXPECT_EQ(BytesOf(program, proto::PERSISTENT) * degrees.ranks(),
-                BytesOf(whole, proto::PERSISTENT));
-      cache += BytesOf(program, proto::PERSISTENT);
+    for (const v1::Program& program : Programs(serving, degrees)) {
+      EXPECT_EQ(BytesOf(program, v1::PERSISTENT) * degrees.ranks(),
+                BytesOf(whole, v1::PERSISTENT));
+      cache += BytesOf(program, v1::PERSISTENT);
       // Norms are on all devices of a stage; table and logits lie at the ends of a pipeline.
       const double share = degrees.pipeline_parallel > 1 ? 1.4 : 1.02;
       EXPECT_LE(
-          static_cast<double>(BytesOf(program, proto::PARAMETER_SHARD)),
-          share * static_cast<double>(BytesOf(whole, proto::PARAMETER_SHARD)) / degrees.ranks());
+          static_cast<double>(BytesOf(program, v1::PARAMETER_SHARD)),
+          share * static_cast<double>(BytesOf(whole, v1::PARAMETER_SHARD)) / degrees.ranks());
     }
-    EXPECT_EQ(cache, BytesOf(whole, proto::PERSISTENT));
+    EXPECT_EQ(cache, BytesOf(whole, v1::PERSISTENT));
   }
 }
 
 TEST_F(RanksTest, ALayerNeedsTwoAllReducesAndAStageOneMessageOfEachRank) {
   const ServingModel serving = Build(Config());
-  const std::vector<proto::Program> programs = Programs(serving, {2, 3});
-  for (const proto::Program& program : programs) {
-    std::map<proto::Instruction::KindCase, int> count;
-    for (const proto::Instruction& instruction : program.instructions()) {
+  const std::vector<v1::Program> programs = Programs(serving, {2, 3});
+  for (const v1::Program& program : programs) {
+    std::map<v1::Instruction::KindCase, int> count;
+    for (const v1::Instruction& instruction : program.instructions()) {
       ++count[instruction.kind_case()];
       if (instruction.has_collective()) {
-        EXPECT_EQ(instruction.collective().kind(), proto::CollectiveInstruction::ALL_REDUCE);
+        EXPECT_EQ(instruction.collective().kind(), v1::CollectiveInstruction::ALL_REDUCE);
       }
     }
     const int stage = program.rank() / 2;
     // The table of tokens is cut, too; the last all-reduce of a stage comes before what it sends.
-    EXPECT_EQ(count[proto::Instruction::kCollective], stage == 0 ? 3 : 2) << program.rank();
+    EXPECT_EQ(count[v1::Instruction::kCollective], stage == 0 ? 3 : 2) << program.rank();
     const bool gathers = stage == 2;  // logits
-    EXPECT_EQ(count[proto::Instruction::kSend],
+    EXPECT_EQ(count[v1::Instruction::kSend],
               (stage < 2 ? 1 : 0) + (gathers && program.rank() == 5 ? 1 : 0));
-    EXPECT_EQ(count[proto::Instruction::kReceive],
+    EXPECT_EQ(count[v1::Instruction::kReceive],
               (stage > 0 ? 1 : 0) + (gathers && program.rank() == 4 ? 1 : 0));
     EXPECT_EQ(program.outputs().contains("logits"), program.rank() == 4);
   }
 }
 
 // What a rank's parameters take of its arena.
-int64_t ResidentBytes(const proto::Program& program) {
+int64_t ResidentBytes(const v1::Program& program) {
   std::set<int64_t> taken;
-  for (const proto::Buffer& buffer : program.buffers()) {
-    if (buffer.kind() != proto::PARAMETER_SHARD) continue;
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.kind() != v1::PARAMETER_SHARD) continue;
     int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
     for (int64_t d : buffer.spec().dims()) bytes *= d;
     for (int64_t at = 0; at < bytes; at += 64) taken.insert(buffer.offset_bytes() + at);
@@ -415,9 +415,9 @@ TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
     for (const ServingDegrees& degrees :
          {ServingDegrees{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 3}}) {
       SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
-      const std::vector<proto::Program> whole = Programs(serving, degrees);
+      const std::vector<v1::Program> whole = Programs(serving, degrees);
       int64_t most = 0;
-      for (const proto::Program& program : whole) most = std::max(most, ResidentBytes(program));
+      for (const v1::Program& program : whole) most = std::max(most, ResidentBytes(program));
       // Refused with the least that would do on every rank.
       const absl::Status refused =
           LowerServing(registry_, serving.graph, degrees, {.resident_weight_bytes = 64}).status();
@@ -434,7 +434,7 @@ TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
       const std::vector<RunnerLogits> expected = Talk(**resident);
       for (const int64_t budget : {least, (least + most) / 2}) {
         bool streams = false;
-        const std::vector<proto::Program> programs = Programs(serving, degrees, budget);
+        const std::vector<v1::Program> programs = Programs(serving, degrees, budget);
         ASSERT_EQ(programs.size(), whole.size());
         for (size_t r = 0; r < programs.size(); ++r) {
           EXPECT_LE(ResidentBytes(programs[r]), budget);
@@ -537,9 +537,9 @@ TEST_F(RanksTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
 TEST_F(RanksTest, ATensorOfAnotherModelIsRefusedByEveryRank) {
   WriteWeights(Config(), "model.layers.9.mlp.extra");
   const ServingModel serving = Build(Config());
-  const std::vector<proto::Program> programs = Programs(serving, {1, 3});
+  const std::vector<v1::Program> programs = Programs(serving, {1, 3});
   auto device = NewCpuDevice({1, 1 << 28});
-  for (const proto::Program& program : programs) {
+  for (const v1::Program& program : programs) {
     auto rank = ProgramModelRunner::CreateRank(program, folder_, Limits(), 8, device.get(),
                                                serving.weights);
     EXPECT_THAT(std::string(rank.status().message()), HasSubstr("'model.layers.9.mlp.extra'"));

@@ -26,7 +26,7 @@ LlamaConfig Config() {
   return config;
 }
 
-proto::Program ServingProgram(const LlamaConfig& config) {
+v1::Program ServingProgram(const LlamaConfig& config) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   ServingShape shape;
@@ -71,11 +71,11 @@ class RunnerTest : public testing::Test {
     return *std::move(runner);
   }
   static void FillRandomly(Executor& executor) {
-    proto::Initializer normal;
-    normal.set_kind(proto::Initializer::NORMAL);
+    v1::Initializer normal;
+    normal.set_kind(v1::Initializer::NORMAL);
     normal.set_scale(0.3);
     for (int i = 0; i < executor.num_buffers(); ++i) {
-      if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+      if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
       std::vector<float> values(static_cast<size_t>(executor.spec(i).num_elements()));
       const TensorSpec& spec = executor.spec(i);
       ASSERT_TRUE(Initialize(normal, executor.buffer(i).name(), 4, spec, values.data()).ok());
@@ -172,7 +172,7 @@ TEST_F(RunnerTest, BadBatchesAreRefusedByFieldAndLeaveTheCacheAlone) {
 }
 
 TEST_F(RunnerTest, HiddenStatesThatTheProgramDoesNotKeepAreRefused) {
-  proto::Program program = ServingProgram(Config());
+  v1::Program program = ServingProgram(Config());
   program.mutable_outputs()->erase("hidden");
   auto runner = ProgramModelRunner::Create(program, "", 64, device_.get());
   ASSERT_TRUE(runner.ok()) << runner.status();
@@ -194,7 +194,7 @@ TEST_F(RunnerTest, LoadsAHuggingFaceFolderByName) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   std::vector<int> buffers;
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     tensors.push_back({executor.buffer(i).name(), executor.spec(i).type()});
     buffers.push_back(i);
   }

@@ -47,7 +47,7 @@ absl::StatusOr<SafetensorsWriter::Written> SaveWeights(
   std::vector<SafetensorsWriter::Tensor> tensors;
   int64_t total = 0, done = 0;
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     const TensorSpec& spec = executor.spec(i);
     if (!(spec.dims == spec.global)) {
       return absl::InvalidArgumentError(absl::StrCat("parameter '", executor.buffer(i).name(),

@@ -77,7 +77,7 @@ class SaveWeightsTest : public testing::Test {
                                                              const std::string& folder) {
     const absl::StatusOr<ServingModel> serving = Serving(config, format);
     if (!serving.ok()) return serving.status();
-    const absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    const absl::StatusOr<v1::Program> program = LowerServing(registry_, serving->graph);
     if (!program.ok()) return program.status();
     return ProgramModelRunner::Create(*program, folder, 48, device_.get(), serving->weights);
   }
@@ -115,7 +115,7 @@ class SaveWeightsTest : public testing::Test {
   static std::map<std::string, std::vector<char>> Parameters(Executor& executor) {
     std::map<std::string, std::vector<char>> all;
     for (int i = 0; i < executor.num_buffers(); ++i) {
-      if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+      if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
       std::vector<char>& bytes = all[executor.buffer(i).name()];
       bytes.resize(static_cast<size_t>(executor.spec(i).bytes()));
       EXPECT_TRUE(executor.ReadBuffer(i, bytes.data(), static_cast<int64_t>(bytes.size())).ok());
@@ -169,7 +169,7 @@ TEST_F(SaveWeightsTest, NumbersThatFitFewerBytesTakeFewer) {
   Executor& executor = (*runner)->executor();
   const auto bytes = [&](auto change) {
     for (int i = 0; i < executor.num_buffers(); ++i) {
-      if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+      if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
       std::vector<float> values(static_cast<size_t>(executor.spec(i).num_elements()));
       EXPECT_TRUE(executor.ReadBuffer(i, values.data(), executor.spec(i).bytes()).ok());
       for (float& value : values) value = change(value);

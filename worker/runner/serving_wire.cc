@@ -20,34 +20,34 @@ using Field = google::protobuf::RepeatedField<int32_t>;
 // The arrays of a batch with their fields.
 template <typename Batch, typename Visitor>
 void EachArray(Batch& batch, Visitor&& visit) {
-  visit(batch.tokens, &proto::ServingStep::tokens, &proto::ServingStep::mutable_tokens);
-  visit(batch.positions, &proto::ServingStep::positions, &proto::ServingStep::mutable_positions);
-  visit(batch.slots, &proto::ServingStep::slots, &proto::ServingStep::mutable_slots);
-  visit(batch.row_sequence, &proto::ServingStep::row_sequence,
-        &proto::ServingStep::mutable_row_sequence);
-  visit(batch.row_prefix, &proto::ServingStep::row_prefix, &proto::ServingStep::mutable_row_prefix);
-  visit(batch.ancestor_start, &proto::ServingStep::ancestor_start,
-        &proto::ServingStep::mutable_ancestor_start);
-  visit(batch.ancestor_slots, &proto::ServingStep::ancestor_slots,
-        &proto::ServingStep::mutable_ancestor_slots);
-  visit(batch.sequence_start, &proto::ServingStep::sequence_start,
-        &proto::ServingStep::mutable_sequence_start);
-  visit(batch.sequence_slots, &proto::ServingStep::sequence_slots,
-        &proto::ServingStep::mutable_sequence_slots);
-  visit(batch.logit_rows, &proto::ServingStep::logit_rows, &proto::ServingStep::mutable_logit_rows);
-  visit(batch.row_adapter, &proto::ServingStep::row_adapter,
-        &proto::ServingStep::mutable_row_adapter);
-  visit(batch.wishes, &proto::ServingStep::wishes, &proto::ServingStep::mutable_wishes);
-  visit(batch.following, &proto::ServingStep::following, &proto::ServingStep::mutable_following);
+  visit(batch.tokens, &v1::ServingStep::tokens, &v1::ServingStep::mutable_tokens);
+  visit(batch.positions, &v1::ServingStep::positions, &v1::ServingStep::mutable_positions);
+  visit(batch.slots, &v1::ServingStep::slots, &v1::ServingStep::mutable_slots);
+  visit(batch.row_sequence, &v1::ServingStep::row_sequence,
+        &v1::ServingStep::mutable_row_sequence);
+  visit(batch.row_prefix, &v1::ServingStep::row_prefix, &v1::ServingStep::mutable_row_prefix);
+  visit(batch.ancestor_start, &v1::ServingStep::ancestor_start,
+        &v1::ServingStep::mutable_ancestor_start);
+  visit(batch.ancestor_slots, &v1::ServingStep::ancestor_slots,
+        &v1::ServingStep::mutable_ancestor_slots);
+  visit(batch.sequence_start, &v1::ServingStep::sequence_start,
+        &v1::ServingStep::mutable_sequence_start);
+  visit(batch.sequence_slots, &v1::ServingStep::sequence_slots,
+        &v1::ServingStep::mutable_sequence_slots);
+  visit(batch.logit_rows, &v1::ServingStep::logit_rows, &v1::ServingStep::mutable_logit_rows);
+  visit(batch.row_adapter, &v1::ServingStep::row_adapter,
+        &v1::ServingStep::mutable_row_adapter);
+  visit(batch.wishes, &v1::ServingStep::wishes, &v1::ServingStep::mutable_wishes);
+  visit(batch.following, &v1::ServingStep::following, &v1::ServingStep::mutable_following);
 }
 
-using Getter = const Field& (proto::ServingStep::*)() const;
-using Mutable = Field* (proto::ServingStep::*)();
+using Getter = const Field& (v1::ServingStep::*)() const;
+using Mutable = Field* (v1::ServingStep::*)();
 
 // The sets of tokens of one step, each of them once: rows of a tree share them.
 class SetWriter {
  public:
-  explicit SetWriter(proto::ServingStep* step) : step_(step) {}
+  explicit SetWriter(v1::ServingStep* step) : step_(step) {}
 
   int32_t NumberOf(const TokenSetRef& set) {
     if (set == nullptr) return 0;
@@ -63,13 +63,13 @@ class SetWriter {
   }
 
  private:
-  proto::ServingStep* step_;
+  v1::ServingStep* step_;
   std::map<const TokenSet*, int32_t> numbers_;
 };
 
 class SetReader {
  public:
-  explicit SetReader(const proto::ServingStep& step) {
+  explicit SetReader(const v1::ServingStep& step) {
     for (const std::string& bytes : step.token_sets()) {
       TokenSet set((bytes.size() + 7) / 8, 0);
       for (size_t i = 0; i < bytes.size(); ++i) {
@@ -107,7 +107,7 @@ bool TakePenalties(const Edits& from, std::vector<TokenPenalty>* to) {
   return true;
 }
 
-void SetEdits(const AnswerEdits& edits, SetWriter& sets, proto::AnswerEdits* to) {
+void SetEdits(const AnswerEdits& edits, SetWriter& sets, v1::AnswerEdits* to) {
   to->set_permitted(sets.NumberOf(edits.permitted));
   for (const auto& [token, bias] : edits.biases) {
     to->add_bias_tokens(token);
@@ -117,7 +117,7 @@ void SetEdits(const AnswerEdits& edits, SetWriter& sets, proto::AnswerEdits* to)
   SetPenalties(edits.penalties, to);
 }
 
-bool TakeEdits(const proto::AnswerEdits& from, const SetReader& sets, AnswerEdits* to) {
+bool TakeEdits(const v1::AnswerEdits& from, const SetReader& sets, AnswerEdits* to) {
   if (from.bias_tokens_size() != from.biases_size()) return false;
   for (int i = 0; i < from.biases_size(); ++i) {
     to->biases.emplace_back(from.bias_tokens(i), from.biases(i));
@@ -126,16 +126,16 @@ bool TakeEdits(const proto::AnswerEdits& from, const SetReader& sets, AnswerEdit
   return sets.Take(from.permitted(), &to->permitted) && TakePenalties(from, &to->penalties);
 }
 
-bool TakeEdits(const proto::RowEdits& from, const SetReader& sets, RowEdits* to) {
+bool TakeEdits(const v1::RowEdits& from, const SetReader& sets, RowEdits* to) {
   to->forbidden.assign(from.forbidden().begin(), from.forbidden().end());
   return sets.Take(from.permitted(), &to->permitted) && TakePenalties(from, &to->penalties);
 }
 
 }  // namespace
 
-void SetWeights(const WeightMap& map, proto::StartServingRequest* request) {
+void SetWeights(const WeightMap& map, v1::StartServingRequest* request) {
   for (const auto& [parameter, source] : map.sources) {
-    proto::Weight* weight = request->add_weights();
+    v1::Weight* weight = request->add_weights();
     weight->set_parameter(parameter);
     weight->set_add(source.add);
     weight->set_bits(source.bits);
@@ -143,7 +143,7 @@ void SetWeights(const WeightMap& map, proto::StartServingRequest* request) {
     weight->set_in(source.in);
     weight->set_packed(source.packed);
     for (const WeightPiece& piece : source.pieces) {
-      proto::WeightPiece* to = weight->add_pieces();
+      v1::WeightPiece* to = weight->add_pieces();
       to->set_tensor(piece.tensor);
       to->mutable_dims()->Add(piece.dims.begin(), piece.dims.end());
       to->set_transposed(piece.transposed);
@@ -154,9 +154,9 @@ void SetWeights(const WeightMap& map, proto::StartServingRequest* request) {
   request->mutable_ignored_tensors()->Add(map.ignored.begin(), map.ignored.end());
 }
 
-absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request) {
+absl::StatusOr<WeightMap> WeightsOf(const v1::StartServingRequest& request) {
   WeightMap map;
-  for (const proto::Weight& weight : request.weights()) {
+  for (const v1::Weight& weight : request.weights()) {
     const auto bad = [&](const auto&... parts) {
       return absl::InvalidArgumentError(
           absl::StrCat("weights of parameter '", weight.parameter(), "': ", parts...));
@@ -174,7 +174,7 @@ absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request) {
                              source.in > kMostWeights)) {
       return bad("a matrix of ", source.out, " x ", source.in);
     }
-    for (const proto::WeightPiece& from : weight.pieces()) {
+    for (const v1::WeightPiece& from : weight.pieces()) {
       WeightPiece piece;
       piece.tensor = from.tensor();
       piece.dims.assign(from.dims().begin(), from.dims().end());
@@ -203,16 +203,16 @@ absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request) {
   return map;
 }
 
-void SetAdapters(const AdapterParameters& adapters, proto::StartServingRequest* request) {
+void SetAdapters(const AdapterParameters& adapters, v1::StartServingRequest* request) {
   for (const auto& [parameter, matrices] : adapters) {
-    proto::AdapterParameter* to = request->add_adapters();
+    v1::AdapterParameter* to = request->add_adapters();
     to->set_parameter(parameter);
     for (const AdapterMatrix& matrix : matrices) {
-      proto::AdapterMatrix* part = to->add_matrices();
+      v1::AdapterMatrix* part = to->add_matrices();
       part->set_tensor(matrix.tensor);
       part->set_scale(matrix.scale);
       for (const auto& [begin, end] : matrix.rows) {
-        proto::AdapterMatrix::Rows* rows = part->add_rows();
+        v1::AdapterMatrix::Rows* rows = part->add_rows();
         rows->set_begin(begin);
         rows->set_end(end);
       }
@@ -220,11 +220,11 @@ void SetAdapters(const AdapterParameters& adapters, proto::StartServingRequest* 
   }
 }
 
-absl::StatusOr<AdapterParameters> AdaptersOf(const proto::StartServingRequest& request) {
+absl::StatusOr<AdapterParameters> AdaptersOf(const v1::StartServingRequest& request) {
   AdapterParameters adapters;
-  for (const proto::AdapterParameter& parameter : request.adapters()) {
+  for (const v1::AdapterParameter& parameter : request.adapters()) {
     std::vector<AdapterMatrix> matrices;
-    for (const proto::AdapterMatrix& from : parameter.matrices()) {
+    for (const v1::AdapterMatrix& from : parameter.matrices()) {
       AdapterMatrix& matrix = matrices.emplace_back();
       matrix.tensor = from.tensor();
       matrix.scale = from.scale();
@@ -238,8 +238,8 @@ absl::StatusOr<AdapterParameters> AdaptersOf(const proto::StartServingRequest& r
   return adapters;
 }
 
-proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows) {
-  proto::ServingLimits to;
+v1::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows) {
+  v1::ServingLimits to;
   to.set_vocabulary(limits.vocabulary);
   to.set_kv_slots(limits.kv_slots);
   to.set_max_rows(limits.max_rows);
@@ -253,7 +253,7 @@ proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows) {
   return to;
 }
 
-absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits) {
+absl::StatusOr<RunnerLimits> LimitsOf(const v1::ServingLimits& limits) {
   RunnerLimits to;
   const struct {
     const char* name;
@@ -280,7 +280,7 @@ absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits) {
   return to;
 }
 
-void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
+void SetBatch(const RunnerBatch& batch, v1::ServingStep* step) {
   EachArray(batch, [step](const std::vector<int32_t>& from, Getter, Mutable field) {
     (step->*field)()->Assign(from.begin(), from.end());
   });
@@ -290,7 +290,7 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
   step->clear_token_sets();
   SetWriter sets(step);
   for (const TokenRule& rule : batch.sequence_rule) {
-    proto::TokenRule* to = step->add_sequence_rule();
+    v1::TokenRule* to = step->add_sequence_rule();
     to->set_temperature(rule.sampling.temperature);
     to->set_top_p(rule.sampling.top_p);
     to->set_top_k(rule.sampling.top_k);
@@ -303,14 +303,14 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
     if (rule.prompt_logprobs >= 0) to->set_prompt_logprobs(rule.prompt_logprobs);
   }
   for (const RowEdits& edits : batch.row_edits) {
-    proto::RowEdits* to = step->add_row_edits();
+    v1::RowEdits* to = step->add_row_edits();
     to->set_permitted(sets.NumberOf(edits.permitted));
     to->mutable_forbidden()->Add(edits.forbidden.begin(), edits.forbidden.end());
     SetPenalties(edits.penalties, to);
   }
 }
 
-absl::Status TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
+absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch) {
   EachArray(*batch, [&step](std::vector<int32_t>& to, Getter field, Mutable) {
     const Field& from = (step.*field)();
     to.assign(from.begin(), from.end());
@@ -320,7 +320,7 @@ absl::Status TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
   batch->row_edits.clear();
   const SetReader sets(step);
   const absl::Status torn = absl::InvalidArgumentError("the step's edits are torn");
-  for (const proto::TokenRule& from : step.sequence_rule()) {
+  for (const v1::TokenRule& from : step.sequence_rule()) {
     TokenRule& rule = batch->sequence_rule.emplace_back();
     rule.sampling = {.temperature = from.temperature(),
                      .top_p = from.top_p(),
@@ -336,13 +336,13 @@ absl::Status TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
     if (!TakeEdits(from.edits(), sets, edits.get())) return torn;
     rule.edits = edits;
   }
-  for (const proto::RowEdits& from : step.row_edits()) {
+  for (const v1::RowEdits& from : step.row_edits()) {
     if (!TakeEdits(from, sets, &batch->row_edits.emplace_back())) return torn;
   }
   return absl::OkStatus();
 }
 
-void SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
+void SetChoices(const RunnerLogits& logits, v1::ServingResult* result) {
   for (const std::vector<TokenChoice>& row : logits.choices) {
     result->add_choice_counts(static_cast<int32_t>(row.size()));
     for (const TokenChoice& choice : row) {
@@ -351,7 +351,7 @@ void SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
     }
   }
   for (const TokenLogprobs& row : logits.logprobs) {
-    proto::RowLogprobs* to = result->add_logprobs();
+    v1::RowLogprobs* to = result->add_logprobs();
     to->set_token(row.token);
     to->set_logprob(row.logprob);
     to->set_rank(row.rank);
@@ -362,10 +362,10 @@ void SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
   }
 }
 
-bool TakeChoices(const proto::ServingResult& result, RunnerLogits* logits) {
+bool TakeChoices(const v1::ServingResult& result, RunnerLogits* logits) {
   logits->choices.clear();
   logits->logprobs.clear();
-  for (const proto::RowLogprobs& from : result.logprobs()) {
+  for (const v1::RowLogprobs& from : result.logprobs()) {
     TokenLogprobs& row = logits->logprobs.emplace_back();
     row.token = from.token();
     row.logprob = from.logprob();

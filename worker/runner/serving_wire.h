@@ -10,32 +10,32 @@
 #include "absl/status/statusor.h"
 #include "ops/models/adapters.h"
 #include "ops/models/model.h"
-#include "proto/worker.pb.h"
+#include "espalier/v1/worker.pb.h"
 #include "serving/engine/model_runner.h"
 
 namespace espalier {
 
-void SetWeights(const WeightMap& map, proto::StartServingRequest* request);
+void SetWeights(const WeightMap& map, v1::StartServingRequest* request);
 // InvalidArgument names the parameter and the piece that is wrong.
-absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request);
+absl::StatusOr<WeightMap> WeightsOf(const v1::StartServingRequest& request);
 
 // By parameter, then by adapter.
 using AdapterParameters = std::map<std::string, std::vector<AdapterMatrix>>;
-void SetAdapters(const AdapterParameters& adapters, proto::StartServingRequest* request);
+void SetAdapters(const AdapterParameters& adapters, v1::StartServingRequest* request);
 // InvalidArgument names the parameter that comes twice.
-absl::StatusOr<AdapterParameters> AdaptersOf(const proto::StartServingRequest& request);
+absl::StatusOr<AdapterParameters> AdaptersOf(const v1::StartServingRequest& request);
 
-proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows);
+v1::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows);
 // InvalidArgument names a limit that is negative, or missing where every model has one.
-absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits);
+absl::StatusOr<RunnerLimits> LimitsOf(const v1::ServingLimits& limits);
 
-void SetBatch(const RunnerBatch& batch, proto::ServingStep* step);
+void SetBatch(const RunnerBatch& batch, v1::ServingStep* step);
 // As it came: CheckBatch says whether it may be run. InvalidArgument if its edits are torn.
-absl::Status TakeBatch(const proto::ServingStep& step, RunnerBatch* batch);
+absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch);
 
 // With their log-probabilities.
-void SetChoices(const RunnerLogits& logits, proto::ServingResult* result);
+void SetChoices(const RunnerLogits& logits, v1::ServingResult* result);
 // False if they are torn. CheckLogits says whether they may be believed.
-bool TakeChoices(const proto::ServingResult& result, RunnerLogits* logits);
+bool TakeChoices(const v1::ServingResult& result, RunnerLogits* logits);
 
 }  // namespace espalier

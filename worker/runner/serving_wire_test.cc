@@ -43,7 +43,7 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
                           .prompt_logprobs = 5}};
   batch.row_edits = {
       {}, {.permitted = set, .forbidden = {8}, .penalties = {{5, 0.75}}}, {.permitted = set}};
-  proto::ServingStep step;
+  v1::ServingStep step;
   SetBatch(batch, &step);
   EXPECT_EQ(step.token_sets_size(), 2) << "rows share one";
   RunnerBatch back;
@@ -87,14 +87,14 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
 }
 
 TEST(ServingWire, TornEditsAreRefused) {
-  const auto refused = [](const std::function<void(proto::ServingStep&)>& tear) {
-    proto::ServingStep step;
+  const auto refused = [](const std::function<void(v1::ServingStep&)>& tear) {
+    v1::ServingStep step;
     step.add_token_sets(std::string("\1\2\3", 3));  // no whole word
-    proto::AnswerEdits* answer = step.add_sequence_rule()->mutable_edits();
+    v1::AnswerEdits* answer = step.add_sequence_rule()->mutable_edits();
     answer->set_permitted(1);
     answer->add_bias_tokens(1);
     answer->add_biases(1);
-    proto::RowEdits* row = step.add_row_edits();
+    v1::RowEdits* row = step.add_row_edits();
     row->set_permitted(1);
     row->add_penalty_tokens(2);
     row->add_penalties(1);
@@ -116,7 +116,7 @@ TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
   RunnerLogits logits, back;
   logits.choices = {{{3, 0.5}, {1, 0.25}}, {}, {{-1, 0}}};
   logits.logprobs = {{.token = 3, .logprob = -0.5f, .rank = 2, .top = {{7, -0.25f}}}, {}, {}};
-  proto::ServingResult result;
+  v1::ServingResult result;
   SetChoices(logits, &result);
   ASSERT_TRUE(TakeChoices(result, &back));
   ASSERT_EQ(back.choices.size(), 3u);
@@ -130,11 +130,11 @@ TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
   EXPECT_EQ(back.logprobs[0].top, logits.logprobs[0].top);
   EXPECT_EQ(back.logprobs[1].token, -1);
   for (const int32_t count : {-1, 0, 1, 3, 1 << 30}) {
-    proto::ServingResult torn = result;
+    v1::ServingResult torn = result;
     torn.set_choice_counts(0, count);
     EXPECT_FALSE(TakeChoices(torn, &back)) << count;
   }
-  proto::ServingResult torn = result;
+  v1::ServingResult torn = result;
   torn.mutable_logprobs(0)->clear_top_tokens();
   EXPECT_FALSE(TakeChoices(torn, &back));
   result.mutable_choice_probabilities()->RemoveLast();
@@ -145,7 +145,7 @@ TEST(ServingWire, AdaptersComeBackAsTheyWere) {
   AdapterParameters adapters;
   adapters["q.lora_a"] = {{"a.lora_A.weight", {{0, 8}}, 1}, {"", {}, 1}};
   adapters["q.lora_b"] = {{"a.lora_B.weight", {{0, 4}, {12, 16}}, 0.5}, {"", {}, 1}};
-  proto::StartServingRequest request;
+  v1::StartServingRequest request;
   SetAdapters(adapters, &request);
   const auto back = AdaptersOf(request);
   ASSERT_TRUE(back.ok()) << back.status();
@@ -171,7 +171,7 @@ TEST(ServingWire, LimitsOfAdaptersAndHiddenStatesMayBeNone) {
                       .max_context_slots = 6,
                       .max_ancestor_slots = 7,
                       .max_positions = 8};
-  proto::ServingLimits wire = ToProto(limits, 9);
+  v1::ServingLimits wire = ToProto(limits, 9);
   EXPECT_EQ(LimitsOf(wire)->adapters, 0);
   limits.adapters = 10;
   limits.hidden = 11;

@@ -56,17 +56,17 @@ class StreamTest : public testing::Test {
     return *std::move(graph);
   }
 
-  proto::Program Lower(const Graph& graph, int64_t resident_weight_bytes) {
+  v1::Program Lower(const Graph& graph, int64_t resident_weight_bytes) {
     auto program = LowerServing(registry_, graph, {.resident_weight_bytes = resident_weight_bytes});
     EXPECT_TRUE(program.ok()) << program.status();
-    return program.ok() ? *std::move(program) : proto::Program();
+    return program.ok() ? *std::move(program) : v1::Program();
   }
 
   // What its parameters take of the arena.
-  static int64_t ParameterBytes(const proto::Program& program) {
+  static int64_t ParameterBytes(const v1::Program& program) {
     std::set<int64_t> taken;
-    for (const proto::Buffer& buffer : program.buffers()) {
-      if (buffer.kind() != proto::PARAMETER_SHARD) continue;
+    for (const v1::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() != v1::PARAMETER_SHARD) continue;
       int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
       for (int64_t d : buffer.spec().dims()) bytes *= d;
       for (int64_t at = 0; at < bytes; at += 64) taken.insert(buffer.offset_bytes() + at);
@@ -75,11 +75,11 @@ class StreamTest : public testing::Test {
   }
 
   static void FillRandomly(Executor& executor) {
-    proto::Initializer normal;
-    normal.set_kind(proto::Initializer::NORMAL);
+    v1::Initializer normal;
+    normal.set_kind(v1::Initializer::NORMAL);
     normal.set_scale(0.1);
     for (int i = 0; i < executor.num_buffers(); ++i) {
-      if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+      if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
       const TensorSpec& spec = executor.spec(i);
       std::vector<char> bytes(static_cast<size_t>(spec.bytes()));
       if (spec.dtype == DType::kF32) {
@@ -142,7 +142,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
     for (const DType kv_format : {DType::kF32, DType::kI8}) {
       const Graph graph = Model(format, kv_format);
-      const proto::Program whole = Lower(graph, 0);
+      const v1::Program whole = Lower(graph, 0);
       std::vector<RunnerLogits> expected(batches.size());
       std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
       auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
@@ -155,7 +155,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
       const int64_t parameters = ParameterBytes(whole);
       for (const int percent : {85, 65}) {
         const int64_t budget = parameters * percent / 100;
-        const proto::Program program = Lower(graph, budget);
+        const v1::Program program = Lower(graph, budget);
         EXPECT_LE(ParameterBytes(program), budget);
         EXPECT_GE(ParameterBytes(program) + program.host_bytes(), parameters);
         // The device has what this program says that it needs, and that is less than what the
@@ -201,7 +201,7 @@ std::string WriteFolder(Executor& executor, const std::string& name) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   std::vector<int> indices;
   for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     tensors.push_back({executor.tensor_name(i), executor.spec(i).type()});
     indices.push_back(i);
   }
@@ -223,7 +223,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
     SCOPED_TRACE(Name(format));
     const Graph graph = Model(format);
-    const proto::Program whole = Lower(graph, 0);
+    const v1::Program whole = Lower(graph, 0);
     std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
     auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
     ASSERT_TRUE(resident.ok()) << resident.status();
@@ -232,7 +232,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
         WriteFolder((*resident)->executor(), absl::StrCat("stream-", Name(format)));
     const std::string file = JoinPath(folder, "model.safetensors");
 
-    const proto::Program program = Lower(graph, ParameterBytes(whole) * 65 / 100);
+    const v1::Program program = Lower(graph, ParameterBytes(whole) * 65 / 100);
     std::unique_ptr<Device> none = NewCpuDevice({1, int64_t{1} << 28, "/no such folder"});
     auto streaming = ProgramModelRunner::Create(program, folder, kPositions, none.get());
     ASSERT_TRUE(streaming.ok()) << streaming.status();
@@ -279,7 +279,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
 
 // The files hold f32 and memory is to hold bf16: such parameters are kept on the host.
 TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
-  const proto::Program whole = Lower(Model(), 0);
+  const v1::Program whole = Lower(Model(), 0);
   std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
   auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
   ASSERT_TRUE(resident.ok()) << resident.status();
@@ -293,7 +293,7 @@ TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
     const std::string name = value.name.substr(0, value.name.rfind('.'));
     weights.sources[value.name] = {{{name, dims, false, 0, dims[0]}}};
   }
-  const proto::Program program = Lower(narrow, ParameterBytes(Lower(narrow, 0)) * 75 / 100);
+  const v1::Program program = Lower(narrow, ParameterBytes(Lower(narrow, 0)) * 75 / 100);
   std::unique_ptr<Device> none = NewCpuDevice({1, int64_t{1} << 28, "/no such folder"});
   EXPECT_EQ(
       ProgramModelRunner::Create(program, folder, kPositions, none.get(), weights).status().code(),
@@ -309,7 +309,7 @@ TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
 // of it that has weights, and nothing waits for them but their own operator.
 TEST_F(StreamTest, CopiesRunBesideComputation) {
   const Graph graph = Model();
-  const proto::Program program = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
+  const v1::Program program = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
   auto checked = CheckProgram(program);
   ASSERT_TRUE(checked.ok()) << checked.status();
   std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 28});
@@ -356,52 +356,52 @@ TEST_F(StreamTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
 // Programs come over the wire.
 TEST_F(StreamTest, ProgramsThatMisuseStreamedParametersAreRefused) {
   const Graph graph = Model();
-  const proto::Program good = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
+  const v1::Program good = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
   ASSERT_TRUE(CheckProgram(good).ok());
   std::vector<int> swaps;
   for (int i = 0; i < good.instructions_size(); ++i) {
     if (good.instructions(i).has_swap_in()) swaps.push_back(i);
   }
   const auto refuse = [&](auto change, const std::string& what) {
-    proto::Program program = good;
+    v1::Program program = good;
     change(program);
     const absl::Status s = CheckProgram(program).status();
     EXPECT_EQ(s.code(), absl::StatusCode::kInvalidArgument) << what;
     EXPECT_NE(std::string(s.message()).find(what), std::string::npos) << s;
   };
-  const auto swap = [&](proto::Program& p, size_t i) {
+  const auto swap = [&](v1::Program& p, size_t i) {
     return p.mutable_instructions(swaps[i])->mutable_swap_in();
   };
-  refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(swap(p, 0)->host_slot()); },
+  refuse([&](v1::Program& p) { swap(p, 1)->set_host_slot(swap(p, 0)->host_slot()); },
          "is that of parameter");
-  refuse([&](proto::Program& p) { swap(p, 1)->set_buffer(swap(p, 0)->buffer()); }, "");
-  refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(-1); }, "");
-  refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(1 << 30); }, "");
+  refuse([&](v1::Program& p) { swap(p, 1)->set_buffer(swap(p, 0)->buffer()); }, "");
+  refuse([&](v1::Program& p) { swap(p, 1)->set_host_slot(-1); }, "");
+  refuse([&](v1::Program& p) { swap(p, 1)->set_host_slot(1 << 30); }, "");
   refuse(
-      [&](proto::Program& p) {
+      [&](v1::Program& p) {
         const int buffer = swap(p, 0)->buffer();
         p.add_instructions()->mutable_fill()->set_buffer(buffer);
       },
       "which lies on the host and is only read");
   refuse(
-      [&](proto::Program& p) {
+      [&](v1::Program& p) {
         // The last copy after everything else.
-        proto::Instruction last = p.instructions(swaps.back());
+        v1::Instruction last = p.instructions(swaps.back());
         p.mutable_instructions()->DeleteSubrange(swaps.back(), 1);
         *p.add_instructions() = last;
       },
       "before its swap_in");
   refuse(
-      [&](proto::Program& p) {
+      [&](v1::Program& p) {
         // Another parameter that stays lies in the double buffer.
-        for (proto::Buffer& buffer : *p.mutable_buffers()) {
+        for (v1::Buffer& buffer : *p.mutable_buffers()) {
           if (buffer.name() == "model.norm.weight") {
             buffer.set_offset_bytes(p.buffers(swap(p, 0)->buffer()).offset_bytes());
           }
         }
       },
       "share memory");
-  refuse([&](proto::Program& p) { p.mutable_optimizer()->set_name("sgd"); }, "trains");
+  refuse([&](v1::Program& p) { p.mutable_optimizer()->set_name("sgd"); }, "trains");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 // Tokens that were found in the cache are counted apart.
-json UsageJson(const proto::Usage& usage) {
+json UsageJson(const v1::Usage& usage) {
   json out = {{"input_tokens", usage.prompt_tokens() - usage.cached_tokens()},
               {"cache_read_input_tokens", usage.cached_tokens()},
               {"cache_creation_input_tokens", 0},
@@ -75,7 +75,7 @@ void MessageAnswer::AddText(const std::string& text) {
   AddDelta("text_delta", "text", text);
 }
 
-void MessageAnswer::AddCall(const proto::ToolCall& call) {
+void MessageAnswer::AddCall(const v1::ToolCall& call) {
   if (!call.id().empty()) {
     Open({{"type", "tool_use"},
           {"id", call.id()},
@@ -85,7 +85,7 @@ void MessageAnswer::AddCall(const proto::ToolCall& call) {
   if (!call.arguments().empty()) AddDelta("input_json_delta", "partial_json", call.arguments());
 }
 
-void MessageAnswer::Add(const proto::GenerateReply& reply) {
+void MessageAnswer::Add(const v1::GenerateReply& reply) {
   if (!std::exchange(begun_, true)) {
     usage_ = {{"input_tokens", reply.prompt_tokens_size()}, {"output_tokens", 0}};
     if (streams()) Emit("message_start", {{"message", Object()}});
@@ -97,10 +97,10 @@ void MessageAnswer::Add(const proto::GenerateReply& reply) {
   }
   InOrder(
       reply, [this](const std::string& text) { AddText(text); },
-      [this](const proto::ToolCall& call) { AddCall(call); });
+      [this](const v1::ToolCall& call) { AddCall(call); });
 }
 
-void MessageAnswer::Finish(const proto::GenerateReply& last, int64_t) {
+void MessageAnswer::Finish(const v1::GenerateReply& last, int64_t) {
   const std::string& reason = last.finish_reason();
   Close();
   usage_ = UsageJson(last.usage());

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/answer_writer.h"
 
 namespace espalier::anthropic {
@@ -24,8 +24,8 @@ class MessageAnswer : public AnswerWriter {
   MessageAnswer(MessageHead head, bool streams);
 
   void Begin() override {}
-  void Add(const proto::GenerateReply& reply) override;
-  void Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) override;
+  void Add(const v1::GenerateReply& reply) override;
+  void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) override;
   void Fail(const openai::Error& error) override;
   void Cancel() override { over_ = true; }
   bool over() const override { return over_; }
@@ -38,7 +38,7 @@ class MessageAnswer : public AnswerWriter {
   bool IsOpen(const char* type) const;
   void AddDelta(const char* delta_type, const char* field, const std::string& text);
   void AddText(const std::string& text);
-  void AddCall(const proto::ToolCall& call);
+  void AddCall(const v1::ToolCall& call);
   void Close();
 
   const MessageHead head_;

@@ -15,14 +15,14 @@ using ::testing::HasSubstr;
 
 MessageHead Head() { return {.id = "msg_1", .model = "lm", .max_tokens = 6}; }
 
-std::vector<proto::GenerateReply> Replies() {
-  std::vector<proto::GenerateReply> replies(4);
+std::vector<v1::GenerateReply> Replies() {
+  std::vector<v1::GenerateReply> replies(4);
   for (const int token : {5, 6, 7}) replies[0].add_prompt_tokens(token);
   replies[0].set_reasoning("hm");
   replies[1].set_reasoning(", so");
   replies[1].set_text("Let");
   replies[2].set_text(" me");
-  proto::ToolCall* call = replies[2].add_tool_calls();
+  v1::ToolCall* call = replies[2].add_tool_calls();
   call->set_id("call_1");
   call->set_name("rain");
   call->set_text_before(3);
@@ -34,8 +34,8 @@ std::vector<proto::GenerateReply> Replies() {
   return replies;
 }
 
-proto::GenerateReply Last(const std::string& reason) {
-  proto::GenerateReply reply;
+v1::GenerateReply Last(const std::string& reason) {
+  v1::GenerateReply reply;
   reply.set_finish_reason(reason);
   reply.mutable_usage()->set_prompt_tokens(3);
   reply.mutable_usage()->set_cached_tokens(2);
@@ -48,7 +48,7 @@ TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
   MessageAnswer streamed(Head(), true), whole(Head(), false);
   for (MessageAnswer* answer : {&streamed, &whole}) {
     answer->Begin();
-    for (const proto::GenerateReply& reply : Replies()) answer->Add(reply);
+    for (const v1::GenerateReply& reply : Replies()) answer->Add(reply);
     answer->Finish(Last("tool_calls"), 0);
     EXPECT_TRUE(answer->over());
   }
@@ -128,7 +128,7 @@ TEST(MessageAnswerTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
 }
 
 TEST(MessageAnswerTest, WhyItEnded) {
-  const auto ended = [](proto::GenerateReply last, int max_tokens = 6) {
+  const auto ended = [](v1::GenerateReply last, int max_tokens = 6) {
     MessageHead head = Head();
     head.max_tokens = max_tokens;
     MessageAnswer answer(head, false);
@@ -139,7 +139,7 @@ TEST(MessageAnswerTest, WhyItEnded) {
   EXPECT_EQ(ended(Last("stop")), std::pair(json("end_turn"), json()));
   EXPECT_EQ(ended(Last("length")), std::pair(json("max_tokens"), json()));
   EXPECT_EQ(ended(Last("length"), 7), std::pair(json("model_context_window_exceeded"), json()));
-  proto::GenerateReply stopped = Last("stop");
+  v1::GenerateReply stopped = Last("stop");
   stopped.set_stop_string("END");
   EXPECT_EQ(ended(stopped), std::pair(json("stop_sequence"), json("END")));
 }
@@ -159,8 +159,8 @@ TEST(MessageAnswerTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
 // Models write what they will; copying a value recurses once for each of its levels.
 TEST(MessageAnswerTest, ArgumentsThatNestWithoutEndAreNoInput) {
   MessageAnswer answer(Head(), false);
-  proto::GenerateReply reply;
-  proto::ToolCall* call = reply.add_tool_calls();
+  v1::GenerateReply reply;
+  v1::ToolCall* call = reply.add_tool_calls();
   call->set_id("call_1");
   call->set_name("rain");
   call->set_arguments("{\"a\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");

@@ -38,7 +38,7 @@ struct Calls {
 };
 
 // Before another turn begins, and at the end.
-void WriteCalls(Calls* calls, proto::ChatPrompt* chat) {
+void WriteCalls(Calls* calls, v1::ChatPrompt* chat) {
   if (calls->of_last_turn.empty()) return;
   chat->mutable_turns(chat->turns_size() - 1)->set_tool_calls(openai::Dump(calls->of_last_turn));
   calls->of_last_turn = json::array();
@@ -47,7 +47,7 @@ void WriteCalls(Calls* calls, proto::ChatPrompt* chat) {
 // The blocks of one message, as turns behind those that there are.
 class MessageReader {
  public:
-  MessageReader(std::string role, std::string place, JsonReader& outer, proto::ChatPrompt* chat,
+  MessageReader(std::string role, std::string place, JsonReader& outer, v1::ChatPrompt* chat,
                 Calls* calls)
       : role_(std::move(role)),
         place_(std::move(place)),
@@ -80,7 +80,7 @@ class MessageReader {
     outer_.Fail("messages", absl::StrCat(place_, ".", message));
   }
 
-  proto::ChatTurn* Turn() {
+  v1::ChatTurn* Turn() {
     if (turn_ != nullptr) return turn_;
     const int last = chat_->turns_size() - 1;
     if (last >= 0 && role_ != "system" && chat_->turns(last).role() == role_) {
@@ -159,7 +159,7 @@ class MessageReader {
     block.Unsupported("toolset_name", IsOff);
     turn_ = nullptr;  // text behind it is a turn of its own
     WriteCalls(calls_, chat_);
-    proto::ChatTurn* turn = chat_->add_turns();
+    v1::ChatTurn* turn = chat_->add_turns();
     turn->set_role("tool");
     turn->set_tool_call_id(id);
     turn->set_content(text);
@@ -167,13 +167,13 @@ class MessageReader {
 
   const std::string role_, place_;
   JsonReader& outer_;
-  proto::ChatPrompt* const chat_;
+  v1::ChatPrompt* const chat_;
   Calls* const calls_;
-  proto::ChatTurn* turn_ = nullptr;  // that texts go to
+  v1::ChatTurn* turn_ = nullptr;  // that texts go to
 };
 
 void ReadMessage(const json& value, const std::string& place, JsonReader& outer,
-                 proto::ChatPrompt* chat, Calls* calls) {
+                 v1::ChatPrompt* chat, Calls* calls) {
   if (!value.is_object()) {
     outer.Fail("messages", place + " must be an object");
     return;
@@ -196,7 +196,7 @@ void ReadMessage(const json& value, const std::string& place, JsonReader& outer,
 
 }  // namespace
 
-void ReadSystem(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadSystem(JsonReader& reader, v1::ChatPrompt* chat) {
   const json* system = reader.Find("system");
   if (system == nullptr) return;
   std::string text;
@@ -205,12 +205,12 @@ void ReadSystem(JsonReader& reader, proto::ChatPrompt* chat) {
     return;
   }
   if (text.empty()) return;
-  proto::ChatTurn* turn = chat->add_turns();
+  v1::ChatTurn* turn = chat->add_turns();
   turn->set_role("system");
   turn->set_content(text);
 }
 
-void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadMessages(JsonReader& reader, v1::ChatPrompt* chat) {
   const json* messages = reader.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty() ||
       messages->size() > openai::kMaxMessages) {
@@ -227,7 +227,7 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
     return;
   }
   WriteCalls(&calls, chat);
-  const proto::ChatTurn& last = chat->turns(chat->turns_size() - 1);
+  const v1::ChatTurn& last = chat->turns(chat->turns_size() - 1);
   if (last.role() != "assistant") return;
   if (!last.tool_calls().empty()) {
     reader.Fail("messages", "a tool_use must be followed by its tool_result");

@@ -19,7 +19,7 @@ using openai::IsOff;
 using openai::JsonReader;
 
 void ReadTool(const json& tool, const std::string& place, JsonReader& outer,
-              std::vector<std::string>* names, proto::ChatPrompt* chat) {
+              std::vector<std::string>* names, v1::ChatPrompt* chat) {
   if (!tool.is_object()) {
     outer.Fail("tools", place + " must be an object");
     return;
@@ -58,7 +58,7 @@ void ReadTool(const json& tool, const std::string& place, JsonReader& outer,
 
 // In the form of chats, whose reader knows what goes together.
 void ReadChoice(JsonReader& reader, const std::vector<std::string>& names,
-                proto::ChatPrompt* chat) {
+                v1::ChatPrompt* chat) {
   const json* choice = reader.Find("tool_choice");
   if (choice == nullptr || reader.error()) return;
   if (!choice->is_object()) {
@@ -93,7 +93,7 @@ void ReadChoice(JsonReader& reader, const std::vector<std::string>& names,
   if (translated.error()) reader.Fail("tool_choice", translated.error()->message);
 }
 
-void ReadOwnTools(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadOwnTools(JsonReader& reader, v1::ChatPrompt* chat) {
   std::vector<std::string> names;
   openai::ReadToolList(reader, [&](const json& tool, const std::string& place) {
     ReadTool(tool, place, reader, &names, chat);
@@ -127,7 +127,7 @@ void ReadThinking(JsonReader& reader, MessagesRequest* request) {
   request->include_thinking = type != "disabled" && display != "omitted";
 }
 
-void ReadOutput(JsonReader& reader, proto::GenerateRequest* generate) {
+void ReadOutput(JsonReader& reader, v1::GenerateRequest* generate) {
   const json* output = reader.Find("output_config");
   if (output == nullptr) return;
   if (!output->is_object()) {
@@ -152,7 +152,7 @@ void ReadOutput(JsonReader& reader, proto::GenerateRequest* generate) {
 }
 
 void ReadHowToAnswer(JsonReader& reader, MessagesRequest* request) {
-  proto::GenerateRequest& generate = request->generate;
+  v1::GenerateRequest& generate = request->generate;
   openai::ReadSampling(reader, &generate);
   openai::ReadAnswer(reader, &generate);
   int most = 0;
@@ -175,7 +175,7 @@ std::optional<Error> ParseMessages(Purpose purpose, const std::string& body,
   json parsed;
   if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
   JsonReader reader(parsed);
-  proto::GenerateRequest& generate = request->generate;
+  v1::GenerateRequest& generate = request->generate;
   reader.String("model", true, generate.mutable_model());
   ReadSystem(reader, generate.mutable_chat());
   anthropic::ReadMessages(reader, generate.mutable_chat());

@@ -5,13 +5,13 @@
 #include <optional>
 #include <string>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/openai_error.h"
 
 namespace espalier::anthropic {
 
 struct MessagesRequest {
-  proto::GenerateRequest generate;
+  v1::GenerateRequest generate;
   bool stream = false;
   bool include_thinking = true;
   bool no_thinking = false;  // thoughts are not wanted, where the model's template can do without

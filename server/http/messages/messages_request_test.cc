@@ -38,7 +38,7 @@ TEST(MessagesRequestTest, BlocksBecomeTurns) {
         {"type": "text", "text": "Well?"}]}]})",
                            &request);
   ASSERT_FALSE(error) << error->message;
-  const proto::ChatPrompt& chat = request.generate.chat();
+  const v1::ChatPrompt& chat = request.generate.chat();
   ASSERT_EQ(chat.turns_size(), 6);
   EXPECT_EQ(chat.turns(0).role(), "system");
   EXPECT_EQ(chat.turns(1).content(), "Rain\nin Ur?");
@@ -74,7 +74,7 @@ TEST(MessagesRequestTest, CallsOfManyMessagesInARowAreThoseOfOneTurn) {
             &request);
   ASSERT_FALSE(error) << error->message;
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-  const proto::ChatPrompt& chat = request.generate.chat();
+  const v1::ChatPrompt& chat = request.generate.chat();
   ASSERT_EQ(chat.turns_size(), 2 + kCalls);
   EXPECT_EQ(json::parse(chat.turns(1).tool_calls()).size(), kCalls);
   EXPECT_EQ(chat.turns(1 + kCalls).tool_call_id(), absl::StrCat("c", kCalls - 1));
@@ -94,7 +94,7 @@ TEST(MessagesRequestTest, FieldsBecomeOptions) {
     "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}})",
                            &request);
   ASSERT_FALSE(error) << error->message;
-  const proto::GenerateRequest& generate = request.generate;
+  const v1::GenerateRequest& generate = request.generate;
   EXPECT_TRUE(request.stream);
   EXPECT_EQ(generate.max_tokens(), 9);
   EXPECT_EQ(generate.sampling().top_k(), 7);

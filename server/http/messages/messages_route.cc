@@ -24,7 +24,7 @@ struct Wanted {
 
 std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest& http,
                                   const GenerateContext& context, Wanted* wanted) {
-  proto::GenerateRequest& generate = wanted->request.generate;
+  v1::GenerateRequest& generate = wanted->request.generate;
   if (auto error = anthropic::ParseMessages(purpose, http.body, &wanted->request)) return error;
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
   if (!model.ok()) return openai::FromStatus(model.status());
@@ -47,7 +47,7 @@ void CreateMessage(const HttpRequest& http, const GenerateContext& context,
     SendError(*responder, *error, {}, &anthropic::ErrorJson);
     return;
   }
-  proto::GenerateRequest& generate = wanted.request.generate;
+  v1::GenerateRequest& generate = wanted.request.generate;
   generate.set_return_prompt_tokens(true);
   SetDefaultTemperature(*wanted.model, &generate);
   anthropic::MessageHead head{.id = absl::StrCat("msg_", context.id),

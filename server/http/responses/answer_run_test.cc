@@ -81,14 +81,14 @@ class FakeGeneration : public Generation {
   std::atomic<int> cancelled = 0;
 };
 
-proto::GenerateReply Text(const std::string& text) {
-  proto::GenerateReply reply;
+v1::GenerateReply Text(const std::string& text) {
+  v1::GenerateReply reply;
   reply.set_text(text);
   return reply;
 }
 
-proto::GenerateReply Last(const std::string& text) {
-  proto::GenerateReply reply = Text(text);
+v1::GenerateReply Last(const std::string& text) {
+  v1::GenerateReply reply = Text(text);
   reply.set_finish_reason("stop");
   reply.mutable_usage()->set_completion_tokens(3);
   return reply;
@@ -182,7 +182,7 @@ TEST_F(AnswerRunTest, WhatTheServerCancelsHasFailed) {
     const GenerationListener listener = run->Listener();
     run->Accept(generation_);
     listener(Text("In"), false);
-    proto::GenerateReply last = Last("");
+    v1::GenerateReply last = Last("");
     last.set_finish_reason("cancelled");
     listener(last, true);
     EXPECT_TRUE(client_->ended());
@@ -296,8 +296,8 @@ TEST_F(AnswerRunTest, WhatOneReplyBringsIsWrittenInOnePiece) {
   EXPECT_EQ(watcher->body(), client_->body());
 }
 
-proto::GenerateReply Listed(const std::string& text) {
-  proto::GenerateReply reply = Text(text);
+v1::GenerateReply Listed(const std::string& text) {
+  v1::GenerateReply reply = Text(text);
   for (const char c : text) reply.add_logprobs()->set_text(std::string(1, c));
   return reply;
 }

@@ -8,12 +8,12 @@
 namespace espalier {
 namespace {
 
-bool Stays(const proto::ChatTurn& turn) {
+bool Stays(const v1::ChatTurn& turn) {
   return turn.role() == "system" || turn.role() == "developer";
 }
 
-proto::ChatPrompt From(const proto::ChatPrompt& chat, int first) {
-  proto::ChatPrompt out = chat;
+v1::ChatPrompt From(const v1::ChatPrompt& chat, int first) {
+  v1::ChatPrompt out = chat;
   out.clear_turns();
   for (int i = 0; i < chat.turns_size(); ++i) {
     if (i >= first || Stays(chat.turns(i))) *out.add_turns() = chat.turns(i);
@@ -23,8 +23,8 @@ proto::ChatPrompt From(const proto::ChatPrompt& chat, int first) {
 
 }  // namespace
 
-absl::Status FitContext(const LoadedModel& model, proto::GenerateRequest* request) {
-  const proto::ChatPrompt whole = request->chat();
+absl::Status FitContext(const LoadedModel& model, v1::GenerateRequest* request) {
+  const v1::ChatPrompt whole = request->chat();
   const int room = RoomForPrompt(model.host->context(), request->max_tokens());
   // Whether it fits from this turn on.
   const auto fits = [&](int first) -> absl::StatusOr<bool> {

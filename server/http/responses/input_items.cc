@@ -202,7 +202,7 @@ class ItemReader {
 // Collects what the assistant said in one go.
 class TurnWriter {
  public:
-  explicit TurnWriter(proto::ChatPrompt* chat) : chat_(chat) {}
+  explicit TurnWriter(v1::ChatPrompt* chat) : chat_(chat) {}
 
   std::optional<Error> Add(const json& item) {
     const std::string type = item["type"];
@@ -227,7 +227,7 @@ class TurnWriter {
                      .param = "input"};
       }
       Close();
-      proto::ChatTurn* turn = chat_->add_turns();
+      v1::ChatTurn* turn = chat_->add_turns();
       turn->set_role("tool");
       turn->set_tool_call_id(call);
       if (item["output"].is_string()) {
@@ -251,7 +251,7 @@ class TurnWriter {
   }
 
   // The assistant's turn: the one that is open if `goes_on`.
-  proto::ChatTurn* Open(bool goes_on) {
+  v1::ChatTurn* Open(bool goes_on) {
     if (!goes_on) Close();
     if (open_ == nullptr) {
       open_ = chat_->add_turns();
@@ -262,7 +262,7 @@ class TurnWriter {
 
   void Message(const json& item) {
     const std::string role = item["role"];
-    proto::ChatTurn* turn = nullptr;
+    v1::ChatTurn* turn = nullptr;
     if (role == "assistant") {
       turn = Open(OnlyThought());
     } else {
@@ -273,8 +273,8 @@ class TurnWriter {
     JoinTexts(item["content"], turn->mutable_content());
   }
 
-  proto::ChatPrompt* const chat_;
-  proto::ChatTurn* open_ = nullptr;  // owned by chat_, whose turns stay where they are
+  v1::ChatPrompt* const chat_;
+  v1::ChatTurn* open_ = nullptr;  // owned by chat_, whose turns stay where they are
   json calls_ = json::array();
   std::set<std::string> known_;
 };
@@ -365,7 +365,7 @@ void SeparateIds(const json& before, ItemIds* ids, json* items) {
   }
 }
 
-std::optional<Error> AddTurns(const json& items, proto::ChatPrompt* chat) {
+std::optional<Error> AddTurns(const json& items, v1::ChatPrompt* chat) {
   TurnWriter writer(chat);
   for (const json& item : items) {
     if (auto error = writer.Add(item)) return error;

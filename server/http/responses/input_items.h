@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/json_reader.h"
 #include "server/http/openai_error.h"
 
@@ -53,6 +53,6 @@ void SeparateIds(const nlohmann::ordered_json& before, ItemIds* ids, nlohmann::o
 // A whole conversation as turns behind those that `chat` has: thoughts, text and calls that the
 // assistant gave one after another are one turn, as templates expect. An error if an output answers
 // no call before it.
-std::optional<Error> AddTurns(const nlohmann::ordered_json& items, proto::ChatPrompt* chat);
+std::optional<Error> AddTurns(const nlohmann::ordered_json& items, v1::ChatPrompt* chat);
 
 }  // namespace espalier::openai

@@ -51,12 +51,12 @@ const json& Conversation() {
 TEST(InputItemsTest, WhatTheAssistantSaidInOneGoIsOneTurn) {
   const Read read = ReadItems(Conversation());
   ASSERT_FALSE(read.error) << read.error->message;
-  proto::ChatPrompt chat;
+  v1::ChatPrompt chat;
   ASSERT_FALSE(AddTurns(read.items, &chat));
   ASSERT_EQ(chat.turns_size(), 8);
   EXPECT_EQ(chat.turns(0).role(), "developer");
   EXPECT_EQ(chat.turns(1).content(), "Rain in Ur?");
-  const proto::ChatTurn& turn = chat.turns(2);
+  const v1::ChatTurn& turn = chat.turns(2);
   EXPECT_EQ(turn.role(), "assistant");
   EXPECT_EQ(turn.reasoning(), "ask");
   EXPECT_EQ(turn.content(), "Let me see.");
@@ -187,7 +187,7 @@ TEST(InputItemsTest, AnOutputNeedsItsCall) {
       R"([{"type": "function_call_output", "call_id": "a", "output": "x"},
           {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}])"));
   ASSERT_FALSE(read.error);
-  proto::ChatPrompt chat;
+  v1::ChatPrompt chat;
   const auto error = AddTurns(read.items, &chat);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->param, "input");

@@ -12,7 +12,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-json UsageJson(const proto::Usage& usage) {
+json UsageJson(const v1::Usage& usage) {
   return {{"input_tokens", usage.prompt_tokens()},
           {"input_tokens_details",
            {{"cached_tokens", usage.cached_tokens()},
@@ -139,7 +139,7 @@ void ResponseAnswer::AddReasoning(const std::string& text) {
 
 std::string ResponseAnswer::WaitingBytes() const {
   std::string bytes;
-  for (const proto::TokenLogprobs& token : waiting_) bytes += token.text();
+  for (const v1::TokenLogprobs& token : waiting_) bytes += token.text();
   return bytes;
 }
 
@@ -204,7 +204,7 @@ void ResponseAnswer::AddText(const std::string& text, bool last) {
   logprobs_.insert(logprobs_.end(), logprobs.begin(), logprobs.end());
 }
 
-void ResponseAnswer::AddCall(const proto::ToolCall& call) {
+void ResponseAnswer::AddCall(const v1::ToolCall& call) {
   if (!call.id().empty()) {
     OpenItem(Open::kCall, {{"id", ids_.New("fc_")},
                            {"type", "function_call"},
@@ -221,7 +221,7 @@ void ResponseAnswer::AddCall(const proto::ToolCall& call) {
   Emit("response.function_call_arguments.delta", std::move(fields));
 }
 
-void ResponseAnswer::Add(const proto::GenerateReply& reply) {
+void ResponseAnswer::Add(const v1::GenerateReply& reply) {
   if (head_.with_logprobs) {
     waiting_.insert(waiting_.end(), reply.logprobs().begin(), reply.logprobs().end());
   }
@@ -238,7 +238,7 @@ void ResponseAnswer::Add(const proto::GenerateReply& reply) {
         AddText(text, calls == reply.tool_calls_size());
         said = true;
       },
-      [&](const proto::ToolCall& call) {
+      [&](const v1::ToolCall& call) {
         AddCall(call);
         SkipWaiting(call.arguments());
         hidden_ = true;
@@ -257,7 +257,7 @@ void ResponseAnswer::End(const char* status, const char* item_status, const char
   EmitResponse(event);
 }
 
-void ResponseAnswer::Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) {
+void ResponseAnswer::Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) {
   usage_ = UsageJson(last.usage());
   if (last.finish_reason() == "length") {
     incomplete_ = {{"reason", "max_output_tokens"}};

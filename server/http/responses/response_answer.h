@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/answer_writer.h"
 #include "server/http/responses/input_items.h"
 
@@ -28,8 +28,8 @@ class ResponseAnswer : public AnswerWriter {
 
   void Queue() override;
   void Begin() override;
-  void Add(const proto::GenerateReply& reply) override;
-  void Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) override;
+  void Add(const v1::GenerateReply& reply) override;
+  void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) override;
   void Fail(const Error& error) override;
   void Cancel() override;
   bool over() const override { return over_; }
@@ -49,7 +49,7 @@ class ResponseAnswer : public AnswerWriter {
   void AddReasoning(const std::string& text);
   // `last`: nothing else of the same reply is behind it.
   void AddText(const std::string& text, bool last);
-  void AddCall(const proto::ToolCall& call);
+  void AddCall(const v1::ToolCall& call);
   void AlignLogprobs(const std::string& text, bool last);
   std::string WaitingBytes() const;
   // The waiting tokens' bytes up to behind this are accounted for.
@@ -68,7 +68,7 @@ class ResponseAnswer : public AnswerWriter {
   Open open_ = Open::kNone;
   std::string text_;                           // of the open item: its text or its arguments
   nlohmann::ordered_json logprobs_;            // of the open message
-  std::vector<proto::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
+  std::vector<v1::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
   int64_t waiting_at_ = 0;  // where in the message's text the first of them begins
   size_t skipped_ = 0;      // bytes of theirs that are of thoughts or calls, at least
   bool hidden_ = false;     // some of them may be

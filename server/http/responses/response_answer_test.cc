@@ -17,16 +17,16 @@ ResponseHead Head() {
       .id = "resp_1", .model = "lm", .created_unix_seconds = 7, .echo = {{"tools", json::array()}}};
 }
 
-proto::GenerateReply Reply(const std::string& reasoning, const std::string& text) {
-  proto::GenerateReply reply;
+v1::GenerateReply Reply(const std::string& reasoning, const std::string& text) {
+  v1::GenerateReply reply;
   reply.set_reasoning(reasoning);
   reply.set_text(text);
   return reply;
 }
 
-void AddCall(proto::GenerateReply* reply, int index, const std::string& id, const std::string& name,
+void AddCall(v1::GenerateReply* reply, int index, const std::string& id, const std::string& name,
              const std::string& arguments) {
-  proto::ToolCall* call = reply->add_tool_calls();
+  v1::ToolCall* call = reply->add_tool_calls();
   call->set_index(index);
   call->set_id(id);
   call->set_name(name);
@@ -34,8 +34,8 @@ void AddCall(proto::GenerateReply* reply, int index, const std::string& id, cons
 }
 
 // Thoughts, text and two calls, in pieces that cut anywhere.
-std::vector<proto::GenerateReply> Replies() {
-  std::vector<proto::GenerateReply> replies = {Reply("hm", ""), Reply(", so", "Let"),
+std::vector<v1::GenerateReply> Replies() {
+  std::vector<v1::GenerateReply> replies = {Reply("hm", ""), Reply(", so", "Let"),
                                                Reply("", " me see"), Reply("", "")};
   AddCall(&replies[3], 0, "a", "rain", "");
   AddCall(&replies[3], 0, "", "", "{\"city\":");
@@ -45,10 +45,10 @@ std::vector<proto::GenerateReply> Replies() {
   return replies;
 }
 
-proto::GenerateReply Last(const std::string& finish_reason) {
-  proto::GenerateReply reply;
+v1::GenerateReply Last(const std::string& finish_reason) {
+  v1::GenerateReply reply;
   reply.set_finish_reason(finish_reason);
-  proto::Usage& usage = *reply.mutable_usage();
+  v1::Usage& usage = *reply.mutable_usage();
   usage.set_prompt_tokens(10);
   usage.set_cached_tokens(4);
   usage.set_completion_tokens(6);
@@ -109,7 +109,7 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
   ResponseAnswer whole(Head(), ItemIds("1"), false);
   for (ResponseAnswer* answer : {&streamed, &whole}) {
     answer->Begin();
-    for (const proto::GenerateReply& reply : Replies()) answer->Add(reply);
+    for (const v1::GenerateReply& reply : Replies()) answer->Add(reply);
     answer->Finish(Last("tool_calls"), 9);
     EXPECT_TRUE(answer->over());
   }
@@ -183,14 +183,14 @@ TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
 TEST(ResponseAnswerTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
   ResponseHead head = Head();
   head.with_logprobs = true;
-  const auto with_tokens = [](proto::GenerateReply reply, const std::vector<std::string>& tokens) {
+  const auto with_tokens = [](v1::GenerateReply reply, const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
     return reply;
   };
-  proto::GenerateReply call;
+  v1::GenerateReply call;
   call.add_tool_calls()->set_id("call_1");
   call.mutable_tool_calls(0)->set_arguments("{}");
-  for (const proto::GenerateReply& hidden : {Reply(" so", ""), call}) {
+  for (const v1::GenerateReply& hidden : {Reply(" so", ""), call}) {
     ResponseAnswer answer(head, ItemIds("1"), false);
     answer.Begin();
     answer.Add(with_tokens(hidden, {"I", " so", "<end>", "\n\n", "I"}));
@@ -245,7 +245,7 @@ TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
   head.with_logprobs = true;
   head.include_reasoning = false;
   ResponseAnswer answer(head, ItemIds("1"), true);
-  const auto add = [&](proto::GenerateReply reply, const std::vector<std::string>& tokens) {
+  const auto add = [&](v1::GenerateReply reply, const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
     answer.Add(reply);
   };
@@ -254,7 +254,7 @@ TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
   add(Reply(", so", "Le"), {", so", "</think>\n", "L", "e", "\n"});  // the last one is held back
   add(Reply("", ""), {"\xC3"});                         // half a character: its text comes later
   add(Reply("", "\n\xC3\xA9."), {"\xA9", ".", "END"});  // a stop string has no text
-  proto::GenerateReply call = Reply("", "");
+  v1::GenerateReply call = Reply("", "");
   AddCall(&call, 0, "a", "rain", "{}");
   add(call, {"<call>", "{}"});
   answer.Finish(Last("tool_calls"), 9);
@@ -278,7 +278,7 @@ TEST(ResponseAnswerTest, ASpaceThatIsNotShownMovesNoLogprob) {
   ResponseHead head = Head();
   head.with_logprobs = true;
   ResponseAnswer answer(head, ItemIds("1"), false);
-  proto::GenerateReply reply = Reply("", "In the.");
+  v1::GenerateReply reply = Reply("", "In the.");
   for (const char* token : {" In", " the", ".", "\n"}) reply.add_logprobs()->set_text(token);
   answer.Begin();
   answer.Add(reply);

@@ -98,7 +98,7 @@ void ReadText(JsonReader& reader, ResponsesRequest* request) {
   JsonReader inner(*format, "text.format.");
   std::string type;
   inner.String("type", true, &type);
-  proto::StructuredOutput form;
+  v1::StructuredOutput form;
   if (type == "json_schema") {
     inner.Ignore({"name", "description", "strict"});
     if (const json* schema = inner.Find("schema")) {
@@ -218,7 +218,7 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   json parsed;
   if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
   JsonReader reader(parsed);
-  proto::GenerateRequest& generate = request->generate;
+  v1::GenerateRequest& generate = request->generate;
   json& echo = request->echo;
   reader.String("model", true, generate.mutable_model());
   generate.mutable_chat();
@@ -273,9 +273,9 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
 }
 
 std::optional<Error> FillChat(const json& before, ResponsesRequest* request) {
-  proto::ChatPrompt* chat = request->generate.mutable_chat();
+  v1::ChatPrompt* chat = request->generate.mutable_chat();
   if (!request->instructions.empty()) {
-    proto::ChatTurn* turn = chat->add_turns();
+    v1::ChatTurn* turn = chat->add_turns();
     turn->set_role("system");
     turn->set_content(request->instructions);
   }

@@ -5,14 +5,14 @@
 #include <optional>
 #include <string>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 #include "server/http/openai_error.h"
 #include "server/http/responses/input_items.h"
 
 namespace espalier::openai {
 
 struct ResponsesRequest {
-  proto::GenerateRequest generate;  // all but the turns of the chat
+  v1::GenerateRequest generate;  // all but the turns of the chat
   std::string instructions;         // of this answer only, whatever came before it
   std::string previous;             // the response that this one goes on from; empty: none
   nlohmann::ordered_json items;     // "input"; see ReadInput

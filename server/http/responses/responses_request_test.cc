@@ -33,7 +33,7 @@ TEST(ResponsesRequestTest, FieldsBecomeAChat) {
                            &request);
   ASSERT_FALSE(error) << error->message;
   ASSERT_FALSE(FillChat(json::array(), &request));
-  const proto::GenerateRequest& generate = request.generate;
+  const v1::GenerateRequest& generate = request.generate;
   EXPECT_EQ(generate.max_tokens(), 50);
   EXPECT_EQ(generate.sampling().temperature(), 0.5);
   EXPECT_EQ(generate.sampling().top_k(), 7);
@@ -41,7 +41,7 @@ TEST(ResponsesRequestTest, FieldsBecomeAChat) {
   EXPECT_EQ(generate.stop(0), "x");
   EXPECT_EQ(json::parse(generate.structured_output().json_schema()),
             json::parse(R"({"type": "object"})"));
-  const proto::ChatPrompt& chat = generate.chat();
+  const v1::ChatPrompt& chat = generate.chat();
   ASSERT_EQ(chat.turns_size(), 2);
   EXPECT_EQ(chat.turns(0).role(), "system");
   EXPECT_EQ(chat.turns(0).content(), "Be brief.");
@@ -73,7 +73,7 @@ TEST(ResponsesRequestTest, WhatCameBeforeComesBeforeButOldInstructionsDoNot) {
     {"id": "m", "type": "message", "role": "user", "content": [{"text": "Rain?"}]},
     {"id": "o", "type": "message", "role": "assistant", "content": [{"text": "No."}]}])");
   ASSERT_FALSE(FillChat(before, &request));
-  const proto::ChatPrompt& chat = request.generate.chat();
+  const v1::ChatPrompt& chat = request.generate.chat();
   ASSERT_EQ(chat.turns_size(), 4);
   EXPECT_EQ(chat.turns(0).content(), "New.");
   EXPECT_EQ(chat.turns(1).content(), "Rain?");
@@ -90,11 +90,11 @@ TEST(ResponsesRequestTest, OnlyAllowedToolsAreOffered) {
                       "tools": [{"type": "function", "name": "c"},
                                 {"type": "function", "name": "a"}]}})"),
                      &request));
-  const proto::ChatPrompt& chat = request.generate.chat();
+  const v1::ChatPrompt& chat = request.generate.chat();
   ASSERT_EQ(chat.tools_size(), 2);
   EXPECT_EQ(json::parse(chat.tools(0))["function"]["name"], "a");
   EXPECT_EQ(json::parse(chat.tools(1))["function"]["name"], "c");
-  EXPECT_EQ(chat.tool_choice(), proto::TOOL_CHOICE_REQUIRED);
+  EXPECT_EQ(chat.tool_choice(), v1::TOOL_CHOICE_REQUIRED);
   EXPECT_EQ(request.echo["tools"].size(), 3);
 }
 

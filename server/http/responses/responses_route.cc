@@ -100,8 +100,8 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
 }
 
 // What a response repeats of the sampling that it had in the end.
-void EchoSampling(const proto::SamplingOptions& defaults, openai::ResponsesRequest* request) {
-  const proto::SamplingOptions* sampling = &request->generate.sampling();
+void EchoSampling(const v1::SamplingOptions& defaults, openai::ResponsesRequest* request) {
+  const v1::SamplingOptions* sampling = &request->generate.sampling();
   request->echo["temperature"] =
       sampling->has_temperature() ? sampling->temperature() : defaults.temperature();
   const double top_p = sampling->has_top_p()  ? sampling->top_p()

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/inference.pb.h"
+#include "espalier/v1/inference.pb.h"
 
 namespace espalier {
 
@@ -24,9 +24,9 @@ inline std::vector<SaidPart> TextsAroundCalls() {
 
 // Cut before the characters with these numbers. Each character is a token whose log-probability is
 // its number, negated.
-inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>& parts,
+inline std::vector<v1::GenerateReply> CutReplies(const std::vector<SaidPart>& parts,
                                                     size_t first, size_t second) {
-  std::vector<proto::GenerateReply> replies(1);
+  std::vector<v1::GenerateReply> replies(1);
   size_t at = 0;
   int index = -1;
   for (const SaidPart& part : parts) {
@@ -34,8 +34,8 @@ inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>&
     if (is_call) ++index;
     for (size_t i = 0; i < part.what.size(); ++i, ++at) {
       if (at == first || at == second) replies.emplace_back();
-      proto::GenerateReply& reply = replies.back();
-      proto::TokenLogprobs* token = reply.add_logprobs();
+      v1::GenerateReply& reply = replies.back();
+      v1::TokenLogprobs* token = reply.add_logprobs();
       token->set_text(part.what.substr(i, 1));
       token->set_logprob(-static_cast<double>(at));
       if (!is_call) {
@@ -43,7 +43,7 @@ inline std::vector<proto::GenerateReply> CutReplies(const std::vector<SaidPart>&
         continue;
       }
       if (i == 0 || reply.tool_calls().empty()) {
-        proto::ToolCall* call = reply.add_tool_calls();
+        v1::ToolCall* call = reply.add_tool_calls();
         call->set_index(index);
         call->set_text_before(static_cast<int>(reply.text().size()));
         if (i == 0) call->set_id(part.call_id);
