@@ -23,7 +23,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/sqlite_store.h"
 #include "worker/keyed_channel.h"
@@ -105,7 +105,7 @@ struct Coordinator::Parts {
   std::unique_ptr<PlanDesk> desk;
   std::unique_ptr<PlanCalls> plans;
   std::unique_ptr<JobRunner> jobs;
-  std::unique_ptr<Guard> guard;
+  std::unique_ptr<CallInterceptor> guard;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::vector<grpc::Service*> added;
   std::unique_ptr<grpc::Server> server;
@@ -177,8 +177,8 @@ absl::Status Coordinator::Parts::Build() {
   runner.policy.max_fruitless_attempts = options.max_fruitless_attempts;
   runner.recovery_settle = options.recovery_settle;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
-  guard = std::make_unique<Guard>(&metrics, options.authorize,
-                                  GuardOptions{.open_probes = options.open_probes,
+  guard = std::make_unique<CallInterceptor>(&metrics, options.authorize,
+                                  CallInterceptorOptions{.open_probes = options.open_probes,
                                                .max_calls = options.limits.max_calls,
                                                .idle = options.limits.idle});
   services.push_back(MakeTrainingService(guard.get(), jobs.get()));
@@ -330,6 +330,6 @@ Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
 PlanDesk& Coordinator::desk() { return *parts_->desk; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
-Guard& Coordinator::guard() { return *parts_->guard; }
+CallInterceptor& Coordinator::guard() { return *parts_->guard; }
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ namespace espalier {
 
 class ArtifactStore;
 class FileSystem;
-class Guard;
+class CallInterceptor;
 class JobRunner;
 class JobStore;
 class Metrics;
@@ -105,8 +105,8 @@ class Coordinator {
   JobRunner& jobs();
   PlanDesk& desk();
   const OpRegistry& operators() const;
-  // Stands before every RPC: authentication, metrics, logging, errors. See server/services/guard.h.
-  Guard& guard();
+  // Stands before every RPC: authentication, metrics, logging, errors. See server/services/call_interceptor.h.
+  CallInterceptor& guard();
 
  private:
   struct Parts;

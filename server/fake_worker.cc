@@ -12,7 +12,7 @@
 #include "ops/graph/graph_proto.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/worker.grpc.pb.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace espalier {

@@ -40,7 +40,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "worker/api_keys.h"
 #include "worker/credential_watch.h"
 #include "worker/log_format.h"

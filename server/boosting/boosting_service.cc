@@ -4,7 +4,7 @@
 
 #include "espalier/v1/boosting.grpc.pb.h"
 #include "server/boosting/boost_runner.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 
 namespace espalier {
 namespace {
@@ -15,42 +15,42 @@ using v1::BoostRequest;
 
 class BoostingService final : public v1::Boosting::Service {
  public:
-  BoostingService(Guard* guard, BoostRunner* runner) : guard_(*guard), runner_(*runner) {}
+  BoostingService(CallInterceptor* guard, BoostRunner* runner) : interceptor_(*guard), runner_(*runner) {}
 
   grpc::Status SubmitBoost(ServerContext* context, const v1::SubmitBoostRequest* request,
                            BoostReply* reply) override {
-    return guard_.Answer(context, "Boosting/SubmitBoost",
+    return interceptor_.Handle(context, "Boosting/SubmitBoost",
                          [&] { return runner_.Submit(*request, reply); });
   }
   grpc::Status GetBoost(ServerContext* context, const BoostRequest* request,
                         BoostReply* reply) override {
-    return guard_.Answer(context, "Boosting/GetBoost",
+    return interceptor_.Handle(context, "Boosting/GetBoost",
                          [&] { return runner_.Get(*request, reply); });
   }
   grpc::Status ListBoosts(ServerContext* context, const v1::ListBoostsRequest*,
                           v1::ListBoostsReply* reply) override {
-    return guard_.Answer(context, "Boosting/ListBoosts", [&] { return runner_.List(reply); });
+    return interceptor_.Handle(context, "Boosting/ListBoosts", [&] { return runner_.List(reply); });
   }
   grpc::Status CancelBoost(ServerContext* context, const BoostRequest* request,
                            BoostReply* reply) override {
-    return guard_.Answer(
+    return interceptor_.Handle(
         context, "Boosting/CancelBoost", [&] { return runner_.Cancel(*request, reply); },
         CallKind::kShort);
   }
   grpc::Status ResumeBoost(ServerContext* context, const BoostRequest* request,
                            BoostReply* reply) override {
-    return guard_.Answer(context, "Boosting/ResumeBoost",
+    return interceptor_.Handle(context, "Boosting/ResumeBoost",
                          [&] { return runner_.Resume(*request, reply); });
   }
 
  private:
-  Guard& guard_;
+  CallInterceptor& interceptor_;
   BoostRunner& runner_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewBoostingService(Guard* guard, BoostRunner* runner) {
+std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* guard, BoostRunner* runner) {
   return std::make_unique<BoostingService>(guard, runner);
 }
 

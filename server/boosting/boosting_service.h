@@ -10,9 +10,9 @@ class Service;
 namespace espalier {
 
 class BoostRunner;
-class Guard;
+class CallInterceptor;
 
 // Both must outlive the service.
-std::unique_ptr<grpc::Service> NewBoostingService(Guard* guard, BoostRunner* runner);
+std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* guard, BoostRunner* runner);
 
 }  // namespace espalier

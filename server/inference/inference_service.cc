@@ -21,7 +21,7 @@
 #include "server/inference/model_server.h"
 #include "server/inference/tokenization.h"
 #include "server/random_id.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "worker/keyed_channel.h"
 
 namespace espalier {
@@ -92,18 +92,18 @@ absl::Status TakeAdapter(const std::string& named, v1::GenerateRequest* request)
 
 class InferenceService final : public v1::Inference::Service {
  public:
-  InferenceService(ModelServer* models, Guard* guard, ServingMetrics* metrics)
-      : models_(models), guard_(guard), metrics_(metrics) {}
+  InferenceService(ModelServer* models, CallInterceptor* guard, ServingMetrics* metrics)
+      : models_(models), interceptor_(guard), metrics_(metrics) {}
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateReply>* writer) override {
-    return guard_->Answer(context, "Inference/Generate",
+    return interceptor_->Handle(context, "Inference/Generate",
                           [&] { return DoGenerate(context, *request, writer); });
   }
 
   grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
                      v1::EmbedReply* reply) override {
-    return guard_->Answer(context, "Inference/Embed",
+    return interceptor_->Handle(context, "Inference/Embed",
                           [&] { return DoEmbed(context, *request, reply); });
   }
 
@@ -116,12 +116,12 @@ class InferenceService final : public v1::Inference::Service {
       if (it != open_.end()) it->second->Cancel();
       return absl::OkStatus();
     };
-    return guard_->Answer(context, "Inference/Cancel", cancel, CallKind::kShort);
+    return interceptor_->Handle(context, "Inference/Cancel", cancel, CallKind::kShort);
   }
 
   grpc::Status Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
                         v1::TokenizeReply* reply) override {
-    return guard_->Answer(context, "Inference/Tokenize", [&] {
+    return interceptor_->Handle(context, "Inference/Tokenize", [&] {
       absl::StatusOr<v1::TokenizeReply> tokens = espalier::Tokenize(*request, *models_);
       if (tokens.ok()) *reply = *std::move(tokens);
       return tokens.status();
@@ -130,7 +130,7 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Detokenize(grpc::ServerContext* context, const v1::DetokenizeRequest* request,
                           v1::DetokenizeReply* reply) override {
-    return guard_->Answer(context, "Inference/Detokenize", [&] {
+    return interceptor_->Handle(context, "Inference/Detokenize", [&] {
       absl::StatusOr<v1::DetokenizeReply> text = espalier::Detokenize(*request, *models_);
       if (text.ok()) *reply = *std::move(text);
       return text.status();
@@ -139,7 +139,7 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Serve(grpc::ServerContext* context, const v1::ServeModelRequest* request,
                      v1::ServeModelReply* reply) override {
-    return guard_->Answer(context, "Inference/Serve", [&] {
+    return interceptor_->Handle(context, "Inference/Serve", [&] {
       absl::StatusOr<v1::ServedModel> model = models_->Serve(*request);
       if (model.ok()) *reply->mutable_model() = *std::move(model);
       return model.status();
@@ -148,14 +148,14 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Unserve(grpc::ServerContext* context, const v1::UnserveModelRequest* request,
                        v1::UnserveModelReply*) override {
-    return guard_->Answer(context, "Inference/Unserve", [&] {
+    return interceptor_->Handle(context, "Inference/Unserve", [&] {
       return models_->Unserve(request->name(), request->idempotency_key());
     });
   }
 
   grpc::Status ListServed(grpc::ServerContext* context, const v1::ListServedRequest*,
                           v1::ListServedReply* reply) override {
-    return guard_->Answer(context, "Inference/ListServed", [&] {
+    return interceptor_->Handle(context, "Inference/ListServed", [&] {
       for (const v1::ServedModel& model : models_->ListWithFailed()) {
         *reply->add_models() = model;
       }
@@ -166,7 +166,7 @@ class InferenceService final : public v1::Inference::Service {
   grpc::Status VerifyLossless(grpc::ServerContext* context,
                               const v1::VerifyLosslessRequest* request,
                               grpc::ServerWriter<v1::VerifyLosslessReply>* writer) override {
-    return guard_->Answer(context, "Inference/VerifyLossless",
+    return interceptor_->Handle(context, "Inference/VerifyLossless",
                           [&] { return DoVerify(context, *request, writer); });
   }
 
@@ -284,7 +284,7 @@ class InferenceService final : public v1::Inference::Service {
 
   template <typename Reply>
   bool Write(grpc::ServerContext* context, const Reply& reply, grpc::ServerWriter<Reply>* writer) {
-    const IdleCalls::Wait wait(guard_->idle(), context);
+    const StreamIdleTimeout::Wait wait(interceptor_->idle(), context);
     return writer->Write(reply);
   }
 
@@ -338,7 +338,7 @@ class InferenceService final : public v1::Inference::Service {
   }
 
   ModelServer* const models_;
-  Guard* const guard_;
+  CallInterceptor* const interceptor_;
   ServingMetrics* const metrics_;
   std::atomic<bool> verifying_{false};
   absl::Mutex mutex_;
@@ -347,7 +347,7 @@ class InferenceService final : public v1::Inference::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, Guard* guard,
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* guard,
                                                    ServingMetrics* metrics) {
   return std::make_unique<InferenceService>(models, guard, metrics);
 }

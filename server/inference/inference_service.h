@@ -9,12 +9,12 @@ class Service;
 
 namespace espalier {
 
-class Guard;
+class CallInterceptor;
 class ModelServer;
 class ServingMetrics;
 
 // All pointers must outlive the service. `metrics` may be null.
-std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, Guard* guard,
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* guard,
                                                    ServingMetrics* metrics);
 
 }  // namespace espalier

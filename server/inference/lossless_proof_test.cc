@@ -11,7 +11,7 @@
 #include "espalier/v1/inference.grpc.pb.h"
 #include "server/inference/inference_service.h"
 #include "server/metrics/metrics.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
 
@@ -103,8 +103,8 @@ class ProofTest : public ::testing::Test {
   SystemClock clock_;
   ModelServer models_{{.loader = &loader_, .clock = &clock_}};
   Metrics metrics_;
-  Guard guard_{&metrics_, nullptr};
-  std::unique_ptr<grpc::Service> service_ = NewInferenceService(&models_, &guard_, nullptr);
+  CallInterceptor interceptor_{&metrics_, nullptr};
+  std::unique_ptr<grpc::Service> service_ = NewInferenceService(&models_, &interceptor_, nullptr);
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };

@@ -8,16 +8,16 @@
 #include "open_inference/open_inference.grpc.pb.h"
 #include "server/inference/model_server.h"
 #include "server/inference/open_inference.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 
 namespace espalier {
 namespace {
 
 class OpenInferenceService final : public inference::GRPCInferenceService::Service {
  public:
-  OpenInferenceService(const ModelServer* models, Guard* guard, std::function<bool()> ready,
+  OpenInferenceService(const ModelServer* models, CallInterceptor* guard, std::function<bool()> ready,
                        std::string version)
-      : models_(*models), guard_(*guard), ready_(std::move(ready)), version_(std::move(version)) {}
+      : models_(*models), interceptor_(*guard), ready_(std::move(ready)), version_(std::move(version)) {}
 
   grpc::Status ServerLive(grpc::ServerContext* context, const inference::ServerLiveRequest*,
                           inference::ServerLiveResponse* response) override {
@@ -25,7 +25,7 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
       response->set_live(true);
       return absl::OkStatus();
     };
-    return guard_.Answer(context, "OpenInference/ServerLive", live, CallKind::kProbe);
+    return interceptor_.Handle(context, "OpenInference/ServerLive", live, CallKind::kProbe);
   }
 
   grpc::Status ServerReady(grpc::ServerContext* context, const inference::ServerReadyRequest*,
@@ -34,7 +34,7 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
       response->set_ready((!ready_ || ready_()) && AllModelsReady(models_));
       return absl::OkStatus();
     };
-    return guard_.Answer(context, "OpenInference/ServerReady", ready, CallKind::kProbe);
+    return interceptor_.Handle(context, "OpenInference/ServerReady", ready, CallKind::kProbe);
   }
 
   grpc::Status ModelReady(grpc::ServerContext* context, const inference::ModelReadyRequest* request,
@@ -44,7 +44,7 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
       if (answer.ok()) response->set_ready(*answer);
       return answer.status();
     };
-    return guard_.Answer(context, "OpenInference/ModelReady", ready, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelReady", ready, CallKind::kShort);
   }
 
   grpc::Status ServerMetadata(grpc::ServerContext* context, const inference::ServerMetadataRequest*,
@@ -53,7 +53,7 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
       *response = DescribeServer(version_);
       return absl::OkStatus();
     };
-    return guard_.Answer(context, "OpenInference/ServerMetadata", describe, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ServerMetadata", describe, CallKind::kShort);
   }
 
   grpc::Status ModelMetadata(grpc::ServerContext* context,
@@ -64,7 +64,7 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
       if (answer.ok()) *response = *std::move(answer);
       return answer.status();
     };
-    return guard_.Answer(context, "OpenInference/ModelMetadata", describe, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelMetadata", describe, CallKind::kShort);
   }
 
   grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest*,
@@ -74,19 +74,19 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
           "ModelInfer is not served; ask espalier.v1.Inference/Generate or /Embed, or over HTTP "
           "/v1/completions, /v1/chat/completions or /v1/embeddings");
     };
-    return guard_.Answer(context, "OpenInference/ModelInfer", refuse, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelInfer", refuse, CallKind::kShort);
   }
 
  private:
   const ModelServer& models_;
-  Guard& guard_;
+  CallInterceptor& interceptor_;
   const std::function<bool()> ready_;
   const std::string version_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, Guard* guard,
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* guard,
                                                        std::function<bool()> ready,
                                                        std::string version) {
   return std::make_unique<OpenInferenceService>(models, guard, std::move(ready),

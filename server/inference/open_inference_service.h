@@ -11,11 +11,11 @@ class Service;
 
 namespace espalier {
 
-class Guard;
+class CallInterceptor;
 class ModelServer;
 
 // `models` and `guard` must outlive the service. `ready`: requests are admitted; null: they are.
-std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, Guard* guard,
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* guard,
                                                        std::function<bool()> ready,
                                                        std::string version);
 

@@ -6,7 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "server/jobs/worker_client.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "worker/keyed_channel.h"
 
 namespace espalier {

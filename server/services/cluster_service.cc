@@ -5,7 +5,7 @@
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 
 namespace espalier {
@@ -17,9 +17,9 @@ constexpr double kMaxWaitSeconds = 120;
 
 class ClusterService : public v1::Cluster::Service {
  public:
-  ClusterService(Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous,
+  ClusterService(CallInterceptor* guard, WorkerRegistry* workers, Rendezvous* rendezvous,
                  double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status)
-      : guard_(*guard),
+      : interceptor_(*guard),
         workers_(*workers),
         rendezvous_(*rendezvous),
         heartbeat_seconds_(heartbeat_seconds),
@@ -95,10 +95,10 @@ class ClusterService : public v1::Cluster::Service {
   // A busy daemon must not lose its workers, nor the sight of them.
   grpc::Status Answer(ServerContext* context, const std::string& method,
                       const std::function<absl::Status()>& body) {
-    return guard_.Answer(context, method, body, CallKind::kShort);
+    return interceptor_.Handle(context, method, body, CallKind::kShort);
   }
 
-  Guard& guard_;
+  CallInterceptor& interceptor_;
   WorkerRegistry& workers_;
   Rendezvous& rendezvous_;
   const double heartbeat_seconds_;
@@ -108,7 +108,7 @@ class ClusterService : public v1::Cluster::Service {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeClusterService(
-    Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
+    CallInterceptor* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
     std::function<void(v1::ClusterStatusReply*)> status) {
   return std::make_unique<ClusterService>(guard, workers, rendezvous, heartbeat_seconds,
                                           std::move(status));

@@ -6,7 +6,7 @@
 #include "espalier/v1/models.grpc.pb.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/idempotency.h"
 
@@ -24,8 +24,8 @@ absl::Status Gone() { return absl::CancelledError("the caller has gone"); }
 
 class ModelsService : public v1::Models::Service {
  public:
-  ModelsService(Guard* guard, const QuantizeTools& tools, JobStore* store)
-      : guard_(*guard),
+  ModelsService(CallInterceptor* guard, const QuantizeTools& tools, JobStore* store)
+      : interceptor_(*guard),
         tools_(tools),
         artifacts_(*tools.artifacts),
         store_(*store),
@@ -34,12 +34,12 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Upload(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
                       v1::UploadReply* reply) override {
-    return guard_.Answer(context, kUpload, [&] { return Receive(context, reader, reply); });
+    return interceptor_.Handle(context, kUpload, [&] { return Receive(context, reader, reply); });
   }
 
   grpc::Status List(ServerContext* context, const v1::ListArtifactsRequest*,
                     v1::ListArtifactsReply* reply) override {
-    return guard_.Answer(context, "Models/List", [&] {
+    return interceptor_.Handle(context, "Models/List", [&] {
       for (v1::Artifact& artifact : artifacts_.List()) {
         *reply->add_artifacts() = std::move(artifact);
       }
@@ -49,12 +49,12 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Get(ServerContext* context, const v1::DownloadRequest* request,
                    grpc::ServerWriter<v1::DownloadReply>* writer) override {
-    return guard_.Answer(context, "Models/Get", [&] { return Send(context, *request, writer); });
+    return interceptor_.Handle(context, "Models/Get", [&] { return Send(context, *request, writer); });
   }
 
   grpc::Status Delete(ServerContext* context, const v1::DeleteArtifactRequest* request,
                       v1::DeleteArtifactReply* reply) override {
-    return guard_.Answer(context, kDelete, [&] {
+    return interceptor_.Handle(context, kDelete, [&] {
       return idempotency_.Once(kDelete, request->idempotency_key(), *request, reply, [&] {
         if (request->idempotency_key().empty()) return artifacts_.Delete(request->name(), nullptr);
         const Remembered remembered =
@@ -66,7 +66,7 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Quantize(ServerContext* context, const v1::QuantizeRequest* request,
                         grpc::ServerWriter<v1::QuantizeReply>* writer) override {
-    return guard_.Answer(context, kQuantize, [&] { return Pack(context, *request, writer); });
+    return interceptor_.Handle(context, kQuantize, [&] { return Pack(context, *request, writer); });
   }
 
  private:
@@ -119,12 +119,12 @@ class ModelsService : public v1::Models::Service {
 
   bool Read(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
             v1::UploadRequest* part) {
-    const IdleCalls::Wait wait(guard_.idle(), context);
+    const StreamIdleTimeout::Wait wait(interceptor_.idle(), context);
     return reader->Read(part);
   }
   template <typename Reply>
   bool Write(ServerContext* context, const Reply& part, grpc::ServerWriter<Reply>* writer) {
-    const IdleCalls::Wait wait(guard_.idle(), context);
+    const StreamIdleTimeout::Wait wait(interceptor_.idle(), context);
     return writer->Write(part);
   }
 
@@ -246,7 +246,7 @@ class ModelsService : public v1::Models::Service {
     return absl::OkStatus();
   }
 
-  Guard& guard_;
+  CallInterceptor& interceptor_;
   const QuantizeTools tools_;
   ArtifactStore& artifacts_;
   JobStore& store_;
@@ -256,7 +256,7 @@ class ModelsService : public v1::Models::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, const QuantizeTools& tools,
+std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* guard, const QuantizeTools& tools,
                                                  JobStore* store) {
   return std::make_unique<ModelsService>(guard, tools, store);
 }

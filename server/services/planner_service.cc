@@ -5,7 +5,7 @@
 
 #include "espalier/v1/plan.grpc.pb.h"
 #include "server/jobs/plan_calls.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 
 namespace espalier {
@@ -25,49 +25,49 @@ std::function<bool()> StopOf(ServerContext* context) {
 
 class PlannerService : public v1::Planner::Service {
  public:
-  PlannerService(Guard* guard, PlanCalls* plans) : guard_(*guard), plans_(*plans) {}
+  PlannerService(CallInterceptor* guard, PlanCalls* plans) : interceptor_(*guard), plans_(*plans) {}
 
   grpc::Status MakePlan(ServerContext* context, const v1::PlanRequest* request,
                         v1::PlanReply* reply) override {
-    return guard_.Answer(context, "Planner/MakePlan",
+    return interceptor_.Handle(context, "Planner/MakePlan",
                          [&] { return plans_.Make(*request, StopOf(context), reply); });
   }
   grpc::Status Explain(ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainReply* reply) override {
-    return guard_.Answer(context, "Planner/Explain",
+    return interceptor_.Handle(context, "Planner/Explain",
                          [&] { return plans_.Explain(*request, StopOf(context), reply); });
   }
   grpc::Status Export(ServerContext* context, const v1::ExportRequest* request,
                       v1::ExportReply* reply) override {
-    return guard_.Answer(context, "Planner/Export", [&] { return plans_.Export(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Export", [&] { return plans_.Export(*request, reply); });
   }
   grpc::Status Import(ServerContext* context, const v1::ImportRequest* request,
                       v1::ImportReply* reply) override {
-    return guard_.Answer(context, "Planner/Import",
+    return interceptor_.Handle(context, "Planner/Import",
                          [&] { return plans_.Import(*request, StopOf(context), reply); });
   }
   grpc::Status Diff(ServerContext* context, const v1::DiffRequest* request,
                     v1::DiffReply* reply) override {
-    return guard_.Answer(context, "Planner/Diff", [&] { return plans_.Diff(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Diff", [&] { return plans_.Diff(*request, reply); });
   }
   grpc::Status Profile(ServerContext* context, const v1::ProfileRequest*,
                        v1::ProfileReply* reply) override {
-    return guard_.Answer(context, "Planner/Profile", [&] { return plans_.Profile(reply); });
+    return interceptor_.Handle(context, "Planner/Profile", [&] { return plans_.Profile(reply); });
   }
   grpc::Status Machines(ServerContext* context, const v1::MachinesRequest* request,
                         v1::MachinesReply* reply) override {
-    return guard_.Answer(context, "Planner/Machines",
+    return interceptor_.Handle(context, "Planner/Machines",
                          [&] { return plans_.Machines(*request, reply); });
   }
 
  private:
-  Guard& guard_;
+  CallInterceptor& interceptor_;
   PlanCalls& plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakePlannerService(Guard* guard, PlanCalls* plans) {
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* guard, PlanCalls* plans) {
   return std::make_unique<PlannerService>(guard, plans);
 }
 

@@ -1,5 +1,5 @@
 // The gRPC services of the coordinator: thin shells that call the rooms behind them through the
-// Guard. gRPC stays in the .cc files.
+// CallInterceptor. gRPC stays in the .cc files.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ class Service;
 
 namespace espalier {
 
-class Guard;
+class CallInterceptor;
 class JobRunner;
 class JobStore;
 class PlanCalls;
@@ -23,13 +23,13 @@ class WorkerRegistry;
 struct QuantizeTools;
 
 // Everything that is passed must outlive the service.
-std::unique_ptr<grpc::Service> MakeTrainingService(Guard* guard, JobRunner* jobs);
-std::unique_ptr<grpc::Service> MakePlannerService(Guard* guard, PlanCalls* plans);
-std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, const QuantizeTools& tools,
+std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* guard, JobRunner* jobs);
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* guard, PlanCalls* plans);
+std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* guard, const QuantizeTools& tools,
                                                  JobStore* store);
 // `status` fills in what the registry does not know.
 std::unique_ptr<grpc::Service> MakeClusterService(
-    Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
+    CallInterceptor* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
     std::function<void(v1::ClusterStatusReply*)> status);
 
 }  // namespace espalier

@@ -2,7 +2,7 @@
 
 #include "espalier/v1/training.grpc.pb.h"
 #include "server/jobs/job_runner.h"
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 
 namespace espalier {
@@ -12,23 +12,23 @@ using grpc::ServerContext;
 
 class TrainingService : public v1::Training::Service {
  public:
-  TrainingService(Guard* guard, JobRunner* jobs) : guard_(*guard), jobs_(*jobs) {}
+  TrainingService(CallInterceptor* guard, JobRunner* jobs) : interceptor_(*guard), jobs_(*jobs) {}
 
   grpc::Status Submit(ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitReply* reply) override {
-    return guard_.Answer(context, "Training/Submit", [&] { return jobs_.Submit(*request, reply); });
+    return interceptor_.Handle(context, "Training/Submit", [&] { return jobs_.Submit(*request, reply); });
   }
   grpc::Status DryRun(ServerContext* context, const v1::DryRunRequest* request,
                       v1::DryRunReply* reply) override {
-    return guard_.Answer(context, "Training/DryRun", [&] { return jobs_.DryRun(*request, reply); });
+    return interceptor_.Handle(context, "Training/DryRun", [&] { return jobs_.DryRun(*request, reply); });
   }
   grpc::Status Watch(ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::JobEvent>* writer) override {
-    return guard_.Answer(context, "Training/Watch", [&] {
+    return interceptor_.Handle(context, "Training/Watch", [&] {
       return jobs_.Watch(
           *request,
           [&](const v1::JobEvent& event) {
-            const IdleCalls::Wait wait(guard_.idle(), context);
+            const StreamIdleTimeout::Wait wait(interceptor_.idle(), context);
             return writer->Write(event);
           },
           [&] { return context->IsCancelled(); });  // the deadline cancels too
@@ -36,31 +36,31 @@ class TrainingService : public v1::Training::Service {
   }
   grpc::Status Get(ServerContext* context, const v1::GetJobRequest* request,
                    v1::GetJobReply* reply) override {
-    return guard_.Answer(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
+    return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
   }
   grpc::Status List(ServerContext* context, const v1::ListJobsRequest*,
                     v1::ListJobsReply* reply) override {
-    return guard_.Answer(context, "Training/List", [&] { return jobs_.List(reply); });
+    return interceptor_.Handle(context, "Training/List", [&] { return jobs_.List(reply); });
   }
   grpc::Status Cancel(ServerContext* context, const v1::CancelRequest* request,
                       v1::CancelReply* reply) override {
-    return guard_.Answer(
+    return interceptor_.Handle(
         context, "Training/Cancel", [&] { return jobs_.Cancel(*request, reply); },
         CallKind::kShort);
   }
   grpc::Status Resume(ServerContext* context, const v1::ResumeRequest* request,
                       v1::ResumeReply* reply) override {
-    return guard_.Answer(context, "Training/Resume", [&] { return jobs_.Resume(*request, reply); });
+    return interceptor_.Handle(context, "Training/Resume", [&] { return jobs_.Resume(*request, reply); });
   }
 
  private:
-  Guard& guard_;
+  CallInterceptor& interceptor_;
   JobRunner& jobs_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTrainingService(Guard* guard, JobRunner* jobs) {
+std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* guard, JobRunner* jobs) {
   return std::make_unique<TrainingService>(guard, jobs);
 }
 

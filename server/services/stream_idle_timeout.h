@@ -16,27 +16,27 @@ class ServerContext;
 namespace espalier {
 
 // Thread-safe.
-class IdleCalls {
+class StreamIdleTimeout {
  public:
-  explicit IdleCalls(absl::Duration limit);
-  ~IdleCalls();
+  explicit StreamIdleTimeout(absl::Duration limit);
+  ~StreamIdleTimeout();
 
   // Stands around a read or a write that waits for the client. After `limit` the call is cancelled:
   // the read or write fails, and the client gets CANCELLED.
   class Wait {
    public:
-    Wait(IdleCalls* calls, grpc::ServerContext* context);
+    Wait(StreamIdleTimeout* calls, grpc::ServerContext* context);
     ~Wait();
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
 
    private:
-    IdleCalls& calls_;
+    StreamIdleTimeout& calls_;
     grpc::ServerContext* const context_;
   };
 
  private:
-  void Look();
+  void Scan();
 
   const absl::Duration limit_;
   absl::Mutex mutex_;

@@ -3,7 +3,7 @@
 // return absl::Status and are called through it:
 //
 //   grpc::Status Get(grpc::ServerContext* context, const Request* request, Reply* reply) override {
-//     return guard_.Answer(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
+//     return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
 //   }
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/metrics/metrics.h"
-#include "server/services/idle_calls.h"
+#include "server/services/stream_idle_timeout.h"
 
 namespace grpc {
 class ServerContext;
@@ -36,29 +36,29 @@ enum class CallKind {
   kProbe,  // as kShort, and wants no key where probes are open
 };
 
-struct GuardOptions {
+struct CallInterceptorOptions {
   bool open_probes = false;
   int max_calls = 512;                     // kBounded ones at once
-  absl::Duration idle = absl::Minutes(5);  // as in IdleCalls
+  absl::Duration idle = absl::Minutes(5);  // as in StreamIdleTimeout
 };
 
 // Thread-safe.
-class Guard {
+class CallInterceptor {
  public:
   using Authorize =
       std::function<absl::Status(const std::string& method, const std::string& authorization)>;
-  Guard(Metrics* metrics, Authorize authorize, GuardOptions options = {})
+  CallInterceptor(Metrics* metrics, Authorize authorize, CallInterceptorOptions options = {})
       : metrics_(metrics),
         authorize_(std::move(authorize)),
         options_(options),
         idle_(options.idle) {}
 
   // `method` is "Service/Method". An exception that escapes `body` becomes Internal.
-  grpc::Status Answer(grpc::ServerContext* context, const std::string& method,
+  grpc::Status Handle(grpc::ServerContext* context, const std::string& method,
                       const std::function<absl::Status()>& body,
                       CallKind kind = CallKind::kBounded);
   // For reads and writes of streams.
-  IdleCalls* idle() { return &idle_; }
+  StreamIdleTimeout* idle() { return &idle_; }
   // For the HTTP gateway: the same decision on an Authorization header.
   absl::Status Check(const std::string& method, const std::string& authorization) const;
 
@@ -68,9 +68,9 @@ class Guard {
 
   Metrics* const metrics_;
   const Authorize authorize_;
-  const GuardOptions options_;
+  const CallInterceptorOptions options_;
   std::atomic<int> open_ = 0;  // kBounded ones
-  IdleCalls idle_;
+  StreamIdleTimeout idle_;
 };
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "server/services/idle_calls.h"
+#include "server/services/stream_idle_timeout.h"
 
 #include <grpcpp/server_context.h>
 #include <spdlog/spdlog.h>
@@ -9,9 +9,9 @@
 
 namespace espalier {
 
-IdleCalls::IdleCalls(absl::Duration limit) : limit_(limit), thread_([this] { Look(); }) {}
+StreamIdleTimeout::StreamIdleTimeout(absl::Duration limit) : limit_(limit), thread_([this] { Scan(); }) {}
 
-IdleCalls::~IdleCalls() {
+StreamIdleTimeout::~StreamIdleTimeout() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
@@ -20,7 +20,7 @@ IdleCalls::~IdleCalls() {
   thread_.join();
 }
 
-void IdleCalls::Look() {
+void StreamIdleTimeout::Scan() {
   const absl::Duration tick = std::clamp(limit_ / 4, absl::Milliseconds(10), absl::Seconds(5));
   absl::MutexLock lock(&mutex_);
   while (!stop_) {
@@ -36,13 +36,13 @@ void IdleCalls::Look() {
   }
 }
 
-IdleCalls::Wait::Wait(IdleCalls* calls, grpc::ServerContext* context)
+StreamIdleTimeout::Wait::Wait(StreamIdleTimeout* calls, grpc::ServerContext* context)
     : calls_(*calls), context_(context) {
   absl::MutexLock lock(&calls_.mutex_);
   calls_.since_[context_] = absl::Now();
 }
 
-IdleCalls::Wait::~Wait() {
+StreamIdleTimeout::Wait::~Wait() {
   absl::MutexLock lock(&calls_.mutex_);
   calls_.since_.erase(context_);
 }

@@ -1,4 +1,4 @@
-#include "server/services/guard.h"
+#include "server/services/call_interceptor.h"
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
@@ -57,11 +57,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-absl::Status Guard::Check(const std::string& method, const std::string& authorization) const {
+absl::Status CallInterceptor::Check(const std::string& method, const std::string& authorization) const {
   return authorize_ ? authorize_(method, authorization) : absl::OkStatus();
 }
 
-absl::Status Guard::Run(grpc::ServerContext* context, const std::string& method,
+absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::string& method,
                         const std::function<absl::Status()>& body, CallKind kind) {
   const int counted = kind == CallKind::kBounded ? 1 : 0;
   const absl::Cleanup over = [&] { open_ -= counted; };
@@ -80,7 +80,7 @@ absl::Status Guard::Run(grpc::ServerContext* context, const std::string& method,
   }
 }
 
-grpc::Status Guard::Answer(grpc::ServerContext* context, const std::string& method,
+grpc::Status CallInterceptor::Handle(grpc::ServerContext* context, const std::string& method,
                            const std::function<absl::Status()>& body, CallKind kind) {
   const auto start = std::chrono::steady_clock::now();
   std::string authorization;
