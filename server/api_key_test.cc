@@ -46,12 +46,12 @@ class Daemon {
     auto opened = Coordinator::Open(std::move(options));
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
-    inference_ = NewInferenceService(&models_, &coordinator_->guard(), nullptr);
+    inference_ = NewInferenceService(&models_, &coordinator_->interceptor(), nullptr);
     coordinator_->AddService(inference_.get());
     open_inference_ =
-        NewOpenInferenceService(&models_, &coordinator_->guard(), nullptr, "a version");
+        NewOpenInferenceService(&models_, &coordinator_->interceptor(), nullptr, "a version");
     coordinator_->AddService(open_inference_.get());
-    boosting_ = NewBoostingService(&coordinator_->guard(), &boosts_);
+    boosting_ = NewBoostingService(&coordinator_->interceptor(), &boosts_);
     coordinator_->AddService(boosting_.get());
     EXPECT_TRUE(coordinator_->Start().ok());
   }

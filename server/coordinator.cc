@@ -35,7 +35,7 @@ constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 
-// Reflection tells everyone what calls there are, and no guard stands before it. Its library puts
+// Reflection tells everyone what calls there are, and no interceptor stands before it. Its library puts
 // it into every server of the process; here it is taken out.
 class WithoutReflection : public grpc::ServerBuilderOption {
  public:
@@ -105,7 +105,7 @@ struct Coordinator::Parts {
   std::unique_ptr<PlanDesk> desk;
   std::unique_ptr<PlanCalls> plans;
   std::unique_ptr<JobRunner> jobs;
-  std::unique_ptr<CallInterceptor> guard;
+  std::unique_ptr<CallInterceptor> interceptor;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::vector<grpc::Service*> added;
   std::unique_ptr<grpc::Server> server;
@@ -177,17 +177,17 @@ absl::Status Coordinator::Parts::Build() {
   runner.policy.max_fruitless_attempts = options.max_fruitless_attempts;
   runner.recovery_settle = options.recovery_settle;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
-  guard = std::make_unique<CallInterceptor>(&metrics, options.authorize,
+  interceptor = std::make_unique<CallInterceptor>(&metrics, options.authorize,
                                   CallInterceptorOptions{.open_probes = options.open_probes,
                                                .max_calls = options.limits.max_calls,
                                                .idle = options.limits.idle});
-  services.push_back(MakeTrainingService(guard.get(), jobs.get()));
-  services.push_back(MakePlannerService(guard.get(), plans.get()));
+  services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
+  services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeModelsService(
-      guard.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
+      interceptor.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
       store.get()));
   services.push_back(MakeClusterService(
-      guard.get(), workers.get(), &rendezvous, absl::ToDoubleSeconds(options.heartbeat),
+      interceptor.get(), workers.get(), &rendezvous, absl::ToDoubleSeconds(options.heartbeat),
       [this](v1::ClusterStatusReply* reply) { FillStatus(reply); }));
   return absl::OkStatus();
 }
@@ -330,6 +330,6 @@ Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
 PlanDesk& Coordinator::desk() { return *parts_->desk; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
-CallInterceptor& Coordinator::guard() { return *parts_->guard; }
+CallInterceptor& Coordinator::interceptor() { return *parts_->interceptor; }
 
 }  // namespace espalier

@@ -106,7 +106,7 @@ class Coordinator {
   PlanDesk& desk();
   const OpRegistry& operators() const;
   // Stands before every RPC: authentication, metrics, logging, errors. See server/services/call_interceptor.h.
-  CallInterceptor& guard();
+  CallInterceptor& interceptor();
 
  private:
   struct Parts;

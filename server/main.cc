@@ -300,14 +300,14 @@ absl::Status Serve(const sigset_t& signals) {
                       .metrics = &serving_metrics,
                       .default_seed = clock.NowUnixMillis()});
   std::unique_ptr<grpc::Service> inference =
-      NewInferenceService(&models, &coordinator.guard(), &serving_metrics);
+      NewInferenceService(&models, &coordinator.interceptor(), &serving_metrics);
   coordinator.AddService(inference.get());
   if (status = models.Recall(); !status.ok()) {
     spdlog::error("the models of the last run are not served: {}", status.ToString());
   }
   const auto ready = [&] { return models.restored() && !models.draining(); };
   std::unique_ptr<grpc::Service> open_inference =
-      NewOpenInferenceService(&models, &coordinator.guard(), ready, kVersion);
+      NewOpenInferenceService(&models, &coordinator.interceptor(), ready, kVersion);
   coordinator.AddService(open_inference.get());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   BoostRunner boosts({.operators = &coordinator.operators(),
@@ -323,7 +323,7 @@ absl::Status Serve(const sigset_t& signals) {
                         return std::move(described->description);
                       }});
   if (status = boosts.Open(); !status.ok()) return status;
-  std::unique_ptr<grpc::Service> boosting = NewBoostingService(&coordinator.guard(), &boosts);
+  std::unique_ptr<grpc::Service> boosting = NewBoostingService(&coordinator.interceptor(), &boosts);
   coordinator.AddService(boosting.get());
   coordinator.SetServedModels([&models] { return models.Names(); });
   Gateway gateway(
@@ -332,7 +332,7 @@ absl::Status Serve(const sigset_t& signals) {
        .exposition = [&] { return coordinator.metrics().Expose(); },
        .authorize =
            [&](const std::string& route, const std::string& authorization) {
-             return coordinator.guard().Check(route, authorization);
+             return coordinator.interceptor().Check(route, authorization);
            },
        .open_probes = absl::GetFlag(FLAGS_open_probes),
        .ready = ready,

@@ -15,7 +15,7 @@ using v1::BoostRequest;
 
 class BoostingService final : public v1::Boosting::Service {
  public:
-  BoostingService(CallInterceptor* guard, BoostRunner* runner) : interceptor_(*guard), runner_(*runner) {}
+  BoostingService(CallInterceptor* interceptor, BoostRunner* runner) : interceptor_(*interceptor), runner_(*runner) {}
 
   grpc::Status SubmitBoost(ServerContext* context, const v1::SubmitBoostRequest* request,
                            BoostReply* reply) override {
@@ -50,8 +50,8 @@ class BoostingService final : public v1::Boosting::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* guard, BoostRunner* runner) {
-  return std::make_unique<BoostingService>(guard, runner);
+std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* interceptor, BoostRunner* runner) {
+  return std::make_unique<BoostingService>(interceptor, runner);
 }
 
 }  // namespace espalier

@@ -13,6 +13,6 @@ class BoostRunner;
 class CallInterceptor;
 
 // Both must outlive the service.
-std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* guard, BoostRunner* runner);
+std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* interceptor, BoostRunner* runner);
 
 }  // namespace espalier

@@ -92,8 +92,8 @@ absl::Status TakeAdapter(const std::string& named, v1::GenerateRequest* request)
 
 class InferenceService final : public v1::Inference::Service {
  public:
-  InferenceService(ModelServer* models, CallInterceptor* guard, ServingMetrics* metrics)
-      : models_(models), interceptor_(guard), metrics_(metrics) {}
+  InferenceService(ModelServer* models, CallInterceptor* interceptor, ServingMetrics* metrics)
+      : models_(models), interceptor_(interceptor), metrics_(metrics) {}
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateReply>* writer) override {
@@ -347,9 +347,9 @@ class InferenceService final : public v1::Inference::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* guard,
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* interceptor,
                                                    ServingMetrics* metrics) {
-  return std::make_unique<InferenceService>(models, guard, metrics);
+  return std::make_unique<InferenceService>(models, interceptor, metrics);
 }
 
 }  // namespace espalier

@@ -15,9 +15,9 @@ namespace {
 
 class OpenInferenceService final : public inference::GRPCInferenceService::Service {
  public:
-  OpenInferenceService(const ModelServer* models, CallInterceptor* guard, std::function<bool()> ready,
+  OpenInferenceService(const ModelServer* models, CallInterceptor* interceptor, std::function<bool()> ready,
                        std::string version)
-      : models_(*models), interceptor_(*guard), ready_(std::move(ready)), version_(std::move(version)) {}
+      : models_(*models), interceptor_(*interceptor), ready_(std::move(ready)), version_(std::move(version)) {}
 
   grpc::Status ServerLive(grpc::ServerContext* context, const inference::ServerLiveRequest*,
                           inference::ServerLiveResponse* response) override {
@@ -86,10 +86,10 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* guard,
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* interceptor,
                                                        std::function<bool()> ready,
                                                        std::string version) {
-  return std::make_unique<OpenInferenceService>(models, guard, std::move(ready),
+  return std::make_unique<OpenInferenceService>(models, interceptor, std::move(ready),
                                                 std::move(version));
 }
 

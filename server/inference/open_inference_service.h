@@ -14,8 +14,8 @@ namespace espalier {
 class CallInterceptor;
 class ModelServer;
 
-// `models` and `guard` must outlive the service. `ready`: requests are admitted; null: they are.
-std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* guard,
+// `models` and `interceptor` must outlive the service. `ready`: requests are admitted; null: they are.
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* interceptor,
                                                        std::function<bool()> ready,
                                                        std::string version);
 

@@ -17,9 +17,9 @@ constexpr double kMaxWaitSeconds = 120;
 
 class ClusterService : public v1::Cluster::Service {
  public:
-  ClusterService(CallInterceptor* guard, WorkerRegistry* workers, Rendezvous* rendezvous,
+  ClusterService(CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous,
                  double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status)
-      : interceptor_(*guard),
+      : interceptor_(*interceptor),
         workers_(*workers),
         rendezvous_(*rendezvous),
         heartbeat_seconds_(heartbeat_seconds),
@@ -108,9 +108,9 @@ class ClusterService : public v1::Cluster::Service {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeClusterService(
-    CallInterceptor* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
+    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
     std::function<void(v1::ClusterStatusReply*)> status) {
-  return std::make_unique<ClusterService>(guard, workers, rendezvous, heartbeat_seconds,
+  return std::make_unique<ClusterService>(interceptor, workers, rendezvous, heartbeat_seconds,
                                           std::move(status));
 }
 

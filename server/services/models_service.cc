@@ -24,8 +24,8 @@ absl::Status Gone() { return absl::CancelledError("the caller has gone"); }
 
 class ModelsService : public v1::Models::Service {
  public:
-  ModelsService(CallInterceptor* guard, const QuantizeTools& tools, JobStore* store)
-      : interceptor_(*guard),
+  ModelsService(CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store)
+      : interceptor_(*interceptor),
         tools_(tools),
         artifacts_(*tools.artifacts),
         store_(*store),
@@ -256,9 +256,9 @@ class ModelsService : public v1::Models::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* guard, const QuantizeTools& tools,
+std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor, const QuantizeTools& tools,
                                                  JobStore* store) {
-  return std::make_unique<ModelsService>(guard, tools, store);
+  return std::make_unique<ModelsService>(interceptor, tools, store);
 }
 
 }  // namespace espalier

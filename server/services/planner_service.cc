@@ -25,7 +25,7 @@ std::function<bool()> StopOf(ServerContext* context) {
 
 class PlannerService : public v1::Planner::Service {
  public:
-  PlannerService(CallInterceptor* guard, PlanCalls* plans) : interceptor_(*guard), plans_(*plans) {}
+  PlannerService(CallInterceptor* interceptor, PlanCalls* plans) : interceptor_(*interceptor), plans_(*plans) {}
 
   grpc::Status MakePlan(ServerContext* context, const v1::PlanRequest* request,
                         v1::PlanReply* reply) override {
@@ -67,8 +67,8 @@ class PlannerService : public v1::Planner::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* guard, PlanCalls* plans) {
-  return std::make_unique<PlannerService>(guard, plans);
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlanCalls* plans) {
+  return std::make_unique<PlannerService>(interceptor, plans);
 }
 
 }  // namespace espalier

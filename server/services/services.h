@@ -23,13 +23,13 @@ class WorkerRegistry;
 struct QuantizeTools;
 
 // Everything that is passed must outlive the service.
-std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* guard, JobRunner* jobs);
-std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* guard, PlanCalls* plans);
-std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* guard, const QuantizeTools& tools,
+std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlanCalls* plans);
+std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor, const QuantizeTools& tools,
                                                  JobStore* store);
 // `status` fills in what the registry does not know.
 std::unique_ptr<grpc::Service> MakeClusterService(
-    CallInterceptor* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
+    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
     std::function<void(v1::ClusterStatusReply*)> status);
 
 }  // namespace espalier

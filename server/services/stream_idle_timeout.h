@@ -1,5 +1,5 @@
 // Ends streams whose client neither sends nor takes anything for too long: each holds a thread, and
-// one of the calls that the guard bounds.
+// one of the calls that the interceptor bounds.
 #pragma once
 
 #include <map>

@@ -12,7 +12,7 @@ using grpc::ServerContext;
 
 class TrainingService : public v1::Training::Service {
  public:
-  TrainingService(CallInterceptor* guard, JobRunner* jobs) : interceptor_(*guard), jobs_(*jobs) {}
+  TrainingService(CallInterceptor* interceptor, JobRunner* jobs) : interceptor_(*interceptor), jobs_(*jobs) {}
 
   grpc::Status Submit(ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitReply* reply) override {
@@ -60,8 +60,8 @@ class TrainingService : public v1::Training::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* guard, JobRunner* jobs) {
-  return std::make_unique<TrainingService>(guard, jobs);
+std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs) {
+  return std::make_unique<TrainingService>(interceptor, jobs);
 }
 
 }  // namespace espalier
