@@ -18,7 +18,7 @@
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/jobs/job_runner.h"
-#include "server/jobs/plan_calls.h"
+#include "server/jobs/planner_request_handler.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
@@ -102,8 +102,8 @@ struct Coordinator::Parts {
   std::unique_ptr<ArtifactStore> artifacts;
   std::unique_ptr<WorkerRegistry> workers;
   Rendezvous rendezvous;
-  std::unique_ptr<PlanDesk> desk;
-  std::unique_ptr<PlanCalls> plans;
+  std::unique_ptr<CalibratedPlanner> desk;
+  std::unique_ptr<PlannerRequestHandler> plans;
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<CallInterceptor> interceptor;
   std::vector<std::unique_ptr<grpc::Service>> services;
@@ -159,10 +159,10 @@ absl::Status Coordinator::Parts::Build() {
         spdlog::warn("worker lost id={} reason=\"{}\"", worker.lease.worker_id(),
                      std::string(reason));
       });
-  desk = std::make_unique<PlanDesk>(&operators, store.get(), options.measure_seconds);
+  desk = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
   const WorkerDialer dial =
       GrpcWorkerDialer(options.message_limit_bytes, options.worker_key, options.tls);
-  plans = std::make_unique<PlanCalls>(&operators, desk.get(), artifacts.get(), workers.get(),
+  plans = std::make_unique<PlannerRequestHandler>(&operators, desk.get(), artifacts.get(), workers.get(),
                                       store.get(), dial);
   AttemptTools tools;
   tools.registry = &operators;
@@ -328,7 +328,7 @@ JobStore& Coordinator::store() { return *parts_->store; }
 WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
 Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
-PlanDesk& Coordinator::desk() { return *parts_->desk; }
+CalibratedPlanner& Coordinator::desk() { return *parts_->desk; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
 CallInterceptor& Coordinator::interceptor() { return *parts_->interceptor; }
 

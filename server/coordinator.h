@@ -27,7 +27,7 @@ class JobRunner;
 class JobStore;
 class Metrics;
 class OpRegistry;
-class PlanDesk;
+class CalibratedPlanner;
 class Rendezvous;
 class WorkerRegistry;
 
@@ -103,7 +103,7 @@ class Coordinator {
   WorkerRegistry& workers();
   Rendezvous& rendezvous();
   JobRunner& jobs();
-  PlanDesk& desk();
+  CalibratedPlanner& desk();
   const OpRegistry& operators() const;
   // Stands before every RPC: authentication, metrics, logging, errors. See server/services/call_interceptor.h.
   CallInterceptor& interceptor();

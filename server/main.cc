@@ -33,7 +33,7 @@
 #include "server/inference/inference_service.h"
 #include "server/inference/open_inference_service.h"
 #include "server/jobs/job_runner.h"
-#include "server/jobs/plan_desk.h"
+#include "server/jobs/calibrated_planner.h"
 #include "server/jobs/worker_client.h"
 #include "server/local_workers.h"
 #include "server/log_level.h"

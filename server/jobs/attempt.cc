@@ -107,7 +107,7 @@ AttemptEnd Attempt::Run() {
   facts.parameters = prepared->parameters;
   facts.total_steps = prepared->total_steps;
   facts.tokens_per_step = prepared->tokens_per_step;
-  PlanDesk::Request request;
+  CalibratedPlanner::Request request;
   request.graph = &prepared->graph;
   request.batch_size = spec.batch_size();
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -186,14 +186,14 @@ AttemptEnd Attempt::Run() {
   tools_.rendezvous->End(task_.record.job.id());
   if (end.has_value()) return *end;
   AttemptEnd finished = Finish(prepared->model, facts.total_steps);
-  finished.lessons = LearnFrom(prepared->graph, *plan, lowered->training);
+  finished.calibration = Calibrate(prepared->graph, *plan, lowered->training);
   return finished;
 }
 
-PlanDesk::Lessons Attempt::LearnFrom(const Graph& graph, const v1::Plan& plan,
+CalibratedPlanner::CalibrationReport Attempt::Calibrate(const Graph& graph, const v1::Plan& plan,
                                      const std::vector<v1::Program>& programs) {
   const std::vector<v1::Device> devices = this->devices();
-  PlanDesk::Run run{&graph, &plan, &programs, &devices, {}};
+  CalibratedPlanner::Run run{&graph, &plan, &programs, &devices, {}};
   {
     absl::MutexLock lock(&report_mutex_);
     run.times = operator_times_;

@@ -15,7 +15,7 @@
 #include "planner/planner.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt_end.h"
-#include "server/jobs/plan_desk.h"
+#include "server/jobs/calibrated_planner.h"
 #include "server/jobs/rank_merge.h"
 #include "server/jobs/worker_client.h"
 #include "server/jobs/worker_memory.h"
@@ -30,7 +30,7 @@ namespace espalier {
 struct AttemptTools {
   const OpRegistry* registry = nullptr;
   ArtifactStore* artifacts = nullptr;
-  PlanDesk* desk = nullptr;
+  CalibratedPlanner* desk = nullptr;
   WorkerRegistry* workers = nullptr;
   Rendezvous* rendezvous = nullptr;
   FileSystem* files = nullptr;
@@ -103,7 +103,7 @@ class Attempt {
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);
-  PlanDesk::Lessons LearnFrom(const Graph& graph, const v1::Plan& plan,
+  CalibratedPlanner::CalibrationReport Calibrate(const Graph& graph, const v1::Plan& plan,
                               const std::vector<v1::Program>& programs)
       ABSL_LOCKS_EXCLUDED(report_mutex_);
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/jobs/plan_desk.h"
+#include "server/jobs/calibrated_planner.h"
 #include "server/jobs/worker_memory.h"
 
 namespace espalier {
@@ -19,7 +19,7 @@ struct AttemptEnd {
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;  // by rank
-  PlanDesk::Lessons lessons;                 // of a run that finished
+  CalibratedPlanner::CalibrationReport calibration;                 // of a run that finished
 
   static AttemptEnd Stopped();
   // Before any worker ran: kWorkersLost where that is what the error tells.

@@ -54,7 +54,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
                                      op.first_node(), "'): ", op.reason()));
     *reply->add_unsupported() = std::move(op);
   }
-  PlanDesk::Request request;
+  CalibratedPlanner::Request request;
   const absl::Status devices = FillDevices(tools, spec.search(), &request.machine);
   if (!devices.ok()) stop(devices);
   if (!reply->unsupported().empty()) {

@@ -298,10 +298,10 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
       if (HasDrifted(record)) {
-        job->pending.messages.push_back(DriftMessage(record, end.lessons.drifts));
+        job->pending.messages.push_back(DriftMessage(record, end.calibration.drifts));
         job->dirty = true;
         // What the run told of has been learnt already.
-        if (!end.lessons.of_transfers) tools_.desk->ForgetCommunication(devices);
+        if (!end.calibration.includes_transfers) tools_.desk->ForgetCommunication(devices);
       }
     }
     Apply(job.get(), event).IgnoreError();  // endings are always allowed

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "espalier/v1/plan.grpc.pb.h"
-#include "server/jobs/plan_calls.h"
+#include "server/jobs/planner_request_handler.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 
@@ -25,7 +25,7 @@ std::function<bool()> StopOf(ServerContext* context) {
 
 class PlannerService : public v1::Planner::Service {
  public:
-  PlannerService(CallInterceptor* interceptor, PlanCalls* plans) : interceptor_(*interceptor), plans_(*plans) {}
+  PlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans) : interceptor_(*interceptor), plans_(*plans) {}
 
   grpc::Status MakePlan(ServerContext* context, const v1::PlanRequest* request,
                         v1::PlanReply* reply) override {
@@ -62,12 +62,12 @@ class PlannerService : public v1::Planner::Service {
 
  private:
   CallInterceptor& interceptor_;
-  PlanCalls& plans_;
+  PlannerRequestHandler& plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlanCalls* plans) {
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans) {
   return std::make_unique<PlannerService>(interceptor, plans);
 }
 

@@ -17,14 +17,14 @@ namespace espalier {
 class CallInterceptor;
 class JobRunner;
 class JobStore;
-class PlanCalls;
+class PlannerRequestHandler;
 class Rendezvous;
 class WorkerRegistry;
 struct QuantizeTools;
 
 // Everything that is passed must outlive the service.
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
-std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlanCalls* plans);
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans);
 std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor, const QuantizeTools& tools,
                                                  JobStore* store);
 // `status` fills in what the registry does not know.

@@ -70,7 +70,7 @@ TEST(AttemptTest, OneThatIsStoppedWhileItIsPlannedEndsAtOnce) {
   ASSERT_TRUE(artifacts.ok()) << artifacts.status();
   WorkerRegistry workers(&clock, absl::Seconds(10), [] { return absl::StatusOr<uint64_t>(1); });
   Rendezvous rendezvous;
-  PlanDesk desk(&TestRegistry(), store->get(), 10, 1);
+  CalibratedPlanner desk(&TestRegistry(), store->get(), 10, 1);
   absl::Notification planning;
   const AttemptTools tools = {
       &TestRegistry(),

@@ -16,7 +16,7 @@
 #include "planner/machine/presets.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/clock.h"
-#include "server/jobs/plan_calls.h"
+#include "server/jobs/planner_request_handler.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/sqlite_store.h"
 #include "worker/checkpoint/file_system.h"
@@ -43,8 +43,8 @@ class PlanRequestTest : public ::testing::Test {
     artifacts_ = *std::move(artifacts);
     workers_ = std::make_unique<WorkerRegistry>(&clock_, absl::Seconds(10),
                                                 [] { return absl::StatusOr<uint64_t>(1); });
-    desk_ = std::make_unique<PlanDesk>(&registry_, store_.get(), 0);
-    calls_ = std::make_unique<PlanCalls>(
+    desk_ = std::make_unique<CalibratedPlanner>(&registry_, store_.get(), 0);
+    calls_ = std::make_unique<PlannerRequestHandler>(
         &registry_, desk_.get(), artifacts_.get(), workers_.get(), store_.get(),
         [](const std::string&) { return std::unique_ptr<WorkerClient>(); });
   }
@@ -119,8 +119,8 @@ class PlanRequestTest : public ::testing::Test {
   std::unique_ptr<SqliteStore> store_;
   std::unique_ptr<ArtifactStore> artifacts_;
   std::unique_ptr<WorkerRegistry> workers_;
-  std::unique_ptr<PlanDesk> desk_;
-  std::unique_ptr<PlanCalls> calls_;
+  std::unique_ptr<CalibratedPlanner> desk_;
+  std::unique_ptr<PlannerRequestHandler> calls_;
 };
 
 TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {

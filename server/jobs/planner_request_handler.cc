@@ -1,4 +1,4 @@
-#include "server/jobs/plan_calls.h"
+#include "server/jobs/planner_request_handler.h"
 
 #include <cmath>
 
@@ -41,8 +41,8 @@ absl::Status CheckDevice(const std::string& field, const v1::Device& device) {
 }  // namespace
 
 // The devices to plan for: of a machine model, those that are named, or the workers.
-absl::Status PlanCalls::FillMachine(const v1::PlanRequest& request,
-                                    PlanDesk::Request* plan) const {
+absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
+                                    CalibratedPlanner::Request* plan) const {
   Machine& machine = plan->machine;
   if (request.has_link()) {
     const double rate = request.link().bandwidth();
@@ -104,15 +104,15 @@ absl::Status PlanCalls::FillMachine(const v1::PlanRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Make(const v1::PlanRequest& request, const Stop& stop,
+absl::Status PlannerRequestHandler::Make(const v1::PlanRequest& request, const Stop& stop,
                              v1::PlanReply* reply) {
-  absl::StatusOr<Made> made = Make(request, stop, /*with_timeline=*/false);
+  absl::StatusOr<PlannedGraph> made = Make(request, stop, /*with_timeline=*/false);
   if (!made.ok()) return made.status();
   *reply->mutable_plan() = std::move(made->plan);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Graph> PlanCalls::GraphOf(const v1::PlanRequest& request) const {
+absl::StatusOr<Graph> PlannerRequestHandler::GraphOf(const v1::PlanRequest& request) const {
   if (request.batch_size() <= 0) {
     return absl::InvalidArgumentError("batch_size: must be greater than zero");
   }
@@ -141,13 +141,13 @@ absl::StatusOr<Graph> PlanCalls::GraphOf(const v1::PlanRequest& request) const {
   return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));
 }
 
-absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const v1::PlanRequest& request, const Stop& stop,
+absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(const v1::PlanRequest& request, const Stop& stop,
                                                 bool with_timeline) {
   absl::StatusOr<Graph> graph = GraphOf(request);
   if (!graph.ok()) return graph.status();
-  Made made;
+  PlannedGraph made;
   made.graph = *std::move(graph);
-  PlanDesk::Request plan;
+  CalibratedPlanner::Request plan;
   plan.graph = &made.graph;
   plan.batch_size = request.batch_size();
   plan.optimizer = request.optimizer();
@@ -181,7 +181,7 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const v1::PlanRequest& request, 
   return made;
 }
 
-absl::StatusOr<v1::Job> PlanCalls::JobWithPlan(const std::string& job_id) const {
+absl::StatusOr<v1::Job> PlannerRequestHandler::JobWithPlan(const std::string& job_id) const {
   absl::StatusOr<JobRecord> record = store_->Get(job_id);
   if (!record.ok()) return record.status();
   if (record->job.plan().operators_size() == 0) {
@@ -191,10 +191,10 @@ absl::StatusOr<v1::Job> PlanCalls::JobWithPlan(const std::string& job_id) const 
   return std::move(record->job);
 }
 
-absl::Status PlanCalls::Explain(const v1::ExplainRequest& request, const Stop& stop,
+absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, const Stop& stop,
                                 v1::ExplainReply* reply) {
   if (request.of_case() == v1::ExplainRequest::kPlan) {
-    absl::StatusOr<Made> made = Make(request.plan(), stop, request.page() || request.task_graph());
+    absl::StatusOr<PlannedGraph> made = Make(request.plan(), stop, request.page() || request.task_graph());
     if (!made.ok()) return made.status();
     if (request.page()) reply->set_page(RenderPlanPage(made->plan, made->graph, *made->timeline));
     if (request.task_graph()) reply->set_task_graph(RenderTaskGraph(*made->timeline));
@@ -226,7 +226,7 @@ absl::Status PlanCalls::Explain(const v1::ExplainRequest& request, const Stop& s
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Export(const v1::ExportRequest& request, v1::ExportReply* reply) {
+absl::Status PlannerRequestHandler::Export(const v1::ExportRequest& request, v1::ExportReply* reply) {
   absl::StatusOr<v1::Job> job = JobWithPlan(request.job_id());
   if (!job.ok()) return job.status();
   absl::StatusOr<std::string> json = ExportPlan(job->plan());
@@ -235,7 +235,7 @@ absl::Status PlanCalls::Export(const v1::ExportRequest& request, v1::ExportReply
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Import(const v1::ImportRequest& request, const Stop& stop,
+absl::Status PlannerRequestHandler::Import(const v1::ImportRequest& request, const Stop& stop,
                                v1::ImportReply* reply) {
   absl::StatusOr<v1::Plan> plan = ImportPlan(request.json());
   if (!plan.ok()) return plan.status();
@@ -258,7 +258,7 @@ absl::Status PlanCalls::Import(const v1::ImportRequest& request, const Stop& sto
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Diff(const v1::DiffRequest& request, v1::DiffReply* reply) {
+absl::Status PlannerRequestHandler::Diff(const v1::DiffRequest& request, v1::DiffReply* reply) {
   for (const auto& [name, plan] : {std::pair("a", &request.a()), std::pair("b", &request.b())}) {
     if (plan->operators_size() == 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": it is a plan without operators"));
@@ -273,12 +273,12 @@ absl::Status PlanCalls::Diff(const v1::DiffRequest& request, v1::DiffReply* repl
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Profile(v1::ProfileReply* reply) {
+absl::Status PlannerRequestHandler::Profile(v1::ProfileReply* reply) {
   reply->set_json(desk_->Profile());
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Machines(const v1::MachinesRequest& request,
+absl::Status PlannerRequestHandler::Machines(const v1::MachinesRequest& request,
                                  v1::MachinesReply* reply) {
   for (const MachinePreset& preset : MachinePresets()) {
     v1::MachinesReply::Preset* out = reply->add_presets();

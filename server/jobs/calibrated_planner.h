@@ -31,11 +31,11 @@ v1::Link DefaultLink();
 
 // Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn
 // beside.
-class PlanDesk {
+class CalibratedPlanner {
  public:
   // Operators are measured for at most `measure_seconds` in a plan. `search_threads`: as
   // SearchThreads.
-  PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds,
+  CalibratedPlanner(const OpRegistry* registry, JobStore* store, double measure_seconds,
            int search_threads = 0);
 
   struct Request {
@@ -74,13 +74,13 @@ class PlanDesk {
     const std::vector<v1::Device>* devices = nullptr;
     std::vector<std::vector<OperatorTime>> times;  // in a step
   };
-  struct Lessons {
+  struct CalibrationReport {
     std::vector<OperatorDrift> drifts;  // SortByError
-    bool of_transfers = false;          // some of them
+    bool includes_transfers = false;          // some of them
   };
   // Learns from a job's steps (ObserveRun, ObserveTransfers), and says which operators, messages
   // and collectives took other times than predicted. A run that fits no plan is logged and dropped.
-  Lessons RecordRun(const Run& run);
+  CalibrationReport RecordRun(const Run& run);
   // Messages between these devices will be measured anew by the next job that runs on them.
   void ForgetCommunication(const std::vector<v1::Device>& devices);
   // All that has been measured, as a profile file.
@@ -90,7 +90,7 @@ class PlanDesk {
   // What is needed to simulate a plan, without the desk.
   struct Simulation;
 
-  absl::StatusOr<v1::Plan> MakeInTurn(const Request& request,
+  absl::StatusOr<v1::Plan> MakeExclusive(const Request& request,
                                          std::unique_ptr<Simulation>* simulation)
       ABSL_LOCKS_EXCLUDED(mutex_, turn_mutex_);
   absl::Status WaitForTurn(const Request& request) ABSL_LOCKS_EXCLUDED(turn_mutex_);

@@ -10,7 +10,7 @@
 #include "ops/graph/graph.h"
 #include "espalier/v1/plan.pb.h"
 #include "server/artifacts/artifact_store.h"
-#include "server/jobs/plan_desk.h"
+#include "server/jobs/calibrated_planner.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
@@ -19,10 +19,10 @@ namespace espalier {
 
 // Thread-safe. Where a request names no optimiser, memory is counted for Adam, which needs the
 // most.
-class PlanCalls {
+class PlannerRequestHandler {
  public:
   // All pointers must outlive this.
-  PlanCalls(const OpRegistry* registry, PlanDesk* desk, const ArtifactStore* artifacts,
+  PlannerRequestHandler(const OpRegistry* registry, CalibratedPlanner* desk, const ArtifactStore* artifacts,
             WorkerRegistry* workers, JobStore* store, WorkerDialer dial)
       : registry_(registry),
         desk_(desk),
@@ -46,19 +46,19 @@ class PlanCalls {
 
  private:
   // A plan, what it is for, and what a step of it looks like.
-  struct Made {
+  struct PlannedGraph {
     v1::Plan plan;
     Graph graph;
     std::shared_ptr<const Timeline> timeline;  // if asked for
   };
-  absl::StatusOr<Made> Make(const v1::PlanRequest& request, const Stop& stop,
+  absl::StatusOr<PlannedGraph> Make(const v1::PlanRequest& request, const Stop& stop,
                             bool with_timeline);
   absl::StatusOr<Graph> GraphOf(const v1::PlanRequest& request) const;  // bound, to be planned
-  absl::Status FillMachine(const v1::PlanRequest& request, PlanDesk::Request* plan) const;
+  absl::Status FillMachine(const v1::PlanRequest& request, CalibratedPlanner::Request* plan) const;
   absl::StatusOr<v1::Job> JobWithPlan(const std::string& job_id) const;
 
   const OpRegistry* const registry_;
-  PlanDesk* const desk_;
+  CalibratedPlanner* const desk_;
   const ArtifactStore* const artifacts_;
   WorkerRegistry* const workers_;
   JobStore* const store_;

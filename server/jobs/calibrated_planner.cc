@@ -1,4 +1,4 @@
-#include "server/jobs/plan_desk.h"
+#include "server/jobs/calibrated_planner.h"
 
 #include <spdlog/spdlog.h>
 
@@ -48,7 +48,7 @@ absl::Status ProveSubstitutions(const OpRegistry& registry, const v1::SearchOpti
 
 }  // namespace
 
-struct PlanDesk::Simulation {
+struct CalibratedPlanner::Simulation {
   explicit Simulation(const MeasuredCost& known) : cost(known.Snapshot(&analytic)) {}
 
   AnalyticCost analytic;
@@ -65,7 +65,7 @@ v1::Link DefaultLink() {
   return link;
 }
 
-PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds,
+CalibratedPlanner::CalibratedPlanner(const OpRegistry* registry, JobStore* store, double measure_seconds,
                    int search_threads)
     : registry_(registry),
       store_(store),
@@ -90,19 +90,19 @@ PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_s
   if (!status.ok()) spdlog::warn("measured messages are dropped: {}", status.ToString());
 }
 
-std::string PlanDesk::Profile() {
+std::string CalibratedPlanner::Profile() {
   absl::MutexLock lock(&mutex_);
   absl::MutexLock communication_lock(&communication_mutex_);
   return SaveProfile(cost_, communication_);
 }
 
-std::shared_ptr<const CommunicationModel> PlanDesk::Communication(
+std::shared_ptr<const CommunicationModel> CalibratedPlanner::Communication(
     const std::vector<v1::Device>& devices) {
   absl::MutexLock lock(&communication_mutex_);
   return ModelOf(communication_, devices);
 }
 
-void PlanDesk::RecordCommunication(const std::vector<v1::Device>& devices,
+void CalibratedPlanner::RecordCommunication(const std::vector<v1::Device>& devices,
                                    const v1::CommunicationProfile& profile) {
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(profile);
   if (!model.ok()) {
@@ -114,32 +114,32 @@ void PlanDesk::RecordCommunication(const std::vector<v1::Device>& devices,
   SaveCommunication();
 }
 
-void PlanDesk::ForgetCommunication(const std::vector<v1::Device>& devices) {
+void CalibratedPlanner::ForgetCommunication(const std::vector<v1::Device>& devices) {
   absl::MutexLock lock(&communication_mutex_);
   if (communication_.erase(CommunicationKey(devices)) > 0) SaveCommunication();
 }
 
-PlanDesk::Lessons PlanDesk::RecordRun(const Run& run) {
-  Lessons lessons;
+CalibratedPlanner::CalibrationReport CalibratedPlanner::RecordRun(const Run& run) {
+  CalibrationReport calibration;
   {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<std::vector<OperatorDrift>> drifts =
         ObserveRun(*registry_, *run.graph, *run.plan, run.times, &cost_);
     if (drifts.ok()) {
-      lessons.drifts = *std::move(drifts);
+      calibration.drifts = *std::move(drifts);
     } else {
       spdlog::warn("the operators' times of a run are dropped: {}", drifts.status().ToString());
     }
-    if (!lessons.drifts.empty()) SaveTimes();
+    if (!calibration.drifts.empty()) SaveTimes();
   }
   const std::vector<OperatorDrift> transfers = RecordTransfers(run);
-  lessons.of_transfers = !transfers.empty();
-  lessons.drifts.insert(lessons.drifts.end(), transfers.begin(), transfers.end());
-  SortByError(&lessons.drifts);
-  return lessons;
+  calibration.includes_transfers = !transfers.empty();
+  calibration.drifts.insert(calibration.drifts.end(), transfers.begin(), transfers.end());
+  SortByError(&calibration.drifts);
+  return calibration;
 }
 
-std::vector<OperatorDrift> PlanDesk::RecordTransfers(const Run& run) {
+std::vector<OperatorDrift> CalibratedPlanner::RecordTransfers(const Run& run) {
   absl::MutexLock lock(&communication_mutex_);
   const auto found = communication_.find(CommunicationKey(*run.devices));
   if (found == communication_.end()) return {};
@@ -156,19 +156,19 @@ std::vector<OperatorDrift> PlanDesk::RecordTransfers(const Run& run) {
   return *std::move(drifts);
 }
 
-void PlanDesk::SaveCommunication() {
+void CalibratedPlanner::SaveCommunication() {
   AnalyticCost analytic;
   absl::Status status =
       store_->PutBlob(kCommunicationBlob, SaveProfile(MeasuredCost(&analytic), communication_));
   if (!status.ok()) spdlog::warn("measured messages were not saved: {}", status.ToString());
 }
 
-void PlanDesk::SaveTimes() {
+void CalibratedPlanner::SaveTimes() {
   absl::Status status = store_->PutBlob(kTimesBlob, cost_.Save());
   if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
 }
 
-std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const NodeTypes& shard,
+std::optional<CostModel::Times> CalibratedPlanner::MeasureOn(const OpDef& def, const NodeTypes& shard,
                                                     const v1::Device& device) {
   if (current_ == nullptr || seconds_left_ <= 0) return std::nullopt;
   auto it = current_->measure_on.find(device.model());
@@ -201,7 +201,7 @@ std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const Node
   return times;
 }
 
-absl::Status PlanDesk::WaitForTurn(const Request& request) {
+absl::Status CalibratedPlanner::WaitForTurn(const Request& request) {
   while (true) {
     {
       absl::MutexLock lock(&turn_mutex_);
@@ -222,12 +222,12 @@ absl::Status PlanDesk::WaitForTurn(const Request& request) {
   }
 }
 
-void PlanDesk::EndTurn() {
+void CalibratedPlanner::EndTurn() {
   absl::MutexLock lock(&turn_mutex_);
   planning_ = false;
 }
 
-absl::StatusOr<v1::Plan> PlanDesk::MakeInTurn(const Request& request,
+absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request,
                                                  std::unique_ptr<Simulation>* simulation) {
   if (absl::Status s = WaitForTurn(request); !s.ok()) return s;
   const absl::Cleanup end_turn = [this] { EndTurn(); };
@@ -280,12 +280,12 @@ absl::StatusOr<v1::Plan> PlanDesk::MakeInTurn(const Request& request,
   return plan;
 }
 
-absl::StatusOr<v1::Plan> PlanDesk::Make(const Request& request,
+absl::StatusOr<v1::Plan> CalibratedPlanner::Make(const Request& request,
                                            std::shared_ptr<const Timeline>* timeline) {
   if (absl::Status s = ProveSubstitutions(*registry_, request.search); !s.ok()) return s;
   const bool keeps = !request.keep_page_as.empty(), asked = timeline != nullptr;
   std::unique_ptr<Simulation> simulation;
-  absl::StatusOr<v1::Plan> plan = MakeInTurn(request, asked || keeps ? &simulation : nullptr);
+  absl::StatusOr<v1::Plan> plan = MakeExclusive(request, asked || keeps ? &simulation : nullptr);
   if (!plan.ok() || simulation == nullptr) return plan;
   // Others may plan meanwhile.
   absl::StatusOr<std::shared_ptr<const Timeline>> simulated =

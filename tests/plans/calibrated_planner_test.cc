@@ -1,4 +1,4 @@
-#include "server/jobs/plan_desk.h"
+#include "server/jobs/calibrated_planner.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
@@ -64,7 +64,7 @@ class OddWorker : public WorkerClient {
   std::atomic<int> running_ = 0, asked_ = 0;
 };
 
-class PlanDeskTest : public ::testing::Test {
+class CalibratedPlannerTest : public ::testing::Test {
  protected:
   std::unique_ptr<JobStore> Store(const std::string& name) {
     const std::string folder = ::testing::TempDir() + "/plan_desk_" + name;
@@ -75,8 +75,8 @@ class PlanDeskTest : public ::testing::Test {
     return *std::move(store);
   }
 
-  PlanDesk::Request Request(const Graph& graph, int devices) {
-    PlanDesk::Request request;
+  CalibratedPlanner::Request Request(const Graph& graph, int devices) {
+    CalibratedPlanner::Request request;
     request.graph = &graph;
     request.batch_size = kBatch;
     request.machine = TestMachine(devices);
@@ -87,15 +87,15 @@ class PlanDeskTest : public ::testing::Test {
   static constexpr int64_t kBatch = 256;
 };
 
-TEST_F(PlanDeskTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
+TEST_F(CalibratedPlannerTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
   std::vector<v1::Plan> plans;
   std::vector<std::string> profiles;
   for (int threads : {1, 2, 8}) {
     std::unique_ptr<JobStore> store = Store(absl::StrCat("threads", threads));
-    PlanDesk desk(&TestRegistry(), store.get(), 1e9, threads);
+    CalibratedPlanner desk(&TestRegistry(), store.get(), 1e9, threads);
     OddWorker worker;
-    PlanDesk::Request request = Request(graph, 4);
+    CalibratedPlanner::Request request = Request(graph, 4);
     request.measure_on["test"] = &worker;
     request.search.set_memory_search(true);
     request.search.set_rewrite_budget(20);
@@ -112,18 +112,18 @@ TEST_F(PlanDeskTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
   }
 }
 
-TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) {
+TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) {
   const Graph graph = Mlp(kBatch, 512, 512, 512);
   std::unique_ptr<JobStore> store = Store("runs");
   const std::vector<v1::Device> devices = TestMachine(2).devices;
-  const auto seconds = [&](PlanDesk& desk) {
+  const auto seconds = [&](CalibratedPlanner& desk) {
     return *desk.Communication(devices)->CollectiveSeconds(v1::CollectiveInstruction::ALL_REDUCE,
                                                            2, 1e6);
   };
   double learnt = 0;
   {
-    PlanDesk desk(&TestRegistry(), store.get(), 0, 1);
-    PlanDesk::Request request = Request(graph, 2);
+    CalibratedPlanner desk(&TestRegistry(), store.get(), 0, 1);
+    CalibratedPlanner::Request request = Request(graph, 2);
     request.search.set_strategy(v1::SearchOptions::DATA_PARALLEL);
     absl::StatusOr<v1::Plan> plan = desk.Make(request);
     ASSERT_TRUE(plan.ok()) << plan.status();
@@ -131,7 +131,7 @@ TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) 
     options.optimizer = request.optimizer;
     absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, *plan, options);
     ASSERT_TRUE(lowered.ok()) << lowered.status();
-    PlanDesk::Run run{&graph, &*plan, &lowered->training, &devices, {}};
+    CalibratedPlanner::Run run{&graph, &*plan, &lowered->training, &devices, {}};
     for (const v1::Program& program : lowered->training) {
       std::vector<OperatorTime>& times = run.times.emplace_back();
       for (const v1::Instruction& i : program.instructions()) {
@@ -139,7 +139,7 @@ TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) 
       }
     }
     // Nobody has measured these devices yet.
-    EXPECT_FALSE(desk.RecordRun(run).of_transfers);
+    EXPECT_FALSE(desk.RecordRun(run).includes_transfers);
     EXPECT_EQ(desk.Communication(devices), nullptr);
     v1::CommunicationProfile profile;
     profile.add_messages()->set_bytes(1e6);
@@ -153,23 +153,23 @@ TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) 
     }
     desk.RecordCommunication(devices, profile);
     const double before = seconds(desk);
-    const PlanDesk::Lessons lessons = desk.RecordRun(run);
-    EXPECT_TRUE(lessons.of_transfers);
-    ASSERT_FALSE(lessons.drifts.empty());
-    EXPECT_THAT(lessons.drifts[0].node, ::testing::HasSubstr("all_reduce of 2 ranks"));
+    const CalibratedPlanner::CalibrationReport calibration = desk.RecordRun(run);
+    EXPECT_TRUE(calibration.includes_transfers);
+    ASSERT_FALSE(calibration.drifts.empty());
+    EXPECT_THAT(calibration.drifts[0].node, ::testing::HasSubstr("all_reduce of 2 ranks"));
     learnt = seconds(desk);
     EXPECT_GT(learnt, 1.5 * before);
   }
-  PlanDesk other(&TestRegistry(), store.get(), 0, 1);
+  CalibratedPlanner other(&TestRegistry(), store.get(), 0, 1);
   EXPECT_EQ(seconds(other), learnt);
 }
 
 // A cancelled job's plan must not keep everybody from theirs, nor its workers.
-TEST_F(PlanDeskTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
+TEST_F(CalibratedPlannerTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
   std::unique_ptr<JobStore> store = Store("stopped");
-  PlanDesk desk(&TestRegistry(), store.get(), 0, 1);
-  PlanDesk::Request endless = Request(graph, 4);
+  CalibratedPlanner desk(&TestRegistry(), store.get(), 0, 1);
+  CalibratedPlanner::Request endless = Request(graph, 4);
   endless.search.set_budget(100'000'000);
   absl::Notification begun, enough;
   std::atomic<bool> asked = false;
@@ -180,7 +180,7 @@ TEST_F(PlanDeskTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
   absl::StatusOr<v1::Plan> plan = absl::UnknownError("");
   std::thread planner([&] { plan = desk.Make(endless); });
   begun.WaitForNotification();
-  PlanDesk::Request behind = Request(graph, 4);
+  CalibratedPlanner::Request behind = Request(graph, 4);
   behind.stop = [] { return true; };
   EXPECT_EQ(desk.Make(behind).status().code(), absl::StatusCode::kCancelled);
   enough.Notify();
