@@ -7,8 +7,8 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
-import inference_pb2  # noqa: E402
-import open_inference_pb2 as pb  # noqa: E402
+from espalier.v1 import inference_pb2  # noqa: E402
+from open_inference import open_inference_pb2 as pb  # noqa: E402
 from cluster import Cluster  # noqa: E402
 from grpc_calls import Calls, error_of, use  # noqa: E402
 from language_models import train  # noqa: E402
