@@ -102,7 +102,7 @@ struct Coordinator::Parts {
   std::unique_ptr<ArtifactStore> artifacts;
   std::unique_ptr<WorkerRegistry> workers;
   Rendezvous rendezvous;
-  std::unique_ptr<CalibratedPlanner> desk;
+  std::unique_ptr<CalibratedPlanner> planner;
   std::unique_ptr<PlannerRequestHandler> plans;
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<CallInterceptor> interceptor;
@@ -159,15 +159,15 @@ absl::Status Coordinator::Parts::Build() {
         spdlog::warn("worker lost id={} reason=\"{}\"", worker.lease.worker_id(),
                      std::string(reason));
       });
-  desk = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
+  planner = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
   const WorkerDialer dial =
       GrpcWorkerDialer(options.message_limit_bytes, options.worker_key, options.tls);
-  plans = std::make_unique<PlannerRequestHandler>(&operators, desk.get(), artifacts.get(), workers.get(),
+  plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(), workers.get(),
                                       store.get(), dial);
   AttemptTools tools;
   tools.registry = &operators;
   tools.artifacts = artifacts.get();
-  tools.desk = desk.get();
+  tools.planner = planner.get();
   tools.workers = workers.get();
   tools.rendezvous = &rendezvous;
   tools.files = files;
@@ -328,7 +328,7 @@ JobStore& Coordinator::store() { return *parts_->store; }
 WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
 Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
-CalibratedPlanner& Coordinator::desk() { return *parts_->desk; }
+CalibratedPlanner& Coordinator::planner() { return *parts_->planner; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
 CallInterceptor& Coordinator::interceptor() { return *parts_->interceptor; }
 

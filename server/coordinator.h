@@ -103,7 +103,7 @@ class Coordinator {
   WorkerRegistry& workers();
   Rendezvous& rendezvous();
   JobRunner& jobs();
-  CalibratedPlanner& desk();
+  CalibratedPlanner& planner();
   const OpRegistry& operators() const;
   // Stands before every RPC: authentication, metrics, logging, errors. See server/services/call_interceptor.h.
   CallInterceptor& interceptor();

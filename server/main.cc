@@ -291,7 +291,7 @@ absl::Status Serve(const sigset_t& signals) {
                    .next_attempt = [&] { return coordinator.store().NextEpoch(); }},
        .communication =
            [&](const std::vector<v1::Device>& devices) {
-             return coordinator.desk().Communication(devices);
+             return coordinator.planner().Communication(devices);
            }});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());
   ModelServer models({.loader = &loader,

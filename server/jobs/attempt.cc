@@ -115,7 +115,7 @@ AttemptEnd Attempt::Run() {
     *request.machine.devices.insert(request.machine.devices.end(), device);
     request.measure_on.emplace(device.model(), ranks_[r].client.get());
   }
-  request.machine.communication = tools_.desk->Communication(request.machine.devices);
+  request.machine.communication = tools_.planner->Communication(request.machine.devices);
   request.machine.link = tools_.workers->MeasuredLink();
   if (request.machine.link.bandwidth() <= 0) request.machine.link = DefaultLink();
   request.optimizer = prepared->optimizer;
@@ -147,7 +147,7 @@ AttemptEnd Attempt::Run() {
   const auto too_few = [&](const absl::Status& status) {
     return absl::IsResourceExhausted(status) && IsLessInAny(memory, task_.enough);
   };
-  absl::StatusOr<v1::Plan> plan = tools_.desk->Make(request);
+  absl::StatusOr<v1::Plan> plan = tools_.planner->Make(request);
   {
     absl::MutexLock lock(&mutex_);
     if (stop_) return AttemptEnd::Stopped();
@@ -198,7 +198,7 @@ CalibratedPlanner::CalibrationReport Attempt::Calibrate(const Graph& graph, cons
     absl::MutexLock lock(&report_mutex_);
     run.times = operator_times_;
   }
-  return tools_.desk->RecordRun(run);
+  return tools_.planner->RecordRun(run);
 }
 
 void Attempt::FailRank(size_t rank, const absl::Status& status) {
@@ -431,7 +431,7 @@ absl::Status Attempt::Take(size_t rank, const v1::RunEvent& event) {
       return absl::OkStatus();
     }
     case v1::RunEvent::kCommunication: {
-      tools_.desk->RecordCommunication(devices(), event.communication());
+      tools_.planner->RecordCommunication(devices(), event.communication());
       return absl::OkStatus();
     }
     case v1::RunEvent::kOperatorTimes: {

@@ -30,7 +30,7 @@ namespace espalier {
 struct AttemptTools {
   const OpRegistry* registry = nullptr;
   ArtifactStore* artifacts = nullptr;
-  CalibratedPlanner* desk = nullptr;
+  CalibratedPlanner* planner = nullptr;
   WorkerRegistry* workers = nullptr;
   Rendezvous* rendezvous = nullptr;
   FileSystem* files = nullptr;

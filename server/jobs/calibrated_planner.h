@@ -87,7 +87,7 @@ class CalibratedPlanner {
   std::string Profile();
 
  private:
-  // What is needed to simulate a plan, without the desk.
+  // What is needed to simulate a plan, without the planner.
   struct Simulation;
 
   absl::StatusOr<v1::Plan> MakeExclusive(const Request& request,

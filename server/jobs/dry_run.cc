@@ -77,7 +77,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
     if (client == nullptr) client = tools.dial(member.address);
     request.measure_on[member.device.model()] = client.get();
   }
-  absl::StatusOr<v1::Plan> plan = tools.desk->Make(request);
+  absl::StatusOr<v1::Plan> plan = tools.planner->Make(request);
   if (!plan.ok()) return stop(plan.status());
   LoweringOptions options;
   options.optimizer = prepared->optimizer;

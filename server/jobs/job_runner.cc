@@ -301,7 +301,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         job->pending.messages.push_back(DriftMessage(record, end.calibration.drifts));
         job->dirty = true;
         // What the run told of has been learnt already.
-        if (!end.calibration.includes_transfers) tools_.desk->ForgetCommunication(devices);
+        if (!end.calibration.includes_transfers) tools_.planner->ForgetCommunication(devices);
       }
     }
     Apply(job.get(), event).IgnoreError();  // endings are always allowed

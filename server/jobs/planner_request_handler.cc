@@ -164,7 +164,7 @@ absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
   if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
   // A link that was given, or a topology, is to be planned with.
   if (request.link().bandwidth() <= 0 && plan.machine.topology == nullptr) {
-    plan.machine.communication = desk_->Communication(plan.machine.devices);
+    plan.machine.communication = planner_->Communication(plan.machine.devices);
   }
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
   for (const Member& member : workers_->Idle()) {
@@ -172,7 +172,7 @@ absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
     clients[member.device.model()] = dial_(member.address);
     plan.measure_on[member.device.model()] = clients[member.device.model()].get();
   }
-  absl::StatusOr<v1::Plan> found = desk_->Make(plan, with_timeline ? &made.timeline : nullptr);
+  absl::StatusOr<v1::Plan> found = planner_->Make(plan, with_timeline ? &made.timeline : nullptr);
   if (!found.ok()) return found.status();
   made.plan = *std::move(found);
   absl::StatusOr<Graph> own = espalier::GraphOf(*registry_, made.graph, made.plan);
@@ -274,7 +274,7 @@ absl::Status PlannerRequestHandler::Diff(const v1::DiffRequest& request, v1::Dif
 }
 
 absl::Status PlannerRequestHandler::Profile(v1::ProfileReply* reply) {
-  reply->set_json(desk_->Profile());
+  reply->set_json(planner_->Profile());
   return absl::OkStatus();
 }
 

@@ -22,10 +22,10 @@ namespace espalier {
 class PlannerRequestHandler {
  public:
   // All pointers must outlive this.
-  PlannerRequestHandler(const OpRegistry* registry, CalibratedPlanner* desk, const ArtifactStore* artifacts,
+  PlannerRequestHandler(const OpRegistry* registry, CalibratedPlanner* planner, const ArtifactStore* artifacts,
             WorkerRegistry* workers, JobStore* store, WorkerDialer dial)
       : registry_(registry),
-        desk_(desk),
+        planner_(planner),
         artifacts_(artifacts),
         workers_(workers),
         store_(store),
@@ -58,7 +58,7 @@ class PlannerRequestHandler {
   absl::StatusOr<v1::Job> JobWithPlan(const std::string& job_id) const;
 
   const OpRegistry* const registry_;
-  CalibratedPlanner* const desk_;
+  CalibratedPlanner* const planner_;
   const ArtifactStore* const artifacts_;
   WorkerRegistry* const workers_;
   JobStore* const store_;

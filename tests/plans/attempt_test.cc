@@ -70,12 +70,12 @@ TEST(AttemptTest, OneThatIsStoppedWhileItIsPlannedEndsAtOnce) {
   ASSERT_TRUE(artifacts.ok()) << artifacts.status();
   WorkerRegistry workers(&clock, absl::Seconds(10), [] { return absl::StatusOr<uint64_t>(1); });
   Rendezvous rendezvous;
-  CalibratedPlanner desk(&TestRegistry(), store->get(), 10, 1);
+  CalibratedPlanner planner(&TestRegistry(), store->get(), 10, 1);
   absl::Notification planning;
   const AttemptTools tools = {
       &TestRegistry(),
       artifacts->get(),
-      &desk,
+      &planner,
       &workers,
       &rendezvous,
       files.get(),

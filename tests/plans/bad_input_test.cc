@@ -43,9 +43,9 @@ class PlanRequestTest : public ::testing::Test {
     artifacts_ = *std::move(artifacts);
     workers_ = std::make_unique<WorkerRegistry>(&clock_, absl::Seconds(10),
                                                 [] { return absl::StatusOr<uint64_t>(1); });
-    desk_ = std::make_unique<CalibratedPlanner>(&registry_, store_.get(), 0);
+    planner_ = std::make_unique<CalibratedPlanner>(&registry_, store_.get(), 0);
     calls_ = std::make_unique<PlannerRequestHandler>(
-        &registry_, desk_.get(), artifacts_.get(), workers_.get(), store_.get(),
+        &registry_, planner_.get(), artifacts_.get(), workers_.get(), store_.get(),
         [](const std::string&) { return std::unique_ptr<WorkerClient>(); });
   }
 
@@ -119,7 +119,7 @@ class PlanRequestTest : public ::testing::Test {
   std::unique_ptr<SqliteStore> store_;
   std::unique_ptr<ArtifactStore> artifacts_;
   std::unique_ptr<WorkerRegistry> workers_;
-  std::unique_ptr<CalibratedPlanner> desk_;
+  std::unique_ptr<CalibratedPlanner> planner_;
   std::unique_ptr<PlannerRequestHandler> calls_;
 };
 

@@ -93,18 +93,18 @@ TEST_F(CalibratedPlannerTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
   std::vector<std::string> profiles;
   for (int threads : {1, 2, 8}) {
     std::unique_ptr<JobStore> store = Store(absl::StrCat("threads", threads));
-    CalibratedPlanner desk(&TestRegistry(), store.get(), 1e9, threads);
+    CalibratedPlanner planner(&TestRegistry(), store.get(), 1e9, threads);
     OddWorker worker;
     CalibratedPlanner::Request request = Request(graph, 4);
     request.measure_on["test"] = &worker;
     request.search.set_memory_search(true);
     request.search.set_rewrite_budget(20);
-    absl::StatusOr<v1::Plan> plan = desk.Make(request);
+    absl::StatusOr<v1::Plan> plan = planner.Make(request);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_GT(worker.asked(), 10);
     plan->mutable_search()->clear_seconds();
     plans.push_back(*std::move(plan));
-    profiles.push_back(desk.Profile());
+    profiles.push_back(planner.Profile());
   }
   for (size_t i = 1; i < plans.size(); ++i) {
     EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(plans[i], plans[0]));
@@ -116,16 +116,16 @@ TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinator
   const Graph graph = Mlp(kBatch, 512, 512, 512);
   std::unique_ptr<JobStore> store = Store("runs");
   const std::vector<v1::Device> devices = TestMachine(2).devices;
-  const auto seconds = [&](CalibratedPlanner& desk) {
-    return *desk.Communication(devices)->CollectiveSeconds(v1::CollectiveInstruction::ALL_REDUCE,
+  const auto seconds = [&](CalibratedPlanner& planner) {
+    return *planner.Communication(devices)->CollectiveSeconds(v1::CollectiveInstruction::ALL_REDUCE,
                                                            2, 1e6);
   };
   double learnt = 0;
   {
-    CalibratedPlanner desk(&TestRegistry(), store.get(), 0, 1);
+    CalibratedPlanner planner(&TestRegistry(), store.get(), 0, 1);
     CalibratedPlanner::Request request = Request(graph, 2);
     request.search.set_strategy(v1::SearchOptions::DATA_PARALLEL);
-    absl::StatusOr<v1::Plan> plan = desk.Make(request);
+    absl::StatusOr<v1::Plan> plan = planner.Make(request);
     ASSERT_TRUE(plan.ok()) << plan.status();
     LoweringOptions options;
     options.optimizer = request.optimizer;
@@ -139,8 +139,8 @@ TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinator
       }
     }
     // Nobody has measured these devices yet.
-    EXPECT_FALSE(desk.RecordRun(run).includes_transfers);
-    EXPECT_EQ(desk.Communication(devices), nullptr);
+    EXPECT_FALSE(planner.RecordRun(run).includes_transfers);
+    EXPECT_EQ(planner.Communication(devices), nullptr);
     v1::CommunicationProfile profile;
     profile.add_messages()->set_bytes(1e6);
     profile.mutable_messages(0)->set_receive_seconds(1e-3);
@@ -151,13 +151,13 @@ TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinator
       c->set_bytes(bytes);
       c->set_seconds(1e-4 + bytes / 1e8);
     }
-    desk.RecordCommunication(devices, profile);
-    const double before = seconds(desk);
-    const CalibratedPlanner::CalibrationReport calibration = desk.RecordRun(run);
+    planner.RecordCommunication(devices, profile);
+    const double before = seconds(planner);
+    const CalibratedPlanner::CalibrationReport calibration = planner.RecordRun(run);
     EXPECT_TRUE(calibration.includes_transfers);
     ASSERT_FALSE(calibration.drifts.empty());
     EXPECT_THAT(calibration.drifts[0].node, ::testing::HasSubstr("all_reduce of 2 ranks"));
-    learnt = seconds(desk);
+    learnt = seconds(planner);
     EXPECT_GT(learnt, 1.5 * before);
   }
   CalibratedPlanner other(&TestRegistry(), store.get(), 0, 1);
@@ -168,7 +168,7 @@ TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinator
 TEST_F(CalibratedPlannerTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
   std::unique_ptr<JobStore> store = Store("stopped");
-  CalibratedPlanner desk(&TestRegistry(), store.get(), 0, 1);
+  CalibratedPlanner planner(&TestRegistry(), store.get(), 0, 1);
   CalibratedPlanner::Request endless = Request(graph, 4);
   endless.search.set_budget(100'000'000);
   absl::Notification begun, enough;
@@ -178,16 +178,16 @@ TEST_F(CalibratedPlannerTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
     return enough.HasBeenNotified();
   };
   absl::StatusOr<v1::Plan> plan = absl::UnknownError("");
-  std::thread planner([&] { plan = desk.Make(endless); });
+  std::thread planning([&] { plan = planner.Make(endless); });
   begun.WaitForNotification();
   CalibratedPlanner::Request behind = Request(graph, 4);
   behind.stop = [] { return true; };
-  EXPECT_EQ(desk.Make(behind).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(planner.Make(behind).status().code(), absl::StatusCode::kCancelled);
   enough.Notify();
-  planner.join();
+  planning.join();
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LT(plan->search().proposals(), endless.search.budget());
-  EXPECT_TRUE(desk.Make(Request(graph, 2)).ok());  // the turn was given back
+  EXPECT_TRUE(planner.Make(Request(graph, 2)).ok());  // the turn was given back
 }
 
 }  // namespace
