@@ -175,7 +175,7 @@ absl::StatusOr<int64_t> SizeOf(Context& context, const std::string& artifact) {
 }
 
 std::string DraftsOf(const ParsedFlags& flags, const v1::ServedModel& model) {
-  if (model.ssm_artifacts_size() == 0 && model.lookup_depth() == 0) return "none";
+  if (model.ssm_artifacts_size() == 0 && model.ngram_depth() == 0) return "none";
   return flags.Has("no-speculation") ? "off" : "on";
 }
 

@@ -29,7 +29,7 @@ class InterruptTest : public CliTest {
       while (!begun()) absl::SleepFor(absl::Milliseconds(5));
       kill(getpid(), signal);
     });
-    EXPECT_EQ(Run({"verify-lossless", "--llm=" + home_ + "/tiny", "--lookup=4", "--json"}),
+    EXPECT_EQ(Run({"verify-lossless", "--llm=" + home_ + "/tiny", "--ngram=4", "--json"}),
               kExitInterrupted);
     hand.join();
     EXPECT_THAT(err_.str(), HasSubstr("interrupted"));
@@ -57,7 +57,7 @@ TEST_F(InterruptTest, SoItDoesWhenItDoesNotKnowYetThatACopyIsThere) {
 TEST_F(InterruptTest, ASignalThatWasIgnoredStaysSo) {
   fake_.state()->proof.set_passed(true);
   auto* const before = signal(SIGHUP, SIG_IGN);
-  EXPECT_EQ(Run({"verify-lossless", "--llm=big", "--lookup=4"}), kExitOk) << err_.str();
+  EXPECT_EQ(Run({"verify-lossless", "--llm=big", "--ngram=4"}), kExitOk) << err_.str();
   EXPECT_EQ(signal(SIGHUP, before), SIG_IGN);
   EXPECT_EQ(signal(SIGINT, SIG_DFL), SIG_DFL);
 }

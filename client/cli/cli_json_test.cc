@@ -94,7 +94,7 @@ TEST_F(CliTest, EveryAnswerIsADocumentOrLines) {
       {"embed", "llm", "x"},
       {"generate", "llm", "x", "--compare"},
       {"bench", "llm", "--requests=2"},
-      {"verify-lossless", "--llm=" + home_ + "/model", "--lookup=2"},
+      {"verify-lossless", "--llm=" + home_ + "/model", "--ngram=2"},
   };
   for (std::vector<std::string> args : documents) {
     const std::string shown = args[0] + " " + (args.size() > 1 ? args[1] : "");

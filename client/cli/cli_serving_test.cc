@@ -167,7 +167,7 @@ TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
   EXPECT_THAT(out_.str(), HasSubstr("KV failed: the logits after prompt 1 are others"));
   EXPECT_THAT(out_.str(), Not(HasSubstr("changes no answer")));
   EXPECT_THAT(err_.str(), HasSubstr("not lossless for these models; failed: KV"));
-  EXPECT_EQ(Run({"verify-lossless", "--llm=big", "--lookup=4", "--json"}), kExitFailed);
+  EXPECT_EQ(Run({"verify-lossless", "--llm=big", "--ngram=4", "--json"}), kExitFailed);
   const Json report = Json::parse(out_.str());
   EXPECT_EQ(report["passed"], false);
   EXPECT_EQ(report["checks"][1]["name"], "KV");

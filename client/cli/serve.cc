@@ -209,8 +209,8 @@ absl::Status RunServe(Context& context) {
                                                 : absl::StrJoin(model->expansion(), ","))
                   << " drafted by " << SsmNames(*model);
   }
-  if (model->lookup_depth() > 0) {
-    context.out() << ", lookups of up to " << model->lookup_depth() << " tokens";
+  if (model->ngram_depth() > 0) {
+    context.out() << ", n-gram drafts of up to " << model->ngram_depth() << " tokens";
   }
   if (model->adapters_size() > 0) context.out() << ", adapters " << AdapterNames(*model);
   if (model->workers_size() > 0) {
@@ -293,7 +293,7 @@ absl::Status FillServing(const ParsedFlags& flags, v1::ServeModelRequest* reques
         "the two");
   }
   if (flags.Has("tune") || flags.Has("no-tune")) request->set_tune_speculation(flags.Has("tune"));
-  if (flags.Has("lookup")) request->set_lookup_depth(number("lookup"));
+  if (flags.Has("ngram")) request->set_ngram_depth(number("ngram"));
   request->set_no_prefix_cache(flags.Has("no-prefix-cache"));
   request->set_kv_cache(flags.Text("kv-cache"));
   request->set_kv_cache_tokens(flags.Int("kv-cache-tokens", 0));
@@ -334,8 +334,8 @@ std::vector<FlagSpec> ServingFlags() {
        "choose trees at each step, or none, for the most tokens per second (the default without "
        "--expansion and --pipeline-parallel)"},
       {"no-tune", FlagType::kSwitch, "",
-       "draft at every step: trees of --expansion, and whatever --lookup finds"},
-      {"lookup", FlagType::kInt, "N",
+       "draft at every step: trees of --expansion, and whatever --ngram finds"},
+      {"ngram", FlagType::kInt, "N",
        "also draft up to N tokens by how the text went on before; needs no small model (6 with "
        "--tune or by default beside --ssm, where they pay; otherwise 0)",
        0, 0, 64},

@@ -46,8 +46,8 @@ absl::Status AddPromptsOfFile(const std::string& path, v1::VerifyLosslessRequest
 absl::StatusOr<v1::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
   v1::VerifyLosslessRequest request;
   if (!flags.Has("llm")) return UsageError("missing: --llm=ARTIFACT");
-  if (!flags.Has("ssm") && !flags.Has("lookup") && !flags.Has("tune")) {
-    return UsageError("missing: --ssm=ARTIFACT or --lookup=N, for something to verify");
+  if (!flags.Has("ssm") && !flags.Has("ngram") && !flags.Has("tune")) {
+    return UsageError("missing: --ssm=ARTIFACT or --ngram=N, for something to verify");
   }
   request.mutable_models()->set_artifact(flags.Text("llm"));
   if (absl::Status s = FillServing(flags, request.mutable_models()); !s.ok()) return s;
@@ -177,7 +177,7 @@ Command VerifyLosslessCommand() {
       {"a served pair", "espalier verify-lossless --llm=llm --ssm=ssm --expansion=1,1,3,1,1"},
       {"folders, in eight bits, for a CI job",
        "espalier verify-lossless --llm=./llama --ssm=./tiny --weights=int8 --json"},
-      {"drafts without a model", "espalier verify-lossless --llm=llm --lookup=8"}};
+      {"drafts without a model", "espalier verify-lossless --llm=llm --ngram=8"}};
   c.run = Run;
   return c;
 }

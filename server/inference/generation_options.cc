@@ -231,10 +231,10 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
 absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedModel& model,
                               size_t prompt_tokens) {
   if (request.speculation() != v1::SPECULATION_ON) return absl::OkStatus();
-  if (model.description.ssm_artifacts().empty() && model.description.lookup_depth() == 0) {
+  if (model.description.ssm_artifacts().empty() && model.description.ngram_depth() == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "field 'speculation' is on, but model '", request.model(),
-        "' is served without SSMs and lookups; serve it with some, or leave the field out"));
+        "' is served without SSMs and n-gram drafts; serve it with some, or leave the field out"));
   }
   const absl::Status status = CheckDrafting(model, prompt_tokens);
   if (status.ok()) return status;

@@ -139,7 +139,7 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
   EXPECT_EQ(beyond.texts[0].size(), 12u);
   // Lookups reach everywhere.
   request.set_speculation(v1::SPECULATION_ON);
-  model->description.set_lookup_depth(4);
+  model->description.set_ngram_depth(4);
   Answers looked_up;
   Finish(request, model, &looked_up);
   EXPECT_TRUE(looked_up.error.ok());

@@ -94,10 +94,10 @@ v1::LosslessReport ReportOf(const LosslessReport& report) {
 absl::StatusOr<v1::LosslessReport> ProveLossless(const v1::VerifyLosslessRequest& request,
                                                     ModelServer* models, const Clock& clock,
                                                     const LosslessListener& listener) {
-  if (request.models().ssm_artifacts().empty() && request.models().lookup_depth() == 0 &&
+  if (request.models().ssm_artifacts().empty() && request.models().ngram_depth() == 0 &&
       !request.models().tune_speculation()) {
     return absl::InvalidArgumentError(
-        "field 'models' has neither 'ssm_artifacts' nor 'lookup_depth': nothing would be drafted, "
+        "field 'models' has neither 'ssm_artifacts' nor 'ngram_depth': nothing would be drafted, "
         "and nothing shown");
   }
   if (!request.models().adapters().empty()) {

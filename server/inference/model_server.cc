@@ -39,7 +39,7 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
   description.set_weights(request.weights());
   description.set_ssm_weights(request.ssm_weights());
   description.set_tune_speculation(request.tune_speculation());
-  description.set_lookup_depth(request.lookup_depth());
+  description.set_ngram_depth(request.ngram_depth());
   description.set_no_prefix_cache(request.no_prefix_cache());
   if (const auto kv_format = KvFormatOf(request.kv_cache()); kv_format.ok()) {
     description.set_kv_cache(KvFormatName(*kv_format));
@@ -83,12 +83,12 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
     if (most == 0 || prompt_tokens < most) return absl::OkStatus();
     longest = std::max(longest, ssm.draft_tokens());
   }
-  if (now.ssm_placements().empty() || now.lookup_depth() > 0) return absl::OkStatus();
+  if (now.ssm_placements().empty() || now.ngram_depth() > 0) return absl::OkStatus();
   if (longest > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the prompt has ", prompt_tokens, " tokens, and the SSMs of model '", now.name(),
         "' draft for sequences of at most ", longest,
-        "; ask with a shorter prompt, serve it with SSMs of more positions or with lookups"));
+        "; ask with a shorter prompt, serve it with SSMs of more positions or with n-gram drafts"));
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "model '", now.name(), "' has no SSM that works (", now.ssm_placements(0).state(),
@@ -145,10 +145,10 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
   if (!kv_format.ok()) return kv_format.status();
   size.kv_format = *kv_format;
-  if (request.tune_speculation() || request.lookup_depth() > 0) {
-    const int sources = request.ssm_artifacts_size() + (request.lookup_depth() > 0 ? 1 : 0);
-    size.tree_nodes = kTunedNodes * sources + 2 * request.lookup_depth();
-    size.tree_depth = std::max(kTunedDepth, request.lookup_depth());
+  if (request.tune_speculation() || request.ngram_depth() > 0) {
+    const int sources = request.ssm_artifacts_size() + (request.ngram_depth() > 0 ? 1 : 0);
+    size.tree_nodes = kTunedNodes * sources + 2 * request.ngram_depth();
+    size.tree_depth = std::max(kTunedDepth, request.ngram_depth());
   }
   ModelLoader::Formats formats;
   formats.resident_weight_bytes = request.resident_weight_bytes();
@@ -183,9 +183,9 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   // take whole rows of logits, which would have to come from the workers.
   options.speculation.sampled =
       OnWorkers(loaded->placements) ? SampledDrafts::kShared : SampledDrafts::kBySeed;
-  options.speculation.lookup.depth = request.lookup_depth();
+  options.speculation.ngram.depth = request.ngram_depth();
   // Then nothing of one request is of use to another, or can be told by how long another takes.
-  if (request.no_prefix_cache()) options.speculation.lookup.history_tokens = 0;
+  if (request.no_prefix_cache()) options.speculation.ngram.history_tokens = 0;
   options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
   options.steps_at_once = request.steps_at_once();

@@ -19,9 +19,9 @@ constexpr int kDefaultRows = 256;
 constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
-constexpr int kMaxLookup = 64;
+constexpr int kMaxNgramDepth = 64;
 // Tokens; the tuner asks for fewer, or none, where these do not pay.
-constexpr int kTunedLookup = 6;
+constexpr int kTunedNgramDepth = 6;
 constexpr int kMaxAdapters = 256;
 constexpr size_t kMaxChatTemplateBytes = 1 << 20;
 constexpr int kMaxParallel = 1024;
@@ -173,12 +173,12 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
         "fields 'tune_speculation' and 'expansion': trees are chosen at each step, or have the one "
         "shape that is given; leave one of them out");
   }
-  const bool wants_lookups = request.tune_speculation() && !request.has_lookup_depth();
+  const bool wants_ngram = request.tune_speculation() && !request.has_ngram_depth();
   const bool drafts =
-      !request.ssm_artifacts().empty() || request.lookup_depth() > 0 || wants_lookups;
+      !request.ssm_artifacts().empty() || request.ngram_depth() > 0 || wants_ngram;
   if (request.has_tune_speculation() && !drafts) {
     return absl::InvalidArgumentError(
-        "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a lookup_depth");
+        "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a ngram_depth");
   }
   if (!request.has_tune_speculation()) {
     // Whoever names a shape wants it; and a pipeline that works on several steps cannot measure
@@ -186,15 +186,15 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
     request.set_tune_speculation(drafts && request.expansion().empty() &&
                                  request.pipeline_parallel() <= 1);
   }
-  if (!request.has_lookup_depth()) {
-    request.set_lookup_depth(request.tune_speculation() ? kTunedLookup : 0);
+  if (!request.has_ngram_depth()) {
+    request.set_ngram_depth(request.tune_speculation() ? kTunedNgramDepth : 0);
   }
   if (!request.ssm_weights().empty() && request.ssm_artifacts().empty()) {
     return absl::InvalidArgumentError("field 'ssm_weights': 'ssm_artifacts' names no SSM");
   }
-  if (request.lookup_depth() < 0 || request.lookup_depth() > kMaxLookup) {
+  if (request.ngram_depth() < 0 || request.ngram_depth() > kMaxNgramDepth) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "field 'lookup_depth' is ", request.lookup_depth(), ", expected 0 to ", kMaxLookup));
+        "field 'ngram_depth' is ", request.ngram_depth(), ", expected 0 to ", kMaxNgramDepth));
   }
   for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
     if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;

@@ -104,10 +104,10 @@ struct ServingMetrics::Families {
                                          "Tree nodes verified, by depth from 0.")),
         accepted_per_position(MakeCounter(registry, "spec_decode_num_accepted_tokens_per_pos_total",
                                           "Tree nodes accepted, by depth from 0.")),
-        lookup_drafted(MakeCounter(registry, "spec_decode_num_lookup_draft_tokens_total",
-                                   "Tree nodes verified that lookups drafted.")),
-        lookup_accepted(MakeCounter(registry, "spec_decode_num_lookup_accepted_tokens_total",
-                                    "Tree nodes accepted that lookups drafted.")),
+        ngram_drafted(MakeCounter(registry, "spec_decode_num_ngram_draft_tokens_total",
+                                   "Tree nodes verified that n-gram drafts drafted.")),
+        ngram_accepted(MakeCounter(registry, "spec_decode_num_ngram_accepted_tokens_total",
+                                    "Tree nodes accepted that n-gram drafts drafted.")),
         tuned_off(MakeCounter(registry, "spec_decode_num_tuned_off_steps_total",
                               "Steps without any SSM because none would have paid.")),
         ssm_active(MakeGauge(registry, "spec_decode_ssm_active",
@@ -157,7 +157,7 @@ struct ServingMetrics::Families {
       &prompt_tokens_computed, &generation_tokens, &iterations;
   Family<Histogram>&iteration_tokens, &block_lifetime, &block_idle, &block_reuse;
   Family<Counter>&preemptions, &drafts, &draft_tokens, &accepted_tokens, &drafted_per_position,
-      &accepted_per_position, &lookup_drafted, &lookup_accepted, &tuned_off;
+      &accepted_per_position, &ngram_drafted, &ngram_accepted, &tuned_off;
   Family<Gauge>&ssm_active, &ssm_kv_usage;
   Family<Counter>&prefix_queries, &prefix_hits;
   Family<Gauge>& cache_config;
@@ -258,7 +258,7 @@ void ServingMetrics::Collect() {
     watched.RaiseBy(f.generation_tokens.Add(labels), s.generated_tokens);
     watched.RaiseBy(f.iterations.Add(labels), s.steps);
     watched.RaiseBy(f.preemptions.Add(labels), s.preemptions);
-    watched.RaiseBy(f.prefix_queries.Add(labels), s.looked_up_tokens);
+    watched.RaiseBy(f.prefix_queries.Add(labels), s.prefix_query_tokens);
     watched.RaiseBy(f.prefix_hits.Add(labels), s.cached_tokens);
     CollectSizes(name, s, &watched);
     CollectAdapters(name, s, &watched);
@@ -316,8 +316,8 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
                        (*counts)[d]);
     }
   }
-  watched->RaiseBy(f.lookup_drafted.Add(labels), s.speculation.lookup_drafted);
-  watched->RaiseBy(f.lookup_accepted.Add(labels), s.speculation.lookup_accepted);
+  watched->RaiseBy(f.ngram_drafted.Add(labels), s.speculation.ngram_drafted);
+  watched->RaiseBy(f.ngram_accepted.Add(labels), s.speculation.ngram_accepted);
   watched->RaiseBy(f.tuned_off.Add(labels), s.speculation.tuned_off);
   // As `espalier serve` lists them: one that is back counts before the engine has met it again.
   const v1::ServedModel description = Describe(*watched->model);

@@ -180,7 +180,7 @@ std::vector<Engine::Work> Engine::Plan() {
       const int cached = kv_.AttachPrefix(id, MayBeCached(request), SpaceOf(request));
       if (!entry.admitted) {
         request.usage().cached_tokens = cached;
-        statistics_.looked_up_tokens += request.length();
+        statistics_.prefix_query_tokens += request.length();
         statistics_.cached_tokens += cached;
       }
     }

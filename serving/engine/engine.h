@@ -14,7 +14,7 @@
 // given. Speculation never changes the answer: greedily it is token for token that of incremental
 // decoding, sampled it has exactly the LLM's distribution; and what a request gets depends on its
 // own tokens, options and seed, not on the requests beside it. Except where a sampled request's
-// drafts are drawn (SampledDrafts::kDraws and kWithoutReplacement) and lookups or tuning have a
+// drafts are drawn (SampledDrafts::kDraws and kWithoutReplacement) and n-gram drafts or tuning have a
 // part in them: which of the LLM's answers a seed gives then depends on what others have asked,
 // too.
 #pragma once
@@ -91,7 +91,7 @@ struct EngineStatistics {
   std::vector<int64_t> drafted_by_depth;  // index 0: depth 1
   std::vector<int64_t> accepted_by_depth;
   int64_t preemptions = 0;
-  int64_t looked_up_tokens = 0;  // of prompts, in the prefix cache
+  int64_t prefix_query_tokens = 0;  // of prompts, in the prefix cache
   int64_t cached_tokens = 0;     // of those, that were there and did not have to be computed
   SpeculationStatistics speculation;
   SizeCounts step_tokens;  // steps by prompt tokens computed and tokens generated

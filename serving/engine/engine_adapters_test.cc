@@ -69,7 +69,7 @@ TEST(Adapters, MixedRequestsGetWhatEachGetsAlone) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     std::mt19937_64 random(seed);
     EngineOptions options{.max_requests = 8, .max_tokens_per_batch = 40, .max_queue = 1000};
-    options.speculation.lookup.depth = seed % 2 ? 3 : 0;
+    options.speculation.ngram.depth = seed % 2 ? 3 : 0;
     const auto harness =
         Harness(options, static_cast<int>(seed % 3), 140 + 60 * static_cast<int>(seed % 3));
     struct Asked {

@@ -253,11 +253,11 @@ std::vector<float> Parrot(absl::Span<const int> path) {
   return logits;
 }
 
-TEST(Engine, LookupsDraftWithoutAnySsm) {
+TEST(Engine, NgramsDraftWithoutAnySsm) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Parrot);
   EngineOptions options;
-  options.speculation.lookup = {.depth = 5};
+  options.speculation.ngram = {.depth = 5};
   ASSERT_TRUE(harness.Start(options).ok());
   std::vector<RequestId> ids;
   for (int i = 0; i < 6; ++i) ids.push_back(*harness.engine().Submit({i}, {.max_tokens = 150}));
@@ -271,27 +271,27 @@ TEST(Engine, LookupsDraftWithoutAnySsm) {
   EXPECT_EQ(harness.answer(off).usage.drafted_tokens, 0);
   EXPECT_EQ(harness.answer(off).tokens, harness.answer(ids[3]).tokens);
   const EngineStatistics statistics = harness.engine().statistics();
-  EXPECT_EQ(statistics.speculation.lookup_drafted, statistics.drafted_tokens);
-  EXPECT_EQ(statistics.speculation.lookup_accepted, statistics.accepted_tokens);
+  EXPECT_EQ(statistics.speculation.ngram_drafted, statistics.drafted_tokens);
+  EXPECT_EQ(statistics.speculation.ngram_accepted, statistics.accepted_tokens);
   // What earlier answers said helps a new one from its first tokens on.
   const RequestId late = *harness.engine().Submit({1, 3}, {.max_tokens = 40});
   harness.RunToEnd();
   EXPECT_LT(harness.answer(late).usage.verification_steps, 18);
 }
 
-TEST(Engine, LookupsAndAnSsmShareTheTree) {
+TEST(Engine, NgramDraftsAndAnSsmShareTheTree) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Parrot);
   harness.AddSsm(AgreeingModel(Parrot, HashModel(2, kVocabulary), 0.5, 3));
   EngineOptions options;
-  options.speculation.lookup = {.depth = 4};
+  options.speculation.ngram = {.depth = 4};
   ASSERT_TRUE(harness.Start(options, "1,1").ok());
   const RequestId id = *harness.engine().Submit({1}, {.max_tokens = 200});
   harness.RunToEnd();
   EXPECT_THAT(harness.answer(id).tokens, ElementsAreArray(GreedyContinuation(Parrot, {1}, 200)));
   const EngineStatistics statistics = harness.engine().statistics();
-  EXPECT_GT(statistics.speculation.lookup_accepted, 80);
-  EXPECT_GT(statistics.accepted_tokens, statistics.speculation.lookup_accepted);
+  EXPECT_GT(statistics.speculation.ngram_accepted, 80);
+  EXPECT_GT(statistics.accepted_tokens, statistics.speculation.ngram_accepted);
 }
 
 }  // namespace

@@ -102,14 +102,14 @@ std::vector<int> Answers(const FakeModel& llm, const std::vector<FakeModel>& ssm
   }
   if (speculation.tune) {
     EXPECT_GT(harness.engine().statistics().drafted_tokens, draws / 10);
-    if (ssms.size() == 1 && speculation.lookup.depth == 0) {
+    if (ssms.size() == 1 && speculation.ngram.depth == 0) {
       EXPECT_GT(harness.engine().statistics().speculation.tuned_off, 100);
     }
   }
   const bool always = !ssms.empty() && !speculation.tune;
   // Rules, which the SSM does not know, make it right less often.
   EXPECT_GT(accepted, always                         ? draws / (rules != nullptr ? 8 : 4)
-                      : speculation.lookup.depth > 0 ? 100
+                      : speculation.ngram.depth > 0 ? 100
                                                      : -1);
   return cells;
 }
@@ -193,9 +193,9 @@ TEST_P(AnswerLaw, IsTheModels) {
        "",
        {.temperature = 1},
        {.tune = true, .sampled = SampledDrafts::kShared}},
-      {"lookups alone", {}, "", {.temperature = 0.7}, {.lookup = {.depth = 2}}},
-      {"lookups and draws", {Near()}, "2,1", {.temperature = 1}, {.lookup = {.depth = 3}}},
-      {"lookups, tuned", {Near()}, "", {.temperature = 1}, {.tune = true, .lookup = {.depth = 3}}},
+      {"n-gram drafts alone", {}, "", {.temperature = 0.7}, {.ngram = {.depth = 2}}},
+      {"n-gram drafts and draws", {Near()}, "2,1", {.temperature = 1}, {.ngram = {.depth = 3}}},
+      {"n-gram drafts, tuned", {Near()}, "", {.temperature = 1}, {.tune = true, .ngram = {.depth = 3}}},
       {"min_p and typical",
        {Near(), Far()},
        "2,2",
@@ -273,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, AnswerLawLong,
                                                    {Near(), Far()},
                                                    "",
                                                    {.temperature = 0.8},
-                                                   {.tune = true, .lookup = {.depth = 3}}}),
+                                                   {.tune = true, .ngram = {.depth = 3}}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

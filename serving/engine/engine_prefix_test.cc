@@ -223,8 +223,8 @@ TEST(PrefixCache, AnswersAreTheSameWithAndWithoutItUnderPreemptionCancelAndTrees
       EngineOptions options{.max_requests = 8, .max_tokens_per_batch = 40, .max_queue = 1000};
       options.prefix_cache = prefix_cache;
       if (seed % 2) {
-        options.speculation.lookup.depth = 3;
-        // What lookups know depends on who was there before; draws after them would, too.
+        options.speculation.ngram.depth = 3;
+        // What n-gram drafts know depends on who was there before; draws after them would, too.
         options.speculation.sampled = SampledDrafts::kShared;
       }
       ASSERT_TRUE(harness.Start(options, "1,2,1").ok());

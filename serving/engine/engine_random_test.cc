@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Sampled, RandomCompany,
                          ::testing::Values(SampledDrafts::kDraws, SampledDrafts::kBySeed,
                                            SampledDrafts::kShared));
 
-// With lookups: requests that bring a seed share their noise with drafts, others draw, and what is
+// With n-gram drafts: requests that bring a seed share their noise with drafts, others draw, and what is
 // drafted for whom depends on them all.
 TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 5);
@@ -114,7 +114,7 @@ TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
     options.seconds = [&] { return clock += 1e-4; };
     options.speculation.tune = drafts == kTuned;
     options.speculation.sampled = SampledDrafts::kBySeed;
-    options.speculation.lookup.depth = drafts == kNone ? 0 : 4;
+    options.speculation.ngram.depth = drafts == kNone ? 0 : 4;
     if (drafts != kNone) harness.AddSsm(AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), 0.7, 9));
     EXPECT_TRUE(harness.Start(options, drafts == kFixed ? "1,2,1" : "").ok());
     std::vector<RequestId> ids;

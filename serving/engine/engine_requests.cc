@@ -59,11 +59,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
                                                    limits.max_ancestor_slots));
   }
   const int draft = set.expansion.nodes(set.expansion.depth()) * static_cast<int>(ssms.size());
-  const int tree = draft + set.speculation.lookup.depth * set.speculation.lookup.branches;
+  const int tree = draft + set.speculation.ngram.depth * set.speculation.ngram.branches;
   if (tree >= set.max_tokens_per_batch) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expansion ", set.expansion.ToString(), " with ", ssms.size(), " SSMs has ", draft,
-        " nodes, lookups add ", tree - draft,
+        " nodes, n-gram drafts add ", tree - draft,
         "; with the root they must fit max_tokens_per_batch, ", set.max_tokens_per_batch));
   }
   if (set.max_sequence_length < 0 || set.max_sequence_length > limits.max_positions) {
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
   if (!speculator.ok()) return speculator.status();
   engine->speculator_ = *std::move(speculator);
   const bool best_first = set.speculation.tune || set.speculation.max_nodes > 0;
-  const int depth = std::max({set.expansion.depth(), set.speculation.lookup.depth,
+  const int depth = std::max({set.expansion.depth(), set.speculation.ngram.depth,
                               best_first ? set.speculation.max_depth : 0});
   engine->statistics_.drafted_by_depth.resize(depth);
   engine->statistics_.accepted_by_depth.resize(depth);

@@ -233,7 +233,7 @@ TEST(EngineRules, NothingIsDraftedWhereMasksHoldUpAllOthers) {
     double clock = 0;
     options.seconds = [&] { return clock += 1e-4; };
     options.speculation.tune = tune;
-    options.speculation.lookup.depth = 4;
+    options.speculation.ngram.depth = 4;
     ASSERT_TRUE(harness.Start(options, tune ? "" : "2,1,1").ok());
     auto rules = std::make_shared<TokenRules>();
     const auto anything = std::make_shared<Anything>(costly);

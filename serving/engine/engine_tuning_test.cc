@@ -40,9 +40,9 @@ TEST_P(Tuning, IsNeverMuchSlowerThanAnyFixedShapeAtAnyLoad) {
 INSTANTIATE_TEST_SUITE_P(Machines, Tuning, ::testing::Range(0, 4));
 
 // Answers without repetitions, of few different tokens: matches abound, and say nothing.
-TEST(TunedEngine, LookupsThatFindNothingCostHardlyAnything) {
+TEST(TunedEngine, NgramDraftsThatFindNothingCostHardlyAnything) {
   EngineOptions with = Tuned();
-  with.speculation.lookup = {.depth = 6, .history_tokens = 0};  // every round has the same answers
+  with.speculation.ngram = {.depth = 6, .history_tokens = 0};  // every round has the same answers
   for (const Machine& machine : Machines()) {
     for (const double agreement : {-1.0, 0.9}) {
       for (const int load : {1, 6, 64}) {
@@ -50,7 +50,7 @@ TEST(TunedEngine, LookupsThatFindNothingCostHardlyAnything) {
             Serve(machine, agreement, load, agreement < 0 ? EngineOptions() : Tuned(), "", 0, 8);
         const Outcome looked = Serve(machine, agreement, load, with, "", 0, 8);
         EXPECT_EQ(looked.answers, plain.answers);
-        std::printf("%-9s agreement %4.1f load %2d: without %8.1f, with lookups %8.1f\n",
+        std::printf("%-9s agreement %4.1f load %2d: without %8.1f, with n-gram drafts %8.1f\n",
                     machine.name, agreement, load, plain.tokens_per_second,
                     looked.tokens_per_second);
         EXPECT_GT(looked.second_quarter, 0.95 * plain.second_quarter)
@@ -62,16 +62,16 @@ TEST(TunedEngine, LookupsThatFindNothingCostHardlyAnything) {
   }
 }
 
-// What an SSM says where a lookup knows is the same, and the time for it is lost.
-TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereLookupsKnow) {
+// What an SSM says where an n-gram draft knows is the same, and the time for it is lost.
+TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereNgramDraftsKnow) {
   EngineOptions options = Tuned();
-  options.speculation.lookup = {.depth = 6, .history_tokens = 0};
+  options.speculation.ngram = {.depth = 6, .history_tokens = 0};
   for (const Machine& machine : Machines()) {
     for (const int load : {1, 2, 6, 64}) {
       const Outcome alone = Serve(machine, -1, load, options, "", 0, 8, Circling());
       const Outcome both = Serve(machine, 0.9, load, options, "", 0, 8, Circling());
       EXPECT_EQ(both.answers, alone.answers);
-      std::printf("%-9s load %2d: lookups alone %8.1f, with an SSM %8.1f; at first %8.1f, %8.1f\n",
+      std::printf("%-9s load %2d: n-gram drafts alone %8.1f, with an SSM %8.1f; at first %8.1f, %8.1f\n",
                   machine.name, load, alone.tokens_per_second, both.tokens_per_second,
                   alone.second_quarter, both.second_quarter);
       EXPECT_GT(both.second_quarter, 0.95 * alone.second_quarter)
@@ -82,11 +82,11 @@ TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereLookupsKnow) {
   }
 }
 
-// Steps are so long that an SSM repays even where a lookup is likely to know the next token.
-TEST(TunedEngine, AnSsmIsAskedBesideLookupsWhereStepsAreLong) {
+// Steps are so long that an SSM repays even where an n-gram draft is likely to know the next token.
+TEST(TunedEngine, AnSsmIsAskedBesideNgramDraftsWhereStepsAreLong) {
   const Machine machine = {"streams", Linear(60, 0.6), Linear(0.15, 0.01)};
   EngineOptions fixed, tuned = Tuned();
-  fixed.speculation.lookup = tuned.speculation.lookup = {.depth = 6, .history_tokens = 0};
+  fixed.speculation.ngram = tuned.speculation.ngram = {.depth = 6, .history_tokens = 0};
   for (const int load : {1, 4}) {
     Fixed best = {0, ""};
     for (const char* shape : {"1,1", "1,1,1,1", "1,1,1,1,1,1,1,1"}) {
@@ -95,7 +95,7 @@ TEST(TunedEngine, AnSsmIsAskedBesideLookupsWhereStepsAreLong) {
       if (rate > best.rate) best = {rate, shape};
     }
     const Outcome both = Serve(machine, 0.9, load, tuned, "", 0, 8, Circling());
-    std::printf("load %d: tuned %.1f, best fixed <%s> beside lookups %.1f: %.3f\n", load,
+    std::printf("load %d: tuned %.1f, best fixed <%s> beside n-gram drafts %.1f: %.3f\n", load,
                 both.tokens_per_second, best.shape.c_str(), best.rate,
                 both.tokens_per_second / best.rate);
     EXPECT_GT(both.tokens_per_second, 0.97 * best.rate) << load;
@@ -105,7 +105,7 @@ TEST(TunedEngine, AnSsmIsAskedBesideLookupsWhereStepsAreLong) {
 // Sizes that calibration found dear are not run, and nothing would be learned of them.
 TEST(TunedEngine, SizesThatWereTimedInABadMomentAreFoundAgain) {
   EngineOptions options = Tuned();
-  options.speculation.lookup = {.depth = 6, .history_tokens = 0};
+  options.speculation.ngram = {.depth = 6, .history_tokens = 0};
   const Cost cost = Linear(2, 0.09);
   for (const auto& [load, least] : {std::pair(16, 40), std::pair(4, 20)}) {
     const auto rate = [&, load = load, least = least](double dearer) {

@@ -28,7 +28,7 @@ Speculator::Speculator(Setup setup)
     : setup_(std::move(setup)),
       options_(setup_.options),
       limits_(setup_.llm->limits()),
-      lookup_(options_.lookup) {}
+      ngram_(options_.ngram) {}
 
 absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
   const SpeculationOptions& given = setup.options;
@@ -44,9 +44,9 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
   } bounds[] = {{"max_nodes", given.max_nodes, 0, Expansion::kMaxNodes},
                 {"max_depth", given.max_depth, 1, deepest},
                 {"max_width", given.max_width, 1, Expansion::kMaxNodes},
-                {"lookup.depth", given.lookup.depth, 0, setup.llm->limits().max_ancestor_slots},
-                {"lookup.branches", given.lookup.branches, 1, 64},
-                {"lookup.history_tokens", given.lookup.history_tokens, 0, 1 << 26}};
+                {"ngram.depth", given.ngram.depth, 0, setup.llm->limits().max_ancestor_slots},
+                {"ngram.branches", given.ngram.branches, 1, 64},
+                {"ngram.history_tokens", given.ngram.history_tokens, 0, 1 << 26}};
   for (const auto& bound : bounds) {
     if (bound.value < bound.least || bound.value > bound.most) {
       return absl::InvalidArgumentError(absl::StrCat("speculation.", bound.name, " is ",
@@ -119,7 +119,7 @@ void Speculator::MeetAgain() {
 int Speculator::largest_whole_tree() const {
   const int expansion =
       setup_.expansion.nodes(setup_.expansion.depth()) * static_cast<int>(setup_.ssms.size());
-  return expansion + options_.lookup.depth * options_.lookup.branches;
+  return expansion + options_.ngram.depth * options_.ngram.branches;
 }
 
 Speculator::Kind Speculator::KindOf(const Request& request) const {
@@ -159,7 +159,7 @@ int Speculator::Computed(int s, const Request& request) const {
 int Speculator::TreeNodes(const Request& request) const {
   const auto state = states_.find(request.id());
   if (state == states_.end()) return 0;
-  int nodes = state->second.lookup.drafted();
+  int nodes = state->second.ngram.drafted();
   for (const Part& part : state->second.parts) nodes += part.drafts ? part.nodes : 0;
   return nodes;
 }
@@ -208,21 +208,21 @@ void Speculator::Commit(const Request& request, absl::Span<const int> accepted, 
     Learn(ssm.learned, state.parts[s].factor, request, *trials);
     if (request.length() > ssm.limit) ssm.drafter->Release(request.id());
   }
-  if (options_.lookup.depth == 0) return;
-  Learn(lookup_learned_, state.lookup_factor, request,
-        lookup_.Commit(request.id(), accepted, next));
+  if (options_.ngram.depth == 0) return;
+  Learn(ngram_learned_, state.ngram_factor, request,
+        ngram_.Commit(request.id(), accepted, next));
 }
 
 void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
-  if (options_.lookup.depth == 0) return;
-  const auto from_lookup = [&](int node) {
+  if (options_.ngram.depth == 0) return;
+  const auto from_ngram = [&](int node) {
     for (const Proposal& proposal : tree.proposals(tree.parent(node))) {
-      if (proposal.node == node && proposal.source == LookupDrafter::kSource) return true;
+      if (proposal.node == node && proposal.source == NgramDrafter::kSource) return true;
     }
     return false;
   };
-  for (int node = 1; node < tree.size(); ++node) statistics_.lookup_drafted += from_lookup(node);
-  for (const int node : path) statistics_.lookup_accepted += from_lookup(node);
+  for (int node = 1; node < tree.size(); ++node) statistics_.ngram_drafted += from_ngram(node);
+  for (const int node : path) statistics_.ngram_accepted += from_ngram(node);
 }
 
 void Speculator::ObserveLlm(const StepWork& work, double seconds) {
@@ -272,7 +272,7 @@ void Speculator::ObserveStep(int tokens, double seconds) {
       }
     }
   }
-  // Steps that lookups have to themselves say nothing of those in which SSMs have a part.
+  // Steps that n-gram drafts have to themselves say nothing of those in which SSMs have a part.
   if (!covered_) {
     ssm_payoffs_[most_].Observe(
         load_.decoding, with_ssm_,
@@ -284,22 +284,22 @@ void Speculator::ObserveStep(int tokens, double seconds) {
          .catching_up = catching_up_,
          .settling = settling_});
   }
-  if (options_.lookup.depth > 0) {
+  if (options_.ngram.depth > 0) {
     // Against whatever SSMs do without them. What an SSM catches up for these few steps is not
     // what it would cost there in the long run.
-    lookup_payoff_.Observe(load_.decoding, with_lookups_,
+    ngram_payoff_.Observe(load_.decoding, with_ngram_,
                            {.tokens = static_cast<double>(tokens),
-                            .seconds = with_lookups_ ? seconds : seconds - catching_up_,
+                            .seconds = with_ngram_ ? seconds : seconds - catching_up_,
                             .expected = StepRate(load_, llm_cost_),
-                            .catching_up = with_lookups_ ? catching_up_ : 0,
-                            .settling = with_lookups_ && settling_});
+                            .catching_up = with_ngram_ ? catching_up_ : 0,
+                            .settling = with_ngram_ && settling_});
   }
 }
 
 void Speculator::Release(const Request& request, bool for_good) {
   for (Ssm& ssm : ssms_) ssm.drafter->Release(request.id());
   if (!for_good) return;
-  lookup_.Release(request.id(), request.tokens(), request.usage().prompt_tokens);
+  ngram_.Release(request.id(), request.tokens(), request.usage().prompt_tokens);
   states_.erase(request.id());
 }
 

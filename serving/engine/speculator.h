@@ -1,4 +1,4 @@
-// The engine's drafting side: SSMs and lookups, what each was worth so far, and the choice of what
+// The engine's drafting side: SSMs and n-gram drafts, what each was worth so far, and the choice of what
 // to draft at each step. Owns the SSMs' KV caches and all that was learned.
 //
 // Fixed: every SSM drafts for every request that allows it, in the shape of the expansion or best
@@ -30,7 +30,7 @@
 #include "serving/speculative/cost.h"
 #include "serving/speculative/drafter.h"
 #include "serving/speculative/expansion.h"
-#include "serving/speculative/lookup.h"
+#include "serving/speculative/ngram.h"
 #include "serving/speculative/payoff.h"
 #include "serving/speculative/seldom_tries.h"
 #include "serving/speculative/token_tree.h"
@@ -61,7 +61,7 @@ struct SpeculationOptions {
   int max_depth = 8;  // of best-first trees
   int max_width = 4;  // nodes that one level of a best-first tree runs, for one request
   SampledDrafts sampled = SampledDrafts::kDraws;
-  LookupOptions lookup;
+  NgramOptions ngram;
   double calibration_seconds = 2;  // about, per model, when tuned; 0: none
   double probe_share = 0.005;
 };
@@ -70,7 +70,7 @@ struct SpeculationStatistics {
   std::vector<absl::Status> ssm_status;  // what went wrong with an SSM that was set aside
   std::vector<int64_t> ssm_drafts;       // trees asked of each SSM
   std::vector<int> ssm_limits;           // longest sequence that each of them drafts for
-  int64_t lookup_drafted = 0, lookup_accepted = 0;
+  int64_t ngram_drafted = 0, ngram_accepted = 0;
   int64_t tuned_off = 0;  // steps that decoded without any SSM, by choice
   int64_t withheld = 0;   // of these: because drafting had yielded less than plain steps
   int64_t probes = 0;
@@ -126,7 +126,7 @@ class Speculator {
   // After verification of a request that goes on: tokens of the accepted path, and the next one.
   void Commit(const Request& request, absl::Span<const int> accepted, int next);
 
-  // Counts what lookups had in a verified tree; `path` are its accepted nodes.
+  // Counts what n-gram drafts had in a verified tree; `path` are its accepted nodes.
   void Count(const TokenTree& tree, absl::Span<const int> path);
 
   // What a step of the LLM took, verification included.
@@ -178,15 +178,15 @@ class Speculator {
     bool probe = false;
     int depth = 0;
     int nodes = 0;
-    double adds = 1;  // share of its drafts' worth that lookups leave; 0: it is not asked
+    double adds = 1;  // share of its drafts' worth that n-gram drafts leave; 0: it is not asked
     RequestFactor factor;
   };
   struct State {
     std::vector<Part> parts;  // by SSM
-    TokenTree lookup{0};
-    RequestFactor lookup_factor;
+    TokenTree ngram{0};
+    RequestFactor ngram_factor;
     int depth = 0;  // the deepest tree that the request can use
-    // No lookup was likely to know the next token in its last step.
+    // No n-gram draft was likely to know the next token in its last step.
     bool was_open = false;
   };
 
@@ -200,8 +200,8 @@ class Speculator {
   bool Follows(const Ssm& ssm, const Request& request) const;
   int DepthFor(const Ssm& ssm, const Request& request, int depth) const;
   State& StateOf(const Request& request);
-  void PlanLookups(absl::Span<const Request* const> decoding);
-  void CutLookups(absl::Span<const Request* const> decoding, StepLoad* load);
+  void PlanNgramDrafts(absl::Span<const Request* const> decoding);
+  void CutNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load);
   void PlanFixed(absl::Span<const Request* const> decoding);
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
@@ -217,10 +217,10 @@ class Speculator {
   // By how much more steps of such requests yield than is estimated.
   double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);
-  // `known`: chances that a lookup has the token, by depth; `level`, `row`: prices in tokens.
+  // `known`: chances that an n-gram draft has the token, by depth; `level`, `row`: prices in tokens.
   double AddedBeside(const Ssm& ssm, absl::Span<const double> known, double level,
                      double row) const;
-  // What a token is worth that an SSM drafts: less than one if a lookup would know it a step later,
+  // What a token is worth that an SSM drafts: less than one if an n-gram draft would know it a step later,
   // for a part of the time that a step takes.
   double SsmToken() const { return 1 - covered_next_ * (1 - 1 / yield_); }
   void TrySize(absl::Span<const Request* const> decoding, const StepLoad& load);
@@ -245,18 +245,18 @@ class Speculator {
   StepCost llm_cost_;
   bool llm_calibrated_ = false;
   std::vector<Ssm> ssms_;
-  LookupDrafter lookup_;
-  Learned lookup_learned_;
+  NgramDrafter ngram_;
+  Learned ngram_learned_;
   std::map<RequestId, State> states_;
   // By the kind of most requests: what one kind's drafts lose another's may win.
   std::array<Payoff, kKinds> ssm_payoffs_;
-  Payoff lookup_payoff_;
+  Payoff ngram_payoff_;
   StepLoad load_;  // of the coming step
-  // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
-  bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
-  bool covered_ = false;     // lookups leave no request to the SSMs
+  // Of the coming step: n-gram drafts were asked, an SSM drafts, an SSM is only probed.
+  bool with_ngram_ = false, with_ssm_ = false, with_probe_ = false;
+  bool covered_ = false;     // n-gram drafts leave no request to the SSMs
   double plain_tokens_ = 0;  // expected of the step without SSMs
-  double covered_next_ = 0;  // how often a lookup knows more one step after none did, of late
+  double covered_next_ = 0;  // how often an n-gram draft knows more one step after none did, of late
   double yield_ = 1;         // tokens of a request's step, of late
   bool settling_ = false;    // a draft was due, but its SSM was too far behind
   double catching_up_ = 0;   // seconds of it in which SSMs run what they will not have to run again
@@ -287,7 +287,7 @@ class Speculator {
   double plain_seconds_ = 0;  // of the last step without SSMs
   int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
-  SeldomTries lookup_tries_, ssm_tries_;
+  SeldomTries ngram_tries_, ssm_tries_;
   double lenience_ = 1;     // what time costs in this step, of what it does in others
   size_t tried_nodes_ = 0;  // that the step shall have for its size to be known; 0: those that pay
   SpeculationStatistics statistics_;

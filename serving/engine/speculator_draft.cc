@@ -15,7 +15,7 @@ namespace {
 constexpr double kOverheadStep = 0.05;
 constexpr double kMostOverhead = 1.5;
 constexpr int kLookAhead = 3;  // levels
-// What a level must be worth, in what it takes: of its tokens the lookups of the steps to come
+// What a level must be worth, in what it takes: of its tokens the n-gram drafts of the steps to come
 // would have known some.
 constexpr double kLevel = 1.1;
 constexpr double kCandidate = 0.5;  // of the price: what rows cost is an average
@@ -27,19 +27,19 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
   for (DraftWork& item : work) {
     const auto state = states_.find(item.request.id());
     if (!item.assignment.decodes || state == states_.end()) continue;
-    TokenTree& lookup = state->second.lookup;
+    TokenTree& ngram = state->second.ngram;
     // The scheduler may have had fewer rows.
-    std::vector<bool> keep(lookup.size(), false);
-    for (int node = 0; node < std::min(lookup.size(), item.assignment.tree_nodes + 1); ++node) {
+    std::vector<bool> keep(ngram.size(), false);
+    for (int node = 0; node < std::min(ngram.size(), item.assignment.tree_nodes + 1); ++node) {
       keep[node] = true;
     }
-    if (lookup.drafted() > 0) item.tree = lookup.Keep(keep);
+    if (ngram.drafted() > 0) item.tree = ngram.Keep(keep);
   }
   for (int s = 0; s < ssms(); ++s) {
     if (ssms_[s].status.ok()) DraftBySsm(s, work);
   }
   if (!options_.tune) return;
-  // Of lookups alone the nodes that pay are all there is (CutLookups).
+  // Of n-gram drafts alone the nodes that pay are all there is (CutNgramDrafts).
   if (!with_ssm_ && !with_probe_) return;
   KeepWhatPays(work, Now() - start);
   if (with_probe_) return;
@@ -133,7 +133,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
   // After a tree of its own an SSM has not run the last token, and the one before if that was a
   // leaf.
-  const int usual = ssms() > 1 || with_lookups_ ? options_.max_depth + 1 : 2;
+  const int usual = ssms() > 1 || with_ngram_ ? options_.max_depth + 1 : 2;
   for (DraftWork& item : work) {
     const Request& request = item.request;
     const Assignment& assignment = item.assignment;
@@ -152,15 +152,15 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
                                options_.sampled == SampledDrafts::kBySeed,
         .tree = &item.tree};
     if (assignment.decodes && part.drafts) {
-      // Shares of what the scheduler gave beside the lookup; the first SSMs get the remainder.
+      // Shares of what the scheduler gave beside the n-gram draft; the first SSMs get the remainder.
       int sources = 0, before = 0;
       for (int other = 0; other < ssms(); ++other) {
         if (!state.parts[other].drafts) continue;
         before += other < s;
         ++sources;
       }
-      const int lookup = std::min(state.lookup.drafted(), assignment.tree_nodes);
-      job.max_nodes = (assignment.tree_nodes - lookup + sources - 1 - before) / sources;
+      const int ngram = std::min(state.ngram.drafted(), assignment.tree_nodes);
+      job.max_nodes = (assignment.tree_nodes - ngram + sources - 1 - before) / sources;
       job.depth = job.max_nodes > 0 ? part.depth : 0;
     }
     const bool draws = Draws(request);

@@ -31,8 +31,8 @@ constexpr double kTransitions = 128;  // that are remembered
 constexpr double kLenient = 0.7;      // SSMs draft more than seems to pay, if time costs less
 constexpr double kFree = 0.01;        // the size is given: time hardly matters
 constexpr double kCheap = 0.125;      // of a step: a level of which more can be drafted
-constexpr double kCovered = 0.5;      // chance of a lookup beside which an SSM has little to add:
-constexpr double kBesideLookups = 2;  // it must be worth so many times the SSM's levels
+constexpr double kCovered = 0.5;      // chance of an n-gram draft beside which an SSM has little to add:
+constexpr double kBesideNgramDrafts = 2;  // it must be worth so many times the SSM's levels
 constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
@@ -44,7 +44,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   ++steps_;
   load_ = {.decoding = static_cast<int>(decoding.size()), .other_rows = prompt_rows};
   for (auto& [id, state] : states_) {
-    if (state.lookup.drafted() > 0) state.lookup = TokenTree(0);
+    if (state.ngram.drafted() > 0) state.ngram = TokenTree(0);
     for (Part& part : state.parts) part.drafts = part.probe = false;
   }
   for (const Request* request : decoding) {
@@ -52,51 +52,51 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
     StateOf(*request).depth = std::max(0, request->Remaining(context) - 1);
   }
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
-  with_lookups_ =
-      options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
+  with_ngram_ =
+      options_.ngram.depth > 0 && !(compares && ngram_payoff_.Withholds(load_.decoding));
   with_ssm_ = with_probe_ = settling_ = covered_ = false;
   catching_up_ = likely_ = 0;
   lenience_ = 1;
   tried_nodes_ = 0;
-  if (with_lookups_) PlanLookups(decoding);
+  if (with_ngram_) PlanNgramDrafts(decoding);
   if (!options_.tune) return PlanFixed(decoding);
   StepLoad load = load_;
-  if (options_.lookup.depth > 0) CutLookups(decoding, &load);
+  if (options_.ngram.depth > 0) CutNgramDrafts(decoding, &load);
   PlanTuned(decoding, load);
 }
 
-void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
+void Speculator::PlanNgramDrafts(absl::Span<const Request* const> decoding) {
   for (const Request* request : decoding) {
     if (!request->options().speculate || TooCostly(*request)) continue;
     State& state = StateOf(*request);
-    state.lookup =
-        lookup_.Draft(request->id(), request->tokens(), state.depth,
-                      options_.lookup.depth * options_.lookup.branches,
-                      &lookup_learned_.acceptance[KindOf(*request)], state.lookup_factor.failing(),
+    state.ngram =
+        ngram_.Draft(request->id(), request->tokens(), state.depth,
+                      options_.ngram.depth * options_.ngram.branches,
+                      &ngram_learned_.acceptance[KindOf(*request)], state.ngram_factor.failing(),
                       &request->rules(), request->options().cache_salt);
   }
 }
 
-// Tuned: of all lookups the nodes that pay.
-void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad* load) {
+// Tuned: of all n-gram drafts the nodes that pay.
+void Speculator::CutNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load) {
   std::vector<double> chances;
   for (const Request* request : decoding) {
-    const TokenTree& tree = StateOf(*request).lookup;
+    const TokenTree& tree = StateOf(*request).ngram;
     for (int node = 1; node < tree.size(); ++node) chances.push_back(tree.chance(node));
   }
   std::sort(chances.rbegin(), chances.rend());
   const int most = std::max(0, setup_.max_rows - load->decoding - load->other_rows);
   load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
-  if (load->other_rows == 0 && lookup_tries_.Due()) {
+  if (load->other_rows == 0 && ngram_tries_.Due()) {
     const int best = std::exchange(load->nodes, 0);
     load->nodes = NodesToTry(*load, llm_cost_,
                              absl::MakeSpan(chances).first(std::min<size_t>(most, chances.size())),
-                             best, lookup_tries_.tries());
+                             best, ngram_tries_.tries());
   }
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
   const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
   for (const Request* request : decoding) {
-    TokenTree& tree = StateOf(*request).lookup;
+    TokenTree& tree = StateOf(*request).ngram;
     std::vector<bool> keep(tree.size(), true);
     for (int node = 1; node < tree.size(); ++node) keep[node] = tree.chance(node) >= least;
     tree = tree.Keep(keep);
@@ -119,7 +119,7 @@ void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
 }
 
 // Requests for which the SSM could draft, the most promising first: not those whose next token a
-// lookup is likely to know. What an SSM says there is mostly the same.
+// n-gram draft is likely to know. What an SSM says there is mostly the same.
 std::vector<const Request*> Speculator::Offered(int ssm,
                                                 absl::Span<const Request* const> decoding) {
   std::vector<const Request*> out;
@@ -143,24 +143,24 @@ void Speculator::NoteCovered(absl::Span<const Request* const> decoding, const St
   for (const Ssm& ssm : ssms_) levels.push_back(rate * LevelSeconds(ssm, load.decoding));
   for (const Request* request : decoding) {
     State& state = StateOf(*request);
-    std::vector<double> known;  // chance that a lookup knows the token, by depth from 1
-    for (int node = 1; node < state.lookup.size(); ++node) {
-      const size_t depth = state.lookup.depth(node);
+    std::vector<double> known;  // chance that an n-gram draft knows the token, by depth from 1
+    for (int node = 1; node < state.ngram.size(); ++node) {
+      const size_t depth = state.ngram.depth(node);
       if (known.size() < depth) known.resize(depth, 0);
-      known[depth - 1] += state.lookup.chance(node);
+      known[depth - 1] += state.ngram.chance(node);
     }
     const bool knows = !known.empty() && known[0] >= kCovered;
     for (int s = 0; s < ssms(); ++s) {
       state.parts[s].adds = knows ? AddedBeside(ssms_[s], known, levels[s], row) : 1;
     }
-    if (with_lookups_ && state.was_open) {
+    if (with_ngram_ && state.was_open) {
       covered_next_ += ((knows ? 1 : 0) - covered_next_) / kTransitions;
     }
-    state.was_open = with_lookups_ && !knows;
+    state.was_open = with_ngram_ && !knows;
   }
 }
 
-// The share of what the SSM's chain is worth that lookups leave, where they are wrong; 0 if that is
+// The share of what the SSM's chain is worth that n-gram drafts leave, where they are wrong; 0 if that is
 // not worth the levels. Where they are right, the SSM's tokens are mostly theirs, and cost no rows.
 double Speculator::AddedBeside(const Ssm& ssm, absl::Span<const double> known, double level,
                                double row) const {
@@ -171,7 +171,7 @@ double Speculator::AddedBeside(const Ssm& ssm, absl::Span<const double> known, d
     const double wrong = 1 - std::min(1.0, at < known.size() ? known[at] : 0.0);
     worth += chance;
     adds += wrong * chance;
-    net += wrong * (chance - row) - kBesideLookups * level;
+    net += wrong * (chance - row) - kBesideNgramDrafts * level;
     if (net > most) {
       most = net;
       share = adds / worth;
@@ -306,7 +306,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
         }
         return false;
       }));
-  covered_ = with_lookups_ && offered == 0;
+  covered_ = with_ngram_ && offered == 0;
   for (Ssm& ssm : ssms_) ssm.learned.acceptance[ssm.kind].Fade();
   // The first choices rest on little: they are made again soon.
   const int64_t every = std::min<int64_t>(idle_steps_ > kLongIdle ? kChooseSeldom : kChooseEvery,
@@ -389,8 +389,8 @@ void Speculator::TrySize(absl::Span<const Request* const> decoding, const StepLo
   if (best > static_cast<int>(chances.size())) return;
   const int turn = ssm_tries_.tries();
   const int nodes = NodesToTry(load, llm_cost_, chances, best, turn, drawn ? drafting : 1);
-  if (!IsFarTry(turn) && (nodes >= best || options_.lookup.depth > 0))
-    return;  // lookups have tries
+  if (!IsFarTry(turn) && (nodes >= best || options_.ngram.depth > 0))
+    return;  // n-gram drafts have tries
   const bool nothing = nodes == best && llm_cost_.Proven(load.decoding + load.nodes + nodes);
   lenience_ = IsFarTry(turn) && !nothing ? kFree : 1;
   if (nothing || nodes == 0) return;

@@ -548,7 +548,7 @@ TEST(StructuredAnswers, OfNoTextEndAtOnce) {
 }
 
 // Drafted and accepted tokens of 40 answers that the grammar leads.
-std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool lookups) {
+std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool ngram) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const auto masker =
       MaskerOf({.kind = StructuredOutput::kRegex, .text = "(abcd){6}[ab]{2}(dcba){6}"}, tokenizer);
@@ -556,7 +556,7 @@ std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool
   harness.SetLlm(Llm());
   if (ssm != nullptr) harness.AddSsm(*ssm);
   EngineOptions options;
-  options.speculation.lookup = {.depth = lookups ? 4 : 0, .branches = 2};
+  options.speculation.ngram = {.depth = ngram ? 4 : 0, .branches = 2};
   EXPECT_TRUE(harness.Start(options, ssm != nullptr ? "1,1,1,1" : "").ok());
   uint64_t seed = 0;
   for (const auto& prompt : RandomPrompts(40, 10, kVocabulary, 6)) {
@@ -583,7 +583,7 @@ TEST(StructuredAnswers, DraftsFollowTheGrammarWhateverTheirModel) {
 }
 
 // The text turns round after its middle: what it said before is then not allowed any more.
-TEST(StructuredAnswers, LookupsProposeNothingThatTheGrammarExcludes) {
+TEST(StructuredAnswers, NgramDraftsProposeNothingThatTheGrammarExcludes) {
   const auto [drafted, accepted] = Fared(nullptr, 0, true);
   EXPECT_GT(accepted, 40 * 20);
   EXPECT_GT(accepted, drafted * 9 / 10);

@@ -392,7 +392,7 @@ class Verifier {
     const EngineStatistics statistics = (*engine)->statistics();
     if (absl::Status status = SsmStatus(statistics); !status.ok()) return status;
     LosslessCheck check = ChiSquare(*expected, counts);
-    // Answers of one token leave no room for a tree, and lookups may know nothing of such short
+    // Answers of one token leave no room for a tree, and n-gram drafts may know nothing of such short
     // ones.
     absl::StrAppend(&check.detail, "; ", statistics.drafted_tokens, " tokens were drafted, ",
                     statistics.accepted_tokens, " of them accepted");

@@ -35,7 +35,7 @@ struct LosslessProgress {
 };
 
 struct LosslessOptions {
-  // How to speculate: the expansion, best-first trees, lookups, tuning, limits.
+  // How to speculate: the expansion, best-first trees, n-gram drafts, tuning, limits.
   EngineOptions engine;
   std::vector<std::vector<int>> prompts;  // at least one, each shorter than the context
   int answer = 48;                        // tokens of greedy and seeded answers

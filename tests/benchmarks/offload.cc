@@ -41,7 +41,7 @@ namespace {
 constexpr int kPrompt = 64;
 constexpr int kRows = 320;
 constexpr int kMostRequests = 16;
-constexpr int kLookup = 6;  // tokens, as served by default
+constexpr int kNgram = 6;  // tokens, as served by default
 
 // The parameters of the LLM with `more` neurons in each MLP. Rows of gate and up are random, the
 // columns of down that meet them are 0.
@@ -162,7 +162,7 @@ absl::Status Measure(Report* report) {
 
   std::vector<Mode> modes;
   const auto add = [&](const std::string& name, ServedModel& llm, const char* expansion, bool tune,
-                       int lookup = 0) -> absl::Status {
+                       int ngram = 0) -> absl::Status {
     EngineOptions options;
     absl::StatusOr<Expansion> shape_of_trees = Expansion::Parse(expansion);
     if (!shape_of_trees.ok()) return shape_of_trees.status();
@@ -171,7 +171,7 @@ absl::Status Measure(Report* report) {
     options.max_tokens_per_batch = kRows;
     options.prefix_cache = false;  // the engines share the runners
     options.speculation.tune = tune;
-    options.speculation.lookup.depth = lookup;
+    options.speculation.ngram.depth = ngram;
     if (tune) options.speculation.sampled = SampledDrafts::kShared;
     options.seconds = Seconds;
     std::vector<ModelRunner*> ssms;
@@ -187,8 +187,8 @@ absl::Status Measure(Report* report) {
   status.Update(add("offload, tuned", *streaming, "", true));
   const char* longest = "1,1,1,1,1,1,1,1";
   status.Update(add("offload, sequence of 8", *streaming, longest, false));
-  status.Update(add("offload, sequence of 8 and lookups", *streaming, longest, false, kLookup));
-  status.Update(add("offload, tuned with lookups", *streaming, "", true, kLookup));
+  status.Update(add("offload, sequence of 8 and n-gram drafts", *streaming, longest, false, kNgram));
+  status.Update(add("offload, tuned with n-gram drafts", *streaming, "", true, kNgram));
   status.Update(add("resident", *resident, "", false));
   status.Update(add("resident, tree <1,1,3,1,1>", *resident, "1,1,3,1,1", false));
   status.Update(add("resident, tuned", *resident, "", true));

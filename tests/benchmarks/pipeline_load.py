@@ -6,7 +6,7 @@ two that share each layer.
 
 Real processes on loopback, one thread for each worker. The model (hidden 512, 8 layers, 8 heads, 4 KV heads, intermediate 1408,
 47 MB of f32 weights) is trained for one step: what it says is of no interest, only that all ways of serving it say the same.
-Greedy answers of 32 tokens after prompts of 64; with --lookup, trees of lookups of up to 4 tokens for each request, which
+Greedy answers of 32 tokens after prompts of 64; with --ngram, trees of n-gram drafts of up to 4 tokens for each request, which
 make steps of many rows. Then one prompt of 768 tokens, in chunks of 96. All ways take turns; medians are printed, and
 those of the ratios to one step at a time of the same round.
 """
@@ -30,7 +30,7 @@ def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=5)
     flags.add_argument("--loads", default="1,4,16,32")
-    flags.add_argument("--lookup", type=int, default=0)
+    flags.add_argument("--ngram", type=int, default=0)
     flags = flags.parse_args()
     loads = [int(load) for load in flags.loads.split(",")]
     rates = {way: {what: [] for what in [*loads, "prompt"]} for way in WAYS}
@@ -40,7 +40,7 @@ def main():
         state = cluster.wait_for_job(job)
         assert state["state"].upper() == "SUCCEEDED", state
         text = os.path.join(DATA, "genesis.txt")
-        extra = [f"--lookup={flags.lookup}"] if flags.lookup else []
+        extra = [f"--ngram={flags.ngram}"] if flags.ngram else []
         for _ in range(flags.rounds):
             for way, where in WAYS.items():
                 served = cluster.run("serve", "lm", "--name=it", "--max-requests-per-batch=32", "--no-prefix-cache",

@@ -64,7 +64,7 @@ constexpr int kPrompt = 64;
 constexpr int kMostRequests = 64;
 constexpr int kRows = 832;                     // 64 trees of <1,1,3,1,1>
 constexpr int kSlots = 16384;                  // of each engine's KV cache
-constexpr int kLookup = 6;                     // tokens
+constexpr int kNgram = 6;                     // tokens
 constexpr int kFirst = 8;                      // tokens of each request that do not count
 constexpr int kTurnTokens = 64;                // of all requests, but
 constexpr int kLeastTurn = 8, kMostTurn = 32;  // of each of them
@@ -238,7 +238,7 @@ absl::StatusOr<Models> MakeModels(const OpRegistry& registry, int modes) {
 struct Way {
   std::string name, expansion;
   bool ssm = false, tuned = false;
-  int lookup = 0;
+  int ngram = 0;
 };
 
 // Incremental decoding first.
@@ -249,14 +249,14 @@ std::vector<Way> Wanted() {
     const bool chain = expansion.find_first_not_of("1,") == std::string::npos;
     const std::string name = absl::StrCat(chain ? "sequence <" : "tree <", expansion, ">");
     ways.push_back({name, expansion, true, false, 0});
-    if (chain) ways.push_back({absl::StrCat("lookup and ", name), expansion, true, false, kLookup});
+    if (chain) ways.push_back({absl::StrCat("n-gram and ", name), expansion, true, false, kNgram});
   }
-  for (const int depth : {kLookup / 2, kLookup}) {
-    ways.push_back({absl::StrCat("lookup of ", depth, ", always"), "", false, false, depth});
+  for (const int depth : {kNgram / 2, kNgram}) {
+    ways.push_back({absl::StrCat("n-gram of ", depth, ", always"), "", false, false, depth});
   }
   ways.push_back({"auto", "", true, true, 0});
-  ways.push_back({"lookup and auto", "", true, true, kLookup});
-  ways.push_back({"lookup alone", "", false, true, kLookup});
+  ways.push_back({"n-gram and auto", "", true, true, kNgram});
+  ways.push_back({"n-gram alone", "", false, true, kNgram});
   // What the place in the turn does, and chance.
   ways.push_back({"incremental, again", "", false, false, 0});
   const std::vector<std::string> only = absl::GetFlag(FLAGS_modes);
@@ -276,7 +276,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   Mode mode;
   mode.name = way.name;
   mode.tuned = way.tuned;
-  mode.drafts = way.ssm || way.lookup > 0;
+  mode.drafts = way.ssm || way.ngram > 0;
   mode.llm = std::make_unique<Share>(models.at("llm"), number);
   mode.ssm = std::make_unique<Share>(models.at("ssm"), number);
   EngineOptions options;
@@ -287,7 +287,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.max_tokens_per_batch = kRows;
   options.prefix_cache = false;  // a prompt comes again in other rounds
   options.speculation.tune = way.tuned;
-  options.speculation.lookup.depth = way.lookup;
+  options.speculation.ngram.depth = way.ngram;
   options.speculation.sampled = way.tuned ? SampledDrafts::kBySeed : SampledDrafts::kDraws;
   options.seconds = Seconds;
   std::vector<ModelRunner*> ssms;

@@ -38,7 +38,7 @@ class AnthropicClientTest(unittest.TestCase):
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1"])
         try:
             cls.cluster.wait_for_workers(1)
-            serve_thinker(cls.cluster, "--lookup=4", "--max-queue=1", "--max-requests-per-batch=1")
+            serve_thinker(cls.cluster, "--ngram=4", "--max-queue=1", "--max-requests-per-batch=1")
         except BaseException:
             cls.cluster.__exit__(True)
             raise

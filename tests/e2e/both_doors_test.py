@@ -36,7 +36,7 @@ class BothDoorsTest(unittest.TestCase):
         try:
             cls.cluster.wait_for_workers(1)
             train(cls.cluster, "big", 32, 2, 60, positions=1024)
-            cls.cluster.run("serve", "big", "--lookup=4")
+            cls.cluster.run("serve", "big", "--ngram=4")
         except BaseException:
             cls.cluster.__exit__(True)
             raise

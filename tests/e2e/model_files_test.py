@@ -385,23 +385,23 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("drafted", weights())
         self.cluster.cli("serve", "drafted", "--no-prefix-cache")
         plain = self.complete("drafted")
-        # Flags, whether trees are chosen at each step, and how far lookups reach.
+        # Flags, whether trees are chosen at each step, and how far n-gram drafts reach.
         ways = {"trees": (["--ssm=drafted", "--expansion=1,2,1"], False, 0), "tuned": (["--ssm=drafted"], True, 6),
-                "ssm alone": (["--ssm=drafted", "--lookup=0"], True, 0), "tuned lookups": (["--tune"], True, 6),
-                "always": (["--ssm=drafted", "--lookup=4", "--no-tune"], False, 4), "lookup": (["--lookup=4"], True, 4),
-                "all": (["--ssm=drafted", "--tune", "--lookup=4", "--ssm-weights=int8"], True, 4)}
-        for way, (flags, tuned, lookup) in ways.items():
+                "ssm alone": (["--ssm=drafted", "--ngram=0"], True, 0), "tuned n-gram drafts": (["--tune"], True, 6),
+                "always": (["--ssm=drafted", "--ngram=4", "--no-tune"], False, 4), "ngram": (["--ngram=4"], True, 4),
+                "all": (["--ssm=drafted", "--tune", "--ngram=4", "--ssm-weights=int8"], True, 4)}
+        for way, (flags, tuned, ngram) in ways.items():
             way = way.replace(" ", "-")
             served = self.cluster.run("serve", "drafted", "--name=drafted-" + way, *flags)
             self.assertEqual(served.get("tune_speculation", False), tuned, way)
-            self.assertEqual(served.get("lookup_depth", 0), lookup, way)
+            self.assertEqual(served.get("ngram_depth", 0), ngram, way)
             for _ in range(3):
                 self.assertEqual(self.complete("drafted-" + way), plain, way)
             # Whatever drafts, a request may insist on it.
             self.cluster.cli("generate", "drafted-" + way, "In the", "--speculation=on", "--max-tokens=4")
         without = self.cluster.cli("generate", "drafted", "In the", "--speculation=on", check=False)
-        self.assertIn("without SSMs and lookups", without.stderr)
-        for flags in (["--tune", "--lookup=0"], ["--no-tune"]):
+        self.assertIn("without SSMs and n-gram drafts", without.stderr)
+        for flags in (["--tune", "--ngram=0"], ["--no-tune"]):
             self.refused("drafted", "tune_speculation", flags=[*flags, "--name=nothing-to-tune"])
         self.refused("drafted", "--expansion", flags=["--ssm=drafted", "--tune", "--expansion=1,2"])
         both = self.cluster.cli("serve", "drafted", "--ssm=drafted", "--tune", "--no-tune", check=False)
@@ -500,7 +500,7 @@ class ModelFilesTest(unittest.TestCase):
         write_model(small, {name: value * 1.1 for name, value in weights().items()})
         proof = ["verify-lossless", "--llm=proven", "--ssm=" + small, "--draws=2000"]
         shape = "--expansion=1,2,1"
-        for flags in ([shape], [shape, "--weights=int8", "--ssm-weights=int4"], ["--tune", "--lookup=4"]):
+        for flags in ([shape], [shape, "--weights=int8", "--ssm-weights=int4"], ["--tune", "--ngram=4"]):
             report = self.cluster.run(*proof, *flags)
             self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "rules", "enumeration", "law", "KV"])
             self.assertTrue(report["passed"], report)
@@ -515,13 +515,13 @@ class ModelFilesTest(unittest.TestCase):
     def test_a_small_model_that_would_stop_drafting_unnoticed_is_refused(self):
         self.upload("far", weights())
         self.upload("near", weights(), max_position_embeddings=8)
-        for flags in ([], ["--expansion=1,1,1"], ["--lookup=0"]):
+        for flags in ([], ["--expansion=1,1,1"], ["--ngram=0"]):
             self.refused("far", "'near'", "8 positions", "128 tokens", "--max-sequence-length=8", "--short-ssms",
                          flags=["--ssm=near", *flags])
         proof = self.cluster.cli("verify-lossless", "--llm=far", "--ssm=near", check=False)
         self.assertIn("8 positions", proof.stderr)
         self.cluster.cli("serve", "far", "--name=far-as-near", "--ssm=near", "--max-sequence-length=8")
-        served = self.cluster.run("serve", "far", "--name=far-meant", "--ssm=near", "--lookup=0", "--short-ssms")
+        served = self.cluster.run("serve", "far", "--name=far-meant", "--ssm=near", "--ngram=0", "--short-ssms")
         self.assertEqual(served["ssm_placements"][0]["draft_tokens"], 8)
         self.assertIn("near (up to 8 tokens)", self.cluster.cli("serve").stdout)
         body = {"model": "far-meant", "prompt": "In the", "max_tokens": 4, "temperature": 0, "speculation": True}

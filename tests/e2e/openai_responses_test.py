@@ -41,7 +41,7 @@ class ResponsesTest(unittest.TestCase):
                                                        "--response_store_bytes=400000"])
         try:
             cls.cluster.wait_for_workers(1)
-            serve_thinker(cls.cluster, "--lookup=4")
+            serve_thinker(cls.cluster, "--ngram=4")
         except BaseException:
             cls.cluster.__exit__(True)
             raise

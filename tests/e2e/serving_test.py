@@ -23,8 +23,8 @@ METRICS = {
                " prompt_tokens_computed_total generation_tokens_total engine_steps_total num_preemptions_total"
                " spec_decode_num_drafts_total spec_decode_num_draft_tokens_total"
                " spec_decode_num_accepted_tokens_total spec_decode_num_draft_tokens_per_pos_total"
-               " spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_lookup_draft_tokens_total"
-               " spec_decode_num_lookup_accepted_tokens_total spec_decode_num_tuned_off_steps_total"
+               " spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_ngram_draft_tokens_total"
+               " spec_decode_num_ngram_accepted_tokens_total spec_decode_num_tuned_off_steps_total"
                " prefix_cache_queries_total prefix_cache_hits_total request_success_total http_requests_total",
     "histogram": "grpc_request_duration_seconds job_step_duration_seconds iteration_tokens_total"
                  " kv_block_lifetime_seconds kv_block_idle_before_evict_seconds kv_block_reuse_gap_seconds"

@@ -250,7 +250,7 @@ def main():
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--grpc-clients", type=int, default=4, help="besides, each a process")
     parser.add_argument("--tuned", action="store_true",
-                        help="trees chosen at each step, lookups among them, instead of trees of one shape")
+                        help="trees chosen at each step, n-gram drafts among them, instead of trees of one shape")
     parser.add_argument("--stages", type=int, default=0, help="of the model, on as many workers; 0: in the daemon")
     options = parser.parse_args()
     where = [f"--pipeline-parallel={options.stages}"] if options.stages else []

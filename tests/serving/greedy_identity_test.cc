@@ -207,9 +207,9 @@ TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
            {"tree", "1,2,1", {}},
            {"without replacement", "3,1", {.sampled = SampledDrafts::kWithoutReplacement}},
            {"best first", "", {.max_nodes = 12, .sampled = SampledDrafts::kShared}},
-           {"tuned, with lookups",
+           {"tuned, with n-gram drafts",
             "",
-            {.tune = true, .sampled = SampledDrafts::kShared, .lookup = {.depth = 4}}}}) {
+            {.tune = true, .sampled = SampledDrafts::kShared, .ngram = {.depth = 4}}}}) {
     LosslessOptions options;
     options.engine.expansion = *Expansion::Parse(way.expansion);
     options.engine.speculation = way.speculation;

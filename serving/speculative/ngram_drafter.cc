@@ -1,4 +1,4 @@
-#include "serving/speculative/lookup.h"
+#include "serving/speculative/ngram.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@ double Guess(int length) { return length / (length + 1.5); }
 
 }  // namespace
 
-TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
+TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
                                int max_nodes, const Acceptance* acceptance, double failing,
                                const RuledAnswer* rules, absl::string_view salt) {
   State& state = requests_[request];
@@ -22,17 +22,17 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
   depth = std::min(depth, options_.depth);
   // Its own text first: what a request said before is the best guess at what it says again.
   int branches = options_.branches;
-  const ContextIndex::Runs runs(tokens);
+  const NgramIndex::Runs runs(tokens);
   const auto [newer, older] = history_.Of(salt);
   const bool ruled = rules != nullptr && rules->active();
-  for (const ContextIndex* index : {static_cast<const ContextIndex*>(&state.index), newer, older}) {
+  for (const NgramIndex* index : {static_cast<const NgramIndex*>(&state.index), newer, older}) {
     if (index == nullptr) continue;
-    for (const ContextIndex::Match& match : index->Find(runs, branches)) {
+    for (const NgramIndex::Match& match : index->Find(runs, branches)) {
       --branches;
       int node = 0;
       for (int i = 0; i < depth && match.next + i < index->size(); ++i) {
         const int token = index->token(match.next + i);
-        if (token == ContextIndex::kEnd) break;
+        if (token == NgramIndex::kEnd) break;
         if (state.tree.Child(node, token) < 0) {
           if (state.tree.drafted() >= max_nodes) break;
           if (ruled && !rules->Allows(state.tree.PathTo(node), token)) break;
@@ -57,7 +57,7 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
   return state.tree;
 }
 
-std::vector<Trial> LookupDrafter::Commit(int64_t request, absl::Span<const int> accepted,
+std::vector<Trial> NgramDrafter::Commit(int64_t request, absl::Span<const int> accepted,
                                          int next) {
   std::vector<Trial> trials;
   const auto it = requests_.find(request);
@@ -78,7 +78,7 @@ std::vector<Trial> LookupDrafter::Commit(int64_t request, absl::Span<const int> 
   return trials;
 }
 
-void LookupDrafter::Release(int64_t request, absl::Span<const int> tokens, int prompt) {
+void NgramDrafter::Release(int64_t request, absl::Span<const int> tokens, int prompt) {
   const auto it = requests_.find(request);
   if (it == requests_.end()) return;
   const std::string salt = std::move(it->second.salt);

@@ -16,24 +16,24 @@
 #include "absl/types/span.h"
 #include "serving/sampling/token_rules.h"
 #include "serving/speculative/acceptance.h"
-#include "serving/speculative/answer_history.h"
-#include "serving/speculative/context_index.h"
+#include "serving/speculative/ngram_history.h"
+#include "serving/speculative/ngram_index.h"
 #include "serving/speculative/token_tree.h"
 
 namespace espalier {
 
-struct LookupOptions {
+struct NgramOptions {
   int depth = 0;               // longest continuation; 0: off
   int branches = 2;            // continuations of one draft
   int history_tokens = 65536;  // of earlier answers; 0: none
 };
 
-class LookupDrafter {
+class NgramDrafter {
  public:
   // The source of its proposals: beyond any SSM's number.
   static constexpr int kSource = 1 << 15;
 
-  explicit LookupDrafter(LookupOptions options)
+  explicit NgramDrafter(NgramOptions options)
       : options_(options), history_(options.history_tokens) {}
 
   // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
@@ -56,15 +56,15 @@ class LookupDrafter {
 
  private:
   struct State {
-    ContextIndex index;
+    NgramIndex index;
     TokenTree tree{0};
     std::vector<double> probabilities;  // of the tree's nodes
     std::string salt;
   };
 
-  LookupOptions options_;
+  NgramOptions options_;
   absl::flat_hash_map<int64_t, State> requests_;
-  AnswerHistory history_;
+  NgramHistory history_;
 };
 
 }  // namespace espalier

@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-class ContextIndex {
+class NgramIndex {
  public:
   static constexpr int kEnd = -1;  // between texts; no match and no continuation crosses it
 
@@ -29,7 +29,7 @@ class ContextIndex {
     explicit Runs(absl::Span<const int> text);
 
    private:
-    friend class ContextIndex;
+    friend class NgramIndex;
     absl::Span<const int> text_;
     std::array<uint64_t, kLengths.size()> hashes_;
     std::array<bool, kLengths.size()>

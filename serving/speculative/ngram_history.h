@@ -1,4 +1,4 @@
-// Answers given earlier, for lookups to continue as they did. Those to requests of one salt are
+// Answers given earlier, for n-gram drafts to continue as they did. Those to requests of one salt are
 // drafts for requests of that salt alone: what a draft was worth can be told from an answer's speed
 // and its usage report, so others would learn what was said.
 //
@@ -15,20 +15,20 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "serving/speculative/context_index.h"
+#include "serving/speculative/ngram_index.h"
 
 namespace espalier {
 
-class AnswerHistory {
+class NgramHistory {
  public:
   // `tokens`: 0 keeps none.
-  explicit AnswerHistory(int tokens) : tokens_(tokens) {}
+  explicit NgramHistory(int tokens) : tokens_(tokens) {}
 
   void Remember(absl::string_view salt, absl::Span<const int> answer);
 
   // What is kept for a salt, the newer half first; null where there is none. Until the next
   // Remember.
-  std::array<const ContextIndex*, 2> Of(absl::string_view salt) const;
+  std::array<const NgramIndex*, 2> Of(absl::string_view salt) const;
 
   // Tokens, the ends of answers among them.
   int size() const { return size_; }
@@ -37,7 +37,7 @@ class AnswerHistory {
   // When the newer half is full, the older is dropped.
   struct Space {
     std::string salt;
-    std::unique_ptr<ContextIndex> newer, older;
+    std::unique_ptr<NgramIndex> newer, older;
 
     int size() const;
   };

@@ -1,4 +1,4 @@
-#include "serving/speculative/context_index.h"
+#include "serving/speculative/ngram_index.h"
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ uint64_t Hash(absl::Span<const int> run) {
 
 }  // namespace
 
-ContextIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
+NgramIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
   for (size_t i = 0; i < kLengths.size(); ++i) {
     const auto length = static_cast<size_t>(kLengths[i]);
     whole_[i] = text.size() >= length;
@@ -29,7 +29,7 @@ ContextIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
   }
 }
 
-void ContextIndex::Append(absl::Span<const int> tokens) {
+void NgramIndex::Append(absl::Span<const int> tokens) {
   for (const int token : tokens) {
     // Runs are entered when it is known what follows them.
     const Runs runs(token != kEnd ? absl::MakeConstSpan(tokens_) : absl::Span<const int>());
@@ -43,7 +43,7 @@ void ContextIndex::Append(absl::Span<const int> tokens) {
   }
 }
 
-std::vector<ContextIndex::Match> ContextIndex::Find(const Runs& runs, int count) const {
+std::vector<NgramIndex::Match> NgramIndex::Find(const Runs& runs, int count) const {
   std::vector<Match> out;
   const absl::Span<const int> text = runs.text_;
   const int end = static_cast<int>(text.size());

@@ -1,23 +1,23 @@
-#include "serving/speculative/answer_history.h"
+#include "serving/speculative/ngram_history.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace espalier {
 
-int AnswerHistory::Space::size() const {
+int NgramHistory::Space::size() const {
   int sum = 0;
   for (const auto* half : {&newer, &older}) sum += *half != nullptr ? (*half)->size() : 0;
   return sum;
 }
 
-void AnswerHistory::Append(Space& space, absl::Span<const int> tokens) {
-  if (space.newer == nullptr) space.newer = std::make_unique<ContextIndex>();
+void NgramHistory::Append(Space& space, absl::Span<const int> tokens) {
+  if (space.newer == nullptr) space.newer = std::make_unique<NgramIndex>();
   space.newer->Append(tokens);
   size_ += static_cast<int>(tokens.size());
 }
 
-void AnswerHistory::Remember(absl::string_view salt, absl::Span<const int> answer) {
+void NgramHistory::Remember(absl::string_view salt, absl::Span<const int> answer) {
   if (tokens_ == 0) return;
   const auto known = by_salt_.find(salt);
   if (known == by_salt_.end()) {
@@ -39,7 +39,7 @@ void AnswerHistory::Remember(absl::string_view salt, absl::Span<const int> answe
     Append(space, answer.first(some));
     answer.remove_prefix(some);
   }
-  const int end = ContextIndex::kEnd;
+  const int end = NgramIndex::kEnd;
   Append(space, {&end, 1});
   while (size_ > tokens_ && spaces_.size() > 1) {
     Space& least = spaces_.back();
@@ -49,7 +49,7 @@ void AnswerHistory::Remember(absl::string_view salt, absl::Span<const int> answe
   }
 }
 
-std::array<const ContextIndex*, 2> AnswerHistory::Of(absl::string_view salt) const {
+std::array<const NgramIndex*, 2> NgramHistory::Of(absl::string_view salt) const {
   const auto known = by_salt_.find(salt);
   if (known == by_salt_.end()) return {nullptr, nullptr};
   return {known->second->newer.get(), known->second->older.get()};

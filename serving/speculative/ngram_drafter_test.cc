@@ -1,4 +1,4 @@
-#include "serving/speculative/lookup.h"
+#include "serving/speculative/ngram.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,10 +22,10 @@ std::vector<int> Chain(const TokenTree& tree) {
   return out;
 }
 
-TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
+TEST(NgramIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
   std::mt19937 random(1);
   for (int run = 0; run < 50; ++run) {
-    ContextIndex index;
+    NgramIndex index;
     std::vector<int> text;
     for (int i = 0; i < 200; ++i) {
       text.push_back(static_cast<int>(random() % 4));
@@ -37,9 +37,9 @@ TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
         while (length < end && text[end - 1 - length] == text[text.size() - 1 - length]) ++length;
         longest = std::max(longest, length);
       }
-      const std::vector<ContextIndex::Match> matches = index.Find(ContextIndex::Runs(text), 2);
+      const std::vector<NgramIndex::Match> matches = index.Find(NgramIndex::Runs(text), 2);
       EXPECT_EQ(matches.empty(), longest < 2);
-      for (const ContextIndex::Match& match : matches) {
+      for (const NgramIndex::Match& match : matches) {
         ASSERT_LT(match.next, static_cast<int>(text.size()));
         for (int k = 1; k <= match.length; ++k) {
           ASSERT_EQ(text[match.next - k], text[text.size() - k]);
@@ -55,13 +55,13 @@ TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
   }
 }
 
-TEST(ContextIndex, TokensThatComeTogetherAreFoundAsThoseThatComeOneByOne) {
+TEST(NgramIndex, TokensThatComeTogetherAreFoundAsThoseThatComeOneByOne) {
   std::mt19937 random(1);
   for (int run = 0; run < 50; ++run) {
-    ContextIndex one, many;
+    NgramIndex one, many;
     std::vector<int> text;
     for (int i = 0; i < 300; ++i) {
-      text.push_back(random() % 50 == 0 ? ContextIndex::kEnd : static_cast<int>(random() % 4));
+      text.push_back(random() % 50 == 0 ? NgramIndex::kEnd : static_cast<int>(random() % 4));
       one.Append({&text.back(), 1});
     }
     for (absl::Span<const int> rest = text; !rest.empty();) {
@@ -70,8 +70,8 @@ TEST(ContextIndex, TokensThatComeTogetherAreFoundAsThoseThatComeOneByOne) {
       rest.remove_prefix(some);
     }
     for (size_t end = 0; end <= text.size(); ++end) {
-      const ContextIndex::Runs runs(absl::MakeConstSpan(text).first(end));
-      const std::vector<ContextIndex::Match> a = one.Find(runs, 4), b = many.Find(runs, 4);
+      const NgramIndex::Runs runs(absl::MakeConstSpan(text).first(end));
+      const std::vector<NgramIndex::Match> a = one.Find(runs, 4), b = many.Find(runs, 4);
       ASSERT_EQ(a.size(), b.size());
       for (size_t i = 0; i < a.size(); ++i) {
         ASSERT_EQ(a[i].next, b[i].next);
@@ -81,8 +81,8 @@ TEST(ContextIndex, TokensThatComeTogetherAreFoundAsThoseThatComeOneByOne) {
   }
 }
 
-TEST(LookupDrafter, ContinuesAsTheTextDidBefore) {
-  LookupDrafter drafter({.depth = 4, .branches = 1});
+TEST(NgramDrafter, ContinuesAsTheTextDidBefore) {
+  NgramDrafter drafter({.depth = 4, .branches = 1});
   const std::vector<int> tokens = {1, 2, 3, 4, 5, 6, 7, 9, 2, 3};
   const TokenTree tree = drafter.Draft(1, tokens, 8, 100, nullptr, 1);
   EXPECT_EQ(tree.token(0), 3);
@@ -93,8 +93,8 @@ TEST(LookupDrafter, ContinuesAsTheTextDidBefore) {
   }
 }
 
-TEST(LookupDrafter, TwoContinuationsAreBranchesAndBoundsHold) {
-  LookupDrafter drafter({.depth = 3, .branches = 2});
+TEST(NgramDrafter, TwoContinuationsAreBranchesAndBoundsHold) {
+  NgramDrafter drafter({.depth = 3, .branches = 2});
   const std::vector<int> tokens = {1, 2, 5, 6, 7, 1, 2, 8, 9, 9, 1, 2};
   const TokenTree tree = drafter.Draft(1, tokens, 8, 100, nullptr, 1);
   EXPECT_EQ(tree.children(0).size(), 2u);
@@ -104,8 +104,8 @@ TEST(LookupDrafter, TwoContinuationsAreBranchesAndBoundsHold) {
   EXPECT_EQ(drafter.Draft(4, tokens, 0, 100, nullptr, 1).drafted(), 0);
 }
 
-TEST(LookupDrafter, RemembersEarlierAnswersButNotAcrossTheirEnds) {
-  LookupDrafter drafter({.depth = 8, .branches = 1});
+TEST(NgramDrafter, RemembersEarlierAnswersButNotAcrossTheirEnds) {
+  NgramDrafter drafter({.depth = 8, .branches = 1});
   (void)drafter.Draft(1, std::vector<int>{50, 51, 52}, 8, 9, nullptr, 1);
   drafter.Release(1, std::vector<int>{50, 51, 52, 10, 11, 12, 13}, 3);
   (void)drafter.Draft(2, std::vector<int>{60}, 8, 9, nullptr, 1);
@@ -116,8 +116,8 @@ TEST(LookupDrafter, RemembersEarlierAnswersButNotAcrossTheirEnds) {
   EXPECT_EQ(drafter.Draft(4, std::vector<int>{50, 51}, 8, 9, nullptr, 1).drafted(), 0);
 }
 
-TEST(LookupDrafter, AnswersAreRepeatedToRequestsOfTheSameSaltOnly) {
-  LookupDrafter drafter({.depth = 8, .branches = 1});
+TEST(NgramDrafter, AnswersAreRepeatedToRequestsOfTheSameSaltOnly) {
+  NgramDrafter drafter({.depth = 8, .branches = 1});
   const auto draft = [&](int64_t request, const char* salt) {
     return Chain(
         drafter.Draft(request, std::vector<int>{7, 10, 11}, 8, 9, nullptr, 1, nullptr, salt));
@@ -133,8 +133,8 @@ TEST(LookupDrafter, AnswersAreRepeatedToRequestsOfTheSameSaltOnly) {
   EXPECT_THAT(draft(++request, "theirs"), ElementsAre());
 }
 
-TEST(LookupDrafter, ManySaltsTakeNoMoreThanOne) {
-  LookupDrafter drafter({.depth = 8, .branches = 1, .history_tokens = 1000});
+TEST(NgramDrafter, ManySaltsTakeNoMoreThanOne) {
+  NgramDrafter drafter({.depth = 8, .branches = 1, .history_tokens = 1000});
   const auto answer = [&](int i, const std::string& salt) {
     (void)drafter.Draft(i, std::vector<int>{i}, 8, 9, nullptr, 1, nullptr, salt);
     std::vector<int> tokens(37);
@@ -158,8 +158,8 @@ TEST(LookupDrafter, ManySaltsTakeNoMoreThanOne) {
   EXPECT_GT(drafted(200, "kept"), 0);
 }
 
-TEST(LookupDrafter, TheHistoryStaysWithinItsBound) {
-  LookupDrafter drafter({.depth = 8, .branches = 1, .history_tokens = 1000});
+TEST(NgramDrafter, TheHistoryStaysWithinItsBound) {
+  NgramDrafter drafter({.depth = 8, .branches = 1, .history_tokens = 1000});
   for (int i = 0; i < 300; ++i) {
     std::vector<int> answer(37);
     for (int k = 0; k < 37; ++k) answer[k] = i * 37 + k;
@@ -173,9 +173,9 @@ TEST(LookupDrafter, TheHistoryStaysWithinItsBound) {
   EXPECT_EQ(drafter.Draft(998, std::vector<int>{0, 1}, 8, 9, nullptr, 1).drafted(), 0);
 }
 
-TEST(LookupDrafter, LearnsWhatItsMatchesAreWorth) {
+TEST(NgramDrafter, LearnsWhatItsMatchesAreWorth) {
   Acceptance acceptance;
-  LookupDrafter drafter({.depth = 2, .branches = 1, .history_tokens = 0});
+  NgramDrafter drafter({.depth = 2, .branches = 1, .history_tokens = 0});
   const std::vector<int> tokens = {1, 2, 3, 4, 5, 1, 2};
   const double before = drafter.Draft(1, tokens, 2, 9, &acceptance, 1).chance(1);
   for (int i = 0; i < 100; ++i) {
