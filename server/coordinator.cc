@@ -174,8 +174,8 @@ absl::Status Coordinator::Parts::Build() {
   tools.dial = dial;
   JobRunnerOptions runner;
   runner.checkpoint_root = JoinPath(root, "checkpoints");
-  runner.policy.max_fruitless_attempts = options.max_fruitless_attempts;
-  runner.recovery_settle = options.recovery_settle;
+  runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
+  runner.recovery_grace_period = options.recovery_grace_period;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
   interceptor = std::make_unique<CallInterceptor>(&metrics, options.authorize,
                                   CallInterceptorOptions{.open_probes = options.open_probes,

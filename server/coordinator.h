@@ -50,8 +50,8 @@ struct CoordinatorOptions {
   absl::Duration heartbeat;  // zero: a quarter of the lease
   // After a worker was lost or the coordinator was restarted: how long to wait for as many workers
   // as the job had, before it goes on with those that are there.
-  absl::Duration recovery_settle = absl::Seconds(5);
-  int max_fruitless_attempts = 5;
+  absl::Duration recovery_grace_period = absl::Seconds(5);
+  int max_attempts_without_progress = 5;
   double measure_seconds = 3;  // spent on measuring operators before a plan; 0: analytic only
   int message_limit_bytes = 64 << 20;
   GrpcLimits limits;

@@ -48,8 +48,8 @@ class CoordinatorFixture : public ::testing::Test {
     options.data_dir = data_dir_;
     options.listen = listen;
     options.lease = absl::Seconds(3);
-    options.recovery_settle = absl::Milliseconds(300);
-    options.max_fruitless_attempts = 3;
+    options.recovery_grace_period = absl::Milliseconds(300);
+    options.max_attempts_without_progress = 3;
     options.file_system = &files_;
     auto opened = Coordinator::Open(options);
     ASSERT_TRUE(opened.ok()) << opened.status();

@@ -54,7 +54,7 @@ std::string Attempt::Describe(size_t rank) const {
                       member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
 }
 
-v1::Attempt Attempt::Ticket(size_t rank) const {
+v1::Attempt Attempt::AttemptMessage(size_t rank) const {
   v1::Attempt ticket;
   ticket.set_job_id(task_.record.job.id());
   ticket.set_attempt(static_cast<uint64_t>(task_.attempt));
@@ -74,7 +74,7 @@ void Attempt::WorkerLost(const std::string& worker_id, const std::string& reason
     if (task_.members[r].lease.worker_id() != worker_id || !ranks_[r].lost.empty()) continue;
     ranks_[r].lost = reason;
     ranks_[r].client->Cancel();
-    trouble_ = true;
+    rank_failed_ = true;
   }
   changed_.SignalAll();
 }
@@ -204,7 +204,7 @@ CalibratedPlanner::CalibrationReport Attempt::Calibrate(const Graph& graph, cons
 void Attempt::FailRank(size_t rank, const absl::Status& status) {
   ranks_[rank].status = status;
   ranks_[rank].done = true;
-  if (!status.ok()) trouble_ = true;
+  if (!status.ok()) rank_failed_ = true;
   changed_.SignalAll();
 }
 
@@ -217,12 +217,12 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
       // A worker that lived through the coordinator's restart may still run the attempt before.
       if (task_.attempt > 1) {
         v1::StopRequest stop;
-        *stop.mutable_attempt() = Ticket(r);
+        *stop.mutable_attempt() = AttemptMessage(r);
         stop.mutable_attempt()->set_attempt(static_cast<uint64_t>(task_.attempt) - 1);
         ranks_[r].client->Stop(stop, kStopTimeout).IgnoreError();
       }
       v1::LoadProgramRequest request;
-      *request.mutable_attempt() = Ticket(r);
+      *request.mutable_attempt() = AttemptMessage(r);
       *request.mutable_program() = lowered.training[r];
       if (r < lowered.evaluation.size()) *request.mutable_evaluation() = lowered.evaluation[r];
       *request.mutable_dataset() = task_.record.job.spec().dataset();
@@ -242,19 +242,19 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
       mutex_.AssertHeld();
       return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
     };
-    while (!all_done() && !stop_ && !trouble_) changed_.Wait(&mutex_);
+    while (!all_done() && !stop_ && !rank_failed_) changed_.Wait(&mutex_);
     // The ranks connect to each other while they load: those that still wait for a lost one would
     // wait for the peer timeout.
     if (!all_done()) changed_.WaitWithTimeout(&mutex_, kEchoWait);
   }
-  bool troubled;
+  bool ended_early;
   {
     absl::MutexLock lock(&mutex_);
-    troubled = stop_ || trouble_;
+    ended_early = stop_ || rank_failed_;
   }
-  if (troubled) StopRanks();
+  if (ended_early) StopRanks();
   for (std::thread& thread : threads) thread.join();
-  if (troubled) return Judge();
+  if (ended_early) return EndOfRanks();
   absl::MutexLock lock(&mutex_);
   for (Rank& rank : ranks_) rank.done = false;
   return std::nullopt;
@@ -266,7 +266,7 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) 
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([this, r, &spec, total_steps, evaluate] {
       v1::RunRequest request;
-      *request.mutable_attempt() = Ticket(r);
+      *request.mutable_attempt() = AttemptMessage(r);
       request.set_first_step(task_.record.job.checkpoint_step());
       request.set_last_step(total_steps);
       request.set_checkpoint_every_steps(spec.checkpoint_every_steps());
@@ -279,21 +279,21 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) 
       FailRank(r, ranks_[r].status.ok() ? status : ranks_[r].status);
     });
   }
-  bool troubled;
+  bool ended_early;
   {
     absl::MutexLock lock(&mutex_);
     auto all_done = [this] {
       mutex_.AssertHeld();
       return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
     };
-    while (!all_done() && !stop_ && !trouble_) changed_.Wait(&mutex_);
+    while (!all_done() && !stop_ && !rank_failed_) changed_.Wait(&mutex_);
     const absl::Time echo = absl::Now() + kEchoWait;
     while (!all_done() && !stop_ && absl::Now() < echo) changed_.WaitWithDeadline(&mutex_, echo);
-    troubled = stop_ || trouble_;
+    ended_early = stop_ || rank_failed_;
   }
-  if (troubled) StopRanks();
+  if (ended_early) StopRanks();
   for (std::thread& thread : threads) thread.join();
-  if (troubled) return Judge();
+  if (ended_early) return EndOfRanks();
   return std::nullopt;
 }
 
@@ -302,7 +302,7 @@ void Attempt::StopRanks() {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([this, r] {
       v1::StopRequest request;
-      *request.mutable_attempt() = Ticket(r);
+      *request.mutable_attempt() = AttemptMessage(r);
       absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
       if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
       // It does not even answer this, or computes on: it must not be given work again before it has
@@ -328,12 +328,12 @@ void Attempt::StopRanks() {
   for (Rank& rank : ranks_) rank.client->Cancel();
 }
 
-AttemptEnd Attempt::Judge() {
+AttemptEnd Attempt::EndOfRanks() {
   absl::MutexLock lock(&mutex_);
   if (stop_) return AttemptEnd::Stopped();
   AttemptEnd end;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    if (IsJobsFault(ranks_[r].status.code())) {
+    if (IsJobError(ranks_[r].status.code())) {
       end.kind = AttemptEnd::kFailed;
       end.reason = absl::StrCat(Describe(r), ": ", ranks_[r].status.message());
       return end;
@@ -344,7 +344,7 @@ AttemptEnd Attempt::Judge() {
     const absl::Status& status = ranks_[r].status;
     if (!ranks_[r].lost.empty()) {
       lost.push_back(absl::StrCat(Describe(r), " lost: ", ranks_[r].lost));
-    } else if (IsLoss(status.code())) {
+    } else if (IsWorkerLoss(status.code())) {
       failed.push_back(absl::StrCat(Describe(r), ": ", status.message()));
     } else if (!status.ok()) {
       broken.push_back(absl::StrCat(Describe(r), ": ", status.ToString()));
@@ -374,24 +374,24 @@ void Attempt::OnEvent(size_t rank, const v1::RunEvent& event) {
   absl::MutexLock report_lock(&report_mutex_);
   {
     absl::MutexLock lock(&mutex_);
-    if (stop_ || trouble_) return;
+    if (stop_ || rank_failed_) return;
     if (!lost.empty()) {
       ranks_[rank].lost = lost;
       ranks_[rank].client->Cancel();
-      trouble_ = true;
+      rank_failed_ = true;
       changed_.SignalAll();
       return;
     }
   }
-  absl::Status status = Take(rank, event);
+  absl::Status status = HandleEvent(rank, event);
   if (status.ok()) return;
   absl::MutexLock lock(&mutex_);
   ranks_[rank].status = status;
-  trouble_ = true;
+  rank_failed_ = true;
   changed_.SignalAll();
 }
 
-absl::Status Attempt::Take(size_t rank, const v1::RunEvent& event) {
+absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
   const std::string& job_id = task_.record.job.id();
   switch (event.event_case()) {
     case v1::RunEvent::kStep: {

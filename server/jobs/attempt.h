@@ -95,7 +95,7 @@ class Attempt {
   };
 
   std::string Describe(size_t rank) const;
-  v1::Attempt Ticket(size_t rank) const;
+  v1::Attempt AttemptMessage(size_t rank) const;
 
   // Both return the end of the attempt, or nothing if it goes on.
   std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const std::string& init_folder)
@@ -108,11 +108,11 @@ class Attempt {
       ABSL_LOCKS_EXCLUDED(report_mutex_);
 
   void OnEvent(size_t rank, const v1::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Take(size_t rank, const v1::RunEvent& event)
+  absl::Status HandleEvent(size_t rank, const v1::RunEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   void FailRank(size_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopRanks() ABSL_LOCKS_EXCLUDED(mutex_);
-  AttemptEnd Judge() ABSL_LOCKS_EXCLUDED(mutex_);
+  AttemptEnd EndOfRanks() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const AttemptTools tools_;
   const AttemptTask task_;
@@ -133,7 +133,7 @@ class Attempt {
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(report_mutex_);
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  bool trouble_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
+  bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
   std::vector<Rank> ranks_;                       // fields but `client` under mutex_
 };
 

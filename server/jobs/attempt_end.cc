@@ -4,7 +4,7 @@
 
 namespace espalier {
 
-bool IsJobsFault(absl::StatusCode code) {
+bool IsJobError(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -21,7 +21,7 @@ bool IsJobsFault(absl::StatusCode code) {
   }
 }
 
-bool IsLoss(absl::StatusCode code) {
+bool IsWorkerLoss(absl::StatusCode code) {
   return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted ||
          code == absl::StatusCode::kCancelled || code == absl::StatusCode::kDeadlineExceeded ||
          code == absl::StatusCode::kFailedPrecondition;
@@ -35,7 +35,7 @@ AttemptEnd AttemptEnd::Stopped() {
 
 AttemptEnd AttemptEnd::Failed(const absl::Status& status) {
   AttemptEnd end;
-  end.kind = IsLoss(status.code()) && status.code() != absl::StatusCode::kFailedPrecondition
+  end.kind = IsWorkerLoss(status.code()) && status.code() != absl::StatusCode::kFailedPrecondition
                  ? kWorkersLost
                  : kFailed;
   end.reason = std::string(status.message());

@@ -29,8 +29,8 @@ struct AttemptEnd {
 };
 
 // Codes that say that the job itself is wrong: another attempt would end the same way.
-bool IsJobsFault(absl::StatusCode code);
+bool IsJobError(absl::StatusCode code);
 // Codes of a lost worker, of a peer of one, or of one that was started anew meanwhile.
-bool IsLoss(absl::StatusCode code);
+bool IsWorkerLoss(absl::StatusCode code);
 
 }  // namespace espalier

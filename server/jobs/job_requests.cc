@@ -151,7 +151,7 @@ absl::Status JobRunner::List(v1::ListJobsReply* reply) {
 }
 
 template <typename Request, typename Reply>
-absl::Status JobRunner::Decree(const char* method, JobEventKind kind, const Request& request,
+absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, const Request& request,
                                Reply* reply) {
   return idempotency_.Once(
       method, request.idempotency_key(), request, reply, [&]() -> absl::Status {
@@ -159,7 +159,7 @@ absl::Status JobRunner::Decree(const char* method, JobEventKind kind, const Requ
         absl::StatusOr<Job*> job = Find(request.job_id());
         if (!job.ok()) return job.status();
         if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
-        if (kind == JobEventKind::kResume) (*job)->too_little.clear();  // it is to be tried again
+        if (kind == JobEventKind::kResume) (*job)->insufficient.clear();  // it is to be tried again
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {
@@ -171,11 +171,11 @@ absl::Status JobRunner::Decree(const char* method, JobEventKind kind, const Requ
 }
 
 absl::Status JobRunner::Cancel(const v1::CancelRequest& request, v1::CancelReply* reply) {
-  return Decree("Training/Cancel", JobEventKind::kCancel, request, reply);
+  return ApplyRequest("Training/Cancel", JobEventKind::kCancel, request, reply);
 }
 
 absl::Status JobRunner::Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply) {
-  absl::Status status = Decree("Training/Resume", JobEventKind::kResume, request, reply);
+  absl::Status status = ApplyRequest("Training/Resume", JobEventKind::kResume, request, reply);
   Wake();
   return status;
 }

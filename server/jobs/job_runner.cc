@@ -86,7 +86,7 @@ absl::Status JobRunner::Start() {
     job->life.state = record.job.state();
     job->life.attempts = record.job.attempts();
     job->life.checkpoint_step = record.job.checkpoint_step();
-    job->life.fruitless = record.fruitless_attempts;
+    job->life.attempts_without_progress = record.attempts_without_progress;
     job->life.failures = record.failures;
     job->record = std::move(record);
     job->record.checkpoint_dir =
@@ -133,7 +133,7 @@ void JobRunner::Wake() {
 
 void JobRunner::WorkersChanged() { Wake(); }
 
-absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
+absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
   absl::StatusOr<JobDecision> decision = Decide(job->life, event, options_.policy);
   if (!decision.ok()) {
     return absl::Status(decision.status().code(), absl::StrCat("job ", job->record.job.id(), ": ",
@@ -148,7 +148,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
   record.set_state(job->life.state);
   record.set_attempts(job->life.attempts);
   record.set_checkpoint_step(job->life.checkpoint_step);
-  job->record.fruitless_attempts = job->life.fruitless;
+  job->record.attempts_without_progress = job->life.attempts_without_progress;
   job->record.failures = job->life.failures;
   if (job->life.state != before) {
     const int64_t now = clock_->NowUnixMillis();
@@ -165,8 +165,8 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
   if (!decision->message.empty()) job->pending.messages.push_back(decision->message);
   for (JobAction action : decision->actions) {
     switch (action) {
-      case JobAction::kGoBack:
-        GoBack(job);
+      case JobAction::kRollBack:
+        RollBack(job);
         break;
       case JobAction::kStopAttempt:
         if (job->attempt != nullptr) job->attempt->Stop();
@@ -183,7 +183,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
   return absl::OkStatus();
 }
 
-void JobRunner::GoBack(Job* job) {
+void JobRunner::RollBack(Job* job) {
   const int64_t step = job->life.checkpoint_step;
   auto& reports = job->pending.reports;
   reports.erase(std::remove_if(reports.begin(), reports.end(),
@@ -231,8 +231,8 @@ void JobRunner::Loop() {
         if (job->dirty && absl::Now() >= job->retry_at) Flush(job.get()).IgnoreError();
         busy = busy || job->attempt != nullptr;
         // Once its end is durable: until then a restarted coordinator would want the checkpoint.
-        if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty && !job->swept) {
-          job->swept = true;
+        if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty && !job->checkpoints_removed) {
+          job->checkpoints_removed = true;
           over.emplace_back(JobFolder(id), job->record.checkpoint_dir);
         }
       }
@@ -265,7 +265,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     const std::vector<v1::Device> devices = job->attempt->devices();
     job->attempt.reset();
     job->attempt_over = false;
-    JobLifeEvent event{.kind = JobEventKind::kStopped,
+    JobLifecycleEvent event{.kind = JobEventKind::kStopped,
                        .attempt = job->life.attempts,
                        .step = 0,
                        .reason = end.reason};
@@ -278,7 +278,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         break;
       case AttemptEnd::kTooFewWorkers:
         event.kind = JobEventKind::kTooFewWorkers;
-        job->too_little.push_back(MemoryOf(devices));
+        job->insufficient.push_back(MemoryOf(devices));
         job->workers_before = std::max(job->workers_before, job->enough.workers);
         break;
       case AttemptEnd::kFailed:
@@ -289,7 +289,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     }
     v1::Job& record = job->record.job;
     // One that was cancelled meanwhile, and perhaps resumed, goes on from its checkpoint.
-    if (end.kind == AttemptEnd::kFinished && IsUnderWay(job->life.state)) {
+    if (end.kind == AttemptEnd::kFinished && IsActive(job->life.state)) {
       record.clear_evaluation();
       for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
       record.set_output_model(end.output_model);
@@ -328,7 +328,7 @@ void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const Plan
   v1::Job& record = job.record.job;
   *record.mutable_plan() = facts.plan;
   job.enough = MemoryOf(facts.plan.devices());
-  job.too_little.clear();
+  job.insufficient.clear();
   record.set_parameters(facts.parameters);
   record.set_total_steps(facts.total_steps);
   record.set_tokens_per_step(facts.tokens_per_step);

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "server/clock.h"
 #include "server/jobs/attempt.h"
-#include "server/jobs/job_life.h"
+#include "server/jobs/job_lifecycle.h"
 #include "server/jobs/worker_memory.h"
 #include "server/metrics/metrics.h"
 #include "server/store/idempotency.h"
@@ -26,7 +26,7 @@ namespace espalier {
 struct JobRunnerOptions {
   std::string checkpoint_root;
   JobPolicy policy;
-  absl::Duration recovery_settle = absl::Seconds(5);  // see CoordinatorOptions
+  absl::Duration recovery_grace_period = absl::Seconds(5);  // see CoordinatorOptions
 };
 
 // Thread-safe.
@@ -66,14 +66,14 @@ class JobRunner : public AttemptObserver {
   struct Job {
     int64_t number = 0;
     JobRecord record;  // without spec.graph, spec.search.imported
-    JobLife life;
+    JobLifecycle life;
     JobWrite pending;  // not yet durable
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
     int64_t version = 0;     // of what is durable: watchers wait for it to change
     int workers_before = 0;  // of the last attempt: who recovers waits a while for as many
     WorkerMemory enough;     // of the last attempt that had a plan
-    std::vector<WorkerMemory> too_little;  // of those behind it, in vain
+    std::vector<WorkerMemory> insufficient;  // of those behind it, in vain
     size_t imported_for = 0;  // workers of the plan that it imports; 0: none, or not yet known
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
@@ -82,7 +82,7 @@ class JobRunner : public AttemptObserver {
     AttemptEnd end;
     std::vector<double> step_seconds;  // of the present attempt
     absl::Time median_at = absl::InfinitePast();
-    bool swept = false;  // since it is over: of checkpoints that nobody needs
+    bool checkpoints_removed = false;  // since it is over: of checkpoints that nobody needs
   };
 
   // AttemptObserver.
@@ -95,12 +95,12 @@ class JobRunner : public AttemptObserver {
 
   // Cancel and Resume: an event that somebody asks for.
   template <typename Request, typename Reply>
-  absl::Status Decree(const char* method, JobEventKind kind, const Request& request, Reply* reply);
+  absl::Status ApplyRequest(const char* method, JobEventKind kind, const Request& request, Reply* reply);
 
   void Loop();
   absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the event in memory and marks the job dirty.
-  absl::Status Apply(Job* job, const JobLifeEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Apply(Job* job, const JobLifecycleEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Flush(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,7 +109,7 @@ class JobRunner : public AttemptObserver {
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of running attempts.
   std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GoBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RollBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the job's last durable checkpoint; empty if there is none.
   std::string CheckpointFolder(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -57,23 +57,23 @@ bool JobRunner::TryStart(Job* job) {
   };
   const auto choose = [&usable, job](const std::vector<Member>& from) {
     const size_t most = usable(from.size());
-    if (job->too_little.empty()) return std::vector<Member>(from.begin(), from.begin() + most);
+    if (job->insufficient.empty()) return std::vector<Member>(from.begin(), from.begin() + most);
     return LargestMembers(from, job->enough, most);
   };
   const auto is_in_vain = [job](const std::vector<Member>& with) {
-    return absl::c_any_of(job->too_little, [memory = MemoryOfMembers(with)](const auto& tried) {
+    return absl::c_any_of(job->insufficient, [memory = MemoryOfMembers(with)](const auto& tried) {
       return !IsLessInAny(tried, memory);
     });
   };
   std::vector<Member> members = choose(idle);
   const absl::Duration waited = clock_->Now() - job->recovering_since;
-  if (job->life.state == v1::RECOVERING && job->life.fruitless > 0 &&
-      waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
+  if (job->life.state == v1::RECOVERING && job->life.attempts_without_progress > 0 &&
+      waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.attempts_without_progress, 10)))) {
     return false;
   }
   if (job->life.state == v1::RECOVERING &&
       members.size() < static_cast<size_t>(job->workers_before) &&
-      waited < options_.recovery_settle) {
+      waited < options_.recovery_grace_period) {
     return false;
   }
   if (job->life.state == v1::RECOVERING && is_in_vain(members)) {
@@ -114,7 +114,7 @@ bool JobRunner::TryStart(Job* job) {
   }
   const std::string id = job->record.job.id();
   if (!tools_.workers->Assign(members, id).ok()) return false;
-  const JobLife before = job->life;
+  const JobLifecycle before = job->life;
   Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
   // Workers tell attempts apart by their numbers: a number must not be used before it is durable.
   if (!Flush(job).ok()) {
@@ -135,7 +135,7 @@ bool JobRunner::TryStart(Job* job) {
   job->workers_before = static_cast<int>(members.size());
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
-  job->swept = false;
+  job->checkpoints_removed = false;
   RemoveCheckpoints(JobFolder(id), job->record.checkpoint_dir);
   job->thread = std::thread([this, job] {
     AttemptEnd end = job->attempt->Run();

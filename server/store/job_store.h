@@ -25,7 +25,7 @@ struct JobRecord {
   v1::Job job;  // with spec and plan
   // The last durable checkpoint's (server/jobs/checkpoint_folders.h); empty if there is none.
   std::string checkpoint_dir;
-  int32_t fruitless_attempts = 0;  // since the last progress
+  int32_t attempts_without_progress = 0;  // since the last progress
   std::string failures;            // reasons of those, one per line
 };
 

@@ -15,7 +15,7 @@ constexpr int64_t kSchemaVersion = 1;
 constexpr char kSchema[] = R"sql(
 CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE,
   job BLOB NOT NULL, spec BLOB NOT NULL, plan BLOB NOT NULL DEFAULT x'',
-  checkpoint_dir BLOB NOT NULL, fruitless INTEGER NOT NULL, failures BLOB NOT NULL);
+  checkpoint_dir BLOB NOT NULL, attempts_without_progress INTEGER NOT NULL, failures BLOB NOT NULL);
 CREATE TABLE log(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL, step INTEGER,
   body BLOB NOT NULL);
 CREATE UNIQUE INDEX log_step ON log(job, step) WHERE step IS NOT NULL;
@@ -170,21 +170,21 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
     const std::string body = job.SerializeAsString();
     absl::Status status;
     if (write.create) {
-      status = Sql("INSERT INTO jobs(id, spec, plan, job, checkpoint_dir, fruitless, failures) "
+      status = Sql("INSERT INTO jobs(id, spec, plan, job, checkpoint_dir, attempts_without_progress, failures) "
                    "VALUES(?,?,?,?,?,?,?)")
                    .Bind(job_id)
                    .Bind(spec)
                    .Bind(plan)
                    .Bind(body)
                    .Bind(write.job->checkpoint_dir)
-                   .Bind(write.job->fruitless_attempts)
+                   .Bind(write.job->attempts_without_progress)
                    .Bind(write.job->failures)
                    .Run();
     } else {
-      status = Sql("UPDATE jobs SET job=?, checkpoint_dir=?, fruitless=?, failures=? WHERE id=?")
+      status = Sql("UPDATE jobs SET job=?, checkpoint_dir=?, attempts_without_progress=?, failures=? WHERE id=?")
                    .Bind(body)
                    .Bind(write.job->checkpoint_dir)
-                   .Bind(write.job->fruitless_attempts)
+                   .Bind(write.job->attempts_without_progress)
                    .Bind(write.job->failures)
                    .Bind(job_id)
                    .Run();
@@ -223,7 +223,7 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
 absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
-      Sql("SELECT job, spec, plan, checkpoint_dir, fruitless, failures FROM jobs WHERE id=?");
+      Sql("SELECT job, spec, plan, checkpoint_dir, attempts_without_progress, failures FROM jobs WHERE id=?");
   StatementUse use(&query);
   absl::StatusOr<bool> row = query.Bind(job_id).Step();
   if (!row.ok()) return row.status();
@@ -235,7 +235,7 @@ absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
   if (status.ok() && !plan.empty()) status = ParseInto(plan, "plan", record.job.mutable_plan());
   if (!status.ok()) return status;
   record.checkpoint_dir = query.Bytes(3);
-  record.fruitless_attempts = static_cast<int32_t>(query.Int(4));
+  record.attempts_without_progress = static_cast<int32_t>(query.Int(4));
   record.failures = query.Bytes(5);
   return record;
 }
@@ -243,7 +243,7 @@ absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
 absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
-      Sql("SELECT job, spec, checkpoint_dir, fruitless, failures FROM jobs ORDER BY number");
+      Sql("SELECT job, spec, checkpoint_dir, attempts_without_progress, failures FROM jobs ORDER BY number");
   StatementUse use(&query);
   std::vector<JobRecord> records;
   while (true) {
@@ -257,7 +257,7 @@ absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
     record.job.mutable_spec()->clear_graph();
     record.job.mutable_spec()->mutable_search()->clear_imported();
     record.checkpoint_dir = query.Bytes(2);
-    record.fruitless_attempts = static_cast<int32_t>(query.Int(3));
+    record.attempts_without_progress = static_cast<int32_t>(query.Int(3));
     record.failures = query.Bytes(4);
     records.push_back(std::move(record));
   }

@@ -89,7 +89,7 @@ TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
   write.job->job.set_state(v1::RUNNING);
   write.job->job.mutable_plan()->set_batch_size(8);
   write.job->checkpoint_dir = "/c/1";
-  write.job->fruitless_attempts = 2;
+  write.job->attempts_without_progress = 2;
   write.job->failures = "why";
   write.with_plan = true;
   write.reports = {Report(0, 3), Report(1, 2)};
@@ -102,7 +102,7 @@ TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
   EXPECT_EQ(record->job.spec().graph().name(), "g");
   EXPECT_EQ(record->job.plan().batch_size(), 8);
   EXPECT_EQ(record->checkpoint_dir, "/c/1");
-  EXPECT_EQ(record->fruitless_attempts, 2);
+  EXPECT_EQ(record->attempts_without_progress, 2);
   EXPECT_EQ(record->failures, "why");
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "1:2", "hello"));
 }

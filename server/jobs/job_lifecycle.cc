@@ -1,4 +1,4 @@
-#include "server/jobs/job_life.h"
+#include "server/jobs/job_lifecycle.h"
 
 #include "absl/strings/str_cat.h"
 #include "proto/states.h"
@@ -13,17 +13,17 @@ void EndAttempt(JobDecision* decision) {
 }
 
 void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decision) {
-  JobLife& life = decision->life;
+  JobLifecycle& life = decision->life;
   if (life.attempt_progressed) {
-    life.fruitless = 0;
+    life.attempts_without_progress = 0;
     life.failures.clear();
   }
-  ++life.fruitless;
+  ++life.attempts_without_progress;
   absl::StrAppend(&life.failures, life.failures.empty() ? "" : "\n", "attempt ", life.attempts,
                   ": ", reason);
-  if (life.fruitless >= policy.max_fruitless_attempts) {
+  if (life.attempts_without_progress >= policy.max_attempts_without_progress) {
     life.state = v1::FAILED;
-    decision->error = absl::StrCat("given up after ", life.fruitless,
+    decision->error = absl::StrCat("given up after ", life.attempts_without_progress,
                                    " attempts without progress beyond step ", life.checkpoint_step,
                                    "; resume the job once the workers are sound\n", life.failures);
     decision->message = "given up";
@@ -37,17 +37,17 @@ void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decis
 
 }  // namespace
 
-bool IsUnderWay(v1::JobState state) {
+bool IsActive(v1::JobState state) {
   return state == v1::PLANNING || state == v1::RUNNING || state == v1::RECOVERING;
 }
 
-absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
+absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleEvent& event,
                                    const JobPolicy& policy) {
   JobDecision decision;
   decision.life = life;
-  JobLife& next = decision.life;
+  JobLifecycle& next = decision.life;
   const bool present = life.attempt_running && event.attempt == life.attempts;
-  const bool counts = present && IsUnderWay(life.state);
+  const bool counts = present && IsActive(life.state);
 
   switch (event.kind) {
     case JobEventKind::kWorkersReady:
@@ -59,7 +59,7 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
       next.attempt_running = true;
       next.attempt_progressed = false;
       ++next.attempts;
-      decision.actions = {JobAction::kGoBack, JobAction::kStartAttempt};
+      decision.actions = {JobAction::kRollBack, JobAction::kStartAttempt};
       return decision;
 
     case JobEventKind::kRunning:
@@ -128,14 +128,14 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
                          "; only one that failed or was cancelled can be resumed"));
       }
       next.state = v1::QUEUED;
-      next.fruitless = 0;
+      next.attempts_without_progress = 0;
       next.failures.clear();
       decision.message = absl::StrCat("resumed from step ", life.checkpoint_step);
       return decision;
 
     case JobEventKind::kRestart:
       next.attempt_running = false;
-      if (IsUnderWay(life.state)) {
+      if (IsActive(life.state)) {
         next.state = v1::RECOVERING;
         decision.message = absl::StrCat("the coordinator was started again; going on from step ",
                                         life.checkpoint_step, " when workers have joined");

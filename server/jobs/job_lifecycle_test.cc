@@ -1,4 +1,4 @@
-#include "server/jobs/job_life.h"
+#include "server/jobs/job_lifecycle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,14 +14,14 @@ using Kind = JobEventKind;
 
 struct Row {
   std::string what;
-  JobLife before;
-  JobLifeEvent event;
+  JobLifecycle before;
+  JobLifecycleEvent event;
   v1::JobState state;
   std::vector<JobAction> actions;
 };
 
-JobLife In(v1::JobState state, bool attempt_running, int attempts = 1, int64_t checkpoint = 0) {
-  JobLife life;
+JobLifecycle In(v1::JobState state, bool attempt_running, int attempts = 1, int64_t checkpoint = 0) {
+  JobLifecycle life;
   life.state = state;
   life.attempt_running = attempt_running;
   life.attempts = attempts;
@@ -40,10 +40,10 @@ TEST_P(JobLifeTable, Decides) {
 }
 
 const std::vector<JobAction> kNothing;
-const std::vector<JobAction> kBegin = {JobAction::kGoBack, JobAction::kStartAttempt};
+const std::vector<JobAction> kBegin = {JobAction::kRollBack, JobAction::kStartAttempt};
 const std::vector<JobAction> kRelease = {JobAction::kReleaseWorkers};
 
-JobLifeEvent Of(Kind kind, int32_t attempt = 1, int64_t step = 0) {
+JobLifecycleEvent Of(Kind kind, int32_t attempt = 1, int64_t step = 0) {
   return {.kind = kind, .attempt = attempt, .step = step, .reason = "because"};
 }
 
@@ -104,17 +104,17 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.what; });
 
 // What an attempt leaves is taken over by this question.
-TEST(JobLife, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
+TEST(JobLifecycle, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
   for (int number = v1::JobState_MIN; number <= v1::JobState_MAX; ++number) {
     if (!v1::JobState_IsValid(number) || number == v1::SUCCEEDED) continue;
     const auto state = static_cast<v1::JobState>(number);
     const auto decision = Decide(In(state, true), Of(Kind::kFinished), {});
     ASSERT_TRUE(decision.ok()) << decision.status();
-    EXPECT_EQ(decision->life.state, IsUnderWay(state) ? v1::SUCCEEDED : state);
+    EXPECT_EQ(decision->life.state, IsActive(state) ? v1::SUCCEEDED : state);
   }
 }
 
-TEST(JobLife, WhatCannotBeCancelledOrResumedSaysSo) {
+TEST(JobLifecycle, WhatCannotBeCancelledOrResumedSaysSo) {
   for (v1::JobState state : {v1::SUCCEEDED, v1::FAILED}) {
     EXPECT_EQ(Decide(In(state, false), Of(Kind::kCancel), {}).status().code(),
               absl::StatusCode::kFailedPrecondition);
@@ -125,9 +125,9 @@ TEST(JobLife, WhatCannotBeCancelledOrResumedSaysSo) {
   }
 }
 
-TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
-  JobPolicy policy{.max_fruitless_attempts = 3};
-  JobLife life = In(v1::QUEUED, false, 0);
+TEST(JobLifecycle, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
+  JobPolicy policy{.max_attempts_without_progress = 3};
+  JobLifecycle life = In(v1::QUEUED, false, 0);
   for (int attempt = 1; attempt <= 3; ++attempt) {
     life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
     auto decision = Decide(
@@ -145,9 +145,9 @@ TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
   }
 }
 
-TEST(JobLife, ACheckpointStartsTheCountAnew) {
-  JobPolicy policy{.max_fruitless_attempts = 2};
-  JobLife life = In(v1::QUEUED, false, 0);
+TEST(JobLifecycle, ACheckpointStartsTheCountAnew) {
+  JobPolicy policy{.max_attempts_without_progress = 2};
+  JobLifecycle life = In(v1::QUEUED, false, 0);
   for (int attempt = 1; attempt <= 6; ++attempt) {
     life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
     life = Decide(life, Of(Kind::kCheckpointed, attempt, attempt * 10), policy)->life;
@@ -158,9 +158,9 @@ TEST(JobLife, ACheckpointStartsTheCountAnew) {
 }
 
 // Memory that is missing says nothing of the job: however often workers come and go, it is kept.
-TEST(JobLife, AttemptsWithTooFewWorkersAreNotCounted) {
-  JobPolicy policy{.max_fruitless_attempts = 2};
-  JobLife life = In(v1::QUEUED, false, 0);
+TEST(JobLifecycle, AttemptsWithTooFewWorkersAreNotCounted) {
+  JobPolicy policy{.max_attempts_without_progress = 2};
+  JobLifecycle life = In(v1::QUEUED, false, 0);
   life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
   life = Decide(life, Of(Kind::kWorkersLost, 1), policy)->life;
   for (int attempt = 2; attempt <= 6; ++attempt) {
@@ -169,24 +169,24 @@ TEST(JobLife, AttemptsWithTooFewWorkersAreNotCounted) {
     life = decision->life;
     ASSERT_EQ(life.state, v1::RECOVERING) << "attempt " << attempt;
     EXPECT_EQ(decision->message, "because");
-    EXPECT_EQ(life.fruitless, 1);
+    EXPECT_EQ(life.attempts_without_progress, 1);
   }
 }
 
 // Whatever happens in whatever order: one attempt at a time, its number never falls, checkpoints
 // never go back, and a job that is over stays so unless it is resumed.
-TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
+TEST(JobLifecycle, HoldsItsInvariantsUnderRandomEvents) {
   std::mt19937 random(7);
   for (int run = 0; run < 200; ++run) {
-    JobLife life;
+    JobLifecycle life;
     for (int i = 0; i < 100; ++i) {
-      const JobLifeEvent event{.kind = static_cast<Kind>(random() % 11),
+      const JobLifecycleEvent event{.kind = static_cast<Kind>(random() % 11),
                                .attempt = life.attempts - static_cast<int>(random() % 2),
                                .step = static_cast<int64_t>(random() % 100),
                                .reason = "r"};
-      auto decision = Decide(life, event, {.max_fruitless_attempts = 3});
+      auto decision = Decide(life, event, {.max_attempts_without_progress = 3});
       if (!decision.ok()) continue;
-      const JobLife& next = decision->life;
+      const JobLifecycle& next = decision->life;
       for (JobAction action : decision->actions) {
         if (action == JobAction::kStartAttempt) {
           EXPECT_FALSE(life.attempt_running);

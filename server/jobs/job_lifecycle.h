@@ -21,16 +21,16 @@
 
 namespace espalier {
 
-struct JobLife {
+struct JobLifecycle {
   v1::JobState state = v1::QUEUED;
   bool attempt_running = false;     // threads and workers are busy with the attempt `attempts`
   int32_t attempts = 0;             // started so far; the last one's number
   int64_t checkpoint_step = 0;      // of the last durable checkpoint
   bool attempt_progressed = false;  // a checkpoint became durable in this attempt
-  int32_t fruitless = 0;            // attempts lost since the last progress
+  int32_t attempts_without_progress = 0;            // attempts lost since the last progress
   std::string failures;             // their reasons, one per line
 
-  bool operator==(const JobLife&) const = default;
+  bool operator==(const JobLifecycle&) const = default;
 };
 
 enum class JobEventKind {
@@ -47,7 +47,7 @@ enum class JobEventKind {
   kRestart,        // the coordinator was started again
 };
 
-struct JobLifeEvent {
+struct JobLifecycleEvent {
   JobEventKind kind;
   int32_t attempt =
       0;  // of the events of an attempt: those of another than the present one are stale
@@ -56,30 +56,30 @@ struct JobLifeEvent {
 };
 
 enum class JobAction {
-  kGoBack,  // to the last checkpoint: drop the reports of later steps
+  kRollBack,  // to the last checkpoint: drop the reports of later steps
   kStartAttempt,
   kStopAttempt,  // tell it to end; it answers with one of the five endings
   kReleaseWorkers,
 };
 
 struct JobDecision {
-  JobLife life;
+  JobLifecycle life;
   std::vector<JobAction> actions;
   std::string error;    // for the job's record, when it has just FAILED
   std::string message;  // for people; may be empty
 };
 
 struct JobPolicy {
-  int max_fruitless_attempts = 5;
+  int max_attempts_without_progress = 5;
 };
 
 // Whether what an attempt does counts for the job. Not once it was cancelled, though it be resumed
 // before the attempt has ended.
-bool IsUnderWay(v1::JobState state);
+bool IsActive(v1::JobState state);
 
 // FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change
 // nothing.
-absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
+absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleEvent& event,
                                    const JobPolicy& policy);
 
 }  // namespace espalier
