@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/jobs/export_model.h"
-#include "server/jobs/prepare.h"
+#include "server/jobs/prepare_job.h"
 
 namespace espalier {
 namespace {
@@ -94,7 +94,7 @@ std::string FusedMessage(const std::map<std::string, int>& fused) {
 
 AttemptEnd Attempt::Run() {
   const v1::TrainingSpec& spec = task_.record.job.spec();
-  absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
+  absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
   {
     absl::MutexLock lock(&report_mutex_);
@@ -405,7 +405,7 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       if (!complete->has_value() || (*complete)->steps_done <= checkpoint_step_) {
         return absl::OkStatus();
       }
-      const RankMerge::Checkpoint& checkpoint = **complete;
+      const RankReportMerger::Checkpoint& checkpoint = **complete;
       Manifest manifest;
       manifest.job_id = job_id;
       manifest.steps_done = checkpoint.steps_done;

@@ -16,7 +16,7 @@
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt_end.h"
 #include "server/jobs/calibrated_planner.h"
-#include "server/jobs/rank_merge.h"
+#include "server/jobs/rank_report_merger.h"
 #include "server/jobs/worker_client.h"
 #include "server/jobs/worker_memory.h"
 #include "server/membership/rendezvous.h"
@@ -123,7 +123,7 @@ class Attempt {
   // Held while an event is merged, written and told to the observer; never taken by Stop or
   // WorkerLost, which the observer may be calling meanwhile.
   absl::Mutex report_mutex_;
-  RankMerge merge_ ABSL_GUARDED_BY(report_mutex_);
+  RankReportMerger merge_ ABSL_GUARDED_BY(report_mutex_);
   std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
   std::string checkpoint_dir_ ABSL_GUARDED_BY(report_mutex_);
   int64_t checkpoint_step_ ABSL_GUARDED_BY(report_mutex_) = 0;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/jobs/prepare.h"
+#include "server/jobs/prepare_job.h"
 
 namespace espalier {
 namespace {
@@ -61,7 +61,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
     if (absl::Status fields = CheckSpec(*tools.registry, spec); !fields.ok()) stop(fields);
     return;  // there is no graph to say more of
   }
-  absl::StatusOr<PreparedJob> prepared = Prepare(*tools.registry, *tools.artifacts, spec);
+  absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools.registry, *tools.artifacts, spec);
   if (!prepared.ok()) return stop(prepared.status());
   reply->set_total_steps(prepared->total_steps);
   reply->set_parameters(prepared->parameters);

@@ -10,7 +10,7 @@
 #include "proto/states.h"
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
-#include "server/jobs/prepare.h"
+#include "server/jobs/prepare_job.h"
 
 namespace espalier {
 namespace {
@@ -47,7 +47,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
   return idempotency_.Once(
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         const v1::TrainingSpec& spec = request.spec();
-        absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
+        absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
         if (!prepared.ok()) return prepared.status();
         if (!spec.output_model().empty()) {
           absl::StatusOr<v1::Artifact> taken = tools_.artifacts->Find(spec.output_model());

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_runner.h"
-#include "server/jobs/large_members.h"
+#include "server/jobs/select_workers.h"
 
 namespace espalier {
 namespace {
@@ -58,7 +58,7 @@ bool JobRunner::TryStart(Job* job) {
   const auto choose = [&usable, job](const std::vector<Member>& from) {
     const size_t most = usable(from.size());
     if (job->insufficient.empty()) return std::vector<Member>(from.begin(), from.begin() + most);
-    return LargestMembers(from, job->enough, most);
+    return SelectLargestWorkers(from, job->enough, most);
   };
   const auto is_in_vain = [job](const std::vector<Member>& with) {
     return absl::c_any_of(job->insufficient, [memory = MemoryOfMembers(with)](const auto& tried) {

@@ -8,7 +8,7 @@
 #include "planner/machine/presets.h"
 #include "planner/machine/rates.h"
 #include "planner/report/diff.h"
-#include "server/jobs/prepare.h"
+#include "server/jobs/prepare_job.h"
 
 namespace espalier {
 namespace {

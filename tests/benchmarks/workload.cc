@@ -9,7 +9,7 @@
 #include "ops/graph/builder.h"
 #include "ops/onnx/import.h"
 #include "planner/testing/zoo/models.h"
-#include "server/jobs/attach_loss.h"
+#include "server/jobs/add_loss_and_metrics.h"
 
 namespace espalier {
 namespace {
@@ -46,7 +46,7 @@ absl::Status FillCnn(const OpRegistry& registry, Workload* work) {
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *onnx);
   if (!graph.ok()) return graph.status();
   work->graph = *std::move(graph);
-  absl::Status s = AttachLoss(registry, "sparse_categorical_crossentropy", {"accuracy"},
+  absl::Status s = AddLossAndMetrics(registry, "sparse_categorical_crossentropy", {"accuracy"},
                               work->batch, DType::kI64, &work->graph);
   if (!s.ok()) return s;
   work->columns["labels"] = "y";

@@ -10,8 +10,8 @@
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic.h"
 #include "planner/planner.h"
-#include "server/jobs/attach_loss.h"
-#include "server/jobs/prepare.h"
+#include "server/jobs/add_loss_and_metrics.h"
+#include "server/jobs/prepare_job.h"
 #include "worker/data/dataset.h"
 
 namespace espalier::conformance {
@@ -147,7 +147,7 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   importing.evaluator = CpuEvaluator();
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *onnx, importing);
   if (!graph.ok()) return At("import", graph.status());
-  absl::Status status = AttachLoss(registry, options.loss, {}, options.batch, DType::kI64, &*graph);
+  absl::Status status = AddLossAndMetrics(registry, options.loss, {}, options.batch, DType::kI64, &*graph);
   if (!status.ok()) return At("loss", status);
   status = BindAndInfer(registry, options.batch, &*graph);
   if (!status.ok()) return At("shapes", status);

@@ -36,7 +36,7 @@ struct NamedTensor {
 
 class OnnxTraining {
  public:
-  // Errors are those of the importer, AttachLoss, the planner or the executor, with the stage.
+  // Errors are those of the importer, AddLossAndMetrics, the planner or the executor, with the stage.
   static absl::StatusOr<std::unique_ptr<OnnxTraining>> Create(const OnnxTrainingOptions& options);
 
   // The next step.

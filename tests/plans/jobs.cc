@@ -8,7 +8,7 @@
 #include "ops/graph/builder.h"
 #include "ops/models/llama.h"
 #include "ops/onnx/import.h"
-#include "server/jobs/attach_loss.h"
+#include "server/jobs/add_loss_and_metrics.h"
 
 namespace espalier {
 namespace {
@@ -29,7 +29,7 @@ absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry) {
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *model);
   if (!graph.ok()) return graph.status();
   job.graph = *std::move(graph);
-  absl::Status status = AttachLoss(registry, "sparse_categorical_crossentropy", {"accuracy"},
+  absl::Status status = AddLossAndMetrics(registry, "sparse_categorical_crossentropy", {"accuracy"},
                                    job.batch, DType::kI64, &job.graph);
   if (status.ok()) status = BindAndInfer(registry, job.batch, &job.graph);
   if (!status.ok()) return status;

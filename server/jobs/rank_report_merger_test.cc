@@ -1,4 +1,4 @@
-#include "server/jobs/rank_merge.h"
+#include "server/jobs/rank_report_merger.h"
 
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ v1::CheckpointShard Shard(int64_t steps, const std::string& directory, const std
   return shard;
 }
 
-TEST(RankMerge, AStepIsDoneWhenAllRanksAreAndSumsTheirShares) {
-  RankMerge merge(2);
+TEST(RankReportMerger, AStepIsDoneWhenAllRanksAreAndSumsTheirShares) {
+  RankReportMerger merge(2);
   EXPECT_FALSE(merge.AddStep(1, Report(0, 1.5, 0.1, 2)).has_value());
   EXPECT_FALSE(merge.AddStep(1, Report(1, 1, 0.1, 1)).has_value()) << "rank 1 is a step ahead";
   auto merged = merge.AddStep(0, Report(0, 0.5, 0.1, 3));
@@ -39,8 +39,8 @@ TEST(RankMerge, AStepIsDoneWhenAllRanksAreAndSumsTheirShares) {
   EXPECT_EQ(merge.AddStep(0, Report(1, 1, 0.1, 1))->step(), 1);
 }
 
-TEST(RankMerge, FinishesAreAppliedToTheMergedValue) {
-  RankMerge merge(2);
+TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
+  RankReportMerger merge(2);
   merge.SetFinishes({{"loss", [](double mean) { return std::sqrt(mean); }}});
   EXPECT_FALSE(merge.AddStep(0, Report(0, 7, 0.25, 1)).has_value());
   auto merged = merge.AddStep(1, Report(0, 9, 0.25, 1));
@@ -51,8 +51,8 @@ TEST(RankMerge, FinishesAreAppliedToTheMergedValue) {
   EXPECT_DOUBLE_EQ(merge.AddEvaluation(1, Report(0, 20, 0, 1))->values().at("loss"), 5);
 }
 
-TEST(RankMerge, ACheckpointIsCompleteWithTheLastShard) {
-  RankMerge merge(3);
+TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
+  RankReportMerger merge(3);
   EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value());
   EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value()) << "the same rank again";
   EXPECT_FALSE(merge.AddShard(0, Shard(10, "d", "a"))->has_value());
@@ -64,8 +64,8 @@ TEST(RankMerge, ACheckpointIsCompleteWithTheLastShard) {
   EXPECT_EQ((*complete)->files[1].name, "c");
 }
 
-TEST(RankMerge, ShardsOfDifferentFoldersAreNoCheckpoint) {
-  RankMerge merge(2);
+TEST(RankReportMerger, ShardsOfDifferentFoldersAreNoCheckpoint) {
+  RankReportMerger merge(2);
   ASSERT_TRUE(merge.AddShard(0, Shard(10, "d", "a")).ok());
   EXPECT_FALSE(merge.AddShard(1, Shard(10, "e", "b")).ok());
 }

@@ -20,9 +20,9 @@ namespace espalier {
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 
 // Not thread-safe.
-class RankMerge {
+class RankReportMerger {
  public:
-  explicit RankMerge(int ranks) : ranks_(ranks) {}
+  explicit RankReportMerger(int ranks) : ranks_(ranks) {}
 
   // What values become once they are merged, by name; others stay as they are. Before any report.
   void SetFinishes(std::map<std::string, double (*)(double)> finishes) {

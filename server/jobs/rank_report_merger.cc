@@ -1,4 +1,4 @@
-#include "server/jobs/rank_merge.h"
+#include "server/jobs/rank_report_merger.h"
 
 #include <algorithm>
 
@@ -19,7 +19,7 @@ v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks) {
   return merged;
 }
 
-std::optional<v1::StepReport> RankMerge::Complete(const ByRank& parts) const {
+std::optional<v1::StepReport> RankReportMerger::Complete(const ByRank& parts) const {
   if (static_cast<int>(parts.size()) < ranks_) return std::nullopt;
   std::vector<v1::StepReport> reports;
   for (const auto& [rank, report] : parts) reports.push_back(report);
@@ -31,7 +31,7 @@ std::optional<v1::StepReport> RankMerge::Complete(const ByRank& parts) const {
   return merged;
 }
 
-std::optional<v1::StepReport> RankMerge::AddStep(int rank, const v1::StepReport& report) {
+std::optional<v1::StepReport> RankReportMerger::AddStep(int rank, const v1::StepReport& report) {
   ByRank& parts = steps_[report.step()];
   parts[rank] = report;
   std::optional<v1::StepReport> merged = Complete(parts);
@@ -39,13 +39,13 @@ std::optional<v1::StepReport> RankMerge::AddStep(int rank, const v1::StepReport&
   return merged;
 }
 
-std::optional<v1::StepReport> RankMerge::AddEvaluation(int rank,
+std::optional<v1::StepReport> RankReportMerger::AddEvaluation(int rank,
                                                           const v1::StepReport& report) {
   evaluation_[rank] = report;
   return Complete(evaluation_);
 }
 
-absl::StatusOr<std::optional<RankMerge::Checkpoint>> RankMerge::AddShard(
+absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::AddShard(
     int rank, const v1::CheckpointShard& shard) {
   std::map<int, v1::CheckpointShard>& parts = shards_[shard.steps_done()];
   parts[rank] = shard;

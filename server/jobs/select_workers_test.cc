@@ -1,4 +1,4 @@
-#include "server/jobs/large_members.h"
+#include "server/jobs/select_workers.h"
 
 #include <gmock/gmock.h>
 
@@ -18,27 +18,27 @@ std::vector<std::string> Chosen(const std::vector<std::pair<std::string, int64_t
     members.back().device.set_memory_bytes(bytes);
   }
   std::vector<std::string> names;
-  for (const Member& member : LargestMembers(members, enough, most)) names.push_back(member.name);
+  for (const Member& member : SelectLargestWorkers(members, enough, most)) names.push_back(member.name);
   return names;
 }
 
-TEST(LargeMembers, AReplacementIsUsedWhateverItIsCalled) {
+TEST(SelectWorkers, AReplacementIsUsedWhateverItIsCalled) {
   // Two sufficed, 80 and 16.
   EXPECT_THAT(Chosen({{"b", 16}, {"c", 16}, {"d", 80}}, {2, 96, 16, 80}, 2), ElementsAre("b", "d"));
 }
 
-TEST(LargeMembers, TheirOrderStaysSinceRanksKeepTheirMachinesByIt) {
+TEST(SelectWorkers, TheirOrderStaysSinceRanksKeepTheirMachinesByIt) {
   EXPECT_THAT(Chosen({{"a", 16}, {"b", 80}, {"c", 40}}, {2, 96, 16, 80}),
               ElementsAre("a", "b", "c"));
 }
 
-TEST(LargeMembers, SmallOnesAreLeftOutWhereTheOthersAreEnough) {
+TEST(SelectWorkers, SmallOnesAreLeftOutWhereTheOthersAreEnough) {
   const WorkerMemory enough = {2, 160, 80, 80};
   EXPECT_THAT(Chosen({{"a", 80}, {"b", 16}, {"c", 96}}, enough), ElementsAre("a", "c"));
   EXPECT_THAT(Chosen({{"a", 80}, {"b", 16}}, enough), ElementsAre("a", "b")) << "perhaps with it";
 }
 
-TEST(LargeMembers, WhereNothingIsKnownAllAreTaken) {
+TEST(SelectWorkers, WhereNothingIsKnownAllAreTaken) {
   EXPECT_THAT(Chosen({{"a", 0}, {"b", 0}}, WorkerMemory()), ElementsAre("a", "b"));
 }
 

@@ -1,4 +1,4 @@
-#include "server/jobs/attach_loss.h"
+#include "server/jobs/add_loss_and_metrics.h"
 
 #include <algorithm>
 
@@ -52,7 +52,7 @@ void AddHead(const OpDef& def, ValueId prediction, ValueId labels, const std::st
 
 }  // namespace
 
-absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
+absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& loss,
                         const std::vector<std::string>& metrics, int64_t batch, DType labels,
                         Graph* graph) {
   const OpDef* def = registry.Find(loss);

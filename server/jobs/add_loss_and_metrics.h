@@ -16,7 +16,7 @@ constexpr char kLabelsInput[] = "labels";
 // (kI32 or kI64); losses and metrics whose second input is a "target" have labels of the type and
 // shape of the output, and a loss without a second input needs none.
 // InvalidArgument: unknown loss or metric, a model without outputs or with an input named "labels".
-absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
+absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& loss,
                         const std::vector<std::string>& metrics, int64_t batch, DType labels,
                         Graph* graph);
 

@@ -1,20 +1,20 @@
-#include "server/jobs/prepare.h"
+#include "server/jobs/prepare_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
-#include "server/jobs/attach_loss.h"
+#include "server/jobs/add_loss_and_metrics.h"
 
 namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
 
-class AttachLossTest : public ::testing::Test {
+class AddLossAndMetricsTest : public ::testing::Test {
  protected:
-  AttachLossTest() { RegisterAllOperators(registry_); }
+  AddLossAndMetricsTest() { RegisterAllOperators(registry_); }
 
   // As the importer hands it over: a dynamic batch and no loss.
   Graph Model(const std::string& output = "scores") {
@@ -32,10 +32,10 @@ class AttachLossTest : public ::testing::Test {
   OpRegistry registry_;
 };
 
-TEST_F(AttachLossTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
+TEST_F(AddLossAndMetricsTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
   Graph graph = Model();
   ASSERT_TRUE(
-      AttachLoss(registry_, "sparse_categorical_crossentropy", {"accuracy"}, 8, DType::kI64, &graph)
+      AddLossAndMetrics(registry_, "sparse_categorical_crossentropy", {"accuracy"}, 8, DType::kI64, &graph)
           .ok());
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   const Value& labels = graph.value(graph.FindValue(kLabelsInput));
@@ -49,24 +49,24 @@ TEST_F(AttachLossTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
   EXPECT_NE(graph.FindOutput("scores"), kNoValue) << "the model's own output stays";
 }
 
-TEST_F(AttachLossTest, RegressionLabelsHaveTheShapeOfTheOutput) {
+TEST_F(AddLossAndMetricsTest, RegressionLabelsHaveTheShapeOfTheOutput) {
   Graph graph = Model("loss");  // a name that is ours
-  ASSERT_TRUE(AttachLoss(registry_, "mean_squared_error", {}, 8, DType::kI32, &graph).ok());
+  ASSERT_TRUE(AddLossAndMetrics(registry_, "mean_squared_error", {}, 8, DType::kI32, &graph).ok());
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   EXPECT_EQ(graph.value(graph.FindValue(kLabelsInput)).type, (TensorType{DType::kF32, {8, 3}}));
   EXPECT_TRUE(graph.value(graph.FindOutput("loss")).type.dims.empty());
 }
 
-TEST_F(AttachLossTest, ErrorsNameWhatIsWrongAndWhatThereIs) {
+TEST_F(AddLossAndMetricsTest, ErrorsNameWhatIsWrongAndWhatThereIs) {
   Graph graph = Model();
-  EXPECT_THAT(Error(AttachLoss(registry_, "hinge", {}, 8, DType::kI32, &graph)),
+  EXPECT_THAT(Error(AddLossAndMetrics(registry_, "hinge", {}, 8, DType::kI32, &graph)),
               ::testing::AllOf(HasSubstr("hinge"), HasSubstr("mean_squared_error")));
-  EXPECT_THAT(Error(AttachLoss(registry_, "mean_squared_error", {"f1"}, 8, DType::kI32, &graph)),
+  EXPECT_THAT(Error(AddLossAndMetrics(registry_, "mean_squared_error", {"f1"}, 8, DType::kI32, &graph)),
               ::testing::AllOf(HasSubstr("f1"), HasSubstr("accuracy")));
   GraphBuilder builder(registry_, "fixed");
   builder.Output("y", builder.Op("relu", {builder.Input("x", DType::kF32, {1, 6})}));
   Graph fixed = *builder.Build();
-  EXPECT_THAT(Error(AttachLoss(registry_, "mean_squared_error", {}, 8, DType::kI32, &fixed)),
+  EXPECT_THAT(Error(AddLossAndMetrics(registry_, "mean_squared_error", {}, 8, DType::kI32, &fixed)),
               HasSubstr("dynamic first dimension"));
 }
 

@@ -39,7 +39,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
                                                               const ArtifactStore& artifacts);
 
 // The ONNX file of an artifact as a graph with `loss` and `metrics` on its first output; `batch`
-// and `labels` as for AttachLoss. Errors name the artifact and what is wrong in it.
+// and `labels` as for AddLossAndMetrics. Errors name the artifact and what is wrong in it.
 absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
                                          const std::string& name, const std::string& loss,
                                          const std::vector<std::string>& metrics, int64_t batch,
@@ -63,7 +63,7 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
 
 // Everything that can be found wrong before workers are needed. Errors name the node, input or
 // column.
-absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
+absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
                                     const v1::TrainingSpec& spec);
 
 }  // namespace espalier

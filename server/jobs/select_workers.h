@@ -14,7 +14,7 @@ WorkerMemory MemoryOfMembers(absl::Span<const Member> members);
 // The largest of them, at most `most`, in the order in which they were; without those that are
 // smaller than any that sufficed, where the others are enough: one of them may be what no plan fits
 // into.
-std::vector<Member> LargestMembers(const std::vector<Member>& members, const WorkerMemory& enough,
+std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members, const WorkerMemory& enough,
                                    size_t most);
 
 }  // namespace espalier

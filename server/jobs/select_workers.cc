@@ -1,4 +1,4 @@
-#include "server/jobs/large_members.h"
+#include "server/jobs/select_workers.h"
 
 #include <algorithm>
 #include <numeric>
@@ -12,7 +12,7 @@ WorkerMemory MemoryOfMembers(absl::Span<const Member> members) {
   return MemoryOf(devices);
 }
 
-std::vector<Member> LargestMembers(const std::vector<Member>& members, const WorkerMemory& enough,
+std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members, const WorkerMemory& enough,
                                    size_t most) {
   const auto bytes = [&members](size_t i) { return members[i].device.memory_bytes(); };
   const auto of = [&members](const std::vector<size_t>& chosen) {

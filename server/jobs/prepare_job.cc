@@ -1,4 +1,4 @@
-#include "server/jobs/prepare.h"
+#include "server/jobs/prepare_job.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "ops/onnx/import.h"
 #include "ops/optimizer/optimizer.h"
 #include "ops/rewrite/fuse.h"
-#include "server/jobs/attach_loss.h"
+#include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/init_model.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/data/npz.h"
@@ -230,7 +230,7 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
     return absl::Status(graph.status().code(),
                         absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
   }
-  absl::Status status = AttachLoss(registry, loss, metrics, batch, labels, &*graph);
+  absl::Status status = AddLossAndMetrics(registry, loss, metrics, batch, labels, &*graph);
   if (!status.ok()) return status;
   return graph;
 }
@@ -280,7 +280,7 @@ absl::Status CheckPrecision(v1::DataType precision, const std::string& field) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": F32, BF16 and F16 are accepted"));
 }
 
-absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
+absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
                                     const v1::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
