@@ -137,7 +137,7 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
   Finish(request, model, &beyond);
   EXPECT_EQ(beyond.usage.drafted_tokens(), 0);
   EXPECT_EQ(beyond.texts[0].size(), 12u);
-  // Lookups reach everywhere.
+  // N-gram drafts reach everywhere.
   request.set_speculation(v1::SPECULATION_ON);
   model->description.set_ngram_depth(4);
   Answers looked_up;

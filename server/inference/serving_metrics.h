@@ -81,7 +81,7 @@ class ServingMetrics {
   std::unique_ptr<Families> families_;
   absl::Mutex mutex_;
   std::map<std::string, Watched> models_ ABSL_GUARDED_BY(mutex_);
-  // By model, for what is observed with every piece of an answer: a family's look-up allocates.
+  // By model, for what is observed with every piece of an answer: finding a family allocates.
   absl::Mutex pieces_mutex_;
   absl::flat_hash_map<std::string, prometheus::Histogram*> pieces_ ABSL_GUARDED_BY(pieces_mutex_);
 };

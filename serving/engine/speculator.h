@@ -30,7 +30,7 @@
 #include "serving/speculative/cost.h"
 #include "serving/speculative/drafter.h"
 #include "serving/speculative/expansion.h"
-#include "serving/speculative/ngram.h"
+#include "serving/speculative/ngram_drafter.h"
 #include "serving/speculative/payoff.h"
 #include "serving/speculative/seldom_tries.h"
 #include "serving/speculative/token_tree.h"

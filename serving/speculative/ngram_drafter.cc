@@ -1,4 +1,4 @@
-#include "serving/speculative/ngram.h"
+#include "serving/speculative/ngram_drafter.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "serving/speculative/ngram.h"
+#include "serving/speculative/ngram_drafter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
