@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
 #include "server/clock.h"
-#include "serving/answer/answer_style.h"
+#include "serving/output_parsers/answer_style.h"
 #include "serving/chat/chat_format.h"
 #include "serving/tokenizer/tokenizer.h"
 

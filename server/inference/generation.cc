@@ -20,7 +20,7 @@
 #include "server/inference/generation_run.h"
 #include "server/inference/sampling_defaults.h"
 #include "server/inference/tool_choice.h"
-#include "serving/answer/answer_reader.h"
+#include "serving/output_parsers/answer_reader.h"
 
 namespace espalier {
 namespace {

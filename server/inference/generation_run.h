@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "server/inference/generation.h"
-#include "serving/answer/answer_reader.h"
+#include "serving/output_parsers/answer_reader.h"
 #include "serving/request/request.h"
 
 namespace espalier {

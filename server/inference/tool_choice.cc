@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/json/bounded_json.h"
 #include "server/inference/field_error.h"
-#include "serving/answer/field_schemas.h"
+#include "serving/output_parsers/field_schemas.h"
 
 namespace espalier {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "serving/answer/answer_reader.h"
+#include "serving/output_parsers/answer_reader.h"
 #include "serving/grammar/structured_output.h"
 
 namespace espalier {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "serving/answer/answer_reader.h"
+#include "serving/output_parsers/answer_reader.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "serving/answer/field_schemas.h"
+#include "serving/output_parsers/field_schemas.h"
 
 #include <algorithm>
 #include <string>

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "ops/json/bounded_json.h"
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "serving/answer/answer_style.h"
+#include "serving/output_parsers/answer_style.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,4 +1,4 @@
-#include "serving/answer/python_literal.h"
+#include "serving/output_parsers/python_literal.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Styles are told by what chat templates of the models say.
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <random>
 #include <utility>
 
-#include "serving/answer/answer_reader.h"
-#include "serving/answer/answer_style.h"
+#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/answer_style.h"
 #include "serving/grammar/language.h"
 
 namespace espalier {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/answer/answer_style.h"
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/answer_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "serving/answer/answer_reader.h"
+#include "serving/output_parsers/answer_reader.h"
 
 #include <algorithm>
 #include <utility>

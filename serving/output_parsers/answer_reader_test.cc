@@ -1,5 +1,5 @@
 // Thoughts, text and calls come out the same however the answer is cut into pieces.
-#include "serving/answer/answer_reader.h"
+#include "serving/output_parsers/answer_reader.h"
 
 #include <gtest/gtest.h>
 

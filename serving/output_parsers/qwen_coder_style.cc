@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/json/bounded_json.h"
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 namespace espalier {
 namespace {

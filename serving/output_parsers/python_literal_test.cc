@@ -1,5 +1,5 @@
 // Values are what Python's own reading of them gives.
-#include "serving/answer/python_literal.h"
+#include "serving/output_parsers/python_literal.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "serving/answer/python_literal.h"
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/python_literal.h"
+#include "serving/output_parsers/tool_style.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "serving/answer/arguments_reader.h"
+#include "serving/output_parsers/arguments_reader.h"
 
 #include <algorithm>
 

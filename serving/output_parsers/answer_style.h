@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/answer/tool_style.h"
+#include "serving/output_parsers/tool_style.h"
 
 namespace espalier {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/answer/arguments_reader.h"
+#include "serving/output_parsers/arguments_reader.h"
 #include "serving/grammar/formed_text.h"
 
 namespace espalier {
