@@ -246,7 +246,7 @@ absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatForm
 
 // Whether the answer goes on with thoughts.
 bool BeginsInReasoning(const v1::ChatPrompt& chat, absl::string_view text,
-                       const ReasoningMarks& marks) {
+                       const ReasoningTags& marks) {
   if (!chat.continue_final_message()) return EndsInReasoning(text, marks);
   const std::string& last = chat.turns(chat.turns_size() - 1).content();
   const size_t open = last.rfind(marks.open), close = last.rfind(marks.close);
@@ -282,9 +282,9 @@ absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& t
         *text, {.add_special = chat.add_special_tokens(), .parse_special = true});
     if (!tokens.ok()) return tokens.status();
     const std::string& source = format->Source(ChoiceOf(chat) != ToolChoice::kNone);
-    Prompt prompt{*std::move(tokens), ReasoningMarksOf(source)};
+    Prompt prompt{*std::move(tokens), ReasoningTagsFor(source)};
     prompt.begins_in_reasoning = BeginsInReasoning(chat, *text, prompt.reasoning);
-    prompt.tool_style = &ToolStyleOf(source);
+    prompt.tool_parser = &ToolCallParserFor(source);
     return prompt;
   }
   if (!chat.reasoning_effort().empty()) {

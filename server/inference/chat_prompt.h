@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
 #include "server/clock.h"
-#include "serving/output_parsers/answer_style.h"
+#include "serving/output_parsers/reasoning_parser.h"
 #include "serving/chat/chat_format.h"
 #include "serving/tokenizer/tokenizer.h"
 
@@ -15,9 +15,9 @@ namespace espalier {
 struct Prompt {
   std::vector<int> tokens;
   // Of chats: how the answer is to be read.
-  ReasoningMarks reasoning;  // empty: the model does not think aloud
+  ReasoningTags reasoning;  // empty: the model does not think aloud
   bool begins_in_reasoning = false;
-  const ToolStyle* tool_style = &HermesStyle();
+  const ToolCallParser* tool_parser = &HermesToolCallParser();
 };
 
 // InvalidArgument naming the turn or the field; errors of the model's own template. Without one

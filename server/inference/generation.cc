@@ -20,7 +20,7 @@
 #include "server/inference/generation_run.h"
 #include "server/inference/sampling_defaults.h"
 #include "server/inference/tool_choice.h"
-#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/output_parser.h"
 
 namespace espalier {
 namespace {
@@ -112,20 +112,20 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
 
 namespace {
 
-AnswerReaderOptions ReadingOf(const v1::GenerateRequest& request, const Prompt& prompt,
+OutputParserOptions ReadingOf(const v1::GenerateRequest& request, const Prompt& prompt,
                               std::vector<Tool> tools, ModelServer* models) {
   const v1::ChatPrompt& chat = request.chat();
-  AnswerReaderOptions options;
+  OutputParserOptions options;
   if (!chat.reasoning_in_text()) {
     options.reasoning = prompt.reasoning;
     options.begins_in_reasoning = prompt.begins_in_reasoning;
   }
-  options.style = prompt.tool_style;
+  options.tool_parser = prompt.tool_parser;
   options.tools = std::move(tools);
   options.choice = ChoiceOf(chat);
-  options.text_has_form =
+  options.text_is_constrained =
       request.has_structured_output() && !request.structured_output().has_structural_tag();
-  options.named = chat.named_tool();
+  options.named_tool = chat.named_tool();
   options.single_call = chat.single_tool_call();
   if (options.choice != ToolChoice::kNone) options.short_id = models->NextSeed();
   options.id = absl::StrCat("call_", absl::Hex(options.short_id, absl::kZeroPad16));
@@ -310,7 +310,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
   if (!few.ok()) return few;
   const uint64_t seed = SeedOf(request, models);
   std::string echo = request.echo() ? EchoOf(request, prompt->tokens, *model) : "";
-  std::optional<AnswerReaderOptions> reading;
+  std::optional<OutputParserOptions> reading;
   if (request.has_chat()) reading = ReadingOf(request, *prompt, std::move(tools), models);
   const auto run =
       NewGenerationRun(ContextOf(std::move(request), *std::move(options), model, metrics),

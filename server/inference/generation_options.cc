@@ -132,11 +132,11 @@ std::vector<int> MarksOf(const v1::GenerateRequest& request, const Prompt& promp
   std::vector<std::string> marks;
   if (!prompt.reasoning.empty()) marks = {prompt.reasoning.open, prompt.reasoning.close};
   if (request.has_chat() && ChoiceOf(request.chat()) == ToolChoice::kAuto) {
-    for (const ToolStyle::Section& section : prompt.tool_style->sections()) {
+    for (const ToolCallParser::Section& section : prompt.tool_parser->sections()) {
       marks.push_back(section.open);
       if (!section.close.empty()) marks.push_back(section.close);
     }
-    for (std::string& mark : prompt.tool_style->marks()) marks.push_back(std::move(mark));
+    for (std::string& mark : prompt.tool_parser->inner_special_tokens()) marks.push_back(std::move(mark));
   }
   std::vector<int> tokens;
   for (const std::string& mark : marks) {
@@ -158,7 +158,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& r
   std::optional<StructuredOutput> form = *content;
   if (request.has_chat()) {
     absl::StatusOr<std::optional<StructuredOutput>> answer =
-        FormOfAnswer(tools, *prompt.tool_style, request.chat(), *content);
+        FormOfAnswer(tools, *prompt.tool_parser, request.chat(), *content);
     if (!answer.ok()) return answer.status();
     form = *std::move(answer);
   }

@@ -34,7 +34,7 @@ v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer
 class Running : public GenerationRun, public std::enable_shared_from_this<Running> {
  public:
   Running(const RunContext& context, GenerationListener listener, std::string echo,
-          const std::optional<AnswerReaderOptions>& reading)
+          const std::optional<OutputParserOptions>& reading)
       : shared_request_(context.request),
         request_(*shared_request_),
         options_(context.options),
@@ -49,16 +49,16 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
         echo_(std::move(echo)),
         answers_(AnswersOf(request_)) {
     if (!reading) return;
-    const ReasoningMarks& marks = reading->reasoning;
+    const ReasoningTags& marks = reading->reasoning;
     if (!marks.empty()) {
       opens_reasoning_ = tokenizer_->TokenId(marks.open);
       closes_reasoning_ = tokenizer_->TokenId(marks.close);
     }
     for (size_t i = 0; i < answers_.size(); ++i) {
-      AnswerReaderOptions own = *reading;
+      OutputParserOptions own = *reading;
       absl::StrAppend(&own.id, "-", i);
       own.short_id += i * 0xD1B54A32D192ED03ull;
-      answers_[i].reader.emplace(std::move(own));
+      answers_[i].parser.emplace(std::move(own));
       answers_[i].in_reasoning = reading->begins_in_reasoning;
     }
   }
@@ -113,7 +113,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
 
  private:
   struct Answer {
-    std::optional<AnswerReader> reader;  // of a chat
+    std::optional<OutputParser> parser;  // of a chat
     bool in_reasoning = false;
     bool begun = false;
     bool cut = false;            // it was over before its end
@@ -165,7 +165,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     if (event.finished) Count(event.usage);
     Answer& answer = answers_[index];
     v1::GenerateReply reply = ReplyOf(event, &answer);
-    if (answer.reader && answer.reader->over() && !answer.cut && !event.finished) CutShort(index);
+    if (answer.parser && answer.parser->done() && !answer.cut && !event.finished) CutShort(index);
     if (!competing()) {
       reply.set_index(index);
       Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
@@ -195,15 +195,15 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
 
   // What is new of the answer, taken apart if it is a chat's.
   void AddText(const RequestEvent& event, Answer* answer, v1::GenerateReply* reply) {
-    if (!answer->reader) {
+    if (!answer->parser) {
       reply->mutable_text()->append(event.text);
       return;
     }
-    const auto add = [reply](AnswerPart part) {
+    const auto add = [reply](OutputDelta part) {
       const size_t before = reply->text().size();
       reply->mutable_text()->append(part.text);
       reply->mutable_reasoning()->append(part.reasoning);
-      for (ToolCallPart& call : part.calls) {
+      for (ToolCallDelta& call : part.calls) {
         v1::ToolCall* out = reply->add_tool_calls();
         out->set_index(call.index);
         out->set_id(std::move(call.id));
@@ -213,14 +213,14 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       }
     };
     CountReasoning(event, answer);
-    add(answer->reader->Append(event.text));
-    if (event.finished) add(answer->reader->Finish());
+    add(answer->parser->Append(event.text));
+    if (event.finished) add(answer->parser->Finish());
   }
 
   // Of what comes with this event, before its text is read.
   void CountReasoning(const RequestEvent& event, Answer* answer) {
     if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
-    const bool over = answer->reader->reasoning_over();
+    const bool over = answer->parser->reasoning_ended();
     int count = 0;
     for (const int token : event.tokens) {
       if (token == opens_reasoning_ && !over) answer->in_reasoning = true;
@@ -253,9 +253,9 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       }
     }
     if (!event.finished) return reply;
-    const bool called = answer->reader && answer->reader->called();
+    const bool called = answer->parser && answer->parser->has_tool_calls();
     const bool over =
-        event.reason == FinishReason::kStop || (answer->reader && answer->reader->over());
+        event.reason == FinishReason::kStop || (answer->parser && answer->parser->done());
     reply.set_finish_reason(request_.prompt_only() ? "length"
                             : called && over       ? "tool_calls"
                                                    : Name(event.reason));
@@ -340,7 +340,7 @@ size_t AnswersOf(const v1::GenerateRequest& request) {
 
 std::shared_ptr<GenerationRun> NewGenerationRun(const RunContext& context,
                                                 GenerationListener listener, std::string echo,
-                                                const std::optional<AnswerReaderOptions>& reading) {
+                                                const std::optional<OutputParserOptions>& reading) {
   return std::make_shared<Running>(context, std::move(listener), std::move(echo), reading);
 }
 

@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "server/inference/generation.h"
-#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/output_parser.h"
 #include "serving/request/request.h"
 
 namespace espalier {
@@ -39,6 +39,6 @@ size_t AnswersOf(const v1::GenerateRequest& request);
 // `echo`: what the answers begin with. Chats bring how their answers are read.
 std::shared_ptr<GenerationRun> NewGenerationRun(const RunContext& context,
                                                 GenerationListener listener, std::string echo,
-                                                const std::optional<AnswerReaderOptions>& reading);
+                                                const std::optional<OutputParserOptions>& reading);
 
 }  // namespace espalier

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/json/bounded_json.h"
 #include "server/inference/field_error.h"
-#include "serving/output_parsers/field_schemas.h"
+#include "serving/output_parsers/parameter_schemas.h"
 
 namespace espalier {
 namespace {
@@ -49,7 +49,7 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
     return wrong("'parameters' must be a JSON schema");
   }
-  tool.parameters = WithoutTopReference(std::move(tool.parameters));
+  tool.parameters = InlineTopLevelRef(std::move(tool.parameters));
   const size_t shared = tool.parameters.is_object() ? SharedBytes(tool.parameters) : 0;
   if (shared > kMaxSharedBytes) {
     return wrong(absl::StrCat("'$defs' and 'definitions', once for each of the properties, have ",
@@ -71,7 +71,7 @@ absl::Status CheckFields(const FormedText& form, const std::vector<Tool>& tools)
   }
   for (size_t i = 0; i < tools.size() && by_field; ++i) {
     if (!tools[i].strict) continue;
-    const absl::Status status = CheckFieldSchemas(tools[i].parameters);
+    const absl::Status status = CheckParameterSchemas(tools[i].parameters);
     if (status.ok()) continue;
     return FieldError("tools", absl::StrCat("tools[", i, "] ('", tools[i].name.substr(0, 100),
                                             "'), 'parameters': ", status.message()));
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat) {
 }
 
 absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
-    const std::vector<Tool>& tools, const ToolStyle& style, const v1::ChatPrompt& chat,
+    const std::vector<Tool>& tools, const ToolCallParser& tool_parser, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content) {
   const ToolChoice choice = ChoiceOf(chat);
   const bool strict =
@@ -144,18 +144,18 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
                                        "', which is none of the tools"));
       }
       return StructuredOutput{.kind = StructuredOutput::kJsonSchema,
-                              .text = DumpJson(SchemaOf(*tool))};
+                              .text = DumpJson(ArgumentsSchema(*tool))};
     }
     case ToolChoice::kRequired:
       form.formed = {.around = FormedText::kNothing,
                      .sections = {{.open = "[",
-                                   .items = JsonItems(bound, "arguments"),
+                                   .items = JsonCallItems(bound, "arguments"),
                                    .separator = ", ",
                                    .most = -1,
                                    .close = "]"}}};
       break;
     default:
-      form.formed = style.Form(tools);
+      form.formed = tool_parser.MakeStructuralTag(tools);
       if (absl::Status status = CheckFields(form.formed, tools); !status.ok()) return status;
       if (content) {
         form.formed.around = form.formed.around == FormedText::kTextBefore ? FormedText::kNothing

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/output_parser.h"
 #include "serving/grammar/structured_output.h"
 
 namespace espalier {
@@ -24,7 +24,7 @@ ToolChoice ChoiceOf(const v1::ChatPrompt& chat);
 // text beside the calls if nothing is demanded of it. nullopt: all may be as it likes.
 // InvalidArgument naming what cannot be.
 absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
-    const std::vector<Tool>& tools, const ToolStyle& style, const v1::ChatPrompt& chat,
+    const std::vector<Tool>& tools, const ToolCallParser& tool_parser, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content);
 
 }  // namespace espalier

@@ -23,32 +23,32 @@ bool IsNamePart(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.' 
 
 }  // namespace
 
-Json PythonReader::Fail() {
+Json PythonLiteralParser::Fail() {
   failed_ = true;
   return nullptr;
 }
 
-char PythonReader::Next() {
+char PythonLiteralParser::Next() {
   while (at_ < text_.size() && absl::ascii_isspace(text_[at_])) ++at_;
   return at_ < text_.size() ? text_[at_] : '\0';
 }
 
-bool PythonReader::Take(char c) {
+bool PythonLiteralParser::Take(char c) {
   if (Next() != c) return false;
   ++at_;
   return true;
 }
 
-std::string PythonReader::Name() {
+std::string PythonLiteralParser::Name() {
   Next();
   const size_t begin = at_;
   while (at_ < text_.size() && IsNamePart(text_[at_])) ++at_;
   return std::string(text_.substr(begin, at_ - begin));
 }
 
-Json PythonReader::Value() { return ValueAt(0); }
+Json PythonLiteralParser::Value() { return ValueAt(0); }
 
-Json PythonReader::ValueAt(int depth) {
+Json PythonLiteralParser::ValueAt(int depth) {
   if (depth > kMaxDepth) return Fail();
   const char c = Next();
   if (c == '"' || c == '\'') {
@@ -66,7 +66,7 @@ Json PythonReader::ValueAt(int depth) {
   return Fail();
 }
 
-Json PythonReader::ListUpTo(char close, int depth) {
+Json PythonLiteralParser::ListUpTo(char close, int depth) {
   Json list = Json::array();
   bool comma = true;
   while (!Take(close)) {
@@ -80,7 +80,7 @@ Json PythonReader::ListUpTo(char close, int depth) {
   return list;
 }
 
-Json PythonReader::Dict(int depth) {
+Json PythonLiteralParser::Dict(int depth) {
   Json dict = Json::object();
   bool comma = true;
   while (!Take('}')) {
@@ -96,7 +96,7 @@ Json PythonReader::Dict(int depth) {
   return dict;
 }
 
-Json PythonReader::Number() {
+Json PythonLiteralParser::Number() {
   const size_t begin = at_;
   if (text_[at_] == '-' || text_[at_] == '+') ++at_;
   while (at_ < text_.size()) {
@@ -114,7 +114,7 @@ Json PythonReader::Number() {
   return Fail();
 }
 
-std::string PythonReader::String() {
+std::string PythonLiteralParser::String() {
   std::string out;
   while (Next() == '"' || Next() == '\'') {
     const char quote = text_[at_];
@@ -139,7 +139,7 @@ std::string PythonReader::String() {
   return out;
 }
 
-void PythonReader::Escape(std::string* out) {
+void PythonLiteralParser::Escape(std::string* out) {
   if (++at_ >= text_.size()) {
     Fail();
     return;

@@ -10,9 +10,9 @@
 namespace espalier {
 
 // Blanks and line breaks between the parts are passed over. `text` must outlive this.
-class PythonReader {
+class PythonLiteralParser {
  public:
-  explicit PythonReader(absl::string_view text) : text_(text) {}
+  explicit PythonLiteralParser(absl::string_view text) : text_(text) {}
 
   // Whether the next character was this one.
   bool Take(char c);

@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-TEST(PythonReader, ReadsWhatPythonWrites) {
+TEST(PythonLiteralParser, ReadsWhatPythonWrites) {
   const std::pair<const char*, const char*> cases[] = {
       {"1", "1"},
       {"-1_000", "-1000"},
@@ -35,23 +35,23 @@ TEST(PythonReader, ReadsWhatPythonWrites) {
       {"{'a': {'b': None}, \"c\": [True]}", R"({"a": {"b": null}, "c": [true]})"},
       {" { } ", "{}"}};
   for (const auto& [text, json] : cases) {
-    PythonReader reader(text);
-    EXPECT_EQ(reader.Value(), Json::parse(json)) << text;
-    EXPECT_FALSE(reader.failed()) << text;
-    EXPECT_TRUE(reader.AtEnd()) << text;
+    PythonLiteralParser parser(text);
+    EXPECT_EQ(parser.Value(), Json::parse(json)) << text;
+    EXPECT_FALSE(parser.failed()) << text;
+    EXPECT_TRUE(parser.AtEnd()) << text;
   }
 }
 
-TEST(PythonReader, RefusesTheRest) {
+TEST(PythonLiteralParser, RefusesTheRest) {
   for (const std::string& text :
        {std::string(""), std::string("x"), std::string("f(1)"), std::string("1 +"),
         std::string("'a"), std::string("'a\nb'"), std::string(R"('\ud83d')"),
         std::string(R"('\xff)"), std::string("[1 2]"), std::string("{1: 2}"), std::string("{'a'}"),
         std::string("[1,,2]"), std::string("1.2.3"), std::string("--1"), std::string("b'a'"),
         std::string("'\\"), std::string(100'000, '['), std::string("'\xff'")}) {
-    PythonReader reader(text);
-    reader.Value();
-    EXPECT_TRUE(reader.failed() || !reader.AtEnd()) << text.substr(0, 60);
+    PythonLiteralParser parser(text);
+    parser.Value();
+    EXPECT_TRUE(parser.failed() || !parser.AtEnd()) << text.substr(0, 60);
   }
 }
 

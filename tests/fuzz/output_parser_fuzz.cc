@@ -5,22 +5,22 @@
 #include <cstdlib>
 #include <string>
 
-#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/output_parser.h"
 
 namespace {
 
 using namespace espalier;
 
 // All parts as one text, calls in their places in it; then the thoughts.
-std::string Read(const AnswerReaderOptions& options, const std::string& answer, size_t piece,
+std::string Read(const OutputParserOptions& options, const std::string& answer, size_t piece,
                  bool* only_text) {
-  AnswerReader reader(options);
+  OutputParser parser(options);
   std::string text, reasoning;
   bool called = false;
-  const auto add = [&](const AnswerPart& part) {
+  const auto add = [&](const OutputDelta& part) {
     reasoning += part.reasoning;
     size_t begin = 0;
-    for (const ToolCallPart& call : part.calls) {
+    for (const ToolCallDelta& call : part.calls) {
       if (call.text_before < begin || call.text_before > part.text.size()) std::abort();
       text += part.text.substr(begin, call.text_before - begin);
       begin = call.text_before;
@@ -30,8 +30,8 @@ std::string Read(const AnswerReaderOptions& options, const std::string& answer, 
     }
     text += part.text.substr(begin);
   };
-  for (size_t at = 0; at < answer.size(); at += piece) add(reader.Append(answer.substr(at, piece)));
-  add(reader.Finish());
+  for (size_t at = 0; at < answer.size(); at += piece) add(parser.Append(answer.substr(at, piece)));
+  add(parser.Finish());
   *only_text = reasoning.empty() && !called;
   return text + '\0' + reasoning;
 }
@@ -40,13 +40,13 @@ std::string Read(const AnswerReaderOptions& options, const std::string& answer, 
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const ToolStyle* const styles[] = {&HermesStyle(),  &LlamaStyle(),     &MistralStyle(),
-                                     &PhiStyle(),     &QwenCoderStyle(), &PythonStyle(),
-                                     &DeepSeekStyle()};
+  const ToolCallParser* const styles[] = {&HermesToolCallParser(),  &LlamaToolCallParser(),     &MistralToolCallParser(),
+                                     &PhiToolCallParser(),     &Qwen3CoderToolCallParser(), &PythonicToolCallParser(),
+                                     &DeepSeekV3ToolCallParser()};
   const ToolChoice choices[] = {ToolChoice::kAuto, ToolChoice::kAuto, ToolChoice::kNone,
                                 ToolChoice::kRequired};
-  AnswerReaderOptions options;
-  options.style = styles[data[0] % 7];
+  OutputParserOptions options;
+  options.tool_parser = styles[data[0] % 7];
   options.choice = choices[data[0] / 7 % 4];
   if (data[0] / 28 % 4 > 0) options.reasoning = {"<think>", "</think>"};
   options.begins_in_reasoning = data[0] / 28 % 4 == 2;

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/json/bounded_json.h"
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {
 namespace {
@@ -79,17 +79,17 @@ size_t CutCharacter(absl::string_view text) {
 
 // Writes a JSON object out of <parameter=...> elements. A text is passed on as it comes; what may
 // be something else only when it is whole.
-class ParameterReader : public ArgumentsReader {
+class XmlParameterParser : public ToolArgumentsParser {
  public:
-  explicit ParameterReader(const Json& parameters) : parameters_(parameters) {}
+  explicit XmlParameterParser(const Json& parameters) : parameters_(parameters) {}
 
   size_t Take(absl::string_view text, std::string* json) override {
     const size_t size = text.size();
-    while (!over_ && (in_value_ ? TakeValue(&text, json) : TakeMark(&text, json))) {
+    while (!done_ && (in_value_ ? TakeValue(&text, json) : TakeMark(&text, json))) {
     }
     return size - text.size();
   }
-  bool over() const override { return over_; }
+  bool done() const override { return done_; }
 
  private:
   static constexpr absl::string_view kBegin = "<parameter=", kEnd = "</parameter>",
@@ -113,7 +113,7 @@ class ParameterReader : public ArgumentsReader {
     // Its end, or what is none of the form: then the object ends here, too.
     if (absl::StartsWith(*text, kOver)) text->remove_prefix(kOver.size());
     absl::StrAppend(json, first_ ? "{}" : "}");
-    over_ = true;
+    done_ = true;
     return false;
   }
 
@@ -135,7 +135,7 @@ class ParameterReader : public ArgumentsReader {
       if (absl::EndsWith(value, "\n")) value.remove_suffix(1);
     } else {
       value.remove_suffix(
-          std::max(BeginningAtEnd(value, kEnd), BeginningAtEnd(value, absl::StrCat("\n", kEnd))));
+          std::max(PartialTagOverlap(value, kEnd), PartialTagOverlap(value, absl::StrCat("\n", kEnd))));
       value.remove_suffix(CutCharacter(value));
     }
     if (is_text) {
@@ -158,7 +158,7 @@ class ParameterReader : public ArgumentsReader {
 
   const Json parameters_;  // the tool's schema
   std::set<std::string> types_;
-  bool first_ = true, in_value_ = false, value_begins_ = false, over_ = false;
+  bool first_ = true, in_value_ = false, value_begins_ = false, done_ = false;
 };
 
 // <tool_call>
@@ -168,20 +168,20 @@ class ParameterReader : public ArgumentsReader {
 // </parameter>
 // </function>
 // </tool_call>
-class QwenCoder : public ToolStyle {
+class Qwen3Coder : public ToolCallParser {
  public:
-  const char* name() const override { return "qwen-coder"; }
-  bool IsOf(absl::string_view chat_template) const override {
+  const char* name() const override { return "qwen3_coder"; }
+  bool MatchesTemplate(absl::string_view chat_template) const override {
     return absl::StrContains(chat_template, "<function=") &&
            absl::StrContains(chat_template, "<parameter=");
   }
   std::vector<Section> sections() const override { return {{"<tool_call>", "</tool_call>"}}; }
-  // All of them begin as Begin has it.
-  std::vector<ToolCall> Read(absl::string_view inside,
+  // All of them begin as ParseCallStart has it.
+  std::vector<ToolCall> ParseSection(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
     return {};
   }
-  std::optional<CallBegin> Begin(absl::string_view inside,
+  std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
                                  const std::vector<Tool>& tools) const override {
     absl::string_view rest = inside, before, name;
     if (!TakeUpTo(kFunction, &rest, &before) || !absl::StripAsciiWhitespace(before).empty() ||
@@ -190,22 +190,22 @@ class QwenCoder : public ToolStyle {
     }
     const Tool* tool = FindTool(absl::StripAsciiWhitespace(name), tools);
     if (tool == nullptr) return std::nullopt;
-    return CallBegin{tool->name, inside.size() - rest.size(),
-                     std::make_unique<ParameterReader>(tool->parameters)};
+    return ToolCallStart{tool->name, inside.size() - rest.size(),
+                     std::make_unique<XmlParameterParser>(tool->parameters)};
   }
   size_t EndOfCall(absl::string_view text) const override {
     // What was none of the form went with the arguments.
     const size_t end = text.find(kFunctionEnd);
     return end < text.find(kFunction) ? end + kFunctionEnd.size() : 0;
   }
-  FormedText Form(const std::vector<Tool>& tools) const override {
+  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
     FormedSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};
     for (const Tool& tool : tools) {
       FormedItem item{.begin = absl::StrCat("<function=", tool.name, ">\n"),
                       .kind = tool.strict ? FormedItem::kFields : FormedItem::kAnything,
                       .end = "</function>"};
       if (tool.strict) {
-        item.fields = FieldsOf(tool, "<parameter=", ">\n", "\n</parameter>\n", Spelling::kPlain);
+        item.fields = ParameterFields(tool, "<parameter=", ">\n", "\n</parameter>\n", Spelling::kPlain);
       }
       section.items.push_back(std::move(item));
     }
@@ -215,9 +215,9 @@ class QwenCoder : public ToolStyle {
 
 }  // namespace
 
-const ToolStyle& QwenCoderStyle() {
-  static const QwenCoder* style = new QwenCoder;
-  return *style;
+const ToolCallParser& Qwen3CoderToolCallParser() {
+  static const Qwen3Coder* tool_parser = new Qwen3Coder;
+  return *tool_parser;
 }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/output_parser.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kNowhere = std::string::npos;
 
-std::vector<ToolStyle::Section> SectionsOf(const AnswerReaderOptions& options) {
+std::vector<ToolCallParser::Section> SectionsOf(const OutputParserOptions& options) {
   if (options.choice != ToolChoice::kAuto) return {};
-  return options.style->sections();
+  return options.tool_parser->sections();
 }
 
 // Whether an answer that begins like this, with a bracket or a brace, may be calls as a whole: the
@@ -49,19 +49,19 @@ bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
 
 }  // namespace
 
-ReasoningReader::ReasoningReader(ReasoningMarks marks, bool begins_inside)
+ReasoningParser::ReasoningParser(ReasoningTags marks, bool begins_inside)
     : marks_(std::move(marks)),
       state_(marks_.empty() ? State::kOver : (begins_inside ? State::kInside : State::kUndecided)) {
 }
 
-void ReasoningReader::Think(absl::string_view text, std::string* reasoning) {
-  if (!thought_) text = absl::StripLeadingAsciiWhitespace(text);
+void ReasoningParser::AppendReasoning(absl::string_view text, std::string* reasoning) {
+  if (!has_reasoning_) text = absl::StripLeadingAsciiWhitespace(text);
   if (text.empty()) return;
-  thought_ = true;
+  has_reasoning_ = true;
   absl::StrAppend(reasoning, text);
 }
 
-void ReasoningReader::Append(absl::string_view text, std::string* reasoning, std::string* rest) {
+void ReasoningParser::Append(absl::string_view text, std::string* reasoning, std::string* rest) {
   if (state_ == State::kOver) {
     absl::StrAppend(rest, text);
     return;
@@ -85,13 +85,13 @@ void ReasoningReader::Append(absl::string_view text, std::string* reasoning, std
     if (close == kNowhere) {
       // Blanks that may turn out to be the last ones wait, as does what may be the mark.
       absl::string_view sure = held_;
-      sure.remove_suffix(BeginningAtEnd(sure, marks_.close));
+      sure.remove_suffix(PartialTagOverlap(sure, marks_.close));
       sure = absl::StripTrailingAsciiWhitespace(sure);
-      Think(sure, reasoning);
+      AppendReasoning(sure, reasoning);
       held_.erase(0, sure.size());
       return;
     }
-    Think(absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, close)), reasoning);
+    AppendReasoning(absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, close)), reasoning);
     held_.erase(0, close + marks_.close.size());
     state_ = State::kBehind;
   }
@@ -102,45 +102,45 @@ void ReasoningReader::Append(absl::string_view text, std::string* reasoning, std
   state_ = State::kOver;
 }
 
-void ReasoningReader::Finish(std::string* reasoning, std::string* rest) {
+void ReasoningParser::Finish(std::string* reasoning, std::string* rest) {
   if (state_ == State::kUndecided) absl::StrAppend(rest, held_);
-  if (state_ == State::kInside) Think(absl::StripTrailingAsciiWhitespace(held_), reasoning);
+  if (state_ == State::kInside) AppendReasoning(absl::StripTrailingAsciiWhitespace(held_), reasoning);
   held_.clear();
 }
 
-AnswerReader::AnswerReader(AnswerReaderOptions options)
+OutputParser::OutputParser(OutputParserOptions options)
     : options_(std::move(options)),
       sections_(SectionsOf(options_)),
       reasoning_(options_.reasoning, options_.begins_in_reasoning) {
   if (options_.choice == ToolChoice::kRequired) {
     state_ = State::kWhole;
-  } else if (options_.choice == ToolChoice::kAuto && options_.text_has_form &&
-             !options_.style->goes_without_marks()) {
+  } else if (options_.choice == ToolChoice::kAuto && options_.text_is_constrained &&
+             !options_.tool_parser->allows_untagged_calls()) {
     state_ = State::kText;
   }
 }
 
-AnswerPart AnswerReader::Append(const std::string& text) {
-  AnswerPart out;
-  if (over_) return out;
+OutputDelta OutputParser::Append(const std::string& text) {
+  OutputDelta out;
+  if (done_) return out;
   std::string rest;
   reasoning_.Append(text, &out.reasoning, &rest);
   Take(rest, &out);
   return out;
 }
 
-void AnswerReader::Take(const std::string& text, AnswerPart* out) {
+void OutputParser::Take(const std::string& text, OutputDelta* out) {
   if (text.empty()) return;
   if (options_.choice == ToolChoice::kNone) {
     out->text += text;
     return;
   }
   if (options_.choice == ToolChoice::kNamed) {
-    ToolCallPart part;
+    ToolCallDelta part;
     part.arguments = text;
     if (std::exchange(next_index_, 1) == 0) {
-      part.id = IdOf(0);
-      part.name = options_.named;
+      part.id = ToolCallId(0);
+      part.name = options_.named_tool;
     }
     out->calls.push_back(std::move(part));
     return;
@@ -158,14 +158,14 @@ void AnswerReader::Take(const std::string& text, AnswerPart* out) {
   const bool unsure = state_ == State::kWhole && options_.choice == ToolChoice::kAuto &&
                       next_index_ == 0 && !arguments_;
   if (unsure && !MayBeCalls(held_, options_.tools)) state_ = State::kText;
-  if (state_ == State::kText || state_ == State::kInSection) ReadText(out);
-  while (state_ == State::kWhole && ReadCalls(kNowhere, out)) {
+  if (state_ == State::kText || state_ == State::kInSection) ParseText(out);
+  while (state_ == State::kWhole && ParseCallsIncrementally(kNowhere, out)) {
   }
 }
 
-size_t AnswerReader::FindOpen() {
+size_t OutputParser::FindOpen() {
   size_t first = kNowhere;
-  for (const ToolStyle::Section& section : sections_) {
+  for (const ToolCallParser::Section& section : sections_) {
     const size_t at = held_.find(section.open);
     if (at >= first) continue;
     first = at;
@@ -174,14 +174,14 @@ size_t AnswerReader::FindOpen() {
   return first;
 }
 
-std::pair<size_t, size_t> AnswerReader::FindClose() const {
+std::pair<size_t, size_t> OutputParser::FindClose() const {
   const bool closes = !section_->close.empty();
   const size_t at = held_.find(closes ? section_->close : section_->open);
   if (at == kNowhere) return {at, at};
   return {at, closes ? at + section_->close.size() : at};
 }
 
-void AnswerReader::ReadText(AnswerPart* out) {
+void OutputParser::ParseText(OutputDelta* out) {
   for (;;) {
     if (state_ == State::kText) {
       // Blanks between calls are no text.
@@ -189,8 +189,8 @@ void AnswerReader::ReadText(AnswerPart* out) {
       const size_t open = FindOpen();
       if (open == kNowhere) {
         size_t keep = 0;
-        for (const ToolStyle::Section& section : sections_) {
-          keep = std::max(keep, BeginningAtEnd(held_, section.open));
+        for (const ToolCallParser::Section& section : sections_) {
+          keep = std::max(keep, PartialTagOverlap(held_, section.open));
         }
         if (held_.size() > keep) after_call_ = false;
         out->text += held_.substr(0, held_.size() - keep);
@@ -203,42 +203,42 @@ void AnswerReader::ReadText(AnswerPart* out) {
     }
     for (;;) {
       const auto [end, behind] = arguments_ ? std::pair{kNowhere, kNowhere} : FindClose();
-      if (ReadCalls(end, out)) continue;
-      if (over_ || arguments_ || end == kNowhere) return;
+      if (ParseCallsIncrementally(end, out)) continue;
+      if (done_ || arguments_ || end == kNowhere) return;
       const std::string inside = held_.substr(0, end);
       const std::string close = held_.substr(end, behind - end);
       held_.erase(0, behind);
       if (std::exchange(begun_, 0) > 0) {
-        after_call_ = AddRest(inside, out);
+        after_call_ = AddRemainder(inside, out);
       } else {
-        after_call_ = AddCalls(CallsOf(inside), out);
+        after_call_ = AddCalls(ParseCalls(inside), out);
         if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
       }
-      if (over_) return;
+      if (done_) return;
       state_ = State::kText;
       break;
     }
   }
 }
 
-bool AnswerReader::OneTooMany() {
+bool OutputParser::StopAtExtraCall() {
   if (!options_.single_call || next_index_ == 0) return false;
-  over_ = true;
+  done_ = true;
   held_.clear();
   return true;
 }
 
-bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
+bool OutputParser::ParseCallsIncrementally(size_t end, OutputDelta* out) {
   if (!arguments_) {
     const absl::string_view inside = absl::string_view(held_).substr(0, end);
-    std::optional<CallBegin> begin = options_.choice == ToolChoice::kRequired
-                                         ? BeginJsonCall(inside, options_.tools)
-                                         : options_.style->Begin(inside, options_.tools);
-    if (!begin || OneTooMany()) return false;
+    std::optional<ToolCallStart> begin = options_.choice == ToolChoice::kRequired
+                                         ? ParseJsonCallStart(inside, options_.tools)
+                                         : options_.tool_parser->ParseCallStart(inside, options_.tools);
+    if (!begin || StopAtExtraCall()) return false;
     const int index = next_index_++;
-    out->calls.push_back({index, IdOf(index), begin->name, "", out->text.size()});
+    out->calls.push_back({index, ToolCallId(index), begin->name, "", out->text.size()});
     held_.erase(0, begin->arguments);
-    arguments_ = std::move(begin->reader);
+    arguments_ = std::move(begin->parser);
     ++begun_;
   }
   std::string json;
@@ -250,13 +250,13 @@ bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
     }
     out->calls.back().arguments += json;
   }
-  if (!arguments_->over()) return false;
+  if (!arguments_->done()) return false;
   arguments_.reset();
   return true;
 }
 
-std::string AnswerReader::IdOf(int index) const {
-  if (options_.style == nullptr || !options_.style->short_ids()) {
+std::string OutputParser::ToolCallId(int index) const {
+  if (options_.tool_parser == nullptr || !options_.tool_parser->short_ids()) {
     return absl::StrCat(options_.id, "-", index);
   }
   constexpr absl::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
@@ -268,41 +268,41 @@ std::string AnswerReader::IdOf(int index) const {
   return id;
 }
 
-bool AnswerReader::AddCalls(std::vector<ToolCall> calls, AnswerPart* out) {
+bool OutputParser::AddCalls(std::vector<ToolCall> calls, OutputDelta* out) {
   for (ToolCall& call : calls) {
-    if (OneTooMany()) break;
+    if (StopAtExtraCall()) break;
     const int index = next_index_++;
     out->calls.push_back(
-        {index, IdOf(index), std::move(call.name), std::move(call.arguments), out->text.size()});
+        {index, ToolCallId(index), std::move(call.name), std::move(call.arguments), out->text.size()});
   }
   return !calls.empty();
 }
 
-std::vector<ToolCall> AnswerReader::CallsOf(absl::string_view text) const {
-  if (options_.choice == ToolChoice::kRequired) return ReadJsonCalls(text, options_.tools);
-  return state_ == State::kInSection ? options_.style->Read(text, options_.tools)
-                                     : options_.style->ReadWhole(text, options_.tools);
+std::vector<ToolCall> OutputParser::ParseCalls(absl::string_view text) const {
+  if (options_.choice == ToolChoice::kRequired) return ParseJsonCalls(text, options_.tools);
+  return state_ == State::kInSection ? options_.tool_parser->ParseSection(text, options_.tools)
+                                     : options_.tool_parser->ParseUntagged(text, options_.tools);
 }
 
-bool AnswerReader::AddRest(absl::string_view rest, AnswerPart* out) {
+bool OutputParser::AddRemainder(absl::string_view rest, OutputDelta* out) {
   rest.remove_prefix(options_.choice == ToolChoice::kRequired ? EndOfJsonCall(rest)
-                                                              : options_.style->EndOfCall(rest));
+                                                              : options_.tool_parser->EndOfCall(rest));
   rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n}];,"), rest.size()));
   if (rest.empty()) return true;
-  std::vector<ToolCall> calls = CallsOf(rest);
+  std::vector<ToolCall> calls = ParseCalls(rest);
   if (calls.empty()) {
     // The end of a list, whose beginning has gone with the calls before.
     const absl::string_view items = rest.substr(0, rest.find_last_not_of(" \t\r\n];,") + 1);
-    calls = CallsOf(absl::StrCat("[", items, "]"));
+    calls = ParseCalls(absl::StrCat("[", items, "]"));
   }
   if (AddCalls(std::move(calls), out)) return true;
   absl::StrAppend(&out->text, rest);
   return false;
 }
 
-AnswerPart AnswerReader::Finish() {
-  AnswerPart out;
-  if (over_) return out;
+OutputDelta OutputParser::Finish() {
+  OutputDelta out;
+  if (done_) return out;
   std::string last;
   reasoning_.Finish(&out.reasoning, &last);
   Take(last, &out);
@@ -316,12 +316,12 @@ AnswerPart AnswerReader::Finish() {
   if (begun_ > 0) {
     // Within its arguments, a call ends with them.
     const size_t mark =
-        section && !section_->close.empty() ? BeginningAtEnd(rest, section_->close) : 0;
-    if (!arguments_) AddRest(absl::string_view(rest).substr(0, rest.size() - mark), &out);
+        section && !section_->close.empty() ? PartialTagOverlap(rest, section_->close) : 0;
+    if (!arguments_) AddRemainder(absl::string_view(rest).substr(0, rest.size() - mark), &out);
     return out;
   }
   // Cut short, it is what there is of it, as it is.
-  if (!AddCalls(CallsOf(rest), &out)) {
+  if (!AddCalls(ParseCalls(rest), &out)) {
     absl::StrAppend(&out.text, section ? section_->open : "", rest);
   }
   return out;

@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "serving/output_parsers/python_literal.h"
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {
 namespace {
@@ -15,43 +15,43 @@ constexpr char kClose[] = "<|tool_call_end|>";
 
 // [f(a=1, s="x"), g()]: as a rule the whole answer, between marks for some (LFM2), behind Llama's
 // tag for others.
-class Python : public ToolStyle {
+class Pythonic : public ToolCallParser {
  public:
-  const char* name() const override { return "python"; }
-  bool IsOf(absl::string_view chat_template) const override {
+  const char* name() const override { return "pythonic"; }
+  bool MatchesTemplate(absl::string_view chat_template) const override {
     return absl::StrContains(chat_template, "[func_name1(") ||
            absl::StrContains(chat_template, "[func1(") || absl::StrContains(chat_template, kOpen);
   }
   std::vector<Section> sections() const override {
     return {{kOpen, kClose}, {"<|python_start|>", "<|python_end|>"}, {"<|python_tag|>", ""}};
   }
-  std::vector<ToolCall> Read(absl::string_view inside,
+  std::vector<ToolCall> ParseSection(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
     std::vector<ToolCall> calls;
-    PythonReader reader(inside);
-    const bool list = reader.Take('[');
+    PythonLiteralParser parser(inside);
+    const bool list = parser.Take('[');
     do {
-      const std::string name = reader.Name();
-      if (FindTool(name, tools) == nullptr || !reader.Take('(')) return {};
+      const std::string name = parser.Name();
+      if (FindTool(name, tools) == nullptr || !parser.Take('(')) return {};
       Json arguments = Json::object();
-      while (!reader.Take(')')) {
-        const std::string key = reader.Name();
-        if (key.empty() || !reader.Take('=') || arguments.contains(key)) return {};
-        arguments[key] = reader.Value();
-        if (reader.failed() || !(reader.Take(',') || reader.Next() == ')')) return {};
+      while (!parser.Take(')')) {
+        const std::string key = parser.Name();
+        if (key.empty() || !parser.Take('=') || arguments.contains(key)) return {};
+        arguments[key] = parser.Value();
+        if (parser.failed() || !(parser.Take(',') || parser.Next() == ')')) return {};
       }
       calls.push_back({name, DumpJson(arguments)});
-    } while (list && reader.Take(',') && reader.Next() != ']');
-    if ((list && !reader.Take(']')) || !reader.AtEnd()) return {};
+    } while (list && parser.Take(',') && parser.Next() != ']');
+    if ((list && !parser.Take(']')) || !parser.AtEnd()) return {};
     return calls;
   }
-  std::vector<ToolCall> ReadWhole(absl::string_view answer,
+  std::vector<ToolCall> ParseUntagged(absl::string_view answer,
                                   const std::vector<Tool>& tools) const override {
-    std::vector<ToolCall> calls = Read(answer, tools);
-    return calls.empty() ? ReadJsonCalls(answer, tools) : calls;
+    std::vector<ToolCall> calls = ParseSection(answer, tools);
+    return calls.empty() ? ParseJsonCalls(answer, tools) : calls;
   }
-  bool goes_without_marks() const override { return true; }
-  FormedText Form(const std::vector<Tool>& tools) const override {
+  bool goes_without_inner_special_tokens() const override { return true; }
+  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
     FormedText form{.around = FormedText::kTextBefore};
     FormedSection section{.separator = ", ", .most = -1};
     for (const Tool& tool : tools) {
@@ -59,7 +59,7 @@ class Python : public ToolStyle {
                       .kind = tool.strict ? FormedItem::kFields : FormedItem::kKeywords,
                       .separator = ", ",
                       .end = ")"};
-      if (tool.strict) item.fields = FieldsOf(tool, "", "=", "", Spelling::kPython);
+      if (tool.strict) item.fields = ParameterFields(tool, "", "=", "", Spelling::kPython);
       section.items.push_back(std::move(item));
     }
     for (const auto& [open, close] : {std::pair{"", ""},
@@ -79,9 +79,9 @@ class Python : public ToolStyle {
 
 }  // namespace
 
-const ToolStyle& PythonStyle() {
-  static const Python* style = new Python;
-  return *style;
+const ToolCallParser& PythonicToolCallParser() {
+  static const Pythonic* tool_parser = new Pythonic;
+  return *tool_parser;
 }
 
 }  // namespace espalier

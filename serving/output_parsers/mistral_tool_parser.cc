@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "ops/json/bounded_json.h"
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {
 namespace {
@@ -23,47 +23,47 @@ absl::string_view NameOf(absl::string_view before) {
 // [TOOL_CALLS] [{"name": "f", "arguments": {...}}, ...]; since the eleventh form of its tokenizer
 // [TOOL_CALLS]f[CALL_ID]id[ARGS]{...}, once for each call, where the id or both marks may be
 // missing.
-class Mistral : public ToolStyle {
+class Mistral : public ToolCallParser {
  public:
   // `marked`: the second form.
   explicit Mistral(bool marked) : marked_(marked) {}
 
-  const char* name() const override { return marked_ ? "mistral-args" : "mistral"; }
-  bool IsOf(absl::string_view chat_template) const override {
+  const char* name() const override { return marked_ ? "mistral_args" : "mistral"; }
+  bool MatchesTemplate(absl::string_view chat_template) const override {
     return absl::StrContains(chat_template, kCalls) &&
            (!marked_ || absl::StrContains(chat_template, kArguments));
   }
   std::vector<Section> sections() const override { return {{std::string(kCalls), ""}}; }
-  std::vector<std::string> marks() const override {
+  std::vector<std::string> inner_special_tokens() const override {
     return {std::string(kArguments), std::string(kId)};
   }
-  std::vector<ToolCall> Read(absl::string_view inside,
+  std::vector<ToolCall> ParseSection(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
     inside = absl::StripAsciiWhitespace(inside);
     const size_t brace = inside.find('{');
     if (brace == absl::string_view::npos) return {};
-    if (brace == 0 || inside[0] == '[') return ReadJsonCalls(inside, tools);
+    if (brace == 0 || inside[0] == '[') return ParseJsonCalls(inside, tools);
     const absl::StatusOr<nlohmann::ordered_json> arguments =
         ParseBoundedJson<nlohmann::ordered_json>(inside.substr(brace), kRequestJson);
     const absl::string_view name = NameOf(inside.substr(0, brace));
     if (!arguments.ok() || !arguments->is_object() || FindTool(name, tools) == nullptr) return {};
     return {{std::string(name), std::string(inside.substr(brace))}};
   }
-  std::optional<CallBegin> Begin(absl::string_view inside,
+  std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
                                  const std::vector<Tool>& tools) const override {
     const size_t brace = inside.find('{');
     if (brace == absl::string_view::npos) return std::nullopt;
     const absl::string_view name = NameOf(inside.substr(0, brace));
-    if (FindTool(name, tools) == nullptr) return BeginJsonCall(inside, tools);
-    return CallBegin{std::string(name), brace, JsonArguments()};
+    if (FindTool(name, tools) == nullptr) return ParseJsonCallStart(inside, tools);
+    return ToolCallStart{std::string(name), brace, NewJsonArgumentsParser()};
   }
-  FormedText Form(const std::vector<Tool>& tools) const override {
+  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
     // What follows a call's end would be part of it.
     FormedText form{.around = FormedText::kTextBefore, .triggers = {std::string(kCalls)}};
     if (!marked_) {
       for (const char* blank : {" ", ""}) {
         form.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
-                                 .items = JsonItems(tools, "arguments"),
+                                 .items = JsonCallItems(tools, "arguments"),
                                  .separator = ", ",
                                  .most = -1,
                                  .close = "]"});
@@ -74,7 +74,7 @@ class Mistral : public ToolStyle {
         .open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
     for (const Tool& tool : tools) {
       section.items.push_back(
-          {.begin = absl::StrCat(tool.name, kArguments), .schema = DumpJson(SchemaOf(tool))});
+          {.begin = absl::StrCat(tool.name, kArguments), .schema = DumpJson(ArgumentsSchema(tool))});
     }
     form.sections.push_back(std::move(section));
     return form;
@@ -87,14 +87,14 @@ class Mistral : public ToolStyle {
 
 }  // namespace
 
-const ToolStyle& MistralStyle() {
-  static const Mistral* style = new Mistral(false);
-  return *style;
+const ToolCallParser& MistralToolCallParser() {
+  static const Mistral* tool_parser = new Mistral(false);
+  return *tool_parser;
 }
 
-const ToolStyle& MistralArgsStyle() {
-  static const Mistral* style = new Mistral(true);
-  return *style;
+const ToolCallParser& MistralArgsToolCallParser() {
+  static const Mistral* tool_parser = new Mistral(true);
+  return *tool_parser;
 }
 
 }  // namespace espalier

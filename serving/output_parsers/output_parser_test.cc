@@ -1,5 +1,5 @@
 // Thoughts, text and calls come out the same however the answer is cut into pieces.
-#include "serving/output_parsers/answer_reader.h"
+#include "serving/output_parsers/output_parser.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using Calls = std::vector<std::pair<std::string, std::string>>;
 
-const ReasoningMarks kThink = {"<think>", "</think>"};
+const ReasoningTags kThink = {"<think>", "</think>"};
 
 std::vector<Tool> Tools() {
   return {{"f",
@@ -31,11 +31,11 @@ struct Whole {
   std::vector<std::string> ids;
   bool called = false;
 
-  void Add(const AnswerPart& part) {
+  void Add(const OutputDelta& part) {
     reasoning += part.reasoning;
     text += part.text;
     size_t at = 0;
-    for (const ToolCallPart& call : part.calls) {
+    for (const ToolCallDelta& call : part.calls) {
       ASSERT_LE(at, call.text_before);
       ASSERT_LE(call.text_before, part.text.size());
       order += part.text.substr(at, call.text_before - at) + call.name + call.arguments;
@@ -52,22 +52,22 @@ struct Whole {
 };
 
 // `pieces` of 0: all at once; else of 1 to that many bytes.
-Whole Read(const AnswerReaderOptions& options, const std::string& answer, size_t pieces,
+Whole Read(const OutputParserOptions& options, const std::string& answer, size_t pieces,
            std::mt19937* random) {
-  AnswerReader reader(options);
+  OutputParser parser(options);
   Whole out;
   for (size_t at = 0; at < answer.size();) {
     const size_t n = pieces == 0 ? answer.size() : 1 + (*random)() % pieces;
-    out.Add(reader.Append(answer.substr(at, n)));
+    out.Add(parser.Append(answer.substr(at, n)));
     at += n;
   }
-  out.Add(reader.Finish());
-  out.called = reader.called();
+  out.Add(parser.Finish());
+  out.called = parser.has_tool_calls();
   return out;
 }
 
 struct Case {
-  const ToolStyle* style;
+  const ToolCallParser* tool_parser;
   std::string answer;
   std::string text;
   Calls calls = {};
@@ -90,13 +90,13 @@ void Check(const std::vector<Case>& cases) {
   std::mt19937 random(4);
   for (const Case& test : cases) {
     SCOPED_TRACE(test.answer);
-    AnswerReaderOptions options;
+    OutputParserOptions options;
     options.reasoning = kThink;
     options.begins_in_reasoning = test.begins_in_reasoning;
-    options.style = test.style;
+    options.tool_parser = test.tool_parser;
     options.tools = Tools();
     options.choice = test.choice;
-    options.named = "f";
+    options.named_tool = "f";
     options.id = "call";
     Whole first;
     for (int trial = 0; trial < 60; ++trial) {
@@ -114,14 +114,14 @@ void Check(const std::vector<Case>& cases) {
   }
 }
 
-TEST(AnswerReader, FindsCallsOfEveryStyle) {
-  const ToolStyle* hermes = &HermesStyle();
-  const ToolStyle* llama = &LlamaStyle();
-  const ToolStyle* mistral = &MistralStyle();
-  const ToolStyle* phi = &PhiStyle();
-  const ToolStyle* coder = &QwenCoderStyle();
-  const ToolStyle* python = &PythonStyle();
-  const ToolStyle* deepseek = &DeepSeekStyle();
+TEST(OutputParser, FindsCallsOfEveryStyle) {
+  const ToolCallParser* hermes = &HermesToolCallParser();
+  const ToolCallParser* llama = &LlamaToolCallParser();
+  const ToolCallParser* mistral = &MistralToolCallParser();
+  const ToolCallParser* phi = &PhiToolCallParser();
+  const ToolCallParser* coder = &Qwen3CoderToolCallParser();
+  const ToolCallParser* python = &PythonicToolCallParser();
+  const ToolCallParser* deepseek = &DeepSeekV3ToolCallParser();
   const Calls one = {{"f", R"({"a":1})"}}, two = {{"f", R"({"a":1})"}, {"g", R"({"b":[2]})"}};
   Check({
       {hermes, "Let me see <b>", "Let me see <b>"},
@@ -240,36 +240,36 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
 }
 
 // Whether a call can be passed on as it comes must not decide whether it comes at all.
-TEST(AnswerReader, ATextThatBeginsWithABracketIsNotHeldBack) {
-  for (const ToolStyle* style : {&HermesStyle(), &LlamaStyle(), &PythonStyle()}) {
+TEST(OutputParser, ATextThatBeginsWithABracketIsNotHeldBack) {
+  for (const ToolCallParser* tool_parser : {&HermesToolCallParser(), &LlamaToolCallParser(), &PythonicToolCallParser()}) {
     for (const std::string begin :
          {"[1", "[ \"a\"", "[[1", "[]", "[fg(", "[h", "{\"answer\"", "[{\"answer\"", "{}", "{1",
           "[{\"names\"", "{\"names\\n", "{\"x\\u0041\""}) {
-      SCOPED_TRACE(absl::StrCat(style->name(), " ", begin));
-      AnswerReaderOptions options{.style = style, .tools = Tools(), .choice = ToolChoice::kAuto};
-      AnswerReader reader(options);
-      EXPECT_EQ(reader.Append(begin).text, begin);
-      EXPECT_EQ(reader.Append(" and so on").text, " and so on");
+      SCOPED_TRACE(absl::StrCat(tool_parser->name(), " ", begin));
+      OutputParserOptions options{.tool_parser = tool_parser, .tools = Tools(), .choice = ToolChoice::kAuto};
+      OutputParser parser(options);
+      EXPECT_EQ(parser.Append(begin).text, begin);
+      EXPECT_EQ(parser.Append(" and so on").text, " and so on");
     }
     for (const std::string begin : {"[", "[ ", "[[", "[f", "[f (", "{", "{\"na",
                                     "[[{\"name\": ", "{\"parameters\"", "{\"\\u006e"}) {
-      SCOPED_TRACE(absl::StrCat(style->name(), " ", begin));
-      AnswerReaderOptions options{.style = style, .tools = Tools(), .choice = ToolChoice::kAuto};
-      AnswerReader reader(options);
-      EXPECT_EQ(reader.Append(begin).text, "") << "it may become a call";
-      EXPECT_EQ(reader.Finish().text, begin);
+      SCOPED_TRACE(absl::StrCat(tool_parser->name(), " ", begin));
+      OutputParserOptions options{.tool_parser = tool_parser, .tools = Tools(), .choice = ToolChoice::kAuto};
+      OutputParser parser(options);
+      EXPECT_EQ(parser.Append(begin).text, "") << "it may become a call";
+      EXPECT_EQ(parser.Finish().text, begin);
     }
   }
 }
 
-TEST(AnswerReader, WhatIsBehindACallThatWasPassedOnIsNotLost) {
-  const ToolStyle* hermes = &HermesStyle();
-  const ToolStyle* llama = &LlamaStyle();
-  const ToolStyle* mistral = &MistralStyle();
-  const ToolStyle* marked = &MistralArgsStyle();
-  const ToolStyle* phi = &PhiStyle();
-  const ToolStyle* coder = &QwenCoderStyle();
-  const ToolStyle* deepseek = &DeepSeekStyle();
+TEST(OutputParser, WhatIsBehindACallThatWasPassedOnIsNotLost) {
+  const ToolCallParser* hermes = &HermesToolCallParser();
+  const ToolCallParser* llama = &LlamaToolCallParser();
+  const ToolCallParser* mistral = &MistralToolCallParser();
+  const ToolCallParser* marked = &MistralArgsToolCallParser();
+  const ToolCallParser* phi = &PhiToolCallParser();
+  const ToolCallParser* coder = &Qwen3CoderToolCallParser();
+  const ToolCallParser* deepseek = &DeepSeekV3ToolCallParser();
   const std::string f = R"({"name": "f", "arguments": {"a": 1}})";
   // Their names come too late, or their arguments are no object.
   const std::string late = R"({"arguments": {"b": [2]}, "name": "g"})";
@@ -330,7 +330,7 @@ TEST(AnswerReader, WhatIsBehindACallThatWasPassedOnIsNotLost) {
 }
 
 // However it is cut: of parallel_tool_calls: false, which no grammar keeps where all is free.
-TEST(AnswerReader, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
+TEST(OutputParser, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
   std::mt19937 random(5);
   const std::string f = R"({"name": "f", "arguments": {"a":1}})";
   const std::string g = R"({"name": "g", "arguments": {}})";
@@ -340,84 +340,84 @@ TEST(AnswerReader, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
     return "<tool_call>\n" + call + "\n</tool_call>";
   };
   struct {
-    const ToolStyle* style;
+    const ToolCallParser* tool_parser;
     std::string answer, text;
     bool over;
   } cases[] = {
-      {&HermesStyle(), "Hm. " + hermes(f) + "\n" + hermes(g) + " and more", "Hm. ", true},
-      {&HermesStyle(), hermes(f) + " Then " + hermes(f) + hermes(g), "Then ", true},
-      {&HermesStyle(), hermes(late) + hermes(late) + hermes(g), "", true},
-      {&HermesStyle(), hermes(f) + " And that is it.", "And that is it.", false},
-      {&HermesStyle(), "[" + f + ", " + g + "]", "", true},
-      {&HermesStyle(), "[" + late + ", " + late + "]", "", true},
-      {&MistralStyle(), "[TOOL_CALLS] [" + f + ", " + g + "]", "", true},
-      {&MistralArgsStyle(), "[TOOL_CALLS]f[ARGS]{\"a\":1}[TOOL_CALLS]g[ARGS]{}", "", true},
-      {&LlamaStyle(), f + "; " + g, "", true},
+      {&HermesToolCallParser(), "Hm. " + hermes(f) + "\n" + hermes(g) + " and more", "Hm. ", true},
+      {&HermesToolCallParser(), hermes(f) + " Then " + hermes(f) + hermes(g), "Then ", true},
+      {&HermesToolCallParser(), hermes(late) + hermes(late) + hermes(g), "", true},
+      {&HermesToolCallParser(), hermes(f) + " And that is it.", "And that is it.", false},
+      {&HermesToolCallParser(), "[" + f + ", " + g + "]", "", true},
+      {&HermesToolCallParser(), "[" + late + ", " + late + "]", "", true},
+      {&MistralToolCallParser(), "[TOOL_CALLS] [" + f + ", " + g + "]", "", true},
+      {&MistralArgsToolCallParser(), "[TOOL_CALLS]f[ARGS]{\"a\":1}[TOOL_CALLS]g[ARGS]{}", "", true},
+      {&LlamaToolCallParser(), f + "; " + g, "", true},
   };
   for (const auto& c : cases) {
     for (const size_t pieces : {0, 1, 7}) {
-      AnswerReaderOptions options;
-      options.style = c.style;
+      OutputParserOptions options;
+      options.tool_parser = c.tool_parser;
       options.tools = Tools();
       options.choice = ToolChoice::kAuto;
       options.single_call = true;
-      AnswerReader reader(options);
+      OutputParser parser(options);
       Whole read;
       for (size_t at = 0; at < c.answer.size();) {
         const size_t n = pieces == 0 ? c.answer.size() : 1 + random() % pieces;
-        read.Add(reader.Append(c.answer.substr(at, n)));
+        read.Add(parser.Append(c.answer.substr(at, n)));
         at += n;
       }
-      read.Add(reader.Finish());
+      read.Add(parser.Finish());
       EXPECT_EQ(read.calls, (Calls{{"f", R"({"a":1})"}})) << c.answer;
       EXPECT_EQ(read.text, c.text) << c.answer;
-      EXPECT_TRUE(reader.called()) << c.answer;
-      EXPECT_EQ(reader.over(), c.over) << c.answer;
+      EXPECT_TRUE(parser.has_tool_calls()) << c.answer;
+      EXPECT_EQ(parser.done(), c.over) << c.answer;
     }
   }
 }
 
-TEST(AnswerReader, ArgumentsComeAsTheyAreWritten) {
-  AnswerReaderOptions options;
-  options.style = &HermesStyle();
+TEST(OutputParser, ArgumentsComeAsTheyAreWritten) {
+  OutputParserOptions options;
+  options.tool_parser = &HermesToolCallParser();
   options.tools = Tools();
   options.choice = ToolChoice::kAuto;
-  AnswerReader reader(options);
-  AnswerPart part = reader.Append("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"lo");
+  OutputParser parser(options);
+  OutputDelta part = parser.Append("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"lo");
   ASSERT_EQ(part.calls.size(), 1u);
   EXPECT_EQ(part.calls[0].name, "f");
   EXPECT_EQ(part.calls[0].arguments, "{\"s\": \"lo");
-  part = reader.Append("ng\"");
+  part = parser.Append("ng\"");
   ASSERT_EQ(part.calls.size(), 1u);
   EXPECT_EQ(part.calls[0].id, "");
   EXPECT_EQ(part.calls[0].arguments, "ng\"");
-  part = reader.Append("}}\n</tool_call>");
+  part = parser.Append("}}\n</tool_call>");
   EXPECT_EQ(part.calls[0].arguments, "}");
-  EXPECT_TRUE(reader.Finish().calls.empty());
+  EXPECT_TRUE(parser.Finish().calls.empty());
 }
 
-TEST(AnswerReader, ATextBetweenMarksComesAsItIsWrittenToo) {
-  AnswerReaderOptions options;
-  options.style = &QwenCoderStyle();
+TEST(OutputParser, ATextBetweenMarksComesAsItIsWrittenToo) {
+  OutputParserOptions options;
+  options.tool_parser = &Qwen3CoderToolCallParser();
   options.tools = Tools();
   options.choice = ToolChoice::kAuto;
-  AnswerReader reader(options);
-  AnswerPart part = reader.Append("<tool_call>\n<function=f>\n<parameter=s>\nlo");
+  OutputParser parser(options);
+  OutputDelta part = parser.Append("<tool_call>\n<function=f>\n<parameter=s>\nlo");
   ASSERT_EQ(part.calls.size(), 1u);
   EXPECT_EQ(part.calls[0].name, "f");
   EXPECT_EQ(part.calls[0].arguments, R"({"s":"lo)");
-  part = reader.Append("ng \"text\"\n");
+  part = parser.Append("ng \"text\"\n");
   ASSERT_EQ(part.calls.size(), 1u);
   EXPECT_EQ(part.calls[0].arguments, R"(ng \"text\")");
-  part = reader.Append("of lines\n</parameter>\n<parameter=a>\n12");
+  part = parser.Append("of lines\n</parameter>\n<parameter=a>\n12");
   EXPECT_EQ(part.calls[0].arguments, R"(\nof lines","a":)");
-  part = reader.Append("3\n</parameter>\n</function>\n</tool_call>");
+  part = parser.Append("3\n</parameter>\n</function>\n</tool_call>");
   EXPECT_EQ(part.calls[0].arguments, "123}");
-  EXPECT_TRUE(reader.Finish().calls.empty());
+  EXPECT_TRUE(parser.Finish().calls.empty());
 }
 
-TEST(AnswerReader, TakesThoughtsOutOfWhatFollows) {
-  const ToolStyle* hermes = &HermesStyle();
+TEST(OutputParser, TakesThoughtsOutOfWhatFollows) {
+  const ToolCallParser* hermes = &HermesToolCallParser();
   const std::string call = R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)";
   const Calls one = {{"f", R"({"a":1})"}};
   const ToolChoice none = ToolChoice::kNone;
@@ -456,12 +456,12 @@ TEST(AnswerReader, TakesThoughtsOutOfWhatFollows) {
 }
 
 // Mistral's template refuses all other ids when the call comes back.
-TEST(AnswerReader, IdsAreOfTheFormThatTheTemplateTakes) {
+TEST(OutputParser, IdsAreOfTheFormThatTheTemplateTakes) {
   std::mt19937 random(4);
   std::set<std::string> ids;
   for (uint64_t request = 0; request < 50; ++request) {
-    AnswerReaderOptions options;
-    options.style = &MistralStyle();
+    OutputParserOptions options;
+    options.tool_parser = &MistralToolCallParser();
     options.tools = Tools();
     options.choice = ToolChoice::kAuto;
     options.id = "call";
@@ -475,7 +475,7 @@ TEST(AnswerReader, IdsAreOfTheFormThatTheTemplateTakes) {
       EXPECT_EQ(id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz"), std::string::npos);
       EXPECT_TRUE(ids.insert(id).second) << id;
     }
-    options.style = &HermesStyle();
+    options.tool_parser = &HermesToolCallParser();
     const Whole plain =
         Read(options, R"([{"name":"f","arguments":{}},{"name":"g","arguments":{}}])", 5, &random);
     EXPECT_EQ(plain.ids, (std::vector<std::string>{"call-0", "call-1"}));

@@ -1,4 +1,4 @@
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 #include <algorithm>
 
@@ -50,17 +50,17 @@ size_t EndOfLevel(absl::string_view text, absl::string_view ends) {
 
 }  // namespace
 
-const ToolStyle& ToolStyleOf(absl::string_view chat_template) {
+const ToolCallParser& ToolCallParserFor(absl::string_view chat_template) {
   // Hermes' marks are Qwen3-Coder's, too, and Llama's tag stands in templates that ask for Python.
-  for (const ToolStyle* style :
-       {&QwenCoderStyle(), &MistralArgsStyle(), &MistralStyle(), &PhiStyle(), &PythonStyle(),
-        &DeepSeekStyle(), &DeepSeekObjectStyle(), &LlamaStyle()}) {
-    if (style->IsOf(chat_template)) return *style;
+  for (const ToolCallParser* tool_parser :
+       {&Qwen3CoderToolCallParser(), &MistralArgsToolCallParser(), &MistralToolCallParser(), &PhiToolCallParser(), &PythonicToolCallParser(),
+        &DeepSeekV3ToolCallParser(), &DeepSeekV31ToolCallParser(), &LlamaToolCallParser()}) {
+    if (tool_parser->MatchesTemplate(chat_template)) return *tool_parser;
   }
-  return HermesStyle();
+  return HermesToolCallParser();
 }
 
-std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<Tool>& tools) {
+std::vector<ToolCall> ParseJsonCalls(absl::string_view text, const std::vector<Tool>& tools) {
   std::vector<ToolCall> calls;
   while (!text.empty()) {
     const size_t end = EndOfLevel(text, ";");
@@ -75,7 +75,7 @@ std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<To
   return calls;
 }
 
-std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector<Tool>& tools) {
+std::optional<ToolCallStart> ParseJsonCallStart(absl::string_view text, const std::vector<Tool>& tools) {
   size_t at = 0;
   const auto skip = [&](absl::string_view characters) {
     while (at < text.size() && absl::StrContains(characters, text[at])) ++at;
@@ -105,7 +105,7 @@ std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector
   if (FindTool(name, tools) == nullptr || !take(',')) return std::nullopt;
   key = string();
   if ((key != "arguments" && key != "parameters") || !take(':') || !take('{')) return std::nullopt;
-  return CallBegin{std::string(name), at - 1, JsonArguments()};
+  return ToolCallStart{std::string(name), at - 1, NewJsonArgumentsParser()};
 }
 
 size_t EndOfJsonCall(absl::string_view text) {
@@ -131,7 +131,7 @@ std::string DumpJson(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-nlohmann::ordered_json SchemaOf(const Tool& tool) {
+nlohmann::ordered_json ArgumentsSchema(const Tool& tool) {
   if (!tool.strict) return {{"type", "object"}};
   // A function without parameters takes none.
   if (tool.parameters.is_null()) {
@@ -140,18 +140,18 @@ nlohmann::ordered_json SchemaOf(const Tool& tool) {
   return tool.parameters;
 }
 
-std::vector<FormedItem> JsonItems(const std::vector<Tool>& tools, absl::string_view arguments) {
+std::vector<FormedItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_view arguments) {
   std::vector<FormedItem> items;
   for (const Tool& tool : tools) {
     items.push_back(
         {.begin = absl::StrCat("{\"name\": ", DumpJson(tool.name), ", \"", arguments, "\": "),
-         .schema = DumpJson(SchemaOf(tool)),
+         .schema = DumpJson(ArgumentsSchema(tool)),
          .end = "}"});
   }
   return items;
 }
 
-std::vector<FormedField> FieldsOf(const Tool& tool, absl::string_view before_name,
+std::vector<FormedField> ParameterFields(const Tool& tool, absl::string_view before_name,
                                   absl::string_view behind_name, absl::string_view end,
                                   Spelling spelling) {
   std::vector<FormedField> fields;

@@ -1,11 +1,11 @@
-#include "serving/output_parsers/answer_style.h"
+#include "serving/output_parsers/reasoning_parser.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 
 namespace espalier {
 
-ReasoningMarks ReasoningMarksOf(absl::string_view chat_template) {
+ReasoningTags ReasoningTagsFor(absl::string_view chat_template) {
   for (const auto& [open, close] : {std::pair{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}}) {
     if (absl::StrContains(chat_template, open) || absl::StrContains(chat_template, close)) {
       return {open, close};
@@ -14,7 +14,7 @@ ReasoningMarks ReasoningMarksOf(absl::string_view chat_template) {
   return {};
 }
 
-bool EndsInReasoning(absl::string_view prompt, const ReasoningMarks& marks) {
+bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& marks) {
   return !marks.empty() && absl::EndsWith(absl::StripTrailingAsciiWhitespace(prompt), marks.open);
 }
 

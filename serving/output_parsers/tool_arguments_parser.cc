@@ -1,4 +1,4 @@
-#include "serving/output_parsers/arguments_reader.h"
+#include "serving/output_parsers/tool_arguments_parser.h"
 
 #include <algorithm>
 
@@ -10,19 +10,19 @@ namespace espalier {
 namespace {
 
 // Passes the object on as it is written.
-class ObjectReader : public ArgumentsReader {
+class JsonArgumentsParser : public ToolArgumentsParser {
  public:
   size_t Take(absl::string_view text, std::string* json) override {
     const size_t taken = Follow(text);
     absl::StrAppend(json, text.substr(0, taken));
     return taken;
   }
-  bool over() const override { return over_; }
+  bool done() const override { return done_; }
 
  private:
   size_t Follow(absl::string_view text) {
     size_t at = 0;
-    while (at < text.size() && !over_) {
+    while (at < text.size() && !done_) {
       const char c = text[at];
       if (quoted_) {
         if (!escaped_ && c == '"') quoted_ = false;
@@ -32,10 +32,10 @@ class ObjectReader : public ArgumentsReader {
       } else if (c == '{' || c == '[') {
         ++depth_;
       } else if (c == '}' || c == ']') {
-        over_ = --depth_ == 0;
+        done_ = --depth_ == 0;
       } else if (!absl::ascii_isalnum(c) && !absl::ascii_isspace(c) &&
                  !absl::StrContains(",:+-.", c)) {
-        over_ = true;
+        done_ = true;
         return at;
       }
       ++at;
@@ -44,14 +44,14 @@ class ObjectReader : public ArgumentsReader {
   }
 
   int depth_ = 0;
-  bool quoted_ = false, escaped_ = false, over_ = false;
+  bool quoted_ = false, escaped_ = false, done_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<ArgumentsReader> JsonArguments() { return std::make_unique<ObjectReader>(); }
+std::unique_ptr<ToolArgumentsParser> NewJsonArgumentsParser() { return std::make_unique<JsonArgumentsParser>(); }
 
-size_t BeginningAtEnd(absl::string_view text, absl::string_view word) {
+size_t PartialTagOverlap(absl::string_view text, absl::string_view word) {
   for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n) {
     if (absl::EndsWith(text, word.substr(0, n))) return n;
   }

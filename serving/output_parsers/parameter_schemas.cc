@@ -1,4 +1,4 @@
-#include "serving/output_parsers/field_schemas.h"
+#include "serving/output_parsers/parameter_schemas.h"
 
 #include <algorithm>
 #include <string>
@@ -69,7 +69,7 @@ absl::Status CheckReferences(const Json& schema) {
 
 }  // namespace
 
-Json WithoutTopReference(Json parameters) {
+Json InlineTopLevelRef(Json parameters) {
   for (int i = 0; i < kMostReferences && parameters.is_object(); ++i) {
     const auto reference = parameters.find("$ref");
     if (reference == parameters.end()) break;
@@ -90,7 +90,7 @@ Json WithoutTopReference(Json parameters) {
   return parameters;
 }
 
-absl::Status CheckFieldSchemas(const Json& parameters) {
+absl::Status CheckParameterSchemas(const Json& parameters) {
   if (parameters.is_null()) return absl::OkStatus();
   if (!parameters.is_object()) return Unsupported("a schema that is no object");
   const Json properties = parameters.value("properties", Json::object());

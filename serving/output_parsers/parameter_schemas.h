@@ -9,10 +9,10 @@ namespace espalier {
 
 // `parameters` with what a reference at its top stands for in its place: "#/$defs/NAME" or
 // "#/definitions/NAME", with nothing beside it but annotations. Others are left as they are.
-nlohmann::ordered_json WithoutTopReference(nlohmann::ordered_json parameters);
+nlohmann::ordered_json InlineTopLevelRef(nlohmann::ordered_json parameters);
 
 // Whether parameters that keep to their own schemas, the required ones among them, keep to
 // `parameters` as a whole. InvalidArgument naming what else it asks for.
-absl::Status CheckFieldSchemas(const nlohmann::ordered_json& parameters);
+absl::Status CheckParameterSchemas(const nlohmann::ordered_json& parameters);
 
 }  // namespace espalier

@@ -2,16 +2,16 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {
 namespace {
 
-class JsonStyle : public ToolStyle {
+class JsonToolCallParser : public ToolCallParser {
  public:
-  // `signs`: what only templates of this style have, one of them.
+  // `signs`: what only templates of this tool_parser have, one of them.
   // `form`: its items are put in.
-  JsonStyle(const char* name, std::vector<std::string> signs, std::vector<Section> sections,
+  JsonToolCallParser(const char* name, std::vector<std::string> signs, std::vector<Section> sections,
             const char* arguments, FormedText form)
       : name_(name),
         signs_(std::move(signs)),
@@ -20,28 +20,28 @@ class JsonStyle : public ToolStyle {
         form_(std::move(form)) {}
 
   const char* name() const override { return name_; }
-  bool IsOf(absl::string_view chat_template) const override {
+  bool MatchesTemplate(absl::string_view chat_template) const override {
     for (const std::string& sign : signs_) {
       if (absl::StrContains(chat_template, sign)) return true;
     }
     return false;
   }
   std::vector<Section> sections() const override { return sections_; }
-  std::vector<ToolCall> Read(absl::string_view inside,
+  std::vector<ToolCall> ParseSection(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
-    return ReadJsonCalls(inside, tools);
+    return ParseJsonCalls(inside, tools);
   }
-  std::optional<CallBegin> Begin(absl::string_view inside,
+  std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
                                  const std::vector<Tool>& tools) const override {
-    return BeginJsonCall(inside, tools);
+    return ParseJsonCallStart(inside, tools);
   }
-  bool goes_without_marks() const override {
+  bool goes_without_inner_special_tokens() const override {
     return std::any_of(form_.sections.begin(), form_.sections.end(),
                        [](const FormedSection& section) { return section.open.empty(); });
   }
-  FormedText Form(const std::vector<Tool>& tools) const override {
+  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
     FormedText form = form_;
-    for (FormedSection& section : form.sections) section.items = JsonItems(tools, arguments_);
+    for (FormedSection& section : form.sections) section.items = JsonCallItems(tools, arguments_);
     return form;
   }
 
@@ -56,37 +56,37 @@ class JsonStyle : public ToolStyle {
 }  // namespace
 
 // <tool_call>{"name": "f", "arguments": {...}}</tool_call>
-const ToolStyle& HermesStyle() {
-  static const auto* style =
-      new JsonStyle("hermes", {"<tool_call>"}, {{"<tool_call>", "</tool_call>"}}, "arguments",
+const ToolCallParser& HermesToolCallParser() {
+  static const auto* tool_parser =
+      new JsonToolCallParser("hermes", {"<tool_call>"}, {{"<tool_call>", "</tool_call>"}}, "arguments",
                     {.sections = {{.open = "<tool_call>\n", .close = "\n</tool_call>"}},
                      .triggers = {"<tool_call>"}});
-  return *style;
+  return *tool_parser;
 }
 
 // <|python_tag|>{"name": "f", "parameters": {...}}; {...}, as a rule without the tag, in which case
 // the whole answer is calls.
-const ToolStyle& LlamaStyle() {
-  static const auto* style =
-      new JsonStyle("llama", {"<|python_tag|>"}, {{"<|python_tag|>", ""}}, "parameters",
+const ToolCallParser& LlamaToolCallParser() {
+  static const auto* tool_parser =
+      new JsonToolCallParser("llama3_json", {"<|python_tag|>"}, {{"<|python_tag|>", ""}}, "parameters",
                     {.around = FormedText::kTextBefore,
                      .sections = {{.separator = "; ", .most = -1},
                                   {.open = "<|python_tag|>", .separator = "; ", .most = -1}},
                      .triggers = {"{\"name\": ", "<|python_tag|>"}});
-  return *style;
+  return *tool_parser;
 }
 
 // <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|>, or functools[...].
-const ToolStyle& PhiStyle() {
-  static const auto* style = new JsonStyle(
-      "phi", {"<|tool|>", "functools"}, {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", ""}},
+const ToolCallParser& PhiToolCallParser() {
+  static const auto* tool_parser = new JsonToolCallParser(
+      "phi4_mini_json", {"<|tool|>", "functools"}, {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", ""}},
       "arguments",
       {.around = FormedText::kTextBefore,
        .sections =
            {{.open = "<|tool_call|>[", .separator = ", ", .most = -1, .close = "]<|/tool_call|>"},
             {.open = "functools[", .separator = ", ", .most = -1, .close = "]"}},
        .triggers = {"<|tool_call|>", "functools["}});
-  return *style;
+  return *tool_parser;
 }
 
 }  // namespace espalier

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "ops/json/bounded_json.h"
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {
 namespace {
@@ -38,20 +38,20 @@ std::optional<std::pair<absl::string_view, size_t>> NameOf(absl::string_view cal
   return std::pair{absl::StripAsciiWhitespace(name), brace};
 }
 
-class DeepSeek : public ToolStyle {
+class DeepSeek : public ToolCallParser {
  public:
   explicit DeepSeek(bool fenced) : fenced_(fenced) {}
 
-  const char* name() const override { return fenced_ ? "deepseek" : "deepseek-object"; }
-  bool IsOf(absl::string_view chat_template) const override {
+  const char* name() const override { return fenced_ ? "deepseek_v3" : "deepseek_v31"; }
+  bool MatchesTemplate(absl::string_view chat_template) const override {
     return absl::StrContains(chat_template, kBegin) &&
            absl::StrContains(chat_template, "```json") == fenced_;
   }
   std::vector<Section> sections() const override { return {{kOpen, kClose}}; }
-  std::vector<std::string> marks() const override {
+  std::vector<std::string> inner_special_tokens() const override {
     return {std::string(kBegin), std::string(kEnd), std::string(kSeparator)};
   }
-  std::vector<ToolCall> Read(absl::string_view inside,
+  std::vector<ToolCall> ParseSection(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
     std::vector<ToolCall> calls;
     for (;;) {
@@ -72,14 +72,14 @@ class DeepSeek : public ToolStyle {
       calls.push_back({std::string(begin->first), std::string(call)});
     }
   }
-  std::optional<CallBegin> Begin(absl::string_view inside,
+  std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
                                  const std::vector<Tool>& tools) const override {
     const size_t mark = inside.find(kBegin);
     if (mark == absl::string_view::npos) return std::nullopt;
     const size_t behind = mark + kBegin.size();
     const auto begin = NameOf(inside.substr(behind));
     if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
-    return CallBegin{std::string(begin->first), behind + begin->second, JsonArguments()};
+    return ToolCallStart{std::string(begin->first), behind + begin->second, NewJsonArgumentsParser()};
   }
   size_t EndOfCall(absl::string_view text) const override {
     absl::string_view rest = text;
@@ -90,14 +90,14 @@ class DeepSeek : public ToolStyle {
     }
     return text.size() - rest.size();
   }
-  FormedText Form(const std::vector<Tool>& tools) const override {
+  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
     FormedSection section{
         .open = kOpen, .separator = fenced_ ? "\n" : "", .most = -1, .close = kClose};
     for (const Tool& tool : tools) {
       section.items.push_back(
           {.begin = fenced_ ? absl::StrCat(kBegin, kKind, kSeparator, tool.name, "\n", kFence)
                             : absl::StrCat(kBegin, tool.name, kSeparator),
-           .schema = DumpJson(SchemaOf(tool)),
+           .schema = DumpJson(ArgumentsSchema(tool)),
            .end = absl::StrCat(fenced_ ? kFenceEnd : "", kEnd)});
     }
     return {.sections = {std::move(section)}, .triggers = {kOpen}};
@@ -109,14 +109,14 @@ class DeepSeek : public ToolStyle {
 
 }  // namespace
 
-const ToolStyle& DeepSeekStyle() {
-  static const DeepSeek* style = new DeepSeek(true);
-  return *style;
+const ToolCallParser& DeepSeekV3ToolCallParser() {
+  static const DeepSeek* tool_parser = new DeepSeek(true);
+  return *tool_parser;
 }
 
-const ToolStyle& DeepSeekObjectStyle() {
-  static const DeepSeek* style = new DeepSeek(false);
-  return *style;
+const ToolCallParser& DeepSeekV31ToolCallParser() {
+  static const DeepSeek* tool_parser = new DeepSeek(false);
+  return *tool_parser;
 }
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
 // Styles are told by what chat templates of the models say.
-#include "serving/output_parsers/tool_style.h"
+#include "serving/output_parsers/tool_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <random>
 #include <utility>
 
-#include "serving/output_parsers/answer_reader.h"
-#include "serving/output_parsers/answer_style.h"
+#include "serving/output_parsers/output_parser.h"
+#include "serving/output_parsers/reasoning_parser.h"
 #include "serving/grammar/language.h"
 
 namespace espalier {
@@ -18,25 +18,25 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-TEST(ToolStyle, IsThatOfTheTemplate) {
+TEST(ToolCallParser, IsThatOfTheTemplate) {
   const std::pair<const char*, const char*> cases[] = {
       {"for each call return <tool_call>\n{\"name\": <function-name>}\n</tool_call>", "hermes"},
-      {"<tool_call>\n<function=example>\n<parameter=p>\nv\n</parameter></function>", "qwen-coder"},
-      {"[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", "mistral-args"},
-      {"a python list: [func_name1(params_name1=params_value1)] {{ '<|python_tag|>' }}", "python"},
+      {"<tool_call>\n<function=example>\n<parameter=p>\nv\n</parameter></function>", "qwen3_coder"},
+      {"[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", "mistral_args"},
+      {"a python list: [func_name1(params_name1=params_value1)] {{ '<|python_tag|>' }}", "pythonic"},
       {"{{ '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + '\\n```json\\n' }}",
-       "deepseek"},
+       "deepseek_v3"},
       {"{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' }}",
-       "deepseek-object"},
+       "deepseek_v31"},
       {"{{ '[TOOL_CALLS] [' }}{%- for tool_call in message.tool_calls %}", "mistral"},
-      {"{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi"},
-      {"{{- \"<|python_tag|>\" + tool_call.name + \".call(\" }}", "llama"},
+      {"{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi4_mini_json"},
+      {"{{- \"<|python_tag|>\" + tool_call.name + \".call(\" }}", "llama3_json"},
       {"{{ message['content'] }}", "hermes"},
       {"", "hermes"}};
-  for (const auto& [source, name] : cases) EXPECT_STREQ(ToolStyleOf(source).name(), name) << source;
+  for (const auto& [source, name] : cases) EXPECT_STREQ(ToolCallParserFor(source).name(), name) << source;
 }
 
-TEST(ToolStyle, WhatIsNoJsonOrTooDeepIsNoCall) {
+TEST(ToolCallParser, WhatIsNoJsonOrTooDeepIsNoCall) {
   const std::vector<Tool> tools = {{"f", nullptr}};
   const std::string deep =
       R"({"name": "f", "arguments": )" + std::string(5000, '[') + std::string(5000, ']') + "}";
@@ -45,18 +45,18 @@ TEST(ToolStyle, WhatIsNoJsonOrTooDeepIsNoCall) {
         std::string("[1]"), std::string(R"({"name": 5, "arguments": {}})"),
         std::string(R"({"name": "f"})"), std::string(R"({"name": "f", "arguments": [1]})"),
         std::string(R"({"name": "f", "arguments": {}} and more)"), deep}) {
-    EXPECT_TRUE(ReadJsonCalls(text, tools).empty()) << text.substr(0, 60);
+    EXPECT_TRUE(ParseJsonCalls(text, tools).empty()) << text.substr(0, 60);
   }
   // Some models write the arguments as a text that holds JSON, as the API does.
   const std::vector<ToolCall> calls =
-      ReadJsonCalls(R"({"name": "f", "arguments": "{\"a\": 1}"})", tools);
+      ParseJsonCalls(R"({"name": "f", "arguments": "{\"a\": 1}"})", tools);
   ASSERT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls[0].arguments, R"({"a": 1})");
 }
 
-// What a model may write under a style's form is read as a call of the tools, with arguments that
+// What a model may write under a tool_parser's form is read as a call of the tools, with arguments that
 // keep to the schema; and what a model usually writes is among it.
-TEST(ToolStyle, FormsAreReadAsCalls) {
+TEST(ToolCallParser, FormsAreReadAsCalls) {
   std::vector<Tool> tools = {
       {"get_weather", Json::parse(R"({"type": "object", "properties": {
            "place": {"type": "string"}, "unit": {"enum": ["C", "F"]},
@@ -67,13 +67,13 @@ TEST(ToolStyle, FormsAreReadAsCalls) {
       {"loose", Json::parse(R"({"type": "object", "properties": {"x": {"type": "number"}}})"),
        false},
       {"empty", nullptr, true}};
-  const ToolStyle* styles[] = {&HermesStyle(),  &LlamaStyle(),       &PhiStyle(),
-                               &MistralStyle(), &MistralArgsStyle(), &QwenCoderStyle(),
-                               &PythonStyle(),  &DeepSeekStyle(),    &DeepSeekObjectStyle()};
+  const ToolCallParser* styles[] = {&HermesToolCallParser(),  &LlamaToolCallParser(),       &PhiToolCallParser(),
+                               &MistralToolCallParser(), &MistralArgsToolCallParser(), &Qwen3CoderToolCallParser(),
+                               &PythonicToolCallParser(),  &DeepSeekV3ToolCallParser(),    &DeepSeekV31ToolCallParser()};
   std::mt19937 random(7);
-  for (const ToolStyle* style : styles) {
-    SCOPED_TRACE(style->name());
-    const FormedText form = style->Form(tools);
+  for (const ToolCallParser* tool_parser : styles) {
+    SCOPED_TRACE(tool_parser->name());
+    const FormedText form = tool_parser->MakeStructuralTag(tools);
     // Sections alone: their texts are calls.
     FormedText alone = form;
     alone.around = FormedText::kNothing;
@@ -84,14 +84,14 @@ TEST(ToolStyle, FormsAreReadAsCalls) {
       const std::string text = calls.Random(random);
       if (text.empty()) continue;  // too long
       SCOPED_TRACE(text);
-      AnswerReaderOptions options{.style = style, .tools = tools, .choice = ToolChoice::kAuto};
-      AnswerReader reader(options);
-      const AnswerPart begin = reader.Append(text), end = reader.Finish();
+      OutputParserOptions options{.tool_parser = tool_parser, .tools = tools, .choice = ToolChoice::kAuto};
+      OutputParser parser(options);
+      const OutputDelta begin = parser.Append(text), end = parser.Finish();
       ASSERT_EQ(begin.text + end.text, "");
-      std::vector<ToolCallPart> made = begin.calls;
+      std::vector<ToolCallDelta> made = begin.calls;
       made.insert(made.end(), end.calls.begin(), end.calls.end());
       ASSERT_FALSE(made.empty());
-      for (const ToolCallPart& call : made) {
+      for (const ToolCallDelta& call : made) {
         ++seen[call.name];
         const Json arguments = Json::parse(call.arguments);
         if (call.name == "empty") {
@@ -111,65 +111,65 @@ TEST(ToolStyle, FormsAreReadAsCalls) {
       EXPECT_TRUE(whole.Accepts(text));
     }
     // Text up to a mark hardly ends by chance.
-    EXPECT_EQ(seen.size(), style == &QwenCoderStyle() ? 1u : 3u);
+    EXPECT_EQ(seen.size(), tool_parser == &Qwen3CoderToolCallParser() ? 1u : 3u);
   }
 }
 
-TEST(ToolStyle, FormsHaveWhatModelsWrite) {
+TEST(ToolCallParser, FormsHaveWhatModelsWrite) {
   const std::vector<Tool> tools = {
       {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string"},
                             "b": {"type": "boolean"}}, "required": ["s"]})"),
        true}};
   const struct {
-    const ToolStyle* style;
+    const ToolCallParser* tool_parser;
     std::vector<std::string> good, bad;
   } cases[] = {
-      {&HermesStyle(),
+      {&HermesToolCallParser(),
        {"Just text, with <tool and {\"name\": \"x\"}.", "",
         "First.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>\n"
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"\", \"b\": true}}\n</tool_call>"},
        {"<tool_call>", "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
         "x<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": 1}}\n</tool_call>"}},
-      {&LlamaStyle(),
+      {&LlamaToolCallParser(),
        {"{\"name\": \"f\", \"parameters\": {\"s\": \"x\"}}", "{\"title\": 1}"},
        {"{\"name\": \"f\", \"parameters\": {\"s\": \"x\"}} and more"}},
-      {&MistralArgsStyle(), {"[TOOL_CALLS]f[ARGS]{\"s\": \"x\"}"}, {"[TOOL_CALLS]f{}"}},
-      {&QwenCoderStyle(),
+      {&MistralArgsToolCallParser(), {"[TOOL_CALLS]f[ARGS]{\"s\": \"x\"}"}, {"[TOOL_CALLS]f{}"}},
+      {&Qwen3CoderToolCallParser(),
        {"<tool_call>\n<function=f>\n<parameter=s>\nTwo\nlines\n</parameter>\n<parameter=b>\ntrue\n"
         "</parameter>\n</function>\n</tool_call>"},
        {"<tool_call>\n<function=f>\n<parameter=b>\ntrue\n</parameter>\n</function>\n</tool_call>"}},
-      {&PythonStyle(),
+      {&PythonicToolCallParser(),
        {"[f(s=\"x\", b=True)]", "[1, 2]", "[f(s=\"x\"), f(s=\"y\")]"},
        {"[f(b=True)]", "[f(s=\"x\", b=1)]", "[f(s=\"x\")] or so"}},
   };
   for (const auto& test : cases) {
-    SCOPED_TRACE(test.style->name());
-    Language language({.kind = StructuredOutput::kFormedText, .formed = test.style->Form(tools)});
+    SCOPED_TRACE(test.tool_parser->name());
+    Language language({.kind = StructuredOutput::kFormedText, .formed = test.tool_parser->MakeStructuralTag(tools)});
     for (const std::string& text : test.good) EXPECT_TRUE(language.Accepts(text)) << text;
     for (const std::string& text : test.bad) EXPECT_FALSE(language.Accepts(text)) << text;
   }
 }
 
-TEST(ToolStyle, WhatAFormCannotKeepIsNamed) {
+TEST(ToolCallParser, WhatAFormCannotKeepIsNamed) {
   const std::vector<Tool> tools = {
       {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string",
                             "pattern": "a+"}}})"),
        true}};
   const Language coder(
-      {.kind = StructuredOutput::kFormedText, .formed = QwenCoderStyle().Form(tools)});
+      {.kind = StructuredOutput::kFormedText, .formed = Qwen3CoderToolCallParser().MakeStructuralTag(tools)});
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'<parameter=s>"));
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'pattern' is not supported"));
   const Language hermes(
-      {.kind = StructuredOutput::kFormedText, .formed = HermesStyle().Form(tools)});
+      {.kind = StructuredOutput::kFormedText, .formed = HermesToolCallParser().MakeStructuralTag(tools)});
   EXPECT_TRUE(hermes.status.ok()) << hermes.status;
 }
 
-TEST(ReasoningMarks, AreThoseOfTheTemplate) {
-  EXPECT_EQ(ReasoningMarksOf("{{ content.split('</think>')[-1] }}").close, "</think>");
-  EXPECT_EQ(ReasoningMarksOf("draft your thinking: [THINK]").open, "[THINK]");
-  EXPECT_TRUE(ReasoningMarksOf("{{ message.content }}").empty());
-  const ReasoningMarks think = {"<think>", "</think>"};
+TEST(ReasoningTags, AreThoseOfTheTemplate) {
+  EXPECT_EQ(ReasoningTagsFor("{{ content.split('</think>')[-1] }}").close, "</think>");
+  EXPECT_EQ(ReasoningTagsFor("draft your thinking: [THINK]").open, "[THINK]");
+  EXPECT_TRUE(ReasoningTagsFor("{{ message.content }}").empty());
+  const ReasoningTags think = {"<think>", "</think>"};
   EXPECT_TRUE(EndsInReasoning("<|im_start|>assistant\n<think>\n", think));
   EXPECT_FALSE(EndsInReasoning("<think>\n\n</think>\n\n", think));
   EXPECT_FALSE(EndsInReasoning("", think));
