@@ -314,7 +314,7 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRepetition(const std::string
 absl::StatusOr<v1::Artifact> ArtifactStore::Adopt(
     const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
     std::map<std::string, std::string> metadata, bool replace,
-    const MakeRemembered& make_remembered, const std::function<absl::Status()>& go_on) {
+    const IdempotencyRecordFactory& make_idempotency_record, const std::function<absl::Status()>& go_on) {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
@@ -336,19 +336,19 @@ absl::StatusOr<v1::Artifact> ArtifactStore::Adopt(
   artifact.set_bytes(total);
   artifact.set_sha256(SumOf(sums));
   artifact.set_created_unix_ms(clock_->NowUnixMillis());
-  Remembered remembered;
-  if (make_remembered != nullptr) remembered = make_remembered(artifact);
+  IdempotencyRecord idempotency_record;
+  if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact);
   if (go_on != nullptr) status = go_on();
   if (!status.ok()) return status;
   v1::Artifact installed;
   status = Install(staging_folder, artifact, replace,
-                   make_remembered != nullptr ? &remembered : nullptr, &installed);
+                   make_idempotency_record != nullptr ? &idempotency_record : nullptr, &installed);
   if (!status.ok()) return status;
   return installed;
 }
 
 absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact,
-                                    bool replace, const Remembered* remembered,
+                                    bool replace, const IdempotencyRecord* idempotency_record,
                                     v1::Artifact* installed) {
   absl::Status status = SyncFolders(*files_, staging);
   if (!status.ok()) return status;
@@ -363,7 +363,7 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
   const std::string data = JoinPath(root_, kData);
   status = files_->Rename(staging, JoinPath(data, folder));
   if (status.ok()) status = files_->SyncDirectory(data);
-  if (status.ok()) status = store_->PutArtifact({artifact, folder}, remembered);
+  if (status.ok()) status = store_->PutArtifact({artifact, folder}, idempotency_record);
   if (!status.ok()) {
     RemoveTree(JoinPath(data, folder));
     return status;
@@ -378,14 +378,14 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
   return absl::OkStatus();
 }
 
-absl::Status ArtifactStore::Delete(const std::string& name, const Remembered* remembered) {
+absl::Status ArtifactStore::Delete(const std::string& name, const IdempotencyRecord* idempotency_record) {
   absl::StatusOr<v1::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   std::optional<Entry> deleted;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
   auto it = entries_.find(name);
   if (it == entries_.end()) return absl::OkStatus();
-  absl::Status status = store_->DeleteArtifact(name, remembered);
+  absl::Status status = store_->DeleteArtifact(name, idempotency_record);
   if (!status.ok()) return status;
   MarkUnwanted(it->second.folder);
   deleted = std::move(it->second);
@@ -490,7 +490,7 @@ absl::Status ArtifactUpload::CheckSha256(const std::string& hex) {
                                           ", expected ", absl::CHexEscape(hex), "; send it again"));
 }
 
-absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const MakeRemembered& make_remembered) {
+absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const IdempotencyRecordFactory& make_idempotency_record) {
   absl::Status status = FinishFile();
   if (!status.ok()) return status;
   if (sums_.empty()) {
@@ -501,11 +501,11 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const MakeRemembered& make_r
   artifact_.set_bytes(bytes_);
   artifact_.set_sha256(SumOf(sums_));
   artifact_.set_created_unix_ms(store_->clock_->NowUnixMillis());
-  Remembered remembered;
-  if (make_remembered != nullptr) remembered = make_remembered(artifact_);
+  IdempotencyRecord idempotency_record;
+  if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact_);
   v1::Artifact installed;
   status = store_->Install(staging_, artifact_, replace_,
-                           make_remembered != nullptr ? &remembered : nullptr, &installed);
+                           make_idempotency_record != nullptr ? &idempotency_record : nullptr, &installed);
   if (!status.ok()) return status;
   staging_.clear();
   return installed;

@@ -91,12 +91,12 @@ class ArtifactStore {
   std::unique_ptr<ArtifactUpload> BeginRepetition(const std::string& name);
 
   // Remembers the reply under the key together with the deletion.
-  absl::Status Delete(const std::string& name, const Remembered* remembered);
+  absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record);
 
   // A folder of its own beneath the store, for files that are to be registered with Adopt.
   absl::StatusOr<std::string> MakeStagingFolder();
   // Makes the idempotency record out of an artifact; both are written in one transaction.
-  using MakeRemembered = std::function<Remembered(const v1::Artifact&)>;
+  using IdempotencyRecordFactory = std::function<IdempotencyRecord(const v1::Artifact&)>;
   // Registers all files of a staging folder as an artifact, durably. AlreadyExists unless
   // `replace`. `go_on` is asked once they have been read, which takes a while: its error is the
   // answer, and nothing has changed.
@@ -104,7 +104,7 @@ class ArtifactStore {
                                         v1::Artifact::Kind kind,
                                         std::map<std::string, std::string> metadata,
                                         bool replace = true,
-                                        const MakeRemembered& make_remembered = nullptr,
+                                        const IdempotencyRecordFactory& make_idempotency_record = nullptr,
                                         const std::function<absl::Status()>& go_on = nullptr);
 
  private:
@@ -127,7 +127,7 @@ class ArtifactStore {
   ArtifactFolder FolderAt(const std::string& name) const;  // beneath data/
   // Moves a complete, synced folder into place and points the row at it.
   absl::Status Install(const std::string& staging, v1::Artifact artifact, bool replace,
-                       const Remembered* remembered, v1::Artifact* installed);
+                       const IdempotencyRecord* idempotency_record, v1::Artifact* installed);
 
   const std::string root_;
   FileSystem* const files_;
@@ -149,8 +149,8 @@ class ArtifactUpload {
   // Checks what was received of the file last started. DataLoss with both sums if they differ.
   absl::Status CheckSha256(const std::string& hex);
   // Durable once this returns.
-  using MakeRemembered = ArtifactStore::MakeRemembered;
-  absl::StatusOr<v1::Artifact> Commit(const MakeRemembered& make_remembered = nullptr);
+  using IdempotencyRecordFactory = ArtifactStore::IdempotencyRecordFactory;
+  absl::StatusOr<v1::Artifact> Commit(const IdempotencyRecordFactory& make_idempotency_record = nullptr);
   // In the place of Commit. InvalidArgument unless the same files came as those of `artifact`.
   absl::Status CheckSame(const v1::Artifact& artifact);
 

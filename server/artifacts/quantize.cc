@@ -78,7 +78,7 @@ absl::StatusOr<WeightFormat> FormatOf(const v1::QuantizeRequest& request) {
 
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const QuantizeTools& tools,
-    const QuantizeProgress& progress, const ArtifactUpload::MakeRemembered& make_remembered) {
+    const QuantizeProgress& progress, const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record) {
   const absl::StatusOr<WeightFormat> format = FormatOf(request);
   if (!format.ok()) return format.status();
   if (absl::Status status = CheckArtifactName(request.out()); !status.ok()) {
@@ -120,7 +120,7 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
                              {{"family", model->facts.family},
                               {"weights", Name(*format)},
                               {"quantized_from", request.name()}},
-                             request.replace(), make_remembered);
+                             request.replace(), make_idempotency_record);
   if (artifact.ok()) std::move(discard).Cancel();
   return artifact;
 }

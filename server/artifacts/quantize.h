@@ -27,10 +27,10 @@ using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)
 // memory then as `request.out`, durably, with the other files of the artifact beside it and a
 // config.json that names the format (ops/models/quantize.h). Takes the memory of the packed model.
 // InvalidArgument names the field; NotFound the artifact; AlreadyExists if `out` is there and
-// `replace` is not set; FailedPrecondition if the weights are packed already. `make_remembered` as
+// `replace` is not set; FailedPrecondition if the weights are packed already. `make_idempotency_record` as
 // in ArtifactUpload::Commit.
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const QuantizeTools& tools,
-    const QuantizeProgress& progress, const ArtifactUpload::MakeRemembered& make_remembered);
+    const QuantizeProgress& progress, const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record);
 
 }  // namespace espalier

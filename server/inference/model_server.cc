@@ -374,15 +374,15 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
   v1::UnserveModelRequest request;
   request.set_name(name);
   request.set_idempotency_key(idempotency_key);
-  const Remembered call =
-      Remember("Inference/Unserve", idempotency_key, request, v1::UnserveModelReply());
-  const Remembered* remembered = idempotency_key.empty() ? nullptr : &call;
+  const IdempotencyRecord call =
+      MakeIdempotencyRecord("Inference/Unserve", idempotency_key, request, v1::UnserveModelReply());
+  const IdempotencyRecord* idempotency_record = idempotency_key.empty() ? nullptr : &call;
   std::shared_ptr<LoadedModel> last;
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) return Stopping();
-    if (remembered != nullptr) {
-      const auto known = options_.store->Recall(call.method, call.key, call.request_hash);
+    if (idempotency_record != nullptr) {
+      const auto known = options_.store->FindReply(call.method, call.key, call.request_hash);
       if (!known.ok()) return known.status();
       if (known->has_value()) return absl::OkStatus();
     }
@@ -390,7 +390,7 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
     const bool arriving = !name.empty() && arriving_ == name;
     if (it == models_.end() && !arriving) return NotServed(name);
     // What is loaded for the first time is not in the store; that it was unserved is.
-    absl::Status status = options_.store->DeleteServed(name, remembered);
+    absl::Status status = options_.store->DeleteServed(name, idempotency_record);
     if (!status.ok()) return status;
     if (it != models_.end()) {
       last = std::move(it->second.model);

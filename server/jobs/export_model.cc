@@ -86,7 +86,7 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
     status = what.artifacts
                  ->Adopt(*staging, what.name, v1::Artifact::MODEL,
                          {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
-                         /*replace=*/true, /*make_remembered=*/nullptr, go_on)
+                         /*replace=*/true, /*make_idempotency_record=*/nullptr, go_on)
                  .status();
   }
   if (!status.ok()) {

@@ -44,7 +44,7 @@ absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
 
 absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply) {
   constexpr char kMethod[] = "Training/Submit";
-  return idempotency_.Once(
+  return idempotency_.RunOnce(
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         const v1::TrainingSpec& spec = request.spec();
         absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
@@ -75,7 +75,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
         write.job = job->record;
         write.create = true;
         if (!request.idempotency_key().empty()) {
-          write.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
+          write.idempotency_record = MakeIdempotencyRecord(kMethod, request.idempotency_key(), request, *reply);
         }
         absl::Status status = store_->Write(id, write);
         if (!status.ok()) {
@@ -153,7 +153,7 @@ absl::Status JobRunner::List(v1::ListJobsReply* reply) {
 template <typename Request, typename Reply>
 absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, const Request& request,
                                Reply* reply) {
-  return idempotency_.Once(
+  return idempotency_.RunOnce(
       method, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         absl::MutexLock lock(&mutex_);
         absl::StatusOr<Job*> job = Find(request.job_id());
@@ -163,7 +163,7 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {
-          (*job)->pending.remembered = Remember(method, request.idempotency_key(), request, *reply);
+          (*job)->pending.idempotency_record = MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
           (*job)->dirty = true;  // also where nothing else has changed
         }
         return Flush(*job);

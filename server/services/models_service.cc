@@ -55,11 +55,11 @@ class ModelsService : public v1::Models::Service {
   grpc::Status Delete(ServerContext* context, const v1::DeleteArtifactRequest* request,
                       v1::DeleteArtifactReply* reply) override {
     return interceptor_.Handle(context, kDelete, [&] {
-      return idempotency_.Once(kDelete, request->idempotency_key(), *request, reply, [&] {
+      return idempotency_.RunOnce(kDelete, request->idempotency_key(), *request, reply, [&] {
         if (request->idempotency_key().empty()) return artifacts_.Delete(request->name(), nullptr);
-        const Remembered remembered =
-            Remember(kDelete, request->idempotency_key(), *request, *reply);
-        return artifacts_.Delete(request->name(), &remembered);
+        const IdempotencyRecord idempotency_record =
+            MakeIdempotencyRecord(kDelete, request->idempotency_key(), *request, *reply);
+        return artifacts_.Delete(request->name(), &idempotency_record);
       });
     });
   }
@@ -76,13 +76,13 @@ class ModelsService : public v1::Models::Service {
                                 google::protobuf::MessageLite* reply) {
     if (key.empty()) return false;
     if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
-    const Remembered probe = Remember(method, key, request, *reply);
+    const IdempotencyRecord probe = MakeIdempotencyRecord(method, key, request, *reply);
     absl::StatusOr<std::optional<std::string>> known =
-        store_.Recall(method, key, probe.request_hash);
+        store_.FindReply(method, key, probe.request_hash);
     if (!known.ok()) return known.status();
     if (!known->has_value()) return false;
     if (!reply->ParseFromString(**known)) {
-      return absl::DataLossError("job store: a remembered reply does not parse");
+      return absl::DataLossError("job store: a recorded reply does not parse");
     }
     return true;
   }
@@ -101,12 +101,12 @@ class ModelsService : public v1::Models::Service {
         part.mutable_progress()->set_bytes_total(total);
         return Write(context, part, writer) ? absl::OkStatus() : Gone();
       };
-      ArtifactUpload::MakeRemembered remember;
+      ArtifactUpload::IdempotencyRecordFactory remember;
       if (!key.empty()) {
         remember = [&](const v1::Artifact& artifact) {
           v1::QuantizeReply answer;
           *answer.mutable_artifact() = artifact;
-          return Remember(kQuantize, key, request, answer);
+          return MakeIdempotencyRecord(kQuantize, key, request, answer);
         };
       }
       absl::StatusOr<v1::Artifact> artifact =
@@ -196,12 +196,12 @@ class ModelsService : public v1::Models::Service {
           "idempotency_key '", key, "' was used before for ", kUpload,
           " with another request: ", same.message(), "; use a new key for a new request"));
     }
-    ArtifactUpload::MakeRemembered remember;
+    ArtifactUpload::IdempotencyRecordFactory remember;
     if (!key.empty()) {
       remember = [&](const v1::Artifact& artifact) {
         v1::UploadReply answer;
         *answer.mutable_artifact() = artifact;
-        return Remember(kUpload, key, header, answer);
+        return MakeIdempotencyRecord(kUpload, key, header, answer);
       };
     }
     absl::StatusOr<v1::Artifact> artifact = (*upload)->Commit(remember);

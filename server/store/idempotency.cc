@@ -36,7 +36,7 @@ std::string RequestSha256(const google::protobuf::MessageLite& request) {
   return Sha256Hex(Canonical(request));
 }
 
-Remembered Remember(const std::string& method, const std::string& key,
+IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
                     const google::protobuf::MessageLite& reply) {
   return {method, key, RequestSha256(request), reply.SerializeAsString()};
@@ -48,7 +48,7 @@ absl::Status CheckIdempotencyKey(const std::string& key) {
                                                  " bytes; at most ", kMaxKey, " are allowed"));
 }
 
-absl::Status Idempotency::Once(const std::string& method, const std::string& key,
+absl::Status Idempotency::RunOnce(const std::string& method, const std::string& key,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite* reply,
                                const std::function<absl::Status()>& body) {
@@ -56,11 +56,11 @@ absl::Status Idempotency::Once(const std::string& method, const std::string& key
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::optional<std::string>> known =
-      store_->Recall(method, key, RequestSha256(request));
+      store_->FindReply(method, key, RequestSha256(request));
   if (!known.ok()) return known.status();
   if (!known->has_value()) return body();
   if (!reply->ParseFromString(**known)) {
-    return absl::DataLossError("job store: a remembered reply does not parse");
+    return absl::DataLossError("job store: a recorded reply does not parse");
   }
   return absl::OkStatus();
 }

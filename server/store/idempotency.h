@@ -19,7 +19,7 @@ std::string Sha256Hex(absl::string_view bytes);
 std::string RequestSha256(const google::protobuf::MessageLite& request);
 
 // The record that makes `reply` the answer to `request` under `key`.
-Remembered Remember(const std::string& method, const std::string& key,
+IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
                     const google::protobuf::MessageLite& reply);
 
@@ -33,9 +33,9 @@ class Idempotency {
   explicit Idempotency(const JobStore* store) : store_(store) {}
 
   // Without a key runs `body`. With one, answers from the store if the call was made before;
-  // otherwise runs `body`, which must write Remember(...) in the transaction that makes its effect
-  // durable. A failed call is not remembered: it may be repeated under its key.
-  absl::Status Once(const std::string& method, const std::string& key,
+  // otherwise runs `body`, which must write MakeIdempotencyRecord(...) in the transaction that makes its effect
+  // durable. A failed call is not recorded: it may be repeated under its key.
+  absl::Status RunOnce(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* reply,
                     const std::function<absl::Status()>& body);

@@ -30,7 +30,7 @@ struct JobRecord {
 };
 
 // The outcome of a mutating call, so that the same call repeated gets the same answer.
-struct Remembered {
+struct IdempotencyRecord {
   std::string method;
   std::string key;
   std::string request_hash;
@@ -45,7 +45,7 @@ struct JobWrite {
   std::optional<int64_t> drop_reports_from;  // first: reports of this and later steps are deleted
   std::vector<v1::StepReport> reports;    // one of the same step is replaced
   std::vector<std::string> messages;
-  std::optional<Remembered> remembered;
+  std::optional<IdempotencyRecord> idempotency_record;
 };
 
 // Reports and messages of a job in the order in which they were written.
@@ -75,22 +75,22 @@ class JobStore {
                                                        int64_t after_sequence, int64_t from_step,
                                                        int limit) const = 0;
 
-  // The remembered reply, or nullopt if the key is new. InvalidArgument if the key was used with
+  // The recorded reply, or nullopt if the key is new. InvalidArgument if the key was used with
   // another request or method.
-  virtual absl::StatusOr<std::optional<std::string>> Recall(
+  virtual absl::StatusOr<std::optional<std::string>> FindReply(
       const std::string& method, const std::string& key, const std::string& request_hash) const = 0;
 
   // Greater than all before, restarts included.
   virtual absl::StatusOr<uint64_t> NextEpoch() = 0;
 
-  virtual absl::Status PutArtifact(const ArtifactRecord& record, const Remembered* remembered) = 0;
-  virtual absl::Status DeleteArtifact(const std::string& name, const Remembered* remembered) = 0;
+  virtual absl::Status PutArtifact(const ArtifactRecord& record, const IdempotencyRecord* idempotency_record) = 0;
+  virtual absl::Status DeleteArtifact(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const = 0;
 
   // Models that are served again after a restart, by name.
   virtual absl::Status PutServed(const v1::ServeModelRequest& request,
-                                 const Remembered* remembered) = 0;
-  virtual absl::Status DeleteServed(const std::string& name, const Remembered* remembered) = 0;
+                                 const IdempotencyRecord* idempotency_record) = 0;
+  virtual absl::Status DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const = 0;
 
   // Measured operator times (planner/cost/measured.h), as an opaque value.

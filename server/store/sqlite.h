@@ -43,10 +43,10 @@ class Statement {
 };
 
 // Resets on scope exit a statement whose rows are not read to the end.
-class StatementUse {
+class ScopedStatementReset {
  public:
-  explicit StatementUse(Statement* statement) : statement_(statement) {}
-  ~StatementUse() { statement_->Reset(); }
+  explicit ScopedStatementReset(Statement* statement) : statement_(statement) {}
+  ~ScopedStatementReset() { statement_->Reset(); }
 
  private:
   Statement* const statement_;

@@ -20,7 +20,7 @@ CREATE TABLE log(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL, 
   body BLOB NOT NULL);
 CREATE UNIQUE INDEX log_step ON log(job, step) WHERE step IS NOT NULL;
 CREATE INDEX log_order ON log(job, sequence);
-CREATE TABLE remembered(method BLOB NOT NULL, key BLOB NOT NULL PRIMARY KEY, hash BLOB NOT NULL,
+CREATE TABLE idempotency_record(method BLOB NOT NULL, key BLOB NOT NULL PRIMARY KEY, hash BLOB NOT NULL,
   reply BLOB NOT NULL, at INTEGER NOT NULL DEFAULT (CAST(strftime('%s','now') AS INTEGER)));
 CREATE TABLE epoch(only_row INTEGER PRIMARY KEY CHECK(only_row = 1), value INTEGER NOT NULL);
 INSERT INTO epoch VALUES(1, 0);
@@ -124,9 +124,9 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
         number(absl::StrCat("PRAGMA max_page_count=", options.max_pages));
     if (!limit.ok()) return limit.status();
   }
-  // Keys need not be remembered for longer than a client may repeat a call.
+  // Keys need not be kept for longer than a client may repeat a call.
   return Execute(
-      "DELETE FROM remembered WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
+      "DELETE FROM idempotency_record WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
 }
 
 absl::Status SqliteStore::Execute(const std::string& sql) const {
@@ -143,12 +143,12 @@ Statement& SqliteStore::Sql(const std::string& sql) const {
   return *statement;
 }
 
-absl::Status SqliteStore::Remember(const Remembered& remembered) {
-  return Sql("INSERT INTO remembered(method, key, hash, reply) VALUES(?,?,?,?)")
-      .Bind(remembered.method)
-      .Bind(remembered.key)
-      .Bind(remembered.request_hash)
-      .Bind(remembered.reply)
+absl::Status SqliteStore::InsertIdempotencyRecord(const IdempotencyRecord& idempotency_record) {
+  return Sql("INSERT INTO idempotency_record(method, key, hash, reply) VALUES(?,?,?,?)")
+      .Bind(idempotency_record.method)
+      .Bind(idempotency_record.key)
+      .Bind(idempotency_record.request_hash)
+      .Bind(idempotency_record.reply)
       .Run();
 }
 
@@ -217,14 +217,14 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
         Sql("INSERT INTO log(job, body) VALUES(?,?)").Bind(job_id).Bind(message).Run();
     if (!status.ok()) return status;
   }
-  return write.remembered.has_value() ? Remember(*write.remembered) : absl::OkStatus();
+  return write.idempotency_record.has_value() ? InsertIdempotencyRecord(*write.idempotency_record) : absl::OkStatus();
 }
 
 absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
       Sql("SELECT job, spec, plan, checkpoint_dir, attempts_without_progress, failures FROM jobs WHERE id=?");
-  StatementUse use(&query);
+  ScopedStatementReset use(&query);
   absl::StatusOr<bool> row = query.Bind(job_id).Step();
   if (!row.ok()) return row.status();
   if (!*row) return absl::NotFoundError(absl::StrCat("there is no job '", job_id, "'"));
@@ -244,7 +244,7 @@ absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
       Sql("SELECT job, spec, checkpoint_dir, attempts_without_progress, failures FROM jobs ORDER BY number");
-  StatementUse use(&query);
+  ScopedStatementReset use(&query);
   std::vector<JobRecord> records;
   while (true) {
     absl::StatusOr<bool> row = query.Step();
@@ -270,7 +270,7 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
   Statement& query =
       Sql("SELECT sequence, step IS NULL, body FROM log WHERE job=? AND sequence>? AND "
           "(step IS NULL OR step>=?) ORDER BY sequence LIMIT ?");
-  StatementUse use(&query);
+  ScopedStatementReset use(&query);
   query.Bind(job_id).Bind(after_sequence).Bind(from_step).Bind(limit);
   std::vector<JobLogEntry> entries;
   while (true) {
@@ -291,11 +291,11 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
   }
 }
 
-absl::StatusOr<std::optional<std::string>> SqliteStore::Recall(
+absl::StatusOr<std::optional<std::string>> SqliteStore::FindReply(
     const std::string& method, const std::string& key, const std::string& request_hash) const {
   absl::MutexLock lock(&mutex_);
-  Statement& query = Sql("SELECT method, hash, reply FROM remembered WHERE key=?");
-  StatementUse use(&query);
+  Statement& query = Sql("SELECT method, hash, reply FROM idempotency_record WHERE key=?");
+  ScopedStatementReset use(&query);
   absl::StatusOr<bool> row = query.Bind(key).Step();
   if (!row.ok()) return row.status();
   if (!*row) return std::optional<std::string>();
@@ -315,7 +315,7 @@ absl::StatusOr<uint64_t> SqliteStore::NextEpoch() {
     absl::Status updated = Sql("UPDATE epoch SET value=value+1").Run();
     if (!updated.ok()) return updated;
     Statement& query = Sql("SELECT value FROM epoch");
-    StatementUse use(&query);
+    ScopedStatementReset use(&query);
     absl::StatusOr<bool> row = query.Step();
     if (!row.ok()) return row.status();
     value = static_cast<uint64_t>(query.Int(0));
@@ -325,7 +325,7 @@ absl::StatusOr<uint64_t> SqliteStore::NextEpoch() {
   return value;
 }
 
-absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record, const Remembered* remembered) {
+absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record, const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("INSERT OR REPLACE INTO artifacts(name, body, folder) VALUES(?,?,?)")
@@ -333,24 +333,24 @@ absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record, const Rememb
                               .Bind(record.artifact.SerializeAsString())
                               .Bind(record.folder)
                               .Run();
-    if (!status.ok() || remembered == nullptr) return status;
-    return Remember(*remembered);
+    if (!status.ok() || idempotency_record == nullptr) return status;
+    return InsertIdempotencyRecord(*idempotency_record);
   });
 }
 
-absl::Status SqliteStore::DeleteArtifact(const std::string& name, const Remembered* remembered) {
+absl::Status SqliteStore::DeleteArtifact(const std::string& name, const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("DELETE FROM artifacts WHERE name=?").Bind(name).Run();
-    if (!status.ok() || remembered == nullptr) return status;
-    return Remember(*remembered);
+    if (!status.ok() || idempotency_record == nullptr) return status;
+    return InsertIdempotencyRecord(*idempotency_record);
   });
 }
 
 absl::StatusOr<std::vector<ArtifactRecord>> SqliteStore::Artifacts() const {
   absl::MutexLock lock(&mutex_);
   Statement& query = Sql("SELECT body, folder FROM artifacts ORDER BY name");
-  StatementUse use(&query);
+  ScopedStatementReset use(&query);
   std::vector<ArtifactRecord> records;
   while (true) {
     absl::StatusOr<bool> row = query.Step();
@@ -365,31 +365,31 @@ absl::StatusOr<std::vector<ArtifactRecord>> SqliteStore::Artifacts() const {
 }
 
 absl::Status SqliteStore::PutServed(const v1::ServeModelRequest& request,
-                                    const Remembered* remembered) {
+                                    const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("INSERT OR REPLACE INTO served(name, body) VALUES(?,?)")
                               .Bind(request.name())
                               .Bind(request.SerializeAsString())
                               .Run();
-    if (!status.ok() || remembered == nullptr) return status;
-    return Remember(*remembered);
+    if (!status.ok() || idempotency_record == nullptr) return status;
+    return InsertIdempotencyRecord(*idempotency_record);
   });
 }
 
-absl::Status SqliteStore::DeleteServed(const std::string& name, const Remembered* remembered) {
+absl::Status SqliteStore::DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("DELETE FROM served WHERE name=?").Bind(name).Run();
-    if (!status.ok() || remembered == nullptr) return status;
-    return Remember(*remembered);
+    if (!status.ok() || idempotency_record == nullptr) return status;
+    return InsertIdempotencyRecord(*idempotency_record);
   });
 }
 
 absl::StatusOr<std::vector<v1::ServeModelRequest>> SqliteStore::Served() const {
   absl::MutexLock lock(&mutex_);
   Statement& query = Sql("SELECT body FROM served ORDER BY name");
-  StatementUse use(&query);
+  ScopedStatementReset use(&query);
   std::vector<v1::ServeModelRequest> requests;
   while (true) {
     absl::StatusOr<bool> row = query.Step();
@@ -415,7 +415,7 @@ absl::Status SqliteStore::PutBlob(const std::string& name, const std::string& va
 absl::StatusOr<std::string> SqliteStore::GetBlob(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
   Statement& query = Sql("SELECT value FROM blobs WHERE name=?");
-  StatementUse use(&query);
+  ScopedStatementReset use(&query);
   absl::StatusOr<bool> row = query.Bind(name).Step();
   if (!row.ok()) return row.status();
   if (!*row) return absl::NotFoundError(absl::StrCat("nothing is stored as '", name, "'"));

@@ -335,10 +335,10 @@ TEST_F(StoreTest, ARepeatedCallGetsTheFirstAnswerAndAChangedOneIsRefused) {
   int runs = 0;
   auto call = [&](const char* method, const v1::SubmitRequest& body, v1::SubmitReply* reply) {
     Idempotency idempotency(store_.get());
-    return idempotency.Once(method, body.idempotency_key(), body, reply, [&] {
+    return idempotency.RunOnce(method, body.idempotency_key(), body, reply, [&] {
       reply->set_job_id("job-" + std::to_string(++runs));
       JobWrite write = Create(reply->job_id());
-      write.remembered = Remember(method, body.idempotency_key(), body, *reply);
+      write.idempotency_record = MakeIdempotencyRecord(method, body.idempotency_key(), body, *reply);
       return store_->Write(reply->job_id(), write);
     });
   };
