@@ -26,7 +26,7 @@
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/sqlite_store.h"
-#include "worker/keyed_channel.h"
+#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {

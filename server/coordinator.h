@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/clock.h"
-#include "worker/api_keys.h"
-#include "worker/transport_security.h"
+#include "base/clock.h"
+#include "base/net/api_keys.h"
+#include "base/net/transport_security.h"
 
 namespace grpc {
 class Service;

@@ -23,7 +23,7 @@
 #include "server/coordinator.h"
 #include "server/fake_worker.h"
 #include "server/membership/worker_registry.h"
-#include "worker/checkpoint/faulty_file_system.h"
+#include "base/testing/faulty_file_system.h"
 
 namespace espalier {
 

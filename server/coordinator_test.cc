@@ -9,7 +9,7 @@
 #include "server/jobs/job_runner.h"
 #include "server/store/job_store.h"
 #include "server/store/sqlite_store.h"
-#include "worker/transport_security.h"
+#include "base/net/transport_security.h"
 
 namespace espalier {
 namespace {

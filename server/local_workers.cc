@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "worker/device/machine_memory.h"
+#include "base/machine_memory.h"
 
 namespace espalier {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "worker/device/machine_memory.h"
+#include "base/machine_memory.h"
 
 namespace espalier {
 namespace {

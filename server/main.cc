@@ -36,15 +36,15 @@
 #include "server/jobs/calibrated_planner.h"
 #include "server/jobs/worker_client.h"
 #include "server/local_workers.h"
-#include "server/log_level.h"
+#include "base/log/log_level.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/services/call_interceptor.h"
-#include "worker/api_keys.h"
-#include "worker/credential_watch.h"
-#include "worker/log_format.h"
-#include "worker/transport_security.h"
+#include "base/net/api_keys.h"
+#include "base/net/credential_watch.h"
+#include "base/log/log_format.h"
+#include "base/net/transport_security.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",

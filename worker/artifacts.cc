@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/sha256.h"
+#include "base/sha256.h"
 #include "worker/data/npz.h"
-#include "worker/grpc_status.h"
+#include "base/net/grpc_status.h"
 
 namespace espalier {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/training.pb.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/data/dataset.h"
 
 namespace espalier {

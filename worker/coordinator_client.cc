@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "worker/grpc_status.h"
-#include "worker/keyed_channel.h"
+#include "base/net/grpc_status.h"
+#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/transport_security.h"
+#include "base/net/transport_security.h"
 
 namespace espalier {
 

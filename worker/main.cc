@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "worker/local_worker.h"
-#include "worker/log_format.h"
+#include "base/log/log_format.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");

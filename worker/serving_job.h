@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "espalier/v1/worker.pb.h"
 #include "serving/engine/model_runner.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/device/device.h"
 #include "worker/device/device_thread.h"
 #include "worker/runner/program_model_runner.h"

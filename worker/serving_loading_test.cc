@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "worker/gated_file_system.h"
+#include "base/testing/gated_file_system.h"
 #include "worker/serving_fixture.h"
 #include "worker/worker_service.h"
 

@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/worker.pb.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/collective/communicator.h"
 #include "worker/data/batch_loader.h"
 #include "worker/executor/executor.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/grpc_status.h"
-#include "worker/keyed_channel.h"
+#include "base/net/grpc_status.h"
+#include "base/net/authenticated_channel.h"
 #include "worker/measure.h"
 #include "worker/runner/serving_wire.h"
 

@@ -11,11 +11,11 @@
 #include "planner/planner.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/sha256.h"
+#include "base/sha256.h"
 #include "worker/every_method.h"
 #include "worker/fake_coordinator.h"
-#include "worker/grpc_status.h"
-#include "worker/keyed_channel.h"
+#include "base/net/grpc_status.h"
+#include "base/net/authenticated_channel.h"
 #include "worker/local_worker.h"
 
 namespace espalier {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "planner/machine/rates.h"
 
 namespace espalier {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "planner/machine/communication.h"
 #include "espalier/v1/program.pb.h"
 

@@ -24,9 +24,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/models.pb.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/store/job_store.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

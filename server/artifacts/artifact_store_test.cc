@@ -8,10 +8,10 @@
 #include <optional>
 #include <sstream>
 
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/store/idempotency.h"
 #include "server/store/sqlite_store.h"
-#include "worker/checkpoint/faulty_file_system.h"
+#include "base/testing/faulty_file_system.h"
 
 namespace espalier {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "espalier/v1/models.pb.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

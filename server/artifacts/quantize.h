@@ -9,7 +9,7 @@
 #include "ops/schema/registry.h"
 #include "espalier/v1/models.pb.h"
 #include "server/artifacts/artifact_store.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

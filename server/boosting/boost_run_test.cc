@@ -11,10 +11,10 @@
 #include "gtest/gtest.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/boosting/boost_runner.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/coordinator.h"
 #include "serving/testing/letter_tokenizer.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 namespace {

@@ -7,12 +7,12 @@
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
 #include "server/artifacts/artifact_store.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/inference/model_server.h"
 #include "server/jobs/job_runner.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/inference/model_server.h"
 #include "server/store/sqlite_store.h"
 #include "serving/testing/fake_model_runner.h"

@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/http/answer_thread.h"
 #include "server/http/answer_writer.h"
 #include "server/http/generate_route.h"

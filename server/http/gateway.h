@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/http/generate_route.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/responses_route.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/http/answer_thread.h"
 #include "server/http/http_server.h"
 #include "server/http/openai_request.h"

@@ -13,7 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/http/responses/responses_route.h"
 #include "server/store/sqlite_store.h"
 #include "serving/testing/fake_model_runner.h"

@@ -17,7 +17,7 @@
 #include "serving/engine/vocabulary_runner.h"
 #include "serving/models/same_vocabulary.h"
 #include "worker/device/device.h"
-#include "worker/device/machine_memory.h"
+#include "base/machine_memory.h"
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/additional_templates.h"

@@ -14,7 +14,7 @@
 #include "server/inference/model_server.h"
 #include "server/inference/remote_model_runner.h"
 #include "server/inference/serving_session.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/device/memory_budget.h"
 #include "worker/runner/adapter_files.h"
 #include "worker/weights/own_format.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/inference/field_error.h"
 #include "server/inference/generation.h"
 #include "serving/testing/fake_model_runner.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "server/inference/chat_fields.h"
 #include "server/inference/field_error.h"
 #include "server/inference/tool_choice.h"

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "serving/output_parsers/reasoning_parser.h"
 #include "serving/chat/chat_format.h"
 #include "serving/tokenizer/tokenizer.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/inference/field_error.h"
 #include "serving/tokenizer/byte_tokenizer.h"
 

@@ -22,7 +22,7 @@
 #include "server/inference/tokenization.h"
 #include "server/random_id.h"
 #include "server/services/call_interceptor.h"
-#include "worker/keyed_channel.h"
+#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {

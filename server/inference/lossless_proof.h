@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/inference/model_server.h"
 
 namespace espalier {

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "ops/quantized/quantize_graph.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/inference/engine_host.h"
 #include "server/inference/grammar_cache.h"
 #include "server/inference/serving_metrics.h"

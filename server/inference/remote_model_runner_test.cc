@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "serving/testing/fake_model_runner.h"
 #include "worker/runner/serving_wire.h"
 

@@ -22,7 +22,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "ops/graph/graph.h"
 #include "server/artifacts/artifact_store.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

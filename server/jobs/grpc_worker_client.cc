@@ -7,7 +7,7 @@
 #include "espalier/v1/worker.grpc.pb.h"
 #include "server/jobs/worker_client.h"
 #include "server/services/call_interceptor.h"
-#include "worker/keyed_channel.h"
+#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/models/model.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/job_lifecycle.h"
 #include "server/jobs/worker_memory.h"

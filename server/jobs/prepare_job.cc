@@ -16,7 +16,7 @@
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/init_model.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/data/npz.h"
 
 namespace espalier {

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "espalier/v1/worker.pb.h"
-#include "worker/api_keys.h"
-#include "worker/transport_security.h"
+#include "base/net/api_keys.h"
+#include "base/net/transport_security.h"
 
 namespace espalier {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 

@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "espalier/v1/cluster.pb.h"
-#include "server/clock.h"
+#include "base/clock.h"
 
 namespace espalier {
 

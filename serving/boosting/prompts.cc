@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 
 namespace espalier {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "serving/grammar/dfa.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/json_text.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "serving/grammar/json_text.h"
 #include "serving/grammar/schema_builder.h"
 

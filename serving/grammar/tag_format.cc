@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "serving/grammar/formed_text.h"
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"

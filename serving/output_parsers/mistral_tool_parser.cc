@@ -4,7 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 
 namespace espalier {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 #include "serving/tokenizer/token_model.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 
 namespace espalier {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 #include "serving/tokenizer/regex.h"
 
 namespace espalier {

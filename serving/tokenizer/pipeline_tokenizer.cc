@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {

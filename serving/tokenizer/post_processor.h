@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 
 namespace espalier {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 
 namespace espalier {
 

@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 
 namespace espalier {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/generation_config.h"
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 #include "serving/tokenizer/pipeline_tokenizer.h"
 
 namespace espalier {

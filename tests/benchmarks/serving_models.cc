@@ -12,7 +12,7 @@
 #include "planner/cost/analytic.h"
 #include "tests/benchmarks/workload.h"
 #include "tests/plans/in_process_training.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "serving/engine/model_runner.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

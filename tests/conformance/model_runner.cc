@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/conformance/onnx_training.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/checkpoint/safetensors.h"
 
 ABSL_FLAG(std::string, model, "", "the ONNX file");

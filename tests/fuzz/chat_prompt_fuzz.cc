@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/http/openai_request.h"
 #include "server/inference/chat_prompt.h"
 #include "serving/tokenizer/byte_tokenizer.h"

@@ -11,7 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/testing/graphs.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/store/sqlite_store.h"
 
 namespace espalier {

@@ -15,11 +15,11 @@
 #include "ops/operators/register_all.h"
 #include "planner/machine/presets.h"
 #include "server/artifacts/artifact_store.h"
-#include "server/clock.h"
+#include "base/clock.h"
 #include "server/jobs/planner_request_handler.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/sqlite_store.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 namespace {

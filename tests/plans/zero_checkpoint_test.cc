@@ -14,7 +14,7 @@
 #include "planner/cost/analytic.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/collective/in_process.h"
 #include "worker/device/device.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "ops/cuda/plugin.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "worker/device/device.h"
 
 namespace espalier {

@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/tensor/view.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/sha256.h"
+#include "base/sha256.h"
 
 namespace espalier {
 

@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
-#include "worker/checkpoint/faulty_file_system.h"
-#include "worker/checkpoint/forwarding_file_system.h"
+#include "base/testing/faulty_file_system.h"
+#include "base/testing/forwarding_file_system.h"
 
 namespace espalier {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/tensor/shape.h"
-#include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/sha256.h"
+#include "base/file_system.h"
+#include "base/sha256.h"
 
 namespace espalier {
 

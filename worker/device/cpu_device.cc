@@ -14,7 +14,7 @@
 #include "ops/cpu/thread_team.h"
 #include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
-#include "worker/device/machine_memory.h"
+#include "base/machine_memory.h"
 
 namespace espalier {
 namespace {

@@ -11,7 +11,7 @@
 #include "ops/cuda/plugin.h"
 #include "ops/kernel/kernel.h"
 #include "espalier/v1/cluster.pb.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/device/host_memory.h"
 #include "worker/device/memory_budget.h"
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/models/adapters.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/weight_loading.h"
 #include "worker/weights/weight_files.h"

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/device/device_thread.h"
 #include "worker/executor/executor.h"
 

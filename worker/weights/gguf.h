@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/tensor/shape.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/weights/gguf_blocks.h"
 
 namespace espalier {

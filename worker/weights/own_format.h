@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/quantized/quantize_graph.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {

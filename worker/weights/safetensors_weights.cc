@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "worker/checkpoint/safetensors.h"
 
 namespace espalier {

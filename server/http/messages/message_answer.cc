@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/openai_response.h"

@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/fake_clock.h"
+#include "base/testing/fake_clock.h"
 #include "server/http/responses/response_answer.h"
 #include "server/http/responses/response_store.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 #include "server/http/openai_chat.h"
 
 namespace espalier::openai {

@@ -1,4 +1,4 @@
-#include "worker/credential_watch.h"
+#include "base/net/credential_watch.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/api_keys.h"
+#include "base/net/api_keys.h"
 
 namespace espalier {
 namespace {

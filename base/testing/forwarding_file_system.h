@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 

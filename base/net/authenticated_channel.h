@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "worker/api_keys.h"
-#include "worker/transport_security.h"
+#include "base/net/api_keys.h"
+#include "base/net/transport_security.h"
 
 namespace espalier {
 

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "worker/api_keys.h"
-#include "worker/transport_security.h"
+#include "base/net/api_keys.h"
+#include "base/net/transport_security.h"
 
 namespace espalier {
 

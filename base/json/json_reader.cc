@@ -1,10 +1,10 @@
-#include "serving/tokenizer/json_reader.h"
+#include "base/json/json_reader.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/memory_file.h"
+#include "base/net/memory_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "worker/credential_watch.h"
+#include "base/net/credential_watch.h"
 
 #include <spdlog/spdlog.h>
 

@@ -1,4 +1,4 @@
-#include "worker/transport_security.h"
+#include "base/net/transport_security.h"
 
 #include <fstream>
 #include <iterator>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "third_party/openssl/pem.h"
-#include "worker/memory_file.h"
+#include "base/net/memory_file.h"
 
 namespace espalier {
 namespace {

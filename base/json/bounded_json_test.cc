@@ -1,5 +1,5 @@
 // What comes out is what nlohmann's own parser makes of it; what goes too far is refused at once.
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 
 #include <chrono>
 

@@ -1,4 +1,4 @@
-#include "worker/api_keys.h"
+#include "base/net/api_keys.h"
 
 #include <fstream>
 #include <utility>

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/file_system.h"
+#include "base/file_system.h"
 
 namespace espalier {
 namespace {

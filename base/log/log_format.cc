@@ -1,4 +1,4 @@
-#include "worker/log_format.h"
+#include "base/log/log_format.h"
 
 #include <spdlog/pattern_formatter.h>
 

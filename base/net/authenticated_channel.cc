@@ -1,4 +1,4 @@
-#include "worker/keyed_channel.h"
+#include "base/net/authenticated_channel.h"
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/impl/grpc_library.h>

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "worker/checkpoint/forwarding_file_system.h"
+#include "base/testing/forwarding_file_system.h"
 
 namespace espalier {
 

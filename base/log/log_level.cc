@@ -1,4 +1,4 @@
-#include "server/log_level.h"
+#include "base/log/log_level.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,4 +1,4 @@
-#include "ops/json/bounded_json.h"
+#include "base/json/bounded_json.h"
 
 #include <type_traits>
 #include <utility>

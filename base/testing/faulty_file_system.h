@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "worker/checkpoint/forwarding_file_system.h"
+#include "base/testing/forwarding_file_system.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "worker/device/machine_memory.h"
+#include "base/machine_memory.h"
 
 #include <unistd.h>
 

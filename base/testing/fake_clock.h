@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/synchronization/mutex.h"
-#include "server/clock.h"
+#include "base/clock.h"
 
 namespace espalier {
 

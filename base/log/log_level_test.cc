@@ -1,4 +1,4 @@
-#include "server/log_level.h"
+#include "base/log/log_level.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/sha256.h"
+#include "base/sha256.h"
 
 #include <openssl/evp.h>
 
