@@ -12,7 +12,7 @@
 #include "ops/optimizer/optimizer.h"
 #include "ops/quantized/quantize_graph.h"
 #include "serving/boosting/prompts.h"
-#include "serving/models/same_vocabulary.h"
+#include "serving/models/check_same_vocabulary.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/logprobs.h"
 #include "serving/speculative/expansion.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "serving/sampling/noise.h"
+#include "serving/sampling/counter_rng.h"
 
 namespace espalier {
 namespace {

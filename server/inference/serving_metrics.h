@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/inference.pb.h"
 #include "serving/engine/engine.h"
-#include "serving/statistics/size_counts.h"
+#include "serving/statistics/histogram.h"
 
 namespace prometheus {
 class Counter;

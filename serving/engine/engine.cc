@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/sampling/choices.h"
+#include "serving/sampling/sampler.h"
 
 namespace espalier {
 namespace {

@@ -30,15 +30,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "serving/engine/model_runner.h"
-#include "serving/engine/row_packer.h"
+#include "serving/engine/batch_builder.h"
 #include "serving/engine/speculator.h"
 #include "serving/kv/kv_cache.h"
 #include "serving/request/request.h"
 #include "serving/scheduler/scheduler.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/token_tree.h"
-#include "serving/speculative/verify.h"
-#include "serving/statistics/size_counts.h"
+#include "serving/speculative/tree_verification.h"
+#include "serving/statistics/histogram.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "serving/engine/tuning_test_util.h"
-#include "serving/testing/busy_machine.h"
+#include "serving/testing/noisy_machine.h"
 
 namespace espalier {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "serving/sampling/choices.h"
+#include "serving/sampling/sampler.h"
 #include "serving/sampling/logit_edits.h"
 #include "serving/sampling/logprobs.h"
 

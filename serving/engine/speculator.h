@@ -25,16 +25,16 @@
 #include "serving/engine/model_runner.h"
 #include "serving/request/request.h"
 #include "serving/scheduler/scheduler.h"
-#include "serving/speculative/acceptance.h"
-#include "serving/speculative/cold_steps.h"
-#include "serving/speculative/cost.h"
-#include "serving/speculative/drafter.h"
+#include "serving/speculative/acceptance_estimator.h"
+#include "serving/speculative/warmup_steps.h"
+#include "serving/speculative/step_latency_model.h"
+#include "serving/speculative/ssm_drafter.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/ngram_drafter.h"
-#include "serving/speculative/payoff.h"
-#include "serving/speculative/seldom_tries.h"
+#include "serving/speculative/speculation_gate.h"
+#include "serving/speculative/exploration_schedule.h"
 #include "serving/speculative/token_tree.h"
-#include "serving/speculative/tuning.h"
+#include "serving/speculative/draft_policy.h"
 
 namespace espalier {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "serving/engine/speculator.h"
-#include "serving/speculative/size_tries.h"
+#include "serving/speculative/draft_size_exploration.h"
 
 namespace espalier {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "serving/engine/engine_test_util.h"
-#include "serving/testing/costed_model_runner.h"
+#include "serving/testing/simulated_latency_runner.h"
 
 namespace espalier {
 

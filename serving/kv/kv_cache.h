@@ -34,7 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "serving/kv/slot_pool.h"
-#include "serving/statistics/size_counts.h"
+#include "serving/statistics/histogram.h"
 
 namespace espalier {
 

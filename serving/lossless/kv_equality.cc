@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/lossless/fresh_logits.h"
+#include "serving/lossless/uncached_logits.h"
 
 namespace espalier {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "serving/lossless/lossless.h"
-#include "serving/lossless/watched_runner.h"
+#include "serving/lossless/recording_model_runner.h"
 
 namespace espalier {
 

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/lossless/fresh_logits.h"
+#include "serving/lossless/uncached_logits.h"
 #include "serving/lossless/kv_equality.h"
-#include "serving/lossless/watched_runner.h"
+#include "serving/lossless/recording_model_runner.h"
 #include "serving/sampling/distribution.h"
-#include "serving/speculative/enumeration.h"
+#include "serving/speculative/outcome_enumerator.h"
 
 namespace espalier {
 namespace {

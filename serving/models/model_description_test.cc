@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/models/llama.h"
-#include "serving/models/same_vocabulary.h"
+#include "serving/models/check_same_vocabulary.h"
 
 namespace espalier {
 namespace {

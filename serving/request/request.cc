@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/request/answer_decoder.h"
+#include "serving/request/detokenizer.h"
 
 namespace espalier {
 

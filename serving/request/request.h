@@ -19,7 +19,7 @@
 #include "serving/request/stop_strings.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/logprobs.h"
-#include "serving/sampling/token_rules.h"
+#include "serving/sampling/logits_processor.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "serving/sampling/truncation.h"
-#include "serving/sampling/wide.h"
+#include "serving/sampling/vocab_simd.h"
 
 namespace espalier {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "serving/sampling/noise.h"
+#include "serving/sampling/counter_rng.h"
 
 namespace espalier {
 namespace {

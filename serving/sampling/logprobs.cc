@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "serving/sampling/wide.h"
+#include "serving/sampling/vocab_simd.h"
 
 namespace espalier {
 

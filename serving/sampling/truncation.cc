@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "serving/sampling/wide.h"
+#include "serving/sampling/vocab_simd.h"
 
 namespace espalier {
 namespace {

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "serving/sampling/wide.h"
+#include "serving/sampling/vocab_simd.h"
 
 namespace espalier {
 namespace {

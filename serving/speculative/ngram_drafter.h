@@ -14,8 +14,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "serving/sampling/token_rules.h"
-#include "serving/speculative/acceptance.h"
+#include "serving/sampling/logits_processor.h"
+#include "serving/speculative/acceptance_estimator.h"
 #include "serving/speculative/ngram_history.h"
 #include "serving/speculative/ngram_index.h"
 #include "serving/speculative/token_tree.h"

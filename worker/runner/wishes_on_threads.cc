@@ -1,7 +1,7 @@
 #include "worker/runner/wishes_on_threads.h"
 
 #include "ops/cpu/parallel.h"
-#include "serving/engine/wishes.h"
+#include "serving/engine/row_outputs.h"
 
 namespace espalier {
 

@@ -1,0 +1,260 @@
+#include "serving/engine/row_outputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// Of a tree's nodes, and of what comes before them, in the rows of one batch.
+class Path {
+ public:
+  explicit Path(const RunnerBatch& batch) : batch_(batch) {}
+
+  // Whether the row's token is what was chosen before it, as far as this batch knows.
+  bool Reaches(int row) const {
+    const int begin = batch_.ancestor_start[row], end = batch_.ancestor_start[row + 1];
+    if (begin == end) return true;
+    const int sequence = batch_.sequence_start[batch_.row_sequence[row]];
+    const int before = end - begin >= 2 ? batch_.ancestor_slots[end - 2]
+                       : batch_.row_prefix[row] > 0
+                           ? batch_.sequence_slots[sequence + batch_.row_prefix[row] - 1]
+                           : -1;
+    const auto found = tokens_.find(before);
+    return found == tokens_.end() || found->second == batch_.tokens[row];
+  }
+  // -1: nothing comes behind it.
+  void Choose(int row, int token) { tokens_[batch_.slots[row]] = token; }
+
+ private:
+  const RunnerBatch& batch_;
+  absl::flat_hash_map<int32_t, int> tokens_;  // chosen behind a row, by its slot
+};
+
+const TokenRule& RuleOf(const RunnerBatch& batch, int row) {
+  static const TokenRule kPlain;
+  return batch.sequence_rule.empty() ? kPlain : batch.sequence_rule[batch.row_sequence[row]];
+}
+
+// What is given of one row; no choices if there can be none.
+struct Gift {
+  std::vector<TokenChoice> choices;
+  TokenLogprobs logprobs;
+};
+
+// Gives the rows of one sequence.
+class Giver {
+ public:
+  explicit Giver(const RunnerBatch& batch) : batch_(batch), path_(batch) {}
+
+  // `i`: of the wanted rows.
+  Gift Give(size_t i, absl::Span<const float> logits) {
+    const int row = batch_.logit_rows[i], wish = batch_.wishes[i];
+    const TokenRule& rule = RuleOf(batch_, row);
+    if (wish == RunnerBatch::kFollowing) return Following(i, logits, rule);
+    if (wish == RunnerBatch::kToken && !path_.Reaches(row)) {
+      path_.Choose(row, -1);
+      return {.choices = {{-1, 0}}};
+    }
+    absl::Span<const float> edited = logits;
+    if (!Edit(i, logits, rule, &edited)) return {};
+    return wish == RunnerBatch::kToken ? Token(row, logits, edited, rule)
+                                       : Best(row, wish, edited, rule);
+  }
+
+ private:
+  // False: it leaves no token. `edited` is what it makes of the logits, until the next row.
+  bool Edit(size_t i, absl::Span<const float> logits, const TokenRule& rule,
+            absl::Span<const float>* edited) {
+    if (rule.edits == nullptr) return true;
+    static const RowEdits kNone;
+    edited_.assign(logits.begin(), logits.end());
+    *edited = edited_;
+    return ApplyEdits(*rule.edits, batch_.row_edits.empty() ? kNone : batch_.row_edits[i],
+                      absl::MakeSpan(edited_));
+  }
+
+  Gift Token(int row, absl::Span<const float> logits, absl::Span<const float> edited,
+             const TokenRule& rule) {
+    const absl::StatusOr<int> token =
+        ChooseToken(edited, rule.sampling, rule.shared_noise, batch_.positions[row] + 1);
+    if (!token.ok()) return {};
+    path_.Choose(row, *token);
+    Gift gift{.choices = {{*token, 0}}};
+    if (rule.logprobs >= 0) gift.logprobs = LogprobsOf(logits, *token, rule.logprobs);
+    return gift;
+  }
+
+  Gift Best(int row, int count, absl::Span<const float> logits, const TokenRule& rule) const {
+    absl::StatusOr<std::vector<TokenChoice>> best =
+        rule.sampling.greedy()
+            ? TopChoices(logits, count)
+            : SharedChoices(logits, count, rule.sampling, batch_.positions[row] + 1);
+    if (!best.ok()) return {};
+    return {.choices = *std::move(best)};
+  }
+
+  Gift Following(size_t i, absl::Span<const float> logits, const TokenRule& rule) const {
+    const int token = batch_.following[i];
+    TokenLogprobs logprobs = LogprobsOf(logits, token, std::max(rule.prompt_logprobs, 0));
+    if (std::isnan(logprobs.logprob)) return {};
+    return {.choices = {{token, 0}}, .logprobs = std::move(logprobs)};
+  }
+
+  static TokenLogprobs LogprobsOf(absl::Span<const float> logits, int token, int top) {
+    return espalier::LogprobsOf(logits.data(), static_cast<int>(logits.size()), token, top);
+  }
+
+  const RunnerBatch& batch_;
+  Path path_;
+  std::vector<float> edited_;
+};
+
+absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+absl::Status CheckChoices(const std::vector<TokenChoice>& choices, int wish, int vocabulary,
+                          size_t row) {
+  const size_t most = wish < 0 ? 1 : static_cast<size_t>(wish);
+  if (choices.size() > most) {
+    return Bad(
+        absl::StrCat("row ", row, " has ", choices.size(), " choices, ", most, " were wished"));
+  }
+  const int least = wish == RunnerBatch::kToken ? -1 : 0;
+  for (const TokenChoice& choice : choices) {
+    if (choice.token < least || choice.token >= vocabulary || !(choice.probability >= 0) ||
+        !(choice.probability <= 1 + 1e-9)) {
+      return Bad(absl::StrCat("row ", row, " has token ", choice.token, " of probability ",
+                              choice.probability, " in a vocabulary of ", vocabulary));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLogprobs(const TokenLogprobs& logprobs, int vocabulary, size_t row) {
+  const auto good = [&](int token, float logprob) {
+    return token >= 0 && token < vocabulary && std::isfinite(logprob);
+  };
+  const bool none = logprobs.token == -1 && logprobs.top.empty();
+  const bool all = std::all_of(logprobs.top.begin(), logprobs.top.end(),
+                               [&](const auto& top) { return good(top.first, top.second); });
+  if (none || (good(logprobs.token, logprobs.logprob) && all && logprobs.rank >= 1 &&
+               logprobs.top.size() <= kMaxTopLogprobs)) {
+    return absl::OkStatus();
+  }
+  return Bad(absl::StrCat("row ", row, " has log-probabilities that cannot be, of token ",
+                          logprobs.token, " and ", logprobs.top.size(), " others"));
+}
+
+}  // namespace
+
+absl::Status CheckWishes(const RunnerBatch& batch, int vocabulary) {
+  const auto check_size = [](const char* name, size_t size, const char* of, size_t expected) {
+    if (size == 0 || size == expected) return absl::OkStatus();
+    return Bad(absl::StrCat(name, " has ", size, " entries for ", expected, " ", of));
+  };
+  const size_t rows = batch.logit_rows.size();
+  const size_t sequences = batch.sequence_start.empty() ? 0 : batch.sequence_start.size() - 1;
+  absl::Status status = check_size("wishes", batch.wishes.size(), "logit_rows", rows);
+  status.Update(check_size("following", batch.following.size(), "logit_rows", rows));
+  status.Update(check_size("row_edits", batch.row_edits.size(), "logit_rows", rows));
+  status.Update(check_size("sequence_rule", batch.sequence_rule.size(), "sequences", sequences));
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < batch.wishes.size(); ++i) {
+    const int wish = batch.wishes[i];
+    if (wish < RunnerBatch::kFollowing || wish > vocabulary) {
+      return Bad(absl::StrCat("wishes[", i, "] is ", wish, "; accepted: -2 to ", vocabulary));
+    }
+    if (wish != RunnerBatch::kFollowing) continue;
+    const int token = batch.following.empty() ? -1 : batch.following[i];
+    if (token < 0 || token >= vocabulary) {
+      return Bad(absl::StrCat("following[", i, "] is ", token, " in a vocabulary of ", vocabulary));
+    }
+  }
+  for (size_t i = 0; i < batch.sequence_rule.size(); ++i) {
+    const TokenRule& rule = batch.sequence_rule[i];
+    absl::Status of_rule = ValidateSampling(rule.sampling);
+    for (const int count : {rule.logprobs, rule.prompt_logprobs}) {
+      if (count < -1 || count > kMaxTopLogprobs) {
+        of_rule.Update(Bad(absl::StrCat("log-probabilities of ", count, " tokens; accepted: -1 to ",
+                                        kMaxTopLogprobs)));
+      }
+    }
+    if (!of_rule.ok()) return Bad(absl::StrCat("sequence_rule[", i, "]: ", of_rule.message()));
+  }
+  return absl::OkStatus();
+}
+
+void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits, const ForEach& for_each) {
+  logits->choices.clear();
+  logits->logprobs.clear();
+  if (batch.wishes.empty()) return;
+  const auto vocabulary = static_cast<size_t>(logits->vocabulary);
+  const auto row_of = [&](size_t i) {
+    return absl::MakeConstSpan(logits->values.data() + i * vocabulary, vocabulary);
+  };
+  logits->choices.resize(batch.logit_rows.size());
+  const bool reported = !batch.following.empty() ||
+                        std::any_of(batch.sequence_rule.begin(), batch.sequence_rule.end(),
+                                    [](const TokenRule& rule) { return rule.logprobs >= 0; });
+  if (reported) logits->logprobs.resize(batch.logit_rows.size());
+  std::vector<std::vector<size_t>> wishes(batch.sequence_start.size() - 1);  // by sequence
+  for (size_t i = 0; i < batch.wishes.size(); ++i) {
+    if (batch.wishes[i] == RunnerBatch::kLogits) continue;
+    wishes[batch.row_sequence[batch.logit_rows[i]]].push_back(i);
+  }
+  const auto grant = [&](int sequence) {
+    Giver giver(batch);
+    for (const size_t i : wishes[sequence]) {
+      // Where there are no choices, whoever wished for them finds out what is wrong by the logits.
+      Gift gift = giver.Give(i, row_of(i));
+      logits->choices[i] = std::move(gift.choices);
+      if (reported) logits->logprobs[i] = std::move(gift.logprobs);
+    }
+  };
+  const int sequences = static_cast<int>(wishes.size());
+  if (for_each) {
+    for_each(sequences, grant);
+  } else {
+    for (int s = 0; s < sequences; ++s) grant(s);
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    if (!logits->choices[i].empty()) continue;
+    const absl::Span<const float> row = row_of(i);
+    if (kept != i) std::copy(row.begin(), row.end(), logits->values.begin() + kept * vocabulary);
+    ++kept;
+  }
+  logits->values.resize(kept * vocabulary);
+}
+
+absl::Status CheckLogits(size_t rows, absl::Span<const int32_t> wishes, int vocabulary,
+                         const RunnerLogits& logits) {
+  size_t with_logits = rows;
+  if (!logits.choices.empty()) {
+    if (logits.choices.size() != rows) {
+      return Bad(absl::StrCat("there are choices for ", logits.choices.size(), " rows of ", rows));
+    }
+    for (size_t i = 0; i < rows; ++i) {
+      const int wish = wishes.empty() ? RunnerBatch::kLogits : wishes[i];
+      if (absl::Status s = CheckChoices(logits.choices[i], wish, vocabulary, i); !s.ok()) return s;
+      if (!logits.choices[i].empty()) --with_logits;
+    }
+  }
+  if (!logits.logprobs.empty() && logits.logprobs.size() != rows) {
+    return Bad(absl::StrCat("there are log-probabilities for ", logits.logprobs.size(), " rows of ",
+                            rows));
+  }
+  for (size_t i = 0; i < logits.logprobs.size(); ++i) {
+    if (absl::Status s = CheckLogprobs(logits.logprobs[i], vocabulary, i); !s.ok()) return s;
+  }
+  const size_t expected = with_logits * static_cast<size_t>(vocabulary);
+  if (logits.vocabulary == vocabulary && logits.values.size() == expected) return absl::OkStatus();
+  return Bad(absl::StrCat("there are ", logits.values.size(), " logits over a vocabulary of ",
+                          logits.vocabulary, ", expected ", expected, " over ", vocabulary));
+}
+
+}  // namespace espalier

@@ -1,0 +1,44 @@
+#include "serving/engine/vocabulary_resizing_runner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "serving/engine/row_outputs.h"
+
+namespace espalier {
+
+RunnerLimits VocabularyRunner::limits() const {
+  RunnerLimits limits = model_->limits();
+  limits.vocabulary = vocabulary_;
+  limits.steps_at_once = 1;
+  return limits;
+}
+
+absl::Status VocabularyRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+  if (absl::Status status = CheckWishes(batch, vocabulary_); !status.ok()) return status;
+  const int own = model_->limits().vocabulary;
+  // What is wished is of all tokens, so it is chosen here.
+  RunnerBatch asked = batch;
+  asked.wishes.clear();
+  asked.following.clear();
+  asked.row_edits.clear();
+  asked.sequence_rule.clear();
+  for (int32_t& token : asked.tokens) {
+    if (token >= own && token < vocabulary_) token = 0;
+  }
+  if (absl::Status status = model_->Step(asked, &own_); !status.ok()) return status;
+  const auto rows = static_cast<int>(batch.logit_rows.size());
+  logits->vocabulary = vocabulary_;
+  logits->values.assign(static_cast<size_t>(rows) * vocabulary_,
+                        -std::numeric_limits<float>::infinity());
+  for (int i = 0; i < rows; ++i) {
+    const float* row = own_.row(i);
+    std::copy(row, row + std::min(own, vocabulary_),
+              logits->values.begin() + static_cast<int64_t>(i) * vocabulary_);
+  }
+  logits->hidden = own_.hidden;
+  GrantWishes(batch, logits);
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,138 @@
+#include "serving/speculative/tree_verification.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "serving/sampling/counter_rng.h"
+
+namespace espalier {
+namespace {
+
+// What a proposal was drawn from: q, but for the tokens that were taken before it.
+class DrawnFrom {
+ public:
+  explicit DrawnFrom(const Proposal& proposal) : q_(*proposal.drawn_from), taken_(proposal.taken) {
+    double gone = 0;
+    for (const int token : taken_) gone += q_[token];
+    scale_ = taken_.empty() ? 1 : 1 / (1 - gone);
+  }
+
+  double operator[](int token) const { return q_[token] * scale_; }
+
+  // What is left of p, and of the chance that its node is reached, when a proposal and all below it
+  // failed. In exact arithmetic there is something if the node is reached for sure; if rounding
+  // leaves nothing, p and q are equal but for rounding, and p stays.
+  void TakeFrom(Distribution& p, double& chance) const {
+    Distribution left(p.size());
+    for (size_t i = 0; i < p.size(); ++i) left[i] = std::max(0.0, chance * p[i] - q_[i] * scale_);
+    for (const int token : taken_) left[token] = chance * p[token];
+    double mass = 0;
+    for (const double value : left) mass += value;
+    if (mass > 0) {
+      for (size_t i = 0; i < p.size(); ++i) p[i] = left[i] / mass;
+      chance = mass / (mass + (1 - chance));
+    } else if (chance < 1) {
+      chance = 0;
+    }
+  }
+
+ private:
+  const Distribution& q_;
+  const std::vector<int>& taken_;
+  double scale_;
+};
+
+class Traversal {
+ public:
+  Traversal(const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
+            VerificationNoise& noise)
+      : tree_(tree), target_(target), noise_(noise) {}
+
+  // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
+  int Visit(int node, double chance) {
+    absl::StatusOr<Distribution> p = target_(node);
+    if (!p.ok()) {  // which is the answer's fate only if it comes here
+      if (!noise_.Accept(chance, node)) return -1;
+      status_ = p.status();
+      return node;
+    }
+    for (const Proposal& proposal : tree_.proposals(node)) {
+      if (proposal.drawn_from == nullptr) continue;
+      const DrawnFrom q(proposal);
+      const int token = tree_.token(proposal.node);
+      if (const double reached = std::min(1.0, chance * (*p)[token] / q[token]); reached > 0) {
+        const int end = Visit(proposal.node, reached);
+        if (end >= 0) return end;
+      }
+      q.TakeFrom(*p, chance);
+    }
+    if (!noise_.Accept(chance, node)) return -1;
+    left_ = *std::move(p);
+    return node;
+  }
+
+  // Of the accepted node: what the token after it is to be drawn from, or why there is no law.
+  const Distribution& left() const { return left_; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const TokenTree& tree_;
+  const std::function<absl::StatusOr<Distribution>(int)>& target_;
+  VerificationNoise& noise_;
+  Distribution left_;
+  absl::Status status_;
+};
+
+// At an accepted node without a law: what came before stands, and the next step begins there, and
+// fails, as plain decoding does.
+absl::StatusOr<Verification> UpTo(const absl::Status& status, Verification out) {
+  if (out.path.empty()) return status;
+  out.path.pop_back();
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
+                                          const std::function<absl::StatusOr<int>(int)>& choice) {
+  Verification out;
+  for (int node = 0; node >= 0;) {
+    const absl::StatusOr<int> token = choice(node);
+    if (!token.ok()) return UpTo(token.status(), std::move(out));
+    out.tokens.push_back(*token);
+    node = tree.Child(node, *token);
+    if (node >= 0) out.path.push_back(node);
+  }
+  return out;
+}
+
+absl::StatusOr<Verification> VerifySampled(
+    const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
+    VerificationNoise& noise) {
+  Verification out;
+  Traversal traversal(tree, target, noise);
+  for (int start = 0; start >= 0;) {
+    const int end = traversal.Visit(start, 1);
+    const auto before = static_cast<int64_t>(out.path.size());
+    for (int node = end; node != start; node = tree.parent(node)) {
+      out.path.insert(out.path.begin() + before, node);
+      out.tokens.insert(out.tokens.begin() + before, tree.token(node));
+    }
+    if (!traversal.status().ok()) return UpTo(traversal.status(), std::move(out));
+    out.tokens.push_back(noise.Draw(traversal.left(), tree.depth(end)));
+    start = tree.Child(end, out.tokens.back());
+    if (start >= 0) out.path.push_back(start);
+  }
+  return out;
+}
+
+bool RequestNoise::Accept(double probability, int node) {
+  return RequestUniform(seed_, NoiseStream::kAcceptance, 0, root_position_, node) < probability;
+}
+
+int RequestNoise::Draw(const Distribution& distribution, int depth) {
+  return SampleFrom(distribution, ResidualUniform(seed_, root_position_ + depth + 1));
+}
+
+}  // namespace espalier

@@ -1,0 +1,489 @@
+// The law of sampled verification, by enumeration: every outcome of every draw and every acceptance
+// test is visited with its weight, and the tokens that come out must have exactly the LLM's
+// distribution.
+#include "serving/speculative/tree_verification.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <utility>
+
+#include "serving/sampling/counter_rng.h"
+#include "serving/speculative/outcome_enumerator.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr double kExact = 1e-12;
+
+using Path = std::vector<int>;
+// A model as a function of the tokens after the root.
+using Law = std::function<Distribution(const Path&)>;
+
+struct Ssm {
+  Law law;
+  std::vector<int> children;  // per depth
+  // Instead: how many draws follow a path, whatever it is; up to the last depth of `children`.
+  std::function<int(const Path&)> draws = nullptr;
+  // Drops first tokens that it drew by what they are, and all below: wrong on purpose.
+  std::function<bool(const Path&)> drops = nullptr;
+  bool chosen = false;       // the most probable tokens instead of draws
+  bool mislabelled = false;  // chosen, but tagged as drawn: wrong on purpose
+  bool without_replacement = false;
+  bool forgetful = false;  // without replacement, but not said so: wrong on purpose
+};
+
+Path PathTo(const TokenTree& tree, int node) {
+  Path path;
+  for (; node != 0; node = tree.parent(node)) path.insert(path.begin(), tree.token(node));
+  return path;
+}
+
+TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
+  TokenTree tree(0);
+  std::vector<int> frontier = {0};
+  for (const int by_depth : ssm.children) {
+    std::vector<int> next;
+    for (const int node : frontier) {
+      const int children = ssm.draws ? ssm.draws(PathTo(tree, node)) : by_depth;
+      const auto q = std::make_shared<const Distribution>(ssm.law(PathTo(tree, node)));
+      Distribution rest = *q;
+      std::vector<int> taken;
+      for (int i = 0; i < children; ++i) {
+        int token;
+        if (ssm.without_replacement) {
+          double left = 0;
+          for (const double value : rest) left += value;
+          if (!(left > 1e-9)) break;
+          for (double& value : rest) value /= left;
+          token = branching.Choose(rest);
+          const int before = tree.size();
+          EXPECT_EQ(before, tree.Propose(node, token, source, q,
+                                         ssm.forgetful ? std::vector<int>() : taken));
+          next.push_back(before);
+          rest[token] = 0;
+          taken.push_back(token);
+          continue;
+        }
+        if (ssm.chosen) {
+          token = static_cast<int>(std::max_element(rest.begin(), rest.end()) - rest.begin());
+          rest[token] = -1;
+        } else {
+          token = branching.Choose(*q);
+        }
+        const int before = tree.size();
+        const bool tagged = !ssm.chosen || ssm.mislabelled;
+        const int child = tree.Propose(node, token, source, tagged ? q : nullptr);
+        if (child == before) next.push_back(child);
+      }
+    }
+    frontier = next;
+  }
+  if (!ssm.drops) return tree;
+  TokenTree out(0);
+  for (const Proposal& proposal : tree.proposals(0)) {
+    if (ssm.drops(PathTo(tree, proposal.node))) continue;
+    out.Propose(0, tree.token(proposal.node), proposal.source, proposal.drawn_from);
+  }
+  return out;
+}
+
+// The largest difference between the law of the first `length` tokens and the product of the
+// targets. Answers that are shorter are continued by the target, as later steps do.
+double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
+  std::map<Path, long double> law;
+  Enumeration branching;
+  do {
+    TokenTree tree(0);
+    for (size_t s = 0; s < ssms.size(); ++s) {
+      EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
+    }
+    EnumeratedNoise noise(branching);
+    const Verification out = *VerifySampled(
+        tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
+    EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
+    Path tokens = out.tokens;
+    tokens.resize(std::min<size_t>(tokens.size(), length));
+    law[tokens] += branching.weight();
+  } while (branching.Next());
+
+  for (int n = 1; n < length; ++n) {
+    for (auto it = law.begin(); it != law.end();) {
+      if (static_cast<int>(it->first.size()) != n) {
+        ++it;
+        continue;
+      }
+      const Distribution p = target(it->first);
+      for (int token = 0; token < vocabulary; ++token) {
+        Path longer = it->first;
+        longer.push_back(token);
+        law[longer] += it->second * p[token];
+      }
+      it = law.erase(it);
+    }
+  }
+
+  double most = 0;
+  Path path(length, 0);
+  for (;;) {
+    long double expected = 1;
+    for (int i = 0; i < length; ++i)
+      expected *= target(Path(path.begin(), path.begin() + i))[path[i]];
+    most = std::max(most, static_cast<double>(std::fabs(law[path] - expected)));
+    int digit = 0;
+    while (digit < length && ++path[digit] == vocabulary) path[digit++] = 0;
+    if (digit == length) return most;
+  }
+}
+
+// Some law that differs at every path, by hashing it into logits.
+Law RandomLaw(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
+  return [=](const Path& path) {
+    std::mt19937_64 random(seed);
+    for (const int token : path) random.seed(random() + token);
+    std::vector<float> logits;
+    for (int i = 0; i < vocabulary; ++i)
+      logits.push_back(static_cast<float>(random() % 1000) / 300);
+    return *SamplingDistribution(logits.data(), vocabulary,
+                                 {.temperature = 0.8, .top_p = top_p, .top_k = top_k});
+  };
+}
+
+Law Fixed(Distribution p) {
+  return [p](const Path&) { return p; };
+}
+
+TEST(SampledLaw, WithoutDraftsIsTheTarget) {
+  EXPECT_LT(Deviation(RandomLaw(1, 4), {}, 4, 2), kExact);
+}
+
+TEST(SampledLaw, OneSsmOfAnyShape) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const Law p = RandomLaw(seed, 3), q = RandomLaw(seed + 100, 3);
+    for (const std::vector<int>& shape :
+         {std::vector<int>{1}, {2}, {3}, {1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+      EXPECT_LT(Deviation(p, {{q, shape}}, 3, static_cast<int>(shape.size()) + 1), kExact);
+    }
+  }
+}
+
+TEST(SampledLaw, MoreDrawsThanTokensSoThatThereAreDuplicates) {
+  EXPECT_LT(Deviation(RandomLaw(3, 2), {{RandomLaw(4, 2), {4, 2}}}, 2, 3), kExact);
+  EXPECT_LT(Deviation(RandomLaw(3, 4), {{RandomLaw(4, 4), {4}}}, 4, 2), kExact);
+}
+
+TEST(SampledLaw, TwoSsmsThatShareNodes) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    const Ssm a{RandomLaw(seed + 50, 3), {2, 1}}, b{RandomLaw(seed + 90, 3), {1, 1}};
+    EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
+    const Law p4 = RandomLaw(seed, 4);
+    EXPECT_LT(Deviation(p4, {{RandomLaw(seed + 7, 4), {2}}, {RandomLaw(seed + 8, 4), {2}}}, 4, 2),
+              kExact);
+  }
+}
+
+TEST(SampledLaw, DisjointAndPartlySharedSupports) {
+  const Law p = Fixed({0.5, 0.5, 0, 0});
+  EXPECT_LT(Deviation(p, {{Fixed({0, 0, 0.25, 0.75}), {2, 1}}}, 4, 3), kExact);
+  EXPECT_LT(Deviation(p, {{Fixed({0, 0.3, 0.7, 0}), {3}}, {Fixed({1, 0, 0, 0}), {1}}}, 4, 2),
+            kExact);
+  EXPECT_LT(Deviation(p, {{Fixed({1, 0, 0, 0}), {2, 2}}}, 4, 3), kExact);
+}
+
+TEST(SampledLaw, TopPAndTopKTruncation) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const Law p = RandomLaw(seed, 4, 0.7), q = RandomLaw(seed + 10, 4, 0.7);
+    EXPECT_LT(Deviation(p, {{q, {2, 1}}}, 4, 3), kExact);
+    EXPECT_LT(Deviation(RandomLaw(seed, 4, 1, 2), {{RandomLaw(seed + 10, 4, 1, 2), {3}}}, 4, 2),
+              kExact);
+  }
+}
+
+TEST(SampledLaw, ChosenTokensAloneAndBesideDrawnOnes) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {2, 1}, .chosen = true};
+    const Ssm drawn{.law = RandomLaw(seed + 30, 3), .children = {2, 1}};
+    EXPECT_LT(Deviation(p, {chosen}, 3, 3), kExact);
+    EXPECT_LT(Deviation(p, {chosen, drawn}, 3, 3), kExact);
+    EXPECT_LT(Deviation(p, {drawn, chosen}, 3, 3), kExact);
+  }
+}
+
+TEST(SampledLaw, DrawsWithoutReplacement) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    for (const std::vector<int>& shape :
+         {std::vector<int>{1}, {2}, {3}, {5}, {2, 1}, {1, 2}, {2, 2}}) {
+      const Ssm ssm{.law = RandomLaw(seed + 60, 3), .children = shape, .without_replacement = true};
+      EXPECT_LT(Deviation(p, {ssm}, 3, static_cast<int>(shape.size()) + 1), kExact);
+    }
+    // Beside draws with replacement, and where the supports are cut.
+    const Ssm a{.law = RandomLaw(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
+    const Ssm b{.law = RandomLaw(seed + 70, 3), .children = {2}};
+    EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
+    const Ssm cut{.law = RandomLaw(seed, 4, 0.7), .children = {4}, .without_replacement = true};
+    EXPECT_LT(Deviation(RandomLaw(seed + 9, 4, 0.8), {cut}, 4, 2), kExact);
+  }
+  const Ssm disjoint{
+      .law = Fixed({0, 0, 0.25, 0.75}), .children = {3, 1}, .without_replacement = true};
+  EXPECT_LT(Deviation(Fixed({0.5, 0.5, 0, 0}), {disjoint}, 4, 3), kExact);
+}
+
+// A tree may end where its own tokens say so, and be wide where they do.
+TEST(SampledLaw, HowManyAreDrawnMayDependOnThePathToThem) {
+  const auto draws = [](const Path& path) {
+    if (path.empty()) return 2;
+    return path.back() == 2 ? 0 : path.size() == 1 ? path.back() + 1 : 1 - path[0];
+  };
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    for (const bool without_replacement : {false, true}) {
+      const Ssm ssm{.law = RandomLaw(seed + 60, 3),
+                    .children = {1, 1, 1},
+                    .draws = draws,
+                    .without_replacement = without_replacement};
+      EXPECT_LT(Deviation(p, {ssm}, 3, 4), kExact);
+      const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {1, 1}, .chosen = true};
+      EXPECT_LT(Deviation(p, {chosen, ssm}, 3, 3), kExact);
+    }
+  }
+}
+
+TEST(SampledLaw, DrawsDroppedByTheirOwnTokensWouldBeSeen) {
+  const Ssm wrong{.law = RandomLaw(120, 3), .children = {1}, .drops = [](const Path& path) {
+                    return path.back() == 2;
+                  }};
+  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
+}
+
+TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {
+  const Ssm wrong{
+      .law = RandomLaw(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
+  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
+}
+
+// All tokens proposed without repetition: one of them is always accepted.
+TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
+  const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
+  Enumeration branching;
+  do {
+    const TokenTree tree =
+        DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
+    EnumeratedNoise noise(branching);
+    const Verification out = *VerifySampled(
+        tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
+    EXPECT_EQ(out.path.size(), 1u);
+  } while (branching.Next());
+}
+
+// The enumeration must be able to see bias: the two classical mistakes.
+TEST(SampledLaw, ChosenTokensTreatedAsDrawnWouldBeSeen) {
+  const Ssm wrong{.law = RandomLaw(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
+  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.01);
+}
+
+TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
+  const Law p = Fixed({0.2, 0.5, 0.3});
+  const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
+  std::vector<long double> law(3, 0);
+  Enumeration branching;
+  do {
+    TokenTree tree(0);
+    const int first = branching.Choose(*q), second = branching.Choose(*q);
+    tree.Propose(0, first, 0, q);
+    if (second != first) tree.Propose(0, second, 1, q);
+    EnumeratedNoise noise(branching);
+    const Verification out = *VerifySampled(
+        tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
+    law[out.tokens[0]] += branching.weight();
+  } while (branching.Next());
+  EXPECT_NEAR(static_cast<double>(law[0] + law[1] + law[2]), 1, kExact);
+  EXPECT_GT(std::fabs(static_cast<double>(law[1]) - 0.5), 0.01);
+}
+
+// Multi-step speculative sampling (SpecInfer, section 4.3): token by token from the root down. How
+// many nodes it accepts of a tree.
+int AcceptedStepByStep(const TokenTree& tree, const Law& target, Enumeration& branching) {
+  int node = 0;
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    Distribution p = target(PathTo(tree, node));
+    for (const Proposal& proposal : tree.proposals(node)) {
+      Distribution q = *proposal.drawn_from;
+      double mass = 1;
+      for (const int token : proposal.taken) mass -= std::exchange(q[token], 0);
+      const int token = tree.token(proposal.node);
+      const double chance = std::min(1.0, p[token] / (q[token] / mass));
+      if (branching.Choose({chance, 1 - chance}) == 0) {
+        node = proposal.node;
+        goes_on = true;
+        break;
+      }
+      double left = 0;
+      for (size_t i = 0; i < p.size(); ++i) left += p[i] = std::max(0.0, p[i] - q[i] / mass);
+      for (double& value : p) value /= left;
+    }
+  }
+  return tree.depth(node);
+}
+
+struct Lengths {
+  double here = 0, step_by_step = 0;  // accepted nodes on average
+};
+
+Lengths Accepted(const Law& target, const std::vector<Ssm>& ssms) {
+  const auto mean = [&](const auto& accepted) {
+    long double sum = 0;
+    Enumeration branching;
+    do {
+      TokenTree tree(0);
+      for (size_t s = 0; s < ssms.size(); ++s) {
+        EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
+      }
+      const int nodes = accepted(tree, branching);
+      sum += branching.weight() * nodes;
+    } while (branching.Next());
+    return static_cast<double>(sum);
+  };
+  return {.here = mean([&](const TokenTree& tree, Enumeration& branching) {
+            EnumeratedNoise noise(branching);
+            return static_cast<int>(
+                VerifySampled(
+                    tree, [&](int node) { return target(PathTo(tree, node)); }, noise)
+                    ->path.size());
+          }),
+          .step_by_step = mean([&](const TokenTree& tree, Enumeration& branching) {
+            return AcceptedStepByStep(tree, target, branching);
+          })};
+}
+
+// The example of Sun et al. 2025, section 2: whoever decides token by token has 10/9, and to know
+// whole blocks' probabilities beforehand would be worth 12/9.
+TEST(VerifySampled, AcceptsOfAChainWhatBlockVerificationDoes) {
+  const Lengths lengths =
+      Accepted(Fixed({1 / 3.0, 2 / 3.0}), {{Fixed({2 / 3.0, 1 / 3.0}), {1, 1}}});
+  EXPECT_NEAR(lengths.here, 11 / 9.0, kExact);
+  EXPECT_NEAR(lengths.step_by_step, 10 / 9.0, kExact);
+}
+
+TEST(VerifySampled, AcceptsMoreThanWhoDecidesTokenByToken) {
+  for (const bool without_replacement : {false, true}) {
+    for (const std::vector<int>& shape :
+         {std::vector<int>{1}, {2}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 1, 1}}) {
+      Lengths sum;
+      for (uint64_t seed = 0; seed < 8; ++seed) {
+        const Ssm ssm{.law = RandomLaw(seed + 60, 3),
+                      .children = shape,
+                      .without_replacement = without_replacement};
+        const Lengths lengths = Accepted(RandomLaw(seed, 3), {ssm});
+        EXPECT_GT(lengths.here, lengths.step_by_step - kExact);
+        sum.here += lengths.here;
+        sum.step_by_step += lengths.step_by_step;
+      }
+      if (shape.size() == 1) {
+        EXPECT_NEAR(sum.here, sum.step_by_step, kExact);
+      } else {
+        EXPECT_GT(sum.here, 1.01 * sum.step_by_step);
+      }
+      std::printf("%zu levels from %d%s: %.4f, token by token %.4f\n", shape.size(), shape[0],
+                  without_replacement ? " without replacement" : "", sum.here / 8,
+                  sum.step_by_step / 8);
+    }
+  }
+}
+
+// As often as plain decoding comes there, however often it is drafted.
+TEST(VerifySampled, ANodeWithoutALawEndsTheAnswersThatReachIt) {
+  const Law target = RandomLaw(3, 3);
+  for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {
+    const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
+    std::vector<long double> first(3, 0);
+    long double stopped = 0;
+    Enumeration branching;
+    do {
+      const TokenTree tree = DraftAll(ssm, 0, branching);
+      EnumeratedNoise noise(branching);
+      const auto out = VerifySampled(
+          tree,
+          [&](int node) -> absl::StatusOr<Distribution> {
+            const Path path = PathTo(tree, node);
+            if (!path.empty() && path[0] == 1) return absl::InternalError("NaN");
+            return target(path);
+          },
+          noise);
+      ASSERT_TRUE(out.ok());
+      EXPECT_EQ(out->tokens.size(), out->path.size() + 1);
+      first[out->tokens[0]] += branching.weight();
+      if (out->tokens[0] != 1) continue;
+      // Its next step fails.
+      EXPECT_EQ(out->tokens.size(), 1u);
+      stopped += branching.weight();
+    } while (branching.Next());
+    EXPECT_GT(static_cast<double>(stopped), 0.1);
+    for (int token = 0; token < 3; ++token) {
+      EXPECT_NEAR(static_cast<double>(first[token]), target({})[token], kExact) << token;
+    }
+  }
+}
+
+TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
+  const Law p = RandomLaw(5, 4);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    TokenTree tree(0);
+    int node = 0;
+    for (int depth = 0; depth < 4; ++depth) {
+      const auto q = std::make_shared<const Distribution>(p(PathTo(tree, node)));
+      node = tree.Propose(
+          node, SampleFrom(*q, RequestUniform(seed, NoiseStream::kDraft, 0, depth + 8, 0)), 0, q);
+    }
+    RequestNoise noise(seed, 7);
+    const Verification out = *VerifySampled(
+        tree, [&](int n) { return p(PathTo(tree, n)); }, noise);
+    EXPECT_EQ(out.path.size(), 4u);
+  }
+}
+
+TEST(VerifyGreedy, FollowsTheLongestAgreeingPathWhereTokensRepeatAcrossBranches) {
+  TokenTree tree(9);
+  const int a = tree.Propose(0, 1, 0), b = tree.Propose(0, 2, 0);
+  const int a5 = tree.Propose(a, 5, 0), b5 = tree.Propose(b, 5, 0);
+  const int b57 = tree.Propose(b5, 7, 0);
+  std::map<int, int> greedy = {{0, 2}, {a, 5}, {b, 5}, {a5, 1}, {b5, 7}, {b57, 3}};
+  const Verification out =
+      *VerifyGreedy(tree, [&](int node) -> absl::StatusOr<int> { return greedy.at(node); });
+  EXPECT_THAT(out.path, ElementsAre(b, b5, b57));
+  EXPECT_THAT(out.tokens, ElementsAre(2, 5, 7, 3));
+}
+
+// What came before it is told first, as without a draft.
+TEST(VerifyGreedy, WhatComesBeforeANodeWithoutAChoiceStands) {
+  TokenTree tree(9);
+  const int a = tree.Propose(0, 1, 0);
+  const int b = tree.Propose(a, 2, 0);
+  const auto out = VerifyGreedy(tree, [&](int node) -> absl::StatusOr<int> {
+    if (node == b) return absl::InternalError("NaN");
+    return node + 1;
+  });
+  ASSERT_TRUE(out.ok());
+  EXPECT_THAT(out->path, ElementsAre(a));
+  EXPECT_THAT(out->tokens, ElementsAre(1, 2));
+}
+
+TEST(VerifyGreedy, PassesOnWhatIsWrongWithLogits) {
+  EXPECT_EQ(VerifyGreedy(TokenTree(0),
+                         [](int) -> absl::StatusOr<int> { return absl::InternalError("NaN"); })
+                .status()
+                .code(),
+            absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace espalier
