@@ -14,9 +14,9 @@
 #include "server/boosting/boost_runner.h"
 #include "server/boosting/boosting_service.h"
 #include "server/coordinator.h"
-#include "server/inference/inference_service.h"
-#include "server/inference/model_server.h"
-#include "server/inference/open_inference_service.h"
+#include "server/inference/services/inference_service.h"
+#include "server/inference/models/model_server.h"
+#include "server/inference/services/open_inference_service.h"
 #include "worker/every_method.h"
 
 namespace espalier {

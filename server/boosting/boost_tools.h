@@ -8,7 +8,7 @@
 #include "ops/schema/registry.h"
 #include "server/artifacts/artifact_store.h"
 #include "base/clock.h"
-#include "server/inference/model_server.h"
+#include "server/inference/models/model_server.h"
 #include "server/jobs/job_runner.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"

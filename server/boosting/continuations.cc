@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "ops/models/quantize.h"
 #include "ops/quantized/quantize_graph.h"
-#include "server/inference/engine_host.h"
+#include "server/inference/models/engine_host.h"
 #include "worker/weights/own_format.h"
 
 namespace espalier {

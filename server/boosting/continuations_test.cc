@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "base/clock.h"
-#include "server/inference/model_server.h"
+#include "server/inference/models/model_server.h"
 #include "server/store/sqlite_store.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"

@@ -19,7 +19,7 @@
 #include "server/http/generate_route.h"
 #include "server/http/http_server.h"
 #include "server/http/live_answer.h"
-#include "server/inference/generation.h"
+#include "server/inference/requests/generation.h"
 
 namespace espalier {
 

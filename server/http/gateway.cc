@@ -14,8 +14,8 @@
 #include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
 #include "server/http/request_id.h"
-#include "server/inference/open_inference.h"
-#include "server/inference/tokenization.h"
+#include "server/inference/services/open_inference.h"
+#include "server/inference/requests/tokenization.h"
 
 namespace espalier {
 namespace {

@@ -28,7 +28,7 @@
 #include "server/http/generate_route.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/responses_route.h"
-#include "server/inference/model_server.h"
+#include "server/inference/models/model_server.h"
 
 namespace espalier {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/inference/serving_metrics.h"
+#include "server/inference/models/serving_metrics.h"
 #include "server/metrics/metrics.h"
 
 namespace espalier {

@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/http/openai_response.h"
 #include "server/http/request_id.h"
-#include "server/inference/generation.h"
+#include "server/inference/requests/generation.h"
 
 namespace espalier {
 namespace {

@@ -8,7 +8,7 @@
 #include "server/http/answer_thread.h"
 #include "server/http/http_server.h"
 #include "server/http/openai_request.h"
-#include "server/inference/model_server.h"
+#include "server/inference/models/model_server.h"
 
 namespace espalier {
 

@@ -11,7 +11,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr size_t kMostBiases = 65536;  // kMaxBiases of server/inference/generation.h
+constexpr size_t kMostBiases = 65536;  // kMaxBiases of server/inference/requests/generation.h
 
 bool IsToken(const json& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 0 &&

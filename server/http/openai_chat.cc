@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/http/openai_sampling.h"
-#include "server/inference/chat_fields.h"
+#include "server/inference/requests/chat_fields.h"
 
 namespace espalier::openai {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/testing/fake_clock.h"
 #include "server/http/openai_request.h"
-#include "server/inference/chat_prompt.h"
+#include "server/inference/requests/chat_prompt.h"
 #include "serving/tokenizer/byte_tokenizer.h"
 
 namespace {

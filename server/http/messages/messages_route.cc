@@ -11,7 +11,7 @@
 #include "server/http/messages/message_answer.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_request.h"
-#include "server/inference/generation.h"
+#include "server/inference/requests/generation.h"
 #include "serving/chat/chat_format.h"
 
 namespace espalier {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "server/inference/generation.h"
+#include "server/inference/requests/generation.h"
 
 namespace espalier {
 namespace {

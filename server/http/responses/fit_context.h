@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/inference/model_server.h"
+#include "server/inference/models/model_server.h"
 
 namespace espalier {
 

@@ -14,7 +14,7 @@
 #include "server/http/responses/fit_context.h"
 #include "server/http/responses/response_answer.h"
 #include "server/http/responses/responses_request.h"
-#include "server/inference/generation.h"
+#include "server/inference/requests/generation.h"
 #include "server/random_id.h"
 
 namespace espalier {

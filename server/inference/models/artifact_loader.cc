@@ -1,0 +1,466 @@
+#include "server/inference/models/artifact_loader.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/models/model.h"
+#include "ops/models/quantize.h"
+#include "planner/planner.h"
+#include "server/inference/placement/choose_places.h"
+#include "serving/engine/vocabulary_resizing_runner.h"
+#include "serving/models/check_same_vocabulary.h"
+#include "worker/device/device.h"
+#include "base/machine_memory.h"
+#include "worker/measure.h"
+#include "worker/runner/program_model_runner.h"
+#include "worker/weights/additional_templates.h"
+#include "worker/weights/own_format.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int kMostSteps = 8;  // at once, that a search for places reckons with
+
+// The largest vocabularies take some tens of megabytes as JSON.
+constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
+
+// Texts of files that are not there stay empty.
+absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std::string& folder) {
+  const absl::StatusOr<std::vector<std::string>> names = system.List(folder);
+  if (!names.ok()) return names.status();
+  TokenizerFiles files;
+  const std::tuple<const char*, std::string*, int64_t> kFiles[] = {
+      {"tokenizer.json", &files.tokenizer_json, kMaxTokenizerBytes},
+      {"tokenizer_config.json", &files.tokenizer_config_json, kMaxTokenizerBytes},
+      {"special_tokens_map.json", &files.special_tokens_map_json, kMaxConfigBytes},
+      {"generation_config.json", &files.generation_config_json, kMaxConfigBytes},
+      {"chat_template.jinja", &files.chat_template_jinja, kMaxConfigBytes}};
+  for (const auto& [name, text, max_bytes] : kFiles) {
+    if (std::find(names->begin(), names->end(), name) == names->end()) continue;
+    absl::StatusOr<std::string> read = ReadWholeFile(system, JoinPath(folder, name), max_bytes);
+    if (!read.ok()) return read.status();
+    *text = *std::move(read);
+  }
+  absl::StatusOr<std::map<std::string, std::string>> more =
+      ReadAdditionalTemplates(system, folder, *names);
+  if (!more.ok()) return more.status();
+  files.additional_chat_templates = *std::move(more);
+  if (!files.tokenizer_json.empty()) return files;
+  // A GGUF file may have brought its own.
+  absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(system, folder);
+  if (!texts.ok()) return texts.status();
+  files.tokenizer_json = std::move(texts->tokenizer);
+  if (files.tokenizer_config_json.empty()) files.tokenizer_config_json = std::move(texts->config);
+  return files;
+}
+
+int64_t BytesOf(const v1::TensorSpec& spec) {
+  int64_t bytes = SizeOf(FromProto(spec.dtype()));
+  for (int64_t d : spec.dims()) bytes *= d;
+  return bytes;
+}
+
+// Whether the places have a worker in common, by their ids; these may be of workers that are gone.
+bool Shared(const v1::ModelPlacement& a, const v1::ModelPlacement& b) {
+  const auto& there = b.workers();
+  return std::any_of(a.workers().begin(), a.workers().end(), [&](const std::string& worker) {
+    return std::find(there.begin(), there.end(), worker) != there.end();
+  });
+}
+
+absl::Status In(const std::string& artifact, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
+}
+
+// The tensors of the files that a parameter is made of.
+std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap& weights) {
+  const auto source = weights.sources.find(parameter);
+  if (source == weights.sources.end()) return {parameter};
+  std::vector<std::string> tensors;
+  for (const WeightPiece& piece : source->second.pieces) tensors.push_back(piece.tensor);
+  return tensors;
+}
+
+// Why a model could not be made: of what it takes, the KV cache can be chosen.
+absl::Status Making(const std::string& artifact, const ServingShape& shape,
+                    const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return In(artifact, status);
+  return In(artifact, absl::ResourceExhaustedError(absl::StrCat(
+                          status.message(), "; its KV cache is for ", shape.kv_slots,
+                          " tokens: kv_cache_tokens or max_sequence_length make it smaller")));
+}
+
+}  // namespace
+
+ArtifactLoader::ArtifactLoader(ArtifactLoaderOptions options)
+    : options_(std::move(options)),
+      memory_(std::make_shared<MemoryBudget>(options_.memory_limit > 0 ? options_.memory_limit
+                                                                       : DefaultMemoryLimit())) {}
+
+absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
+    const std::string& artifact) const {
+  absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
+  if (!folder.ok()) return folder.status();
+  absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder->path());
+  if (!config.ok()) return In(artifact, config.status());
+  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*files_, folder->path());
+  if (!files.ok()) return In(artifact, files.status());
+  absl::StatusOr<ModelDescription> description = DescribeModel(*config, *files);
+  if (!description.ok()) return In(artifact, description.status());
+  return Described{*std::move(folder), *std::move(description)};
+}
+
+absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
+    const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
+    const Expansion& expansion, const Formats& formats) const {
+  const int count = static_cast<int>(ssms.size());
+  std::vector<Part> parts;
+  std::vector<std::string> artifacts = {llm};
+  artifacts.insert(artifacts.end(), ssms.begin(), ssms.end());
+  for (const std::string& artifact : artifacts) {
+    absl::StatusOr<Described> model = Describe(artifact);
+    if (!model.ok()) return model.status();
+    const ModelFacts& facts = model->description.model.facts;
+    absl::StatusOr<ServingShape> shape =
+        parts.empty() ? LlmShape(facts, size, expansion, count)
+                      : SsmShape(facts, parts[0].shape, size, expansion, count);
+    if (!shape.ok()) return In(artifact, shape.status());
+    if (!parts.empty()) {
+      const Part& large = parts[0];
+      absl::Status same =
+          SameVocabulary(large.artifact, large.model.description, artifact, model->description);
+      if (!same.ok()) return same;
+    }
+    if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
+      spdlog::warn(
+          "artifact {}: served for {} tokens, it turns all of them by rope_scaling's frequencies "
+          "(longrope, dynamic) for more than {}, as vLLM does; transformers would take others for "
+          "shorter sequences: those are had by a max_sequence_length of {}",
+          artifact, shape->max_positions, facts.short_positions, facts.short_positions);
+    } else if (parts.empty() && size.max_sequence_length == 0 &&
+               facts.usual_positions() < facts.max_positions) {
+      spdlog::info(
+          "artifact {}: served for {} tokens, up to where rope_scaling (dynamic) changes nothing; "
+          "a "
+          "max_sequence_length of up to {} lengthens that, and turns all sequences otherwise",
+          artifact, shape->max_positions, facts.max_positions);
+    }
+    const std::optional<WeightFormat> given = parts.empty() ? formats.llm : formats.ssms;
+    const bool packed = facts.packed_bits != 0;
+    const WeightFormat format = given.value_or(PackedFormat(facts));
+    Part part{artifact, *std::move(model), *shape, format};
+    if (!given.has_value() && !packed) {
+      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder.path());
+      if (!own.ok()) return In(artifact, own.status());
+      part.format = own->most();
+      part.own = std::make_shared<OwnFormats>(*std::move(own));
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+absl::StatusOr<ServingModel> ArtifactLoader::Build(const Part& part, const ServingShape& shape,
+                                                   const AdapterFiles& adapters,
+                                                   AdapterFiles::Parameters* adapted,
+                                                   int64_t* parameters) const {
+  const LanguageModel& model = part.model.description.model;
+  absl::StatusOr<ServingModel> serving = BuildServing(*options_.operators, model, shape);
+  if (!serving.ok()) return serving.status();
+  if (absl::Status status = BindAndInfer(*options_.operators, 1, &serving->graph); !status.ok()) {
+    return status;
+  }
+  if (parameters != nullptr) *parameters = CountParameters(serving->graph);
+  absl::StatusOr<AdapterFiles::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
+  if (!added.ok()) return added.status();
+  *adapted = *std::move(added);
+  if (part.own == nullptr) {
+    return ServingIn(*options_.operators, *std::move(serving), model.facts, part.format);
+  }
+  const auto formats = [own = part.own, weights = serving->weights](const std::string& parameter) {
+    return own->Of(TensorsOf(parameter, weights));
+  };
+  return QuantizeServing(*options_.operators, *std::move(serving), formats);
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Part& part,
+                                                                       const ServingModel& serving,
+                                                                       const Local& local,
+                                                                       EngineParts* parts) const {
+  absl::StatusOr<v1::Program> program = LowerServing(
+      *options_.operators, serving.graph, {.resident_weight_bytes = local.resident_weight_bytes});
+  if (!program.ok()) return program.status();
+  std::shared_ptr<Device> device = NewCpuDevice(
+      {.threads = options_.threads, .swap_folder = options_.swap_dir, .budget = memory_});
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
+      *program, part.model.folder.path(), part.shape.max_positions, device.get(), serving.weights);
+  if (!runner.ok()) return runner.status();
+  if (absl::Status status = local.adapters.Load(local.adapted, (*runner)->executor());
+      !status.ok()) {
+    return status;
+  }
+  parts->keep_alive.push_back(std::move(device));
+  parts->kv_cache_bytes += (*runner)->kv_cache_bytes();
+  return *std::move(runner);
+}
+
+absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
+    const Part& part, ServingModel serving, const Remote& remote, EngineParts* parts) const {
+  if (options_.cluster.workers == nullptr) {
+    return absl::UnimplementedError("this process serves models by itself only, not on workers");
+  }
+  absl::StatusOr<std::vector<v1::Program>> programs =
+      LowerServing(*options_.operators, serving.graph,
+                   ServingDegrees{remote.place.tensor_parallel(), remote.place.pipeline_parallel()},
+                   {.resident_weight_bytes = remote.resident_weight_bytes});
+  if (!programs.ok()) return programs.status();
+  const ModelFacts& facts = part.model.description.model.facts;
+  RemoteModel model;
+  model.name = remote.name;
+  model.folder = part.model.folder.path();
+  model.programs = *std::move(programs);
+  model.preferred.assign(remote.place.workers().begin(), remote.place.workers().end());
+  model.group = remote.group;
+  model.drafts = remote.drafts;
+  model.shares_first = remote.shares_first;
+  model.weights = std::move(serving.weights);
+  NameEverySource(serving.graph, &model.weights);
+  model.adapter_folders = remote.adapters.folders();
+  model.adapters = remote.adapted;
+  model.limits.vocabulary = static_cast<int>(facts.vocab_size);
+  model.limits.kv_slots = part.shape.kv_slots;
+  model.limits.max_rows = part.shape.max_rows;
+  model.limits.max_sequences = part.shape.max_sequences;
+  model.limits.max_context_slots = part.shape.max_context_slots;
+  model.limits.max_ancestor_slots = part.shape.max_ancestor_slots;
+  model.limits.max_positions = part.shape.max_positions;
+  model.limits.adapters = remote.adapters.count();
+  model.limits.steps_at_once = remote.steps_at_once;
+  for (const auto& [name, value] : serving.graph.outputs) {
+    if (name != "hidden") continue;
+    model.limits.hidden = static_cast<int>(serving.graph.value(value).type.dims.back());
+  }
+  model.max_output_rows = part.shape.max_output_rows;
+  for (const v1::Program& program : model.programs) {
+    for (const v1::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() == v1::PERSISTENT) parts->kv_cache_bytes += BytesOf(buffer.spec());
+    }
+  }
+  return RemoteModelRunner::Create(options_.cluster, std::move(model), remote.may_wait);
+}
+
+absl::StatusOr<v1::Device> ArtifactLoader::Own() {
+  if (!own_.has_value()) {
+    const std::unique_ptr<Device> device =
+        NewCpuDevice({options_.threads, memory_->limit(), options_.swap_dir});
+    absl::StatusOr<v1::Device> measured = Calibrate(device.get());
+    if (!measured.ok()) return measured.status();
+    own_ = *std::move(measured);
+  }
+  // 0 would say that any model has room.
+  own_->set_memory_bytes(std::max<int64_t>(1, memory_->left()));
+  return *own_;
+}
+
+absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
+                                    const Expansion& expansion, const Placement& placement,
+                                    int64_t resident_weight_bytes, Loaded* loaded) {
+  const int ssms = static_cast<int>(parts.size()) - 1;
+  const int requests = placement.expected_requests;
+  PlacesQuestion question;
+  question.registry = options_.operators;
+  if (options_.cluster.workers != nullptr) {
+    question.workers = options_.cluster.workers->Idle();
+    question.link = options_.cluster.workers->MeasuredLink();
+  }
+  const int most = placement.steps_at_once > 0 ? placement.steps_at_once : kMostSteps;
+  const int shares = std::min({requests, most, static_cast<int>(question.workers.size())});
+  // Of each model: its largest step, an expected one, and those of shares of the requests.
+  std::deque<ServingModel> built;
+  const AdapterFiles none;
+  for (size_t m = 0; m < parts.size(); ++m) {
+    const Part& part = parts[m];
+    const auto build = [&](const ServingShape& shape) -> absl::StatusOr<const Graph*> {
+      AdapterFiles::Parameters adapted;
+      absl::StatusOr<ServingModel> model =
+          Build(part, shape, m > 0 ? none : adapters, &adapted, nullptr);
+      if (!model.ok()) return In(part.artifact, model.status());
+      built.push_back(*std::move(model));
+      return &built.back().graph;
+    };
+    PlacedModel placed;
+    placed.name = part.artifact;
+    placed.resident_weight_bytes = m == 0 ? resident_weight_bytes : 0;
+    absl::StatusOr<const Graph*> full = build(part.shape);
+    if (!full.ok()) return full.status();
+    placed.full = *full;
+    for (int share = 1; share <= std::max(1, shares); ++share) {
+      const ExpectedStep expected =
+          ExpectStep(part.shape, expansion, ssms, (requests + share - 1) / share, m > 0);
+      absl::StatusOr<const Graph*> step = build(expected.shape);
+      if (!step.ok()) return step.status();
+      if (share > 1) {
+        placed.dealt.push_back(*step);
+      } else {
+        placed.step = *step;
+        placed.steps = expected.steps;
+      }
+    }
+    question.models.push_back(std::move(placed));
+  }
+  std::vector<v1::Device> devices;
+  for (const Member& member : question.workers) devices.push_back(member.device);
+  if (options_.communication) question.communication = options_.communication(devices);
+  absl::StatusOr<v1::Device> own = Own();
+  if (!own.ok()) return own.status();
+  question.own = *std::move(own);
+  question.tokens_per_round = ExpectedTokens(expansion, ssms, requests);
+  absl::StatusOr<Places> places = ChoosePlaces(question);
+  if (!places.ok()) return places.status();
+  loaded->placements = std::move(places->chosen);
+  loaded->candidates = std::move(places->candidates);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
+    const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
+    const Expansion& expansion, const Formats& formats, const Placement& placement) {
+  ServingSize fitting = size;
+  if (size.kv_cache_tokens == 0) fitting.kv_cache_tokens = placement.fitted_kv_cache_tokens;
+  for (;;) {
+    const bool reduced = fitting.kv_cache_tokens != size.kv_cache_tokens;
+    const absl::StatusOr<std::vector<Part>> parts =
+        DescribeAll(llm, ssms, fitting, expansion, formats);
+    // What fitted once may be too small for what the artifact has become.
+    if (absl::IsInvalidArgument(parts.status()) && reduced &&
+        fitting.kv_cache_tokens == placement.fitted_kv_cache_tokens) {
+      fitting = size;
+      continue;
+    }
+    if (!parts.ok()) return parts.status();
+    absl::StatusOr<Loaded> loaded = LoadSized(*parts, expansion, formats, placement);
+    if (loaded.ok()) loaded->made_to_fit = reduced;
+    const ServingShape& shape = (*parts)[0].shape;
+    const int one = shape.max_context_slots / std::max(1, size.max_requests);
+    if (loaded.ok() || !absl::IsResourceExhausted(loaded.status()) || size.kv_cache_tokens > 0 ||
+        shape.kv_slots <= one) {
+      return loaded;
+    }
+    fitting.kv_cache_tokens = std::max(shape.kv_slots / 2, one);
+  }
+}
+
+absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<Part>& parts,
+                                                              const Expansion& expansion,
+                                                              const Formats& formats,
+                                                              const Placement& placement) {
+  const ModelDescription& description = parts[0].model.description;
+  Loaded loaded;
+  loaded.kv_cache_tokens = parts[0].shape.kv_slots;
+  loaded.format = parts[0].format;
+  loaded.parts.tokenizer = description.tokenizer;
+  loaded.parts.chat = description.chat;
+  loaded.parts.generation = description.generation;
+  const auto hold = [&](const ArtifactFolder& folder) {
+    loaded.parts.keep_alive.push_back(std::make_shared<ArtifactFolder>(folder));
+  };
+  for (const Part& part : parts) hold(part.model.folder);
+  const auto adapter_folder = [&](const std::string& artifact) -> absl::StatusOr<std::string> {
+    absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
+    if (!folder.ok()) return folder.status();
+    hold(*folder);
+    return folder->path();
+  };
+  const absl::StatusOr<AdapterFiles> given =
+      AdapterFiles::Open(*files_, formats.adapters, adapter_folder);
+  if (!given.ok()) return given.status();
+  loaded.placements = placement.models;
+  if (placement.models.empty()) {
+    absl::Status chosen =
+        Choose(parts, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
+    if (!chosen.ok()) return chosen;
+  }
+  if (loaded.placements.size() != parts.size()) {
+    return absl::InternalError(
+        absl::StrCat(loaded.placements.size(), " places for ", parts.size(), " models"));
+  }
+  // A small model that shares workers with the LLM must not come between its steps on one of them
+  // and behind them on another.
+  const bool alone =
+      std::all_of(loaded.placements.begin() + 1, loaded.placements.end(),
+                  [](const v1::ModelPlacement& place) { return place.tensor_parallel() == 0; });
+  const AdapterFiles none;
+  std::vector<RemoteModelRunner*> remote(parts.size(), nullptr);
+  const auto group = std::make_shared<ServingGroup>(
+      placement.name, /*here=*/loaded.placements[0].tensor_parallel() == 0);
+  for (size_t m = 0; m < parts.size(); ++m) {
+    const Part& part = parts[m];
+    const AdapterFiles& adapters = m == 0 ? *given : none;
+    AdapterFiles::Parameters adapted;
+    absl::StatusOr<ServingModel> serving =
+        Build(part, part.shape, adapters, &adapted, m == 0 ? &loaded.parameters : nullptr);
+    if (!serving.ok()) return In(part.artifact, serving.status());
+    const int64_t resident_weight_bytes = m == 0 ? formats.resident_weight_bytes : 0;
+    std::unique_ptr<ModelRunner> runner;
+    if (const v1::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
+      // No served model's name has a slash.
+      const std::string name =
+          m == 0 ? placement.name : absl::StrCat(placement.name, "/ssm", m - 1);
+      auto made = MakeRemote(part, *std::move(serving),
+                             {.name = name,
+                              .place = place,
+                              .adapters = adapters,
+                              .adapted = adapted,
+                              .resident_weight_bytes = resident_weight_bytes,
+                              .steps_at_once = m == 0 && alone ? place.pipeline_parallel() : 1,
+                              .group = group,
+                              .drafts = m > 0,
+                              .shares_first = m > 0 && Shared(place, loaded.placements[0]),
+                              .may_wait = placement.may_wait},
+                             &loaded.parts);
+      if (!made.ok()) return Making(part.artifact, part.shape, made.status());
+      remote[m] = made->get();
+      runner = *std::move(made);
+    } else {
+      auto made =
+          MakeLocal(part, *serving, {adapters, adapted, resident_weight_bytes}, &loaded.parts);
+      if (!made.ok()) return Making(part.artifact, part.shape, made.status());
+      runner = *std::move(made);
+    }
+    const auto vocabulary = static_cast<int>(description.model.facts.vocab_size);
+    if (runner->limits().vocabulary != vocabulary) {
+      runner = std::make_unique<VocabularyRunner>(std::move(runner), vocabulary);
+    }
+    if (m == 0) {
+      loaded.parts.llm = std::move(runner);
+    } else {
+      loaded.parts.ssms.push_back(std::move(runner));
+    }
+  }
+  loaded.describe = [remote](v1::ServedModel* served) {
+    for (size_t m = 0; m < remote.size(); ++m) {
+      if (remote[m] == nullptr) continue;
+      const RemoteModelRunner::Placement now = remote[m]->placement();
+      if (m == 0) {
+        served->set_state(now.state);
+        served->mutable_workers()->Assign(now.workers.begin(), now.workers.end());
+        continue;
+      }
+      v1::ModelPlacement* place = served->mutable_ssm_placements(static_cast<int>(m) - 1);
+      place->set_state(now.state);
+      place->mutable_workers()->Assign(now.workers.begin(), now.workers.end());
+    }
+  };
+  return loaded;
+}
+
+}  // namespace espalier

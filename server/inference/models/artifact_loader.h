@@ -1,0 +1,114 @@
+// Loads artifacts in Hugging Face layout for serving: on a device of this process, or on workers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ops/schema/registry.h"
+#include "planner/planner.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/inference/models/model_server.h"
+#include "server/inference/remote/remote_model_runner.h"
+#include "server/inference/remote/serving_session.h"
+#include "base/file_system.h"
+#include "worker/device/memory_budget.h"
+#include "worker/runner/adapter_files.h"
+#include "worker/weights/own_format.h"
+
+namespace espalier {
+
+struct ArtifactLoaderOptions {
+  const OpRegistry* operators = nullptr;
+  // What is served holds its artifacts' folders: workers that come back load from them again.
+  std::function<absl::StatusOr<ArtifactFolder>(const std::string& artifact)> folder;
+  int threads = 0;  // for kernels; 0: all cores
+  // Bytes of all models in this process, with their KV caches; 0: DefaultMemoryLimit.
+  int64_t memory_limit = 0;
+  std::string swap_dir;    // where weights lie that stream in; empty: in memory
+  ServingCluster cluster;  // without workers: models are served in this process only
+  // What workers on these devices have measured of their messages; null, or a null answer: nothing.
+  std::function<std::shared_ptr<const CommunicationModel>(const std::vector<v1::Device>&)>
+      communication;
+};
+
+// Folders of all families that ops/models knows, each model in this process on a device of its own;
+// their memory is one budget.
+class ArtifactLoader : public ModelLoader {
+ public:
+  explicit ArtifactLoader(ArtifactLoaderOptions options);
+  // If nobody says how large KV caches should be, and they are too large for the memory of this
+  // process or the workers as all requests could need them, they are as large as fits, in halves;
+  // one sequence fits, or ResourceExhausted.
+  absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
+                              const ServingSize& size, const Expansion& expansion,
+                              const Formats& formats, const Placement& placement) override;
+
+  struct Described {
+    ArtifactFolder folder;
+    ModelDescription description;
+  };
+  // What can be known without the weights. Errors as Load's.
+  absl::StatusOr<Described> Describe(const std::string& artifact) const;
+
+ private:
+  // One of the models that are loaded together.
+  struct Part {
+    std::string artifact;
+    Described model;
+    ServingShape shape;
+    WeightFormat format = WeightFormat::kF32;  // of most of its weights
+    std::shared_ptr<const OwnFormats> own;     // by weight; null: all alike, or packed
+  };
+  absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
+                                   const Formats& formats, const Placement& placement);
+  absl::StatusOr<std::vector<Part>> DescribeAll(const std::string& llm,
+                                                const std::vector<std::string>& ssms,
+                                                const ServingSize& size, const Expansion& expansion,
+                                                const Formats& formats) const;
+  // `adapted`: the parameters that `adapters` fill.
+  absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
+                                     const AdapterFiles& adapters,
+                                     AdapterFiles::Parameters* adapted, int64_t* parameters) const;
+  // Sets placements and candidates.
+  absl::Status Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
+                      const Expansion& expansion, const Placement& placement,
+                      int64_t resident_weight_bytes, Loaded* loaded);
+  // This process as a device, measured once.
+  absl::StatusOr<v1::Device> Own();
+  struct Local {
+    const AdapterFiles& adapters;
+    const AdapterFiles::Parameters& adapted;
+    int64_t resident_weight_bytes = 0;
+  };
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const Part& part,
+                                                         const ServingModel& serving,
+                                                         const Local& local,
+                                                         EngineParts* parts) const;
+  struct Remote {
+    std::string name;  // of what workers hold
+    const v1::ModelPlacement& place;
+    const AdapterFiles& adapters;
+    const AdapterFiles::Parameters& adapted;
+    int64_t resident_weight_bytes = 0;
+    int steps_at_once = 1;
+    std::shared_ptr<ServingGroup> group;
+    bool drafts = false;
+    bool shares_first = false;
+    bool may_wait = false;
+  };
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> MakeRemote(const Part& part,
+                                                                ServingModel serving,
+                                                                const Remote& remote,
+                                                                EngineParts* parts) const;
+
+  const ArtifactLoaderOptions options_;
+  const std::shared_ptr<MemoryBudget> memory_;  // of every model in this process
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::optional<v1::Device> own_;
+};
+
+}  // namespace espalier

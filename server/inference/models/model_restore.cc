@@ -1,0 +1,118 @@
+// Models of the last run: known from the start, loaded one after the other, and again if that
+// fails.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
+#include "server/inference/models/model_server.h"
+
+namespace espalier {
+namespace {
+
+// For a load that is all but over to end.
+constexpr absl::Duration kFarewell = absl::Seconds(1);
+
+}  // namespace
+
+ModelServer::~ModelServer() {
+  Stop();
+  if (restorer_.joinable()) restorer_.join();
+}
+
+absl::Status ModelServer::Recall() {
+  absl::StatusOr<std::vector<v1::ServeModelRequest>> served = options_.store->Served();
+  if (!served.ok()) return served.status();
+  absl::MutexLock lock(&mutex_);
+  for (v1::ServeModelRequest& request : *served) {
+    const std::string name = request.name();
+    models_[name].request = std::move(request);
+  }
+  return absl::OkStatus();
+}
+
+void ModelServer::StartRestoring() {
+  restorer_ = std::thread([this] {
+    std::string name;
+    while (AwaitTry(&name) && Restore(name)) {
+    }
+  });
+}
+
+bool ModelServer::restored() const {
+  absl::MutexLock lock(&mutex_);
+  return std::all_of(models_.begin(), models_.end(), [](const auto& model) {
+    return model.second.model != nullptr || !model.second.failure.ok();
+  });
+}
+
+bool ModelServer::AwaitTry(std::string* name) {
+  absl::MutexLock lock(&mutex_);
+  for (;;) {
+    const Entry* next = nullptr;
+    for (const auto& [known, entry] : models_) {
+      if (entry.model != nullptr || (next != nullptr && entry.next_try >= next->next_try)) continue;
+      next = &entry;
+      *name = known;
+    }
+    if (next == nullptr || draining_) return false;
+    if (next->next_try <= absl::Now()) return true;
+    mutex_.AwaitWithDeadline(absl::Condition(&draining_), next->next_try);
+  }
+}
+
+bool ModelServer::Restore(const std::string& name) {
+  // Not at the end: served and unserved by others meanwhile, and still held.
+  if (!TakeTurn(name).ok()) return !draining();
+  const absl::Cleanup turn = [this] { EndTurn(); };
+  v1::ServeModelRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = models_.find(name);
+    // Unserved meanwhile, or served by somebody else.
+    if (it == models_.end() || it->second.model != nullptr) return true;
+    request = it->second.request;
+    arriving_ = name;
+  }
+  const absl::Status status = Admit(&request, /*restores=*/true).status();
+  if (status.ok()) {
+    spdlog::info("model {} is served again", name);
+  } else if (absl::IsAborted(status)) {
+    spdlog::info("{}", std::string(status.message()));
+  } else {
+    spdlog::error("model {} is not served: {}", name, status.ToString());
+  }
+  return true;
+}
+
+void ModelServer::NoteFailure(const absl::Status& status, Entry* entry) const {
+  entry->failure = status;
+  entry->pause = std::clamp(2 * entry->pause, options_.first_pause, options_.longest_pause);
+  entry->next_try = absl::Now() + entry->pause;
+}
+
+bool ModelServer::EndLoading() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !loading_; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&over), kFarewell);
+}
+
+void ModelServer::Stop() {
+  std::map<std::string, Entry> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    arriving_.clear();
+    last.swap(models_);
+  }
+  if (options_.metrics != nullptr) {  // which hold them, too
+    for (const auto& [name, entry] : last) options_.metrics->Remove(name);
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,108 @@
+#include "server/inference/placement/choose_places.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "planner/cost/analytic.h"
+
+namespace espalier {
+namespace {
+
+// What a step on workers takes beside its program and its bytes: a message out and one back over
+// gRPC, with the threads that wait for them. An estimate; tests/benchmarks/serving_on_workers.py
+// has the difference between one worker and the coordinator's process.
+constexpr double kRemoteSeconds = 3e-4;
+
+// Of each level of a tree, to hold the next token. The same for all places, so it changes the
+// tokens per second that are shown, and not their order.
+constexpr double kAcceptance = 0.6;
+
+v1::ModelPlacement PlaceOf(const ServingSpot& spot, const std::vector<Member>& workers) {
+  v1::ModelPlacement place;
+  if (spot.own()) return place;
+  place.set_tensor_parallel(spot.degrees.tensor_parallel);
+  place.set_pipeline_parallel(spot.degrees.pipeline_parallel);
+  for (int d : spot.devices) {
+    place.add_workers(workers[static_cast<size_t>(d)].lease.worker_id());
+  }
+  return place;
+}
+
+}  // namespace
+
+ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion, int ssms,
+                        int requests, bool drafts) {
+  const int depth = expansion.depth();
+  int rows = requests * (1 + expansion.nodes(depth) * ssms);
+  ExpectedStep step;
+  if (drafts) {
+    // The last level is not run; what was accepted before comes with the root.
+    step.steps = std::max(1, depth);
+    rows = (requests * (1 + expansion.nodes(std::max(0, depth - 1))) + depth) / std::max(1, depth);
+  }
+  const int context = largest.max_context_slots / std::max(1, largest.max_sequences);
+  step.shape = largest;
+  step.shape.max_rows = std::clamp(rows, 1, largest.max_rows);
+  step.shape.max_output_rows =
+      std::clamp(step.shape.max_rows, 1, std::max(1, largest.max_output_rows));
+  step.shape.max_sequences = std::clamp(requests, 1, largest.max_sequences);
+  // Answers that are half done.
+  step.shape.max_context_slots =
+      std::clamp(step.shape.max_sequences * std::max(1, context / 2), 1, largest.max_context_slots);
+  step.shape.max_ancestor_slots = std::clamp(step.shape.max_rows * std::max(1, depth), 1,
+                                             std::max(1, largest.max_ancestor_slots));
+  return step;
+}
+
+double ExpectedTokens(const Expansion& expansion, int ssms, int requests) {
+  double each = 1;
+  for (int depth = 1; ssms > 0 && depth <= expansion.depth(); ++depth) {
+    each += std::pow(kAcceptance, depth);
+  }
+  return each * requests;
+}
+
+absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question) {
+  AnalyticCost cost;
+  ServingProblem problem;
+  problem.registry = question.registry;
+  problem.models = question.models;
+  for (const Member& member : question.workers) problem.machine.devices.push_back(member.device);
+  problem.machine.link = question.link;
+  problem.machine.communication = question.communication;
+  problem.own = question.own;
+  problem.remote_seconds = kRemoteSeconds;
+  problem.tokens_per_round = question.tokens_per_round;
+  problem.cost = &cost;
+  const absl::StatusOr<std::vector<ServingChoice>> choices = PlaceServing(problem);
+  if (!choices.ok()) return choices.status();
+  Places places;
+  for (const ServingChoice& choice : *choices) {
+    v1::PlacementCandidate candidate;
+    std::map<int, int64_t> bytes;  // by device; -1: this process
+    for (size_t m = 0; m < choice.models.size(); ++m) {
+      const ServingSpot& spot = choice.models[m];
+      const v1::ModelPlacement place = PlaceOf(spot, question.workers);
+      *(m == 0 ? candidate.mutable_llm() : candidate.add_ssms()) = place;
+      if (places.candidates.empty()) places.chosen.push_back(place);
+      for (size_t r = 0; r < spot.bytes.size(); ++r) {
+        bytes[spot.own() ? -1 : spot.devices[r]] += spot.bytes[r];
+      }
+    }
+    int64_t most = 0;
+    for (const auto& [device, here] : bytes) most = std::max(most, here);
+    candidate.set_steps_at_once(choice.steps_at_once);
+    candidate.set_llm_seconds(choice.llm_seconds);
+    candidate.set_draft_seconds(choice.draft_seconds);
+    candidate.set_tokens_per_second(choice.tokens_per_second);
+    candidate.set_most_bytes(most);
+    candidate.set_refused(choice.refused);
+    candidate.set_chosen(places.candidates.empty());
+    places.candidates.push_back(std::move(candidate));
+  }
+  return places;
+}
+
+}  // namespace espalier

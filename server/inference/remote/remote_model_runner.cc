@@ -1,0 +1,294 @@
+#include "server/inference/remote/remote_model_runner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(200);
+// After a load that has failed: at first, and, four times as long each time, at most.
+constexpr absl::Duration kFirstPause = absl::Seconds(1), kLongestPause = absl::Seconds(10);
+constexpr char kReady[] = "ready";
+
+// So many of them, those with the fastest memory; fewer if there are not so many. Of one kind if
+// possible: a mixture sends everything through the hosts' memory.
+std::vector<Member> Fastest(std::vector<Member> from, size_t wanted) {
+  std::stable_sort(from.begin(), from.end(), [](const Member& a, const Member& b) {
+    return a.device.memory_bandwidth() > b.device.memory_bandwidth();
+  });
+  for (v1::Device::Kind kind : {v1::Device::CUDA, v1::Device::CPU}) {
+    std::vector<Member> alike;
+    for (const Member& member : from) {
+      if (member.device.kind() == kind) alike.push_back(member);
+    }
+    if (alike.size() < wanted) continue;
+    alike.resize(wanted);
+    return alike;
+  }
+  if (from.size() > wanted) from.resize(wanted);
+  return from;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RemoteModelRunner>> RemoteModelRunner::Create(ServingCluster cluster,
+                                                                             RemoteModel model,
+                                                                             bool may_wait) {
+  std::unique_ptr<RemoteModelRunner> runner(
+      new RemoteModelRunner(std::move(cluster), std::move(model)));
+  if (may_wait) {
+    absl::MutexLock lock(&runner->mutex_);
+    runner->state_ = "waiting for workers";
+  } else {
+    const absl::StatusOr<std::shared_ptr<ServingSession>> session = runner->TakeWorkers();
+    if (!session.ok()) return session.status();
+    if (absl::Status status = runner->Load(*session); !status.ok()) return status;
+  }
+  runner->keeper_ = std::thread([runner = runner.get()] { runner->Keep(); });
+  return runner;
+}
+
+RemoteModelRunner::~RemoteModelRunner() {
+  std::shared_ptr<ServingSession> newest;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (loading_ != nullptr) loading_->Break("the model is being unloaded");
+    changed_.SignalAll();
+  }
+  if (keeper_.joinable()) keeper_.join();
+  {
+    absl::MutexLock lock(&mutex_);
+    newest = std::move(newest_);
+  }
+  if (newest != nullptr) newest->End();
+}
+
+absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t bytes) const {
+  const size_t wanted = model_.programs.size();
+  const std::vector<WorkerRegistry::Room> rooms =
+      cluster_.workers->RoomFor(model_.group != nullptr ? model_.group->name() : "");
+  std::vector<Member> idle, shared;
+  for (const WorkerRegistry::Room& room : rooms) {
+    if (room.bytes >= bytes) (room.shared ? shared : idle).push_back(room.member);
+  }
+  std::vector<Member> all = idle;
+  all.insert(all.end(), shared.begin(), shared.end());
+  std::vector<Member> preferred;
+  for (const std::string& id : model_.preferred) {
+    for (const Member& member : all) {
+      if (member.lease.worker_id() == id) preferred.push_back(member);
+    }
+  }
+  if (preferred.size() == wanted) return preferred;
+  // A worker that others have too is lost to all of them at once.
+  std::vector<std::vector<Member>> choices = {idle, all};
+  if (model_.shares_first) choices.insert(choices.begin(), shared);
+  for (const std::vector<Member>& from : choices) {
+    std::vector<Member> chosen = Fastest(from, wanted);
+    if (chosen.size() == wanted) return chosen;
+  }
+  return TooFewWorkers(bytes, rooms);
+}
+
+absl::Status RemoteModelRunner::TooFewWorkers(
+    int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const {
+  size_t roomy = 0;
+  std::vector<std::string> others;
+  std::set<std::string> named;
+  for (const WorkerRegistry::Room& room : rooms) {
+    const std::string& id = room.member.lease.worker_id();
+    named.insert(id);
+    if (room.bytes >= bytes) {
+      ++roomy;
+      continue;
+    }
+    others.push_back(absl::StrCat(
+        id, " has ", room.bytes, " bytes",
+        room.shared ? absl::StrCat(" left beside what it holds of '", model_.group->name(), "'")
+                    : ""));
+  }
+  for (const v1::WorkerInfo& worker : cluster_.workers->List()) {
+    if (worker.state() == v1::WorkerInfo::BUSY && named.count(worker.worker_id()) == 0) {
+      others.push_back(absl::StrCat(worker.worker_id(), " works for ", worker.job_id()));
+    }
+  }
+  const std::string there =
+      absl::StrCat("model '", model_.name, "' needs ", model_.programs.size(),
+                   " idle workers with ", bytes, " bytes of memory each; there are ", roomy,
+                   others.empty() ? "" : absl::StrCat(" (", absl::StrJoin(others, ", "), ")"));
+  if (rooms.size() < model_.programs.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(there, ": start workers, free some, or split the model otherwise"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      there,
+      ": start larger ones, free memory, split the model otherwise, or make its KV cache smaller"));
+}
+
+absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::TakeWorkers() {
+  if (model_.drafts && model_.group->leader() != ServingGroup::Leader::kLoaded) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "model '", model_.group->name(), "', for which it drafts, takes its workers first"));
+  }
+  int64_t bytes = 0;
+  for (const v1::Program& program : model_.programs) {
+    bytes = std::max(bytes, program.arena_bytes());
+  }
+  absl::StatusOr<std::vector<Member>> members = ChooseWorkers(bytes);
+  if (!members.ok()) return members.status();
+  return ServingSession::Create(cluster_, model_, *std::move(members), bytes);
+}
+
+absl::Status RemoteModelRunner::Load(const std::shared_ptr<ServingSession>& session) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) session->Break("the model is being unloaded");
+    loading_ = session;
+    state_ = "loading";
+  }
+  const absl::Status status = session->Load();
+  if (!status.ok()) session->End();
+  absl::MutexLock lock(&mutex_);
+  loading_.reset();
+  if (!status.ok()) return status;
+  newest_ = session;
+  state_ = kReady;
+  if (leads()) model_.group->SetLeader(ServingGroup::Leader::kLoaded);
+  return absl::OkStatus();
+}
+
+bool RemoteModelRunner::SleepUnlessStopping(absl::Duration duration) {
+  absl::MutexLock lock(&mutex_);
+  if (!stopping_) changed_.WaitWithTimeout(&mutex_, duration);
+  return !stopping_;
+}
+
+void RemoteModelRunner::Keep() {
+  absl::Duration pause = kFirstPause;
+  absl::Time next_load = absl::InfinitePast();
+  std::string told;  // why it is not loaded
+  while (SleepUnlessStopping(kTick)) {
+    std::shared_ptr<ServingSession> session;
+    {
+      absl::MutexLock lock(&mutex_);
+      session = newest_;
+    }
+    if (session != nullptr) {
+      session->Watch();
+      if (model_.drafts && model_.group->leader() == ServingGroup::Leader::kWaiting) {
+        session->Break(absl::StrCat("model '", model_.group->name(), "' waits for its workers"));
+      }
+      const std::string reason = session->broken();
+      if (reason.empty()) continue;
+      spdlog::warn("model {}: {}; loading it again", model_.name, reason);
+      {
+        absl::MutexLock lock(&mutex_);
+        newest_.reset();
+        state_ = absl::StrCat("loading again: ", reason);
+      }
+      if (leads()) model_.group->SetLeader(ServingGroup::Leader::kAway);
+      session->End();
+    }
+    if (cluster_.now() < next_load) continue;
+    const absl::StatusOr<std::shared_ptr<ServingSession>> taken = TakeWorkers();
+    const absl::Status status = taken.ok() ? Load(*taken) : taken.status();
+    if (status.ok()) {
+      spdlog::info("model {} is loaded on {} workers", model_.name, model_.programs.size());
+      pause = kFirstPause;
+      told.clear();
+      continue;
+    }
+    // Workers may come at any time, and to look for them costs little. But what cannot be loaded
+    // has read its weights in vain.
+    if (taken.ok()) {
+      next_load = cluster_.now() + pause;
+      pause = std::min(4 * pause, kLongestPause);
+    } else if (leads() &&
+               (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status))) {
+      model_.group->SetLeader(ServingGroup::Leader::kWaiting);
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      state_ = absl::StrCat("waiting: ", status.message());
+    }
+    if (told == status.message()) continue;
+    told = std::string(status.message());
+    spdlog::warn("model {} is not loaded: {}", model_.name, told);
+  }
+}
+
+absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+  if (absl::Status status = Begin(batch); !status.ok()) return status;
+  return End(logits);
+}
+
+absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
+  // Where nothing has run before, no cache was lost: the generation stays.
+  if (current_ == nullptr) {
+    absl::MutexLock lock(&mutex_);
+    current_ = newest_;
+  }
+  if (current_ == nullptr) return Explain(absl::UnavailableError("it is not loaded yet"));
+  return Explain(current_->BeginStep(batch));
+}
+
+absl::Status RemoteModelRunner::End(RunnerLogits* logits) {
+  return Explain(current_->EndStep(logits));
+}
+
+absl::Status RemoteModelRunner::Explain(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return status;
+  absl::MutexLock lock(&mutex_);
+  if (newest_ != nullptr) changed_.SignalAll();  // the keeper has not seen yet that it is broken
+  const bool waits = newest_ == nullptr && !state_.empty();
+  return absl::UnavailableError(absl::StrCat("model '", model_.name, "': ", status.message(),
+                                             waits ? absl::StrCat(" (", state_, ")") : "",
+                                             "; it is loaded again as soon as its workers are "
+                                             "there: try again"));
+}
+
+uint64_t RemoteModelRunner::cache_generation() {
+  // Steps that have begun end in their own session.
+  if (current_ != nullptr && current_->open_steps() > 0) return generation_;
+  absl::MutexLock lock(&mutex_);
+  if (newest_ != nullptr && newest_ != current_) {
+    current_ = newest_;
+    ++generation_;
+  }
+  return generation_;
+}
+
+void RemoteModelRunner::Abandon() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;  // nobody needs another session either
+  changed_.SignalAll();
+  if (loading_ != nullptr) loading_->Break("the model is being unloaded");
+  if (newest_ != nullptr) newest_->Break("the model is being unloaded");
+}
+
+RemoteModelRunner::Placement RemoteModelRunner::placement() const {
+  absl::MutexLock lock(&mutex_);
+  Placement placement;
+  placement.state = state_;
+  if (newest_ == nullptr) return placement;
+  // The keeper looks a few times a second only.
+  if (const std::string reason = newest_->broken(); !reason.empty()) {
+    placement.state = absl::StrCat("loading again: ", reason);
+    return placement;
+  }
+  for (const Member& member : newest_->members()) {
+    placement.workers.push_back(member.lease.worker_id());
+  }
+  return placement;
+}
+
+}  // namespace espalier

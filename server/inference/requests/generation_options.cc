@@ -1,0 +1,303 @@
+#include "server/inference/requests/generation_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/inference/field_error.h"
+#include "server/inference/requests/generation.h"
+#include "server/inference/requests/tool_choice.h"
+#include "serving/grammar/thought_budget.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kDefaultMaxTokens = 16;
+
+// A word that must not come is spelled by other tokens at the beginning of a text than behind a
+// blank; both are kept out.
+absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, TokenRules* rules) {
+  if (word.empty()) return FieldError("bad_words", "bad_words: a word is empty");
+  if (word.size() > kMaxBadWordBytes) {
+    return FieldError("bad_words", absl::StrCat("bad_words: a word has ", word.size(),
+                                                " bytes, expected at most ", kMaxBadWordBytes));
+  }
+  for (const std::string& text : {word, absl::StrCat(" ", word)}) {
+    absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(text, {});
+    if (!tokens.ok()) return Unreadable("bad_words", "word", tokens.status());
+    const auto& known = rules->bad_words;
+    if (!tokens->empty() && std::find(known.begin(), known.end(), *tokens) == known.end()) {
+      rules->bad_words.push_back(*std::move(tokens));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Null: what the model's authors would have is not wanted.
+const GenerationConfig* ConfigOf(const LoadedModel& model) {
+  return model.description.generation_config() == "none" ? nullptr : &model.host->generation();
+}
+
+// Those hold whatever the request says.
+void AddBadWords(const GenerationConfig& config, int vocabulary, TokenRules* rules) {
+  for (const std::vector<int>& word : config.bad_words) {
+    const bool known =
+        std::all_of(word.begin(), word.end(), [&](int token) { return token < vocabulary; });
+    if (known) rules->bad_words.push_back(word);
+  }
+}
+
+// Before any of them is looked at.
+absl::Status CheckCounts(const v1::SamplingOptions& sampling) {
+  if (sampling.logit_bias_size() > kMaxBiases) {
+    return FieldError("logit_bias", absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
+                                                 " entries, expected at most ", kMaxBiases));
+  }
+  size_t bytes = 0;
+  for (const std::string& word : sampling.bad_words()) bytes += word.size();
+  if (sampling.bad_words_size() > kMaxBadWords || bytes > kMaxBadWordsBytes) {
+    return FieldError("bad_words",
+                      absl::StrCat("bad_words has ", sampling.bad_words_size(), " words of ", bytes,
+                                   " bytes together, expected at most ", kMaxBadWords, " of ",
+                                   kMaxBadWordsBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+FormedText FormedTextOf(const v1::StructuralTag& tag) {
+  FormedText text;
+  for (const v1::StructuralTag::Structure& structure : tag.structures()) {
+    text.sections.push_back(
+        {.open = structure.begin(),
+         .items = {{.schema = structure.json_schema(), .end = structure.end()}}});
+  }
+  text.triggers = {tag.triggers().begin(), tag.triggers().end()};
+  return text;
+}
+
+absl::StatusOr<StructuredOutput> FormatOf(const v1::StructuralTag& tag) {
+  if (tag.structures_size() > 0 || tag.triggers_size() > 0) {
+    return FieldError("response_format",
+                      "structural_tag: a format excludes structures and triggers");
+  }
+  return StructuredOutput{.kind = StructuredOutput::kTagFormat, .text = tag.format()};
+}
+
+absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
+    const v1::GenerateRequest& request) {
+  if (!request.has_structured_output()) return std::nullopt;
+  const v1::StructuredOutput& output = request.structured_output();
+  switch (output.kind_case()) {
+    case v1::StructuredOutput::kRegex:
+      return StructuredOutput{.kind = StructuredOutput::kRegex, .text = output.regex()};
+    case v1::StructuredOutput::kJsonSchema:
+      return StructuredOutput{.kind = StructuredOutput::kJsonSchema, .text = output.json_schema()};
+    case v1::StructuredOutput::kGrammar:
+      return StructuredOutput{.kind = StructuredOutput::kGbnf, .text = output.grammar()};
+    case v1::StructuredOutput::kChoice:
+      return StructuredOutput{
+          .kind = StructuredOutput::kChoice,
+          .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
+    case v1::StructuredOutput::kStructuralTag:
+      if (!output.structural_tag().format().empty()) return FormatOf(output.structural_tag());
+      return StructuredOutput{.kind = StructuredOutput::kFormedText,
+                              .formed = FormedTextOf(output.structural_tag())};
+    default:
+      if (output.json_object()) return StructuredOutput{.kind = StructuredOutput::kJsonObject};
+      return FieldError(
+          "response_format",
+          "structured_output: one of regex, json_schema, json_object, grammar, choice and "
+          "structural_tag is wanted");
+  }
+}
+
+ThoughtsBefore ThoughtsOf(const Prompt& prompt) {
+  return {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
+}
+
+// Before which there may be thoughts. Those that are part of the answer's text are part of the
+// form, unless the prompt has begun them.
+StructuredOutput Behind(const Prompt& prompt, const v1::GenerateRequest& request,
+                        StructuredOutput form) {
+  if (prompt.begins_in_reasoning ||
+      (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
+    form.thoughts = ThoughtsOf(prompt);
+  }
+  return form;
+}
+
+// Special tokens in which a chat's answer is written, beside its text.
+std::vector<int> MarksOf(const v1::GenerateRequest& request, const Prompt& prompt,
+                         const Tokenizer& tokenizer) {
+  std::vector<std::string> marks;
+  if (!prompt.reasoning.empty()) marks = {prompt.reasoning.open, prompt.reasoning.close};
+  if (request.has_chat() && ChoiceOf(request.chat()) == ToolChoice::kAuto) {
+    for (const ToolCallParser::Section& section : prompt.tool_parser->sections()) {
+      marks.push_back(section.open);
+      if (!section.close.empty()) marks.push_back(section.close);
+    }
+    for (std::string& mark : prompt.tool_parser->inner_special_tokens()) marks.push_back(std::move(mark));
+  }
+  std::vector<int> tokens;
+  for (const std::string& mark : marks) {
+    const int token = tokenizer.TokenId(mark);
+    if (token >= 0 && tokenizer.IsSpecial(token)) tokens.push_back(token);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
+// What the whole answer must be, ready to run. Null: anything.
+absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& request,
+                                                    const LoadedModel& model, const Prompt& prompt,
+                                                    const std::vector<Tool>& tools,
+                                                    const std::vector<int>& shown) {
+  absl::StatusOr<std::optional<StructuredOutput>> content = ContentFormOf(request);
+  if (!content.ok()) return content.status();
+  std::optional<StructuredOutput> form = *content;
+  if (request.has_chat()) {
+    absl::StatusOr<std::optional<StructuredOutput>> answer =
+        FormOfAnswer(tools, *prompt.tool_parser, request.chat(), *content);
+    if (!answer.ok()) return answer.status();
+    form = *std::move(answer);
+  }
+  if (!form) return nullptr;
+  absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
+      model.grammars->Get(Behind(prompt, request, *form), shown);
+  if (masker.ok() && form == *content) return masker;
+  // What is demanded of the text must be right even where there will be none.
+  if (*content && (!masker.ok() || form->otherwise.empty())) {
+    const absl::StatusOr<Grammar> text = GrammarOf(**content);
+    if (!text.ok()) return InField("response_format", text.status());
+  }
+  if (!masker.ok()) return InField(form == *content ? "response_format" : "tools", masker.status());
+  return masker;
+}
+
+absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
+    const v1::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
+    const std::vector<Tool>& tools, const std::vector<int>& shown, int max_tokens) {
+  const v1::SamplingOptions& sampling = request.sampling();
+  auto rules = std::make_shared<TokenRules>();
+  if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
+  rules->presence_penalty = sampling.presence_penalty();
+  rules->frequency_penalty = sampling.frequency_penalty();
+  rules->min_tokens = sampling.min_tokens();
+  const GenerationConfig* const config = ConfigOf(model);
+  // Which the request's own ends do not wait for.
+  const bool names_ends = request.stop_size() > 0 || request.stop_token_ids_size() > 0;
+  if (!sampling.has_min_tokens() && !names_ends && config != nullptr) {
+    rules->min_tokens = std::min(config->min_new_tokens, max_tokens);
+  }
+  if (absl::Status status = CheckCounts(sampling); !status.ok()) return status;
+  for (const auto& [token, bias] : sampling.logit_bias()) {
+    rules->logit_bias.emplace_back(token, bias);
+  }
+  // A map's order is not that of another run.
+  std::sort(rules->logit_bias.begin(), rules->logit_bias.end());
+  rules->allowed = {sampling.allowed_token_ids().begin(), sampling.allowed_token_ids().end()};
+  // Each once: no more than the vocabulary has, however many are given.
+  std::sort(rules->allowed.begin(), rules->allowed.end());
+  rules->allowed.erase(std::unique(rules->allowed.begin(), rules->allowed.end()),
+                       rules->allowed.end());
+  rules->allowed.shrink_to_fit();
+  const int vocabulary = model.host->tokenizer().vocabulary();
+  if (rules->allowed.size() > static_cast<size_t>(vocabulary)) {
+    return FieldError("allowed_token_ids",
+                      absl::StrCat("allowed_token_ids has ", rules->allowed.size(),
+                                   " different tokens, the vocabulary ", vocabulary));
+  }
+  if (config != nullptr) AddBadWords(*config, vocabulary, rules.get());
+  for (const std::string& word : sampling.bad_words()) {
+    absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
+    if (!status.ok()) return status;
+  }
+  absl::StatusOr<std::shared_ptr<TokenMasker>> form = FormOf(request, model, prompt, tools, shown);
+  if (!form.ok()) return form.status();
+  rules->constraint = *std::move(form);
+  if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
+    auto budget =
+        ThoughtBudget::Create(ThoughtsOf(prompt), request.chat().thinking_token_budget(),
+                              model.host->shared_tokenizer(), std::move(rules->constraint));
+    if (!budget.ok()) return InField("thinking_token_budget", budget.status());
+    rules->constraint = *std::move(budget);
+  }
+  return std::shared_ptr<const TokenRules>(std::move(rules));
+}
+
+}  // namespace
+
+absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedModel& model,
+                              size_t prompt_tokens) {
+  if (request.speculation() != v1::SPECULATION_ON) return absl::OkStatus();
+  if (model.description.ssm_artifacts().empty() && model.description.ngram_depth() == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "field 'speculation' is on, but model '", request.model(),
+        "' is served without SSMs and n-gram drafts; serve it with some, or leave the field out"));
+  }
+  const absl::Status status = CheckDrafting(model, prompt_tokens);
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(absl::StrCat("field 'speculation' is on, but ",
+                                                    status.message(), ", or leave the field out"));
+}
+
+absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
+                                         const LoadedModel& model, const Prompt& prompt,
+                                         const std::vector<Tool>& tools) {
+  const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
+  if (!adapter.ok()) return adapter.status();
+  const GenerationConfig* const config = ConfigOf(model);
+  RequestOptions options;
+  options.adapter = *adapter;
+  options.max_tokens = request.max_tokens();
+  if (options.max_tokens == 0) {
+    // Chat answers run to the end of the context unless they are limited.
+    options.max_tokens =
+        request.has_chat()
+            ? std::max(1, model.host->context() - static_cast<int>(prompt.tokens.size()))
+            : kDefaultMaxTokens;
+    if (config != nullptr && config->max_new_tokens) {
+      options.max_tokens = std::min(options.max_tokens, *config->max_new_tokens);
+    }
+  }
+  if (request.prompt_only()) options.max_tokens = 1;
+  options.stop = {request.stop().begin(), request.stop().end()};
+  if (options.stop.empty() && config != nullptr && !request.ignore_eos()) {
+    options.stop = config->stop_strings;
+  }
+  // The engine would say so, too, but of a copy for each of the answers.
+  if (absl::Status status = ValidateStopStrings(options.stop); !status.ok()) {
+    return InField("stop", status);
+  }
+  options.stop_token_ids = {request.stop_token_ids().begin(), request.stop_token_ids().end()};
+  options.include_stop = request.include_stop();
+  options.ignore_eos = request.ignore_eos();
+  options.show_special_tokens = request.show_special_tokens();
+  options.shown_tokens = MarksOf(request, prompt, model.host->tokenizer());
+  options.speculate = request.speculation() != v1::SPECULATION_OFF;
+  options.priority = request.priority();
+  options.cache_salt = request.cache_salt();
+  options.timeout_seconds = request.timeout_seconds();
+  if (request.has_logprobs()) options.logprobs = request.logprobs();
+  if (request.has_prompt_logprobs()) options.prompt_logprobs = request.prompt_logprobs();
+  if (request.echo() && request.has_logprobs()) {
+    options.prompt_logprobs = std::max(options.prompt_logprobs, request.logprobs());
+  }
+  if (options.logprobs < -1 || options.prompt_logprobs < -1) {
+    return FieldError("logprobs", "logprobs and prompt_logprobs must be 0 or more");
+  }
+  const v1::SamplingOptions& sampling = request.sampling();
+  options.sampling.temperature = sampling.temperature();
+  options.sampling.top_p = sampling.top_p() == 0 ? 1 : sampling.top_p();
+  options.sampling.top_k = sampling.top_k();
+  options.sampling.min_p = sampling.min_p();
+  options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
+  absl::StatusOr<std::shared_ptr<const TokenRules>> rules =
+      RulesOf(request, model, prompt, tools, options.shown_tokens, options.max_tokens);
+  if (!rules.ok()) return rules.status();
+  options.rules = *std::move(rules);
+  return options;
+}
+
+}  // namespace espalier

@@ -1,0 +1,21 @@
+// A GenerateRequest's options as the engine takes them.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "espalier/v1/inference.pb.h"
+#include "server/inference/requests/chat_prompt.h"
+#include "server/inference/models/model_server.h"
+#include "serving/request/request.h"
+
+namespace espalier {
+
+// FailedPrecondition where the request wants drafts, and nothing can draft for such a prompt.
+absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedModel& model,
+                              size_t prompt_tokens);
+
+// All but the seed. `tools`: that the model may call. Errors name the field.
+absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
+                                         const LoadedModel& model, const Prompt& prompt,
+                                         const std::vector<Tool>& tools);
+
+}  // namespace espalier

@@ -1,0 +1,347 @@
+#include "server/inference/requests/generation_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "serving/sampling/counter_rng.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
+
+v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
+  v1::TokenLogprobs out;
+  out.set_token(logprobs.token);
+  out.set_logprob(logprobs.logprob);
+  out.set_rank(logprobs.rank);
+  out.set_text(tokenizer.TokenBytes(logprobs.token));
+  for (const auto& [token, logprob] : logprobs.top) {
+    v1::TopLogprob* top = out.add_top();
+    top->set_token(token);
+    top->set_logprob(logprob);
+    top->set_text(tokenizer.TokenBytes(token));
+  }
+  return out;
+}
+
+class Running : public GenerationRun, public std::enable_shared_from_this<Running> {
+ public:
+  Running(const RunContext& context, GenerationListener listener, std::string echo,
+          const std::optional<OutputParserOptions>& reading)
+      : shared_request_(context.request),
+        request_(*shared_request_),
+        options_(context.options),
+        names_stops_(context.names_stops),
+        name_(context.model_name),
+        tokenizer_(context.host->shared_tokenizer()),
+        model_(context.model),
+        host_(*context.host),
+        metrics_(context.metrics),
+        listener_(std::move(listener)),
+        wanted_(std::max(1, request_.n())),
+        echo_(std::move(echo)),
+        answers_(AnswersOf(request_)) {
+    if (!reading) return;
+    const ReasoningTags& marks = reading->reasoning;
+    if (!marks.empty()) {
+      opens_reasoning_ = tokenizer_->TokenId(marks.open);
+      closes_reasoning_ = tokenizer_->TokenId(marks.close);
+    }
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      OutputParserOptions own = *reading;
+      absl::StrAppend(&own.id, "-", i);
+      own.short_id += i * 0xD1B54A32D192ED03ull;
+      answers_[i].parser.emplace(std::move(own));
+      answers_[i].in_reasoning = reading->begins_in_reasoning;
+    }
+  }
+
+  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) override {
+    const double waited = absl::ToDoubleSeconds(absl::Now() - came);
+    const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
+    const std::vector<int>& prompt = *shared;
+    first_token_ = prompt.empty() ? -1 : prompt[0];
+    if (request_.return_prompt_tokens()) prompt_ = prompt;
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      RequestOptions own = *options_;
+      // Those that compete are compared by what their tokens were worth.
+      if (competing()) own.logprobs = std::max(own.logprobs, 0);
+      own.sampling.seed = ChoiceSeed(seed, i);
+      own.reproducible = request_.sampling().has_seed();
+      if (own.timeout_seconds > 0) {
+        own.timeout_seconds = std::max(own.timeout_seconds - waited, kShortest);
+      }
+      // Events wait for the ticket: one of them may have to end its request.
+      absl::MutexLock lock(&mutex_);
+      // An answer before it was refused, and nobody would hear of this one.
+      if (silent_) break;
+      absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+          shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
+            self->On(static_cast<int>(i), event);
+          });
+      if (!ticket.ok()) {
+        silent_ = true;
+        CancelAll();
+        return ticket.status();
+      }
+      tickets_.push_back(*ticket);
+      if (cancelled_) CancelAll();
+    }
+    return absl::OkStatus();
+  }
+
+  void Cancel() override {
+    // Weak: a client that is still connected must not keep an unloaded model alive. Let go of
+    // without the lock: the last one to do so joins the engine's thread, which may want it.
+    const std::shared_ptr<LoadedModel> model = model_.lock();
+    if (model == nullptr) return;
+    Stop();
+  }
+
+  void Stop() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    CancelAll();
+  }
+
+ private:
+  struct Answer {
+    std::optional<OutputParser> parser;  // of a chat
+    bool in_reasoning = false;
+    bool begun = false;
+    bool cut = false;            // it was over before its end
+    v1::GenerateReply whole;  // of those that compete
+    double logprobs = 0;         // their sum
+    int tokens = 0;
+
+    double worth() const { return tokens > 0 ? logprobs / tokens : -1e30; }
+  };
+
+  bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
+
+  // From the engine's thread, which its host outlives, or by one who holds the model.
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const EngineHost::Ticket ticket : tickets_) host_.Cancel(ticket);
+  }
+
+  // Of what would only be dropped.
+  void CutShort(int index) {
+    absl::MutexLock lock(&mutex_);
+    host_.Cancel(tickets_[index]);
+    answers_[index].cut = true;
+  }
+
+  // The rest runs on the engine's thread alone.
+
+  void On(int index, const RequestEvent& event) {
+    if (answers_[index].cut && event.reason == FinishReason::kCancelled) {
+      RequestEvent stopped = event;
+      stopped.reason = FinishReason::kStop;
+      return On(index, stopped);
+    }
+    if (metrics_ != nullptr) {
+      metrics_->RequestProgressed(name_, event);
+      if (event.finished) CountEnd(event);
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (silent_) return;
+      if (event.reason == FinishReason::kError) {
+        silent_ = true;
+        CancelAll();
+      }
+    }
+    if (event.reason == FinishReason::kError) {
+      listener_(event.error, true);
+      return;
+    }
+    if (event.finished) Count(event.usage);
+    Answer& answer = answers_[index];
+    v1::GenerateReply reply = ReplyOf(event, &answer);
+    if (answer.parser && answer.parser->done() && !answer.cut && !event.finished) CutShort(index);
+    if (!competing()) {
+      reply.set_index(index);
+      Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
+      return;
+    }
+    for (const TokenLogprobs& logprobs : event.logprobs) {
+      answer.logprobs += logprobs.logprob;
+      ++answer.tokens;
+    }
+    for (v1::ToolCall& call : *reply.mutable_tool_calls()) {
+      call.set_text_before(static_cast<int>(answer.whole.text().size()) + call.text_before());
+    }
+    answer.whole.mutable_text()->append(reply.text());
+    answer.whole.mutable_reasoning()->append(reply.reasoning());
+    reply.clear_text();
+    reply.clear_reasoning();
+    if (!request_.has_logprobs()) reply.clear_logprobs();
+    answer.whole.MergeFrom(reply);
+    if (finished_ == static_cast<int>(answers_.size())) SendBest();
+  }
+
+  void CountEnd(const RequestEvent& event) {
+    metrics_->RequestFinished(name_, request_, event);
+    longest_ = std::max(longest_, event.usage.completion_tokens);
+    if (++ended_ == answers_.size()) metrics_->AnswersFinished(name_, request_, longest_);
+  }
+
+  // What is new of the answer, taken apart if it is a chat's.
+  void AddText(const RequestEvent& event, Answer* answer, v1::GenerateReply* reply) {
+    if (!answer->parser) {
+      reply->mutable_text()->append(event.text);
+      return;
+    }
+    const auto add = [reply](OutputDelta part) {
+      const size_t before = reply->text().size();
+      reply->mutable_text()->append(part.text);
+      reply->mutable_reasoning()->append(part.reasoning);
+      for (ToolCallDelta& call : part.calls) {
+        v1::ToolCall* out = reply->add_tool_calls();
+        out->set_index(call.index);
+        out->set_id(std::move(call.id));
+        out->set_name(std::move(call.name));
+        out->set_arguments(std::move(call.arguments));
+        out->set_text_before(static_cast<int>(before + call.text_before));
+      }
+    };
+    CountReasoning(event, answer);
+    add(answer->parser->Append(event.text));
+    if (event.finished) add(answer->parser->Finish());
+  }
+
+  // Of what comes with this event, before its text is read.
+  void CountReasoning(const RequestEvent& event, Answer* answer) {
+    if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
+    const bool over = answer->parser->reasoning_ended();
+    int count = 0;
+    for (const int token : event.tokens) {
+      if (token == opens_reasoning_ && !over) answer->in_reasoning = true;
+      if (answer->in_reasoning) ++count;
+      if (token == closes_reasoning_) answer->in_reasoning = false;
+    }
+    usage_.set_reasoning_tokens(usage_.reasoning_tokens() + count);
+  }
+
+  v1::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
+    v1::GenerateReply reply;
+    if (!std::exchange(answer->begun, true)) {
+      reply.set_text(echo_);
+      reply.mutable_prompt_tokens()->Assign(prompt_.begin(), prompt_.end());
+      if (!event.prompt_logprobs.empty() || (request_.echo() && request_.has_logprobs()) ||
+          request_.has_prompt_logprobs()) {
+        v1::TokenLogprobs* first = reply.add_prompt_logprobs();
+        first->set_token(first_token_);
+        first->set_text(tokenizer_->TokenBytes(first_token_));
+      }
+      for (const TokenLogprobs& logprobs : event.prompt_logprobs) {
+        *reply.add_prompt_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
+      }
+    }
+    if (!request_.prompt_only()) {
+      AddText(event, answer, &reply);
+      reply.mutable_tokens()->Assign(event.tokens.begin(), event.tokens.end());
+      for (const TokenLogprobs& logprobs : event.logprobs) {
+        *reply.add_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
+      }
+    }
+    if (!event.finished) return reply;
+    const bool called = answer->parser && answer->parser->has_tool_calls();
+    const bool over =
+        event.reason == FinishReason::kStop || (answer->parser && answer->parser->done());
+    reply.set_finish_reason(request_.prompt_only() ? "length"
+                            : called && over       ? "tool_calls"
+                                                   : Name(event.reason));
+    // The model's own ones are an end like any other.
+    if (names_stops_ && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
+    const auto& stops = request_.stop_token_ids();
+    if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
+      reply.set_stop_token(event.stop.token);
+    }
+    return reply;
+  }
+
+  void SendBest() {
+    std::vector<int> order(answers_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [this](int a, int b) { return answers_[a].worth() > answers_[b].worth(); });
+    for (int i = 0; i < wanted_; ++i) {
+      v1::GenerateReply& reply = answers_[order[i]].whole;
+      reply.set_index(i);
+      Send(std::move(reply), i + 1 == wanted_);
+    }
+  }
+
+  void Send(v1::GenerateReply reply, bool last) {
+    if (last) *reply.mutable_usage() = usage_;
+    listener_(std::move(reply), last);
+  }
+
+  void Count(const Usage& usage) {
+    const bool first = finished_++ == 0;
+    usage_.set_prompt_tokens(usage.prompt_tokens);
+    usage_.set_completion_tokens(usage_.completion_tokens() +
+                                 (request_.prompt_only() ? 0 : usage.completion_tokens));
+    usage_.set_drafted_tokens(usage_.drafted_tokens() + usage.drafted_tokens);
+    usage_.set_accepted_tokens(usage_.accepted_tokens() + usage.accepted_tokens);
+    usage_.set_verification_steps(usage_.verification_steps() + usage.verification_steps);
+    const double soonest =
+        first ? usage.seconds_to_first_token
+              : std::min(usage_.seconds_to_first_token(), usage.seconds_to_first_token);
+    usage_.set_seconds_to_first_token(soonest);
+    usage_.set_seconds(std::max(usage_.seconds(), usage.seconds));
+    // What one of the answers computed the others find there.
+    usage_.set_cached_tokens(first ? usage.cached_tokens
+                                   : std::min(usage_.cached_tokens(), usage.cached_tokens));
+    usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
+  }
+
+  const std::shared_ptr<const v1::GenerateRequest> shared_request_;
+  const v1::GenerateRequest& request_;
+  const std::shared_ptr<const RequestOptions> options_;
+  const bool names_stops_;
+  const std::string name_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::weak_ptr<LoadedModel> model_;
+  EngineHost& host_;  // of the model
+  ServingMetrics* const metrics_;
+  const GenerationListener listener_;
+  const int wanted_;
+  const std::string echo_;
+  std::vector<int> prompt_;  // if it is to be returned
+  int first_token_ = -1;
+  int opens_reasoning_ = -1, closes_reasoning_ = -1;  // tokens; -1: the model has none
+
+  std::vector<Answer> answers_;
+  int finished_ = 0;
+  size_t ended_ = 0;  // answers, however
+  int longest_ = 0;   // of them, in tokens
+  v1::Usage usage_;
+
+  absl::Mutex mutex_;
+  std::vector<EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
+};
+
+}  // namespace
+
+size_t AnswersOf(const v1::GenerateRequest& request) {
+  return static_cast<size_t>(std::max({1, request.n(), request.best_of()}));
+}
+
+std::shared_ptr<GenerationRun> NewGenerationRun(const RunContext& context,
+                                                GenerationListener listener, std::string echo,
+                                                const std::optional<OutputParserOptions>& reading) {
+  return std::make_shared<Running>(context, std::move(listener), std::move(echo), reading);
+}
+
+}  // namespace espalier

@@ -1,0 +1,355 @@
+#include "server/inference/services/inference_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <compare>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "espalier/v1/inference.grpc.pb.h"
+#include "server/inference/requests/embedding.h"
+#include "server/inference/requests/generation.h"
+#include "server/inference/services/lossless_proof.h"
+#include "server/inference/models/model_server.h"
+#include "server/inference/requests/tokenization.h"
+#include "server/random_id.h"
+#include "server/services/call_interceptor.h"
+#include "base/net/authenticated_channel.h"
+
+namespace espalier {
+namespace {
+
+// How often a stream that waits for tokens looks whether its client is still there.
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+// Between two messages of a proof's progress within one check.
+constexpr absl::Duration kProgress = absl::Milliseconds(100);
+
+constexpr size_t kMaxRequestId = 256;  // bytes
+
+absl::Status Gone() { return absl::CancelledError("the client has gone"); }
+
+// Replies on their way from the engine's thread to the stream's.
+class Mailbox {
+ public:
+  struct Letter {
+    absl::StatusOr<v1::GenerateReply> reply;
+    bool last = false;
+  };
+
+  void Put(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+    absl::MutexLock lock(&mutex_);
+    letters_.push_back({reply, last});
+  }
+  bool Take(Letter* letter) {
+    absl::MutexLock lock(&mutex_);
+    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !letters_.empty(); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kPoll)) return false;
+    *letter = std::move(letters_.front());
+    letters_.pop_front();
+    return true;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<Letter> letters_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Until the call's deadline; 0: it has none.
+double SecondsLeft(const grpc::ServerContext& context) {
+  const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
+  return left > absl::Hours(24) ? 0 : std::max(0.001, absl::ToDoubleSeconds(left));
+}
+
+// The call's deadline is the request's, so that it frees its slots even if nobody polls.
+template <typename Request>
+void LimitTime(const grpc::ServerContext& context, Request* request) {
+  const double seconds = SecondsLeft(context);
+  if (seconds > 0 && (request->timeout_seconds() <= 0 || request->timeout_seconds() > seconds)) {
+    request->set_timeout_seconds(seconds);
+  }
+}
+
+// The one that the model's name stood for is the request's.
+absl::Status TakeAdapter(const std::string& named, v1::GenerateRequest* request) {
+  if (named.empty() || request->adapter() == named) return absl::OkStatus();
+  if (!request->adapter().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'model' names the adapter '", named,
+                                                   "', field 'adapter' another one, '",
+                                                   request->adapter(), "'"));
+  }
+  request->set_adapter(named);
+  return absl::OkStatus();
+}
+
+class InferenceService final : public v1::Inference::Service {
+ public:
+  InferenceService(ModelServer* models, CallInterceptor* interceptor, ServingMetrics* metrics)
+      : models_(models), interceptor_(interceptor), metrics_(metrics) {}
+
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateReply>* writer) override {
+    return interceptor_->Handle(context, "Inference/Generate",
+                          [&] { return DoGenerate(context, *request, writer); });
+  }
+
+  grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
+                     v1::EmbedReply* reply) override {
+    return interceptor_->Handle(context, "Inference/Embed",
+                          [&] { return DoEmbed(context, *request, reply); });
+  }
+
+  grpc::Status Cancel(grpc::ServerContext* context, const v1::CancelGenerateRequest* request,
+                      v1::CancelGenerateReply* reply) override {
+    const auto cancel = [&] {
+      absl::MutexLock lock(&mutex_);
+      auto it = open_.find({AuthorizationOf(*context), request->request_id()});
+      reply->set_found(it != open_.end());
+      if (it != open_.end()) it->second->Cancel();
+      return absl::OkStatus();
+    };
+    return interceptor_->Handle(context, "Inference/Cancel", cancel, CallKind::kShort);
+  }
+
+  grpc::Status Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
+                        v1::TokenizeReply* reply) override {
+    return interceptor_->Handle(context, "Inference/Tokenize", [&] {
+      absl::StatusOr<v1::TokenizeReply> tokens = espalier::Tokenize(*request, *models_);
+      if (tokens.ok()) *reply = *std::move(tokens);
+      return tokens.status();
+    });
+  }
+
+  grpc::Status Detokenize(grpc::ServerContext* context, const v1::DetokenizeRequest* request,
+                          v1::DetokenizeReply* reply) override {
+    return interceptor_->Handle(context, "Inference/Detokenize", [&] {
+      absl::StatusOr<v1::DetokenizeReply> text = espalier::Detokenize(*request, *models_);
+      if (text.ok()) *reply = *std::move(text);
+      return text.status();
+    });
+  }
+
+  grpc::Status Serve(grpc::ServerContext* context, const v1::ServeModelRequest* request,
+                     v1::ServeModelReply* reply) override {
+    return interceptor_->Handle(context, "Inference/Serve", [&] {
+      absl::StatusOr<v1::ServedModel> model = models_->Serve(*request);
+      if (model.ok()) *reply->mutable_model() = *std::move(model);
+      return model.status();
+    });
+  }
+
+  grpc::Status Unserve(grpc::ServerContext* context, const v1::UnserveModelRequest* request,
+                       v1::UnserveModelReply*) override {
+    return interceptor_->Handle(context, "Inference/Unserve", [&] {
+      return models_->Unserve(request->name(), request->idempotency_key());
+    });
+  }
+
+  grpc::Status ListServed(grpc::ServerContext* context, const v1::ListServedRequest*,
+                          v1::ListServedReply* reply) override {
+    return interceptor_->Handle(context, "Inference/ListServed", [&] {
+      for (const v1::ServedModel& model : models_->ListWithFailed()) {
+        *reply->add_models() = model;
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::Status VerifyLossless(grpc::ServerContext* context,
+                              const v1::VerifyLosslessRequest* request,
+                              grpc::ServerWriter<v1::VerifyLosslessReply>* writer) override {
+    return interceptor_->Handle(context, "Inference/VerifyLossless",
+                          [&] { return DoVerify(context, *request, writer); });
+  }
+
+ private:
+  // A request that runs: who has its key and knows its id may cancel it.
+  struct Handle {
+    std::string authorization, id;
+    auto operator<=>(const Handle&) const = default;
+  };
+
+  // Before a request begins to run: its handle, with an id if it brings none.
+  static absl::StatusOr<Handle> HandleOf(const grpc::ServerContext& context,
+                                         const std::string& wanted, const char* prefix) {
+    if (wanted.size() > kMaxRequestId) {
+      return absl::InvalidArgumentError(absl::StrCat("field 'request_id' has ", wanted.size(),
+                                                     " bytes, expected at most ", kMaxRequestId));
+    }
+    if (!wanted.empty()) return Handle{AuthorizationOf(context), wanted};
+    const absl::StatusOr<std::string> random = RandomId();
+    if (!random.ok()) return random.status();
+    return Handle{AuthorizationOf(context), absl::StrCat(prefix, *random)};
+  }
+
+  absl::Status Register(const Handle& handle, std::shared_ptr<Generation> generation) {
+    absl::MutexLock lock(&mutex_);
+    if (!open_.emplace(handle, std::move(generation)).second) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("field 'request_id': a request '", handle.id, "' is running"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoGenerate(grpc::ServerContext* context, v1::GenerateRequest request,
+                          grpc::ServerWriter<v1::GenerateReply>* writer) {
+    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
+    if (!target.ok()) return target.status();
+    if (absl::Status status = TakeAdapter(target->adapter, &request); !status.ok()) return status;
+    // What the engine checks, too; here a negative one would look like none.
+    if (!(request.timeout_seconds() >= 0)) {
+      return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
+    }
+    const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "gen-");
+    if (!handle.ok()) return handle.status();
+    LimitTime(*context, &request);
+    auto mailbox = std::make_shared<Mailbox>();
+    absl::StatusOr<std::shared_ptr<Generation>> generation =
+        StartGeneration(request, std::move(target->model), models_, metrics_,
+                        [mailbox](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+                          mailbox->Put(reply, last);
+                        });
+    if (!generation.ok()) return generation.status();
+    absl::Status status = Register(*handle, *generation);
+    if (!status.ok()) {
+      (*generation)->Cancel();
+      return status;
+    }
+    status = Stream(context, **generation, handle->id, mailbox.get(), writer);
+    if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
+      context->AddTrailingMetadata("retry-after", std::string(*delay));
+    }
+    absl::MutexLock lock(&mutex_);
+    open_.erase(*handle);
+    return status;
+  }
+
+  absl::Status DoEmbed(grpc::ServerContext* context, const v1::EmbedRequest& request,
+                       v1::EmbedReply* reply) {
+    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
+    if (!target.ok()) return target.status();
+    const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "emb-");
+    if (!handle.ok()) return handle.status();
+    v1::EmbedRequest limited = request;
+    LimitTime(*context, &limited);
+    struct Shared {
+      absl::Mutex mutex;
+      bool done ABSL_GUARDED_BY(mutex) = false;
+      absl::StatusOr<v1::EmbedReply> reply ABSL_GUARDED_BY(mutex);
+    };
+    auto shared = std::make_shared<Shared>();
+    absl::StatusOr<std::shared_ptr<Generation>> embedding =
+        StartEmbedding(std::move(limited), *std::move(target), metrics_,
+                       [shared](absl::StatusOr<v1::EmbedReply> reply) {
+                         absl::MutexLock lock(&shared->mutex);
+                         shared->reply = std::move(reply);
+                         shared->done = true;
+                       });
+    if (!embedding.ok()) return embedding.status();
+    if (absl::Status status = Register(*handle, *embedding); !status.ok()) {
+      (*embedding)->Cancel();
+      return status;
+    }
+    const auto over = [&] {
+      absl::MutexLock lock(&shared->mutex);
+      return shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kPoll);
+    };
+    for (bool cancelled = false; !over();) {
+      if (cancelled || !context->IsCancelled()) continue;
+      // Without the lock: where it is the last one to let go of the model, it joins the thread that
+      // gives the last word, cancelled or not.
+      (*embedding)->Cancel();
+      cancelled = true;
+    }
+    {
+      absl::MutexLock lock(&shared->mutex);
+      if (shared->reply.ok()) *reply = *std::move(shared->reply);
+    }
+    absl::MutexLock open_lock(&mutex_);
+    open_.erase(*handle);
+    absl::MutexLock lock(&shared->mutex);
+    if (const auto delay = shared->reply.status().GetPayload(kRetryAfterPayload)) {
+      context->AddTrailingMetadata("retry-after", std::string(*delay));
+    }
+    return shared->reply.status();
+  }
+
+  template <typename Reply>
+  bool Write(grpc::ServerContext* context, const Reply& reply, grpc::ServerWriter<Reply>* writer) {
+    const StreamIdleTimeout::Wait wait(interceptor_->idle(), context);
+    return writer->Write(reply);
+  }
+
+  absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,
+                      Mailbox* mailbox, grpc::ServerWriter<v1::GenerateReply>* writer) {
+    bool cancelled = false;
+    for (bool first = true;;) {
+      if (!cancelled && context->IsCancelled()) {
+        generation.Cancel();
+        cancelled = true;
+      }
+      Mailbox::Letter letter;
+      if (!mailbox->Take(&letter)) continue;
+      if (!letter.reply.ok()) return letter.reply.status();
+      if (first) letter.reply->set_request_id(id);
+      first = false;
+      if (!cancelled && !Write(context, *letter.reply, writer)) {
+        generation.Cancel();
+        cancelled = true;
+      }
+      if (letter.last) return absl::OkStatus();
+    }
+  }
+
+  absl::Status DoVerify(grpc::ServerContext* context, const v1::VerifyLosslessRequest& request,
+                        grpc::ServerWriter<v1::VerifyLosslessReply>* writer) {
+    if (verifying_.exchange(true)) {
+      return absl::ResourceExhaustedError(
+          "a verification is running, whose models fill the memory; try again when it is over");
+    }
+    const absl::Cleanup over = [&] { verifying_ = false; };
+    std::string stage;
+    absl::Time next = absl::InfinitePast();
+    const auto listener = [&](const v1::LosslessProgress& progress) -> absl::Status {
+      if (context->IsCancelled()) return Gone();
+      if (models_->draining()) return absl::UnavailableError("the daemon is stopping");
+      const absl::Time now = absl::Now();
+      if (progress.stage() == stage && now < next) return absl::OkStatus();
+      stage = progress.stage();
+      next = now + kProgress;
+      v1::VerifyLosslessReply reply;
+      *reply.mutable_progress() = progress;
+      return Write(context, reply, writer) ? absl::OkStatus() : Gone();
+    };
+    absl::StatusOr<v1::LosslessReport> report =
+        ProveLossless(request, models_, SystemClock(), listener);
+    if (!report.ok()) return report.status();
+    v1::VerifyLosslessReply reply;
+    *reply.mutable_report() = *std::move(report);
+    return Write(context, reply, writer) ? absl::OkStatus() : Gone();
+  }
+
+  ModelServer* const models_;
+  CallInterceptor* const interceptor_;
+  ServingMetrics* const metrics_;
+  std::atomic<bool> verifying_{false};
+  absl::Mutex mutex_;
+  std::map<Handle, std::shared_ptr<Generation>> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* interceptor,
+                                                   ServingMetrics* metrics) {
+  return std::make_unique<InferenceService>(models, interceptor, metrics);
+}
+
+}  // namespace espalier
