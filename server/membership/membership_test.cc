@@ -177,27 +177,27 @@ TEST_F(RegistryTest, JobsOfOneGroupShareAWorkerAsFarAsItsMemoryGoes) {
   ASSERT_TRUE(registry_.Assign(a, {"lm", "group", memory - 100}).ok());
   Join("b", "127.0.0.1:2");
   // The idle ones first; others than the group see these alone.
-  const std::vector<WorkerRegistry::Room> rooms = registry_.RoomFor("group");
-  ASSERT_EQ(rooms.size(), 2u);
-  EXPECT_FALSE(rooms[0].shared);
-  EXPECT_EQ(rooms[0].bytes, memory);
-  EXPECT_EQ(rooms[1].member.name, "a");
-  EXPECT_TRUE(rooms[1].shared);
-  EXPECT_EQ(rooms[1].bytes, 100);
-  EXPECT_EQ(registry_.RoomFor("other").size(), 1u);
-  EXPECT_EQ(registry_.RoomFor("").size(), 1u);
+  const std::vector<WorkerRegistry::AvailableWorker> available = registry_.AvailableFor("group");
+  ASSERT_EQ(available.size(), 2u);
+  EXPECT_FALSE(available[0].shared);
+  EXPECT_EQ(available[0].bytes, memory);
+  EXPECT_EQ(available[1].member.name, "a");
+  EXPECT_TRUE(available[1].shared);
+  EXPECT_EQ(available[1].bytes, 100);
+  EXPECT_EQ(registry_.AvailableFor("other").size(), 1u);
+  EXPECT_EQ(registry_.AvailableFor("").size(), 1u);
   const absl::Status full = registry_.Assign(a, {"lm/ssm0", "group", 101});
   EXPECT_EQ(full.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(full.message().find("leaves 100 bytes"), absl::string_view::npos) << full;
   EXPECT_FALSE(registry_.Assign(a, {"lm/ssm0", "other", 1}).ok());
   EXPECT_FALSE(registry_.Assign(a, "training").ok());
   ASSERT_TRUE(registry_.Assign(a, {"lm/ssm0", "group", 60}).ok());
-  EXPECT_EQ(registry_.RoomFor("group")[1].bytes, 40);
+  EXPECT_EQ(registry_.AvailableFor("group")[1].bytes, 40);
   EXPECT_EQ(registry_.List()[0].job_id(), "lm, lm/ssm0");
   EXPECT_EQ(registry_.Idle().size(), 1u);
   registry_.Release("lm");
   EXPECT_EQ(registry_.List()[0].job_id(), "lm/ssm0");
-  EXPECT_EQ(registry_.RoomFor("group")[1].bytes, memory - 60);
+  EXPECT_EQ(registry_.AvailableFor("group")[1].bytes, memory - 60);
   registry_.Release("lm/ssm0");
   EXPECT_EQ(registry_.Idle().size(), 2u);
 }

@@ -18,31 +18,31 @@ absl::Status Over(const std::string& job_id, uint64_t attempt) {
 void Rendezvous::Begin(const std::string& job_id, uint64_t attempt) {
   End(job_id);
   absl::MutexLock lock(&mutex_);
-  auto room = std::make_shared<Room>();
-  room->attempt = attempt;
-  rooms_[job_id] = std::move(room);
+  auto key_space = std::make_shared<KeySpace>();
+  key_space->attempt = attempt;
+  key_spaces_[job_id] = std::move(key_space);
 }
 
 void Rendezvous::End(const std::string& job_id, std::optional<uint64_t> attempt) {
   absl::MutexLock lock(&mutex_);
-  auto it = rooms_.find(job_id);
-  if (it == rooms_.end() || it->second->attempt != attempt.value_or(it->second->attempt)) return;
+  auto it = key_spaces_.find(job_id);
+  if (it == key_spaces_.end() || it->second->attempt != attempt.value_or(it->second->attempt)) return;
   it->second->over = true;
-  rooms_.erase(it);
+  key_spaces_.erase(it);
   changed_.SignalAll();
 }
 
 void Rendezvous::EndAll() {
   absl::MutexLock lock(&mutex_);
-  for (auto& [id, room] : rooms_) room->over = true;
-  rooms_.clear();
+  for (auto& [id, key_space] : key_spaces_) key_space->over = true;
+  key_spaces_.clear();
   changed_.SignalAll();
 }
 
-absl::StatusOr<std::shared_ptr<Rendezvous::Room>> Rendezvous::Find(const std::string& job_id,
+absl::StatusOr<std::shared_ptr<Rendezvous::KeySpace>> Rendezvous::Find(const std::string& job_id,
                                                                    uint64_t attempt) {
-  auto it = rooms_.find(job_id);
-  if (it == rooms_.end() || it->second->attempt != attempt) return Over(job_id, attempt);
+  auto it = key_spaces_.find(job_id);
+  if (it == key_spaces_.end() || it->second->attempt != attempt) return Over(job_id, attempt);
   return it->second;
 }
 
@@ -53,13 +53,13 @@ absl::Status Rendezvous::Set(const std::string& job_id, uint64_t attempt, const 
                                                    " bytes; at most ", limits_.max_value_bytes));
   }
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<std::shared_ptr<Room>> room = Find(job_id, attempt);
-  if (!room.ok()) return room.status();
-  if ((*room)->values.size() >= limits_.max_keys && (*room)->values.count(key) == 0) {
+  absl::StatusOr<std::shared_ptr<KeySpace>> key_space = Find(job_id, attempt);
+  if (!key_space.ok()) return key_space.status();
+  if ((*key_space)->values.size() >= limits_.max_keys && (*key_space)->values.count(key) == 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("attempt ", attempt, " of job ", job_id, " has ", limits_.max_keys, " keys"));
   }
-  (*room)->values[key] = value;
+  (*key_space)->values[key] = value;
   changed_.SignalAll();
   return absl::OkStatus();
 }
@@ -70,13 +70,13 @@ absl::StatusOr<std::optional<std::string>> Rendezvous::Get(const std::string& jo
                                                            const std::function<bool()>& cancelled) {
   const absl::Time deadline = absl::Now() + timeout;
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<std::shared_ptr<Room>> found = Find(job_id, attempt);
+  absl::StatusOr<std::shared_ptr<KeySpace>> found = Find(job_id, attempt);
   if (!found.ok()) return found.status();
-  const std::shared_ptr<Room> room = *found;
+  const std::shared_ptr<KeySpace> key_space = *found;
   while (true) {
-    if (room->over) return Over(job_id, attempt);
-    auto it = room->values.find(key);
-    if (it != room->values.end()) return std::optional<std::string>(it->second);
+    if (key_space->over) return Over(job_id, attempt);
+    auto it = key_space->values.find(key);
+    if (it != key_space->values.end()) return std::optional<std::string>(it->second);
     const absl::Time now = absl::Now();
     if (now >= deadline) return std::optional<std::string>();
     if (cancelled && cancelled()) return absl::CancelledError("the caller has gone");

@@ -42,18 +42,18 @@ class Rendezvous {
                                                  const std::function<bool()>& cancelled = nullptr);
 
  private:
-  struct Room {
+  struct KeySpace {
     uint64_t attempt = 0;
     bool over = false;
     std::map<std::string, std::string> values;
   };
-  absl::StatusOr<std::shared_ptr<Room>> Find(const std::string& job_id, uint64_t attempt)
+  absl::StatusOr<std::shared_ptr<KeySpace>> Find(const std::string& job_id, uint64_t attempt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
   absl::Mutex mutex_;
   absl::CondVar changed_;
-  std::map<std::string, std::shared_ptr<Room>> rooms_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<KeySpace>> key_spaces_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

@@ -194,7 +194,7 @@ std::vector<v1::WorkerInfo> WorkerRegistry::List() const {
     info.set_host(worker.member.host);
     *info.mutable_device() = worker.member.device;
     info.set_state(Expired(worker)        ? v1::WorkerInfo::DEAD
-                   : worker.works.empty() ? v1::WorkerInfo::IDLE
+                   : worker.assignments.empty() ? v1::WorkerInfo::IDLE
                                           : v1::WorkerInfo::BUSY);
     info.set_seconds_since_heartbeat(absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
     info.set_job_id(JobsOf(worker));
@@ -211,7 +211,7 @@ std::vector<Member> WorkerRegistry::Idle() const {
   absl::MutexLock lock(&mutex_);
   std::vector<Member> members;
   for (const auto& [id, worker] : workers_) {
-    if (!Expired(worker) && worker.works.empty()) members.push_back(worker.member);
+    if (!Expired(worker) && worker.assignments.empty()) members.push_back(worker.member);
   }
   // By name first: ranks then keep their machines when workers join again in another order.
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
@@ -241,53 +241,53 @@ v1::Link WorkerRegistry::MeasuredLink() const {
 
 std::optional<int64_t> WorkerRegistry::BytesFor(const Worker& worker, const std::string& group) {
   int64_t left = worker.member.device.memory_bytes();
-  for (const Work& work : worker.works) {
-    if (group.empty() || work.group != group) return std::nullopt;
-    left -= work.bytes;
+  for (const Assignment& assignment : worker.assignments) {
+    if (group.empty() || assignment.group != group) return std::nullopt;
+    left -= assignment.bytes;
   }
   return left;
 }
 
 std::string WorkerRegistry::JobsOf(const Worker& worker) {
-  return absl::StrJoin(worker.works, ", ",
-                       [](std::string* out, const Work& work) { out->append(work.job_id); });
+  return absl::StrJoin(worker.assignments, ", ",
+                       [](std::string* out, const Assignment& assignment) { out->append(assignment.job_id); });
 }
 
-std::vector<WorkerRegistry::Room> WorkerRegistry::RoomFor(const std::string& group) const {
-  std::vector<Room> rooms;
+std::vector<WorkerRegistry::AvailableWorker> WorkerRegistry::AvailableFor(const std::string& group) const {
+  std::vector<AvailableWorker> available;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, worker] : workers_) {
       const std::optional<int64_t> bytes = BytesFor(worker, group);
       if (Expired(worker) || !bytes.has_value()) continue;
-      rooms.push_back({worker.member, *bytes, !worker.works.empty()});
+      available.push_back({worker.member, *bytes, !worker.assignments.empty()});
     }
   }
-  std::sort(rooms.begin(), rooms.end(), [](const Room& a, const Room& b) {
+  std::sort(available.begin(), available.end(), [](const AvailableWorker& a, const AvailableWorker& b) {
     return std::tuple(a.shared, a.member.name, a.member.lease.epoch()) <
            std::tuple(b.shared, b.member.name, b.member.lease.epoch());
   });
-  return rooms;
+  return available;
 }
 
-absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const Work& work) {
+absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const Assignment& assignment) {
   {
     absl::MutexLock lock(&mutex_);
     for (const Member& member : members) {
       absl::Status status = CheckLocked(member.lease);
       if (!status.ok()) return status;
       const Worker& worker = workers_[member.lease.worker_id()];
-      if (worker.works.empty()) continue;
-      const std::optional<int64_t> left = BytesFor(worker, work.group);
-      if (left.has_value() && *left >= work.bytes) continue;
+      if (worker.assignments.empty()) continue;
+      const std::optional<int64_t> left = BytesFor(worker, assignment.group);
+      if (left.has_value() && *left >= assignment.bytes) continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "worker '", member.lease.worker_id(), "' works for job ", JobsOf(worker),
           left.has_value() ? absl::StrCat(", which leaves ", *left, " bytes of its memory; ",
-                                          work.job_id, " needs ", work.bytes)
+                                          assignment.job_id, " needs ", assignment.bytes)
                            : ""));
     }
     for (const Member& member : members) {
-      workers_[member.lease.worker_id()].works.push_back(work);
+      workers_[member.lease.worker_id()].assignments.push_back(assignment);
     }
   }
   Changed();
@@ -298,13 +298,13 @@ void WorkerRegistry::Release(const std::string& job_id, std::optional<uint64_t> 
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [id, worker] : workers_) {
-      auto& works = worker.works;
-      works.erase(std::remove_if(works.begin(), works.end(),
-                                 [&](const Work& work) {
-                                   return work.job_id == job_id &&
-                                          work.attempt == attempt.value_or(work.attempt);
+      auto& assignments = worker.assignments;
+      assignments.erase(std::remove_if(assignments.begin(), assignments.end(),
+                                 [&](const Assignment& assignment) {
+                                   return assignment.job_id == job_id &&
+                                          assignment.attempt == attempt.value_or(assignment.attempt);
                                  }),
-                  works.end());
+                  assignments.end());
     }
   }
   Changed();

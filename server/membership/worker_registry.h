@@ -69,7 +69,7 @@ class WorkerRegistry {
   v1::Link MeasuredLink() const;  // the slowest that was told; zero if none
 
   // What a worker is given to do.
-  struct Work {
+  struct Assignment {
     std::string job_id;
     // Jobs of one group may have a worker together, as far as its memory goes. Empty: this one has
     // its workers for itself.
@@ -78,19 +78,19 @@ class WorkerRegistry {
     uint64_t attempt = 0;  // of the job
   };
   // A worker that a job of a group may be given, and the bytes that the others there leave it.
-  struct Room {
+  struct AvailableWorker {
     Member member;
     int64_t bytes = 0;
     bool shared = false;  // there are others
   };
-  // The idle workers, then those that work for `group`, both in the order of Idle.
-  std::vector<Room> RoomFor(const std::string& group) const;
+  // The idle workers, then those assigned to `group`, both in the order of Idle.
+  std::vector<AvailableWorker> AvailableFor(const std::string& group) const;
 
   // Gives workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any more,
   // or works for another group or has less memory left.
-  absl::Status Assign(const std::vector<Member>& members, const Work& work);
+  absl::Status Assign(const std::vector<Member>& members, const Assignment& assignment);
   absl::Status Assign(const std::vector<Member>& members, const std::string& job_id) {
-    return Assign(members, Work{job_id, "", 0});
+    return Assign(members, Assignment{job_id, "", 0});
   }
   // Lets the job's workers go; those of one attempt only, if it is given: a later one may have its
   // own by then.
@@ -101,7 +101,7 @@ class WorkerRegistry {
     Member member;
     absl::Time last_heartbeat;
     bool dead = false;
-    std::vector<Work> works;     // more than one: of one group
+    std::vector<Assignment> assignments;     // more than one: of one group
     v1::JoinRequest request;  // by which it has joined
     v1::Link link;
   };

@@ -74,7 +74,7 @@ RemoteModelRunner::~RemoteModelRunner() {
 absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t bytes) const {
   const size_t wanted = model_.programs.size();
   const std::vector<WorkerRegistry::Room> rooms =
-      cluster_.workers->RoomFor(model_.group != nullptr ? model_.group->name() : "");
+      cluster_.workers->AvailableFor(model_.group != nullptr ? model_.group->name() : "");
   std::vector<Member> idle, shared;
   for (const WorkerRegistry::Room& room : rooms) {
     if (room.bytes >= bytes) (room.shared ? shared : idle).push_back(room.member);
