@@ -281,7 +281,7 @@ absl::Status Serve(const sigset_t& signals) {
   SystemClock clock;
   ArtifactLoader loader(
       {.operators = &coordinator.operators(),
-       .folder = [&](const std::string& name) { return coordinator.artifacts().Hold(name); },
+       .folder = [&](const std::string& name) { return coordinator.artifacts().Pin(name); },
        .threads = ServingThreads(),
        .memory_limit = absl::GetFlag(FLAGS_serving_memory),
        .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir),

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr char kIncoming[] = "incoming";
 constexpr char kData[] = "data";
-constexpr char kUnwanted[] = "unwanted";
+constexpr char kDeleted[] = "deleted";
 constexpr char kOrphaned[] = "orphaned";
 constexpr int64_t kReadChunk = 1 << 20;
 
@@ -92,7 +92,7 @@ absl::StatusOr<std::string> SumOfFile(FileSystem& files, const std::string& path
 }  // namespace
 
 ArtifactFolder::Files::~Files() {
-  if (!unwanted) return;
+  if (!deleted) return;
   RemoveTree(path);
   RemoveTree(mark);
 }
@@ -138,11 +138,11 @@ absl::StatusOr<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(const std::st
 ArtifactFolder ArtifactStore::FolderAt(const std::string& name) const {
   return ArtifactFolder(std::make_shared<ArtifactFolder::Files>(
       fs::absolute(fs::path(root_) / kData / name).string(),
-      fs::absolute(fs::path(root_) / kUnwanted / name).string()));
+      fs::absolute(fs::path(root_) / kDeleted / name).string()));
 }
 
-void ArtifactStore::MarkUnwanted(const ArtifactFolder& folder) {
-  folder.files_->unwanted = true;
+void ArtifactStore::MarkDeleted(const ArtifactFolder& folder) {
+  folder.files_->deleted = true;
   // Without a mark it would be an orphan after a crash: safe, and in the way.
   absl::StatusOr<std::unique_ptr<WritableFile>> mark = files_->Create(folder.files_->mark);
   if (mark.ok()) (*mark)->Close().IgnoreError();
@@ -151,7 +151,7 @@ void ArtifactStore::MarkUnwanted(const ArtifactFolder& folder) {
 absl::Status ArtifactStore::Load() {
   RemoveTree(JoinPath(root_, kIncoming));
   std::map<std::string, std::set<std::string>> there;
-  for (const char* folder : {kIncoming, kData, kUnwanted, kOrphaned}) {
+  for (const char* folder : {kIncoming, kData, kDeleted, kOrphaned}) {
     absl::Status status = files_->CreateDirectories(JoinPath(root_, folder));
     if (!status.ok()) return status;
     absl::StatusOr<std::vector<std::string>> names = files_->List(JoinPath(root_, folder));
@@ -172,14 +172,14 @@ absl::Status ArtifactStore::Load() {
                               Entry{record.artifact, FolderAt(record.folder)});
   }
   for (const char* place : {kData, kOrphaned}) {
-    for (const std::string& folder : there[place]) NoteNumber(folder);
+    for (const std::string& folder : there[place]) ReserveNumber(folder);
   }
   for (const auto& [name, entry] : entries_) {
-    NoteNumber(fs::path(entry.folder.path()).filename().string());
+    ReserveNumber(fs::path(entry.folder.path()).filename().string());
   }
   bool orphans = false;
   for (const std::string& folder : there[kData]) {
-    if (there[kUnwanted].count(folder) > 0) {
+    if (there[kDeleted].count(folder) > 0) {
       RemoveTree(JoinPath(JoinPath(root_, kData), folder));
       continue;
     }
@@ -195,8 +195,8 @@ absl::Status ArtifactStore::Load() {
         "upload them again with `espalier models upload`; otherwise remove them",
         JoinPath(root_, kOrphaned));
   }
-  for (const std::string& mark : there[kUnwanted]) {
-    RemoveTree(JoinPath(JoinPath(root_, kUnwanted), mark));
+  for (const std::string& mark : there[kDeleted]) {
+    RemoveTree(JoinPath(JoinPath(root_, kDeleted), mark));
   }
   return absl::OkStatus();
 }
@@ -209,7 +209,7 @@ absl::Status ArtifactStore::Move(const std::string& folder, const char* from, co
   return status;
 }
 
-void ArtifactStore::NoteNumber(const std::string& folder) {
+void ArtifactStore::ReserveNumber(const std::string& folder) {
   int64_t number = 0;
   const size_t at = folder.rfind('@');
   if (at != std::string::npos && absl::SimpleAtoi(folder.substr(at + 1), &number)) {
@@ -230,12 +230,12 @@ absl::StatusOr<v1::Artifact> ArtifactStore::Find(const std::string& name) const 
 }
 
 absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const {
-  const absl::StatusOr<ArtifactFolder> folder = Hold(name);
+  const absl::StatusOr<ArtifactFolder> folder = Pin(name);
   if (!folder.ok()) return folder.status();
   return folder->path();
 }
 
-absl::StatusOr<ArtifactFolder> ArtifactStore::Hold(const std::string& name) const {
+absl::StatusOr<ArtifactFolder> ArtifactStore::Pin(const std::string& name) const {
   absl::StatusOr<v1::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   absl::MutexLock lock(&mutex_);
@@ -304,14 +304,14 @@ absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
   return upload;
 }
 
-std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRepetition(const std::string& name) {
+std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRetry(const std::string& name) {
   auto upload = std::unique_ptr<ArtifactUpload>(new ArtifactUpload());
   upload->store_ = this;
   upload->artifact_.set_name(name);
   return upload;
 }
 
-absl::StatusOr<v1::Artifact> ArtifactStore::Adopt(
+absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
     const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
     std::map<std::string, std::string> metadata, bool replace,
     const IdempotencyRecordFactory& make_idempotency_record, const std::function<absl::Status()>& go_on) {
@@ -369,7 +369,7 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
     return status;
   }
   if (old != entries_.end()) {
-    MarkUnwanted(old->second.folder);
+    MarkDeleted(old->second.folder);
     replaced = std::move(old->second);
     entries_.erase(old);
   }
@@ -387,7 +387,7 @@ absl::Status ArtifactStore::Delete(const std::string& name, const IdempotencyRec
   if (it == entries_.end()) return absl::OkStatus();
   absl::Status status = store_->DeleteArtifact(name, idempotency_record);
   if (!status.ok()) return status;
-  MarkUnwanted(it->second.folder);
+  MarkDeleted(it->second.folder);
   deleted = std::move(it->second);
   entries_.erase(it);
   return absl::OkStatus();
@@ -511,7 +511,7 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const IdempotencyRecordFacto
   return installed;
 }
 
-absl::Status ArtifactUpload::CheckSame(const v1::Artifact& artifact) {
+absl::Status ArtifactUpload::CheckMatches(const v1::Artifact& artifact) {
   if (absl::Status status = FinishFile(); !status.ok()) return status;
   // The sum of a single file says nothing of its name.
   const bool names =

@@ -8,7 +8,7 @@
 // a row points at it again.
 //
 // <root>/data/<name>@<n>/<file...>   <root>/incoming/<n>/<file...>
-// <root>/unwanted/<name>@<n>, marks  <root>/orphaned/<name>@<n>/<file...>
+// <root>/deleted/<name>@<n>, marks  <root>/orphaned/<name>@<n>/<file...>
 #pragma once
 
 #include <atomic>
@@ -56,7 +56,7 @@ class ArtifactFolder {
     Files(std::string path, std::string mark) : path(std::move(path)), mark(std::move(mark)) {}
     ~Files();
     const std::string path, mark;
-    std::atomic<bool> unwanted = false;  // removed with the last one who holds them
+    std::atomic<bool> deleted = false;  // removed with the last one who holds them
   };
   explicit ArtifactFolder(std::shared_ptr<Files> files) : files_(std::move(files)) {}
 
@@ -78,7 +78,7 @@ class ArtifactStore {
   // deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
   // The same for as long as the caller likes.
-  absl::StatusOr<ArtifactFolder> Hold(const std::string& name) const;
+  absl::StatusOr<ArtifactFolder> Pin(const std::string& name) const;
   // Absolute path of the only file of an artifact, or InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
   std::vector<v1::Artifact> List() const;
@@ -87,20 +87,20 @@ class ArtifactStore {
   absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(
       const std::string& name, v1::Artifact::Kind kind, bool replace,
       std::map<std::string, std::string> metadata);
-  // For an upload that may be a repetition: nothing of it is kept, CheckSame ends it.
-  std::unique_ptr<ArtifactUpload> BeginRepetition(const std::string& name);
+  // For an upload that may be a repetition: nothing of it is kept, CheckMatches ends it.
+  std::unique_ptr<ArtifactUpload> BeginRetry(const std::string& name);
 
   // Remembers the reply under the key together with the deletion.
   absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record);
 
-  // A folder of its own beneath the store, for files that are to be registered with Adopt.
+  // A folder of its own beneath the store, for files that are to be registered with RegisterStaged.
   absl::StatusOr<std::string> MakeStagingFolder();
   // Makes the idempotency record out of an artifact; both are written in one transaction.
   using IdempotencyRecordFactory = std::function<IdempotencyRecord(const v1::Artifact&)>;
   // Registers all files of a staging folder as an artifact, durably. AlreadyExists unless
   // `replace`. `go_on` is asked once they have been read, which takes a while: its error is the
   // answer, and nothing has changed.
-  absl::StatusOr<v1::Artifact> Adopt(const std::string& staging_folder, const std::string& name,
+  absl::StatusOr<v1::Artifact> RegisterStaged(const std::string& staging_folder, const std::string& name,
                                         v1::Artifact::Kind kind,
                                         std::map<std::string, std::string> metadata,
                                         bool replace = true,
@@ -121,9 +121,9 @@ class ArtifactStore {
   // Between two places beneath the root.
   absl::Status Move(const std::string& folder, const char* from, const char* to);
   // A folder's number is not given again.
-  void NoteNumber(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReserveNumber(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Once no row points at it any more.
-  void MarkUnwanted(const ArtifactFolder& folder);
+  void MarkDeleted(const ArtifactFolder& folder);
   ArtifactFolder FolderAt(const std::string& name) const;  // beneath data/
   // Moves a complete, synced folder into place and points the row at it.
   absl::Status Install(const std::string& staging, v1::Artifact artifact, bool replace,
@@ -152,7 +152,7 @@ class ArtifactUpload {
   using IdempotencyRecordFactory = ArtifactStore::IdempotencyRecordFactory;
   absl::StatusOr<v1::Artifact> Commit(const IdempotencyRecordFactory& make_idempotency_record = nullptr);
   // In the place of Commit. InvalidArgument unless the same files came as those of `artifact`.
-  absl::Status CheckSame(const v1::Artifact& artifact);
+  absl::Status CheckMatches(const v1::Artifact& artifact);
 
  private:
   friend class ArtifactStore;

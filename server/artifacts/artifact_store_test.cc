@@ -149,11 +149,11 @@ TEST_F(ArtifactsTest, ReplacingMustBeAskedForAndDeletingRemovesTheFiles) {
 
 TEST_F(ArtifactsTest, WhatSomebodyHoldsStaysUntilTheLastOneLetsGo) {
   ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
-  std::optional<ArtifactFolder> first = artifacts_->Hold("a").value(), again = first;
+  std::optional<ArtifactFolder> first = artifacts_->Pin("a").value(), again = first;
   ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
-  std::optional<ArtifactFolder> second = artifacts_->Hold("a").value();
+  std::optional<ArtifactFolder> second = artifacts_->Pin("a").value();
   ASSERT_TRUE(artifacts_->Delete("a", nullptr).ok());
-  EXPECT_TRUE(absl::IsNotFound(artifacts_->Hold("a").status()));
+  EXPECT_TRUE(absl::IsNotFound(artifacts_->Pin("a").status()));
   EXPECT_EQ(ContentOf(first->path() + "/f"), "1");
   EXPECT_EQ(ContentOf(second->path() + "/f"), "2");
   EXPECT_EQ(Leftovers(), 2u);
@@ -168,13 +168,13 @@ TEST_F(ArtifactsTest, WhatSomebodyHoldsStaysUntilTheLastOneLetsGo) {
 
 TEST_F(ArtifactsTest, WhatIsHeldAndWantedStaysWithoutItsHolder) {
   ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
-  artifacts_->Hold("a").IgnoreError();
+  artifacts_->Pin("a").IgnoreError();
   EXPECT_EQ(Content("a", "f"), "1");
 }
 
 TEST_F(ArtifactsTest, WhatWasHeldAtACrashGoesAtTheNextStart) {
   ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
-  const std::optional<ArtifactFolder> held = artifacts_->Hold("a").value();
+  const std::optional<ArtifactFolder> held = artifacts_->Pin("a").value();
   ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
   Reopen();
   EXPECT_EQ(Content("a", "f"), "2");
@@ -229,7 +229,7 @@ TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {
   auto staging = artifacts_->MakeStagingFolder();
   ASSERT_TRUE(staging.ok());
   std::ofstream(*staging + "/model.safetensors") << "weights";
-  auto artifact = artifacts_->Adopt(*staging, "m", v1::Artifact::MODEL, {{"family", "llama"}});
+  auto artifact = artifacts_->RegisterStaged(*staging, "m", v1::Artifact::MODEL, {{"family", "llama"}});
   ASSERT_TRUE(artifact.ok()) << artifact.status();
   Reopen();
   EXPECT_EQ(Content("m", "model.safetensors"), "weights");

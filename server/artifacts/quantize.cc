@@ -13,7 +13,7 @@
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "planner/planner.h"
-#include "server/artifacts/beside_weights.h"
+#include "server/artifacts/model_assets.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/runner/save_weights.h"
@@ -90,7 +90,7 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
   }
   const absl::StatusOr<v1::Artifact> source = tools.artifacts->Find(request.name());
   if (!source.ok()) return source.status();
-  const absl::StatusOr<ArtifactFolder> held = tools.artifacts->Hold(request.name());
+  const absl::StatusOr<ArtifactFolder> held = tools.artifacts->Pin(request.name());
   if (!held.ok()) return held.status();
   const std::string& folder = held->path();
   const absl::StatusOr<std::string> config = ReadModelConfig(*tools.files, folder);
@@ -113,10 +113,10 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
   if (status.ok()) status = WriteWeights(tools, folder, *model, *format, *staging, progress);
   if (!status.ok()) return In(request.name(), status);
   status = WriteConfig(*tools.files, *config, *format, *staging);
-  if (status.ok()) status = CopyBesideWeights(*tools.files, *source, folder, *staging);
+  if (status.ok()) status = CopyModelAssets(*tools.files, *source, folder, *staging);
   if (!status.ok()) return status;
   absl::StatusOr<v1::Artifact> artifact =
-      tools.artifacts->Adopt(*staging, request.out(), v1::Artifact::MODEL,
+      tools.artifacts->RegisterStaged(*staging, request.out(), v1::Artifact::MODEL,
                              {{"family", model->facts.family},
                               {"weights", Name(*format)},
                               {"quantized_from", request.name()}},

@@ -15,7 +15,7 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/models/distillation.h"
 #include "proto/states.h"
-#include "server/artifacts/beside_weights.h"
+#include "server/artifacts/model_assets.h"
 #include "server/boosting/continuations.h"
 #include "server/jobs/init_model.h"
 #include "serving/boosting/samples.h"
@@ -384,7 +384,7 @@ absl::Status BoostRun::Report(int k) {
   if (artifact->metadata().contains("boost") && artifact->metadata().at("boost") == job_.id()) {
     return absl::OkStatus();
   }
-  const absl::StatusOr<ArtifactFolder> folder = tools_.artifacts->Hold(name);
+  const absl::StatusOr<ArtifactFolder> folder = tools_.artifacts->Pin(name);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> staging = tools_.artifacts->MakeStagingFolder();
   if (!staging.ok()) return staging.status();
@@ -421,7 +421,7 @@ absl::Status BoostRun::Report(int k) {
                                               artifact->metadata().end());
   metadata["boost"] = job_.id();
   status =
-      tools_.artifacts->Adopt(*staging, name, v1::Artifact::MODEL, std::move(metadata)).status();
+      tools_.artifacts->RegisterStaged(*staging, name, v1::Artifact::MODEL, std::move(metadata)).status();
   if (status.ok()) std::move(discard).Cancel();
   return status;
 }

@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const BoostTools& tools,
     if (!llm.ok()) return llm.status();
     WeightFormat format = PackedFormat(llm->model.facts);
     if (llm->model.facts.packed_bits == 0) {
-      const absl::StatusOr<ArtifactFolder> folder = tools.artifacts->Hold(spec.llm());
+      const absl::StatusOr<ArtifactFolder> folder = tools.artifacts->Pin(spec.llm());
       if (!folder.ok()) return folder.status();
       const absl::StatusOr<OwnFormats> own = OwnFormats::Read(*tools.files, folder->path());
       if (!own.ok()) return own.status();

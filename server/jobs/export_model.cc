@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/onnx/export.h"
-#include "server/artifacts/beside_weights.h"
+#include "server/artifacts/model_assets.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -52,9 +52,9 @@ absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
   if (what.tokenizer_artifact.empty()) return absl::OkStatus();
   absl::StatusOr<v1::Artifact> artifact = what.artifacts->Find(what.tokenizer_artifact);
   if (!artifact.ok()) return artifact.status();
-  const absl::StatusOr<ArtifactFolder> from = what.artifacts->Hold(what.tokenizer_artifact);
+  const absl::StatusOr<ArtifactFolder> from = what.artifacts->Pin(what.tokenizer_artifact);
   if (!from.ok()) return from.status();
-  return CopyBesideWeights(*what.files, *artifact, from->path(), folder);
+  return CopyModelAssets(*what.files, *artifact, from->path(), folder);
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   if (status.ok()) status = go_on();
   if (status.ok()) {
     status = what.artifacts
-                 ->Adopt(*staging, what.name, v1::Artifact::MODEL,
+                 ->RegisterStaged(*staging, what.name, v1::Artifact::MODEL,
                          {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
                          /*replace=*/true, /*make_idempotency_record=*/nullptr, go_on)
                  .status();

@@ -97,7 +97,7 @@ absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore&
 absl::StatusOr<ArtifactFolder> InitFolder(const OpRegistry& registry,
                                           const ArtifactStore& artifacts,
                                           const std::string& artifact, const Graph& graph) {
-  absl::StatusOr<ArtifactFolder> folder = artifacts.Hold(artifact);
+  absl::StatusOr<ArtifactFolder> folder = artifacts.Pin(artifact);
   if (!folder.ok()) return In(artifact, folder.status());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(*files, folder->path());

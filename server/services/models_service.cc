@@ -143,7 +143,7 @@ class ModelsService : public v1::Models::Service {
     if (!recalled.ok()) return recalled.status();
     absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload;
     if (*recalled) {
-      upload = artifacts_.BeginRepetition(header.name());
+      upload = artifacts_.BeginRetry(header.name());
     } else {
       upload = artifacts_.Begin(
           header.name(), header.kind(), header.replace(),
@@ -190,7 +190,7 @@ class ModelsService : public v1::Models::Service {
                        header.files(), " files came with their sha256; nothing of it is kept"));
     }
     if (*recalled) {
-      const absl::Status same = (*upload)->CheckSame(reply->artifact());
+      const absl::Status same = (*upload)->CheckMatches(reply->artifact());
       if (same.ok()) return same;
       return absl::InvalidArgumentError(absl::StrCat(
           "idempotency_key '", key, "' was used before for ", kUpload,
@@ -214,7 +214,7 @@ class ModelsService : public v1::Models::Service {
                     grpc::ServerWriter<v1::DownloadReply>* writer) {
     absl::StatusOr<v1::Artifact> artifact = artifacts_.Find(request.name());
     if (!artifact.ok()) return artifact.status();
-    const absl::StatusOr<ArtifactFolder> folder = artifacts_.Hold(request.name());
+    const absl::StatusOr<ArtifactFolder> folder = artifacts_.Pin(request.name());
     if (!folder.ok()) return folder.status();
     const auto& names = artifact->files();
     if (!request.file().empty() &&

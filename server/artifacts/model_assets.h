@@ -18,7 +18,7 @@ absl::Status CopyFile(FileSystem& files, const std::string& from, const std::str
 // one that is made of it: all but weights, graphs, config.json and reports. Of a GGUF without a
 // tokenizer.json, that and tokenizer_config.json are made of its metadata; one that cannot be read
 // there is left out, with a warning. Folder `to` is there.
-absl::Status CopyBesideWeights(FileSystem& files, const v1::Artifact& artifact,
+absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
                                const std::string& from, const std::string& to);
 
 }  // namespace espalier

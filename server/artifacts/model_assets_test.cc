@@ -1,4 +1,4 @@
-#include "server/artifacts/beside_weights.h"
+#include "server/artifacts/model_assets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAre;
 
-class BesideWeightsTest : public ::testing::Test {
+class ModelAssetsTest : public ::testing::Test {
  protected:
-  BesideWeightsTest() {
+  ModelAssetsTest() {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     const std::string root = JoinPath(::testing::TempDir(), test->name());
     std::filesystem::remove_all(root);
@@ -47,7 +47,7 @@ class BesideWeightsTest : public ::testing::Test {
                                    {}));
   }
 
-  absl::Status Copy() { return CopyBesideWeights(*files_, artifact_, from_, to_); }
+  absl::Status Copy() { return CopyModelAssets(*files_, artifact_, from_, to_); }
   std::vector<std::string> Copied() { return *files_->List(to_); }
   std::string Text(const std::string& name) {
     return ReadWholeFile(*files_, JoinPath(to_, name), 1 << 20).value_or("none");
@@ -59,7 +59,7 @@ class BesideWeightsTest : public ::testing::Test {
 };
 
 // Without them what `models quantize` makes of a GGUF, or training, could not be served.
-TEST_F(BesideWeightsTest, TheTokenizerAndTheTemplateOfAGgufAreWritten) {
+TEST_F(ModelAssetsTest, TheTokenizerAndTheTemplateOfAGgufAreWritten) {
   WriteGguf("gpt-2");
   Write("LICENSE", "mit");
   ASSERT_TRUE(Copy().ok());
@@ -71,7 +71,7 @@ TEST_F(BesideWeightsTest, TheTokenizerAndTheTemplateOfAGgufAreWritten) {
   EXPECT_EQ(json::parse(Text("tokenizer_config.json"))["chat_template"], "of the gguf");
 }
 
-TEST_F(BesideWeightsTest, FilesOfItsOwnAreNotReplaced) {
+TEST_F(ModelAssetsTest, FilesOfItsOwnAreNotReplaced) {
   WriteGguf("gpt-2");
   Write("tokenizer_config.json", "{}");
   ASSERT_TRUE(Copy().ok());
@@ -82,7 +82,7 @@ TEST_F(BesideWeightsTest, FilesOfItsOwnAreNotReplaced) {
   EXPECT_EQ(Text("tokenizer.json"), "its own");
 }
 
-TEST_F(BesideWeightsTest, WeightsAndReportsStayBehindAndATokenizerThatIsNotReadDoes) {
+TEST_F(ModelAssetsTest, WeightsAndReportsStayBehindAndATokenizerThatIsNotReadDoes) {
   WriteGguf("chameleon");
   Write("config.json", "{}");
   Write(kBoostReport, "{}");

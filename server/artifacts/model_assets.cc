@@ -1,4 +1,4 @@
-#include "server/artifacts/beside_weights.h"
+#include "server/artifacts/model_assets.h"
 
 #include <spdlog/spdlog.h>
 
@@ -68,7 +68,7 @@ absl::Status CopyFile(FileSystem& files, const std::string& from, const std::str
   return status.ok() ? (*out)->Close() : status;
 }
 
-absl::Status CopyBesideWeights(FileSystem& files, const v1::Artifact& artifact,
+absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
                                const std::string& from, const std::string& to) {
   for (const std::string& file : artifact.files()) {
     if (file == "config.json" || file == "graph.pb" || file == kBoostReport || IsWeights(file)) {
