@@ -300,7 +300,7 @@ int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
   const int code = RunCommand(args, env);
   env.out->flush();
   if (env.out->good()) return code;
-  if (env.reader_gone && env.reader_gone()) return kExitReaderGone;
+  if (env.output_closed && env.output_closed()) return kExitBrokenPipe;
   *env.err << "espalier: the output cannot be written, or not all of it; is the disk full?\n"
            << std::flush;
   return kExitFailed;

@@ -94,7 +94,7 @@ absl::Status Run(Context& context) {
                                            "alone")
                             : absl::StrCat("--", other.name, " goes with --pp, --tg or --pg"));
   }
-  return speed ? RunSpeed(context) : RunLoad(context);
+  return speed ? RunSingleRequest(context) : RunLoad(context);
 }
 
 // SplitMix64.

@@ -28,6 +28,6 @@ absl::StatusOr<v1::ServedModel> BenchModel(Context& context);
 void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary, v1::GenerateRequest* request);
 
 absl::Status RunLoad(Context& context);   // bench_load.cc
-absl::Status RunSpeed(Context& context);  // bench_speed.cc
+absl::Status RunSingleRequest(Context& context);  // bench_single_request.cc
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMostAtOnce = 4096;
 
 // What time passed before it was sent belongs to its times: whoever asked was waiting already.
-void CountFrom(double late, LoadAnswer* answer) {
+void CountFrom(double late, LoadRequestResult* answer) {
   answer->late = late;
   Generation& g = answer->generation;
   if (g.pieces > 0) g.seconds_to_first += late;
@@ -35,12 +35,12 @@ absl::Status Connect(Context& context) {
   return context.client().status();
 }
 
-absl::StatusOr<LoadOutcome> Send(Context& context, const BenchPrompts& prompts,
+absl::StatusOr<LoadResult> Send(Context& context, const BenchPrompts& prompts,
                                  const v1::GenerateRequest& base) {
   const ParsedFlags& flags = context.flags();
   const int64_t total = flags.Int("requests", 32);
   const double rate = flags.Number("request-rate", 0);
-  LoadOutcome outcome;
+  LoadResult outcome;
   outcome.answers.resize(static_cast<size_t>(total));
   std::mutex mutex;  // guards the printer and `done`
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
@@ -53,7 +53,7 @@ absl::StatusOr<LoadOutcome> Send(Context& context, const BenchPrompts& prompts,
         prompts.Fill(i, &request);
         const double late = rate > 0 ? std::max(0.0, context.env().seconds() - due) : 0;
         auto got = BenchGenerate(context, request);
-        LoadAnswer& answer = outcome.answers[static_cast<size_t>(i)];
+        LoadRequestResult& answer = outcome.answers[static_cast<size_t>(i)];
         answer.status = got.status();
         if (got.ok()) answer.generation = *std::move(got);
         CountFrom(late, &answer);
@@ -66,7 +66,7 @@ absl::StatusOr<LoadOutcome> Send(Context& context, const BenchPrompts& prompts,
         printer.Update(p);
       });
   if (!schedule.ok()) return schedule.status();
-  outcome.most_at_once = schedule->most_at_once;
+  outcome.max_concurrent = schedule->max_concurrent;
   outcome.seconds = schedule->seconds;
   if (!context.json()) printer.Finish();
   return outcome;

@@ -57,10 +57,10 @@ struct Figures {
 // What a thread takes to wake up is no wait.
 constexpr double kOnTimeSeconds = 0.001;
 
-Figures FiguresOf(const LoadOutcome& outcome, const std::vector<double>& limits) {
+Figures FiguresOf(const LoadResult& outcome, const std::vector<double>& limits) {
   Figures f;
   std::vector<double> times[std::size(kTimes)];
-  for (const LoadAnswer& answer : outcome.answers) {
+  for (const LoadRequestResult& answer : outcome.answers) {
     f.late += answer.late > kOnTimeSeconds;
     f.latest = std::max(f.latest, answer.late);
     if (!answer.status.ok()) continue;
@@ -103,12 +103,12 @@ void AddTimes(const Figures& f, const LoadReportOptions& options, Json* json) {
 }
 
 // Of each request, also the failed ones.
-void AddDetails(const LoadOutcome& outcome, Json* json) {
+void AddDetails(const LoadResult& outcome, Json* json) {
   for (const char* name :
        {"input_lens", "output_lens", "ttfts", "itls", "e2els", "generated_texts", "errors"}) {
     (*json)[name] = Json::array();
   }
-  for (const LoadAnswer& answer : outcome.answers) {
+  for (const LoadRequestResult& answer : outcome.answers) {
     const Generation& g = answer.generation;
     (*json)["input_lens"].push_back(g.usage.prompt_tokens());
     (*json)["output_lens"].push_back(g.usage.completion_tokens());
@@ -122,13 +122,13 @@ void AddDetails(const LoadOutcome& outcome, Json* json) {
 
 }  // namespace
 
-int64_t LoadOutcome::failed() const {
+int64_t LoadResult::failed() const {
   return std::count_if(answers.begin(), answers.end(),
-                       [](const LoadAnswer& answer) { return !answer.status.ok(); });
+                       [](const LoadRequestResult& answer) { return !answer.status.ok(); });
 }
 
-absl::Status LoadOutcome::first_failure() const {
-  for (const LoadAnswer& answer : answers) {
+absl::Status LoadResult::first_failure() const {
+  for (const LoadRequestResult& answer : answers) {
     if (!answer.status.ok()) return answer.status;
   }
   return absl::OkStatus();
@@ -172,7 +172,7 @@ absl::StatusOr<LoadReportOptions> LoadReportOptions::Of(const ParsedFlags& flags
   return options;
 }
 
-Json LoadJson(const LoadOutcome& outcome, const LoadReportOptions& options,
+Json LoadJson(const LoadResult& outcome, const LoadReportOptions& options,
               const ParsedFlags& flags, bool detailed) {
   const Figures f = FiguresOf(outcome, options.limits);
   Json json;
@@ -199,7 +199,7 @@ Json LoadJson(const LoadOutcome& outcome, const LoadReportOptions& options,
       options.goodput ? Json(PerSecond(f.in_time, outcome.seconds)) : Json(nullptr);
   json["output_throughput"] = PerSecond(f.output_tokens, outcome.seconds);
   json["total_token_throughput"] = PerSecond(f.prompt_tokens + f.output_tokens, outcome.seconds);
-  json["max_concurrent_requests"] = outcome.most_at_once;
+  json["max_concurrent_requests"] = outcome.max_concurrent;
   AddTimes(f, options, &json);
   // What vLLM has no names for.
   json["cached_input_tokens"] = f.cached_tokens;
@@ -212,7 +212,7 @@ Json LoadJson(const LoadOutcome& outcome, const LoadReportOptions& options,
   return json;
 }
 
-std::string LoadText(const LoadOutcome& outcome, const LoadReportOptions& options,
+std::string LoadText(const LoadResult& outcome, const LoadReportOptions& options,
                      const ParsedFlags& flags, const Terminal& terminal) {
   const Figures f = FiguresOf(outcome, options.limits);
   Table totals({{"load"}, {"", Align::kRight}});
@@ -222,7 +222,7 @@ std::string LoadText(const LoadOutcome& outcome, const LoadReportOptions& option
   };
   row("successful requests", absl::StrCat(f.completed));
   row("failed requests", absl::StrCat(outcome.failed()));
-  row("most requests at once", absl::StrCat(outcome.most_at_once));
+  row("max concurrent requests", absl::StrCat(outcome.max_concurrent));
   if (flags.Has("request-rate")) {
     row("sent later than due", absl::StrCat(f.late));
     if (f.late > 0) row("longest wait to be sent (ms)", absl::StrFormat("%.2f", 1000 * f.latest));

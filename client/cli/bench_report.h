@@ -15,15 +15,15 @@
 namespace espalier {
 
 // One request. Its times begin when it was due, if it was to come at a time of its own.
-struct LoadAnswer {
+struct LoadRequestResult {
   absl::Status status;
   Generation generation;  // if OK
   double late = 0;        // seconds from when it was due until it was sent
 };
 
-struct LoadOutcome {
-  std::vector<LoadAnswer> answers;  // by request
-  int64_t most_at_once = 0;
+struct LoadResult {
+  std::vector<LoadRequestResult> answers;  // by request
+  int64_t max_concurrent = 0;
   double seconds = 0;
 
   int64_t failed() const;
@@ -42,10 +42,10 @@ struct LoadReportOptions {
 };
 
 // One object. `flags` give what was asked for; with `detailed`, lists of what each request had.
-nlohmann::ordered_json LoadJson(const LoadOutcome& outcome, const LoadReportOptions& options,
+nlohmann::ordered_json LoadJson(const LoadResult& outcome, const LoadReportOptions& options,
                                 const ParsedFlags& flags, bool detailed);
 
-std::string LoadText(const LoadOutcome& outcome, const LoadReportOptions& options,
+std::string LoadText(const LoadResult& outcome, const LoadReportOptions& options,
                      const ParsedFlags& flags, const Terminal& terminal);
 
 // Where --save-result writes: --result-dir and --result-filename, or a name made of the load.

@@ -14,9 +14,9 @@ namespace espalier {
 namespace {
 
 // Threads that take what has arrived, in order. There are as many as were ever wanted at once.
-class Crew {
+class RequestThreads {
  public:
-  Crew(int64_t most, const std::function<void(int64_t)>& work) : most_(most), work_(work) {}
+  RequestThreads(int64_t most, const std::function<void(int64_t)>& work) : most_(most), work_(work) {}
 
   // Room for one more of `arrived_`, if there may be more threads and more can be had.
   absl::Status Arrive() {
@@ -46,7 +46,7 @@ class Crew {
     }
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
-    return most_at_once_;
+    return max_concurrent_;
   }
 
  private:
@@ -57,7 +57,7 @@ class Crew {
       if (taken_ == arrived_) return;
       const int64_t i = taken_++;
       --idle_;
-      most_at_once_ = std::max(most_at_once_, ++running_);
+      max_concurrent_ = std::max(max_concurrent_, ++running_);
       lock.unlock();
       work_(i);
       lock.lock();
@@ -73,7 +73,7 @@ class Crew {
   std::vector<std::thread> threads_;
   int64_t arrived_ = 0, taken_ = 0;  // requests
   int64_t idle_ = 0, running_ = 0;   // threads
-  int64_t most_at_once_ = 0;
+  int64_t max_concurrent_ = 0;
   bool closed_ = false;
 };
 
@@ -99,16 +99,16 @@ absl::StatusOr<ScheduleResult> RunSchedule(const std::vector<double>& arrivals, 
   const std::function<void(int64_t)> one = [&](int64_t i) {
     work(i, start + arrivals[static_cast<size_t>(i)]);
   };
-  Crew crew(most, one);
+  RequestThreads threads(most, one);
   absl::Status status;
   for (size_t i = 0; status.ok() && i < arrivals.size(); ++i) {
     // No clock is asked for those that come at once.
     const double wait = arrivals[i] > 0 ? start + arrivals[i] - seconds() : 0;
     if (wait > 0) absl::SleepFor(absl::Seconds(wait));
-    status = crew.Arrive();
+    status = threads.Arrive();
   }
   ScheduleResult result;
-  result.most_at_once = crew.Finish();
+  result.max_concurrent = threads.Finish();
   result.seconds = seconds() - start;
   if (!status.ok()) return status;
   return result;

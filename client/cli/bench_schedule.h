@@ -15,7 +15,7 @@ namespace espalier {
 std::vector<double> Arrivals(int64_t count, double rate, double burstiness, uint64_t seed);
 
 struct ScheduleResult {
-  int64_t most_at_once = 0;
+  int64_t max_concurrent = 0;
   double seconds = 0;  // until the last one was over
 };
 

@@ -94,7 +94,7 @@ class CliTest : public ::testing::Test {
     err_.str("");
     Environment env;
     env.out = sink_ != nullptr ? sink_ : &out_;
-    env.reader_gone = [this] { return reader_gone_; };
+    env.output_closed = [this] { return output_closed_; };
     env.err = &err_;
     env.in = &in_;
     env.getenv = [](const char*) -> const char* { return nullptr; };
@@ -122,7 +122,7 @@ class CliTest : public ::testing::Test {
   std::atomic<double> now_ = 0;
   bool real_time_ = false;
   std::ostream* sink_ = nullptr;  // instead of out_
-  bool reader_gone_ = false;
+  bool output_closed_ = false;
 };
 
 }  // namespace espalier

@@ -166,8 +166,8 @@ TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
     ShortBuffer room(10);
     std::ostream out(&room);
     sink_ = &out;
-    reader_gone_ = gone;
-    EXPECT_EQ(Run({"help"}), gone ? kExitReaderGone : kExitFailed);
+    output_closed_ = gone;
+    EXPECT_EQ(Run({"help"}), gone ? kExitBrokenPipe : kExitFailed);
     EXPECT_EQ(err_.str().find("cannot be written") == std::string::npos, gone) << err_.str();
   }
 }
@@ -179,7 +179,7 @@ TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
   v1::JobEvent event;
   event.set_message(piece);
   fake_.state()->events.insert(fake_.state()->events.end(), 20'000, event);
-  reader_gone_ = true;
+  output_closed_ = true;
   int broken_off = 0;
   for (const std::vector<std::string>& args :
        std::vector<std::vector<std::string>>{{"generate", "llm", "x"},
@@ -192,7 +192,7 @@ TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
     ShortBuffer room(3000);
     std::ostream out(&room);
     sink_ = &out;
-    EXPECT_EQ(Run(args), kExitReaderGone) << args[0];
+    EXPECT_EQ(Run(args), kExitBrokenPipe) << args[0];
     EXPECT_EQ(err_.str(), "") << args[0];
     ++broken_off;
     const absl::Time end = absl::Now() + absl::Seconds(20);

@@ -29,7 +29,7 @@ struct Environment {
   std::function<const char*(const char*)> getenv;
   std::function<double()> seconds;  // steady
   // Whether nobody reads `out` any more, a pipe. Null: that cannot be.
-  std::function<bool()> reader_gone;
+  std::function<bool()> output_closed;
   std::string program;  // path of this executable; daemons are found beside it
 };
 
@@ -121,7 +121,7 @@ enum ExitCode {
   kExitUnreachable = 3,  // no coordinator there
   kExitNotFound = 4,
   kExitInterrupted = 130,  // as shells have it for Ctrl-C
-  kExitReaderGone = 141,   // likewise for SIGPIPE, of which others die
+  kExitBrokenPipe = 141,   // likewise for SIGPIPE, of which others die
 };
 
 // `args` without the program's name. Output that could not be written is a failure, whatever came

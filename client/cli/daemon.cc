@@ -92,10 +92,10 @@ int RunningDaemon(const std::string& home) {
   return 0;
 }
 
-absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& room,
+absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& package,
                                         const std::string& name) {
   const fs::path folder = fs::path(program).parent_path();
-  const std::vector<fs::path> places = {folder / name, folder / ".." / room / name,
+  const std::vector<fs::path> places = {folder / name, folder / ".." / package / name,
                                         folder / ".." / "bin" / name};
   std::vector<std::string> tried;
   for (const fs::path& place : places) {
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& program, const std::s
   }
   return absl::NotFoundError(
       absl::StrCat(name, " is not there; looked for ", absl::StrJoin(tried, ", "),
-                   ". Build it: bazel build --config=release //", room, ":", name));
+                   ". Build it: bazel build --config=release //", package, ":", name));
 }
 
 absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,

@@ -30,7 +30,7 @@ int RunningDaemon(const std::string& home);
 
 // `name` beside `program` (as installed) or where Bazel puts it. NotFound lists where it was looked
 // for.
-absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& room,
+absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& package,
                                         const std::string& name);
 
 // Starts `command` detached, with its output in the log file, and writes the pid file. Waits for

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   };
-  environment.reader_gone = [] {
+  environment.output_closed = [] {
     pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
     return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
   };

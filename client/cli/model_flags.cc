@@ -149,8 +149,8 @@ absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
   return config;
 }
 
-OnnxHead ChooseOnnxHead(const ParsedFlags& flags) {
-  OnnxHead head;
+LossAndMetrics ChooseLossAndMetrics(const ParsedFlags& flags) {
+  LossAndMetrics head;
   head.loss = flags.Text("loss", "sparse_categorical_crossentropy");
   const std::string metrics =
       flags.Text("metrics", head.loss == "sparse_categorical_crossentropy" ? "accuracy" : "none");

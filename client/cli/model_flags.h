@@ -24,11 +24,11 @@ struct ModelChoice {
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags);
 
 // --loss and --metrics, or their defaults: what is put on an ONNX model.
-struct OnnxHead {
+struct LossAndMetrics {
   std::string loss;
   std::vector<std::string> metrics;
 };
-OnnxHead ChooseOnnxHead(const ParsedFlags& flags);
+LossAndMetrics ChooseLossAndMetrics(const ParsedFlags& flags);
 
 // "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);

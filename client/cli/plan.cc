@@ -178,9 +178,9 @@ absl::Status RunPlan(Context& context) {
   auto name = UploadOnce(context, *client, model->onnx_path, v1::Artifact::ONNX);
   if (!name.ok()) return name.status();
   plan->set_onnx_artifact(*name);
-  OnnxHead head = ChooseOnnxHead(flags);
-  plan->set_loss(std::move(head.loss));
-  for (std::string& metric : head.metrics) plan->add_metrics(std::move(metric));
+  LossAndMetrics loss_and_metrics = ChooseLossAndMetrics(flags);
+  plan->set_loss(std::move(loss_and_metrics.loss));
+  for (std::string& metric : loss_and_metrics.metrics) plan->add_metrics(std::move(metric));
   return Explain(context, request);
 }
 

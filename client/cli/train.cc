@@ -46,9 +46,9 @@ absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
   auto name = UploadOnce(context, client, path, v1::Artifact::ONNX);
   if (!name.ok()) return name.status();
   spec->set_onnx_artifact(*name);
-  OnnxHead head = ChooseOnnxHead(context.flags());
-  spec->set_loss(std::move(head.loss));
-  for (std::string& metric : head.metrics) spec->add_metrics(std::move(metric));
+  LossAndMetrics loss_and_metrics = ChooseLossAndMetrics(context.flags());
+  spec->set_loss(std::move(loss_and_metrics.loss));
+  for (std::string& metric : loss_and_metrics.metrics) spec->add_metrics(std::move(metric));
   return absl::OkStatus();
 }
 

@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
   return files;
 }
 
-BorrowedModels::~BorrowedModels() {
+TemporaryUploads::~TemporaryUploads() {
   for (const auto& [path, name] : uploaded_) {
     const absl::Status status = client_.DeleteArtifact(name);
     if (status.ok() || absl::IsNotFound(status)) continue;
@@ -84,7 +84,7 @@ BorrowedModels::~BorrowedModels() {
   }
 }
 
-absl::StatusOr<std::string> BorrowedModels::Artifact(const std::string& name_or_path) {
+absl::StatusOr<std::string> TemporaryUploads::Artifact(const std::string& name_or_path) {
   const bool is_path =
       absl::StrContains(name_or_path, "/") || absl::EndsWith(name_or_path, ".gguf");
   if (!is_path) return name_or_path;

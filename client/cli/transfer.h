@@ -24,12 +24,12 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
 
 // Models that a command names: artifacts, or folders and GGUF files on this machine (whatever has a
 // '/' in it or ends in .gguf), which are artifacts until this object goes.
-class BorrowedModels {
+class TemporaryUploads {
  public:
   // All must outlive this object. `canceller` ends uploads.
-  BorrowedModels(Context* context, Client* client, Canceller* canceller)
+  TemporaryUploads(Context* context, Client* client, Canceller* canceller)
       : context_(*context), client_(*client), canceller_(canceller) {}
-  ~BorrowedModels();
+  ~TemporaryUploads();
 
   // The artifact's name.
   absl::StatusOr<std::string> Artifact(const std::string& name_or_path);

@@ -77,12 +77,12 @@ std::string Figures(const v1::LosslessReport& report, bool unicode) {
 absl::StatusOr<v1::LosslessReport> Prove(Context& context, Client* client,
                                             v1::VerifyLosslessRequest request,
                                             Canceller* canceller) {
-  BorrowedModels borrowed(&context, client, canceller);
-  auto llm = borrowed.Artifact(request.models().artifact());
+  TemporaryUploads uploads(&context, client, canceller);
+  auto llm = uploads.Artifact(request.models().artifact());
   if (!llm.ok()) return llm.status();
   request.mutable_models()->set_artifact(*llm);
   for (std::string& ssm : *request.mutable_models()->mutable_ssm_artifacts()) {
-    auto name = borrowed.Artifact(ssm);
+    auto name = uploads.Artifact(ssm);
     if (!name.ok()) return name.status();
     ssm = *name;
   }

@@ -29,9 +29,9 @@ JobLifecycle In(v1::JobState state, bool attempt_running, int attempts = 1, int6
   return life;
 }
 
-class JobLifeTable : public ::testing::TestWithParam<Row> {};
+class JobLifecycleTable : public ::testing::TestWithParam<Row> {};
 
-TEST_P(JobLifeTable, Decides) {
+TEST_P(JobLifecycleTable, Decides) {
   const Row& row = GetParam();
   auto decision = Decide(row.before, row.event, JobPolicy());
   ASSERT_TRUE(decision.ok()) << decision.status();
@@ -48,7 +48,7 @@ JobLifecycleEvent Of(Kind kind, int32_t attempt = 1, int64_t step = 0) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Table, JobLifeTable,
+    Table, JobLifecycleTable,
     ::testing::Values(
         Row{"QueuedStarts", In(v1::QUEUED, false, 0), Of(Kind::kWorkersReady), v1::PLANNING,
             kBegin},

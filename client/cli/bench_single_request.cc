@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/cli/bench.h"
-#include "client/cli/bench_rows.h"
+#include "client/cli/bench_row_formats.h"
 #include "client/cli/bench_stats.h"
 #include "client/terminal/progress.h"
 #include "client/terminal/text.h"
@@ -225,7 +225,7 @@ void AddSamples(const Test& test, const std::vector<Sample>& samples, Json* row)
 
 }  // namespace
 
-absl::Status RunSpeed(Context& context) {
+absl::Status RunSingleRequest(Context& context) {
   const ParsedFlags& flags = context.flags();
   const auto tests = TestsOf(flags);
   if (!tests.ok()) return tests.status();
