@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/runner/batch_check.h"
-#include "worker/runner/wishes_on_threads.h"
+#include "worker/runner/sample_rows_on_threads.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/runner/wishes_on_threads.h"
+#include "worker/runner/sample_rows_on_threads.h"
 
 #include "ops/cpu/parallel.h"
 #include "serving/engine/row_outputs.h"
