@@ -208,16 +208,16 @@ TEST_F(Hostile, FormatsShareOneBudget) {
   const std::string format = absl::StrCat(R"({"type":"json_schema","json_schema":)", schema, "}");
   const Cost cost("formats", 5, 300);
   EXPECT_TRUE(Schema(schema).status.ok());
-  const Language many({.kind = StructuredOutput::kTagFormat,
+  const Language many({.kind = StructuredOutput::kXgrammarStructuralTag,
                        .text = absl::StrCat(R"({"type":"or","elements":[)", format,
                                             Times(3'000, "," + format), "]}")});
   EXPECT_THAT(std::string(many.status.message()), HasSubstr("made of more than"));
-  FormedText formed{.around = FormedText::kNothing};
+  StructuralTag formed{.layout = StructuralTag::kSingleSection};
   formed.sections = {{.open = "<", .close = ">"}};
   for (int i = 0; i < 1000; ++i) {
     formed.sections[0].items.push_back({.begin = absl::StrCat("i", i), .schema = schema});
   }
-  EXPECT_FALSE(Language({.kind = StructuredOutput::kFormedText, .formed = formed}).status.ok());
+  EXPECT_FALSE(Language({.kind = StructuredOutput::kStructuralTag, .structural_tag = formed}).status.ok());
 }
 
 TEST_F(Hostile, LongListsAreLookedThroughOnce) {

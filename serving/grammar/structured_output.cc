@@ -8,7 +8,7 @@
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/regex.h"
-#include "serving/grammar/tag_format.h"
+#include "serving/grammar/xgrammar_structural_tag.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
@@ -57,10 +57,10 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output, GrammarBud
       return ParseGbnf(output.text, budget);
     case StructuredOutput::kChoice:
       return GrammarOfChoices(output.choices);
-    case StructuredOutput::kFormedText:
-      return GrammarOfFormedText(output.formed, budget);
-    case StructuredOutput::kTagFormat:
-      return ParseTagFormat(output.text, budget);
+    case StructuredOutput::kStructuralTag:
+      return StructuralTagGrammar(output.structural_tag, budget);
+    case StructuredOutput::kXgrammarStructuralTag:
+      return ParseXgrammarStructuralTag(output.text, budget);
   }
   return absl::InternalError("structured output of an unknown kind");
 }
@@ -69,7 +69,7 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output, GrammarBud
 absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar, GrammarBudget* budget) {
   // No rule of a form has blanks in its name but formed text's, which begin otherwise.
   absl::StatusOr<Expression> inside =
-      TextWithout({thoughts.close}, "thoughts before", grammar, budget);
+      TextExcluding({thoughts.close}, "thoughts before", grammar, budget);
   if (!inside.ok()) return inside.status();
   const Expression blanks = FewBlanks();
   std::vector<Expression> before;
@@ -91,7 +91,7 @@ absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar, GrammarBu
 
 std::strong_ordering StructuredOutput::operator<=>(const StructuredOutput& other) const {
   const auto own = [](const StructuredOutput& o) {
-    return std::tie(o.kind, o.text, o.choices, o.formed, o.thoughts);
+    return std::tie(o.kind, o.text, o.choices, o.structural_tag, o.thoughts);
   };
   const std::strong_ordering order = own(*this) <=> own(other);
   if (order != 0) return order;

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "serving/grammar/expression.h"
-#include "serving/grammar/formed_text.h"
+#include "serving/grammar/structural_tag.h"
 
 namespace espalier {
 
@@ -21,12 +21,12 @@ struct ThoughtsBefore {
 };
 
 struct StructuredOutput {
-  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kFormedText, kTagFormat };
+  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kStructuralTag, kXgrammarStructuralTag };
 
   Kind kind = kJsonObject;
   std::string text;                  // of the regular expression, schema, grammar, tag's format
   std::vector<std::string> choices;  // kChoice
-  FormedText formed;                 // kFormedText
+  StructuralTag structural_tag;                 // kStructuralTag
   ThoughtsBefore thoughts;
   std::vector<StructuredOutput> otherwise;  // or one of these, whose own thoughts do not count
 

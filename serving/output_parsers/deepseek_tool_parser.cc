@@ -90,8 +90,8 @@ class DeepSeek : public ToolCallParser {
     }
     return text.size() - rest.size();
   }
-  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    FormedSection section{
+  StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
+    TagSection section{
         .open = kOpen, .separator = fenced_ ? "\n" : "", .most = -1, .close = kClose};
     for (const Tool& tool : tools) {
       section.items.push_back(

@@ -12,7 +12,7 @@ class JsonToolCallParser : public ToolCallParser {
   // `signs`: what only templates of this tool_parser have, one of them.
   // `form`: its items are put in.
   JsonToolCallParser(const char* name, std::vector<std::string> signs, std::vector<Section> sections,
-            const char* arguments, FormedText form)
+            const char* arguments, StructuralTag form)
       : name_(name),
         signs_(std::move(signs)),
         sections_(std::move(sections)),
@@ -37,11 +37,11 @@ class JsonToolCallParser : public ToolCallParser {
   }
   bool goes_without_inner_special_tokens() const override {
     return std::any_of(form_.sections.begin(), form_.sections.end(),
-                       [](const FormedSection& section) { return section.open.empty(); });
+                       [](const TagSection& section) { return section.open.empty(); });
   }
-  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    FormedText form = form_;
-    for (FormedSection& section : form.sections) section.items = JsonCallItems(tools, arguments_);
+  StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
+    StructuralTag form = form_;
+    for (TagSection& section : form.sections) section.items = JsonCallItems(tools, arguments_);
     return form;
   }
 
@@ -50,7 +50,7 @@ class JsonToolCallParser : public ToolCallParser {
   const std::vector<std::string> signs_;
   const std::vector<Section> sections_;
   const char* const arguments_;
-  const FormedText form_;
+  const StructuralTag form_;
 };
 
 }  // namespace
@@ -69,7 +69,7 @@ const ToolCallParser& HermesToolCallParser() {
 const ToolCallParser& LlamaToolCallParser() {
   static const auto* tool_parser =
       new JsonToolCallParser("llama3_json", {"<|python_tag|>"}, {{"<|python_tag|>", ""}}, "parameters",
-                    {.around = FormedText::kTextBefore,
+                    {.layout = StructuralTag::kTextThenTags,
                      .sections = {{.separator = "; ", .most = -1},
                                   {.open = "<|python_tag|>", .separator = "; ", .most = -1}},
                      .triggers = {"{\"name\": ", "<|python_tag|>"}});
@@ -81,7 +81,7 @@ const ToolCallParser& PhiToolCallParser() {
   static const auto* tool_parser = new JsonToolCallParser(
       "phi4_mini_json", {"<|tool|>", "functools"}, {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", ""}},
       "arguments",
-      {.around = FormedText::kTextBefore,
+      {.layout = StructuralTag::kTextThenTags,
        .sections =
            {{.open = "<|tool_call|>[", .separator = ", ", .most = -1, .close = "]<|/tool_call|>"},
             {.open = "functools[", .separator = ", ", .most = -1, .close = "]"}},

@@ -57,9 +57,9 @@ class Mistral : public ToolCallParser {
     if (FindTool(name, tools) == nullptr) return ParseJsonCallStart(inside, tools);
     return ToolCallStart{std::string(name), brace, NewJsonArgumentsParser()};
   }
-  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
+  StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
     // What follows a call's end would be part of it.
-    FormedText form{.around = FormedText::kTextBefore, .triggers = {std::string(kCalls)}};
+    StructuralTag form{.layout = StructuralTag::kTextThenTags, .triggers = {std::string(kCalls)}};
     if (!marked_) {
       for (const char* blank : {" ", ""}) {
         form.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
@@ -70,7 +70,7 @@ class Mistral : public ToolCallParser {
       }
       return form;
     }
-    FormedSection section{
+    TagSection section{
         .open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
     for (const Tool& tool : tools) {
       section.items.push_back(

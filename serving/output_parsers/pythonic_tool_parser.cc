@@ -51,15 +51,15 @@ class Pythonic : public ToolCallParser {
     return calls.empty() ? ParseJsonCalls(answer, tools) : calls;
   }
   bool goes_without_inner_special_tokens() const override { return true; }
-  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    FormedText form{.around = FormedText::kTextBefore};
-    FormedSection section{.separator = ", ", .most = -1};
+  StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
+    StructuralTag form{.layout = StructuralTag::kTextThenTags};
+    TagSection section{.separator = ", ", .most = -1};
     for (const Tool& tool : tools) {
-      FormedItem item{.begin = absl::StrCat(tool.name, "("),
-                      .kind = tool.strict ? FormedItem::kFields : FormedItem::kKeywords,
+      TagItem item{.begin = absl::StrCat(tool.name, "("),
+                      .kind = tool.strict ? TagItem::kFields : TagItem::kKeywords,
                       .separator = ", ",
                       .end = ")"};
-      if (tool.strict) item.fields = ParameterFields(tool, "", "=", "", Spelling::kPython);
+      if (tool.strict) item.fields = ParameterFields(tool, "", "=", "", ValueSyntax::kPython);
       section.items.push_back(std::move(item));
     }
     for (const auto& [open, close] : {std::pair{"", ""},

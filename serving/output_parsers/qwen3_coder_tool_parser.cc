@@ -198,14 +198,14 @@ class Qwen3Coder : public ToolCallParser {
     const size_t end = text.find(kFunctionEnd);
     return end < text.find(kFunction) ? end + kFunctionEnd.size() : 0;
   }
-  FormedText MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    FormedSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};
+  StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
+    TagSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};
     for (const Tool& tool : tools) {
-      FormedItem item{.begin = absl::StrCat("<function=", tool.name, ">\n"),
-                      .kind = tool.strict ? FormedItem::kFields : FormedItem::kAnything,
+      TagItem item{.begin = absl::StrCat("<function=", tool.name, ">\n"),
+                      .kind = tool.strict ? TagItem::kFields : TagItem::kAnything,
                       .end = "</function>"};
       if (tool.strict) {
-        item.fields = ParameterFields(tool, "<parameter=", ">\n", "\n</parameter>\n", Spelling::kPlain);
+        item.fields = ParameterFields(tool, "<parameter=", ">\n", "\n</parameter>\n", ValueSyntax::kUnquoted);
       }
       section.items.push_back(std::move(item));
     }

@@ -140,8 +140,8 @@ nlohmann::ordered_json ArgumentsSchema(const Tool& tool) {
   return tool.parameters;
 }
 
-std::vector<FormedItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_view arguments) {
-  std::vector<FormedItem> items;
+std::vector<TagItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_view arguments) {
+  std::vector<TagItem> items;
   for (const Tool& tool : tools) {
     items.push_back(
         {.begin = absl::StrCat("{\"name\": ", DumpJson(tool.name), ", \"", arguments, "\": "),
@@ -151,10 +151,10 @@ std::vector<FormedItem> JsonCallItems(const std::vector<Tool>& tools, absl::stri
   return items;
 }
 
-std::vector<FormedField> ParameterFields(const Tool& tool, absl::string_view before_name,
+std::vector<TagField> ParameterFields(const Tool& tool, absl::string_view before_name,
                                   absl::string_view behind_name, absl::string_view end,
-                                  Spelling spelling) {
-  std::vector<FormedField> fields;
+                                  ValueSyntax syntax) {
+  std::vector<TagField> fields;
   const Json properties =
       tool.parameters.is_object() ? tool.parameters.value("properties", Json()) : Json();
   if (!properties.is_object()) return fields;
@@ -169,7 +169,7 @@ std::vector<FormedField> ParameterFields(const Tool& tool, absl::string_view bef
     fields.push_back(
         {.begin = absl::StrCat(before_name, name, behind_name),
          .schema = DumpJson(schema),
-         .spelling = spelling,
+         .syntax = syntax,
          .end = std::string(end),
          .required = std::find(required.begin(), required.end(), name) != required.end()});
   }

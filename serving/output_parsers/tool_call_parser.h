@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "serving/output_parsers/tool_arguments_parser.h"
-#include "serving/grammar/formed_text.h"
+#include "serving/grammar/structural_tag.h"
 
 namespace espalier {
 
@@ -81,7 +81,7 @@ class ToolCallParser {
   virtual size_t EndOfCall(absl::string_view text) const { return EndOfJsonCall(text); }
   // Answers in which every call is one of a tool, well written, and within the schema of those that
   // are strict. ParseSection and ParseUntagged understand them.
-  virtual FormedText MakeStructuralTag(const std::vector<Tool>& tools) const = 0;
+  virtual StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const = 0;
   // Answers that as a whole are calls, without marks, are its way, and not a model's lapse.
   virtual bool goes_without_inner_special_tokens() const { return false; }
   // Its templates take ids of just nine letters and digits.
@@ -101,13 +101,13 @@ std::string DumpJson(const nlohmann::ordered_json& value);
 nlohmann::ordered_json ArgumentsSchema(const Tool& tool);
 
 // {"name": "f", `arguments`: {...}}, for each tool.
-std::vector<FormedItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_view arguments);
+std::vector<TagItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_view arguments);
 
 // Parameters by name, for styles that do not write an object: what `begin` and `end` put around
 // each, and the schemas of their values.
-std::vector<FormedField> ParameterFields(const Tool& tool, absl::string_view before_name,
+std::vector<TagField> ParameterFields(const Tool& tool, absl::string_view before_name,
                                   absl::string_view behind_name, absl::string_view end,
-                                  Spelling spelling);
+                                  ValueSyntax syntax);
 
 // The styles.
 const ToolCallParser& HermesToolCallParser();          // hermes_llama_phi_tool_parsers.cc: also Qwen 2.5 and 3

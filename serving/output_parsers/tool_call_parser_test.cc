@@ -73,12 +73,12 @@ TEST(ToolCallParser, FormsAreReadAsCalls) {
   std::mt19937 random(7);
   for (const ToolCallParser* tool_parser : styles) {
     SCOPED_TRACE(tool_parser->name());
-    const FormedText form = tool_parser->MakeStructuralTag(tools);
+    const StructuralTag form = tool_parser->MakeStructuralTag(tools);
     // Sections alone: their texts are calls.
-    FormedText alone = form;
-    alone.around = FormedText::kNothing;
-    Language calls({.kind = StructuredOutput::kFormedText, .formed = alone});
-    Language whole({.kind = StructuredOutput::kFormedText, .formed = form});
+    StructuralTag alone = form;
+    alone.layout = StructuralTag::kSingleSection;
+    Language calls({.kind = StructuredOutput::kStructuralTag, .structural_tag = alone});
+    Language whole({.kind = StructuredOutput::kStructuralTag, .structural_tag = form});
     std::map<std::string, int> seen;
     for (int i = 0; i < 100; ++i) {
       const std::string text = calls.Random(random);
@@ -145,7 +145,7 @@ TEST(ToolCallParser, FormsHaveWhatModelsWrite) {
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.tool_parser->name());
-    Language language({.kind = StructuredOutput::kFormedText, .formed = test.tool_parser->MakeStructuralTag(tools)});
+    Language language({.kind = StructuredOutput::kStructuralTag, .structural_tag = test.tool_parser->MakeStructuralTag(tools)});
     for (const std::string& text : test.good) EXPECT_TRUE(language.Accepts(text)) << text;
     for (const std::string& text : test.bad) EXPECT_FALSE(language.Accepts(text)) << text;
   }
@@ -157,11 +157,11 @@ TEST(ToolCallParser, WhatAFormCannotKeepIsNamed) {
                             "pattern": "a+"}}})"),
        true}};
   const Language coder(
-      {.kind = StructuredOutput::kFormedText, .formed = Qwen3CoderToolCallParser().MakeStructuralTag(tools)});
+      {.kind = StructuredOutput::kStructuralTag, .structural_tag = Qwen3CoderToolCallParser().MakeStructuralTag(tools)});
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'<parameter=s>"));
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'pattern' is not supported"));
   const Language hermes(
-      {.kind = StructuredOutput::kFormedText, .formed = HermesToolCallParser().MakeStructuralTag(tools)});
+      {.kind = StructuredOutput::kStructuralTag, .structural_tag = HermesToolCallParser().MakeStructuralTag(tools)});
   EXPECT_TRUE(hermes.status.ok()) << hermes.status;
 }
 

@@ -16,27 +16,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const StructuredOutput::Kind kinds[] = {StructuredOutput::kRegex, StructuredOutput::kJsonSchema,
                                           StructuredOutput::kGbnf, StructuredOutput::kChoice,
-                                          StructuredOutput::kFormedText};
+                                          StructuredOutput::kStructuralTag};
   StructuredOutput output{.kind = kinds[data[0] % 5], .text = text};
-  if (output.kind == StructuredOutput::kFormedText) {
+  if (output.kind == StructuredOutput::kStructuralTag) {
     // A schema, the mark before it, and how its values are spelled.
-    const Spelling spellings[] = {Spelling::kJson, Spelling::kPython, Spelling::kPlain};
+    const ValueSyntax syntaxes[] = {ValueSyntax::kJson, ValueSyntax::kPython, ValueSyntax::kUnquoted};
     const std::string mark = text.substr(0, data[0] / 15 % 8);
-    output.formed.triggers = {mark};
-    output.formed.sections = {{.open = mark,
-                               .items = {{.kind = FormedItem::kFields,
+    output.structural_tag.triggers = {mark};
+    output.structural_tag.sections = {{.open = mark,
+                               .items = {{.kind = TagItem::kFields,
                                           .fields = {{.begin = "a=",
                                                       .schema = text.substr(mark.size()),
-                                                      .spelling = spellings[data[0] / 5 % 3],
+                                                      .syntax = syntaxes[data[0] / 5 % 3],
                                                       .end = ";"}}}}}};
   }
   if (output.kind == StructuredOutput::kChoice) {
     output.choices = {text, text.substr(0, size / 2)};
-    if (data[0] / 64 == 1) output.kind = StructuredOutput::kTagFormat;
+    if (data[0] / 64 == 1) output.kind = StructuredOutput::kXgrammarStructuralTag;
   }
   if (data[0] >= 128) {
-    StructuredOutput either{.kind = StructuredOutput::kFormedText};
-    either.formed = {.around = FormedText::kSections,
+    StructuredOutput either{.kind = StructuredOutput::kStructuralTag};
+    either.structural_tag = {.layout = StructuralTag::kTagsOnly,
                      .sections = {{.open = "<", .items = {{.schema = "{}"}}, .close = ">"}}};
     either.otherwise = {std::move(output)};
     output = std::move(either);

@@ -64,8 +64,8 @@ absl::Status CheckCounts(const v1::SamplingOptions& sampling) {
   return absl::OkStatus();
 }
 
-FormedText FormedTextOf(const v1::StructuralTag& tag) {
-  FormedText text;
+StructuralTag StructuralTagOf(const v1::StructuralTag& tag) {
+  StructuralTag text;
   for (const v1::StructuralTag::Structure& structure : tag.structures()) {
     text.sections.push_back(
         {.open = structure.begin(),
@@ -80,7 +80,7 @@ absl::StatusOr<StructuredOutput> FormatOf(const v1::StructuralTag& tag) {
     return FieldError("response_format",
                       "structural_tag: a format excludes structures and triggers");
   }
-  return StructuredOutput{.kind = StructuredOutput::kTagFormat, .text = tag.format()};
+  return StructuredOutput{.kind = StructuredOutput::kXgrammarStructuralTag, .text = tag.format()};
 }
 
 absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
@@ -100,8 +100,8 @@ absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
           .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
     case v1::StructuredOutput::kStructuralTag:
       if (!output.structural_tag().format().empty()) return FormatOf(output.structural_tag());
-      return StructuredOutput{.kind = StructuredOutput::kFormedText,
-                              .formed = FormedTextOf(output.structural_tag())};
+      return StructuredOutput{.kind = StructuredOutput::kStructuralTag,
+                              .structural_tag = StructuralTagOf(output.structural_tag())};
     default:
       if (output.json_object()) return StructuredOutput{.kind = StructuredOutput::kJsonObject};
       return FieldError(

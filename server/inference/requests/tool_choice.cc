@@ -62,11 +62,11 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
 }
 
 // What a form with a place for each parameter cannot hold calls to.
-absl::Status CheckFields(const FormedText& form, const std::vector<Tool>& tools) {
+absl::Status CheckFields(const StructuralTag& form, const std::vector<Tool>& tools) {
   bool by_field = false;
-  for (const FormedSection& section : form.sections) {
-    for (const FormedItem& item : section.items) {
-      by_field = by_field || item.kind == FormedItem::kFields;
+  for (const TagSection& section : form.sections) {
+    for (const TagItem& item : section.items) {
+      by_field = by_field || item.kind == TagItem::kFields;
     }
   }
   for (size_t i = 0; i < tools.size() && by_field; ++i) {
@@ -122,8 +122,8 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.strict; });
   // A structural tag says itself where what may stand.
-  const bool tag = content && (content->kind == StructuredOutput::kFormedText ||
-                               content->kind == StructuredOutput::kTagFormat);
+  const bool tag = content && (content->kind == StructuredOutput::kStructuralTag ||
+                               content->kind == StructuredOutput::kXgrammarStructuralTag);
   const bool free = choice == ToolChoice::kAuto && !strict && (!content || tag);
   if (choice == ToolChoice::kNone || free) return content;
   if (tag) {
@@ -134,7 +134,7 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
   // A call that must be made keeps to the tool's schema, strict or not.
   std::vector<Tool> bound = tools;
   for (Tool& tool : bound) tool.strict = tool.strict || !tool.parameters.is_null();
-  StructuredOutput form{.kind = StructuredOutput::kFormedText};
+  StructuredOutput form{.kind = StructuredOutput::kStructuralTag};
   switch (choice) {
     case ToolChoice::kNamed: {
       const Tool* tool = FindTool(chat.named_tool(), bound);
@@ -147,7 +147,7 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
                               .text = DumpJson(ArgumentsSchema(*tool))};
     }
     case ToolChoice::kRequired:
-      form.formed = {.around = FormedText::kNothing,
+      form.structural_tag = {.layout = StructuralTag::kSingleSection,
                      .sections = {{.open = "[",
                                    .items = JsonCallItems(bound, "arguments"),
                                    .separator = ", ",
@@ -155,17 +155,17 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
                                    .close = "]"}}};
       break;
     default:
-      form.formed = tool_parser.MakeStructuralTag(tools);
-      if (absl::Status status = CheckFields(form.formed, tools); !status.ok()) return status;
+      form.structural_tag = tool_parser.MakeStructuralTag(tools);
+      if (absl::Status status = CheckFields(form.structural_tag, tools); !status.ok()) return status;
       if (content) {
-        form.formed.around = form.formed.around == FormedText::kTextBefore ? FormedText::kNothing
-                                                                           : FormedText::kSections;
+        form.structural_tag.layout = form.structural_tag.layout == StructuralTag::kTextThenTags ? StructuralTag::kSingleSection
+                                                                           : StructuralTag::kTagsOnly;
         form.otherwise = {*content};
       }
   }
   if (chat.single_tool_call()) {
-    form.formed.most = 1;
-    for (FormedSection& section : form.formed.sections) section.most = 1;
+    form.structural_tag.most = 1;
+    for (TagSection& section : form.structural_tag.sections) section.most = 1;
   }
   return form;
 }

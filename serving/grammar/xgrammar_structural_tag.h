@@ -20,6 +20,6 @@ namespace espalier {
 
 // Of the JSON text of one format. InvalidArgument naming the place, as in "structural tag:
 // format.elements[1].content: ...".
-absl::StatusOr<Grammar> ParseTagFormat(absl::string_view format, GrammarBudget* budget);
+absl::StatusOr<Grammar> ParseXgrammarStructuralTag(absl::string_view format, GrammarBudget* budget);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "serving/grammar/tag_format.h"
+#include "serving/grammar/xgrammar_structural_tag.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
-#include "serving/grammar/formed_text.h"
+#include "serving/grammar/structural_tag.h"
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/regex.h"
@@ -218,7 +218,7 @@ class FormatBuilder {
     const auto [known, added] = free_texts_.try_emplace({excluded, most});
     if (!added || !status_.ok()) return known->second;
     absl::StatusOr<Expression> text =
-        TextWithout(excluded, absl::StrCat("format ", rules_++), &grammar_, budget_, most);
+        TextExcluding(excluded, absl::StrCat("format ", rules_++), &grammar_, budget_, most);
     if (!text.ok()) return Fail(node, text.status().message());
     return known->second = *std::move(text);
   }
@@ -344,7 +344,7 @@ class FormatBuilder {
 
 }  // namespace
 
-absl::StatusOr<Grammar> ParseTagFormat(absl::string_view format, GrammarBudget* budget) {
+absl::StatusOr<Grammar> ParseXgrammarStructuralTag(absl::string_view format, GrammarBudget* budget) {
   absl::StatusOr<Json> json = ParseBoundedJson<Json>(format, kRequestJson);
   if (!json.ok()) {
     return absl::InvalidArgumentError(

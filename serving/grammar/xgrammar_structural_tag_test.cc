@@ -1,4 +1,4 @@
-#include "serving/grammar/tag_format.h"
+#include "serving/grammar/xgrammar_structural_tag.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@ namespace {
 using testing::HasSubstr;
 
 Language Tag(const std::string& format) {
-  return Language({.kind = StructuredOutput::kTagFormat, .text = format});
+  return Language({.kind = StructuredOutput::kXgrammarStructuralTag, .text = format});
 }
 
-TEST(TagFormat, EachKindAcceptsItsTextsAndNoOthers) {
+TEST(XgrammarStructuralTag, EachKindAcceptsItsTextsAndNoOthers) {
   const std::string number = R"({"type": "json_schema", "json_schema": {"type": "integer"}})";
   const std::string item =
       R"({"type": "tag", "begin": "<i>", "end": "</i>", "content": )" + number + "}";
@@ -68,7 +68,7 @@ TEST(TagFormat, EachKindAcceptsItsTextsAndNoOthers) {
   }
 }
 
-TEST(TagFormat, FreeTextEndsWhereTheTagAroundItDoes) {
+TEST(XgrammarStructuralTag, FreeTextEndsWhereTheTagAroundItDoes) {
   Language thought = Tag(R"({"type": "tag", "begin": "<think>", "end": ["</think>", "</t>"],
                              "content": {"type": "any_text"}})");
   EXPECT_TRUE(thought.Accepts("<think>hm < 3 </thin </think>"));
@@ -96,7 +96,7 @@ std::string Triggered(const std::string& more) {
          tag("b") + "]" + more + "}";
 }
 
-TEST(TagFormat, TagsComeWhereTheirTriggersDo) {
+TEST(XgrammarStructuralTag, TagsComeWhereTheirTriggersDo) {
   const struct {
     std::string more;
     bool none, one, two, text_before, text_behind;
@@ -124,7 +124,7 @@ TEST(TagFormat, TagsComeWhereTheirTriggersDo) {
   EXPECT_FALSE(without.Accepts("a " + a + " secret"));
 }
 
-TEST(TagFormat, TagsWithASeparatorAreAllThereIs) {
+TEST(XgrammarStructuralTag, TagsWithASeparatorAreAllThereIs) {
   const std::string begin = R"({"type": "tags_with_separator", "separator": ", ", "tags": [
       {"type": "tag", "begin": "<", "end": ">", "content": {"type": "any_text"}}])";
   Language any = Tag(begin + "}");
@@ -140,14 +140,14 @@ TEST(TagFormat, TagsWithASeparatorAreAllThereIs) {
 }
 
 // The older form of a structural tag says the same.
-TEST(TagFormat, TriggeredTagsAreTheOlderStructures) {
-  StructuredOutput older{.kind = StructuredOutput::kFormedText};
+TEST(XgrammarStructuralTag, TriggeredTagsAreTheOlderStructures) {
+  StructuredOutput older{.kind = StructuredOutput::kStructuralTag};
   for (const char* name : {"a", "b"}) {
-    older.formed.sections.push_back(
+    older.structural_tag.sections.push_back(
         {.open = std::string("<f=") + name + ">",
          .items = {{.schema = R"({"type": "integer"})", .end = "</f>"}}});
   }
-  older.formed.triggers = {"<f="};
+  older.structural_tag.triggers = {"<f="};
   Language structures(older), format = Tag(Triggered(""));
   std::mt19937 random(1);
   for (int i = 0; i < 300; ++i) {
@@ -158,7 +158,7 @@ TEST(TagFormat, TriggeredTagsAreTheOlderStructures) {
   }
 }
 
-TEST(TagFormat, ErrorsNameThePlace) {
+TEST(XgrammarStructuralTag, ErrorsNameThePlace) {
   std::string many = R"({"type": "any_text"})";
   for (int i = 0; i < 5000; ++i) many += R"(, {"type": "any_text"})";
   const struct {
@@ -198,7 +198,7 @@ TEST(TagFormat, ErrorsNameThePlace) {
   };
   for (const auto& c : cases) {
     GrammarBudget budget;
-    const absl::Status status = ParseTagFormat(c.format, &budget).status();
+    const absl::Status status = ParseXgrammarStructuralTag(c.format, &budget).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.format.substr(0, 200);
     EXPECT_THAT(std::string(status.message()), HasSubstr("structural tag: "))
         << c.format.substr(0, 200);

@@ -1,4 +1,4 @@
-#include "serving/grammar/formed_text.h"
+#include "serving/grammar/structural_tag.h"
 
 #include <algorithm>
 #include <map>
@@ -104,7 +104,7 @@ void SpellAsPython(Expression* e) {
 
 class Builder {
  public:
-  Builder(const FormedText& text, GrammarBudget* budget) : text_(text), budget_(budget) {}
+  Builder(const StructuralTag& text, GrammarBudget* budget) : text_(text), budget_(budget) {}
 
   absl::StatusOr<Grammar> Build() {
     std::vector<Expression> sections;
@@ -116,15 +116,15 @@ class Builder {
       Fail(absl::StrCat("has ", sections.size(), " sections, expected 1 to ", kMaxSections));
     }
     Expression any = Choice(std::move(sections));
-    if (text_.around == FormedText::kSections) {
+    if (text_.layout == StructuralTag::kTagsOnly) {
       any = NewRule(std::move(any));
       const int more = text_.most < 0 ? -1 : text_.most - 1;
       any =
           Sequence({FewBlanks(), any, Repeat(Sequence({FewBlanks(), any}), 0, more), FewBlanks()});
-    } else if (text_.around != FormedText::kNothing && status_.ok()) {
+    } else if (text_.layout != StructuralTag::kSingleSection && status_.ok()) {
       Expression free = Without(text_.triggers, "text");
       any = NewRule(std::move(any));
-      if (text_.around == FormedText::kTextBefore) {
+      if (text_.layout == StructuralTag::kTextThenTags) {
         any = Sequence({std::move(free), Optional(std::move(any))});
       } else {
         any = Sequence({free, Repeat(Sequence({std::move(any), free}), 0, text_.most)});
@@ -164,21 +164,21 @@ class Builder {
     if (marks.empty()) Fail("there are no triggers");
     if (!status_.ok()) return {};
     absl::StatusOr<Expression> out =
-        TextWithout(marks, absl::StrCat(name, " ", rules_++), &grammar_, budget_);
+        TextExcluding(marks, absl::StrCat(name, " ", rules_++), &grammar_, budget_);
     if (out.ok()) return *std::move(out);
     Fail(out.status().message());
     return {};
   }
 
-  Expression Section(const FormedSection& section) {
+  Expression Section(const TagSection& section) {
     std::vector<Expression> items;
-    for (const FormedItem& item : section.items) {
+    for (const TagItem& item : section.items) {
       const std::string begin = section.open + item.begin;
       const bool triggered =
           std::any_of(text_.triggers.begin(), text_.triggers.end(),
                       [&](const std::string& t) { return absl::StartsWith(begin, t); });
       const bool free =
-          text_.around == FormedText::kText || text_.around == FormedText::kTextBefore;
+          text_.layout == StructuralTag::kTextAndTags || text_.layout == StructuralTag::kTextThenTags;
       if (free && !triggered) {
         Fail(absl::StrCat("it begins with '", begin.substr(0, 40), "', which no trigger does"));
       }
@@ -203,15 +203,15 @@ class Builder {
     return Sequence(std::move(parts));
   }
 
-  Expression Inside(const FormedItem& item) {
+  Expression Inside(const TagItem& item) {
     switch (item.kind) {
-      case FormedItem::kValue:
-        return Value(item.schema, Spelling::kJson, item.end);
-      case FormedItem::kFields:
+      case TagItem::kValue:
+        return Value(item.schema, ValueSyntax::kJson, item.end);
+      case TagItem::kFields:
         return Fields(item);
-      case FormedItem::kKeywords:
+      case TagItem::kKeywords:
         return Keywords(item);
-      case FormedItem::kAnything:
+      case TagItem::kAnything:
         return Without({std::string(absl::StripAsciiWhitespace(item.end))}, "anything");
     }
     return {};
@@ -219,13 +219,13 @@ class Builder {
 
   // From the last field one back: what may follow where nothing came before, and where something
   // did.
-  Expression Fields(const FormedItem& item) {
+  Expression Fields(const TagItem& item) {
     Expression first = Literal(""), later = Literal("");
     for (auto field = item.fields.rbegin(); field != item.fields.rend() && status_.ok(); ++field) {
       const std::string outer = place_;
       absl::StrAppend(&place_, ", '", field->begin, "'");
       const Expression value =
-          NewRule(Sequence({Mark(field->begin), Value(field->schema, field->spelling, field->end),
+          NewRule(Sequence({Mark(field->begin), Value(field->schema, field->syntax, field->end),
                             Mark(field->end)}));
       place_ = outer;
       Expression here = Sequence({value, later});
@@ -240,17 +240,17 @@ class Builder {
     return first;
   }
 
-  Expression Keywords(const FormedItem& item) {
+  Expression Keywords(const TagItem& item) {
     const CodePoints letters = {{'a', 'z'}, {'A', 'Z'}, {'_', '_'}};
     CodePoints more = letters;
     more.emplace_back('0', '9');
     const Expression pair = NewRule(Sequence({OneOf(letters), Repeat(OneOf(more), 0), Literal("="),
-                                              Value("true", Spelling::kPython, item.end)}));
+                                              Value("true", ValueSyntax::kPython, item.end)}));
     return Optional(Sequence({pair, Repeat(Sequence({Mark(item.separator), pair}), 0)}));
   }
 
-  Expression Value(const std::string& schema, Spelling spelling, const std::string& end) {
-    if (spelling == Spelling::kPlain) {
+  Expression Value(const std::string& schema, ValueSyntax syntax, const std::string& end) {
+    if (syntax == ValueSyntax::kUnquoted) {
       const Json parsed = ParseBoundedJson<Json>(schema, kRequestJson).value_or(Json());
       absl::StatusOr<std::optional<PlainString>> plain = PlainStringOf(parsed);
       if (!plain.ok()) Fail(plain.status().message());
@@ -272,29 +272,29 @@ class Builder {
     if (!value.ok()) Fail(value.status().message());
     if (!status_.ok()) return {};
     // JSON's own parts are others with Python's words among them.
-    const bool python = spelling == Spelling::kPython;
+    const bool python = syntax == ValueSyntax::kPython;
     if (python) {
       for (auto& [name, rule] : value->rules) SpellAsPython(&rule);
     }
     return Adopt(*std::move(value), absl::StrCat("value ", rules_++, " "), !python, &grammar_);
   }
 
-  const FormedText& text_;
+  const StructuralTag& text_;
   GrammarBudget* budget_;
   Grammar grammar_;
   absl::Status status_;
   std::string place_;
   int rules_ = 0;
-  std::map<FormedItem, Expression> items_;  // styles offer the same ones between several marks
+  std::map<TagItem, Expression> items_;  // styles offer the same ones between several marks
 };
 
 }  // namespace
 
-absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text, GrammarBudget* budget) {
+absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarBudget* budget) {
   return Builder(text, budget).Build();
 }
 
-absl::StatusOr<Expression> TextWithout(const std::vector<std::string>& marks,
+absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& marks,
                                        const std::string& name, Grammar* grammar,
                                        GrammarBudget* budget, int most) {
   const Expression one = OneOf({{0, kLastCodePoint}});
