@@ -57,7 +57,7 @@ class Builder : public ThompsonBuilder {
   }
 
   void AppendNode() override { out_->nodes.emplace_back(); }
-  void Jump(int32_t from, int32_t to) override { out_->nodes[from].jumps.push_back(to); }
+  void AddEpsilon(int32_t from, int32_t to) override { out_->nodes[from].epsilons.push_back(to); }
 
   int32_t AddLiteral(absl::string_view bytes, int32_t from) override {
     for (const char c : bytes) {
@@ -122,7 +122,7 @@ class Builder : public ThompsonBuilder {
         at = it->second;
       }
       for (const Expression* rest : beginning.rest) at = Add(*rest, at);
-      if (ends.insert(at).second) Jump(at, to);
+      if (ends.insert(at).second) AddEpsilon(at, to);
     }
     return to;
   }
@@ -196,7 +196,7 @@ class Builder : public ThompsonBuilder {
       int32_t node;
       Automaton::Call call;
     };
-    std::vector<std::vector<int32_t>> before(nodes.size());  // by jumps and edges
+    std::vector<std::vector<int32_t>> before(nodes.size());  // by epsilons and edges
     std::vector<std::vector<Caller>> to_after(nodes.size());
     std::vector<std::vector<Caller>> to_rule(nodes.size());
     std::vector<bool> reaches(nodes.size(), false);
@@ -208,7 +208,7 @@ class Builder : public ThompsonBuilder {
     };
     for (size_t i = 0; i < nodes.size(); ++i) {
       const int32_t node = static_cast<int32_t>(i);
-      for (const int32_t to : nodes[i].jumps) before[to].push_back(node);
+      for (const int32_t to : nodes[i].epsilons) before[to].push_back(node);
       for (const Automaton::Edge& edge : nodes[i].edges) {
         if (by_bytes) before[edge.to].push_back(node);
       }
@@ -235,7 +235,7 @@ class Builder : public ThompsonBuilder {
   // Where a parser can be without having read a byte more.
   template <typename Visit>
   void WithoutBytes(int32_t node, const Visit& visit) const {
-    for (const int32_t to : out_->nodes[node].jumps) visit(to, false);
+    for (const int32_t to : out_->nodes[node].epsilons) visit(to, false);
     for (const Automaton::Call& call : out_->nodes[node].calls) {
       visit(call.rule, true);
       if (nullable_[call.rule]) visit(call.after, false);
@@ -306,7 +306,7 @@ class Builder : public ThompsonBuilder {
         list.erase(std::remove_if(list.begin(), list.end(), dead), list.end());
       };
       erase(node.edges, [this](const Automaton::Edge& edge) { return !alive_[edge.to]; });
-      erase(node.jumps, [this](int32_t to) { return !alive_[to]; });
+      erase(node.epsilons, [this](int32_t to) { return !alive_[to]; });
       erase(node.calls, [this](const Automaton::Call& call) {
         return !alive_[call.rule] || !alive_[call.after];
       });
@@ -316,10 +316,10 @@ class Builder : public ThompsonBuilder {
   void MarkOnlyFinal() {
     std::vector<Node>& nodes = out_->nodes;
     std::vector<std::vector<int32_t>> before(nodes.size());
-    std::vector<bool> works(nodes.size(), false);  // reaches an edge or a call by jumps
+    std::vector<bool> works(nodes.size(), false);  // reaches an edge or a call by epsilons
     std::vector<int32_t> work;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      for (const int32_t to : nodes[i].jumps) before[to].push_back(static_cast<int32_t>(i));
+      for (const int32_t to : nodes[i].epsilons) before[to].push_back(static_cast<int32_t>(i));
       if (nodes[i].edges.empty() && nodes[i].calls.empty()) continue;
       works[i] = true;
       work.push_back(static_cast<int32_t>(i));
@@ -339,13 +339,13 @@ class Builder : public ThompsonBuilder {
   // Copies within a part were added before those of the part.
   void MarkCopies() {
     std::vector<Node>& nodes = out_->nodes;
-    for (size_t i = 0; i < nodes.size(); ++i) nodes[i].like = static_cast<int32_t>(i);
+    for (size_t i = 0; i < nodes.size(); ++i) nodes[i].representative = static_cast<int32_t>(i);
     for (const Copies& copies : copies_) {
       for (int32_t copy = 0; copy < copies.count; ++copy) {
         for (int32_t i = 0; i < copies.size; ++i) {
           Node& node = nodes[copies.first + copy * copies.size + i];
-          node.like = nodes[copies.first + i].like;
-          node.left = std::min(node.left, copies.count - 1 - copy);
+          node.representative = nodes[copies.first + i].representative;
+          node.copies_left = std::min(node.copies_left, copies.count - 1 - copy);
         }
       }
     }

@@ -22,7 +22,7 @@ struct Automaton {
   };
   struct Node {
     std::vector<Edge> edges;
-    std::vector<int32_t> jumps;  // without a byte
+    std::vector<int32_t> epsilons;  // without a byte
     std::vector<Call> calls;
     bool final = false;  // its rule is done
     // Nothing but its rule's end can follow, so a call that goes on here need not come back.
@@ -30,8 +30,8 @@ struct Automaton {
     // Of the copies that a count makes of a part: the same node of the first one, and how many
     // copies are left behind this one. As each takes a byte at least, from here and from there, or
     // from any node like it, the same texts of so many bytes go on as can from the one with fewer.
-    int32_t like = 0;  // itself, if it is in no copy
-    int32_t left = INT32_MAX;
+    int32_t representative = 0;  // itself, if it is in no copy
+    int32_t copies_left = INT32_MAX;
   };
 
   std::vector<Node> nodes;

@@ -24,7 +24,7 @@ absl::Status TooLarge() {
 struct NfaNode {
   CodePoints points;  // that lead to `to`; sorted, apart from each other
   int32_t to = -1;
-  std::vector<int32_t> jumps;
+  std::vector<int32_t> epsilons;
 };
 
 class Nfa : public ThompsonBuilder {
@@ -32,27 +32,27 @@ class Nfa : public ThompsonBuilder {
   Nfa() : ThompsonBuilder(kMaxNfaNodes, kMaxNfaSteps, TooLarge()) {}
 
   const NfaNode& node(int32_t number) const { return nodes_[number]; }
-  // How many nodes and jumps Closed has looked at since this was last asked.
+  // How many nodes and epsilons Closed has looked at since this was last asked.
   int64_t TakeWork() { return std::exchange(work_, 0); }
 
-  void Jump(int32_t from, int32_t to) override { nodes_[from].jumps.push_back(to); }
+  void AddEpsilon(int32_t from, int32_t to) override { nodes_[from].epsilons.push_back(to); }
 
-  // With all that jumps lead to.
+  // With all that epsilons lead to.
   std::vector<int32_t> Closed(std::vector<int32_t> set) {
     seen_.resize(nodes_.size(), 0);
     ++round_;
     for (const int32_t node : set) seen_[node] = round_;
     for (size_t i = 0; i < set.size(); ++i) {
-      work_ += 1 + static_cast<int64_t>(nodes_[set[i]].jumps.size());
-      for (const int32_t to : nodes_[set[i]].jumps) {
+      work_ += 1 + static_cast<int64_t>(nodes_[set[i]].epsilons.size());
+      for (const int32_t to : nodes_[set[i]].epsilons) {
         if (seen_[to] != round_) set.push_back(to);
         seen_[to] = round_;
       }
     }
-    // What only jumps adds nothing to a set's name.
+    // What only epsilons adds nothing to a set's name.
     set.erase(
         std::remove_if(set.begin(), set.end(),
-                       [this](int32_t n) { return nodes_[n].to < 0 && !nodes_[n].jumps.empty(); }),
+                       [this](int32_t n) { return nodes_[n].to < 0 && !nodes_[n].epsilons.empty(); }),
         set.end());
     std::sort(set.begin(), set.end());
     return set;
@@ -71,7 +71,7 @@ class Nfa : public ThompsonBuilder {
 
   int32_t AddClass(const CodePoints& points, int32_t from) override {
     const int32_t on = NewNode(), to = NewNode();
-    Jump(from, on);
+    AddEpsilon(from, on);
     nodes_[on].points = points;
     nodes_[on].to = to;
     return to;
@@ -95,7 +95,7 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
   const int32_t behind = nfa.Add(expression, begin);
   // A node that nothing leaves, so that it stays in the sets.
   const int32_t end = nfa.NewNode();
-  nfa.Jump(behind, end);
+  nfa.AddEpsilon(behind, end);
   if (!nfa.status().ok()) return nfa.status();
   *budget -= kLeastCost + nfa.num_nodes() + nfa.steps();
   Dfa out;

@@ -8,7 +8,7 @@
 #include <regex>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/language.h"
+#include "serving/grammar/grammar_test_util.h"
 #include "serving/grammar/regex.h"
 
 namespace espalier {
@@ -83,7 +83,7 @@ TEST(Dfa, RulesOfAGrammarAreTheSameLanguage) {
   grammar.rules["root"] = dfa.AddRules("word", OneOf, &grammar);
   auto automaton = BuildAutomaton(grammar);
   ASSERT_TRUE(automaton.ok()) << automaton.status();
-  ParseTable table(*automaton);
+  LazyAutomaton table(*automaton);
   std::mt19937 random(2);
   int accepted = 0;
   for (int trial = 0; trial < 4000; ++trial) {
@@ -93,10 +93,10 @@ TEST(Dfa, RulesOfAGrammarAreTheSameLanguage) {
       word += letters[random() % 7];
     }
     int state = *table.Start();
-    for (size_t i = 0; i < word.size() && state != ParseTable::kDead; ++i) {
+    for (size_t i = 0; i < word.size() && state != LazyAutomaton::kDead; ++i) {
       state = *table.Next(state, static_cast<uint8_t>(word[i]));
     }
-    const bool in_table = state != ParseTable::kDead && table.accepting(state);
+    const bool in_table = state != LazyAutomaton::kDead && table.accepting(state);
     ASSERT_EQ(in_table, dfa.Accepts(word)) << word;
     accepted += in_table;
   }

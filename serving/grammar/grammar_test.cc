@@ -5,7 +5,7 @@
 #include <random>
 #include <regex>
 
-#include "serving/grammar/language.h"
+#include "serving/grammar/grammar_test_util.h"
 
 namespace espalier {
 namespace {
@@ -34,7 +34,7 @@ TEST(Regex, AgreesWithTheStandardLibraryOnRandomPatternsAndTexts) {
   for (int trial = 0; trial < 400; ++trial) {
     const std::string text = pattern(3);
     const std::regex oracle(text);
-    Language ours = Regex(text);
+    GrammarMatcher ours = Regex(text);
     ASSERT_TRUE(ours.status.ok()) << text << ": " << ours.status;
     for (int i = 0; i < 60; ++i) {
       std::string word(random() % 7, 0);
@@ -48,7 +48,7 @@ TEST(Regex, AgreesWithTheStandardLibraryOnRandomPatternsAndTexts) {
 }
 
 TEST(Regex, UnicodeIsCharactersNotBytes) {
-  Language one = Regex("[^a]");
+  GrammarMatcher one = Regex("[^a]");
   for (const char* text : {"b", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\n"}) {
     EXPECT_TRUE(one.Accepts(text)) << text;
   }
@@ -56,13 +56,13 @@ TEST(Regex, UnicodeIsCharactersNotBytes) {
                            "\xF4\x90\x80\x80"}) {
     EXPECT_FALSE(one.Accepts(text)) << text;
   }
-  Language range = Regex("[\\u00e0-\\u{10000}]");
+  GrammarMatcher range = Regex("[\\u00e0-\\u{10000}]");
   EXPECT_TRUE(range.Accepts("\xC3\xA9"));
   EXPECT_TRUE(range.Accepts("\xF0\x90\x80\x80"));
   EXPECT_FALSE(range.Accepts("\xF0\x90\x80\x81"));
   EXPECT_FALSE(range.Accepts("\xC3\x9F"));
   // Every code point once, against the definition.
-  Language some = Regex("[\\u0750-\\u2345\\ud7f0-\\ue010]");
+  GrammarMatcher some = Regex("[\\u0750-\\u2345\\ud7f0-\\ue010]");
   for (uint32_t point = 1; point <= kLastCodePoint; point += point < 0xF000 ? 1 : 977) {
     if (point >= 0xD800 && point <= 0xDFFF) continue;
     std::string text;
@@ -80,13 +80,13 @@ TEST(Regex, ComplementsAreThoseOfBothDialects) {
       " ",        "\t",           "\n",           "\x1C",         "\x1F",         "\xC2\x85",
       "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\x83", "\xE2\x80\xA8", "\xEF\xBB\xBF", "\xE1\x9A\x80"};
   for (const char* pattern : {"^\\S+$", "^[^\\s]+$", "^[\\S]+$"}) {
-    Language visible = Regex(pattern);
+    GrammarMatcher visible = Regex(pattern);
     for (const std::string& space : spaces) EXPECT_FALSE(visible.Accepts(space)) << pattern;
     for (const char* text : {"a", "\xC3\xA9", "\xE2\x82\xAC"}) EXPECT_TRUE(visible.Accepts(text));
   }
   // An Arabic digit and a Greek letter are a digit and a letter in Python alone.
   for (const char* pattern : {"\\D", "[^\\d]", "\\W", "[^\\w]"}) {
-    Language others = Regex(pattern);
+    GrammarMatcher others = Regex(pattern);
     for (const char* text : {"7", "\xD9\xA3", "\xEF\xBC\x97"}) {
       EXPECT_FALSE(others.Accepts(text)) << pattern;
     }
@@ -102,7 +102,7 @@ TEST(Regex, ComplementsAreThoseOfBothDialects) {
 }
 
 TEST(Regex, WhatDialectsReadDifferentlyIsNotText) {
-  Language few = Regex("a{,3}");
+  GrammarMatcher few = Regex("a{,3}");
   for (const char* text : {"", "a", "aaa"}) EXPECT_TRUE(few.Accepts(text)) << text;
   for (const char* text : {"aaaa", "a{,3}"}) EXPECT_FALSE(few.Accepts(text)) << text;
   EXPECT_TRUE(Regex("a{x}").Accepts("a{x}"));
@@ -116,11 +116,11 @@ TEST(Regex, WhatDialectsReadDifferentlyIsNotText) {
 }
 
 TEST(Regex, CatastrophicPatternsCostNothing) {
-  Language evil = Regex("^(a+)+$");
+  GrammarMatcher evil = Regex("^(a+)+$");
   EXPECT_TRUE(evil.Accepts(std::string(3000, 'a')));
   EXPECT_FALSE(evil.Accepts(std::string(3000, 'a') + "!"));
   EXPECT_LT(evil.table->size(), 10);
-  Language star = Regex("(a*)*b?(a|a)*");
+  GrammarMatcher star = Regex("(a*)*b?(a|a)*");
   EXPECT_TRUE(star.Accepts(std::string(1000, 'a')));
 }
 
@@ -138,7 +138,7 @@ TEST(Regex, RefusalsSayWhereAndWhat) {
       {"\\ud800", "surrogate"},    {"a{1,1000000}", "100000"},
       {"\xFF", "UTF-8"},           {"(((a{900}){900}){900})", "200000"}};
   for (const auto& [pattern, word] : cases) {
-    const Language language = Regex(pattern);
+    const GrammarMatcher language = Regex(pattern);
     EXPECT_EQ(language.status.code(), absl::StatusCode::kInvalidArgument) << pattern;
     EXPECT_THAT(std::string(language.status.message()), HasSubstr(word)) << pattern;
   }
@@ -148,7 +148,7 @@ TEST(Regex, RefusalsSayWhereAndWhat) {
 }
 
 TEST(Gbnf, ReadsLlamaCppsNotation) {
-  Language arithmetic = Gbnf(R"gbnf(
+  GrammarMatcher arithmetic = Gbnf(R"gbnf(
 # sums of products
 root   ::= expr "=" [0-9]+ "\n"
 expr   ::= term ([-+*/] term)*
@@ -166,13 +166,13 @@ term   ::= "(" expr ")" |
 }
 
 TEST(Gbnf, RecursionOnTheRightNeedsNoStack) {
-  Language list = Gbnf("root ::= \"a\" root | \"b\"");
+  GrammarMatcher list = Gbnf("root ::= \"a\" root | \"b\"");
   EXPECT_TRUE(list.Accepts(std::string(5000, 'a') + "b"));
   EXPECT_LT(list.table->size(), 5);
-  Language nested = Gbnf("root ::= \"(\" root \")\" | \"x\"");
+  GrammarMatcher nested = Gbnf("root ::= \"(\" root \")\" | \"x\"");
   const auto deep = [](int n) { return std::string(n, '(') + "x" + std::string(n, ')'); };
-  EXPECT_TRUE(nested.Accepts(deep(ParseTable::kMaxDepth)));
-  EXPECT_FALSE(nested.Accepts(deep(ParseTable::kMaxDepth + 2)));
+  EXPECT_TRUE(nested.Accepts(deep(LazyAutomaton::kMaxDepth)));
+  EXPECT_FALSE(nested.Accepts(deep(LazyAutomaton::kMaxDepth + 2)));
 }
 
 TEST(Gbnf, RefusalsNameTheRuleOrTheLine) {
@@ -192,7 +192,7 @@ TEST(Gbnf, RefusalsNameTheRuleOrTheLine) {
       {"root ::= \"a\"{1000000}", "100000"},
       {"root ::= \"\\q\"", "escape"}};
   for (const auto& [text, word] : cases) {
-    const Language language = Gbnf(text);
+    const GrammarMatcher language = Gbnf(text);
     EXPECT_EQ(language.status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(language.status.message()), HasSubstr(word)) << text;
   }
@@ -200,7 +200,7 @@ TEST(Gbnf, RefusalsNameTheRuleOrTheLine) {
 
 // Rules that lead nowhere are never entered: whatever was read can be finished.
 TEST(Gbnf, NoDeadEnds) {
-  Language language =
+  GrammarMatcher language =
       Gbnf("root ::= \"a\" forever | \"ab\" | \"ac\" \"x\"\nforever ::= \"b\" forever");
   int state = *language.table->Next(*language.table->Start(), 'a');
   state = *language.table->Next(state, 'b');
@@ -208,21 +208,21 @@ TEST(Gbnf, NoDeadEnds) {
 }
 
 TEST(Gbnf, AmbiguityIsBounded) {
-  Language language = Gbnf("root ::= s\ns ::= \"a\" s s s | \"a\" s s | \"\"");
+  GrammarMatcher language = Gbnf("root ::= s\ns ::= \"a\" s s s | \"a\" s s | \"\"");
   ASSERT_TRUE(language.status.ok()) << language.status;
   absl::StatusOr<int> state = language.table->Start();
-  for (int i = 0; i < 5000 && state.ok() && *state != ParseTable::kDead; ++i) {
+  for (int i = 0; i < 5000 && state.ok() && *state != LazyAutomaton::kDead; ++i) {
     state = language.table->Next(*state, 'a');
   }
   EXPECT_THAT(std::string(state.status().message()), HasSubstr("ambiguous"));
 }
 
 TEST(Choice, IsOneOfTheTexts) {
-  Language choice({.kind = StructuredOutput::kChoice, .choices = {"yes", "no", "not sure"}});
+  GrammarMatcher choice({.kind = StructuredOutput::kChoice, .choices = {"yes", "no", "not sure"}});
   EXPECT_TRUE(choice.Accepts("no"));
   EXPECT_TRUE(choice.Accepts("not sure"));
   EXPECT_FALSE(choice.Accepts("not"));
-  EXPECT_FALSE(Language({.kind = StructuredOutput::kChoice}).status.ok());
+  EXPECT_FALSE(GrammarMatcher({.kind = StructuredOutput::kChoice}).status.ok());
 }
 
 }  // namespace

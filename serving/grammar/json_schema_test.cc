@@ -9,7 +9,7 @@
 #include <regex>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/language.h"
+#include "serving/grammar/grammar_test_util.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
@@ -148,7 +148,7 @@ TEST(JsonSchema, EveryTextIsJsonThatTheSchemaAccepts) {
   };
   std::mt19937 random(7);
   for (const auto& test : cases) {
-    Language language = Schema(test.schema);
+    GrammarMatcher language = Schema(test.schema);
     ASSERT_TRUE(language.status.ok()) << test.schema << ": " << language.status;
     int whole = 0;
     for (int trial = 0; trial < 120; ++trial) {
@@ -171,7 +171,7 @@ TEST(JsonSchema, IntegerBoundsAreExact) {
     int low = static_cast<int>(random() % 4000) - 2000,
         high = static_cast<int>(random() % 4000) - 2000;
     if (low > high) std::swap(low, high);
-    Language language =
+    GrammarMatcher language =
         Schema(absl::StrCat(R"({"type":"integer","minimum":)", low, R"(,"maximum":)", high, "}"));
     for (int value = -2100; value <= 2100; value += 1 + static_cast<int>(random() % 5)) {
       EXPECT_EQ(language.Accepts(absl::StrCat(value)), value >= low && value <= high)
@@ -185,7 +185,7 @@ TEST(JsonSchema, IntegerBoundsAreExact) {
 }
 
 TEST(JsonSchema, AcceptsWhatPeopleWrite) {
-  Language person = Schema(R"({"title": "Person", "type": "object", "properties": {
+  GrammarMatcher person = Schema(R"({"title": "Person", "type": "object", "properties": {
       "name": {"type": "string", "description": "full name"},
       "age": {"type": "integer", "minimum": 0},
       "tags": {"type": "array", "items": {"type": "string"}}},
@@ -198,7 +198,7 @@ TEST(JsonSchema, AcceptsWhatPeopleWrite) {
   EXPECT_FALSE(person.Accepts(R"({"name":"Ada","age":36,"x":1})"));
   EXPECT_FALSE(person.Accepts(R"({"name":"Ada","age":-1})"));
   EXPECT_FALSE(person.Accepts(R"({"name":"Ada","age":036})"));
-  Language any({.kind = StructuredOutput::kJsonObject});
+  GrammarMatcher any({.kind = StructuredOutput::kJsonObject});
   EXPECT_TRUE(any.Accepts(R"({"a":{"b":[1,2.5e3,"x",null,{}]},"c":""})"));
   EXPECT_FALSE(any.Accepts("[1]"));
   EXPECT_FALSE(any.Accepts(R"({"a":1,})"));
@@ -206,7 +206,7 @@ TEST(JsonSchema, AcceptsWhatPeopleWrite) {
 
 // As pydantic writes a union of models that tell their kind.
 TEST(JsonSchema, DiscriminatedUnionsAreTakenByReference) {
-  Language zoo = Schema(R"({"$defs": {
+  GrammarMatcher zoo = Schema(R"({"$defs": {
       "Cat": {"properties": {"kind": {"const": "cat", "default": "cat", "title": "Kind"},
                              "friend": {"discriminator": {"propertyName": "kind"},
                                         "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]}},
@@ -226,7 +226,7 @@ TEST(JsonSchema, DiscriminatedUnionsAreTakenByReference) {
 }
 
 TEST(JsonSchema, WhatStandsBesideAReferenceHoldsToo) {
-  Language tree = Schema(R"({"$ref": "#/$defs/node", "required": ["name"], "description": "root",
+  GrammarMatcher tree = Schema(R"({"$ref": "#/$defs/node", "required": ["name"], "description": "root",
       "$defs": {"node": {"type": "object", "additionalProperties": false,
                 "properties": {"name": {"$ref": "#/$defs/name", "maxLength": 4},
                                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}},
@@ -240,34 +240,34 @@ TEST(JsonSchema, WhatStandsBesideAReferenceHoldsToo) {
 }
 
 TEST(JsonSchema, WhatIsNotAllowedIsLeftOut) {
-  Language word = Schema(R"({"type": "string", "maxLength": 3, "not": {"enum": ["no", "nö", 3]}})");
+  GrammarMatcher word = Schema(R"({"type": "string", "maxLength": 3, "not": {"enum": ["no", "nö", 3]}})");
   for (const char* text : {R"("")", R"("n")", R"("not")", R"("nö!")"})
     EXPECT_TRUE(word.Accepts(text));
   for (const char* text : {R"("no")", R"("nö")", R"("n\u00f6")", R"("four")"}) {
     EXPECT_FALSE(word.Accepts(text)) << text;
   }
-  Language port =
+  GrammarMatcher port =
       Schema(R"({"type": "integer", "minimum": 1, "maximum": 9, "not": {"enum": [1, 5, 6.0]}})");
   for (int i = 0; i <= 10; ++i) {
     EXPECT_EQ(port.Accepts(absl::StrCat(i)), i >= 2 && i <= 9 && i != 5 && i != 6) << i;
   }
-  Language kinds =
+  GrammarMatcher kinds =
       Schema(R"({"not": {"anyOf": [{"type": ["string", "number"]}, {"const": null}]}})");
   for (const char* text : {"true", "[1]", R"({"a":1})"}) EXPECT_TRUE(kinds.Accepts(text)) << text;
   for (const char* text : {"null", R"("a")", "1", "1.5"}) EXPECT_FALSE(kinds.Accepts(text)) << text;
-  Language either = Schema(R"({"type": "object", "properties": {"a": {"type": "integer"},
+  GrammarMatcher either = Schema(R"({"type": "object", "properties": {"a": {"type": "integer"},
       "b": {"type": "integer"}}, "not": {"required": ["a", "b"]}})");
   EXPECT_TRUE(either.Accepts(R"({"a":1})"));
   EXPECT_TRUE(either.Accepts("{}"));
   EXPECT_FALSE(either.Accepts(R"({"a":1,"b":2})"));
-  Language without = Schema(R"({"type": "object", "not": {"required": ["secret"]}})");
+  GrammarMatcher without = Schema(R"({"type": "object", "not": {"required": ["secret"]}})");
   EXPECT_TRUE(without.Accepts(R"({"a":{"secret":1}})"));
   EXPECT_FALSE(without.Accepts(R"({"secret":1})"));
 }
 
 // As people write schemas of forms.
 TEST(JsonSchema, ConditionsOfAPropertyHold) {
-  Language address = Schema(R"({"type": "object",
+  GrammarMatcher address = Schema(R"({"type": "object",
       "properties": {"country": {"enum": ["US", "NL", "FR"]}, "code": {"type": "string"}},
       "required": ["country", "code"], "additionalProperties": false,
       "allOf": [
@@ -284,7 +284,7 @@ TEST(JsonSchema, ConditionsOfAPropertyHold) {
   EXPECT_FALSE(address.Accepts(R"({"country":"NL","code":"12345"})"));
   EXPECT_FALSE(address.Accepts(R"({"country":"FR","code":"longer"})"));
   EXPECT_FALSE(address.Accepts(R"({"code":"12345"})"));
-  Language amount = Schema(R"({"type": "integer", "minimum": 0, "maximum": 40,
+  GrammarMatcher amount = Schema(R"({"type": "integer", "minimum": 0, "maximum": 40,
       "if": {"minimum": 20}, "then": {"multipleOf": 10}, "else": {"multipleOf": 5}})");
   for (int i = -1; i <= 50; ++i) {
     EXPECT_EQ(amount.Accepts(absl::StrCat(i)), i >= 0 && i <= 40 && i % (i >= 20 ? 10 : 5) == 0)
@@ -293,7 +293,7 @@ TEST(JsonSchema, ConditionsOfAPropertyHold) {
 }
 
 TEST(JsonSchema, AlternativesStandBesideEachOther) {
-  Language both = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
+  GrammarMatcher both = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
       "b": {"type": "null"}, "c": {"type": "null"}}, "allOf": [
       {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
       {"anyOf": [{"required": ["b"]}, {"required": ["c"]}]}]})");
@@ -305,7 +305,7 @@ TEST(JsonSchema, AlternativesStandBesideEachOther) {
 }
 
 TEST(JsonSchema, ItemsAreCounted) {
-  Language flags = Schema(R"({"type": "array", "items": {"enum": ["r", "w", "x", "r"]},
+  GrammarMatcher flags = Schema(R"({"type": "array", "items": {"enum": ["r", "w", "x", "r"]},
       "uniqueItems": true, "minItems": 1})");
   EXPECT_TRUE(flags.Accepts(R"(["w","r","x"])"));
   EXPECT_TRUE(flags.Accepts(R"(["x"])"));
@@ -321,7 +321,7 @@ TEST(JsonSchema, ItemsAreCounted) {
                {R"(,"minContains": 0, "maxContains": 1, "minItems": 2)", 0, 1, 2, 99},
                {R"(,"minContains": 2, "minItems": 1, "maxItems": 4)", 2, 99, 1, 4}};
   for (const auto& test : cases) {
-    Language language =
+    GrammarMatcher language =
         Schema(absl::StrCat(R"({"type": "array", "contains": {"const": 1})", test.bounds,
                             R"(, "items": {"type": "integer", "minimum": 0, "maximum": 2}})"));
     ASSERT_TRUE(language.status.ok()) << language.status;
@@ -339,7 +339,7 @@ TEST(JsonSchema, ItemsAreCounted) {
       }
     }
   }
-  Language tuple = Schema(
+  GrammarMatcher tuple = Schema(
       R"({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}],
       "items": {"type": "null"}, "contains": {"type": ["number", "null"]}, "minContains": 2})");
   ASSERT_TRUE(tuple.status.ok()) << tuple.status;
@@ -348,7 +348,7 @@ TEST(JsonSchema, ItemsAreCounted) {
 }
 
 TEST(JsonSchema, PropertiesBringOthersAlong) {
-  Language card = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
+  GrammarMatcher card = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
       "b": {"type": "null"}, "c": {"type": "null"}}, "additionalProperties": false,
       "dependentRequired": {"a": ["b", "a"], "b": ["c"]}, "maxProperties": 3})");
   ASSERT_TRUE(card.status.ok()) << card.status;
@@ -360,31 +360,31 @@ TEST(JsonSchema, PropertiesBringOthersAlong) {
     const bool fine = ((set & 1) == 0 || (set & 2) != 0) && ((set & 2) == 0 || (set & 4) != 0);
     EXPECT_EQ(card.Accepts(object.dump()), fine) << object;
   }
-  Language open = Schema(R"({"type": "object", "dependentRequired": {"a": ["b"]}})");
+  GrammarMatcher open = Schema(R"({"type": "object", "dependentRequired": {"a": ["b"]}})");
   EXPECT_TRUE(open.Accepts(R"({"x":1})"));
   EXPECT_FALSE(open.Accepts(R"({"a":1})"));
   EXPECT_TRUE(open.Accepts(R"({"b":1,"a":2})") || open.Accepts(R"({"a":1,"b":2})"));
 }
 
 TEST(JsonSchema, NumbersKeepTheirBounds) {
-  Language share = Schema(R"({"type": "number", "minimum": 0, "maximum": 1})");
+  GrammarMatcher share = Schema(R"({"type": "number", "minimum": 0, "maximum": 1})");
   for (const char* text : {"0", "1", "0.5", "1.0", "0.00000000000001", "0.999"}) {
     EXPECT_TRUE(share.Accepts(text)) << text;
   }
   for (const char* text : {"-0.5", "1.1", "2", "10", "1.00000000000001", "1e0", ".5", "00.5"}) {
     EXPECT_FALSE(share.Accepts(text)) << text;
   }
-  Language price = Schema(R"({"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.01})");
+  GrammarMatcher price = Schema(R"({"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.01})");
   for (const char* text : {"0.01", "19.9", "20", "1234567.89"}) {
     EXPECT_TRUE(price.Accepts(text)) << text;
   }
   for (const char* text : {"0", "0.00", "0.001", "-1"}) EXPECT_FALSE(price.Accepts(text)) << text;
-  Language quarters = Schema(R"({"type": "number", "multipleOf": 0.25, "maximum": 2e0})");
+  GrammarMatcher quarters = Schema(R"({"type": "number", "multipleOf": 0.25, "maximum": 2e0})");
   for (const char* text : {"0", "-0.75", "1.5", "1.50", "2", "2.00", "-13.25"}) {
     EXPECT_TRUE(quarters.Accepts(text)) << text;
   }
   for (const char* text : {"0.3", "2.25", "1.55"}) EXPECT_FALSE(quarters.Accepts(text)) << text;
-  Language thousands = Schema(R"({"type": "integer", "multipleOf": 1000})");
+  GrammarMatcher thousands = Schema(R"({"type": "integer", "multipleOf": 1000})");
   EXPECT_TRUE(thousands.Accepts("-123456789000"));
   EXPECT_FALSE(thousands.Accepts("1001"));
 }
@@ -402,7 +402,7 @@ TEST(JsonSchema, FormatsAreOfTheirKind) {
                {"uri", "https://example.com:80/a/b%20c?q=1#x", "example.com"},
                {"email", "a.b@example.org", "a.b@"}};
   for (const auto& [format, good, bad] : cases) {
-    Language language = Schema(absl::StrCat(R"({"type": "string", "format": ")", format, "\"}"));
+    GrammarMatcher language = Schema(absl::StrCat(R"({"type": "string", "format": ")", format, "\"}"));
     EXPECT_TRUE(language.Accepts(absl::StrCat("\"", good, "\""))) << format << " " << good;
     EXPECT_FALSE(language.Accepts(absl::StrCat("\"", bad, "\""))) << format << " " << bad;
   }
@@ -418,10 +418,10 @@ TEST(JsonSchema, HostileMergersAreBounded) {
                     R"(, {"maxProperties": )", i, "}]}}}");
   }
   absl::StrAppend(&defs, R"(,"d60": {"type": "null"})");
-  const Language language =
+  const GrammarMatcher language =
       Schema(absl::StrCat(R"({"$ref": "#/$defs/d0", "$defs": {)", defs, "}}"));
   EXPECT_EQ(language.status.code(), absl::StatusCode::kInvalidArgument);
-  const Language grows = Schema(R"({"$defs": {"a": {"properties": {"x": {"allOf":
+  const GrammarMatcher grows = Schema(R"({"$defs": {"a": {"properties": {"x": {"allOf":
       [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}}}, "b": {"properties": {"x": {"allOf":
       [{"$ref": "#/$defs/a"}, {"properties": {"y": {"$ref": "#/$defs/b"}}}]}}}},
       "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]})");
@@ -447,14 +447,14 @@ TEST(JsonSchema, HostileMergersAreBounded) {
                                     absl::StrCat(R"({"properties": {)", multiples, "}}"),
                                     absl::StrCat(R"({"allOf": [)", conditions, "]}"),
                                     absl::StrCat(R"({"dependentRequired": {)", dependent, "}}")}) {
-    const Language many = Schema(schema);
+    const GrammarMatcher many = Schema(schema);
     EXPECT_EQ(many.status.code(), absl::StatusCode::kInvalidArgument) << schema.substr(0, 80);
   }
 }
 
 // A key that holds no escape is never the beginning of a name that does.
 TEST(JsonSchema, NamesThatMustBeEscapedDoNotBreakOtherKeys) {
-  Language language = Schema(
+  GrammarMatcher language = Schema(
       "{\"type\":\"object\",\"properties\":{\"a\\\"b\":{\"type\":\"integer\"},"
       "\"c\\\\d\":{\"type\":\"integer\"},\"e\\nf\":{\"type\":\"integer\"},\"gh\":{\"type\":"
       "\"null\"}},"
@@ -471,14 +471,14 @@ TEST(JsonSchema, NamesThatMustBeEscapedDoNotBreakOtherKeys) {
 }
 
 TEST(JsonSchema, BranchesOfDifferentValuesExcludeEachOther) {
-  Language levels = Schema(R"({"oneOf": [{"const": "low", "title": "Low"}, {"enum": ["mid", 1]},
+  GrammarMatcher levels = Schema(R"({"oneOf": [{"const": "low", "title": "Low"}, {"enum": ["mid", 1]},
       {"const": "high"}, {"const": null}, {"type": "boolean"}]})");
   ASSERT_TRUE(levels.status.ok()) << levels.status;
   for (const char* text : {R"("low")", R"("mid")", "1", "null", "true"}) {
     EXPECT_TRUE(levels.Accepts(text)) << text;
   }
   EXPECT_FALSE(levels.Accepts(R"("none")"));
-  Language beside = Schema(R"({"oneOf": [{"const": "auto"}, {"const": "none"},
+  GrammarMatcher beside = Schema(R"({"oneOf": [{"const": "auto"}, {"const": "none"},
       {"type": "integer", "minimum": 1}]})");
   ASSERT_TRUE(beside.status.ok()) << beside.status;
   EXPECT_TRUE(beside.Accepts("12"));
@@ -491,14 +491,14 @@ TEST(JsonSchema, BranchesOfDifferentValuesExcludeEachOther) {
 }
 
 TEST(JsonSchema, ReferencesMayBePercentEncoded) {
-  Language language = Schema(R"({"$defs": {"a b": {"type": "integer"}, "x%y": {"const": "%"},
+  GrammarMatcher language = Schema(R"({"$defs": {"a b": {"type": "integer"}, "x%y": {"const": "%"},
       "p/q": {"const": "/"}, "é": {"const": "e"}}, "type": "array", "prefixItems": [
       {"$ref": "#/$defs/a%20b"}, {"$ref": "#/%24defs/x%25y"}, {"$ref": "#/$defs/p~1q"},
       {"$ref": "#/$defs/%C3%A9", "type": "string"}, {"$ref": "#/$defs/a b"}]})");
   ASSERT_TRUE(language.status.ok()) << language.status;
   EXPECT_TRUE(language.Accepts(R"([1,"%","/","e",2])"));
   for (const char* bad : {"#/$defs/a%2", "#/$defs/a%zzb", "#/$defs/a%00b", "#/$defs/%FF"}) {
-    const Language refused =
+    const GrammarMatcher refused =
         Schema(absl::StrCat(R"({"$defs": {"a b": {}}, "$ref": ")", bad, R"("})"));
     EXPECT_THAT(std::string(refused.status.message()), HasSubstr("$ref")) << bad;
   }
@@ -506,7 +506,7 @@ TEST(JsonSchema, ReferencesMayBePercentEncoded) {
 
 TEST(JsonSchema, NamesOfNoStringsAllowNoName) {
   for (const char* names : {R"({"enum": [1, null]})", R"({"const": 7})"}) {
-    Language language = Schema(absl::StrCat(
+    GrammarMatcher language = Schema(absl::StrCat(
         R"({"type": "object", "additionalProperties": {"type": "integer"}, "propertyNames": )",
         names, "}"));
     if (!language.status.ok()) continue;  // named, as for no texts at all
@@ -605,7 +605,7 @@ TEST(JsonSchema, RefusalsNameTheKeyword) {
       {R"({"enum": []})", "#/enum"},
       {R"({"type": "string", "maxLength": 99999999999})", "#/maxLength"}};
   for (const auto& [text, word] : cases) {
-    const Language language = Schema(text);
+    const GrammarMatcher language = Schema(text);
     EXPECT_EQ(language.status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(language.status.message()), HasSubstr(word)) << text;
   }

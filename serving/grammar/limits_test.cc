@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "serving/grammar/language.h"
+#include "serving/grammar/grammar_test_util.h"
 
 namespace espalier {
 namespace {
@@ -31,13 +31,13 @@ std::string Enum(int count) {
 
 TEST(Wide, EnumsOfThousandsOfTextsAreNotAmbiguous) {
   for (const int count : {2100, 20000}) {
-    Language language = Schema(Enum(count));
+    GrammarMatcher language = Schema(Enum(count));
     ASSERT_TRUE(language.status.ok()) << language.status;
     EXPECT_TRUE(language.Accepts(R"("value_0_x")"));
     EXPECT_TRUE(language.Accepts(absl::StrCat("\"value_", count - 1, "_x\"")));
     EXPECT_FALSE(language.Accepts(absl::StrCat("\"value_", count, "_x\"")));
     EXPECT_LT(language.table->work(), 2000);
-    Language inside = Schema(absl::StrCat(
+    GrammarMatcher inside = Schema(absl::StrCat(
         R"({"type":"object","properties":{"a":{"type":"array","items":)", Enum(count), "}}}"));
     EXPECT_TRUE(inside.Accepts(R"({"a":["value_7_x","value_8_x"]})"));
     EXPECT_FALSE(inside.Accepts(R"({"a":["value_7_x","value_8"]})"));
@@ -46,12 +46,12 @@ TEST(Wide, EnumsOfThousandsOfTextsAreNotAmbiguous) {
 
 TEST(Wide, AlternativesThatBeginAlikeShareTheirBeginning) {
   const std::vector<std::string> names = Names(2100);
-  Language whole = Regex(absl::StrJoin(names, "|"));
-  Language group = Regex(absl::StrCat("^(", absl::StrJoin(names, "[0-9]?|"), "){2}$"));
-  Language search = Schema(absl::StrCat(R"({"pattern":")", absl::StrJoin(names, "|"), "\"}"));
-  Language choice({.kind = StructuredOutput::kChoice, .choices = names});
-  Language gbnf = Gbnf(absl::StrCat("root ::= \"", absl::StrJoin(names, "\" | \""), "\""));
-  for (Language* language : {&whole, &choice, &gbnf}) {
+  GrammarMatcher whole = Regex(absl::StrJoin(names, "|"));
+  GrammarMatcher group = Regex(absl::StrCat("^(", absl::StrJoin(names, "[0-9]?|"), "){2}$"));
+  GrammarMatcher search = Schema(absl::StrCat(R"({"pattern":")", absl::StrJoin(names, "|"), "\"}"));
+  GrammarMatcher choice({.kind = StructuredOutput::kChoice, .choices = names});
+  GrammarMatcher gbnf = Gbnf(absl::StrCat("root ::= \"", absl::StrJoin(names, "\" | \""), "\""));
+  for (GrammarMatcher* language : {&whole, &choice, &gbnf}) {
     EXPECT_TRUE(language->Accepts("value_2099_x"));
     EXPECT_FALSE(language->Accepts("value_2099_xx"));
     EXPECT_FALSE(language->Accepts("value_2100_x"));
@@ -68,7 +68,7 @@ TEST(Wide, ObjectsMayHaveManyOptionalProperties) {
   for (const std::string& name : Names(2000)) {
     absl::StrAppend(&properties, properties.empty() ? "" : ",", "\"", name, R"(":{"type":"null"})");
   }
-  Language language = Schema(absl::StrCat(R"({"properties":{)", properties, "}}"));
+  GrammarMatcher language = Schema(absl::StrCat(R"({"properties":{)", properties, "}}"));
   ASSERT_TRUE(language.status.ok()) << language.status;
   EXPECT_TRUE(language.Accepts("{}"));
   EXPECT_TRUE(language.Accepts(R"({"value_0_x":null})"));
@@ -156,9 +156,9 @@ TEST_F(Hostile, PatternsAreRefusedBeforeTheyCostMemory) {
   }
   {
     const Cost cost("characters", 3, 300);
-    const Language dots = Schema(absl::StrCat(R"({"pattern":"^)", Times(100'000, "."), "$\"}"));
+    const GrammarMatcher dots = Schema(absl::StrCat(R"({"pattern":"^)", Times(100'000, "."), "$\"}"));
     EXPECT_THAT(std::string(dots.status.message()), HasSubstr("made of more than"));
-    const Language both = Regex(Times(900'000, "."));
+    const GrammarMatcher both = Regex(Times(900'000, "."));
     EXPECT_THAT(std::string(both.status.message()), HasSubstr("regex: at byte"));
   }
 }
@@ -181,7 +181,7 @@ TEST_F(Hostile, LongNamesAreNotComparedWithThousandsOfPatterns) {
     absl::StrAppend(&patterns, i > 0 ? "," : "", "\"x", i, "\":{}");
   }
   const Cost cost("names", 5, 600);
-  const Language language = Schema(absl::StrCat(R"({"properties":{")", Times(900'000, "a"),
+  const GrammarMatcher language = Schema(absl::StrCat(R"({"properties":{")", Times(900'000, "a"),
                                                 R"(":{}},"patternProperties":{)", patterns, "}}"));
   EXPECT_FALSE(language.status.ok());
 }
@@ -208,7 +208,7 @@ TEST_F(Hostile, FormatsShareOneBudget) {
   const std::string format = absl::StrCat(R"({"type":"json_schema","json_schema":)", schema, "}");
   const Cost cost("formats", 5, 300);
   EXPECT_TRUE(Schema(schema).status.ok());
-  const Language many({.kind = StructuredOutput::kXgrammarStructuralTag,
+  const GrammarMatcher many({.kind = StructuredOutput::kXgrammarStructuralTag,
                        .text = absl::StrCat(R"({"type":"or","elements":[)", format,
                                             Times(3'000, "," + format), "]}")});
   EXPECT_THAT(std::string(many.status.message()), HasSubstr("made of more than"));
@@ -217,7 +217,7 @@ TEST_F(Hostile, FormatsShareOneBudget) {
   for (int i = 0; i < 1000; ++i) {
     formed.sections[0].items.push_back({.begin = absl::StrCat("i", i), .schema = schema});
   }
-  EXPECT_FALSE(Language({.kind = StructuredOutput::kStructuralTag, .structural_tag = formed}).status.ok());
+  EXPECT_FALSE(GrammarMatcher({.kind = StructuredOutput::kStructuralTag, .structural_tag = formed}).status.ok());
 }
 
 TEST_F(Hostile, LongListsAreLookedThroughOnce) {
@@ -226,7 +226,7 @@ TEST_F(Hostile, LongListsAreLookedThroughOnce) {
   const std::string list = absl::StrCat("[", absl::StrJoin(numbers, ","), "]");
   {
     const Cost cost("enum", 2, 400);
-    Language language = Schema(absl::StrCat(R"({"enum":)", list, "}"));
+    GrammarMatcher language = Schema(absl::StrCat(R"({"enum":)", list, "}"));
     EXPECT_TRUE(language.Accepts("79999"));
     EXPECT_FALSE(language.Accepts("80000"));
   }
@@ -247,7 +247,7 @@ TEST_F(Hostile, LongListsAreLookedThroughOnce) {
   }
   {
     const Cost cost("long names", 2, 100);
-    Language language = Schema(absl::StrCat(R"({"properties":{)", absl::StrJoin(names, ":{},"),
+    GrammarMatcher language = Schema(absl::StrCat(R"({"properties":{)", absl::StrJoin(names, ":{},"),
                                             R"(:{}},"additionalProperties":{"type":"null"}})"));
     EXPECT_TRUE(language.Accepts(R"({"aab":null})")) << language.status;
   }

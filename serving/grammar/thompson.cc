@@ -35,8 +35,8 @@ int32_t ThompsonBuilder::AddChoice(const std::vector<Expression>& parts, int32_t
   const int32_t to = NewNode();
   for (const Expression& part : parts) {
     const int32_t begin = NewNode();
-    Jump(from, begin);
-    Jump(Add(part, begin), to);
+    AddEpsilon(from, begin);
+    AddEpsilon(Add(part, begin), to);
   }
   return to;
 }
@@ -48,7 +48,7 @@ int32_t ThompsonBuilder::AddCopies(const Expression& part, int count, int32_t fr
   int64_t size = 0;
   for (int i = 0; i < count && status_.ok(); ++i) {
     from = Add(part, from);
-    if (end != nullptr) Jump(from, *end);
+    if (end != nullptr) AddEpsilon(from, *end);
     if (i == 0) size = nodes_ - first;
   }
   if (status_.ok() && count > 1 && size > 0) {
@@ -62,12 +62,12 @@ int32_t ThompsonBuilder::AddRepeat(const Expression& e, int32_t from) {
   from = AddCopies(part, e.least, from, nullptr);
   if (e.most < 0) {
     const int32_t loop = NewNode();
-    Jump(from, loop);
-    Jump(Add(part, loop), loop);
+    AddEpsilon(from, loop);
+    AddEpsilon(Add(part, loop), loop);
     return loop;
   }
   const int32_t end = NewNode();
-  Jump(from, end);
+  AddEpsilon(from, end);
   AddCopies(part, e.most - e.least, from, &end);
   return end;
 }

@@ -25,7 +25,7 @@ class ThompsonBuilder {
   // Numbered in the order of the calls. The first again once there are too many.
   int32_t NewNode();
   // From one node to another without a character.
-  virtual void Jump(int32_t from, int32_t to) = 0;
+  virtual void AddEpsilon(int32_t from, int32_t to) = 0;
   // Adds the expression's fragment from this node and returns the node behind it.
   int32_t Add(const Expression& e, int32_t from);
 

@@ -26,7 +26,7 @@ bool EndsInCharacter(absl::string_view text) {
 
 }  // namespace
 
-struct ThoughtBudget::At : public TokenConstraint::Place {
+struct ThoughtBudget::Position : public TokenConstraint::Place {
   enum Phase { kBefore, kInside, kClosing, kBehind };
 
   Phase phase = kBefore;
@@ -54,10 +54,10 @@ absl::StatusOr<std::shared_ptr<ThoughtBudget>> ThoughtBudget::Create(
     Insert(token, &only);
     budget->only_.push_back(std::make_shared<const TokenSet>(std::move(only)));
   }
-  auto start = std::make_shared<At>();
+  auto start = std::make_shared<Position>();
   if (budget->inner_ != nullptr) start->inner = budget->inner_->Start();
   if (budget->thoughts_.begun) {
-    start->phase = At::kInside;
+    start->phase = Position::kInside;
     budget->Think(*start);
   }
   budget->start_ = std::move(start);
@@ -72,33 +72,33 @@ std::string ThoughtBudget::TextOf(int token) const {
 }
 
 // What follows from the text and the number of tokens.
-void ThoughtBudget::Think(At& at) const {
-  if (at.phase == At::kBefore) {
+void ThoughtBudget::Think(Position& at) const {
+  if (at.phase == Position::kBefore) {
     const absl::string_view begun = absl::StripLeadingAsciiWhitespace(at.text);
     if (absl::StartsWith(begun, thoughts_.open)) {
-      at.phase = At::kInside;
+      at.phase = Position::kInside;
       at.text = std::string(begun.substr(thoughts_.open.size()));
     } else if (!absl::StartsWith(thoughts_.open, begun)) {
-      at.phase = At::kBehind;
+      at.phase = Position::kBehind;
     }
   }
-  if (at.phase == At::kInside && absl::StrContains(at.text, thoughts_.close)) {
-    at.phase = At::kBehind;
+  if (at.phase == Position::kInside && absl::StrContains(at.text, thoughts_.close)) {
+    at.phase = Position::kBehind;
   }
-  if (at.phase != At::kInside) {
-    if (at.phase == At::kBehind) at.text.clear();
+  if (at.phase != Position::kInside) {
+    if (at.phase == Position::kBehind) at.text.clear();
     return;
   }
   const size_t kept = std::max<size_t>(thoughts_.close.size() - 1, kMostBehindLead);
   if (at.text.size() > kept) at.text.erase(0, at.text.size() - kept);
   const int beyond = at.tokens - tokens_;
   const bool over = beyond >= kMostBehindLead || (beyond >= 0 && !EndsInCharacter(at.text));
-  if (over) at.phase = At::kClosing;
+  if (over) at.phase = Position::kClosing;
 }
 
 absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& place, int token) {
-  const auto& before = static_cast<const At&>(*place);
-  if (before.phase == At::kClosing && token != closing_[before.closing]) {
+  const auto& before = static_cast<const Position&>(*place);
+  if (before.phase == Position::kClosing && token != closing_[before.closing]) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token,
                      " does not close the thoughts, which are as long as they may "
@@ -110,39 +110,39 @@ absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& p
     if (!next.ok()) return next.status();
     inner = *std::move(next);
   }
-  if (before.phase == At::kBehind && inner_ == nullptr) return place;
-  auto after = std::make_shared<At>(before);
+  if (before.phase == Position::kBehind && inner_ == nullptr) return place;
+  auto after = std::make_shared<Position>(before);
   after->inner = std::move(inner);
   switch (before.phase) {
-    case At::kBefore:
-    case At::kInside:
-      if (before.phase == At::kInside) ++after->tokens;
+    case Position::kBefore:
+    case Position::kInside:
+      if (before.phase == Position::kInside) ++after->tokens;
       after->text += TextOf(token);
       Think(*after);
       break;
-    case At::kClosing:
-      if (++after->closing == closing_.size()) after->phase = At::kBehind;
+    case Position::kClosing:
+      if (++after->closing == closing_.size()) after->phase = Position::kBehind;
       break;
-    case At::kBehind:
+    case Position::kBehind:
       break;
   }
   return after;
 }
 
 absl::StatusOr<TokenSetRef> ThoughtBudget::Permitted(const PlaceRef& place) {
-  const auto& at = static_cast<const At&>(*place);
-  if (at.phase == At::kClosing) return only_[at.closing];
+  const auto& at = static_cast<const Position&>(*place);
+  if (at.phase == Position::kClosing) return only_[at.closing];
   if (inner_ != nullptr) return inner_->Permitted(at.inner);
   return TokenSetRef();
 }
 
 bool ThoughtBudget::MayEnd(const PlaceRef& place) const {
-  const auto& at = static_cast<const At&>(*place);
-  return at.phase != At::kClosing && (inner_ == nullptr || inner_->MayEnd(at.inner));
+  const auto& at = static_cast<const Position&>(*place);
+  return at.phase != Position::kClosing && (inner_ == nullptr || inner_->MayEnd(at.inner));
 }
 
 bool ThoughtBudget::Complete(const PlaceRef& place) const {
-  return inner_ != nullptr && inner_->Complete(static_cast<const At&>(*place).inner);
+  return inner_ != nullptr && inner_->Complete(static_cast<const Position&>(*place).inner);
 }
 
 }  // namespace espalier

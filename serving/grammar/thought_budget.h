@@ -31,7 +31,7 @@ class ThoughtBudget : public TokenConstraint {
   bool Complete(const PlaceRef& place) const override;
 
  private:
-  struct At;
+  struct Position;
 
   ThoughtBudget(ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
                 std::shared_ptr<TokenConstraint> inner)
@@ -41,7 +41,7 @@ class ThoughtBudget : public TokenConstraint {
         inner_(std::move(inner)) {}
 
   std::string TextOf(int token) const;
-  void Think(At& at) const;
+  void Think(Position& at) const;
 
   const ThoughtsBefore thoughts_;
   const int tokens_;

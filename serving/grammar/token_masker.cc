@@ -5,14 +5,14 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/parse_table.h"
+#include "serving/grammar/lazy_automaton.h"
 
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaxPeriodBytes = 48 << 20;
+constexpr int64_t kMaxEpochBytes = 48 << 20;
 // Of one mask or token, some tens of milliseconds: all requests of the model wait for it. Of memory
-// a third of a period at most.
+// a third of a epoch at most.
 constexpr int64_t kMaxWork = 100'000;
 // Of a mask on average, about a millisecond.
 constexpr double kCostly = 6'000;
@@ -36,34 +36,34 @@ void Erase(int token, TokenSet* set) {
 
 }  // namespace
 
-struct TokenMasker::Period {
-  explicit Period(std::shared_ptr<const Automaton> automaton) : table(std::move(automaton)) {}
+struct TokenMasker::CacheEpoch {
+  explicit CacheEpoch(std::shared_ptr<const Automaton> automaton) : table(std::move(automaton)) {}
 
-  ParseTable table;
+  LazyAutomaton table;
   struct Mask {
     TokenSetRef tokens;
     absl::Status failure;  // remembered, too, so that nobody pays for it again
   };
   absl::flat_hash_map<int, Mask> masks;  // by state
-  // The mask of each outline that holds for the longest texts.
+  // The mask of each equivalence that holds for the longest texts.
   struct Base {
     TokenSetRef mask;
     int32_t left = 0;
   };
-  absl::flat_hash_map<std::pair<int, bool>, Base> bases;  // by outline, and whether it accepts
+  absl::flat_hash_map<std::pair<int, bool>, Base> bases;  // by equivalence, and whether it accepts
   int64_t mask_bytes = 0;
 };
 
-struct TokenMasker::At : public TokenConstraint::Place {
-  At(std::shared_ptr<Period> in, int number, bool ends, bool whole)
-      : period(std::move(in)), state(number), accepting(ends), complete(whole) {}
+struct TokenMasker::Position : public TokenConstraint::Place {
+  Position(std::shared_ptr<CacheEpoch> in, int number, bool ends, bool whole)
+      : epoch(std::move(in)), state(number), accepting(ends), complete(whole) {}
 
-  static std::shared_ptr<const At> Of(const std::shared_ptr<Period>& period, int state) {
-    return std::make_shared<const At>(period, state, period->table.accepting(state),
-                                      period->table.complete(state));
+  static std::shared_ptr<const Position> Of(const std::shared_ptr<CacheEpoch>& epoch, int state) {
+    return std::make_shared<const Position>(epoch, state, epoch->table.accepting(state),
+                                      epoch->table.complete(state));
   }
 
-  std::shared_ptr<Period> period;  // null: the start, of any period
+  std::shared_ptr<CacheEpoch> epoch;  // null: the start, of any epoch
   int state;
   bool accepting, complete;
 };
@@ -73,60 +73,60 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
     std::vector<int> eos) {
   std::shared_ptr<TokenMasker> masker(
       new TokenMasker(std::move(automaton), std::move(trie), std::move(eos)));
-  if (absl::Status status = ParseTable::CheckWidth(masker->automaton_, kMaxCheck); !status.ok()) {
+  if (absl::Status status = LazyAutomaton::CheckAmbiguity(masker->automaton_, kMaxCheck); !status.ok()) {
     return status;
   }
-  masker->period_ = std::make_shared<Period>(masker->automaton_);
-  absl::StatusOr<int> start = masker->period_->table.Start();
+  masker->epoch_ = std::make_shared<CacheEpoch>(masker->automaton_);
+  absl::StatusOr<int> start = masker->epoch_->table.Start();
   if (!start.ok()) return start.status();
-  if (*start == ParseTable::kDead) {
+  if (*start == LazyAutomaton::kDead) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the grammar nests deeper than ", ParseTable::kMaxDepth, " before its first byte"));
+        "the grammar nests deeper than ", LazyAutomaton::kMaxDepth, " before its first byte"));
   }
-  // The first period is not kept for it.
-  const ParseTable& table = masker->period_->table;
+  // The first epoch is not kept for it.
+  const LazyAutomaton& table = masker->epoch_->table;
   masker->start_ =
-      std::make_shared<At>(nullptr, 0, table.accepting(*start), table.complete(*start));
+      std::make_shared<Position>(nullptr, 0, table.accepting(*start), table.complete(*start));
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMasker::At>> TokenMasker::Renew(const PlaceRef& place) {
-  auto at = std::static_pointer_cast<const At>(place);
-  if (period_->table.bytes() + period_->mask_bytes > kMaxPeriodBytes) {
-    period_ = std::make_shared<Period>(automaton_);
+absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(const PlaceRef& place) {
+  auto at = std::static_pointer_cast<const Position>(place);
+  if (epoch_->table.bytes() + epoch_->mask_bytes > kMaxEpochBytes) {
+    epoch_ = std::make_shared<CacheEpoch>(automaton_);
   }
-  if (at->period == period_) return at;
-  absl::StatusOr<int> state = at->period == nullptr
-                                  ? period_->table.Start()
-                                  : period_->table.Import(at->period->table, at->state);
+  if (at->epoch == epoch_) return at;
+  absl::StatusOr<int> state = at->epoch == nullptr
+                                  ? epoch_->table.Start()
+                                  : epoch_->table.Import(at->epoch->table, at->state);
   if (!state.ok()) return state.status();
-  return At::Of(period_, *state);
+  return Position::Of(epoch_, *state);
 }
 
 absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& place, int token) {
-  absl::StatusOr<std::shared_ptr<const At>> at = Renew(place);
+  absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(place);
   if (!at.ok()) return at.status();
   const bool known = token >= 0 && token < trie_->vocabulary();
-  int state = known && !trie_->bytes(token).empty() ? (*at)->state : ParseTable::kDead;
-  const int64_t limit = period_->table.work() + kMaxWork;
-  for (size_t i = 0; state != ParseTable::kDead && i < trie_->bytes(token).size(); ++i) {
+  int state = known && !trie_->bytes(token).empty() ? (*at)->state : LazyAutomaton::kDead;
+  const int64_t limit = epoch_->table.work() + kMaxWork;
+  for (size_t i = 0; state != LazyAutomaton::kDead && i < trie_->bytes(token).size(); ++i) {
     absl::StatusOr<int> next =
-        period_->table.Next(state, static_cast<uint8_t>(trie_->bytes(token)[i]));
+        epoch_->table.Next(state, static_cast<uint8_t>(trie_->bytes(token)[i]));
     if (!next.ok()) return next.status();
-    if (period_->table.work() > limit) return TooLong();
+    if (epoch_->table.work() > limit) return TooLong();
     state = *next;
   }
-  if (state == ParseTable::kDead) {
+  if (state == LazyAutomaton::kDead) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token, " does not fit the structured output"));
   }
-  return At::Of(period_, state);
+  return Position::Of(epoch_, state);
 }
 
-absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state, const TokenSet* base,
+absl::StatusOr<TokenSet> TokenMasker::WalkTrie(CacheEpoch& epoch, int state, const TokenSet* base,
                                            int agreed) {
   TokenSet set = base != nullptr ? *base : TokenSet();
-  ParseTable& table = period.table;
+  LazyAutomaton& table = epoch.table;
   const int64_t limit = table.work() + kMaxWork;
   struct Open {
     int32_t end;
@@ -142,14 +142,14 @@ absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state, const Toke
       i = node.end;
       continue;
     }
-    int next = table.Known(open.back().state, node.byte);
-    if (next == ParseTable::kUnknown) {
+    int next = table.CachedNext(open.back().state, node.byte);
+    if (next == LazyAutomaton::kUnknown) {
       const absl::StatusOr<int> found = table.Next(open.back().state, node.byte);
       if (!found.ok()) return found.status();
       next = *found;
       if (table.work() > limit) return TooLong();
     }
-    const bool dead = next == ParseTable::kDead;
+    const bool dead = next == LazyAutomaton::kDead;
     const int32_t last = dead ? trie_->TokensEnd(node) : node.first_token + node.tokens;
     for (int32_t t = node.first_token; t < last && (!dead || base != nullptr); ++t) {
       dead ? Erase(trie_->tokens()[t], &set) : Insert(trie_->tokens()[t], &set);
@@ -164,34 +164,34 @@ absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state, const Toke
   return set;
 }
 
-absl::StatusOr<TokenSetRef> TokenMasker::Find(Period& period, int state) {
-  const ParseTable::Outline outline = period.table.OutlineOf(state);
-  Period::Base& base = period.bases[{outline.number, period.table.accepting(state)}];
-  const int agreed = std::min(outline.left, base.left);
+absl::StatusOr<TokenSetRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int state) {
+  const LazyAutomaton::EquivalenceClass equivalence = epoch.table.EquivalenceClassOf(state);
+  CacheEpoch::Base& base = epoch.bases[{equivalence.id, epoch.table.accepting(state)}];
+  const int agreed = std::min(equivalence.max_bytes, base.left);
   if (base.mask != nullptr && agreed >= trie_->deepest()) return base.mask;
-  const int64_t before = period.table.work();
-  absl::StatusOr<TokenSet> set = Walk(period, state, base.mask.get(), agreed);
-  work_ += static_cast<double>(period.table.work() - before) / kOfLate;
+  const int64_t before = epoch.table.work();
+  absl::StatusOr<TokenSet> set = WalkTrie(epoch, state, base.mask.get(), agreed);
+  work_ += static_cast<double>(epoch.table.work() - before) / kOfLate;
   if (!set.ok()) return set.status();
   if (std::all_of(set->begin(), set->end(), [](uint64_t word) { return word == 0; })) {
     return absl::InvalidArgumentError(
         "the structured output cannot go on: no token of the model's vocabulary fits what its "
         "grammar wants next, or it nests too deep");
   }
-  period.mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
+  epoch.mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
   auto mask = std::make_shared<const TokenSet>(*std::move(set));
-  if (base.mask == nullptr || outline.left > base.left) base = {mask, outline.left};
+  if (base.mask == nullptr || equivalence.max_bytes > base.left) base = {mask, equivalence.max_bytes};
   return mask;
 }
 
 absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
-  const absl::StatusOr<std::shared_ptr<const At>> at = Renew(place);
+  const absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(place);
   if (!at.ok()) return at.status();
   work_ -= work_ / kOfLate;
-  const auto [entry, missing] = period_->masks.try_emplace((*at)->state);
-  Period::Mask& mask = entry->second;
+  const auto [entry, missing] = epoch_->masks.try_emplace((*at)->state);
+  CacheEpoch::Mask& mask = entry->second;
   if (missing) {
-    absl::StatusOr<TokenSetRef> found = Find(*period_, (*at)->state);
+    absl::StatusOr<TokenSetRef> found = ComputeMask(*epoch_, (*at)->state);
     mask.failure = found.status();
     if (found.ok()) mask.tokens = *std::move(found);
   }
@@ -200,13 +200,13 @@ absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
 }
 
 bool TokenMasker::MayEnd(const PlaceRef& place) const {
-  return static_cast<const At&>(*place).accepting;
+  return static_cast<const Position&>(*place).accepting;
 }
 
 bool TokenMasker::Costly() const { return work_ > kCostly; }
 
 bool TokenMasker::Complete(const PlaceRef& place) const {
-  return static_cast<const At&>(*place).complete;
+  return static_cast<const Position&>(*place).complete;
 }
 
 }  // namespace espalier

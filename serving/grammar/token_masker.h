@@ -29,26 +29,26 @@ class TokenMasker : public TokenConstraint {
   bool Complete(const PlaceRef& place) const override;
 
  private:
-  // States and masks of one period. When there are too many a new period begins; the old one lives
+  // States and masks of one epoch. When there are too many a new epoch begins; the old one lives
   // while places of it do.
-  struct Period;
-  struct At;
+  struct CacheEpoch;
+  struct Position;
 
   TokenMasker(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
               std::vector<int> eos)
       : automaton_(std::move(automaton)), trie_(std::move(trie)), eos_(std::move(eos)) {}
 
-  // The place in the current period.
-  absl::StatusOr<std::shared_ptr<const At>> Renew(const PlaceRef& place);
-  absl::StatusOr<TokenSetRef> Find(Period& period, int state);
+  // The place in the current epoch.
+  absl::StatusOr<std::shared_ptr<const Position>> ToCurrentEpoch(const PlaceRef& place);
+  absl::StatusOr<TokenSetRef> ComputeMask(CacheEpoch& epoch, int state);
   // `base`, unless null, has been found before for a state that agrees with this one on all texts
   // of up to `agreed` bytes.
-  absl::StatusOr<TokenSet> Walk(Period& period, int state, const TokenSet* base, int agreed);
+  absl::StatusOr<TokenSet> WalkTrie(CacheEpoch& epoch, int state, const TokenSet* base, int agreed);
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<int> eos_;
-  std::shared_ptr<Period> period_;
+  std::shared_ptr<CacheEpoch> epoch_;
   PlaceRef start_;
   double work_ = 0;  // of a mask, of late; of one that was remembered none
 };

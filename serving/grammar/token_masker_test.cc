@@ -11,7 +11,7 @@
 #include <set>
 
 #include "serving/engine/engine_test_util.h"
-#include "serving/grammar/parse_table.h"
+#include "serving/grammar/lazy_automaton.h"
 #include "serving/grammar/structured_output.h"
 
 namespace espalier {
@@ -46,12 +46,12 @@ class WordTokenizer : public LetterTokenizer {
   std::vector<std::string> words_;
 };
 
-bool Fits(ParseTable& table, absl::string_view text) {
+bool Fits(LazyAutomaton& table, absl::string_view text) {
   int state = *table.Start();
-  for (size_t i = 0; i < text.size() && state != ParseTable::kDead; ++i) {
+  for (size_t i = 0; i < text.size() && state != LazyAutomaton::kDead; ++i) {
     state = *table.Next(state, static_cast<uint8_t>(text[i]));
   }
-  return state != ParseTable::kDead;
+  return state != LazyAutomaton::kDead;
 }
 
 absl::Status Mask(TokenMasker& masker, const TokenConstraint::PlaceRef& place,
@@ -79,7 +79,7 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
         StructuredOutput{.kind = StructuredOutput::kGbnf,
         .text = "root ::= \"a\" root \"b\" | \"1\""}}) {
     const auto masker = MaskerOf(output, tokenizer);
-    ParseTable table(AutomatonOf(output));
+    LazyAutomaton table(AutomatonOf(output));
     for (int trial = 0; trial < 30; ++trial) {
       TokenConstraint::PlaceRef place = masker->Start();
       std::string text;
@@ -153,10 +153,10 @@ TEST(TokenMasker, ForgettingChangesNothing) {
   const StructuredOutput output{.kind = StructuredOutput::kGbnf,
                                 .text = "root ::= \"(\" root \")\" | \"x\" | \"(\" root"};
   const auto automaton = AutomatonOf(output);
-  ParseTable one(automaton);
+  LazyAutomaton one(automaton);
   int state = *one.Start();
   for (const char c : std::string("((((((x)))")) state = *one.Next(state, static_cast<uint8_t>(c));
-  ParseTable other(automaton);
+  LazyAutomaton other(automaton);
   const int there = *other.Import(one, state);
   for (const std::string rest : {"", ")", "))", ")))", "))))", "x"}) {
     int a = state, b = there;
@@ -233,7 +233,7 @@ TEST(TokenMasker, ACountCostsAWalkOnceAndIsKeptToTheEnd) {
   for (const StructuredOutput& form : forms) {
     const auto automaton = AutomatonOf(form);
     const auto masker = *TokenMasker::Create(automaton, trie, tokenizer.eos());
-    ParseTable table(automaton);
+    LazyAutomaton table(automaton);
     for (int trial = 0; trial < 8; ++trial) {
       TokenConstraint::PlaceRef place = masker->Start();
       int state = *table.Start();
@@ -248,10 +248,10 @@ TEST(TokenMasker, ACountCostsAWalkOnceAndIsKeptToTheEnd) {
         for (int i = 0; i < 2000; ++i) {
           const int token = static_cast<int>(i < 200 ? i : random() % words.size());
           int after = state;
-          for (size_t c = 0; c < words[token].size() && after != ParseTable::kDead; ++c) {
+          for (size_t c = 0; c < words[token].size() && after != LazyAutomaton::kDead; ++c) {
             after = *table.Next(after, static_cast<uint8_t>(words[token][c]));
           }
-          ASSERT_EQ(has(token), after != ParseTable::kDead)
+          ASSERT_EQ(has(token), after != LazyAutomaton::kDead)
               << "'" << words[token] << "' at step " << step << " of " << form.text;
           const bool longer = chosen >= 0 && words[token].size() > words[chosen].size();
           if (has(token) && (chosen < 0 || (!longer && random() % 4 == 0))) chosen = token;
@@ -305,7 +305,7 @@ TEST(TokenMasker, WideObjectsAndEnumsHaveMasks) {
         TokenMasker::Create(AutomatonOf({.kind = StructuredOutput::kJsonSchema, .text = schema}),
                             trie, tokenizer.eos());
     ASSERT_TRUE(masker.ok()) << masker.status();
-    ParseTable table(AutomatonOf({.kind = StructuredOutput::kJsonSchema, .text = schema}));
+    LazyAutomaton table(AutomatonOf({.kind = StructuredOutput::kJsonSchema, .text = schema}));
     std::mt19937 random(3);
     std::string text;
     TokenConstraint::PlaceRef place = (*masker)->Start();
@@ -480,7 +480,7 @@ TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) 
   const StructuredOutput output{.kind = StructuredOutput::kGbnf,
                                 .text = "root ::= \"a\" root \"b\" | \"c\" [cd]{1,5} | \"d\""};
   const auto masker = MaskerOf(output, tokenizer);
-  ParseTable table(AutomatonOf(output));
+  LazyAutomaton table(AutomatonOf(output));
   std::vector<std::string> answers;
   for (const char* expansion : {"", "2,2,1", "1,1,1,1,1,1"}) {
     EngineHarness harness(kVocabulary, {kEos});
@@ -503,10 +503,10 @@ TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) 
       if (answer.reason == FinishReason::kStop) {
         int state = *table.Start();
         for (const char c : text) {
-          ASSERT_NE(state, ParseTable::kDead);
+          ASSERT_NE(state, LazyAutomaton::kDead);
           state = *table.Next(state, static_cast<uint8_t>(c));
         }
-        ASSERT_NE(state, ParseTable::kDead) << text;
+        ASSERT_NE(state, LazyAutomaton::kDead) << text;
         EXPECT_TRUE(table.accepting(state)) << text;
       } else {
         EXPECT_EQ(answer.reason, FinishReason::kLength) << answer.error;

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "serving/grammar/language.h"
+#include "serving/grammar/grammar_test_util.h"
 
 namespace espalier {
 namespace {
 
 using testing::HasSubstr;
 
-Language Tag(const std::string& format) {
-  return Language({.kind = StructuredOutput::kXgrammarStructuralTag, .text = format});
+GrammarMatcher Tag(const std::string& format) {
+  return GrammarMatcher({.kind = StructuredOutput::kXgrammarStructuralTag, .text = format});
 }
 
 TEST(XgrammarStructuralTag, EachKindAcceptsItsTextsAndNoOthers) {
@@ -61,7 +61,7 @@ TEST(XgrammarStructuralTag, EachKindAcceptsItsTextsAndNoOthers) {
        {"1", "<1", "<1>/"}},
   };
   for (const auto& c : cases) {
-    Language language = Tag(c.format);
+    GrammarMatcher language = Tag(c.format);
     ASSERT_TRUE(language.status.ok()) << c.format << ": " << language.status;
     for (const std::string& text : c.good) EXPECT_TRUE(language.Accepts(text)) << c.format << text;
     for (const std::string& text : c.bad) EXPECT_FALSE(language.Accepts(text)) << c.format << text;
@@ -69,19 +69,19 @@ TEST(XgrammarStructuralTag, EachKindAcceptsItsTextsAndNoOthers) {
 }
 
 TEST(XgrammarStructuralTag, FreeTextEndsWhereTheTagAroundItDoes) {
-  Language thought = Tag(R"({"type": "tag", "begin": "<think>", "end": ["</think>", "</t>"],
+  GrammarMatcher thought = Tag(R"({"type": "tag", "begin": "<think>", "end": ["</think>", "</t>"],
                              "content": {"type": "any_text"}})");
   EXPECT_TRUE(thought.Accepts("<think>hm < 3 </thin </think>"));
   EXPECT_TRUE(thought.Accepts("<think></t>"));
   EXPECT_FALSE(thought.Accepts("<think>a</think>b</think>"));
   EXPECT_FALSE(thought.Accepts("<think>a</t>b</think>"));
   // What has no end of its own is ended by what is around it.
-  Language open = Tag(R"({"type": "tag", "begin": "<a>", "end": "</a>", "content":
+  GrammarMatcher open = Tag(R"({"type": "tag", "begin": "<a>", "end": "</a>", "content":
                           {"type": "tag", "begin": ":", "end": "", "content": {"type": "any_text"}}})");
   EXPECT_TRUE(open.Accepts("<a>:x</a>"));
   EXPECT_FALSE(open.Accepts("<a>:x</a>y</a>"));
   // An inner tag's text is ended by the inner tag alone.
-  Language inner = Tag(R"({"type": "tag", "begin": "<a>", "end": "</a>", "content":
+  GrammarMatcher inner = Tag(R"({"type": "tag", "begin": "<a>", "end": "</a>", "content":
                            {"type": "tag", "begin": "<b>", "end": "</b>", "content": {"type": "any_text"}}})");
   EXPECT_TRUE(inner.Accepts("<a><b>x</a></b></a>"));
 }
@@ -108,7 +108,7 @@ TEST(XgrammarStructuralTag, TagsComeWhereTheirTriggersDo) {
   };
   const std::string a = "<f=a>1</f>", b = "<f=b>-2</f>";
   for (const auto& c : cases) {
-    Language language = Tag(Triggered(c.more));
+    GrammarMatcher language = Tag(Triggered(c.more));
     ASSERT_TRUE(language.status.ok()) << language.status;
     EXPECT_EQ(language.Accepts("no call <f"), c.none) << c.more;
     EXPECT_EQ(language.Accepts(a), c.one) << c.more;
@@ -119,7 +119,7 @@ TEST(XgrammarStructuralTag, TagsComeWhereTheirTriggersDo) {
       EXPECT_FALSE(language.Accepts(bad)) << c.more << bad;
     }
   }
-  Language without = Tag(Triggered(R"(, "excludes": ["secret"])"));
+  GrammarMatcher without = Tag(Triggered(R"(, "excludes": ["secret"])"));
   EXPECT_TRUE(without.Accepts("a " + a + " b"));
   EXPECT_FALSE(without.Accepts("a " + a + " secret"));
 }
@@ -127,10 +127,10 @@ TEST(XgrammarStructuralTag, TagsComeWhereTheirTriggersDo) {
 TEST(XgrammarStructuralTag, TagsWithASeparatorAreAllThereIs) {
   const std::string begin = R"({"type": "tags_with_separator", "separator": ", ", "tags": [
       {"type": "tag", "begin": "<", "end": ">", "content": {"type": "any_text"}}])";
-  Language any = Tag(begin + "}");
-  Language some = Tag(begin + R"(, "at_least_one": true})");
-  Language one = Tag(begin + R"(, "stop_after_first": true})");
-  for (Language* language : {&any, &some, &one}) {
+  GrammarMatcher any = Tag(begin + "}");
+  GrammarMatcher some = Tag(begin + R"(, "at_least_one": true})");
+  GrammarMatcher one = Tag(begin + R"(, "stop_after_first": true})");
+  for (GrammarMatcher* language : {&any, &some, &one}) {
     EXPECT_EQ(language->Accepts(""), language != &some);
     EXPECT_TRUE(language->Accepts("<a>"));
     EXPECT_EQ(language->Accepts("<a>, <b>, <>"), language != &one);
@@ -148,7 +148,7 @@ TEST(XgrammarStructuralTag, TriggeredTagsAreTheOlderStructures) {
          .items = {{.schema = R"({"type": "integer"})", .end = "</f>"}}});
   }
   older.structural_tag.triggers = {"<f="};
-  Language structures(older), format = Tag(Triggered(""));
+  GrammarMatcher structures(older), format = Tag(Triggered(""));
   std::mt19937 random(1);
   for (int i = 0; i < 300; ++i) {
     const std::string from_structures = structures.Random(random);

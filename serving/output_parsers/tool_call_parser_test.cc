@@ -10,7 +10,7 @@
 
 #include "serving/output_parsers/output_parser.h"
 #include "serving/output_parsers/reasoning_parser.h"
-#include "serving/grammar/language.h"
+#include "serving/grammar/grammar_test_util.h"
 
 namespace espalier {
 namespace {
@@ -77,8 +77,8 @@ TEST(ToolCallParser, FormsAreReadAsCalls) {
     // Sections alone: their texts are calls.
     StructuralTag alone = form;
     alone.layout = StructuralTag::kSingleSection;
-    Language calls({.kind = StructuredOutput::kStructuralTag, .structural_tag = alone});
-    Language whole({.kind = StructuredOutput::kStructuralTag, .structural_tag = form});
+    GrammarMatcher calls({.kind = StructuredOutput::kStructuralTag, .structural_tag = alone});
+    GrammarMatcher whole({.kind = StructuredOutput::kStructuralTag, .structural_tag = form});
     std::map<std::string, int> seen;
     for (int i = 0; i < 100; ++i) {
       const std::string text = calls.Random(random);
@@ -145,7 +145,7 @@ TEST(ToolCallParser, FormsHaveWhatModelsWrite) {
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.tool_parser->name());
-    Language language({.kind = StructuredOutput::kStructuralTag, .structural_tag = test.tool_parser->MakeStructuralTag(tools)});
+    GrammarMatcher language({.kind = StructuredOutput::kStructuralTag, .structural_tag = test.tool_parser->MakeStructuralTag(tools)});
     for (const std::string& text : test.good) EXPECT_TRUE(language.Accepts(text)) << text;
     for (const std::string& text : test.bad) EXPECT_FALSE(language.Accepts(text)) << text;
   }
@@ -156,11 +156,11 @@ TEST(ToolCallParser, WhatAFormCannotKeepIsNamed) {
       {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string",
                             "pattern": "a+"}}})"),
        true}};
-  const Language coder(
+  const GrammarMatcher coder(
       {.kind = StructuredOutput::kStructuralTag, .structural_tag = Qwen3CoderToolCallParser().MakeStructuralTag(tools)});
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'<parameter=s>"));
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'pattern' is not supported"));
-  const Language hermes(
+  const GrammarMatcher hermes(
       {.kind = StructuredOutput::kStructuralTag, .structural_tag = HermesToolCallParser().MakeStructuralTag(tools)});
   EXPECT_TRUE(hermes.status.ok()) << hermes.status;
 }

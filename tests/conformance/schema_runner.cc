@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "serving/grammar/json_schema.h"
-#include "serving/grammar/parse_table.h"
+#include "serving/grammar/lazy_automaton.h"
 #include "tests/conformance/serve.h"
 
 namespace espalier::conformance {
@@ -17,19 +17,19 @@ namespace {
 
 constexpr int kLongest = 3000;
 
-absl::StatusOr<bool> Accepts(ParseTable& table, const std::string& text) {
+absl::StatusOr<bool> Accepts(LazyAutomaton& table, const std::string& text) {
   absl::StatusOr<int> state = table.Start();
   for (const char c : text) {
-    if (!state.ok() || *state == ParseTable::kDead) break;
+    if (!state.ok() || *state == LazyAutomaton::kDead) break;
     state = table.Next(*state, static_cast<uint8_t>(c));
   }
   if (!state.ok()) return state.status();
-  return *state != ParseTable::kDead && table.accepting(*state);
+  return *state != LazyAutomaton::kDead && table.accepting(*state);
 }
 
 // A text of the grammar, byte by byte; what closes something comes more often. Empty if it grew too
 // long.
-absl::StatusOr<std::string> RandomText(ParseTable& table, std::mt19937& random) {
+absl::StatusOr<std::string> RandomText(LazyAutomaton& table, std::mt19937& random) {
   std::string text;
   absl::StatusOr<int> state = table.Start();
   while (state.ok() && text.size() < kLongest) {
@@ -38,7 +38,7 @@ absl::StatusOr<std::string> RandomText(ParseTable& table, std::mt19937& random) 
     for (int byte = 0; byte < 256; ++byte) {
       const absl::StatusOr<int> next = table.Next(*state, static_cast<uint8_t>(byte));
       if (!next.ok()) return next.status();
-      if (*next == ParseTable::kDead) continue;
+      if (*next == LazyAutomaton::kDead) continue;
       ways.emplace_back(static_cast<uint8_t>(byte), *next);
       if (byte == '"' || byte == '}' || byte == ']') closing.push_back(ways.back());
     }
@@ -57,7 +57,7 @@ json Answer(const json& request) {
   if (!grammar.ok()) return {{"error", grammar.status().ToString()}};
   const auto automaton = BuildAutomaton(*grammar);
   if (!automaton.ok()) return {{"error", automaton.status().ToString()}};
-  ParseTable table(*automaton);
+  LazyAutomaton table(*automaton);
   json accepted = json::array(), texts = json::array();
   for (const json& text : request.at("texts")) {
     const absl::StatusOr<bool> answer = Accepts(table, text.get<std::string>());

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "serving/grammar/parse_table.h"
+#include "serving/grammar/lazy_automaton.h"
 #include "serving/grammar/structured_output.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -48,21 +48,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto automaton = BuildAutomaton(*grammar);
   if (!automaton.ok()) return 0;
-  ParseTable table(*automaton);
+  LazyAutomaton table(*automaton);
   absl::StatusOr<int> state = table.Start();
   uint32_t chance = 1;
-  for (int i = 0; i < 40 && state.ok() && *state != ParseTable::kDead; ++i) {
-    int ways = 0, next = ParseTable::kDead;
+  for (int i = 0; i < 40 && state.ok() && *state != LazyAutomaton::kDead; ++i) {
+    int ways = 0, next = LazyAutomaton::kDead;
     for (int byte = 0; byte < 256 && table.work() < 1'000'000; ++byte) {
       const absl::StatusOr<int> after = table.Next(*state, static_cast<uint8_t>(byte));
       if (!after.ok()) return 0;
-      if (*after == ParseTable::kDead) continue;
+      if (*after == LazyAutomaton::kDead) continue;
       chance = chance * 1664525 + 1013904223;
       if (chance % static_cast<uint32_t>(++ways) == 0) next = *after;
     }
     if (table.work() >= 1'000'000) return 0;
     // Grammars of many rules may reach the depth at which calls are cut off.
-    const bool shallow = grammar->rules.size() * 40 < ParseTable::kMaxDepth;
+    const bool shallow = grammar->rules.size() * 40 < LazyAutomaton::kMaxDepth;
     if (ways == 0 && !table.accepting(*state) && shallow) std::abort();
     state = next;
   }

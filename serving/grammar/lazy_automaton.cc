@@ -1,4 +1,4 @@
-#include "serving/grammar/parse_table.h"
+#include "serving/grammar/lazy_automaton.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,31 +9,31 @@ namespace espalier {
 namespace {
 
 // Of one state's items, with those that lead to them.
-constexpr size_t kMaxSeen = 16 * ParseTable::kMaxItems;
+constexpr size_t kMaxSeen = 16 * LazyAutomaton::kMaxItems;
 constexpr int64_t kStateWork = 8;
 
 }  // namespace
 
-ParseTable::ParseTable(std::shared_ptr<const Automaton> automaton)
+LazyAutomaton::LazyAutomaton(std::shared_ptr<const Automaton> automaton)
     : automaton_(std::move(automaton)), frames_(1) {}
 
-int32_t ParseTable::Push(int32_t after, int32_t below) {
+int32_t LazyAutomaton::Push(int32_t after, int32_t below) {
   const Automaton::Node& node = automaton_->nodes[after];
   if (node.only_final) return below;
   const auto [it, added] =
       frame_of_.try_emplace(Item{after, below}, static_cast<int32_t>(frames_.size()));
   if (added) {
     const Frame& under = frames_[below];
-    const auto [like, first] =
-        likes_.try_emplace(Item{node.like, under.like}, static_cast<int32_t>(likes_.size() + 1));
+    const auto [representative, first] =
+        representatives_.try_emplace(Item{node.representative, under.representative}, static_cast<int32_t>(representatives_.size() + 1));
     bytes_ += static_cast<int64_t>(sizeof(Frame) + (first ? 4 : 2) * sizeof(Item));
     frames_.push_back(
-        {after, below, under.depth + 1, like->second, std::min(node.left, under.left)});
+        {after, below, under.depth + 1, representative->second, std::min(node.copies_left, under.copies_left)});
   }
   return it->second;
 }
 
-absl::Status ParseTable::Follow(const Items& begin, Items* items, bool* accepting) {
+absl::Status LazyAutomaton::EpsilonClosure(const Items& begin, Items* items, bool* accepting) {
   seen_.clear();
   work_items_.clear();
   const auto add = [&](int32_t node, int32_t stack) {
@@ -51,7 +51,7 @@ absl::Status ParseTable::Follow(const Items& begin, Items* items, bool* acceptin
           absl::StrCat("the structured output's grammar is too ambiguous: there are more than ",
                        kMaxItems, " ways to read one text; let alternatives begin differently"));
     }
-    for (const int32_t to : node.jumps) add(to, item.stack);
+    for (const int32_t to : node.epsilons) add(to, item.stack);
     for (const Automaton::Call& call : node.calls) {
       const int32_t stack = Push(call.after, item.stack);
       if (frames_[stack].depth <= kMaxDepth) add(call.rule, stack);
@@ -62,15 +62,15 @@ absl::Status ParseTable::Follow(const Items& begin, Items* items, bool* acceptin
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> ParseTable::Close(const Items& begin) {
+absl::StatusOr<int> LazyAutomaton::CloseAndIntern(const Items& begin) {
   Items items;
   bool accepting = false;
-  if (absl::Status status = Follow(begin, &items, &accepting); !status.ok()) return status;
+  if (absl::Status status = EpsilonClosure(begin, &items, &accepting); !status.ok()) return status;
   if (items.empty() && !accepting) return kDead;
-  return Number(std::move(items), accepting);
+  return Intern(std::move(items), accepting);
 }
 
-int ParseTable::Number(Items items, bool accepting) {
+int LazyAutomaton::Intern(Items items, bool accepting) {
   std::sort(items.begin(), items.end());
   const auto [it, added] = numbers_.try_emplace({items, accepting}, size());
   if (!added) return it->second;
@@ -88,7 +88,7 @@ int ParseTable::Number(Items items, bool accepting) {
   return it->second;
 }
 
-absl::Status ParseTable::CheckWidth(std::shared_ptr<const Automaton> automaton, int64_t most) {
+absl::Status LazyAutomaton::CheckAmbiguity(std::shared_ptr<const Automaton> automaton, int64_t most) {
   const std::vector<Automaton::Node>& nodes = automaton->nodes;
   const int32_t start = automaton->start;
   std::vector<bool> known(nodes.size(), false), landed(nodes.size(), false);
@@ -97,22 +97,22 @@ absl::Status ParseTable::CheckWidth(std::shared_ptr<const Automaton> automaton, 
     if (!known[node]) work.push_back(node);
     known[node] = true;
   };
-  ParseTable table(std::move(automaton));
+  LazyAutomaton table(std::move(automaton));
   Items items;
   bool accepting = false;
   const auto land = [&](int32_t node) {
     // Copies are as wide as the first.
-    if (landed[node] || nodes[node].like != node || table.work_ >= most) return absl::OkStatus();
+    if (landed[node] || nodes[node].representative != node || table.work_ >= most) return absl::OkStatus();
     landed[node] = true;
     items.clear();
-    return table.Follow({{node, 0}}, &items, &accepting);
+    return table.EpsilonClosure({{node, 0}}, &items, &accepting);
   };
   add(start);
   absl::Status status = land(start);
   while (!work.empty() && status.ok()) {
     const Automaton::Node& node = nodes[work.back()];
     work.pop_back();
-    for (const int32_t to : node.jumps) add(to);
+    for (const int32_t to : node.epsilons) add(to);
     for (const Automaton::Call& call : node.calls) {
       add(call.rule);
       add(call.after);
@@ -125,27 +125,27 @@ absl::Status ParseTable::CheckWidth(std::shared_ptr<const Automaton> automaton, 
   return status;
 }
 
-ParseTable::Outline ParseTable::OutlineOf(int state) {
-  Items outline;
+LazyAutomaton::EquivalenceClass LazyAutomaton::EquivalenceClassOf(int state) {
+  Items members;
   int32_t left = INT32_MAX;
   for (const Item& item : states_[state].items) {
     const Automaton::Node& node = automaton_->nodes[item.node];
     const Frame& stack = frames_[item.stack];
-    outline.push_back({node.like, stack.like});
-    left = std::min({left, node.left, stack.left});
+    members.push_back({node.representative, stack.representative});
+    left = std::min({left, node.copies_left, stack.copies_left});
   }
-  std::sort(outline.begin(), outline.end());
-  outline.erase(std::unique(outline.begin(), outline.end()), outline.end());
-  const int64_t bytes = static_cast<int64_t>(outline.size() * sizeof(Item));
+  std::sort(members.begin(), members.end());
+  members.erase(std::unique(members.begin(), members.end()), members.end());
+  const int64_t bytes = static_cast<int64_t>(members.size() * sizeof(Item));
   const auto [it, added] =
-      outlines_.try_emplace(std::move(outline), static_cast<int>(outlines_.size()));
+      classes_.try_emplace(std::move(members), static_cast<int>(classes_.size()));
   if (added) bytes_ += bytes;
   return {it->second, left};
 }
 
-absl::StatusOr<int> ParseTable::Start() { return Close({{automaton_->start, 0}}); }
+absl::StatusOr<int> LazyAutomaton::Start() { return CloseAndIntern({{automaton_->start, 0}}); }
 
-absl::StatusOr<int> ParseTable::Next(int state, uint8_t byte) {
+absl::StatusOr<int> LazyAutomaton::Next(int state, uint8_t byte) {
   if (states_[state].next[byte] != kUnknown) return states_[state].next[byte];
   Items begin;
   for (const Item& item : states_[state].items) {
@@ -154,12 +154,12 @@ absl::StatusOr<int> ParseTable::Next(int state, uint8_t byte) {
       if (byte >= edge.low && byte <= edge.high) begin.push_back({edge.to, item.stack});
     }
   }
-  absl::StatusOr<int> next = begin.empty() ? kDead : Close(begin);
+  absl::StatusOr<int> next = begin.empty() ? kDead : CloseAndIntern(begin);
   if (next.ok()) states_[state].next[byte] = *next;
   return next;
 }
 
-absl::StatusOr<int> ParseTable::Import(const ParseTable& other, int state) {
+absl::StatusOr<int> LazyAutomaton::Import(const LazyAutomaton& other, int state) {
   Items begin;
   for (const Item& item : other.states_[state].items) {
     std::vector<int32_t> afters;
@@ -171,7 +171,7 @@ absl::StatusOr<int> ParseTable::Import(const ParseTable& other, int state) {
     begin.push_back({item.node, stack});
   }
   // The items are closed already, all but whether the end was reached.
-  return Number(std::move(begin), other.states_[state].accepting);
+  return Intern(std::move(begin), other.states_[state].accepting);
 }
 
 }  // namespace espalier

@@ -11,29 +11,29 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "serving/grammar/parse_table.h"
+#include "serving/grammar/lazy_automaton.h"
 #include "serving/grammar/structured_output.h"
 
 namespace espalier {
 
 // A grammar ready to run, or why not.
-struct Language {
-  explicit Language(const StructuredOutput& output) {
+struct GrammarMatcher {
+  explicit GrammarMatcher(const StructuredOutput& output) {
     absl::StatusOr<Grammar> grammar = GrammarOf(output);
     status = grammar.status();
     if (!status.ok()) return;
     auto automaton = BuildAutomaton(*grammar);
     status = automaton.status();
-    if (status.ok()) table = std::make_unique<ParseTable>(*automaton);
+    if (status.ok()) table = std::make_unique<LazyAutomaton>(*automaton);
   }
 
   bool Accepts(absl::string_view text) {
     EXPECT_TRUE(status.ok()) << status;
     int state = *table->Start();
-    for (size_t i = 0; i < text.size() && state != ParseTable::kDead; ++i) {
+    for (size_t i = 0; i < text.size() && state != LazyAutomaton::kDead; ++i) {
       state = *table->Next(state, static_cast<uint8_t>(text[i]));
     }
-    return state != ParseTable::kDead && table->accepting(state);
+    return state != LazyAutomaton::kDead && table->accepting(state);
   }
 
   // A random text: any byte that can follow, ending with some chance where it may. Long ones are
@@ -46,7 +46,7 @@ struct Language {
       std::vector<std::pair<int, uint8_t>> ways;
       for (int byte = 0; byte < 256; ++byte) {
         const int next = *table->Next(state, static_cast<uint8_t>(byte));
-        if (next != ParseTable::kDead) ways.emplace_back(next, static_cast<uint8_t>(byte));
+        if (next != LazyAutomaton::kDead) ways.emplace_back(next, static_cast<uint8_t>(byte));
       }
       EXPECT_FALSE(ways.empty()) << "a dead end after: " << text;
       if (ways.empty()) return "";
@@ -64,17 +64,17 @@ struct Language {
   }
 
   absl::Status status;
-  std::unique_ptr<ParseTable> table;
+  std::unique_ptr<LazyAutomaton> table;
 };
 
-inline Language Regex(const std::string& text) {
-  return Language({.kind = StructuredOutput::kRegex, .text = text});
+inline GrammarMatcher Regex(const std::string& text) {
+  return GrammarMatcher({.kind = StructuredOutput::kRegex, .text = text});
 }
-inline Language Schema(const std::string& text) {
-  return Language({.kind = StructuredOutput::kJsonSchema, .text = text});
+inline GrammarMatcher Schema(const std::string& text) {
+  return GrammarMatcher({.kind = StructuredOutput::kJsonSchema, .text = text});
 }
-inline Language Gbnf(const std::string& text) {
-  return Language({.kind = StructuredOutput::kGbnf, .text = text});
+inline GrammarMatcher Gbnf(const std::string& text) {
+  return GrammarMatcher({.kind = StructuredOutput::kGbnf, .text = text});
 }
 
 }  // namespace espalier

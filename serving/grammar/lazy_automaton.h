@@ -17,14 +17,14 @@
 
 namespace espalier {
 
-class ParseTable {
+class LazyAutomaton {
  public:
   static constexpr int kDead = -1;  // no text with this beginning is accepted
   static constexpr int kUnknown = -2;
   // Calls deeper than this are as if they could not be made: a text nests so deep and no deeper.
   static constexpr int kMaxDepth = 512;
 
-  explicit ParseTable(std::shared_ptr<const Automaton> automaton);
+  explicit LazyAutomaton(std::shared_ptr<const Automaton> automaton);
 
   // Before any byte. Errors as Next.
   absl::StatusOr<int> Start();
@@ -32,20 +32,20 @@ class ParseTable {
   // than kMaxItems ways to read one text.
   absl::StatusOr<int> Next(int state, uint8_t byte);
   // What Next has found before, or kUnknown.
-  int Known(int state, uint8_t byte) const { return states_[state].next[byte]; }
+  int CachedNext(int state, uint8_t byte) const { return states_[state].next[byte]; }
   // InvalidArgument, as Next, if a place of the grammar that can be reached has more than kMaxItems
   // ways on by itself. Looks at `most` items, no further.
-  static absl::Status CheckWidth(std::shared_ptr<const Automaton> automaton, int64_t most);
+  static absl::Status CheckAmbiguity(std::shared_ptr<const Automaton> automaton, int64_t most);
 
   // After two states of one outline the same texts can come, up to the lesser `left` bytes.
-  struct Outline {
-    int number;
-    int32_t left;
+  struct EquivalenceClass {
+    int id;
+    int32_t max_bytes;
   };
-  Outline OutlineOf(int state);
+  EquivalenceClass EquivalenceClassOf(int state);
 
   // The same state in this table, of one of another table over the same automaton.
-  absl::StatusOr<int> Import(const ParseTable& other, int state);
+  absl::StatusOr<int> Import(const LazyAutomaton& other, int state);
 
   bool accepting(int state) const { return states_[state].accepting; }
   // Accepted, and no byte can follow.
@@ -80,8 +80,8 @@ class ParseTable {
     int32_t after = 0;
     int32_t below = 0;
     int32_t depth = 0;
-    int32_t like = 0;  // number of the stack of the nodes that these are like
-    int32_t left = INT32_MAX;
+    int32_t representative = 0;  // number of the stack of the nodes that these are like
+    int32_t copies_left = INT32_MAX;
   };
   struct State {
     Items items;
@@ -90,16 +90,16 @@ class ParseTable {
   };
   int32_t Push(int32_t after, int32_t below);
   // Follows all that needs no byte: items that a byte can follow are put into `items`.
-  absl::Status Follow(const Items& begin, Items* items, bool* accepting);
-  absl::StatusOr<int> Close(const Items& begin);
-  int Number(Items items, bool accepting);
+  absl::Status EpsilonClosure(const Items& begin, Items* items, bool* accepting);
+  absl::StatusOr<int> CloseAndIntern(const Items& begin);
+  int Intern(Items items, bool accepting);
 
   std::shared_ptr<const Automaton> automaton_;
   std::vector<Frame> frames_;                    // frame 0: the empty stack
   absl::flat_hash_map<Item, int32_t> frame_of_;  // (after, below)
-  absl::flat_hash_map<Item, int32_t> likes_;     // (like of after, like of below), from 1 on
-  absl::flat_hash_map<Items, int> outlines_;
-  absl::flat_hash_set<Item> seen_;  // of Follow
+  absl::flat_hash_map<Item, int32_t> representatives_;     // (like of after, like of below), from 1 on
+  absl::flat_hash_map<Items, int> classes_;
+  absl::flat_hash_set<Item> seen_;  // of EpsilonClosure
   Items work_items_;
   std::deque<State> states_;
   absl::flat_hash_map<std::pair<Items, bool>, int32_t> numbers_;
