@@ -172,9 +172,9 @@ class ServingFixture : public testing::Test {
     }
 
    private:
-    v1::ServingResult Run(int token, int32_t wish) {
+    v1::ServingResult Run(int token, int32_t row_output) {
       RunnerBatch batch;
-      batch.wishes = {wish};
+      batch.row_outputs = {row_output};
       batch.tokens = {token};
       batch.positions = {length_};
       batch.slots = {length_};

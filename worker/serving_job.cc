@@ -99,7 +99,7 @@ absl::Status ServingJob::Cancelled() {
   return aborted_ ? absl::CancelledError(reason_) : absl::OkStatus();
 }
 
-absl::Status ServingJob::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status ServingJob::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   return device_thread_->Run([&] {
     const absl::Status cancelled = Cancelled();
     return cancelled.ok() ? runner_->StepChecked(batch, logits) : cancelled;

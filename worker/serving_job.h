@@ -48,7 +48,7 @@ class ServingJob : public WorkerJob {
   absl::Status Check(const RunnerBatch& batch) const { return runner_->Check(batch); }
   // One step, which all ranks run, of a batch that Check has let pass; logits on the rank that has
   // them. After an error the job is of no more use. Waits for steps of other jobs on the device.
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits);
 
   void Abort(const std::string& reason) override;
   std::unique_ptr<Communicator> TakeCommunicator() override;

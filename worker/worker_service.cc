@@ -24,7 +24,7 @@ using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
 
 // What one step gave, in as many messages as it needs; at least one. `result` is memory that serves
 // again.
-bool SendResult(uint64_t number, const RunnerLogits& logits, v1::ServingResult& result,
+bool SendResult(uint64_t number, const RunnerOutput& logits, v1::ServingResult& result,
                 StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;
   result.Clear();
@@ -65,7 +65,7 @@ absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
   if (!stream->Write(v1::ServingResult())) return absl::OkStatus();
   v1::ServingStep step;
   RunnerBatch batch;
-  RunnerLogits logits;
+  RunnerOutput logits;
   v1::ServingResult result;
   uint64_t number = 0;
   while (stream->Read(&step)) {

@@ -8,24 +8,24 @@
 
 namespace espalier {
 
-std::shared_ptr<const AnswerEdits> EditsOf(const RuledAnswer& rules) {
+std::shared_ptr<const AnswerEdits> SequenceEditsOf(const RuledAnswer& rules) {
   return rules.active() ? std::make_shared<const AnswerEdits>(rules.Edits()) : nullptr;
 }
 
-void AddEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row) {
-  if (row->wish == RunnerBatch::kLogits || !rules.active()) return;
+void AddRowEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row) {
+  if (row->row_output == RunnerBatch::kLogits || !rules.active()) return;
   absl::StatusOr<RowEdits> edits = rules.EditsAfter(path);
   if (edits.ok()) {
     row->edits = *std::move(edits);
   } else {
-    row->wish = RunnerBatch::kLogits;
+    row->row_output = RunnerBatch::kLogits;
   }
 }
 
 // One batch being filled. A sequence lists only the slots that its rows in this batch see.
-class RowPipeline::Filler {
+class BatchPipeline::Builder {
  public:
-  explicit Filler(const RunnerLimits& limits) : limits_(limits) { Clear(); }
+  explicit Builder(const RunnerLimits& limits) : limits_(limits) { Clear(); }
 
   bool empty() const { return rows_.rows() == 0; }
 
@@ -45,8 +45,8 @@ class RowPipeline::Filler {
       last_sequence_ = sequence;
       last_prefix_ = 0;
       ++sequences_;
-      rows_.sequence_rule.push_back(of.rule);
-      ruled_ = ruled_ || !of.rule.plain();
+      rows_.sequence_sampling.push_back(of.metadata);
+      has_metadata_ = has_metadata_ || !of.metadata.plain();
     }
     context_slots_ += std::max(0, row.prefix - last_prefix_);
     last_prefix_ = std::max(last_prefix_, static_cast<int>(row.prefix));
@@ -54,12 +54,12 @@ class RowPipeline::Filler {
     if (row.wants_logits) {
       rows_.logit_rows.push_back(rows_.rows());
       rows_.wants_hidden = rows_.wants_hidden || row.wants_hidden;
-      rows_.wishes.push_back(row.wish);
-      rows_.following.push_back(row.following);
+      rows_.row_outputs.push_back(row.row_output);
+      rows_.next_prompt_tokens.push_back(row.next_prompt_tokens);
       rows_.row_edits.push_back(row.edits);
-      wished_ = wished_ || row.wish != RunnerBatch::kLogits;
-      follows_ = follows_ || row.wish == RunnerBatch::kFollowing;
-      edits_ = edits_ || of.rule.edits != nullptr;
+      sampled_ = sampled_ || row.row_output != RunnerBatch::kLogits;
+      prompt_logprobs_ = prompt_logprobs_ || row.row_output == RunnerBatch::kPromptLogprob;
+      edits_ = edits_ || of.metadata.edits != nullptr;
       wanted_.push_back({sequence, row.wants_hidden});
     }
     if (limits_.adapters > 0) rows_.row_adapter.push_back(of.adapter);
@@ -76,10 +76,10 @@ class RowPipeline::Filler {
   // What it holds; it is empty then.
   Batch Take() {
     CloseSequence();
-    if (!wished_) rows_.wishes.clear();
-    if (!wished_ || !ruled_) rows_.sequence_rule.clear();
-    if (!follows_) rows_.following.clear();
-    if (!wished_ || !edits_) rows_.row_edits.clear();
+    if (!sampled_) rows_.row_outputs.clear();
+    if (!sampled_ || !has_metadata_) rows_.sequence_sampling.clear();
+    if (!prompt_logprobs_) rows_.next_prompt_tokens.clear();
+    if (!sampled_ || !edits_) rows_.row_edits.clear();
     Batch out = {std::move(rows_), std::move(wanted_)};
     Clear();
     return out;
@@ -96,7 +96,7 @@ class RowPipeline::Filler {
     last_sequence_ = -1;
     last_prefix_ = 0;
     last_slots_ = {};
-    wished_ = ruled_ = follows_ = edits_ = false;
+    sampled_ = has_metadata_ = prompt_logprobs_ = edits_ = false;
   }
 
   void CloseSequence() {
@@ -116,12 +116,12 @@ class RowPipeline::Filler {
   int last_prefix_ = 0;
   absl::Span<const int32_t> last_slots_;
   // Something but all logits; but plain greedy; something that follows; something that is edited.
-  bool wished_ = false, ruled_ = false, follows_ = false, edits_ = false;
+  bool sampled_ = false, has_metadata_ = false, prompt_logprobs_ = false, edits_ = false;
 };
 
 namespace {
 
-absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
+absl::Status CheckShape(const RunnerOutput& logits, const RunnerBatch& batch,
                         const RunnerLimits& limits) {
   const size_t hidden =
       batch.wants_hidden ? batch.logit_rows.size() * static_cast<size_t>(limits.hidden) : 0;
@@ -130,7 +130,7 @@ absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
                                             " numbers of hidden states, expected ", hidden));
   }
   const absl::Status status =
-      CheckLogits(batch.logit_rows.size(), batch.wishes, limits.vocabulary, logits);
+      CheckRunnerOutput(batch.logit_rows.size(), batch.row_outputs, limits.vocabulary, logits);
   if (status.ok()) return status;
   return absl::InternalError(
       absl::StrCat("what the model runner returned is wrong: ", status.message()));
@@ -138,39 +138,39 @@ absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
 
 }  // namespace
 
-RowPipeline::RowPipeline(ModelRunner& runner, int steps_at_once)
+BatchPipeline::BatchPipeline(ModelRunner& runner, int steps_at_once)
     : runner_(runner), steps_at_once_(steps_at_once) {}
 
-absl::StatusOr<std::vector<RowPipeline::Batch>> RowPipeline::Pack(
+absl::StatusOr<std::vector<BatchPipeline::Batch>> BatchPipeline::Pack(
     absl::Span<const SequenceRows> sequences) const {
   const RunnerLimits limits = runner_.limits();
   std::vector<Batch> out;
-  Filler filler(limits);
+  Builder builder(limits);
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int sequence = static_cast<int>(s);
     for (const SequenceRows::Row& row : sequences[s].rows) {
-      if (!filler.Fits(sequence, row) && !filler.empty()) out.push_back(filler.Take());
-      if (!filler.Fits(sequence, row)) {
+      if (!builder.Fits(sequence, row) && !builder.empty()) out.push_back(builder.Take());
+      if (!builder.Fits(sequence, row)) {
         return absl::InvalidArgumentError(absl::StrCat(
             "a row that sees ", row.prefix, " positions and ", row.ancestors.size(),
             " tree nodes exceeds the model runner's limits: ", limits.max_context_slots, " and ",
             limits.max_ancestor_slots));
       }
-      filler.Add(sequence, sequences[s], row);
+      builder.Add(sequence, sequences[s], row);
     }
   }
-  if (!filler.empty()) out.push_back(filler.Take());
+  if (!builder.empty()) out.push_back(builder.Take());
   return out;
 }
 
-absl::Status RowPipeline::Begin(absl::Span<const SequenceRows> sequences) {
+absl::Status BatchPipeline::Begin(absl::Span<const SequenceRows> sequences) {
   absl::StatusOr<std::vector<Batch>> batches = Pack(sequences);
   if (!batches.ok()) return batches.status();
   sets_.push_back({.batches = *std::move(batches), .sequences = sequences.size()});
   return BeginWhatFits();
 }
 
-absl::Status RowPipeline::BeginWhatFits() {
+absl::Status BatchPipeline::BeginWhatFits() {
   if (steps_at_once_ <= 1) return absl::OkStatus();
   for (Set& set : sets_) {
     for (; set.begun < set.batches.size(); ++set.begun, ++running_) {
@@ -182,7 +182,7 @@ absl::Status RowPipeline::BeginWhatFits() {
   return absl::OkStatus();
 }
 
-absl::Status RowPipeline::Run(Set& set, size_t batch, RunnerLogits* logits) {
+absl::Status BatchPipeline::Run(Set& set, size_t batch, RunnerOutput* logits) {
   if (steps_at_once_ <= 1) return runner_.Step(set.batches[batch].rows, logits);
   // The oldest set's next batch has always begun: whatever ends makes room, which is taken in
   // order.
@@ -191,16 +191,16 @@ absl::Status RowPipeline::Run(Set& set, size_t batch, RunnerLogits* logits) {
   return status.ok() ? BeginWhatFits() : status;
 }
 
-absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
-  StepLogits out = std::move(old);
+absl::StatusOr<StepOutput> BatchPipeline::End(StepOutput old) {
+  StepOutput out = std::move(old);
   Set& set = sets_.front();
   out.batches_ = 0;
   out.rows_.assign(set.sequences, {});
   const RunnerLimits limits = runner_.limits();
   for (size_t b = 0; b < set.batches.size(); ++b) {
     const Batch& batch = set.batches[b];
-    if (b == out.blocks_.size()) out.blocks_.push_back(std::make_unique<RunnerLogits>());
-    RunnerLogits* logits = out.blocks_[b].get();
+    if (b == out.blocks_.size()) out.blocks_.push_back(std::make_unique<RunnerOutput>());
+    RunnerOutput* logits = out.blocks_[b].get();
     logits->hidden.clear();
     logits->choices.clear();
     logits->logprobs.clear();
@@ -211,7 +211,7 @@ absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
     int with_logits = 0;
     for (size_t i = 0; i < batch.wanted.size(); ++i) {
       const auto& [sequence, hidden] = batch.wanted[i];
-      StepLogits::Row row;
+      StepOutput::Row row;
       if (!logits->choices.empty()) row.choices = logits->choices[i];
       if (row.choices.empty()) row.logits = logits->row(with_logits++);
       if (!logits->logprobs.empty() && logits->logprobs[i].token >= 0) {
@@ -226,20 +226,20 @@ absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
   return out;
 }
 
-void RowPipeline::Drain() {
-  RunnerLogits unused;
+void BatchPipeline::Drain() {
+  RunnerOutput unused;
   for (; running_ > 0; --running_) runner_.End(&unused).IgnoreError();
   sets_.clear();
 }
 
-absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
-                                   StepLogits old) {
-  RowPipeline pipeline(runner, runner.limits().steps_at_once);
+absl::StatusOr<StepOutput> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
+                                   StepOutput old) {
+  BatchPipeline pipeline(runner, runner.limits().steps_at_once);
   if (absl::Status status = pipeline.Begin(sequences); !status.ok()) {
     pipeline.Drain();
     return status;
   }
-  absl::StatusOr<StepLogits> out = pipeline.End(std::move(old));
+  absl::StatusOr<StepOutput> out = pipeline.End(std::move(old));
   pipeline.Drain();
   return out;
 }

@@ -25,25 +25,25 @@ struct SequenceRows {
     std::vector<int32_t> ancestors;  // tree nodes: path of slots, its own last
     bool wants_logits = false;
     bool wants_hidden = false;            // with logits
-    int32_t wish = RunnerBatch::kLogits;  // see RunnerBatch::wishes
-    int32_t following = -1;               // the same
-    RowEdits edits;  // besides its rule's, where tokens or best ones are wished
+    int32_t row_output = RunnerBatch::kLogits;  // see RunnerBatch::row_outputs
+    int32_t next_prompt_tokens = -1;               // the same
+    RowEdits edits;  // besides its metadata's, where tokens or best ones are wished
   };
 
   absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
   int adapter = -1;                 // of all its rows; -1: none
-  TokenRule rule;                   // of rows whose tokens or best choices are wished
+  SamplingMetadata metadata;                   // of rows whose tokens or best choices are wished
   std::vector<Row> rows;            // a row comes after all that it sees
 };
 
 // What `rules` make of logits, wherever tokens or best ones are wished of a sequence's rows: null
 // if they make nothing of them, ...
-std::shared_ptr<const AnswerEdits> EditsOf(const RuledAnswer& rules);
+std::shared_ptr<const AnswerEdits> SequenceEditsOf(const RuledAnswer& rules);
 // ... and of a row behind the answer and then `path`. Where they cannot be followed its logits are
 // wished, so that whoever looks at them finds out why.
-void AddEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row);
+void AddRowEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row);
 
-class StepLogits {
+class StepOutput {
  public:
   // Logits of the `wanted`-th row of sequence `sequence` that asked for them; null if the runner
   // gave choices instead.
@@ -52,7 +52,7 @@ class StepLogits {
   absl::Span<const TokenChoice> choices(int sequence, int wanted) const {
     return rows_[sequence][wanted].choices;
   }
-  // Those that its rule wants with its choice; null: none came.
+  // Those that its metadata wants with its choice; null: none came.
   const TokenLogprobs* logprobs(int sequence, int wanted) const {
     return rows_[sequence][wanted].logprobs;
   }
@@ -61,7 +61,7 @@ class StepLogits {
   int batches() const { return batches_; }
 
  private:
-  friend class RowPipeline;
+  friend class BatchPipeline;
 
   struct Row {
     const float* logits = nullptr;
@@ -70,17 +70,17 @@ class StepLogits {
     const TokenLogprobs* logprobs = nullptr;
   };
 
-  std::vector<std::unique_ptr<RunnerLogits>> blocks_;  // the first `batches_` are filled
+  std::vector<std::unique_ptr<RunnerOutput>> blocks_;  // the first `batches_` are filled
   int batches_ = 0;
   std::vector<std::vector<Row>> rows_;
 };
 
 // Sets of rows on their way through a runner, the oldest first. With one step at once nothing runs
 // before End asks for it.
-class RowPipeline {
+class BatchPipeline {
  public:
   // The runner outlives it. `steps_at_once`: at most as many as its limits say.
-  RowPipeline(ModelRunner& runner, int steps_at_once);
+  BatchPipeline(ModelRunner& runner, int steps_at_once);
 
   // The set is packed, and begun as far as there is room. InvalidArgument if a single row breaks a
   // limit by itself: then it is not there. After an error of the runner only Drain makes sense.
@@ -88,7 +88,7 @@ class RowPipeline {
   // Waits for the oldest set. Errors of the runner; Internal if it returns logits of another shape;
   // after them only Drain makes sense. `old` lends its memory: a step's logits can be megabytes,
   // which the system would have to map and clear each time.
-  absl::StatusOr<StepLogits> End(StepLogits old = StepLogits());
+  absl::StatusOr<StepOutput> End(StepOutput old = StepOutput());
   // Waits for all that was begun, and forgets all sets.
   void Drain();
 
@@ -106,11 +106,11 @@ class RowPipeline {
     size_t begun = 0;
     size_t sequences = 0;
   };
-  class Filler;
+  class Builder;
 
   absl::StatusOr<std::vector<Batch>> Pack(absl::Span<const SequenceRows> sequences) const;
   absl::Status BeginWhatFits();
-  absl::Status Run(Set& set, size_t batch, RunnerLogits* logits);
+  absl::Status Run(Set& set, size_t batch, RunnerOutput* logits);
 
   ModelRunner& runner_;
   const int steps_at_once_;
@@ -119,7 +119,7 @@ class RowPipeline {
 };
 
 // One set from its beginning to its end.
-absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
-                                   StepLogits old = StepLogits());
+absl::StatusOr<StepOutput> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
+                                   StepOutput old = StepOutput());
 
 }  // namespace espalier

@@ -227,7 +227,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     work[i].slots = *std::move(scratch);
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
-    const int32_t wish = TokensSuffice(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
+    const int32_t row_output = TokensSuffice(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
@@ -235,15 +235,15 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .prefix = position + 1,
                       .wants_logits = position + 1 == request.length(),
                       .wants_hidden = request.options().embed,
-                      .wish = wish});
+                      .row_output = row_output});
       if (request.WantsPromptLogits(position)) {
         rows.back().wants_logits = true;
-        rows.back().wish = RunnerBatch::kFollowing;
-        rows.back().following = request.tokens()[position + 1];
+        rows.back().row_output = RunnerBatch::kPromptLogprob;
+        rows.back().next_prompt_tokens = request.tokens()[position + 1];
         ++work[i].prompt_rows;
       }
     }
-    if (end == request.length()) AddEdits(request.rules(), {}, &rows.back());
+    if (end == request.length()) AddRowEdits(request.rules(), {}, &rows.back());
     const size_t root = rows.size() - 1;
     for (int node = 1; node < tree.size(); ++node) {
       const int32_t slot = work[i].slots[node - 1];
@@ -255,8 +255,8 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .prefix = request.length(),
                       .ancestors = std::move(path),
                       .wants_logits = true,
-                      .wish = wish});
-      AddEdits(request.rules(), tree.PathTo(node), &rows.back());
+                      .row_output = row_output});
+      AddRowEdits(request.rules(), tree.PathTo(node), &rows.back());
     }
     statistics_.rows += static_cast<int64_t>(rows.size());
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
@@ -268,9 +268,9 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     const RequestOptions& chosen = request.options();
     sequences[i].adapter = chosen.adapter;
     if (chosen.embed) continue;
-    sequences[i].rule = {.sampling = chosen.sampling,
+    sequences[i].metadata = {.sampling = chosen.sampling,
                          .shared_noise = SharesNoise(chosen, options_.speculation.sampled),
-                         .edits = EditsOf(request.rules()),
+                         .edits = SequenceEditsOf(request.rules()),
                          .logprobs = chosen.logprobs,
                          .prompt_logprobs = chosen.prompt_logprobs};
   }
@@ -305,7 +305,7 @@ absl::StatusOr<bool> Engine::BeginFlight() {
 }
 
 absl::Status Engine::EndFlight() {
-  absl::StatusOr<StepLogits> logits = pipeline_.End(std::move(logits_));
+  absl::StatusOr<StepOutput> logits = pipeline_.End(std::move(logits_));
   if (!logits.ok()) return logits.status();
   statistics_.llm_batches += logits->batches();
   Flight flight = std::move(flights_.front());
@@ -349,7 +349,7 @@ absl::Status Engine::Step() {
   return status;
 }
 
-absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
+absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
   const RequestId id = work.assignment.id;
   const auto found = requests_.find(id);
   if (found == requests_.end()) return absl::OkStatus();  // cancelled, or out of time
@@ -442,7 +442,7 @@ void Engine::Embed(Entry& entry, const float* hidden) {
 }
 
 absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& verification, int index,
-                              const StepLogits& logits) {
+                              const StepOutput& logits) {
   Request& request = *entry.request;
   const RequestId id = request.id();
   Usage& usage = request.usage();

@@ -193,11 +193,11 @@ class Engine {
   absl::Status BeginLlm(std::vector<Work>& work);
   // The oldest one.
   absl::Status EndFlight();
-  absl::Status Verify(Work& work, int index, const StepLogits& logits);
+  absl::Status Verify(Work& work, int index, const StepOutput& logits);
   void CountPrompt(const Usage& usage);
   void Embed(Entry& entry, const float* hidden);
   absl::Status Conclude(Entry& entry, Work& work, const Verification& verification, int index,
-                        const StepLogits& logits);
+                        const StepOutput& logits);
   void ExpireRequests();
   void ForgetLostCache();
   void FailRunning(const absl::Status& status);
@@ -216,9 +216,9 @@ class Engine {
   KvCache kv_;
   uint64_t cache_generation_;  // of the LLM, that kv_ speaks of
   std::unique_ptr<Speculator> speculator_;
-  RowPipeline pipeline_;        // the flights' rows, in the same order
+  BatchPipeline pipeline_;        // the flights' rows, in the same order
   std::deque<Flight> flights_;  // the oldest first
-  StepLogits logits_;           // of the last one that ended: its memory
+  StepOutput logits_;           // of the last one that ended: its memory
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;
   std::deque<RequestId> waiting_;  // by rank: priority, then age

@@ -19,7 +19,7 @@
 namespace espalier {
 
 // How a sequence's next tokens are chosen.
-struct TokenRule {
+struct SamplingMetadata {
   SamplingParameters sampling;  // greedy, unless it says something else
   bool shared_noise = false;    // see ChooseToken
   // What is done to logits before; null: nothing.
@@ -52,26 +52,26 @@ struct RunnerBatch {
   // Per sequence.
   std::vector<int32_t> sequence_start;   // sequences + 1 offsets into sequence_slots
   std::vector<int32_t> sequence_slots;   // in order of position, this step's own rows included
-  std::vector<TokenRule> sequence_rule;  // empty: all greedy
+  std::vector<SamplingMetadata> sequence_sampling;  // empty: all greedy
 
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
   bool wants_hidden = false;        // their hidden states too
-  // Of each of them: all its logits, or what comes of them (RunnerLogits::choices): its token by
+  // Of each of them: all its logits, or what comes of them (RunnerOutput::choices): its token by
   // the sequence's rule, the log-probability of the token that follows it in the prompt, or so many
   // of the best ones. Empty: all logits of all.
-  std::vector<int32_t> wishes;
-  static constexpr int32_t kLogits = 0, kToken = -1, kFollowing = -2;
-  std::vector<int32_t> following;   // that token, of each of them; empty: nobody wishes for it
+  std::vector<int32_t> row_outputs;
+  static constexpr int32_t kLogits = 0, kToken = -1, kPromptLogprob = -2;
+  std::vector<int32_t> next_prompt_tokens;   // that token, of each of them; empty: nobody row_outputs for it
   std::vector<RowEdits> row_edits;  // of each, besides its rule's; empty: none has any
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
 
-struct RunnerLogits {
+struct RunnerOutput {
   // Row-major [rows, vocabulary], f32: of the wanted rows that have no choices.
   std::vector<float> values;
   int vocabulary = 0;
-  // Of each wanted row, if the runner gives what is wished (see wishes.h); one with a logit that is
+  // Of each wanted row, if the runner gives what is wished (see row_outputs.h); one with a logit that is
   // no number has none. Empty: no row has.
   std::vector<std::vector<TokenChoice>> choices;
   // Of each wanted row, where its rule says so and it has a choice; else their token is -1. Empty:
@@ -108,7 +108,7 @@ class ModelRunner {
   // Runs one step; blocks. A row's logits depend bit for bit on its tokens, their positions and
   // their adapter alone, not on the batch it rides in. InvalidArgument if the batch breaks a limit
   // or an index is out of range; the KV cache is then unchanged.
-  virtual absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) = 0;
+  virtual absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) = 0;
 
   // A step in two halves, where limits().steps_at_once is more than 1: the stages of a pipeline
   // then work on several steps. Begin does not wait for what the step gives; End waits for the
@@ -119,7 +119,7 @@ class ModelRunner {
   virtual absl::Status Begin(const RunnerBatch& batch) {
     return absl::UnimplementedError("this model runs one step at a time");
   }
-  virtual absl::Status End(RunnerLogits* logits) {
+  virtual absl::Status End(RunnerOutput* logits) {
     return absl::UnimplementedError("this model runs one step at a time");
   }
 

@@ -35,72 +35,72 @@ class Path {
   absl::flat_hash_map<int32_t, int> tokens_;  // chosen behind a row, by its slot
 };
 
-const TokenRule& RuleOf(const RunnerBatch& batch, int row) {
-  static const TokenRule kPlain;
-  return batch.sequence_rule.empty() ? kPlain : batch.sequence_rule[batch.row_sequence[row]];
+const SamplingMetadata& MetadataOf(const RunnerBatch& batch, int row) {
+  static const SamplingMetadata kPlain;
+  return batch.sequence_sampling.empty() ? kPlain : batch.sequence_sampling[batch.row_sequence[row]];
 }
 
 // What is given of one row; no choices if there can be none.
-struct Gift {
+struct RowSample {
   std::vector<TokenChoice> choices;
   TokenLogprobs logprobs;
 };
 
 // Gives the rows of one sequence.
-class Giver {
+class RowSampler {
  public:
-  explicit Giver(const RunnerBatch& batch) : batch_(batch), path_(batch) {}
+  explicit RowSampler(const RunnerBatch& batch) : batch_(batch), path_(batch) {}
 
   // `i`: of the wanted rows.
-  Gift Give(size_t i, absl::Span<const float> logits) {
-    const int row = batch_.logit_rows[i], wish = batch_.wishes[i];
-    const TokenRule& rule = RuleOf(batch_, row);
-    if (wish == RunnerBatch::kFollowing) return Following(i, logits, rule);
-    if (wish == RunnerBatch::kToken && !path_.Reaches(row)) {
+  RowSample Give(size_t i, absl::Span<const float> logits) {
+    const int row = batch_.logit_rows[i], row_output = batch_.row_outputs[i];
+    const SamplingMetadata& metadata = MetadataOf(batch_, row);
+    if (row_output == RunnerBatch::kPromptLogprob) return PromptLogprob(i, logits, metadata);
+    if (row_output == RunnerBatch::kToken && !path_.Reaches(row)) {
       path_.Choose(row, -1);
       return {.choices = {{-1, 0}}};
     }
     absl::Span<const float> edited = logits;
-    if (!Edit(i, logits, rule, &edited)) return {};
-    return wish == RunnerBatch::kToken ? Token(row, logits, edited, rule)
-                                       : Best(row, wish, edited, rule);
+    if (!Edit(i, logits, metadata, &edited)) return {};
+    return row_output == RunnerBatch::kToken ? Token(row, logits, edited, metadata)
+                                       : Best(row, row_output, edited, metadata);
   }
 
  private:
   // False: it leaves no token. `edited` is what it makes of the logits, until the next row.
-  bool Edit(size_t i, absl::Span<const float> logits, const TokenRule& rule,
+  bool Edit(size_t i, absl::Span<const float> logits, const SamplingMetadata& metadata,
             absl::Span<const float>* edited) {
-    if (rule.edits == nullptr) return true;
+    if (metadata.edits == nullptr) return true;
     static const RowEdits kNone;
     edited_.assign(logits.begin(), logits.end());
     *edited = edited_;
-    return ApplyEdits(*rule.edits, batch_.row_edits.empty() ? kNone : batch_.row_edits[i],
+    return ApplyEdits(*metadata.edits, batch_.row_edits.empty() ? kNone : batch_.row_edits[i],
                       absl::MakeSpan(edited_));
   }
 
-  Gift Token(int row, absl::Span<const float> logits, absl::Span<const float> edited,
-             const TokenRule& rule) {
+  RowSample Token(int row, absl::Span<const float> logits, absl::Span<const float> edited,
+             const SamplingMetadata& metadata) {
     const absl::StatusOr<int> token =
-        ChooseToken(edited, rule.sampling, rule.shared_noise, batch_.positions[row] + 1);
+        ChooseToken(edited, metadata.sampling, metadata.shared_noise, batch_.positions[row] + 1);
     if (!token.ok()) return {};
     path_.Choose(row, *token);
-    Gift gift{.choices = {{*token, 0}}};
-    if (rule.logprobs >= 0) gift.logprobs = LogprobsOf(logits, *token, rule.logprobs);
-    return gift;
+    RowSample sample{.choices = {{*token, 0}}};
+    if (metadata.logprobs >= 0) sample.logprobs = LogprobsOf(logits, *token, metadata.logprobs);
+    return sample;
   }
 
-  Gift Best(int row, int count, absl::Span<const float> logits, const TokenRule& rule) const {
+  RowSample Best(int row, int count, absl::Span<const float> logits, const SamplingMetadata& metadata) const {
     absl::StatusOr<std::vector<TokenChoice>> best =
-        rule.sampling.greedy()
+        metadata.sampling.greedy()
             ? TopChoices(logits, count)
-            : SharedChoices(logits, count, rule.sampling, batch_.positions[row] + 1);
+            : SharedChoices(logits, count, metadata.sampling, batch_.positions[row] + 1);
     if (!best.ok()) return {};
     return {.choices = *std::move(best)};
   }
 
-  Gift Following(size_t i, absl::Span<const float> logits, const TokenRule& rule) const {
-    const int token = batch_.following[i];
-    TokenLogprobs logprobs = LogprobsOf(logits, token, std::max(rule.prompt_logprobs, 0));
+  RowSample PromptLogprob(size_t i, absl::Span<const float> logits, const SamplingMetadata& metadata) const {
+    const int token = batch_.next_prompt_tokens[i];
+    TokenLogprobs logprobs = LogprobsOf(logits, token, std::max(metadata.prompt_logprobs, 0));
     if (std::isnan(logprobs.logprob)) return {};
     return {.choices = {{token, 0}}, .logprobs = std::move(logprobs)};
   }
@@ -116,14 +116,14 @@ class Giver {
 
 absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(what); }
 
-absl::Status CheckChoices(const std::vector<TokenChoice>& choices, int wish, int vocabulary,
+absl::Status CheckChoices(const std::vector<TokenChoice>& choices, int row_output, int vocabulary,
                           size_t row) {
-  const size_t most = wish < 0 ? 1 : static_cast<size_t>(wish);
+  const size_t most = row_output < 0 ? 1 : static_cast<size_t>(row_output);
   if (choices.size() > most) {
     return Bad(
-        absl::StrCat("row ", row, " has ", choices.size(), " choices, ", most, " were wished"));
+        absl::StrCat("row ", row, " has ", choices.size(), " choices, ", most, " were requested"));
   }
-  const int least = wish == RunnerBatch::kToken ? -1 : 0;
+  const int least = row_output == RunnerBatch::kToken ? -1 : 0;
   for (const TokenChoice& choice : choices) {
     if (choice.token < least || choice.token >= vocabulary || !(choice.probability >= 0) ||
         !(choice.probability <= 1 + 1e-9)) {
@@ -151,71 +151,71 @@ absl::Status CheckLogprobs(const TokenLogprobs& logprobs, int vocabulary, size_t
 
 }  // namespace
 
-absl::Status CheckWishes(const RunnerBatch& batch, int vocabulary) {
+absl::Status CheckRowOutputs(const RunnerBatch& batch, int vocabulary) {
   const auto check_size = [](const char* name, size_t size, const char* of, size_t expected) {
     if (size == 0 || size == expected) return absl::OkStatus();
     return Bad(absl::StrCat(name, " has ", size, " entries for ", expected, " ", of));
   };
   const size_t rows = batch.logit_rows.size();
   const size_t sequences = batch.sequence_start.empty() ? 0 : batch.sequence_start.size() - 1;
-  absl::Status status = check_size("wishes", batch.wishes.size(), "logit_rows", rows);
-  status.Update(check_size("following", batch.following.size(), "logit_rows", rows));
+  absl::Status status = check_size("row_outputs", batch.row_outputs.size(), "logit_rows", rows);
+  status.Update(check_size("next_prompt_tokens", batch.next_prompt_tokens.size(), "logit_rows", rows));
   status.Update(check_size("row_edits", batch.row_edits.size(), "logit_rows", rows));
-  status.Update(check_size("sequence_rule", batch.sequence_rule.size(), "sequences", sequences));
+  status.Update(check_size("sequence_sampling", batch.sequence_sampling.size(), "sequences", sequences));
   if (!status.ok()) return status;
-  for (size_t i = 0; i < batch.wishes.size(); ++i) {
-    const int wish = batch.wishes[i];
-    if (wish < RunnerBatch::kFollowing || wish > vocabulary) {
-      return Bad(absl::StrCat("wishes[", i, "] is ", wish, "; accepted: -2 to ", vocabulary));
+  for (size_t i = 0; i < batch.row_outputs.size(); ++i) {
+    const int row_output = batch.row_outputs[i];
+    if (row_output < RunnerBatch::kPromptLogprob || row_output > vocabulary) {
+      return Bad(absl::StrCat("row_outputs[", i, "] is ", row_output, "; accepted: -2 to ", vocabulary));
     }
-    if (wish != RunnerBatch::kFollowing) continue;
-    const int token = batch.following.empty() ? -1 : batch.following[i];
+    if (row_output != RunnerBatch::kPromptLogprob) continue;
+    const int token = batch.next_prompt_tokens.empty() ? -1 : batch.next_prompt_tokens[i];
     if (token < 0 || token >= vocabulary) {
-      return Bad(absl::StrCat("following[", i, "] is ", token, " in a vocabulary of ", vocabulary));
+      return Bad(absl::StrCat("next_prompt_tokens[", i, "] is ", token, " in a vocabulary of ", vocabulary));
     }
   }
-  for (size_t i = 0; i < batch.sequence_rule.size(); ++i) {
-    const TokenRule& rule = batch.sequence_rule[i];
-    absl::Status of_rule = ValidateSampling(rule.sampling);
-    for (const int count : {rule.logprobs, rule.prompt_logprobs}) {
+  for (size_t i = 0; i < batch.sequence_sampling.size(); ++i) {
+    const SamplingMetadata& metadata = batch.sequence_sampling[i];
+    absl::Status of_metadata = ValidateSampling(metadata.sampling);
+    for (const int count : {metadata.logprobs, metadata.prompt_logprobs}) {
       if (count < -1 || count > kMaxTopLogprobs) {
-        of_rule.Update(Bad(absl::StrCat("log-probabilities of ", count, " tokens; accepted: -1 to ",
+        of_metadata.Update(Bad(absl::StrCat("log-probabilities of ", count, " tokens; accepted: -1 to ",
                                         kMaxTopLogprobs)));
       }
     }
-    if (!of_rule.ok()) return Bad(absl::StrCat("sequence_rule[", i, "]: ", of_rule.message()));
+    if (!of_metadata.ok()) return Bad(absl::StrCat("sequence_sampling[", i, "]: ", of_metadata.message()));
   }
   return absl::OkStatus();
 }
 
-void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits, const ForEach& for_each) {
+void SampleRows(const RunnerBatch& batch, RunnerOutput* logits, const ForEach& for_each) {
   logits->choices.clear();
   logits->logprobs.clear();
-  if (batch.wishes.empty()) return;
+  if (batch.row_outputs.empty()) return;
   const auto vocabulary = static_cast<size_t>(logits->vocabulary);
   const auto row_of = [&](size_t i) {
     return absl::MakeConstSpan(logits->values.data() + i * vocabulary, vocabulary);
   };
   logits->choices.resize(batch.logit_rows.size());
-  const bool reported = !batch.following.empty() ||
-                        std::any_of(batch.sequence_rule.begin(), batch.sequence_rule.end(),
-                                    [](const TokenRule& rule) { return rule.logprobs >= 0; });
+  const bool reported = !batch.next_prompt_tokens.empty() ||
+                        std::any_of(batch.sequence_sampling.begin(), batch.sequence_sampling.end(),
+                                    [](const SamplingMetadata& metadata) { return metadata.logprobs >= 0; });
   if (reported) logits->logprobs.resize(batch.logit_rows.size());
-  std::vector<std::vector<size_t>> wishes(batch.sequence_start.size() - 1);  // by sequence
-  for (size_t i = 0; i < batch.wishes.size(); ++i) {
-    if (batch.wishes[i] == RunnerBatch::kLogits) continue;
-    wishes[batch.row_sequence[batch.logit_rows[i]]].push_back(i);
+  std::vector<std::vector<size_t>> row_outputs(batch.sequence_start.size() - 1);  // by sequence
+  for (size_t i = 0; i < batch.row_outputs.size(); ++i) {
+    if (batch.row_outputs[i] == RunnerBatch::kLogits) continue;
+    row_outputs[batch.row_sequence[batch.logit_rows[i]]].push_back(i);
   }
   const auto grant = [&](int sequence) {
-    Giver giver(batch);
-    for (const size_t i : wishes[sequence]) {
+    RowSampler sampler(batch);
+    for (const size_t i : row_outputs[sequence]) {
       // Where there are no choices, whoever wished for them finds out what is wrong by the logits.
-      Gift gift = giver.Give(i, row_of(i));
-      logits->choices[i] = std::move(gift.choices);
-      if (reported) logits->logprobs[i] = std::move(gift.logprobs);
+      RowSample sample = sampler.Give(i, row_of(i));
+      logits->choices[i] = std::move(sample.choices);
+      if (reported) logits->logprobs[i] = std::move(sample.logprobs);
     }
   };
-  const int sequences = static_cast<int>(wishes.size());
+  const int sequences = static_cast<int>(row_outputs.size());
   if (for_each) {
     for_each(sequences, grant);
   } else {
@@ -231,16 +231,16 @@ void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits, const ForEach& 
   logits->values.resize(kept * vocabulary);
 }
 
-absl::Status CheckLogits(size_t rows, absl::Span<const int32_t> wishes, int vocabulary,
-                         const RunnerLogits& logits) {
+absl::Status CheckRunnerOutput(size_t rows, absl::Span<const int32_t> row_outputs, int vocabulary,
+                         const RunnerOutput& logits) {
   size_t with_logits = rows;
   if (!logits.choices.empty()) {
     if (logits.choices.size() != rows) {
       return Bad(absl::StrCat("there are choices for ", logits.choices.size(), " rows of ", rows));
     }
     for (size_t i = 0; i < rows; ++i) {
-      const int wish = wishes.empty() ? RunnerBatch::kLogits : wishes[i];
-      if (absl::Status s = CheckChoices(logits.choices[i], wish, vocabulary, i); !s.ok()) return s;
+      const int row_output = row_outputs.empty() ? RunnerBatch::kLogits : row_outputs[i];
+      if (absl::Status s = CheckChoices(logits.choices[i], row_output, vocabulary, i); !s.ok()) return s;
       if (!logits.choices[i].empty()) --with_logits;
     }
   }

@@ -31,9 +31,9 @@ RunnerBatch Tree(std::vector<int32_t> tokens) {
   return batch;
 }
 
-RunnerLogits Logits(int rows, uint32_t seed) {
+RunnerOutput Logits(int rows, uint32_t seed) {
   std::mt19937 random(seed);
-  RunnerLogits logits;
+  RunnerOutput logits;
   logits.vocabulary = kVocabulary;
   for (int i = 0; i < rows * kVocabulary; ++i) {
     logits.values.push_back(static_cast<float>(random() % 10000) * 1e-3f);
@@ -41,27 +41,27 @@ RunnerLogits Logits(int rows, uint32_t seed) {
   return logits;
 }
 
-absl::Span<const float> Row(const RunnerLogits& logits, int row) {
+absl::Span<const float> Row(const RunnerOutput& logits, int row) {
   return absl::MakeConstSpan(logits.row(row), kVocabulary);
 }
 
 TEST(Wishes, ATreeIsFollowedAsFarAsItsTokensAreChosen) {
   for (const bool shared : {false, true}) {
     for (uint32_t seed = 0; seed < 60; ++seed) {
-      const TokenRule rule{{.temperature = seed % 3 * 0.7, .top_k = 5, .seed = seed}, shared};
-      const RunnerLogits all = Logits(5, seed);
+      const SamplingMetadata metadata{{.temperature = seed % 3 * 0.7, .top_k = 5, .seed = seed}, shared};
+      const RunnerOutput all = Logits(5, seed);
       const auto chosen = [&](int row, int64_t position) {
-        return *ChooseToken(Row(all, row), rule.sampling, shared, position);
+        return *ChooseToken(Row(all, row), metadata.sampling, shared, position);
       };
       // Node 2 is what is chosen behind the root, and every second time node 4 behind it.
       const int second = chosen(0, 4), first = (second + 1) % kVocabulary;
       const int below = (chosen(2, 5) + static_cast<int>(seed % 2)) % kVocabulary;
       RunnerBatch batch = Tree({7, first, second, chosen(1, 5), below});
-      batch.wishes.assign(5, RunnerBatch::kToken);
-      batch.sequence_rule = {rule};
-      ASSERT_TRUE(CheckWishes(batch, kVocabulary).ok());
-      RunnerLogits given = all;
-      GrantWishes(batch, &given);
+      batch.row_outputs.assign(5, RunnerBatch::kToken);
+      batch.sequence_sampling = {metadata};
+      ASSERT_TRUE(CheckRowOutputs(batch, kVocabulary).ok());
+      RunnerOutput given = all;
+      SampleRows(batch, &given);
       ASSERT_EQ(given.choices.size(), 5u);
       EXPECT_TRUE(given.values.empty());
       const int expected[] = {second, -1, chosen(2, 5), -1, seed % 2 ? -1 : chosen(4, 6)};
@@ -69,7 +69,7 @@ TEST(Wishes, ATreeIsFollowedAsFarAsItsTokensAreChosen) {
         ASSERT_EQ(given.choices[row].size(), 1u);
         EXPECT_EQ(given.choices[row][0].token, expected[row]) << "row " << row << " seed " << seed;
       }
-      EXPECT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, given).ok());
+      EXPECT_TRUE(CheckRunnerOutput(5, batch.row_outputs, kVocabulary, given).ok());
     }
   }
 }
@@ -78,22 +78,22 @@ TEST(Wishes, ATreeIsFollowedAsFarAsItsTokensAreChosen) {
 TEST(Wishes, ANodeWhoseParentIsInAnotherBatchIsDecided) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
   batch.logit_rows = {3, 4};
-  batch.wishes = {RunnerBatch::kToken, RunnerBatch::kToken};
-  RunnerLogits logits = Logits(2, 1);
+  batch.row_outputs = {RunnerBatch::kToken, RunnerBatch::kToken};
+  RunnerOutput logits = Logits(2, 1);
   const int first = *Argmax(logits.row(0), kVocabulary),
             second = *Argmax(logits.row(1), kVocabulary);
-  GrantWishes(batch, &logits);
+  SampleRows(batch, &logits);
   EXPECT_EQ(logits.choices[0][0].token, first);
   EXPECT_EQ(logits.choices[1][0].token, second);
 }
 
 TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
-  batch.wishes = {RunnerBatch::kLogits, 3, RunnerBatch::kToken, RunnerBatch::kLogits, 2};
-  const RunnerLogits all = Logits(5, 3);
-  RunnerLogits given = all;
-  GrantWishes(batch, &given);
-  EXPECT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, given).ok());
+  batch.row_outputs = {RunnerBatch::kLogits, 3, RunnerBatch::kToken, RunnerBatch::kLogits, 2};
+  const RunnerOutput all = Logits(5, 3);
+  RunnerOutput given = all;
+  SampleRows(batch, &given);
+  EXPECT_TRUE(CheckRunnerOutput(5, batch.row_outputs, kVocabulary, given).ok());
   ASSERT_EQ(given.values.size(), 2u * kVocabulary);
   EXPECT_TRUE(Row(given, 0) == Row(all, 0));
   EXPECT_TRUE(Row(given, 1) == Row(all, 3));
@@ -105,13 +105,13 @@ TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
   }
   EXPECT_EQ(given.choices[4].size(), 2u);
   // Of a sampled sequence the best are the first of the race.
-  batch.sequence_rule = {{{.temperature = 1, .seed = 5}, true}};
+  batch.sequence_sampling = {{{.temperature = 1, .seed = 5}, true}};
   given = all;
-  GrantWishes(batch, &given);
+  SampleRows(batch, &given);
   EXPECT_EQ(given.choices[1][0].token,
-            (*SharedChoices(Row(all, 1), 1, batch.sequence_rule[0].sampling, 5))[0].token);
+            (*SharedChoices(Row(all, 1), 1, batch.sequence_sampling[0].sampling, 5))[0].token);
   EXPECT_EQ(given.choices[1][0].token,
-            *ChooseToken(Row(all, 1), batch.sequence_rule[0].sampling, true, 5));
+            *ChooseToken(Row(all, 1), batch.sequence_sampling[0].sampling, true, 5));
 }
 
 TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
@@ -121,13 +121,13 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
     edits->biases = {{static_cast<int32_t>(random() % kVocabulary), 3.0f}};
     edits->repetition_penalty = 1.3;
     for (int token = 0; token < kVocabulary; token += 2) edits->penalties.push_back({token, 0.5});
-    const TokenRule rule{.sampling = {.temperature = seed % 2 * 0.9, .seed = seed},
+    const SamplingMetadata metadata{.sampling = {.temperature = seed % 2 * 0.9, .seed = seed},
                          .shared_noise = true,
                          .edits = edits,
                          .logprobs = 3,
                          .prompt_logprobs = 2};
     RunnerBatch batch = Tree({1, 2, 3, 4, 5});
-    batch.sequence_rule = {rule};
+    batch.sequence_sampling = {metadata};
     batch.row_edits.resize(5);
     for (RowEdits& row : batch.row_edits) {
       TokenSet set;
@@ -137,13 +137,13 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
       row.penalties = {{4, 1.5}, {7, 2.5}};
     }
     // Rows 3 and 4 hang on tokens that are not chosen.
-    batch.wishes = {RunnerBatch::kFollowing, 4, RunnerBatch::kLogits, 2, RunnerBatch::kToken};
-    batch.following = {11, -1, -1, -1, -1};
-    ASSERT_TRUE(CheckWishes(batch, kVocabulary).ok()) << CheckWishes(batch, kVocabulary);
-    const RunnerLogits all = Logits(5, seed);
-    RunnerLogits given = all;
-    GrantWishes(batch, &given);
-    ASSERT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, given).ok());
+    batch.row_outputs = {RunnerBatch::kPromptLogprob, 4, RunnerBatch::kLogits, 2, RunnerBatch::kToken};
+    batch.next_prompt_tokens = {11, -1, -1, -1, -1};
+    ASSERT_TRUE(CheckRowOutputs(batch, kVocabulary).ok()) << CheckRowOutputs(batch, kVocabulary);
+    const RunnerOutput all = Logits(5, seed);
+    RunnerOutput given = all;
+    SampleRows(batch, &given);
+    ASSERT_TRUE(CheckRunnerOutput(5, batch.row_outputs, kVocabulary, given).ok());
     ASSERT_EQ(given.logprobs.size(), 5u);
     EXPECT_TRUE(Row(given, 0) == Row(all, 2)) << "logits that are shown are as they were";
     const auto edited = [&](int row) {
@@ -157,9 +157,9 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
     EXPECT_EQ(given.choices[0][0].token, 11);
     EXPECT_TRUE(same(given.logprobs[0], LogprobsOf(all.row(0), kVocabulary, 11, 2)));
     for (const auto& [row, count, position] : {std::tuple{1, 4, 5}, std::tuple{3, 2, 6}}) {
-      const auto best = rule.sampling.greedy()
+      const auto best = metadata.sampling.greedy()
                             ? *TopChoices(edited(row), count)
-                            : *SharedChoices(edited(row), count, rule.sampling, position);
+                            : *SharedChoices(edited(row), count, metadata.sampling, position);
       ASSERT_EQ(given.choices[row].size(), best.size());
       for (size_t i = 0; i < best.size(); ++i) {
         EXPECT_EQ(given.choices[row][i].token, best[i].token);
@@ -167,7 +167,7 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
       }
       EXPECT_EQ(given.logprobs[row].token, -1);
     }
-    const int token = *ChooseToken(edited(4), rule.sampling, true, 6);
+    const int token = *ChooseToken(edited(4), metadata.sampling, true, 6);
     EXPECT_EQ(given.choices[4][0].token, token);
     EXPECT_TRUE(same(given.logprobs[4], LogprobsOf(all.row(4), kVocabulary, token, 3)));
   }
@@ -175,15 +175,15 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
 
 TEST(Wishes, ARowOfWhichEditsLeaveNothingIsShown) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
-  batch.wishes.assign(5, RunnerBatch::kToken);
-  batch.wishes[1] = 2;
-  batch.sequence_rule = {{.edits = std::make_shared<AnswerEdits>(), .logprobs = 0}};
+  batch.row_outputs.assign(5, RunnerBatch::kToken);
+  batch.row_outputs[1] = 2;
+  batch.sequence_sampling = {{.edits = std::make_shared<AnswerEdits>(), .logprobs = 0}};
   batch.row_edits.resize(5);
   batch.row_edits[0].permitted = batch.row_edits[1].permitted = std::make_shared<const TokenSet>();
-  const RunnerLogits all = Logits(5, 2);
-  RunnerLogits given = all;
-  GrantWishes(batch, &given);
-  EXPECT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, given).ok());
+  const RunnerOutput all = Logits(5, 2);
+  RunnerOutput given = all;
+  SampleRows(batch, &given);
+  EXPECT_TRUE(CheckRunnerOutput(5, batch.row_outputs, kVocabulary, given).ok());
   EXPECT_TRUE(given.choices[0].empty());
   EXPECT_TRUE(given.choices[1].empty());
   EXPECT_TRUE(Row(given, 0) == Row(all, 0));
@@ -192,21 +192,21 @@ TEST(Wishes, ARowOfWhichEditsLeaveNothingIsShown) {
 
 TEST(Wishes, LogitsThatAreNoNumbersAreShown) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY}) {
-    for (const int wish :
-         {static_cast<int>(RunnerBatch::kToken), static_cast<int>(RunnerBatch::kFollowing), 2}) {
+    for (const int row_output :
+         {static_cast<int>(RunnerBatch::kToken), static_cast<int>(RunnerBatch::kPromptLogprob), 2}) {
       RunnerBatch batch = Tree({1, 2, 3, 4, 5});
-      batch.wishes.assign(5, wish);
-      if (wish == RunnerBatch::kFollowing) batch.following.assign(5, 3);
-      RunnerLogits logits = Logits(5, 4);
+      batch.row_outputs.assign(5, row_output);
+      if (row_output == RunnerBatch::kPromptLogprob) batch.next_prompt_tokens.assign(5, 3);
+      RunnerOutput logits = Logits(5, 4);
       // What comes behind is not left out for it.
       logits.values[9] = bad;
-      GrantWishes(batch, &logits);
+      SampleRows(batch, &logits);
       EXPECT_TRUE(logits.choices[0].empty());
       EXPECT_FALSE(logits.choices[1].empty());
       EXPECT_EQ(logits.values.size(), static_cast<size_t>(kVocabulary));
       EXPECT_FALSE(std::isfinite(logits.values[9]));
       EXPECT_GE(logits.choices[1][0].token, 0);
-      EXPECT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, logits).ok());
+      EXPECT_TRUE(CheckRunnerOutput(5, batch.row_outputs, kVocabulary, logits).ok());
     }
   }
 }
@@ -215,47 +215,47 @@ TEST(Wishes, WhatCannotBeIsNamed) {
   const auto refused = [](const std::function<void(RunnerBatch&)>& change, const char* word) {
     RunnerBatch batch = Tree({1, 2, 3, 4, 5});
     change(batch);
-    EXPECT_THAT(CheckWishes(batch, kVocabulary).ToString(), HasSubstr(word));
+    EXPECT_THAT(CheckRowOutputs(batch, kVocabulary).ToString(), HasSubstr(word));
   };
-  refused([](RunnerBatch& b) { b.wishes = {1}; }, "wishes has 1 entries");
-  refused([](RunnerBatch& b) { b.wishes = {0, 0, 0, 0, 51}; }, "wishes[4] is 51");
-  refused([](RunnerBatch& b) { b.wishes = {-3, 0, 0, 0, 0}; }, "wishes[0] is -3");
-  refused([](RunnerBatch& b) { b.wishes = {-2, 0, 0, 0, 0}; }, "following[0] is -1");
-  refused([](RunnerBatch& b) { b.following = {1}; }, "following has 1 entries");
+  refused([](RunnerBatch& b) { b.row_outputs = {1}; }, "row_outputs has 1 entries");
+  refused([](RunnerBatch& b) { b.row_outputs = {0, 0, 0, 0, 51}; }, "row_outputs[4] is 51");
+  refused([](RunnerBatch& b) { b.row_outputs = {-3, 0, 0, 0, 0}; }, "row_outputs[0] is -3");
+  refused([](RunnerBatch& b) { b.row_outputs = {-2, 0, 0, 0, 0}; }, "next_prompt_tokens[0] is -1");
+  refused([](RunnerBatch& b) { b.next_prompt_tokens = {1}; }, "next_prompt_tokens has 1 entries");
   refused([](RunnerBatch& b) { b.row_edits.resize(4); }, "row_edits has 4 entries");
-  refused([](RunnerBatch& b) { b.sequence_rule = {{.logprobs = 65}}; }, "65 tokens");
-  refused([](RunnerBatch& b) { b.sequence_rule.resize(2); }, "2 entries for 1 sequences");
-  refused([](RunnerBatch& b) { b.sequence_rule = {{.sampling = {.temperature = -1}}}; },
+  refused([](RunnerBatch& b) { b.sequence_sampling = {{.logprobs = 65}}; }, "65 tokens");
+  refused([](RunnerBatch& b) { b.sequence_sampling.resize(2); }, "2 entries for 1 sequences");
+  refused([](RunnerBatch& b) { b.sequence_sampling = {{.sampling = {.temperature = -1}}}; },
           "temperature");
 
-  const std::vector<int32_t> wishes = {RunnerBatch::kLogits, RunnerBatch::kToken, 2};
-  RunnerLogits good = Logits(1, 1);
+  const std::vector<int32_t> row_outputs = {RunnerBatch::kLogits, RunnerBatch::kToken, 2};
+  RunnerOutput good = Logits(1, 1);
   good.choices = {{}, {{-1, 0}}, {{4, 0.5}, {5, 0.25}}};
-  EXPECT_TRUE(CheckLogits(3, wishes, kVocabulary, good).ok());
-  const auto wrong = [&](const std::function<void(RunnerLogits&)>& change) {
-    RunnerLogits logits = good;
+  EXPECT_TRUE(CheckRunnerOutput(3, row_outputs, kVocabulary, good).ok());
+  const auto wrong = [&](const std::function<void(RunnerOutput&)>& change) {
+    RunnerOutput logits = good;
     change(logits);
-    EXPECT_FALSE(CheckLogits(3, wishes, kVocabulary, logits).ok());
+    EXPECT_FALSE(CheckRunnerOutput(3, row_outputs, kVocabulary, logits).ok());
   };
-  wrong([](RunnerLogits& l) { l.choices[0] = {{1, 0}}; });
-  wrong([](RunnerLogits& l) { l.choices[1][0].token = kVocabulary; });
-  wrong([](RunnerLogits& l) { l.choices[2][0].token = -1; });
-  wrong([](RunnerLogits& l) { l.choices[2].push_back({1, 0}); });
-  wrong([](RunnerLogits& l) { l.choices[2][0].probability = NAN; });
-  wrong([](RunnerLogits& l) { l.choices[2].clear(); });
-  wrong([](RunnerLogits& l) { l.choices.pop_back(); });
-  wrong([](RunnerLogits& l) { l.values.pop_back(); });
-  wrong([](RunnerLogits& l) { l.choices.clear(); });
-  wrong([](RunnerLogits& l) { l.logprobs.resize(2); });
+  wrong([](RunnerOutput& l) { l.choices[0] = {{1, 0}}; });
+  wrong([](RunnerOutput& l) { l.choices[1][0].token = kVocabulary; });
+  wrong([](RunnerOutput& l) { l.choices[2][0].token = -1; });
+  wrong([](RunnerOutput& l) { l.choices[2].push_back({1, 0}); });
+  wrong([](RunnerOutput& l) { l.choices[2][0].probability = NAN; });
+  wrong([](RunnerOutput& l) { l.choices[2].clear(); });
+  wrong([](RunnerOutput& l) { l.choices.pop_back(); });
+  wrong([](RunnerOutput& l) { l.values.pop_back(); });
+  wrong([](RunnerOutput& l) { l.choices.clear(); });
+  wrong([](RunnerOutput& l) { l.logprobs.resize(2); });
   good.logprobs.resize(3);
   good.logprobs[1] = {.token = 2, .logprob = -1, .top = {{4, -0.5f}}};
-  EXPECT_TRUE(CheckLogits(3, wishes, kVocabulary, good).ok());
-  wrong([](RunnerLogits& l) { l.logprobs[1].token = kVocabulary; });
-  wrong([](RunnerLogits& l) { l.logprobs[1].logprob = NAN; });
-  wrong([](RunnerLogits& l) { l.logprobs[1].rank = 0; });
-  wrong([](RunnerLogits& l) { l.logprobs[1].top[0].first = -1; });
-  wrong([](RunnerLogits& l) { l.logprobs[1].top.assign(kMaxTopLogprobs + 1, {4, -0.5f}); });
-  wrong([](RunnerLogits& l) { l.logprobs[0].top = {{4, -0.5f}}; });
+  EXPECT_TRUE(CheckRunnerOutput(3, row_outputs, kVocabulary, good).ok());
+  wrong([](RunnerOutput& l) { l.logprobs[1].token = kVocabulary; });
+  wrong([](RunnerOutput& l) { l.logprobs[1].logprob = NAN; });
+  wrong([](RunnerOutput& l) { l.logprobs[1].rank = 0; });
+  wrong([](RunnerOutput& l) { l.logprobs[1].top[0].first = -1; });
+  wrong([](RunnerOutput& l) { l.logprobs[1].top.assign(kMaxTopLogprobs + 1, {4, -0.5f}); });
+  wrong([](RunnerOutput& l) { l.logprobs[0].top = {{4, -0.5f}}; });
 }
 
 }  // namespace

@@ -14,15 +14,15 @@ RunnerLimits VocabularyRunner::limits() const {
   return limits;
 }
 
-absl::Status VocabularyRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
-  if (absl::Status status = CheckWishes(batch, vocabulary_); !status.ok()) return status;
+absl::Status VocabularyRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
+  if (absl::Status status = CheckRowOutputs(batch, vocabulary_); !status.ok()) return status;
   const int own = model_->limits().vocabulary;
   // What is wished is of all tokens, so it is chosen here.
   RunnerBatch asked = batch;
-  asked.wishes.clear();
-  asked.following.clear();
+  asked.row_outputs.clear();
+  asked.next_prompt_tokens.clear();
   asked.row_edits.clear();
-  asked.sequence_rule.clear();
+  asked.sequence_sampling.clear();
   for (int32_t& token : asked.tokens) {
     if (token >= own && token < vocabulary_) token = 0;
   }
@@ -37,7 +37,7 @@ absl::Status VocabularyRunner::Step(const RunnerBatch& batch, RunnerLogits* logi
               logits->values.begin() + static_cast<int64_t>(i) * vocabulary_);
   }
   logits->hidden = own_.hidden;
-  GrantWishes(batch, logits);
+  SampleRows(batch, logits);
   return absl::OkStatus();
 }
 

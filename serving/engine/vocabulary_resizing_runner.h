@@ -19,14 +19,14 @@ class VocabularyRunner : public ModelRunner {
 
   RunnerLimits limits() const override;
   // As the model's; a token that it does not have is read as its first one. One step at a time.
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   uint64_t cache_generation() override { return model_->cache_generation(); }
   void Abandon() override { model_->Abandon(); }
 
  private:
   const std::unique_ptr<ModelRunner> model_;
   const int vocabulary_;
-  RunnerLogits own_;  // the model's, of the last step: its memory
+  RunnerOutput own_;  // the model's, of the last step: its memory
 };
 
 }  // namespace espalier

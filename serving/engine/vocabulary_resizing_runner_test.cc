@@ -76,17 +76,17 @@ TEST(VocabularyRunner, TokensThatItDoesNotHaveAreImpossible) {
   batch.sequence_start = {0, 1};
   batch.sequence_slots = {0};
   batch.logit_rows = {0};
-  RunnerLogits logits;
+  RunnerOutput logits;
   ASSERT_TRUE(wide.Step(batch, &logits).ok());
   ASSERT_EQ(logits.values.size(), 6u);
   for (int token = 0; token < 6; ++token) {
     EXPECT_EQ(std::isfinite(logits.values[token]), token < 4) << token;
   }
-  batch.wishes = {6};
+  batch.row_outputs = {6};
   ASSERT_TRUE(wide.Step(batch, &logits).ok());
   ASSERT_EQ(logits.choices[0].size(), 4u);
   for (const TokenChoice& choice : logits.choices[0]) EXPECT_LT(choice.token, 4);
-  batch.wishes = {7};
+  batch.row_outputs = {7};
   EXPECT_EQ(wide.Step(batch, &logits).code(), absl::StatusCode::kInvalidArgument);
 }
 

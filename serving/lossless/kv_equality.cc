@@ -24,7 +24,7 @@ class ToldRunner : public ModelRunner {
   }
 
   RunnerLimits limits() const override { return limits_; }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     const auto vocabulary = static_cast<size_t>(limits_.vocabulary);
     logits->vocabulary = limits_.vocabulary;
     logits->choices.clear();

@@ -99,17 +99,17 @@ TEST(Lossless, HoldsForAModelThatTakesSeveralStepsAtOnce) {
 // Chooses tokens where they are wished, always, and then spoils what it chose.
 class BrokenChooser : public FakeModelRunner {
  public:
-  using Spoil = std::function<void(const RunnerBatch&, RunnerLogits*)>;
+  using Spoil = std::function<void(const RunnerBatch&, RunnerOutput*)>;
   BrokenChooser(FakeModel model, Spoil spoil)
       : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     RunnerBatch shown = batch;
-    shown.wishes.clear();
+    shown.row_outputs.clear();
     absl::Status status = FakeModelRunner::Step(shown, logits);
-    if (!status.ok() || batch.wishes.empty()) return status;
+    if (!status.ok() || batch.row_outputs.empty()) return status;
     RunnerBatch granted = batch;
     if (drop_edits) granted.row_edits.clear();
-    GrantWishes(granted, logits);
+    SampleRows(granted, logits);
     spoil_(batch, logits);
     return status;
   }
@@ -122,13 +122,13 @@ class BrokenChooser : public FakeModelRunner {
 
 TEST(Lossless, SeesTokensThatARunnerChoosesWrongly) {
   LetterTokenizer tokenizer(kVocabulary);
-  const auto nothing = [](const RunnerBatch&, RunnerLogits*) {};
+  const auto nothing = [](const RunnerBatch&, RunnerOutput*) {};
   FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
   BrokenChooser good(Llm(), nothing);
   LosslessReport report = *VerifyLossless(good, {&ssm}, tokenizer, Options("1,1"));
   EXPECT_TRUE(report.passed()) << Describe(report);
   // The logits of every row are right; of trees' second nodes another token is told now and then.
-  BrokenChooser off_by_one(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+  BrokenChooser off_by_one(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
       if (batch.ancestor_start[row + 1] - batch.ancestor_start[row] < 2) continue;
@@ -167,12 +167,12 @@ TEST(Lossless, ALostCacheEndsTheProof) {
 // Passes steps on, but spoils what `spoil` says.
 class BrokenRunner : public FakeModelRunner {
  public:
-  using Spoil = std::function<void(const RunnerBatch&, RunnerLogits*)>;
+  using Spoil = std::function<void(const RunnerBatch&, RunnerOutput*)>;
   BrokenRunner(FakeModel model, Spoil spoil)
       : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     RunnerBatch shown = batch;
-    shown.wishes.clear();
+    shown.row_outputs.clear();
     absl::Status status = FakeModelRunner::Step(shown, logits);
     if (status.ok()) spoil_(batch, logits);
     return status;
@@ -185,7 +185,7 @@ class BrokenRunner : public FakeModelRunner {
 TEST(Lossless, SeesLogitsThatDependOnTheTreeTheyRideIn) {
   LetterTokenizer tokenizer(kVocabulary);
   // Rows of trees come out a little different, as they do where sums are taken in another order.
-  BrokenRunner llm(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+  BrokenRunner llm(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
       if (batch.ancestor_start[row + 1] - batch.ancestor_start[row] < 2) continue;
@@ -208,7 +208,7 @@ TEST(Lossless, SeesLogitsThatDependOnTheTreeTheyRideIn) {
 TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
   LetterTokenizer tokenizer(kVocabulary);
   // Rows that share a batch with another sequence lean towards token 3.
-  BrokenRunner leaning(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+  BrokenRunner leaning(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     if (batch.sequence_start.size() < 3) return;
     for (size_t i = 0; i < batch.logit_rows.size(); ++i)
       logits->values[i * kVocabulary + 3] += 0.2f;
@@ -219,7 +219,7 @@ TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
   options.law_top_k = 5;
   EXPECT_FALSE(Check(*VerifyLossless(leaning, {&ssm}, tokenizer, options), "law").passed);
   // The first step over a long prefix that others left is off by one bit.
-  BrokenRunner stale(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+  BrokenRunner stale(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     if (batch.rows() > 1 || batch.row_prefix[0] < 30 || logits->values.empty()) return;
     logits->values.back() = std::nextafter(logits->values.back(), 1e9f);
   });
@@ -231,9 +231,9 @@ TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
 class ForgettingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     RunnerBatch shown = batch;
-    shown.wishes.clear();
+    shown.row_outputs.clear();
     absl::Status status = FakeModelRunner::Step(shown, logits);
     if (!status.ok()) return status;
     for (int row = 0; row < batch.rows(); ++row) {

@@ -19,7 +19,7 @@ class WatchedRunner : public ModelRunner {
   explicit WatchedRunner(ModelRunner& inner) : inner_(inner) {}
 
   RunnerLimits limits() const override { return inner_.limits(); }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     if (!watching) return inner_.Step(batch, logits);
     absl::Status status = inner_.Step(Shown(batch), logits);
     if (status.ok()) Watch(batch.logit_rows.size(), *logits);
@@ -30,7 +30,7 @@ class WatchedRunner : public ModelRunner {
     if (status.ok()) watched_rows_.push_back(watching ? batch.logit_rows.size() : 0);
     return status;
   }
-  absl::Status End(RunnerLogits* logits) override {
+  absl::Status End(RunnerOutput* logits) override {
     absl::Status status = inner_.End(logits);
     if (status.ok() && watched_rows_.front() > 0) Watch(watched_rows_.front(), *logits);
     watched_rows_.pop_front();
@@ -45,11 +45,11 @@ class WatchedRunner : public ModelRunner {
  private:
   static RunnerBatch Shown(const RunnerBatch& batch) {
     RunnerBatch shown = batch;
-    shown.wishes.clear();
+    shown.row_outputs.clear();
     return shown;
   }
 
-  void Watch(size_t rows, const RunnerLogits& logits) {
+  void Watch(size_t rows, const RunnerOutput& logits) {
     // Whoever asked for the step sees what is wrong with it.
     if (logits.values.size() != rows * static_cast<size_t>(logits.vocabulary)) return;
     for (size_t i = 0; i < rows; ++i) {

@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<float>> FreshLogits(ModelRunner& runner,
                              .prefix = static_cast<int32_t>(i + 1),
                              .wants_logits = i + 1 == tokens.size()});
   }
-  const absl::StatusOr<StepLogits> logits = RunRows(runner, absl::MakeConstSpan(&sequence, 1));
+  const absl::StatusOr<StepOutput> logits = RunRows(runner, absl::MakeConstSpan(&sequence, 1));
   if (!logits.ok()) return logits.status();
   const float* row = logits->at(0, 0);
   return std::vector<float>(row, row + runner.limits().vocabulary);

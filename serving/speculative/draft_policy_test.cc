@@ -201,7 +201,7 @@ class TimedRunner : public ModelRunner {
       : limits_(limits), of_(std::move(seconds)) {}
 
   RunnerLimits limits() const override { return limits_; }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     EXPECT_LE(batch.rows(), limits_.max_rows);
     EXPECT_LE(batch.sequence_start.size(), limits_.max_sequences + 1u);
     EXPECT_LE(batch.sequence_slots.size(), limits_.max_context_slots + 0u);

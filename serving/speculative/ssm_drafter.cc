@@ -142,7 +142,7 @@ absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences) {
     }
     run_.context += longest;
   }
-  absl::StatusOr<StepLogits> result = RunRows(runner_, sequences, std::move(logits_));
+  absl::StatusOr<StepOutput> result = RunRows(runner_, sequences, std::move(logits_));
   if (!result.ok()) return result.status();
   logits_ = *std::move(result);
   batches_ += logits_.batches();
@@ -177,10 +177,10 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
                                    .slot = slots[position],
                                    .prefix = position + 1,
                                    .wants_logits = job.depth > 0 && position + 1 == length,
-                                   .wish = WishOf(job, 0)});
+                                   .row_output = RowOutputOf(job, 0)});
     }
-    if (job.rules != nullptr) AddEdits(*job.rules, {}, &sequences[i].rows.back());
-    sequences[i].rule = RuleOf(job);
+    if (job.rules != nullptr) AddRowEdits(*job.rules, {}, &sequences[i].rows.back());
+    sequences[i].metadata = MetadataOf(job);
   }
   // Only now: Append may have moved the lists of slots.
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i].request);
@@ -219,12 +219,12 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
                                    .prefix = root + 1,
                                    .ancestors = node.path,
                                    .wants_logits = true,
-                                   .wish = WishOf(job, draft.tree.depth(id))});
+                                   .row_output = RowOutputOf(job, draft.tree.depth(id))});
       if (job.rules != nullptr) {
-        AddEdits(*job.rules, draft.tree.PathTo(id), &sequences[i].rows.back());
+        AddRowEdits(*job.rules, draft.tree.PathTo(id), &sequences[i].rows.back());
       }
     }
-    sequences[i].rule = RuleOf(job);
+    sequences[i].metadata = MetadataOf(job);
   }
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i]->request);
   if (absl::Status status = Run(sequences); !status.ok()) return status;
@@ -236,16 +236,16 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
   return absl::OkStatus();
 }
 
-int32_t Drafter::WishOf(const Job& job, int depth) const {
+int32_t Drafter::RowOutputOf(const Job& job, int depth) const {
   if (job.depth == 0 || Draws(job)) return RunnerBatch::kLogits;
   const int width = job.best_first.width > 0 ? job.best_first.width : expansion_.width(depth);
   return std::clamp(width, 1, runner_.limits().vocabulary);
 }
 
-TokenRule Drafter::RuleOf(const Job& job) {
-  TokenRule rule{.sampling = job.sampling};
-  if (job.rules != nullptr) rule.edits = EditsOf(*job.rules);
-  return rule;
+SamplingMetadata Drafter::MetadataOf(const Job& job) {
+  SamplingMetadata metadata{.sampling = job.sampling};
+  if (job.rules != nullptr) metadata.edits = SequenceEditsOf(*job.rules);
+  return metadata;
 }
 
 Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {

@@ -123,8 +123,8 @@ class Drafter {
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
   absl::Status Run(absl::Span<const SequenceRows> sequences);
   // What is wished of a row whose children are of this depth, from 0.
-  int32_t WishOf(const Job& job, int depth) const;
-  static TokenRule RuleOf(const Job& job);
+  int32_t RowOutputOf(const Job& job, int depth) const;
+  static SamplingMetadata MetadataOf(const Job& job);
   // What the runner said of the `row`-th wanted row of a job.
   Branches::Next NextOf(size_t job, size_t row) const;
   static absl::StatusOr<std::vector<TokenChoice>> BestOf(const Branches::Next& next, int width,
@@ -154,7 +154,7 @@ class Drafter {
   double expected_seconds_ = 0;
   StepWork run_;                 // the last Run
   std::vector<double> drafted_;  // best first: chances of what the draft would hand over, unordered
-  StepLogits logits_;
+  StepOutput logits_;
 };
 
 }  // namespace espalier

@@ -60,7 +60,7 @@ RunnerBatch CalibrationBatch(int sequences, int length, int rows, int stride = 1
       batch.sequence_slots.push_back(at);
       if (position < length - rows) continue;
       batch.logit_rows.push_back(batch.rows());
-      batch.wishes.push_back(RunnerBatch::kToken);
+      batch.row_outputs.push_back(RunnerBatch::kToken);
       batch.tokens.push_back(0);
       batch.positions.push_back(position);
       batch.slots.push_back(at);
@@ -462,7 +462,7 @@ class Calibration {
   const std::function<double()>& seconds_;
   int slots_, most_, apart_;
   std::array<std::vector<Sample>, kRepeats> turns_;  // of all sizes
-  RunnerLogits logits_;
+  RunnerOutput logits_;
 };
 
 }  // namespace

@@ -170,7 +170,7 @@ absl::Status FakeModelRunner::Path(const RunnerBatch& batch, int row,
   return absl::OkStatus();
 }
 
-absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   if (absl::Status status = Check(batch); !status.ok()) return status;
   ++steps_;
   rows_ += batch.rows();
@@ -196,11 +196,11 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
     if (!batch.wants_hidden) continue;
     logits->hidden.insert(logits->hidden.end(), values.begin(), values.begin() + limits_.hidden);
   }
-  if (absl::Status status = CheckWishes(batch, limits_.vocabulary); !status.ok()) return status;
-  const auto logits_wished = std::count(batch.wishes.begin(), batch.wishes.end(), 0);
-  rows_shown_ += batch.wishes.empty() ? static_cast<int64_t>(wanted) : logits_wished;
+  if (absl::Status status = CheckRowOutputs(batch, limits_.vocabulary); !status.ok()) return status;
+  const auto logits_wished = std::count(batch.row_outputs.begin(), batch.row_outputs.end(), 0);
+  rows_shown_ += batch.row_outputs.empty() ? static_cast<int64_t>(wanted) : logits_wished;
   if (steps_ % 2 == 1) return absl::OkStatus();
-  GrantWishes(batch, logits);
+  SampleRows(batch, logits);
   for (const auto& choices : logits->choices) choices_ += choices.empty() ? 0 : 1;
   return absl::OkStatus();
 }

@@ -38,7 +38,7 @@ class FakeModelRunner : public ModelRunner {
   FakeModelRunner(RunnerLimits limits, FakeModel model);
 
   RunnerLimits limits() const override { return limits_; }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
 
   // What the model is with each of its adapters; the limits then count them.
   void SetAdapters(std::vector<FakeModel> adapters) {

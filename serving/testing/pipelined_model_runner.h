@@ -21,7 +21,7 @@ class PipelinedModelRunner : public ModelRunner {
     limits.steps_at_once = steps_at_once_;
     return limits;
   }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     if (!begun_.empty()) return absl::InternalError("a Step between Begin and End");
     return inner_.Step(batch, logits);
   }
@@ -35,7 +35,7 @@ class PipelinedModelRunner : public ModelRunner {
     together_ += begun_.size() > 1;
     return absl::OkStatus();
   }
-  absl::Status End(RunnerLogits* logits) override {
+  absl::Status End(RunnerOutput* logits) override {
     if (begun_.empty()) return absl::InternalError("End without Begin");
     const RunnerBatch batch = std::move(begun_.front());
     begun_.pop_front();

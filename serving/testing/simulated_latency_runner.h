@@ -17,7 +17,7 @@ class CostedModelRunner : public ModelRunner {
       : inner_(inner), clock_(clock), cost_(std::move(cost)) {}
 
   RunnerLimits limits() const override { return inner_->limits(); }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     *clock_ += cost_(batch.rows());
     ++steps_;
     return inner_->Step(batch, logits);

@@ -124,7 +124,7 @@ absl::Status Run(Report* report) {
       for (size_t w = 0; w < std::size(ways); ++w) {
         const RunnerBatch batch = Batch(kRows[r], ways[w].adapters);
         const int repeats = kRows[r] > 32 ? 1 : 4;
-        RunnerLogits logits;
+        RunnerOutput logits;
         const double start = Seconds();
         for (int i = 0; i < repeats; ++i) {
           absl::Status status = ways[w].model->runner->Step(batch, &logits);

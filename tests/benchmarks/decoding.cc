@@ -111,7 +111,7 @@ absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string
 absl::Status AddProfile(ServedModel& model, const std::string& title, Report* report) {
   constexpr int kTimes = 30;
   const RunnerBatch& batch = model.counting->widest;
-  RunnerLogits logits;
+  RunnerOutput logits;
   if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
   const DynamicSizes sizes{batch.rows(), static_cast<int64_t>(batch.logit_rows.size())};
   std::map<std::string, std::pair<double, int>> by_op;

@@ -133,7 +133,7 @@ absl::StatusOr<Subject> Make(const OpRegistry& registry, const std::string& name
 absl::Status Measure(ServedModel& model, int rows, std::vector<double>* ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const RunnerBatch batch = OneTokenEach(rows);
-  RunnerLogits logits;
+  RunnerOutput logits;
   for (int i = 0; i < 3; ++i) {
     if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
   }

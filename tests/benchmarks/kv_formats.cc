@@ -87,7 +87,7 @@ struct Times {
 };
 
 absl::Status Measure(ServedModel& model, const RunnerBatch& batch, Times* times) {
-  RunnerLogits logits;
+  RunnerOutput logits;
   if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
   const double start = Seconds();
   if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;

@@ -40,7 +40,7 @@ std::vector<char> Values(DType dtype, int64_t count, float scale) {
 
 }  // namespace
 
-absl::Status CountingRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status CountingRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   const double start = Seconds();
   absl::Status status = inner_->Step(batch, logits);
   seconds += Seconds() - start;

@@ -25,7 +25,7 @@ class CountingRunner : public ModelRunner {
  public:
   explicit CountingRunner(ModelRunner* inner) : inner_(inner) {}
   RunnerLimits limits() const override { return inner_->limits(); }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   void Clear() {
     seconds = steps = rows = 0;
     widest = {};

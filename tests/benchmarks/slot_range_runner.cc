@@ -10,7 +10,7 @@ RunnerLimits SlotRangeRunner::limits() const {
   return limits;
 }
 
-absl::Status SlotRangeRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status SlotRangeRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   moved_ = batch;
   for (auto* list : {&moved_.slots, &moved_.ancestor_slots, &moved_.sequence_slots}) {
     for (int32_t& slot : *list) {

@@ -13,7 +13,7 @@ class SlotRangeRunner : public ModelRunner {
       : inner_(inner), first_(first), slots_(slots) {}
 
   RunnerLimits limits() const override;
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   uint64_t cache_generation() override { return inner_->cache_generation(); }
 
  private:

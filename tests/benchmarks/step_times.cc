@@ -11,7 +11,7 @@ constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64, 9
 constexpr int kRepeats = 15;
 
 absl::Status Time(ModelRunner& runner, int rows, std::vector<double>* milliseconds) {
-  RunnerLogits logits;
+  RunnerOutput logits;
   const RunnerBatch batch = OneTokenEach(rows);
   const double start = Seconds();
   absl::Status status = runner.Step(batch, &logits);

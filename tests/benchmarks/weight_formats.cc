@@ -161,7 +161,7 @@ RunnerBatch Batch(int rows) {
 // What the last-level cache holds of the model before it counts in the first step alone, which is
 // not timed.
 absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch) {
-  RunnerLogits logits;
+  RunnerOutput logits;
   const double start = Seconds();
   if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
   return Seconds() - start;
@@ -236,7 +236,7 @@ struct Decoding {
 // Milliseconds of a step, by operator; medians over the steps.
 absl::StatusOr<std::map<std::string, double>> ByOperator(Model& model, const RunnerBatch& batch) {
   const int steps = batch.rows() > kFewRows ? 5 : 21;
-  RunnerLogits logits;
+  RunnerOutput logits;
   std::map<std::string, std::vector<double>> seconds;
   for (int i = 0; i < steps; ++i) {
     // Fills the inputs, and what a step leaves in the caches.

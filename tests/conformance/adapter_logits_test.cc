@@ -138,7 +138,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // The whole prompt with one adapter.
-  RunnerLogits Alone(ModelRunner& runner, int adapter) {
+  RunnerOutput Alone(ModelRunner& runner, int adapter) {
     RunnerBatch batch;
     AddSequence(&batch, tokens_, 0, static_cast<int>(tokens_.size()));
     if (runner.limits().adapters > 0) batch.row_adapter.assign(tokens_.size(), adapter);
@@ -147,7 +147,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // The prompt with every adapter, and with none, in one batch; the second half in another.
-  void ExpectMixedIsAlone(ModelRunner& runner, const std::vector<RunnerLogits>& alone) {
+  void ExpectMixedIsAlone(ModelRunner& runner, const std::vector<RunnerOutput>& alone) {
     const int n = static_cast<int>(tokens_.size()), half = n / 2;
     const int count = static_cast<int>(alone.size());
     for (const auto& [begin, end] : {std::pair{0, half}, std::pair{half, n}}) {
@@ -156,7 +156,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
         AddSequence(&batch, tokens_, begin, end, i);
         batch.row_adapter.insert(batch.row_adapter.end(), static_cast<size_t>(end - begin), i - 1);
       }
-      const RunnerLogits mixed = Step(runner, batch);
+      const RunnerOutput mixed = Step(runner, batch);
       for (int i = 0; i < count; ++i) {
         for (int row = begin; row < end; ++row) {
           EXPECT_EQ(std::memcmp(mixed.row(i * (end - begin) + row - begin), alone[i].row(row),
@@ -168,8 +168,8 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     }
   }
 
-  RunnerLogits Step(ModelRunner& runner, const RunnerBatch& batch) {
-    RunnerLogits logits;
+  RunnerOutput Step(ModelRunner& runner, const RunnerBatch& batch) {
+    RunnerOutput logits;
     const absl::Status status = runner.Step(batch, &logits);
     EXPECT_TRUE(status.ok()) << status;
     return logits;
@@ -199,7 +199,7 @@ TEST_P(AdapterLogitsTest, AreThoseOfPeftAndDoNotDependOnTheBatch) {
   EXPECT_EQ(runner->limits().adapters, static_cast<int>(adapters_.size()));
   const auto plain = Runner({});
   ASSERT_NE(plain, nullptr);
-  std::vector<RunnerLogits> alone = {Alone(*runner, -1)};
+  std::vector<RunnerOutput> alone = {Alone(*runner, -1)};
   EXPECT_EQ(Alone(*plain, -1).values, alone[0].values);
   for (size_t i = 0; i < adapters_.size(); ++i) {
     const json& adapter = GetParam()["adapters"][i];
@@ -226,7 +226,7 @@ TEST_P(AdapterLogitsTest, StandBesideMatricesInFewerBits) {
        {std::pair{WeightFormat::kBF16, 0.2f}, std::pair{WeightFormat::kInt8, 0.3f}}) {
     const auto runner = Runner(adapters_, format);
     ASSERT_NE(runner, nullptr);
-    std::vector<RunnerLogits> alone;
+    std::vector<RunnerOutput> alone;
     for (int i = -1; i < static_cast<int>(adapters_.size()); ++i) {
       alone.push_back(Alone(*runner, i));
       if (i < 0) continue;
@@ -266,10 +266,10 @@ TEST_P(AdapterLogitsTest, DoNotDependOnHowTheModelIsCut) {
       continue;
     }
     ASSERT_TRUE(ranks.ok()) << ranks.status();
-    std::vector<RunnerLogits> alone;
+    std::vector<RunnerOutput> alone;
     for (int i = -1; i < static_cast<int>(adapters_.size()); ++i) {
       alone.push_back(Alone(**ranks, i));
-      const RunnerLogits one = Alone(*whole, i);
+      const RunnerOutput one = Alone(*whole, i);
       EXPECT_LE(Distance(alone.back().values, one.values), 2e-5f) << "adapter " << i;
       EXPECT_LE(Distance(alone.back().hidden, one.hidden), 2e-5f) << "adapter " << i;
     }

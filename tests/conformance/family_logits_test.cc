@@ -227,15 +227,15 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return batch;
   }
 
-  RunnerLogits Step(ModelRunner& runner, const RunnerBatch& batch) {
-    RunnerLogits logits;
+  RunnerOutput Step(ModelRunner& runner, const RunnerBatch& batch) {
+    RunnerOutput logits;
     const absl::Status status = runner.Step(batch, &logits);
     EXPECT_TRUE(status.ok()) << status;
     return logits;
   }
 
   // The largest difference of two steps' logits, as a part of the number where that is above 1.
-  static double Distance(const RunnerLogits& a, const RunnerLogits& b) {
+  static double Distance(const RunnerOutput& a, const RunnerOutput& b) {
     double worst = a.values.size() == b.values.size() ? 0 : INFINITY;
     for (size_t i = 0; i < std::min(a.values.size(), b.values.size()); ++i) {
       const double apart = std::fabs(a.values[i] - b.values[i]);
@@ -245,7 +245,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return worst;
   }
 
-  void ExpectSameBits(const RunnerLogits& a, int row_a, const RunnerLogits& b, int row_b) {
+  void ExpectSameBits(const RunnerOutput& a, int row_a, const RunnerOutput& b, int row_b) {
     EXPECT_EQ(std::memcmp(a.row(row_a), b.row(row_b), vocabulary_ * sizeof(float)), 0)
         << "position " << row_a;
   }
@@ -264,7 +264,7 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
   const int n = static_cast<int>(tokens_.size());
   auto runner = Runner();
   ASSERT_NE(runner, nullptr);
-  const RunnerLogits all = Step(*runner, Rows(0, n));
+  const RunnerOutput all = Step(*runner, Rows(0, n));
   ASSERT_EQ(all.values.size(), expected_.size());
   float worst = 0;
   for (size_t i = 0; i < expected_.size(); ++i) {
@@ -305,7 +305,7 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
   auto stepwise = Runner();
   ASSERT_NE(stepwise, nullptr);
   for (int i = 0; i < n; ++i) {
-    const RunnerLogits one = Step(*stepwise, Rows(i, i + 1));
+    const RunnerOutput one = Step(*stepwise, Rows(i, i + 1));
     ExpectSameBits(all, i, one, 0);
   }
 
@@ -315,7 +315,7 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
   std::vector<int> row_of;
   const int prefix = n / 2;
   Step(*tree, Rows(0, prefix));
-  const RunnerLogits branches = Step(*tree, Branches(prefix, &row_of));
+  const RunnerOutput branches = Step(*tree, Branches(prefix, &row_of));
   for (int i = prefix; i < n; ++i) ExpectSameBits(all, i, branches, row_of[i - prefix]);
 }
 
@@ -334,7 +334,7 @@ TEST_P(FamilyLogitsTest, QuantisedAreNearAndDoNotDependOnTheBatch) {
     SCOPED_TRACE(Name(format));
     auto runner = Runner(format);
     ASSERT_NE(runner, nullptr);
-    const RunnerLogits all = Step(*runner, Rows(0, n));
+    const RunnerOutput all = Step(*runner, Rows(0, n));
     double error = 0;
     for (size_t i = 0; i < expected_.size(); ++i) {
       error += std::pow(all.values[i] - expected_[i], 2);
@@ -350,7 +350,7 @@ TEST_P(FamilyLogitsTest, QuantisedAreNearAndDoNotDependOnTheBatch) {
     ASSERT_NE(tree, nullptr);
     std::vector<int> row_of;
     Step(*tree, Rows(0, prefix));
-    const RunnerLogits branches = Step(*tree, Branches(prefix, &row_of));
+    const RunnerOutput branches = Step(*tree, Branches(prefix, &row_of));
     for (int i = prefix; i < n; ++i) ExpectSameBits(all, i, branches, row_of[i - prefix]);
   }
 }
@@ -367,7 +367,7 @@ TEST_P(FamilyLogitsTest, HiddenStatesAreTransformersLastOnes) {
   RunnerBatch batch = Rows(0, n);
   batch.logit_rows = {3, n - 1};
   batch.wants_hidden = true;
-  const RunnerLogits both = Step(*runner, batch);
+  const RunnerOutput both = Step(*runner, batch);
   ASSERT_EQ(both.hidden.size(), 2 * expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_NEAR(both.hidden[expected.size() + i], expected[i], 1e-4f) << i;
@@ -384,7 +384,7 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
   ASSERT_NE(alone, nullptr);
   RunnerBatch batch = Rows(0, n);
   batch.wants_hidden = true;
-  const RunnerLogits all = Step(*alone, batch);
+  const RunnerOutput all = Step(*alone, batch);
   std::vector<ServingDegrees> cuts = {{2, 1}, {1, 2}, {2, 2}};
   // Each head of keys and values on several devices.
   const FamilyHeads heads = HeadsOf(GetParam());
@@ -393,7 +393,7 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
     SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
     auto ranks = Cut(degrees, alone->limits());
     if (ranks == nullptr) continue;
-    const RunnerLogits whole = Step(*ranks, batch);
+    const RunnerOutput whole = Step(*ranks, batch);
     ASSERT_LE(Distance(whole, all), 1e-5);
     ASSERT_EQ(whole.hidden.size(), all.hidden.size());
     for (size_t i = 0; i < all.hidden.size(); ++i) {
@@ -407,7 +407,7 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
     ASSERT_TRUE(tree.ok()) << tree.status();
     std::vector<int> row_of;
     Step(**tree, Rows(0, prefix));
-    const RunnerLogits branches = Step(**tree, Branches(prefix, &row_of));
+    const RunnerOutput branches = Step(**tree, Branches(prefix, &row_of));
     for (int i = prefix; i < n; ++i) ExpectSameBits(whole, i, branches, row_of[i - prefix]);
   }
 }
@@ -418,11 +418,11 @@ TEST_P(FamilyLogitsTest, CutModelsKeepKeysAndValuesInFewerBits) {
   const int n = static_cast<int>(tokens_.size());
   auto wide = Runner();
   ASSERT_NE(wide, nullptr);
-  const RunnerLogits exact = Step(*wide, Rows(0, n));
+  const RunnerOutput exact = Step(*wide, Rows(0, n));
   for (const DType format : {DType::kF16, DType::kBF16, DType::kI8}) {
     auto alone = Runner(WeightFormat::kF32, format);
     ASSERT_NE(alone, nullptr);
-    const RunnerLogits all = Step(*alone, Rows(0, n));
+    const RunnerOutput all = Step(*alone, Rows(0, n));
     EXPECT_GT(Distance(all, exact), 0) << "the format does nothing";
     for (const ServingDegrees degrees : {ServingDegrees{1, 2}, {2, 1}}) {
       SCOPED_TRACE(absl::StrCat(Name(format), " ", degrees.tensor_parallel, " x ",
@@ -433,7 +433,7 @@ TEST_P(FamilyLogitsTest, CutModelsKeepKeysAndValuesInFewerBits) {
       for (size_t r = 0; r < ranks->ranks(); ++r) bytes += ranks->rank(r).kv_cache_bytes();
       const int copies = std::max(1, degrees.tensor_parallel / HeadsOf(GetParam()).keys);
       EXPECT_EQ(bytes, copies * alone->kv_cache_bytes());
-      const RunnerLogits whole = Step(*ranks, Rows(0, n));
+      const RunnerOutput whole = Step(*ranks, Rows(0, n));
       EXPECT_LE(Distance(whole, all), degrees.tensor_parallel > 1 ? Distance(all, exact) : 0);
       auto stepwise = Ranks(degrees, alone->limits(), format);
       ASSERT_TRUE(stepwise.ok()) << stepwise.status();

@@ -216,7 +216,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     for (int s = 0; s < kBatch; ++s) {
       AddSequence(&batch, sequences_[static_cast<size_t>(s)], 0, length_, s);
     }
-    RunnerLogits logits;
+    RunnerOutput logits;
     status = (*runner)->Step(batch, &logits);
     if (!status.ok()) return status;
     return logits.values;

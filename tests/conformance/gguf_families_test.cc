@@ -120,7 +120,7 @@ class GgufModels {
     const std::vector<int32_t> tokens = family["tokens"].get<std::vector<int32_t>>();
     RunnerBatch batch;
     AddSequence(&batch, tokens, 0, static_cast<int>(tokens.size()));
-    RunnerLogits logits;
+    RunnerOutput logits;
     const absl::Status status = (*runner)->Step(batch, &logits);
     if (!status.ok()) return status;
     return std::move(logits.values);

@@ -107,7 +107,7 @@ absl::Status CheckBatch(const RunnerBatch& batch, const RunnerLimits& limits, in
                          std::greater_equal<>()) != batch.logit_rows.end()) {
     return Bad("logit_rows must ascend");
   }
-  if (absl::Status s = CheckWishes(batch, limits.vocabulary); !s.ok()) return Bad(s.message());
+  if (absl::Status s = CheckRowOutputs(batch, limits.vocabulary); !s.ok()) return Bad(s.message());
   return absl::OkStatus();
 }
 

@@ -25,9 +25,9 @@ absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(
   return all;
 }
 
-absl::Status InProcessRanks::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status InProcessRanks::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   std::vector<absl::Status> ends(ranks_.size());
-  std::vector<RunnerLogits> results(ranks_.size());
+  std::vector<RunnerOutput> results(ranks_.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([&, r] { ends[r] = ranks_[r]->Step(batch, &results[r]); });

@@ -22,7 +22,7 @@ class InProcessRanks : public ModelRunner {
 
   RunnerLimits limits() const override { return limits_; }
   // The error of the lowest rank that failed.
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
 
   ProgramModelRunner& rank(size_t r) { return *ranks_[r]; }
   size_t ranks() const { return ranks_.size(); }

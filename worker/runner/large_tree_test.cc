@@ -117,7 +117,7 @@ TEST_P(LargeTreeTest, EveryNodeHasTheBitsOfItsPathDecodedAlone) {
                              .wants_logits = true});
     paths.push_back(std::move(path));
   }
-  const absl::StatusOr<StepLogits> found = RunRows(*in_tree, {&sequence, 1});
+  const absl::StatusOr<StepOutput> found = RunRows(*in_tree, {&sequence, 1});
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->batches(), 1);
 
@@ -125,7 +125,7 @@ TEST_P(LargeTreeTest, EveryNodeHasTheBitsOfItsPathDecodedAlone) {
   ASSERT_TRUE(RunRows(*alone, {&start, 1}).ok());
   for (int node = 0; node < tree.size(); ++node) {
     std::vector<int> tokens = prompt;
-    absl::StatusOr<StepLogits> expected;
+    absl::StatusOr<StepOutput> expected;
     const std::vector<int> path = tree.PathTo(node);
     for (size_t depth = 0; depth <= path.size(); ++depth) {
       if (depth > 0) tokens.push_back(path[depth - 1]);

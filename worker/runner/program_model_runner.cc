@@ -205,12 +205,12 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
   return CheckBatch(batch, limits_, max_output_rows_);
 }
 
-absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   const absl::Status refused = Check(batch);
   return refused.ok() ? StepChecked(batch, logits) : refused;
 }
 
-absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerOutput* logits) {
   const std::vector<int32_t> no_adapters(batch.row_adapter.empty() ? batch.tokens.size() : 0, -1);
   const std::vector<int32_t>* values[kNumInputs] = {
       &batch.tokens,
@@ -247,7 +247,7 @@ absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerLog
   logits->hidden.clear();
   if (status.ok() && batch.wants_hidden) status = read(hidden_, limits_.hidden, &logits->hidden);
   if (!status.ok() || logits_ < 0) return status;
-  GrantWishesOnThreads(batch, logits);
+  SampleRowsOnThreads(batch, logits);
   return absl::OkStatus();
 }
 

@@ -46,9 +46,9 @@ class ProgramModelRunner : public ModelRunner {
   bool has_logits() const { return logits_ >= 0; }
   // What Step refuses before anything is touched.
   absl::Status Check(const RunnerBatch& batch) const;
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   // The same, for a batch that Check has let pass.
-  absl::Status StepChecked(const RunnerBatch& batch, RunnerLogits* logits);
+  absl::Status StepChecked(const RunnerBatch& batch, RunnerOutput* logits);
 
   Executor& executor() { return *executor_; }
 

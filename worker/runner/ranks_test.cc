@@ -147,8 +147,8 @@ class RanksTest : public testing::Test {
   }
 
   // Long, short, without logits, and with them again.
-  static std::vector<RunnerLogits> Talk(ModelRunner& runner) {
-    std::vector<RunnerLogits> all;
+  static std::vector<RunnerOutput> Talk(ModelRunner& runner) {
+    std::vector<RunnerOutput> all;
     for (const auto& [begin, end, wanted] :
          {std::tuple{0, 9, 3}, {9, 10, 1}, {10, 14, 0}, {14, 15, 0}, {15, 17, 2}}) {
       all.emplace_back();
@@ -158,7 +158,7 @@ class RanksTest : public testing::Test {
     return all;
   }
 
-  static void ExpectNear(const std::vector<RunnerLogits>& a, const std::vector<RunnerLogits>& b) {
+  static void ExpectNear(const std::vector<RunnerOutput>& a, const std::vector<RunnerOutput>& b) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t s = 0; s < a.size(); ++s) {
       ASSERT_EQ(a[s].values.size(), b[s].values.size()) << "step " << s;
@@ -184,7 +184,7 @@ TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
     const ServingModel serving = Build(Config(), format);
     auto alone = Ranks(serving, {1, 1});
     ASSERT_TRUE(alone.ok()) << alone.status();
-    const std::vector<RunnerLogits> expected = Talk(**alone);
+    const std::vector<RunnerOutput> expected = Talk(**alone);
     ASSERT_NE(expected[0].values[0], expected[0].values[1]);
     for (const ServingDegrees& degrees : kDegrees) {
       SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
@@ -195,7 +195,7 @@ TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
   }
 }
 
-double Distance(const std::vector<RunnerLogits>& a, const std::vector<RunnerLogits>& b) {
+double Distance(const std::vector<RunnerOutput>& a, const std::vector<RunnerOutput>& b) {
   double worst = 0;
   for (size_t s = 0; s < a.size(); ++s) {
     for (size_t i = 0; i < a[s].values.size(); ++i) {
@@ -242,14 +242,14 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
   const std::string wide = folder_;
   auto exact = Ranks(Build(config), {1, 1});
   ASSERT_TRUE(exact.ok()) << exact.status();
-  const std::vector<RunnerLogits> in_f32 = Talk(**exact);
+  const std::vector<RunnerOutput> in_f32 = Talk(**exact);
   for (const auto& [format, bits] : {std::pair{WeightFormat::kInt8, 8}, {WeightFormat::kInt4, 4}}) {
     SCOPED_TRACE(Name(format));
     folder_ = wide;
     const ServingModel at_load = Build(config, format);
     auto alone = Ranks(at_load, {1, 1});
     ASSERT_TRUE(alone.ok()) << alone.status();
-    const std::vector<RunnerLogits> expected = Talk(**alone);
+    const std::vector<RunnerOutput> expected = Talk(**alone);
     EXPECT_GT(Distance(expected, in_f32), 0) << "the format does nothing";
     const std::string packed_folder = JoinPath(wide, Name(format));
     ASSERT_TRUE(files_->CreateDirectories(packed_folder).ok());
@@ -268,7 +268,7 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
       EXPECT_EQ(Collectives(program), Collectives(Programs(Build(config), degrees)[0]));
       auto ranks = Ranks(at_load, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      const std::vector<RunnerLogits> cut = Talk(**ranks);
+      const std::vector<RunnerOutput> cut = Talk(**ranks);
       EXPECT_EQ(Distance(cut, expected), 0);
       folder_ = packed_folder;
       auto again = Ranks(*packed, degrees);
@@ -311,7 +311,7 @@ TEST_F(RanksTest, PackedExpertsAreCutWhetherPackedAtLoadOrOnce) {
       folder_ = wide;
       auto ranks = Ranks(at_load, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      const std::vector<RunnerLogits> cut = Talk(**ranks);
+      const std::vector<RunnerOutput> cut = Talk(**ranks);
       EXPECT_NE(cut[0].values[0], cut[0].values[1]);
       folder_ = packed_folder;
       for (const int64_t resident : {0, 90000}) {
@@ -331,7 +331,7 @@ TEST_F(RanksTest, TiedTablesAreReadByBothEndsOfAPipeline) {
   const ServingModel serving = Build(config);
   auto alone = Ranks(serving, {1, 1});
   ASSERT_TRUE(alone.ok()) << alone.status();
-  const std::vector<RunnerLogits> expected = Talk(**alone);
+  const std::vector<RunnerOutput> expected = Talk(**alone);
   for (const ServingDegrees& degrees : kDegrees) {
     auto ranks = Ranks(serving, degrees);
     ASSERT_TRUE(ranks.ok()) << ranks.status();
@@ -431,7 +431,7 @@ TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
               .ok());
       auto resident = Ranks(serving, degrees);
       ASSERT_TRUE(resident.ok()) << resident.status();
-      const std::vector<RunnerLogits> expected = Talk(**resident);
+      const std::vector<RunnerOutput> expected = Talk(**resident);
       for (const int64_t budget : {least, (least + most) / 2}) {
         bool streams = false;
         const std::vector<v1::Program> programs = Programs(serving, degrees, budget);
@@ -446,7 +446,7 @@ TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
         auto ranks = Ranks(serving, degrees, budget);
         ASSERT_TRUE(ranks.ok()) << ranks.status();
         for (int round = 0; round < 2; ++round) {
-          const std::vector<RunnerLogits> found = Talk(**ranks);
+          const std::vector<RunnerOutput> found = Talk(**ranks);
           for (size_t s = 0; s < expected.size(); ++s) {
             EXPECT_EQ(found[s].values, expected[s].values) << "step " << s;
           }
@@ -471,7 +471,7 @@ TEST_F(RanksTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
       const ServingModel serving = Build(config, format);
       auto alone = Ranks(serving, {1, 1});
       ASSERT_TRUE(alone.ok()) << alone.status();
-      const std::vector<RunnerLogits> expected = Talk(**alone);
+      const std::vector<RunnerOutput> expected = Talk(**alone);
       for (const ServingDegrees& degrees : {ServingDegrees{4, 1}, {8, 1}, {4, 3}}) {
         SCOPED_TRACE(absl::StrCat(keys, " heads, ", Name(format), ", ", degrees.tensor_parallel,
                                   " x ", degrees.pipeline_parallel));
@@ -522,7 +522,7 @@ TEST_F(RanksTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
   const ServingModel serving = Build(Config());
   auto ranks = Ranks(serving, {2, 2});
   ASSERT_TRUE(ranks.ok()) << ranks.status();
-  RunnerLogits before, after;
+  RunnerOutput before, after;
   ASSERT_TRUE((*ranks)->Step(Rows(0, 8, 1), &before).ok());
   RunnerBatch bad = Rows(0, 8, 1);
   bad.tokens[3] = 64;  // which only the first stage would read

@@ -99,7 +99,7 @@ TEST_F(RunnerTest, LimitsComeFromTheProgram) {
 
 TEST_F(RunnerTest, LogitsDoNotDependOnHowThePromptIsCut) {
   auto whole = Make(), stepwise = Make();
-  RunnerLogits all, one, none;
+  RunnerOutput all, one, none;
   absl::Status s = whole->Step(PromptRows(prompt_, 0, 8, {5, 6, 7}), &all);
   ASSERT_TRUE(s.ok()) << s;
   ASSERT_EQ(all.values.size(), 3u * 32);
@@ -114,7 +114,7 @@ TEST_F(RunnerTest, LogitsDoNotDependOnHowThePromptIsCut) {
 
 TEST_F(RunnerTest, TreeNodesSeeTheirAncestorsAlone) {
   auto plain = Make(), tree = Make();
-  RunnerLogits expected, found;
+  RunnerOutput expected, found;
   // Two branches below the prompt: 7 -> 8 and 11, in one step.
   ASSERT_TRUE(tree->Step(PromptRows(prompt_, 0, 8, {}), &found).ok());
   RunnerBatch batch;
@@ -142,7 +142,7 @@ TEST_F(RunnerTest, TreeNodesSeeTheirAncestorsAlone) {
 
 TEST_F(RunnerTest, BadBatchesAreRefusedByFieldAndLeaveTheCacheAlone) {
   auto runner = Make();
-  RunnerLogits before, after, ignored;
+  RunnerOutput before, after, ignored;
   ASSERT_TRUE(runner->Step(PromptRows(prompt_, 0, 8, {7}), &before).ok());
   auto refuse = [&](auto change, const std::string& what) {
     RunnerBatch batch = PromptRows({9, 9, 9, 9, 9, 9, 9, 9}, 0, 8, {7});
@@ -179,7 +179,7 @@ TEST_F(RunnerTest, HiddenStatesThatTheProgramDoesNotKeepAreRefused) {
   EXPECT_EQ((*runner)->limits().hidden, 0);
   RunnerBatch batch = PromptRows(prompt_, 0, 8, {7});
   batch.wants_hidden = true;
-  RunnerLogits logits;
+  RunnerOutput logits;
   const absl::Status refused = (*runner)->Step(batch, &logits);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(refused.message()).find("hidden"), std::string::npos) << refused;
@@ -211,7 +211,7 @@ TEST_F(RunnerTest, LoadsAHuggingFaceFolderByName) {
     }
     ASSERT_TRUE(writer.Finish().ok());
   };
-  RunnerLogits expected, found;
+  RunnerOutput expected, found;
   ASSERT_TRUE(source->Step(PromptRows(prompt_, 0, 8, {7}), &expected).ok());
   write(1, tensors.size());
   ASSERT_TRUE(Make(folder)->Step(PromptRows(prompt_, 0, 8, {7}), &found).ok());

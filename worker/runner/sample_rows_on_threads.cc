@@ -5,10 +5,10 @@
 
 namespace espalier {
 
-void GrantWishesOnThreads(const RunnerBatch& batch, RunnerLogits* logits) {
+void SampleRowsOnThreads(const RunnerBatch& batch, RunnerOutput* logits) {
   // Some nanoseconds for each token of the vocabulary.
   const int64_t work = int64_t{8} * logits->vocabulary;
-  GrantWishes(batch, logits, [work](int n, const std::function<void(int)>& each) {
+  SampleRows(batch, logits, [work](int n, const std::function<void(int)>& each) {
     ParallelRanges(n, work, [&each](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) each(static_cast<int>(i));
     });

@@ -37,8 +37,8 @@ void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.logit_rows, &v1::ServingStep::logit_rows, &v1::ServingStep::mutable_logit_rows);
   visit(batch.row_adapter, &v1::ServingStep::row_adapter,
         &v1::ServingStep::mutable_row_adapter);
-  visit(batch.wishes, &v1::ServingStep::wishes, &v1::ServingStep::mutable_wishes);
-  visit(batch.following, &v1::ServingStep::following, &v1::ServingStep::mutable_following);
+  visit(batch.row_outputs, &v1::ServingStep::row_outputs, &v1::ServingStep::mutable_row_outputs);
+  visit(batch.next_prompt_tokens, &v1::ServingStep::next_prompt_tokens, &v1::ServingStep::mutable_next_prompt_tokens);
 }
 
 using Getter = const Field& (v1::ServingStep::*)() const;
@@ -289,18 +289,18 @@ void SetBatch(const RunnerBatch& batch, v1::ServingStep* step) {
   step->clear_row_edits();
   step->clear_token_sets();
   SetWriter sets(step);
-  for (const TokenRule& rule : batch.sequence_rule) {
-    v1::TokenRule* to = step->add_sequence_rule();
-    to->set_temperature(rule.sampling.temperature);
-    to->set_top_p(rule.sampling.top_p);
-    to->set_top_k(rule.sampling.top_k);
-    to->set_seed(rule.sampling.seed);
-    to->set_min_p(rule.sampling.min_p);
-    to->set_typical_p(rule.sampling.typical_p);
-    to->set_shared_noise(rule.shared_noise);
-    if (rule.edits) SetEdits(*rule.edits, sets, to->mutable_edits());
-    if (rule.logprobs >= 0) to->set_logprobs(rule.logprobs);
-    if (rule.prompt_logprobs >= 0) to->set_prompt_logprobs(rule.prompt_logprobs);
+  for (const SamplingMetadata& metadata : batch.sequence_sampling) {
+    v1::SamplingMetadata* to = step->add_sequence_sampling();
+    to->set_temperature(metadata.sampling.temperature);
+    to->set_top_p(metadata.sampling.top_p);
+    to->set_top_k(metadata.sampling.top_k);
+    to->set_seed(metadata.sampling.seed);
+    to->set_min_p(metadata.sampling.min_p);
+    to->set_typical_p(metadata.sampling.typical_p);
+    to->set_shared_noise(metadata.shared_noise);
+    if (metadata.edits) SetEdits(*metadata.edits, sets, to->mutable_edits());
+    if (metadata.logprobs >= 0) to->set_logprobs(metadata.logprobs);
+    if (metadata.prompt_logprobs >= 0) to->set_prompt_logprobs(metadata.prompt_logprobs);
   }
   for (const RowEdits& edits : batch.row_edits) {
     v1::RowEdits* to = step->add_row_edits();
@@ -316,25 +316,25 @@ absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch) {
     to.assign(from.begin(), from.end());
   });
   batch->wants_hidden = step.wants_hidden();
-  batch->sequence_rule.clear();
+  batch->sequence_sampling.clear();
   batch->row_edits.clear();
   const SetReader sets(step);
   const absl::Status torn = absl::InvalidArgumentError("the step's edits are torn");
-  for (const v1::TokenRule& from : step.sequence_rule()) {
-    TokenRule& rule = batch->sequence_rule.emplace_back();
-    rule.sampling = {.temperature = from.temperature(),
+  for (const v1::SamplingMetadata& from : step.sequence_sampling()) {
+    SamplingMetadata& metadata = batch->sequence_sampling.emplace_back();
+    metadata.sampling = {.temperature = from.temperature(),
                      .top_p = from.top_p(),
                      .top_k = from.top_k(),
                      .seed = from.seed(),
                      .min_p = from.min_p(),
                      .typical_p = from.typical_p()};
-    rule.shared_noise = from.shared_noise();
-    rule.logprobs = from.has_logprobs() ? from.logprobs() : -1;
-    rule.prompt_logprobs = from.has_prompt_logprobs() ? from.prompt_logprobs() : -1;
+    metadata.shared_noise = from.shared_noise();
+    metadata.logprobs = from.has_logprobs() ? from.logprobs() : -1;
+    metadata.prompt_logprobs = from.has_prompt_logprobs() ? from.prompt_logprobs() : -1;
     if (!from.has_edits()) continue;
     const auto edits = std::make_shared<AnswerEdits>();
     if (!TakeEdits(from.edits(), sets, edits.get())) return torn;
-    rule.edits = edits;
+    metadata.edits = edits;
   }
   for (const v1::RowEdits& from : step.row_edits()) {
     if (!TakeEdits(from, sets, &batch->row_edits.emplace_back())) return torn;
@@ -342,7 +342,7 @@ absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch) {
   return absl::OkStatus();
 }
 
-void SetChoices(const RunnerLogits& logits, v1::ServingResult* result) {
+void SetChoices(const RunnerOutput& logits, v1::ServingResult* result) {
   for (const std::vector<TokenChoice>& row : logits.choices) {
     result->add_choice_counts(static_cast<int32_t>(row.size()));
     for (const TokenChoice& choice : row) {
@@ -362,7 +362,7 @@ void SetChoices(const RunnerLogits& logits, v1::ServingResult* result) {
   }
 }
 
-bool TakeChoices(const v1::ServingResult& result, RunnerLogits* logits) {
+bool TakeChoices(const v1::ServingResult& result, RunnerOutput* logits) {
   logits->choices.clear();
   logits->logprobs.clear();
   for (const v1::RowLogprobs& from : result.logprobs()) {

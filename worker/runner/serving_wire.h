@@ -34,8 +34,8 @@ void SetBatch(const RunnerBatch& batch, v1::ServingStep* step);
 absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch);
 
 // With their log-probabilities.
-void SetChoices(const RunnerLogits& logits, v1::ServingResult* result);
-// False if they are torn. CheckLogits says whether they may be believed.
-bool TakeChoices(const v1::ServingResult& result, RunnerLogits* logits);
+void SetChoices(const RunnerOutput& logits, v1::ServingResult* result);
+// False if they are torn. CheckRunnerOutput says whether they may be believed.
+bool TakeChoices(const v1::ServingResult& result, RunnerOutput* logits);
 
 }  // namespace espalier

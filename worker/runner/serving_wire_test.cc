@@ -26,8 +26,8 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   batch.logit_rows = {1};
   batch.row_adapter = {-1, 2};
   batch.wants_hidden = true;
-  batch.wishes = {RunnerBatch::kToken};
-  batch.following = {4};
+  batch.row_outputs = {RunnerBatch::kToken};
+  batch.next_prompt_tokens = {4};
   const TokenSet even = {0x5555555555555555, 0x5555}, first = {1};
   const auto set = std::make_shared<const TokenSet>(even);
   const auto edits = std::make_shared<AnswerEdits>();
@@ -35,7 +35,7 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   edits->biases = {{3, -2.5f}};
   edits->repetition_penalty = 1.25;
   edits->penalties = {{5, 0.5}, {6, 0}};
-  batch.sequence_rule = {{},
+  batch.sequence_sampling = {{},
                          {.sampling = {.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1},
                           .shared_noise = true,
                           .edits = edits,
@@ -55,19 +55,19 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   EXPECT_EQ(back.logit_rows, batch.logit_rows);
   EXPECT_EQ(back.row_adapter, batch.row_adapter);
   EXPECT_TRUE(back.wants_hidden);
-  EXPECT_EQ(back.wishes, batch.wishes);
-  EXPECT_EQ(back.following, batch.following);
-  ASSERT_EQ(back.sequence_rule.size(), 2u);
-  EXPECT_TRUE(back.sequence_rule[0].plain());
-  const TokenRule& rule = back.sequence_rule[1];
-  EXPECT_EQ(rule.sampling, batch.sequence_rule[1].sampling);
-  EXPECT_TRUE(rule.shared_noise);
-  EXPECT_EQ(rule.logprobs, 0);
-  EXPECT_EQ(rule.prompt_logprobs, 5);
-  EXPECT_EQ(*rule.edits->permitted, first);
-  EXPECT_EQ(rule.edits->biases, edits->biases);
-  EXPECT_EQ(rule.edits->repetition_penalty, 1.25);
-  EXPECT_EQ(rule.edits->penalties, edits->penalties);
+  EXPECT_EQ(back.row_outputs, batch.row_outputs);
+  EXPECT_EQ(back.next_prompt_tokens, batch.next_prompt_tokens);
+  ASSERT_EQ(back.sequence_sampling.size(), 2u);
+  EXPECT_TRUE(back.sequence_sampling[0].plain());
+  const SamplingMetadata& metadata = back.sequence_sampling[1];
+  EXPECT_EQ(metadata.sampling, batch.sequence_sampling[1].sampling);
+  EXPECT_TRUE(metadata.shared_noise);
+  EXPECT_EQ(metadata.logprobs, 0);
+  EXPECT_EQ(metadata.prompt_logprobs, 5);
+  EXPECT_EQ(*metadata.edits->permitted, first);
+  EXPECT_EQ(metadata.edits->biases, edits->biases);
+  EXPECT_EQ(metadata.edits->repetition_penalty, 1.25);
+  EXPECT_EQ(metadata.edits->penalties, edits->penalties);
   ASSERT_EQ(back.row_edits.size(), 3u);
   EXPECT_EQ(back.row_edits[0].permitted, nullptr);
   EXPECT_EQ(*back.row_edits[1].permitted, even);
@@ -80,9 +80,9 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   ASSERT_TRUE(TakeBatch(step, &back).ok());
   EXPECT_TRUE(back.row_adapter.empty());
   EXPECT_FALSE(back.wants_hidden);
-  EXPECT_TRUE(back.wishes.empty());
-  EXPECT_TRUE(back.sequence_rule.empty());
-  EXPECT_TRUE(back.following.empty());
+  EXPECT_TRUE(back.row_outputs.empty());
+  EXPECT_TRUE(back.sequence_sampling.empty());
+  EXPECT_TRUE(back.next_prompt_tokens.empty());
   EXPECT_TRUE(back.row_edits.empty());
 }
 
@@ -90,7 +90,7 @@ TEST(ServingWire, TornEditsAreRefused) {
   const auto refused = [](const std::function<void(v1::ServingStep&)>& tear) {
     v1::ServingStep step;
     step.add_token_sets(std::string("\1\2\3", 3));  // no whole word
-    v1::AnswerEdits* answer = step.add_sequence_rule()->mutable_edits();
+    v1::AnswerEdits* answer = step.add_sequence_sampling()->mutable_edits();
     answer->set_permitted(1);
     answer->add_bias_tokens(1);
     answer->add_biases(1);
@@ -108,12 +108,12 @@ TEST(ServingWire, TornEditsAreRefused) {
   refused([](auto& step) { step.mutable_row_edits(0)->set_permitted(2); });
   refused([](auto& step) { step.mutable_row_edits(0)->set_permitted(-1); });
   refused([](auto& step) { step.mutable_row_edits(0)->clear_penalties(); });
-  refused([](auto& step) { step.mutable_sequence_rule(0)->mutable_edits()->clear_biases(); });
-  refused([](auto& step) { step.mutable_sequence_rule(0)->mutable_edits()->set_permitted(9); });
+  refused([](auto& step) { step.mutable_sequence_sampling(0)->mutable_edits()->clear_biases(); });
+  refused([](auto& step) { step.mutable_sequence_sampling(0)->mutable_edits()->set_permitted(9); });
 }
 
 TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
-  RunnerLogits logits, back;
+  RunnerOutput logits, back;
   logits.choices = {{{3, 0.5}, {1, 0.25}}, {}, {{-1, 0}}};
   logits.logprobs = {{.token = 3, .logprob = -0.5f, .rank = 2, .top = {{7, -0.25f}}}, {}, {}};
   v1::ServingResult result;

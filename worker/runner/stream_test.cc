@@ -143,7 +143,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
     for (const DType kv_format : {DType::kF32, DType::kI8}) {
       const Graph graph = Model(format, kv_format);
       const v1::Program whole = Lower(graph, 0);
-      std::vector<RunnerLogits> expected(batches.size());
+      std::vector<RunnerOutput> expected(batches.size());
       std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
       auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
       ASSERT_TRUE(resident.ok()) << resident.status();
@@ -174,7 +174,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
           FillRandomly((*streaming)->executor());
           for (int round = 0; round < 3; ++round) {
             for (size_t i = 0; i < batches.size(); ++i) {
-              RunnerLogits found;
+              RunnerOutput found;
               const absl::Status s = (*streaming)->Step(batches[i], &found);
               ASSERT_TRUE(s.ok()) << s;
               ASSERT_EQ(found.values.size(), expected[i].values.size());
@@ -240,7 +240,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
     int streamed = 0;
     for (int i = 0; i < executor.num_buffers(); ++i) streamed += executor.MayLieInFiles(i);
     EXPECT_GT(streamed, 8);
-    std::vector<RunnerLogits> expected(batches.size()), found(batches.size());
+    std::vector<RunnerOutput> expected(batches.size()), found(batches.size());
     const auto step = [&](size_t i) { return (*streaming)->Step(batches[i], &found[i]); };
     for (size_t i = 0; i < batches.size(); ++i) {
       ASSERT_TRUE((*resident)->Step(batches[i], &expected[i]).ok());
@@ -301,7 +301,7 @@ TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
   auto kept = ProgramModelRunner::Create(program, folder, kPositions, large.get(), weights);
   ASSERT_TRUE(kept.ok()) << kept.status();
   std::filesystem::remove_all(folder);
-  RunnerLogits logits;
+  RunnerOutput logits;
   EXPECT_TRUE((*kept)->Step(Batches()[0], &logits).ok());
 }
 

@@ -303,7 +303,7 @@ TEST(EngineHost, WhoIsThereAtTheEndHearsWhy) {
 class HangingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;
-  absl::Status Step(const RunnerBatch&, RunnerLogits*) override {
+  absl::Status Step(const RunnerBatch&, RunnerOutput*) override {
     hangs.Notify();
     abandoned_.WaitForNotification();
     return absl::UnavailableError("abandoned");

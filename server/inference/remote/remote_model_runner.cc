@@ -226,7 +226,7 @@ void RemoteModelRunner::Keep() {
   }
 }
 
-absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   if (absl::Status status = Begin(batch); !status.ok()) return status;
   return End(logits);
 }
@@ -241,7 +241,7 @@ absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
   return Explain(current_->BeginStep(batch));
 }
 
-absl::Status RemoteModelRunner::End(RunnerLogits* logits) {
+absl::Status RemoteModelRunner::End(RunnerOutput* logits) {
   return Explain(current_->EndStep(logits));
 }
 

@@ -32,9 +32,9 @@ class RemoteModelRunner : public ModelRunner {
 
   RunnerLimits limits() const override { return model_.limits; }
   // Unavailable while the model is not loaded.
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   absl::Status Begin(const RunnerBatch& batch) override;
-  absl::Status End(RunnerLogits* logits) override;
+  absl::Status End(RunnerOutput* logits) override;
   uint64_t cache_generation() override;
   void Abandon() override;
 

@@ -140,7 +140,7 @@ class ScriptedClient : public WorkerClient {
       }
       RunnerBatch batch;
       absl::Status status = TakeBatch(step, &batch);
-      RunnerLogits logits;
+      RunnerOutput logits;
       if (status.ok()) status = client_->worker_->models.at(job_)->Step(batch, &logits);
       if (!status.ok()) {
         result->set_refused(std::string(status.message()));
@@ -304,7 +304,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
 
   static absl::Status StepOf(RemoteModelRunner& runner, int position) {
     runner.cache_generation();
-    RunnerLogits logits;
+    RunnerOutput logits;
     absl::Status status = runner.Step(Row(position), &logits);
     if (!status.ok()) return status;
     std::vector<int> path;
@@ -374,7 +374,7 @@ TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnload
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(StepOf(**runner, i).ok());
   RunnerBatch bad = Row(3);
   bad.tokens = {kVocabulary};
-  RunnerLogits logits;
+  RunnerOutput logits;
   EXPECT_EQ((*runner)->Step(bad, &logits).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(StepOf(**runner, 3).ok());  // what is refused breaks nothing
   runner->reset();
@@ -387,7 +387,7 @@ TEST_F(RemoteModelRunnerTest, WhoeverKeepsNoCacheNeedNotAskForItsGeneration) {
   AddWorker();
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
-  RunnerLogits logits;
+  RunnerOutput logits;
   EXPECT_TRUE((*runner)->Step(Row(0), &logits).ok());  // as proofs do, without an engine
   EXPECT_EQ(logits.values.size(), static_cast<size_t>(kVocabulary));
 }
@@ -399,7 +399,7 @@ TEST_F(RemoteModelRunnerTest, StepsOfAPipelineBeginBeforeEarlierOnesHaveEnded) {
   ASSERT_TRUE(runner.ok()) << runner.status();
   EXPECT_EQ((*runner)->limits().steps_at_once, 2);
   EXPECT_EQ((*runner)->cache_generation(), 1u);
-  RunnerLogits logits;
+  RunnerOutput logits;
   const auto expect = [&](int position) {
     ASSERT_TRUE((*runner)->End(&logits).ok());
     std::vector<int> path;
@@ -433,7 +433,7 @@ TEST_F(RemoteModelRunnerTest, AWorkerThatIsLostEndsAllStepsThatHadBegunAndTheMod
   ASSERT_TRUE((*runner)->Begin(Row(0)).ok());
   ASSERT_TRUE((*runner)->Begin(Row(1)).ok());
   first->Set(&ScriptedWorker::dead);
-  RunnerLogits logits;
+  RunnerOutput logits;
   EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(Within(absl::Seconds(20), [&] {
     const auto now = (*runner)->placement();
@@ -453,7 +453,7 @@ TEST_F(RemoteModelRunnerTest, AStepsTimeBeginsWhenTheOneBeforeItHasEnded) {
   auto runner = CreatePipeline();
   ASSERT_TRUE(runner.ok()) << runner.status();
   (*runner)->cache_generation();
-  RunnerLogits logits;
+  RunnerOutput logits;
   ASSERT_TRUE((*runner)->Begin(Row(0)).ok());
   for (int i = 1; i < 4; ++i) {
     absl::SleepFor(absl::Milliseconds(800));
@@ -474,7 +474,7 @@ TEST_F(RemoteModelRunnerTest, WhatIsLoadedBetweenTheQuestionAndTheStepLostNoCach
   EXPECT_EQ((*runner)->cache_generation(), 0u);
   AddWorker();
   ASSERT_TRUE(Within(absl::Seconds(20), [&] { return (*runner)->placement().state == "ready"; }));
-  RunnerLogits logits;
+  RunnerOutput logits;
   EXPECT_TRUE((*runner)->Step(Row(0), &logits).ok());
   EXPECT_EQ((*runner)->cache_generation(), 0u);
   EXPECT_TRUE(StepOf(**runner, 1).ok());
@@ -521,12 +521,12 @@ TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreCh
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
   (*runner)->cache_generation();
-  RunnerLogits logits;
+  RunnerOutput logits;
   std::vector<int> path;
   int chosen = 0;
   for (int i = 0; i < 4; ++i) {
     RunnerBatch batch = Row(i);
-    batch.wishes = {RunnerBatch::kToken};
+    batch.row_outputs = {RunnerBatch::kToken};
     ASSERT_TRUE((*runner)->Step(batch, &logits).ok());
     path.push_back(i);
     const std::vector<float> expected = HashModel(7, kVocabulary)(path);
@@ -547,7 +547,7 @@ TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreCh
     worker->shifted_choices = kVocabulary;
   }
   RunnerBatch batch = Row(5);
-  batch.wishes = {RunnerBatch::kToken};
+  batch.row_outputs = {RunnerBatch::kToken};
   const absl::Status status = (*runner)->Step(batch, &logits);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("in a vocabulary of 20"));
@@ -562,7 +562,7 @@ TEST_F(RemoteModelRunnerTest, HiddenStatesComeWithTheLogitsOfStepsThatWantThem) 
   EXPECT_EQ((*runner)->limits().hidden, kHidden);
   (*runner)->cache_generation();
   RunnerBatch batch = Row(0);
-  RunnerLogits logits;
+  RunnerOutput logits;
   ASSERT_TRUE((*runner)->Step(batch, &logits).ok());
   EXPECT_TRUE(logits.hidden.empty());
   batch.wants_hidden = true;
@@ -716,7 +716,7 @@ TEST_F(RemoteModelRunnerTest, ADeadWorkerEndsTheStepAndTheModelComesBackWithAnEm
   ASSERT_TRUE(StepOf(**runner, 0).ok());
   const uint64_t generation = (*runner)->cache_generation();
   second->Set(&ScriptedWorker::dead);
-  RunnerLogits logits;
+  RunnerOutput logits;
   const absl::Status status = (*runner)->Step(Row(1), &logits);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("w2"));

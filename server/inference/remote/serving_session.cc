@@ -191,7 +191,7 @@ absl::Status ServingSession::BeginStep(const RunnerBatch& batch) {
   }
   const absl::Status status = Settle(Send(batch));
   if (status.ok()) {
-    open_.push_back({steps_, batch.logit_rows.size(), batch.wants_hidden, batch.wishes});
+    open_.push_back({steps_, batch.logit_rows.size(), batch.wants_hidden, batch.row_outputs});
   } else {
     absl::MutexLock lock(&mutex_);
     began_.pop_back();
@@ -199,7 +199,7 @@ absl::Status ServingSession::BeginStep(const RunnerBatch& batch) {
   return status;
 }
 
-absl::Status ServingSession::EndStep(RunnerLogits* logits) {
+absl::Status ServingSession::EndStep(RunnerOutput* logits) {
   absl::MutexLock step_lock(&step_mutex_);
   const OpenStep step = std::move(open_.front());
   open_.pop_front();
@@ -225,7 +225,7 @@ bool ServingSession::ReadResult() {
   return ranks_[logits_rank_].stream->Read(&result_);
 }
 
-absl::Status ServingSession::Receive(const OpenStep& step, RunnerLogits* logits) {
+absl::Status ServingSession::Receive(const OpenStep& step, RunnerOutput* logits) {
   struct Numbers {
     std::vector<float>& to;
     size_t have = 0;
@@ -271,7 +271,7 @@ absl::Status ServingSession::Receive(const OpenStep& step, RunnerLogits* logits)
     }
   } while (result.more());
   if (values.have == values.to.size() && hidden.have == hidden.to.size()) {
-    const absl::Status status = CheckLogits(rows, step.wishes, vocabulary, *logits);
+    const absl::Status status = CheckRunnerOutput(rows, step.row_outputs, vocabulary, *logits);
     if (status.ok()) return status;
     return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " answers step ",
                                                step.number,

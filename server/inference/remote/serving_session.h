@@ -105,7 +105,7 @@ class ServingSession {
   // InvalidArgument for a batch that is refused; Unavailable once a worker is lost, or does not
   // answer within the step's time: the session is then broken.
   absl::Status BeginStep(const RunnerBatch& batch);
-  absl::Status EndStep(RunnerLogits* logits);
+  absl::Status EndStep(RunnerOutput* logits);
   // That have begun and not ended; of the same thread.
   int open_steps() const { return static_cast<int>(open_.size()); }
 
@@ -131,7 +131,7 @@ class ServingSession {
     uint64_t number = 0;
     size_t rows = 0;  // whose logits are wanted
     bool wants_hidden = false;
-    std::vector<int32_t> wishes;
+    std::vector<int32_t> row_outputs;
   };
 
   ServingSession(const ServingCluster& cluster, const RemoteModel& model,
@@ -143,7 +143,7 @@ class ServingSession {
   absl::Status Settle(absl::Status status);
   absl::Status Send(const RunnerBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   bool ReadResult() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
-  absl::Status Receive(const OpenStep& step, RunnerLogits* logits)
+  absl::Status Receive(const OpenStep& step, RunnerOutput* logits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   // How the rank's stream ended; nobody reads it any more.
   absl::Status Finish(size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);

@@ -27,9 +27,9 @@ constexpr int kVocabulary = 12;
 class DriftingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+  absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     RunnerBatch shown = batch;
-    shown.wishes.clear();
+    shown.row_outputs.clear();
     absl::Status status = FakeModelRunner::Step(shown, logits);
     for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
