@@ -65,25 +65,25 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output, GrammarBud
   return absl::InternalError("structured output of an unknown kind");
 }
 
-// Puts thoughts before a grammar's root.
-absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar, GrammarBudget* budget) {
+// Puts reasoning before a grammar's root.
+absl::Status Prepend(const ReasoningPrefix& reasoning, Grammar* grammar, GrammarBudget* budget) {
   // No rule of a form has blanks in its name but formed text's, which begin otherwise.
   absl::StatusOr<Expression> inside =
-      TextExcluding({thoughts.close}, "thoughts before", grammar, budget);
+      TextExcluding({reasoning.close}, "reasoning before", grammar, budget);
   if (!inside.ok()) return inside.status();
   const Expression blanks = FewBlanks();
   std::vector<Expression> before;
-  if (!thoughts.begun) {
+  if (!reasoning.begun) {
     before.push_back(blanks);
-    before.push_back(Literal(thoughts.open));
+    before.push_back(Literal(reasoning.open));
   }
   before.push_back(*std::move(inside));
-  before.push_back(Literal(thoughts.close));
+  before.push_back(Literal(reasoning.close));
   before.push_back(blanks);
   Expression whole = Sequence(std::move(before));
-  if (!thoughts.begun) whole = Optional(std::move(whole));
-  grammar->rules["form behind thoughts"] = Sequence({std::move(whole), RuleCall(grammar->root)});
-  grammar->root = "form behind thoughts";
+  if (!reasoning.begun) whole = Optional(std::move(whole));
+  grammar->rules["form behind reasoning"] = Sequence({std::move(whole), RuleCall(grammar->root)});
+  grammar->root = "form behind reasoning";
   return absl::OkStatus();
 }
 
@@ -91,21 +91,21 @@ absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar, GrammarBu
 
 std::strong_ordering StructuredOutput::operator<=>(const StructuredOutput& other) const {
   const auto own = [](const StructuredOutput& o) {
-    return std::tie(o.kind, o.text, o.choices, o.structural_tag, o.thoughts);
+    return std::tie(o.kind, o.text, o.choices, o.structural_tag, o.reasoning);
   };
   const std::strong_ordering order = own(*this) <=> own(other);
   if (order != 0) return order;
-  return std::lexicographical_compare_three_way(otherwise.begin(), otherwise.end(),
-                                                other.otherwise.begin(), other.otherwise.end());
+  return std::lexicographical_compare_three_way(alternatives.begin(), alternatives.end(),
+                                                other.alternatives.begin(), other.alternatives.end());
 }
 
 absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
   GrammarBudget budget;
   absl::StatusOr<Grammar> grammar = GrammarOfForm(output, &budget);
   if (!grammar.ok()) return grammar;
-  if (!output.otherwise.empty()) {
+  if (!output.alternatives.empty()) {
     std::vector<Expression> forms = {RuleCall(grammar->root)};
-    for (const StructuredOutput& form : output.otherwise) {
+    for (const StructuredOutput& form : output.alternatives) {
       absl::StatusOr<Grammar> other = GrammarOfForm(form, &budget);
       if (!other.ok()) return other;
       // All by other names: what a user's grammar calls json-string may be anything.
@@ -115,8 +115,8 @@ absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
     grammar->rules["one of the forms"] = Choice(std::move(forms));
     grammar->root = "one of the forms";
   }
-  if (output.thoughts.close.empty()) return grammar;
-  absl::Status status = Prepend(output.thoughts, &*grammar, &budget);
+  if (output.reasoning.close.empty()) return grammar;
+  absl::Status status = Prepend(output.reasoning, &*grammar, &budget);
   if (!status.ok()) return status;
   return grammar;
 }

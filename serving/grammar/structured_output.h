@@ -12,12 +12,12 @@
 namespace espalier {
 
 // Thoughts before the form begins: any text up to `close`, without which there are none.
-struct ThoughtsBefore {
-  std::string open;    // an answer that begins otherwise has no thoughts
+struct ReasoningPrefix {
+  std::string open;    // an answer that begins otherwise has no reasoning
   std::string close;   // empty: the form begins at once
   bool begun = false;  // the prompt has opened them
 
-  auto operator<=>(const ThoughtsBefore&) const = default;
+  auto operator<=>(const ReasoningPrefix&) const = default;
 };
 
 struct StructuredOutput {
@@ -27,8 +27,8 @@ struct StructuredOutput {
   std::string text;                  // of the regular expression, schema, grammar, tag's format
   std::vector<std::string> choices;  // kChoice
   StructuralTag structural_tag;                 // kStructuralTag
-  ThoughtsBefore thoughts;
-  std::vector<StructuredOutput> otherwise;  // or one of these, whose own thoughts do not count
+  ReasoningPrefix reasoning;
+  std::vector<StructuredOutput> alternatives;  // or one of these, whose own reasoning do not count
 
   // Not by default: the compiler cannot while the type of `otherwise` is not complete.
   std::strong_ordering operator<=>(const StructuredOutput& other) const;

@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     StructuredOutput either{.kind = StructuredOutput::kStructuralTag};
     either.structural_tag = {.layout = StructuralTag::kTagsOnly,
                      .sections = {{.open = "<", .items = {{.schema = "{}"}}, .close = ">"}}};
-    either.otherwise = {std::move(output)};
+    either.alternatives = {std::move(output)};
     output = std::move(either);
   }
   const absl::StatusOr<Grammar> grammar = GrammarOf(output);

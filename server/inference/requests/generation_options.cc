@@ -7,7 +7,7 @@
 #include "server/inference/field_error.h"
 #include "server/inference/requests/generation.h"
 #include "server/inference/requests/tool_choice.h"
-#include "serving/grammar/thought_budget.h"
+#include "serving/grammar/thinking_budget.h"
 
 namespace espalier {
 namespace {
@@ -111,7 +111,7 @@ absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
   }
 }
 
-ThoughtsBefore ThoughtsOf(const Prompt& prompt) {
+ReasoningPrefix ReasoningPrefixOf(const Prompt& prompt) {
   return {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
 }
 
@@ -121,7 +121,7 @@ StructuredOutput Behind(const Prompt& prompt, const v1::GenerateRequest& request
                         StructuredOutput form) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
-    form.thoughts = ThoughtsOf(prompt);
+    form.reasoning = ReasoningPrefixOf(prompt);
   }
   return form;
 }
@@ -167,7 +167,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& r
       model.grammars->Get(Behind(prompt, request, *form), shown);
   if (masker.ok() && form == *content) return masker;
   // What is demanded of the text must be right even where there will be none.
-  if (*content && (!masker.ok() || form->otherwise.empty())) {
+  if (*content && (!masker.ok() || form->alternatives.empty())) {
     const absl::StatusOr<Grammar> text = GrammarOf(**content);
     if (!text.ok()) return InField("response_format", text.status());
   }
@@ -218,7 +218,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
   rules->constraint = *std::move(form);
   if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
     auto budget =
-        ThoughtBudget::Create(ThoughtsOf(prompt), request.chat().thinking_token_budget(),
+        ThinkingBudget::Create(ReasoningPrefixOf(prompt), request.chat().thinking_token_budget(),
                               model.host->shared_tokenizer(), std::move(rules->constraint));
     if (!budget.ok()) return InField("thinking_token_budget", budget.status());
     rules->constraint = *std::move(budget);

@@ -160,7 +160,7 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
       if (content) {
         form.structural_tag.layout = form.structural_tag.layout == StructuralTag::kTextThenTags ? StructuralTag::kSingleSection
                                                                            : StructuralTag::kTagsOnly;
-        form.otherwise = {*content};
+        form.alternatives = {*content};
       }
   }
   if (chat.single_tool_call()) {

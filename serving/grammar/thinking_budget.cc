@@ -1,4 +1,4 @@
-#include "serving/grammar/thought_budget.h"
+#include "serving/grammar/thinking_budget.h"
 
 #include <algorithm>
 #include <utility>
@@ -26,22 +26,22 @@ bool EndsInCharacter(absl::string_view text) {
 
 }  // namespace
 
-struct ThoughtBudget::Position : public TokenConstraint::Place {
+struct ThinkingBudget::Position : public TokenConstraint::Place {
   enum Phase { kBefore, kInside, kClosing, kBehind };
 
   Phase phase = kBefore;
-  int tokens = 0;      // of the thoughts
+  int tokens = 0;      // of the reasoning
   std::string text;    // kBefore: so far; kInside: as much of its end as matters
   size_t closing = 0;  // tokens of the mark that have come
   PlaceRef inner;
 };
 
-absl::StatusOr<std::shared_ptr<ThoughtBudget>> ThoughtBudget::Create(
-    ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
+absl::StatusOr<std::shared_ptr<ThinkingBudget>> ThinkingBudget::Create(
+    ReasoningPrefix reasoning, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
     std::shared_ptr<TokenConstraint> inner) {
-  std::shared_ptr<ThoughtBudget> budget(
-      new ThoughtBudget(std::move(thoughts), tokens, std::move(tokenizer), std::move(inner)));
-  const std::string& close = budget->thoughts_.close;
+  std::shared_ptr<ThinkingBudget> budget(
+      new ThinkingBudget(std::move(reasoning), tokens, std::move(tokenizer), std::move(inner)));
+  const std::string& close = budget->reasoning_.close;
   if (const int token = budget->tokenizer_->TokenId(close); token >= 0) {
     budget->closing_ = {token};
   } else {
@@ -56,52 +56,52 @@ absl::StatusOr<std::shared_ptr<ThoughtBudget>> ThoughtBudget::Create(
   }
   auto start = std::make_shared<Position>();
   if (budget->inner_ != nullptr) start->inner = budget->inner_->Start();
-  if (budget->thoughts_.begun) {
+  if (budget->reasoning_.begun) {
     start->phase = Position::kInside;
-    budget->Think(*start);
+    budget->UpdatePhase(*start);
   }
   budget->start_ = std::move(start);
   return budget;
 }
 
 // Special tokens have no text, but for the marks.
-std::string ThoughtBudget::TextOf(int token) const {
+std::string ThinkingBudget::TextOf(int token) const {
   std::string text = tokenizer_->TokenBytes(token);
-  const bool mark = text == thoughts_.open || text == thoughts_.close;
+  const bool mark = text == reasoning_.open || text == reasoning_.close;
   return mark || !tokenizer_->IsSpecial(token) ? text : "";
 }
 
 // What follows from the text and the number of tokens.
-void ThoughtBudget::Think(Position& at) const {
+void ThinkingBudget::UpdatePhase(Position& at) const {
   if (at.phase == Position::kBefore) {
     const absl::string_view begun = absl::StripLeadingAsciiWhitespace(at.text);
-    if (absl::StartsWith(begun, thoughts_.open)) {
+    if (absl::StartsWith(begun, reasoning_.open)) {
       at.phase = Position::kInside;
-      at.text = std::string(begun.substr(thoughts_.open.size()));
-    } else if (!absl::StartsWith(thoughts_.open, begun)) {
+      at.text = std::string(begun.substr(reasoning_.open.size()));
+    } else if (!absl::StartsWith(reasoning_.open, begun)) {
       at.phase = Position::kBehind;
     }
   }
-  if (at.phase == Position::kInside && absl::StrContains(at.text, thoughts_.close)) {
+  if (at.phase == Position::kInside && absl::StrContains(at.text, reasoning_.close)) {
     at.phase = Position::kBehind;
   }
   if (at.phase != Position::kInside) {
     if (at.phase == Position::kBehind) at.text.clear();
     return;
   }
-  const size_t kept = std::max<size_t>(thoughts_.close.size() - 1, kMostBehindLead);
+  const size_t kept = std::max<size_t>(reasoning_.close.size() - 1, kMostBehindLead);
   if (at.text.size() > kept) at.text.erase(0, at.text.size() - kept);
   const int beyond = at.tokens - tokens_;
   const bool over = beyond >= kMostBehindLead || (beyond >= 0 && !EndsInCharacter(at.text));
   if (over) at.phase = Position::kClosing;
 }
 
-absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& place, int token) {
+absl::StatusOr<TokenConstraint::PlaceRef> ThinkingBudget::After(const PlaceRef& place, int token) {
   const auto& before = static_cast<const Position&>(*place);
   if (before.phase == Position::kClosing && token != closing_[before.closing]) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token,
-                     " does not close the thoughts, which are as long as they may "
+                     " does not close the reasoning, which are as long as they may "
                      "be"));
   }
   PlaceRef inner;
@@ -118,7 +118,7 @@ absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& p
     case Position::kInside:
       if (before.phase == Position::kInside) ++after->tokens;
       after->text += TextOf(token);
-      Think(*after);
+      UpdatePhase(*after);
       break;
     case Position::kClosing:
       if (++after->closing == closing_.size()) after->phase = Position::kBehind;
@@ -129,19 +129,19 @@ absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& p
   return after;
 }
 
-absl::StatusOr<TokenSetRef> ThoughtBudget::Permitted(const PlaceRef& place) {
+absl::StatusOr<TokenSetRef> ThinkingBudget::Permitted(const PlaceRef& place) {
   const auto& at = static_cast<const Position&>(*place);
   if (at.phase == Position::kClosing) return only_[at.closing];
   if (inner_ != nullptr) return inner_->Permitted(at.inner);
   return TokenSetRef();
 }
 
-bool ThoughtBudget::MayEnd(const PlaceRef& place) const {
+bool ThinkingBudget::MayEnd(const PlaceRef& place) const {
   const auto& at = static_cast<const Position&>(*place);
   return at.phase != Position::kClosing && (inner_ == nullptr || inner_->MayEnd(at.inner));
 }
 
-bool ThoughtBudget::Complete(const PlaceRef& place) const {
+bool ThinkingBudget::Complete(const PlaceRef& place) const {
   return inner_ != nullptr && inner_->Complete(static_cast<const Position&>(*place).inner);
 }
 

@@ -1,4 +1,4 @@
-// Ends thoughts that have become too long: after so many tokens nothing may come but the mark that
+// Ends reasoning that have become too long: after so many tokens nothing may come but the mark that
 // closes them, and then the answer. What vLLM calls thinking_token_budget. As a constraint it holds
 // within token trees, too.
 #pragma once
@@ -14,13 +14,13 @@
 
 namespace espalier {
 
-class ThoughtBudget : public TokenConstraint {
+class ThinkingBudget : public TokenConstraint {
  public:
   // Of at most `tokens` tokens between the marks, and those that end a character then begun (three
-  // at most). `inner`: what the answer must be besides, thoughts included; null: anything.
+  // at most). `inner`: what the answer must be besides, reasoning included; null: anything.
   // REQUIRES: both marks are known. Errors are the tokenizer's, of the mark that closes.
-  static absl::StatusOr<std::shared_ptr<ThoughtBudget>> Create(
-      ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
+  static absl::StatusOr<std::shared_ptr<ThinkingBudget>> Create(
+      ReasoningPrefix reasoning, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
       std::shared_ptr<TokenConstraint> inner);
 
   PlaceRef Start() const override { return start_; }
@@ -33,17 +33,17 @@ class ThoughtBudget : public TokenConstraint {
  private:
   struct Position;
 
-  ThoughtBudget(ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
+  ThinkingBudget(ReasoningPrefix reasoning, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
                 std::shared_ptr<TokenConstraint> inner)
-      : thoughts_(std::move(thoughts)),
+      : reasoning_(std::move(reasoning)),
         tokens_(tokens),
         tokenizer_(std::move(tokenizer)),
         inner_(std::move(inner)) {}
 
   std::string TextOf(int token) const;
-  void Think(Position& at) const;
+  void UpdatePhase(Position& at) const;
 
-  const ThoughtsBefore thoughts_;
+  const ReasoningPrefix reasoning_;
   const int tokens_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<TokenConstraint> inner_;

@@ -1,5 +1,5 @@
 // Thoughts that may not be longer, by their definition and in whole answers, whatever is drafted.
-#include "serving/grammar/thought_budget.h"
+#include "serving/grammar/thinking_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class TextTokenizer : public LetterTokenizer {
 };
 
 // Whether the tokens may come one after the other, each as Permitted and After say alike.
-bool May(ThoughtBudget& budget, const std::vector<int>& tokens, int vocabulary) {
+bool May(ThinkingBudget& budget, const std::vector<int>& tokens, int vocabulary) {
   TokenConstraint::PlaceRef place = budget.Start();
   for (const int token : tokens) {
     const TokenSetRef permitted = *budget.Permitted(place);
@@ -65,7 +65,7 @@ bool May(ThoughtBudget& budget, const std::vector<int>& tokens, int vocabulary) 
   return true;
 }
 
-TEST(ThoughtBudget, NothingButTheMarkComesAfterSoManyTokens) {
+TEST(ThinkingBudget, NothingButTheMarkComesAfterSoManyTokens) {
   const auto tokenizer = std::make_shared<TextTokenizer>(std::vector<std::string>{
       "<t>", "</t>", "a", " ", "<", "t", ">", "/", "x</", "\xc3", "\xa9", "<|s|>"});
   const int open = 0, close = 1, a = 2, blank = 3, less = 4, t = 5, more = 6, slash = 7, part = 8,
@@ -104,17 +104,17 @@ TEST(ThoughtBudget, NothingButTheMarkComesAfterSoManyTokens) {
       {true, 1, {lead, tail, a}, false},
   };
   for (const auto& c : cases) {
-    auto budget = ThoughtBudget::Create({"<t>", "</t>", c.begun}, c.tokens, tokenizer, nullptr);
+    auto budget = ThinkingBudget::Create({"<t>", "</t>", c.begun}, c.tokens, tokenizer, nullptr);
     ASSERT_TRUE(budget.ok());
     EXPECT_EQ(May(**budget, c.answer, vocabulary), c.may)
         << testing::PrintToString(c.answer) << " within " << c.tokens;
   }
 }
 
-TEST(ThoughtBudget, AMarkOfSeveralTokensComesWhole) {
+TEST(ThinkingBudget, AMarkOfSeveralTokensComesWhole) {
   const auto tokenizer =
       std::make_shared<TextTokenizer>(std::vector<std::string>{"a", "b", "c", "d"});
-  auto budget = *ThoughtBudget::Create({"ab", "cd", true}, 2, tokenizer, nullptr);
+  auto budget = *ThinkingBudget::Create({"ab", "cd", true}, 2, tokenizer, nullptr);
   EXPECT_TRUE(May(*budget, {0, 0, 2, 3, 0, 0, 0}, 5));
   EXPECT_TRUE(
       May(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // one that had been begun counts for nothing
@@ -123,13 +123,13 @@ TEST(ThoughtBudget, AMarkOfSeveralTokensComesWhole) {
   EXPECT_FALSE(May(*budget, {0, 0, 3}, 5));
 }
 
-TEST(ThoughtBudget, WhatFollowsKeepsItsForm) {
+TEST(ThinkingBudget, WhatFollowsKeepsItsForm) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   StructuredOutput form{.kind = StructuredOutput::kRegex, .text = "fe*f"};
-  form.thoughts = {"ab", "cd", true};
+  form.reasoning = {"ab", "cd", true};
   auto masker = *TokenMasker::Create(*BuildAutomaton(*GrammarOf(form)),
                                      std::make_shared<TokenTrie>(tokenizer), tokenizer.eos());
-  auto budget = *ThoughtBudget::Create(form.thoughts, 2,
+  auto budget = *ThinkingBudget::Create(form.reasoning, 2,
                                        std::make_shared<LetterTokenizer>(tokenizer), masker);
   const auto ids = [&](const char* text) { return tokenizer.Encode(text); };
   EXPECT_TRUE(May(*budget, ids("agcdfeef"), kVocabulary - 1));
@@ -144,11 +144,11 @@ TEST(ThoughtBudget, WhatFollowsKeepsItsForm) {
   EXPECT_TRUE(budget->Complete(place));
 }
 
-TEST(ThoughtBudget, TreesChangeNoAnswerAndEveryAnswerKeepsIt) {
+TEST(ThinkingBudget, TreesChangeNoAnswerAndEveryAnswerKeepsIt) {
   constexpr int kMost = 5;
   const auto tokenizer = std::make_shared<LetterTokenizer>(kVocabulary, std::vector<int>{kEos});
   auto rules = std::make_shared<TokenRules>();
-  rules->constraint = *ThoughtBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
+  rules->constraint = *ThinkingBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
   for (const double temperature : {0.0, 1.0}) {
     std::vector<std::vector<int>> plain;
     for (const char* expansion : {"", "2,2,1", "1,1,1,1,1,1"}) {
