@@ -142,7 +142,7 @@ struct ServingLowering {
 
 // A forward program of one device for serving. `graph` is a bound serving graph (ops/models): its
 // metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest
-// follows; its named outputs become Program.outputs. row_stable is set. ResourceExhausted, with the
+// follows; its named outputs become Program.outputs. batch_invariant is set. ResourceExhausted, with the
 // bytes that would do, for a limit that is too small.
 absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
                                             const ServingLowering& options = {});

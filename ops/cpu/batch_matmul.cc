@@ -91,7 +91,7 @@ class Product : public Kernel {
 class Forward : public Product {
  public:
   static std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
-    if (spec.row_stable) {
+    if (spec.batch_invariant) {
       *refusal = "oneDNN's order of summation depends on the number of rows";
       return nullptr;
     }

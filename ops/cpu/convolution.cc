@@ -466,8 +466,8 @@ class TransposedBackward : public Kernel {
 template <typename K>
 KernelFactory Factory() {
   return ViaF32([](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-    if (spec.row_stable) {
-      *refusal = "convolution has no row-stable kernel";
+    if (spec.batch_invariant) {
+      *refusal = "convolution has no batch-invariant kernel";
       return nullptr;
     }
     try {

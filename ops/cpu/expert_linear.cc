@@ -1,5 +1,5 @@
 // expert_linear and quantized_expert_linear. Rows are gathered by expert, so that each expert's
-// weights are read once for all rows that chose it. StableLinear and QuantizedProduct make every
+// weights are read once for all rows that chose it. BatchInvariantLinear and QuantizedProduct make every
 // row's bits its own.
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/quantized_dot.h"
 #include "ops/cpu/row_groups.h"
-#include "ops/cpu/stable_linear.h"
+#include "ops/cpu/batch_invariant_linear.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {
@@ -41,7 +41,7 @@ class PlainMatrices : public ExpertMatrices {
     for (int64_t e = 0; e < rows.experts; ++e) {
       const int64_t begin = rows.groups.begin(e), end = rows.groups.end(e);
       if (begin == end) continue;
-      StableLinear({DType::kF32, end - begin, rows.in, rows.out, rows.x + begin * rows.in,
+      BatchInvariantLinear({DType::kF32, end - begin, rows.in, rows.out, rows.x + begin * rows.in,
                     static_cast<const char*>(weight.data) + e * bytes, nullptr,
                     rows.y + begin * rows.out, dtype_});
     }

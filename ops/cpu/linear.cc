@@ -1,4 +1,4 @@
-// Training: oneDNN's matmul for y, dx and dw. Serving: StableLinear.
+// Training: oneDNN's matmul for y, dx and dw. Serving: BatchInvariantLinear.
 #include <algorithm>
 
 #include "ops/cpu/activation.h"
@@ -18,13 +18,13 @@ MatrixLayout RowMajor(int64_t columns) { return {0, columns, 1}; }
 MatrixLayout Transposed(int64_t columns) { return {0, 1, columns}; }
 
 std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal) {
-  if (!spec.row_stable) {
-    *refusal = "the row-stable kernel is slower than oneDNN where stability is not asked for";
+  if (!spec.batch_invariant) {
+    *refusal = "the batch-invariant kernel is slower than oneDNN where batch invariance is not required";
     return nullptr;
   }
   const DType dtype = spec.inputs[0].dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    *refusal = std::string("no row-stable kernel of its own for ") + Name(dtype);
+    *refusal = std::string("no batch-invariant kernel of its own for ") + Name(dtype);
     return nullptr;
   }
   const Activation activation = ActivationOf(spec.attributes);
@@ -33,7 +33,7 @@ std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal)
     return nullptr;
   }
   return MakeKernel([activation](const KernelArgs& args) {
-    StableLinear(ProductsOf(args));
+    BatchInvariantLinear(ProductsOf(args));
     if (activation != Activation::kNone) {
       for (const TensorView& y : args.outputs) {
         Activate(activation, y.as<float>(), y.num_elements());
@@ -63,7 +63,7 @@ std::shared_ptr<Gemm> MakeProduct(const Dims& x, const Dims& weight, bool bias,
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal) {
-  if (spec.row_stable) {  // f16, by way of f32
+  if (spec.batch_invariant) {  // f16, by way of f32
     return MakeStable(spec, refusal);
   }
   const bool bias = HasBias(spec);

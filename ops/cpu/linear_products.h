@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "ops/cpu/rows.h"
-#include "ops/cpu/stable_linear.h"
+#include "ops/cpu/batch_invariant_linear.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
 
 // Of inputs x, weight[out, in] and maybe bias[out], once for each output.
-inline std::vector<StableLinearArgs> ProductsOf(const KernelArgs& args) {
+inline std::vector<BatchInvariantLinearArgs> ProductsOf(const KernelArgs& args) {
   const size_t each = args.inputs.size() / args.outputs.size();
-  std::vector<StableLinearArgs> products;
+  std::vector<BatchInvariantLinearArgs> products;
   for (size_t i = 0; i < args.outputs.size(); ++i) {
     const TensorView *const of = &args.inputs[i * each], &x = of[0], &weight = of[1];
     products.push_back({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,

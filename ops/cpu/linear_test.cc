@@ -89,7 +89,7 @@ TEST(Linear, NarrowTypesRoundTheF32Result) {
   }
 }
 
-TEST(Linear, RowStableRowsDoNotDependOnTheBatch) {
+TEST(Linear, BatchInvariantRowsDoNotDependOnTheBatch) {
   for (const auto& [in, out] : {std::pair<int64_t, int64_t>{96, 70}, {61, 256}}) {
     const TestTensor x = Random({200, in}, 1), w = Random({out, in}, 2), b = Random({out}, 3);
     const TestTensor all = Ops().Run("linear", {}, {x, w, b}, {true})[0];

@@ -1,12 +1,12 @@
 // Rows are gathered by adapter, so that each adapter is read once for all rows that have it;
-// StableLinear makes every row's bits its own.
+// BatchInvariantLinear makes every row's bits its own.
 #include <algorithm>
 #include <cstring>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/row_groups.h"
-#include "ops/cpu/stable_linear.h"
+#include "ops/cpu/batch_invariant_linear.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {
@@ -51,9 +51,9 @@ class LoraLinear : public Kernel {
     for (int64_t n = 0; n < adapters; ++n) {
       const int64_t begin = groups_.begin(n), count = groups_.end(n) - begin;
       if (count == 0) continue;
-      StableLinear({DType::kF32, count, in, rank, gathered + begin * in,
+      BatchInvariantLinear({DType::kF32, count, in, rank, gathered + begin * in,
                     a.as<float>() + n * rank * in, nullptr, narrow + begin * rank});
-      StableLinear({DType::kF32, count, rank, out, narrow + begin * rank,
+      BatchInvariantLinear({DType::kF32, count, rank, out, narrow + begin * rank,
                     b.as<float>() + n * out * rank, nullptr, products + begin * out});
     }
     copy(0, none, out, [&](int64_t i) { std::fill_n(y.as<float>() + order[i] * out, out, 0.0f); });

@@ -72,7 +72,7 @@ GemmSpec Product(const Problem& p, int64_t m, int64_t n, int64_t k, bool ta, boo
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal) {
-  if (spec.row_stable) {
+  if (spec.batch_invariant) {
     *refusal = "oneDNN's order of summation depends on the number of rows";
     return nullptr;
   }
@@ -98,8 +98,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal
 
 // Serving: element (i, j) adds a[i, p] b[p, j] for p = 0, 1, ... whatever else is computed.
 std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal) {
-  if (!spec.row_stable) {
-    *refusal = "the row-stable kernel is slower than oneDNN where stability is not asked for";
+  if (!spec.batch_invariant) {
+    *refusal = "the batch-invariant kernel is slower than oneDNN where batch invariance is not required";
     return nullptr;
   }
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {

@@ -313,7 +313,7 @@ class AttentionKernel : public Kernel {
 class Forward : public AttentionKernel {
  public:
   static std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
-    if (spec.row_stable) {
+    if (spec.batch_invariant) {
       *refusal = "oneDNN's order of summation depends on the number of rows";
       return nullptr;
     }

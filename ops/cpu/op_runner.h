@@ -103,7 +103,7 @@ inline TestTensor Random(const Dims& dims, int seed) {
 }
 
 struct RunOptions {
-  bool row_stable = false;
+  bool batch_invariant = false;
   bool training = true;
   // Offset and global dimensions of input i, by index; missing or empty: the whole tensor.
   std::vector<TensorSpec> specs = {};
@@ -242,7 +242,7 @@ class OpRunner {
                          const RunOptions& options) const {
     const std::vector<TensorView> in = Views(inputs, options.specs),
                                   out = Views(outputs, options.output_specs);
-    KernelSpec spec{op, attributes, {}, {}, options.row_stable};
+    KernelSpec spec{op, attributes, {}, {}, options.batch_invariant};
     for (const TensorView& view : in) spec.inputs.push_back(view.spec);
     for (const TensorView& view : out) spec.outputs.push_back(view.spec);
     std::string error;

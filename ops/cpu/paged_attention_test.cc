@@ -109,7 +109,7 @@ class PagedAttention : public ::testing::Test {
       inputs.push_back(v_scale_);
     }
     const KernelStatus status =
-        Ops().TryRun("paged_attention", attributes_, &inputs, &outputs, {.row_stable = true});
+        Ops().TryRun("paged_attention", attributes_, &inputs, &outputs, {.batch_invariant = true});
     k_cache_ = inputs[3];
     v_cache_ = inputs[4];
     if (scaled) k_scale_ = inputs[13];

@@ -32,7 +32,7 @@ void AddBias(const float* bias, const TensorView& y) {
 // Weights of bf16 or f16, x in f32.
 std::unique_ptr<Kernel> MakeNarrow(const KernelSpec& spec) {
   return MakeKernel([activation = ActivationOf(spec.attributes)](const KernelArgs& args) {
-    StableLinear(ProductsOf(args));
+    BatchInvariantLinear(ProductsOf(args));
     Activate(activation, args.outputs);
     return KernelStatus::Ok();
   });

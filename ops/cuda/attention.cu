@@ -333,7 +333,7 @@ template <typename K>
 KernelFactory Factory(DeviceContexts& contexts) {
   return [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-    if (spec.row_stable) {
+    if (spec.batch_invariant) {
       *refusal = "serving programs use paged_attention";
       return nullptr;
     }

@@ -128,7 +128,7 @@ KernelFactory Factory(DeviceContexts& contexts,
                       KernelStatus (*run)(DeviceContexts&, const KernelArgs&, const Problem&)) {
   return [&contexts, run](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-    if (spec.row_stable) {
+    if (spec.batch_invariant) {
       *refusal = "cuBLAS does not keep one order of summation for all numbers of rows";
       return nullptr;
     }

@@ -528,8 +528,8 @@ template <typename K>
 KernelFactory Factory(DeviceContexts& contexts) {
   return [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-    if (spec.row_stable) {
-      *refusal = "convolutions have no row-stable kernel";
+    if (spec.batch_invariant) {
+      *refusal = "convolutions have no batch-invariant kernel";
       return nullptr;
     }
     auto kernel = std::make_unique<K>(contexts);

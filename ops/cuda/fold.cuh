@@ -15,7 +15,7 @@ namespace espalier {
 // How a reduction's tensors lie, and what it needs in the workspace.
 struct FoldPlan {
   std::vector<bool> reduced;
-  bool row_stable = false;
+  bool batch_invariant = false;
   WorkspaceLayout layout;
   size_t partial = 0;  // of the reduction that runs with Op
   size_t extra = 0;    // one value for each element of y
@@ -25,9 +25,9 @@ struct FoldPlan {
   static FoldPlan Make(const KernelSpec& spec, const Dims& x, size_t extra_bytes = 0) {
     FoldPlan plan;
     plan.reduced = SummedDims(spec.attributes, x.size());
-    plan.row_stable = spec.row_stable;
+    plan.batch_invariant = spec.batch_invariant;
     const ReduceShape shape = plan.Shape(x);
-    plan.partial = plan.layout.Add(shape.WorkspaceBytes<Op>(spec.row_stable));
+    plan.partial = plan.layout.Add(shape.WorkspaceBytes<Op>(spec.batch_invariant));
     plan.extra = plan.layout.Add(static_cast<size_t>(shape.outputs) * extra_bytes);
     return plan;
   }
@@ -47,7 +47,7 @@ struct FoldPlan {
   KernelStatus Run(const Dims& x, const Value& value, const Store& store, const KernelArgs& args,
                    const char* op) const {
     return Reduce<Op>(Shape(x), value, store, WorkspaceAt(args, partial), StreamOf(args), op,
-                      row_stable);
+                      batch_invariant);
   }
 };
 

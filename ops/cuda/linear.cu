@@ -1,4 +1,4 @@
-// Training: cuBLAS for y, dx and dweight. Serving: RowProducts for f32, StableLinear for bf16 and
+// Training: cuBLAS for y, dx and dweight. Serving: RowProducts for f32, BatchInvariantLinear for bf16 and
 // f16.
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/convert.h"
@@ -8,7 +8,7 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/row_products.h"
-#include "ops/cuda/stable_linear.h"
+#include "ops/cuda/batch_invariant_linear.h"
 
 namespace espalier {
 namespace cuda_linear {
@@ -182,12 +182,12 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
   });
 }
 
-// One matrix of a row-stable kernel for bf16 and f16.
+// One matrix of a batch-invariant kernel for bf16 and f16.
 KernelStatus RunStable(std::span<const TensorView> inputs, const TensorView& y,
                        Activation activation, const KernelArgs& args) {
   const TensorView &x = inputs[0], &weight = inputs[1];
   ESPALIER_KERNEL_RETURN_IF_ERROR(
-      StableLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,
+      BatchInvariantLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,
                     weight.data, Has(inputs, 2) ? inputs[2].data : nullptr, y.data},
                    StreamOf(args)));
   if (activation == Activation::kNone) return KernelStatus::Ok();
@@ -209,8 +209,8 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   registry.Add(
       "linear", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        if (!spec.row_stable) {
-          *refusal = "the row-stable kernel is slower than cuBLAS where stability is not asked for";
+        if (!spec.batch_invariant) {
+          *refusal = "the batch-invariant kernel is slower than cuBLAS where batch invariance is not required";
           return nullptr;
         }
         const Activation activation = ActivationOf(spec.attributes);
@@ -234,7 +234,7 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   registry.Add("linear", InNarrowest([&contexts](const KernelSpec& spec,
                                                  std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-                 if (spec.row_stable) {
+                 if (spec.batch_invariant) {
                    *refusal = "cuBLAS does not keep one order of summation for all numbers of rows";
                    return nullptr;
                  }

@@ -306,7 +306,7 @@ void RegisterMatmulCuda(KernelRegistry& registry, DeviceContexts& contexts) {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
         const bool ta = spec.attributes.Bool("transpose_a");
         const bool tb = spec.attributes.Bool("transpose_b");
-        if (spec.row_stable) {
+        if (spec.batch_invariant) {
           return MakeKernel(
               [ta, tb](const KernelArgs& args) { return StableForward(args, ta, tb); });
         }

@@ -524,7 +524,7 @@ template <typename K>
 KernelFactory Factory(DeviceContexts& contexts) {
   return [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[kQ].dtype, refusal)) return nullptr;
-    if (spec.row_stable) {
+    if (spec.batch_invariant) {
       *refusal = "cuBLAS does not keep one order of summation for all numbers of rows";
       return nullptr;
     }

@@ -107,16 +107,16 @@ struct ReduceShape {
     return shape;
   }
 
-  // Into how many pieces each sum is cut; a function of the shape alone. With row_stable always 1.
-  int64_t Chunks(bool row_stable) const {
-    if (row_stable || outputs == 0) return 1;
+  // Into how many pieces each sum is cut; a function of the shape alone. With batch_invariant always 1.
+  int64_t Chunks(bool batch_invariant) const {
+    if (batch_invariant || outputs == 0) return 1;
     const int64_t least = by_columns ? 64 : 4096;
     const int64_t wanted = by_columns ? 65536 / outputs : 1056 / outputs;
     return std::clamp<int64_t>(std::min(count / least, wanted), 1, 1024);
   }
   template <typename Op = SumOp>
-  size_t WorkspaceBytes(bool row_stable = false) const {
-    const int64_t chunks = Chunks(row_stable);
+  size_t WorkspaceBytes(bool batch_invariant = false) const {
+    const int64_t chunks = Chunks(batch_invariant);
     return chunks == 1 ? 0 : static_cast<size_t>(outputs * chunks) * sizeof(typename Op::Type);
   }
 };
@@ -175,12 +175,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) store(o, sum);
 }
 
-// `workspace` holds shape.WorkspaceBytes<Op>(row_stable) bytes.
+// `workspace` holds shape.WorkspaceBytes<Op>(batch_invariant) bytes.
 template <typename Op = SumOp, typename Value, typename Store>
 KernelStatus Reduce(const ReduceShape& shape, const Value& value, const Store& store,
-                    void* workspace, cudaStream_t stream, const char* op, bool row_stable = false) {
+                    void* workspace, cudaStream_t stream, const char* op, bool batch_invariant = false) {
   if (shape.outputs == 0) return KernelStatus::Ok();
-  const int64_t chunks = shape.Chunks(row_stable);
+  const int64_t chunks = shape.Chunks(batch_invariant);
   const int64_t chunk_size = (shape.count + chunks - 1) / chunks;
   typename Op::Type* partial = static_cast<typename Op::Type*>(workspace);
   if (shape.by_columns) {

@@ -38,7 +38,7 @@ void AddReduction(KernelRegistry& registry, const char* name, const char* gradie
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
     const std::vector<bool> summed = SummedDims(spec.attributes, spec.inputs[0].dims.size());
     const float scale = factor(spec.attributes);
-    const bool row_stable = spec.row_stable;
+    const bool batch_invariant = spec.batch_invariant;
     return MakeKernel(
         [=](const KernelArgs& args) {
           const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -46,10 +46,10 @@ void AddReduction(KernelRegistry& registry, const char* name, const char* gradie
             using T = typename decltype(type)::T;
             return Reduce(ReduceShape::Make(x.dims(), summed), ElementValue<T>{x.as<T>()},
                           StoreScaled<T>{y.as<T>(), scale}, args.workspace, StreamOf(args), name,
-                          row_stable);
+                          batch_invariant);
           });
         },
-        ReduceShape::Make(spec.inputs[0].dims, summed).WorkspaceBytes(row_stable));
+        ReduceShape::Make(spec.inputs[0].dims, summed).WorkspaceBytes(batch_invariant));
   });
   registry.Add(
       gradient, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

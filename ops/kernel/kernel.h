@@ -35,7 +35,7 @@ struct KernelSpec {
   // Set in serving programs: every row (all but the last dimension flattened) of the output must be
   // computed by one fixed order of summation, whatever the number of rows, and dimension 0 of any
   // view may be smaller at Run than it is here.
-  bool row_stable = false;
+  bool batch_invariant = false;
 };
 
 struct KernelArgs {
@@ -91,7 +91,7 @@ class KernelRegistry {
     entries_.push_back({op, {std::move(factory)}});
   }
 
-  // In serving programs (row_stable) kernels of `op` take several instructions as one if they have
+  // In serving programs (batch_invariant) kernels of `op` take several instructions as one if they have
   // one first input and, but for `may_differ`, the same attributes: inputs and outputs follow each
   // other, instruction by instruction, the same number of each; attributes are the first one's.
   void TakesSeveral(const std::string& op, std::vector<std::string> may_differ) {

@@ -117,7 +117,7 @@ absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph
   v1::Program program = rank.TakeProgram();
   program.set_name(absl::StrCat(graph.name, "/serving"));
   program.set_host_bytes(streamed_bytes);
-  program.set_row_stable(true);
+  program.set_batch_invariant(true);
   program.set_plan_fingerprint(GraphFingerprint(given));
   for (const auto& [name, value] : graph.outputs) {
     (*program.mutable_outputs())[name] = buffers[value];

@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
     v1::Program program = rank.TakeProgram();
     program.set_host_bytes((*streamed)[programs.size()]);
     program.set_name(absl::StrCat(given.name, "/serving"));
-    program.set_row_stable(true);
+    program.set_batch_invariant(true);
     program.set_plan_fingerprint(fingerprint);
     for (const auto& [name, buffer] : outputs[programs.size()]) {
       (*program.mutable_outputs())[name] = buffer;

@@ -433,7 +433,7 @@ TEST(LowerServingTest, OneDeviceWithDynamicRows) {
   const Graph graph = Bound(std::move(built), 1);
   absl::StatusOr<v1::Program> program = LowerServing(TestRegistry(), graph);
   ASSERT_TRUE(program.ok()) << program.status();
-  EXPECT_TRUE(program->row_stable());
+  EXPECT_TRUE(program->batch_invariant());
   ASSERT_EQ(program->outputs().count("logits"), 1u);
   const v1::Buffer& logits = program->buffers(program->outputs().at("logits"));
   EXPECT_EQ(logits.dynamic(), v1::OUTPUT_ROWS);

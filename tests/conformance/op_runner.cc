@@ -63,7 +63,7 @@ json Answer(const OpRegistry& registry, Backend* backend, const json& request) {
   }
   if (request.value("axes", false)) return AxesOf(*run.def, run.types);
   run.options = OptionsOf(request);
-  run.row_stable = request.value("row_stable", false);
+  run.batch_invariant = request.value("batch_invariant", false);
   run.degrees = request.value("split", std::map<std::string, int>());
   if (request.contains("output_gradients")) {
     run.output_gradients.emplace();

@@ -104,19 +104,19 @@ class OperatorsTest(unittest.TestCase):
         covered = {name for name, makes in CASES.items() if not all(o.get("splits_only") for _, _, o in makes)}
         self.assertEqual(registered - covered - set(ELSEWHERE), set())
 
-    def test_row_stable_linear(self):
+    def test_batch_invariant_linear(self):
         """The serving kernel: right, and the same bits for a row whatever rows it is computed with."""
         torch.manual_seed(SEED)
         for rows, i, o in [(1, 33, 7), (5, 64, 130), (40, 100, 16), (129, 256, 48)]:
             x, w = (torch.randn(*d, dtype=torch.float64).float().double() for d in ((rows, i), (o, i)))
-            answer = self.run_op(op="linear", inputs=[to_json(x), to_json(w)], row_stable=True)
+            answer = self.run_op(op="linear", inputs=[to_json(x), to_json(w)], batch_invariant=True)
             y = from_json(answer["outputs"][0])
             self.close_to(y, x @ w.T, {"sum": i}, f"{rows} {i} {o}")
             for row in {0, rows // 2, rows - 1}:
-                alone = self.run_op(op="linear", inputs=[to_json(x[row:row + 1]), to_json(w)], row_stable=True)
+                alone = self.run_op(op="linear", inputs=[to_json(x[row:row + 1]), to_json(w)], batch_invariant=True)
                 self.assertTrue(torch.equal(from_json(alone["outputs"][0])[0], y[row]), f"row {row} of {rows}")
 
-    def test_row_stable_lora_linear(self):
+    def test_batch_invariant_lora_linear(self):
         """A row has the same bits whatever rows, of whatever adapters, it is computed with."""
         torch.manual_seed(SEED)
         for rows, wide, rank, out in [(7, 33, 4, 9), (40, 100, 16, 50), (65, 256, 24, 48)]:
@@ -125,7 +125,7 @@ class OperatorsTest(unittest.TestCase):
             adapter = torch.randint(-1, 3, (rows,), dtype=torch.int32)
 
             def run(at):
-                answer = self.run_op(op="lora_linear", row_stable=True,
+                answer = self.run_op(op="lora_linear", batch_invariant=True,
                                      inputs=[to_json(v) for v in (x[at], a, b, adapter[at])])
                 return from_json(answer["outputs"][0])
             together = run(slice(0, rows))

@@ -220,7 +220,7 @@ class ShardedRun {
 
   std::string RunKernel(const std::string& op, std::vector<HostTensor>* inputs,
                         std::vector<HostTensor>* outputs) {
-    KernelSpec spec{op, run_.types.attributes, {}, {}, run_.row_stable};
+    KernelSpec spec{op, run_.types.attributes, {}, {}, run_.batch_invariant};
     for (const HostTensor& t : *inputs) spec.inputs.push_back(t.spec);
     for (const HostTensor& t : *outputs) spec.outputs.push_back(t.spec);
     // Kernels must write every element of their outputs.

@@ -20,7 +20,7 @@ struct OperatorRun {
   std::vector<HostTensor> inputs;
   std::optional<std::vector<HostTensor>> output_gradients;  // none: forward only
   gpu_check::RunOptions options;
-  bool row_stable = false;
+  bool batch_invariant = false;
   std::map<std::string, int> degrees;  // of the axes that are split, by name
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 // A token's attention is the same bits as the next token of its sequence, in a tree, and in a batch
 // with others.
-std::string AttentionIsRowStable(Backend& cuda, DType dtype, int32_t tokens) {
+std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t tokens) {
   const int64_t dim = 64, heads = 4, kv_heads = 2, slots = 2 * tokens + 56;
   const int32_t own = 2 * tokens, other = own + 22;  // slots, beside the sequence's odd ones
   constexpr int32_t kCrowd = 600;
@@ -39,7 +39,7 @@ std::string AttentionIsRowStable(Backend& cuda, DType dtype, int32_t tokens) {
     std::vector<HostTensor> outputs = {HostTensor::Zeros(inputs[0].spec)};
     KernelSpec spec =
         SpecFor("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, inputs, outputs[0].spec);
-    spec.row_stable = true;
+    spec.batch_invariant = true;
     std::string error = cuda.Run(spec, {}, &inputs, &outputs);
     if (error.empty()) *row = Rows(outputs[0], 0, 1);
     return error;
@@ -138,7 +138,7 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
                                {"window", how.window},
                                {"softcap", double{how.softcap}}},
                               *inputs, outputs[0].spec);
-    spec.row_stable = true;
+    spec.batch_invariant = true;
     std::string error = cuda.Run(spec, {}, inputs, &outputs);
     if (error.empty()) *result = outputs[0];
     return error;
@@ -178,9 +178,9 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
 void CheckAttention(Backend& cuda, const AddVerdict& add) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (int32_t tokens : {100, 255, 256, 3000}) {
-      add(std::string("row-stable paged_attention ") + Name(dtype) + ", " + std::to_string(tokens) +
+      add(std::string("batch-invariant paged_attention ") + Name(dtype) + ", " + std::to_string(tokens) +
               " tokens",
-          AttentionIsRowStable(cuda, dtype, tokens));
+          CheckAttentionBatchInvariance(cuda, dtype, tokens));
     }
   }
   for (const MixedAttention& how : kMixedAttentions) {

@@ -40,13 +40,13 @@ class Bench {
   }
 
   // Seconds of one run, the mean of as many as fit in about a tenth of a second.
-  double Time(const std::string& op, const Attributes& attributes, bool row_stable,
+  double Time(const std::string& op, const Attributes& attributes, bool batch_invariant,
               const std::vector<TensorView>& inputs, const std::vector<TensorView>& outputs) {
     if (!error.empty()) return 1;
     KernelSpec spec;
     spec.op = op;
     spec.attributes = attributes;
-    spec.row_stable = row_stable;
+    spec.batch_invariant = batch_invariant;
     for (const TensorView& v : inputs) spec.inputs.push_back(v.spec);
     for (const TensorView& v : outputs) spec.outputs.push_back(v.spec);
     const std::unique_ptr<Kernel> kernel = registry_.Create(spec, &error);
@@ -116,7 +116,7 @@ void Linear(CudaPlugin* plugin, int device, std::string* error) {
           return;
         }
         std::printf("%-28s %8ld %8ld %8ld %12.1f %12.2f\n",
-                    (std::string(Name(dtype)) + (stable ? ", row-stable" : ", cuBLAS")).c_str(),
+                    (std::string(Name(dtype)) + (stable ? ", batch-invariant" : ", cuBLAS")).c_str(),
                     static_cast<long>(rows), static_cast<long>(in), static_cast<long>(out),
                     seconds * 1e6, 2.0 * rows * in * out / seconds * 1e-12);
       }

@@ -1,4 +1,4 @@
-// What a comparison with the CPU does not show: that serving kernels are row-stable, that faults
+// What a comparison with the CPU does not show: that serving kernels are batch-invariant, that faults
 // come out of Synchronize, and the plug-in's own copies, fills and collectives.
 #pragma once
 

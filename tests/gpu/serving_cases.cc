@@ -18,7 +18,7 @@ void AddRowProducts(std::vector<Case>* cases) {
            .sum_length = in,
            .slack = 2,
            .gradient = false,
-           .place = [](KernelSpec* spec) { spec->row_stable = true; }};
+           .place = [](KernelSpec* spec) { spec->batch_invariant = true; }};
     if (weights.bits != 32) {
       c.attributes.Set("bits", int64_t{weights.bits});
       c.attributes.Set("out", out);

@@ -26,12 +26,12 @@ KernelSpec ProductSpec(int bits, int64_t out, const std::vector<HostTensor>& inp
                        const TensorSpec& output) {
   KernelSpec spec = SpecFor(bits == 32 ? "linear" : "quantized_linear", {}, inputs, output);
   if (bits != 32) spec.attributes = {{"bits", int64_t{bits}}, {"out", out}};
-  spec.row_stable = true;
+  spec.batch_invariant = true;
   return spec;
 }
 
 // Every row of a product comes out the same, alone or among any number of others.
-std::string ProductIsRowStable(Backend& cuda, DType dtype, const Weights& weights, int64_t in,
+std::string CheckProductBatchInvariance(Backend& cuda, DType dtype, const Weights& weights, int64_t in,
                                int64_t out) {
   const int64_t most = 300;
   const HostTensor x = Random(dtype, {most, in}, 1), weight = WeightOf(weights, out, in, 2);
@@ -82,15 +82,15 @@ std::string SeveralAreEachAlone(Backend& cuda, DType dtype, const Weights& weigh
   return "";
 }
 
-// A row-stable linear agrees with the other one.
-std::string StableLinearIsRight(Backend& cuda, DType dtype, int64_t rows, int64_t in, int64_t out) {
+// A batch-invariant linear agrees with the other one.
+std::string BatchInvariantLinearMatchesCublas(Backend& cuda, DType dtype, int64_t rows, int64_t in, int64_t out) {
   std::vector<HostTensor> inputs = {Random(dtype, {rows, in}, 1), Random(dtype, {out, in}, 2),
                                     Random(dtype, {out}, 3)};
   std::vector<HostTensor> plain = {HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
   std::vector<HostTensor> stable = plain;
   KernelSpec spec = SpecFor("linear", {}, inputs, plain[0].spec);
   if (std::string e = cuda.Run(spec, {}, &inputs, &plain); !e.empty()) return e;
-  spec.row_stable = true;
+  spec.batch_invariant = true;
   if (std::string e = cuda.Run(spec, {}, &inputs, &stable); !e.empty()) return e;
   for (int64_t i = 0; i < rows * out; ++i) {
     const double a = ValueAt(plain[0], i), b = ValueAt(stable[0], i);
@@ -114,19 +114,19 @@ void CheckServing(Backend& cuda, const AddVerdict& add) {
     }
     for (const Weights& weights : formats) {
       const std::string what = type + " with weights of " + weights.Name();
-      add("row-stable product, " + what, ProductIsRowStable(cuda, dtype, weights, 512, 200));
-      add("row-stable product, " + what + ", wide",
-          ProductIsRowStable(cuda, dtype, weights, 992, 3500));
-      add("row-stable product, " + what + ", odd sizes",
-          ProductIsRowStable(cuda, dtype, weights, 77, 33));
+      add("batch-invariant product, " + what, CheckProductBatchInvariance(cuda, dtype, weights, 512, 200));
+      add("batch-invariant product, " + what + ", wide",
+          CheckProductBatchInvariance(cuda, dtype, weights, 992, 3500));
+      add("batch-invariant product, " + what + ", odd sizes",
+          CheckProductBatchInvariance(cuda, dtype, weights, 77, 33));
       for (int64_t rows : {1, 20, 70, 2000}) {
         add("several products, " + what + ", " + std::to_string(rows) + " rows",
             SeveralAreEachAlone(cuda, dtype, weights, rows));
       }
     }
     for (int64_t rows : {1, 40, 300}) {
-      add("row-stable linear " + type + " against cuBLAS, " + std::to_string(rows) + " rows",
-          StableLinearIsRight(cuda, dtype, rows, 256, 130));
+      add("batch-invariant linear " + type + " against cuBLAS, " + std::to_string(rows) + " rows",
+          BatchInvariantLinearMatchesCublas(cuda, dtype, rows, 256, 130));
     }
   }
 }

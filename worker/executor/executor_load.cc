@@ -47,12 +47,12 @@ bool Executor::State::AlwaysTheSame() const {
   const auto enqueues = [](const v1::Instruction& instruction) {
     return instruction.has_compute() || instruction.has_copy() || instruction.has_fill();
   };
-  return program_.row_stable() && !options_.training && !program_.has_optimizer() &&
+  return program_.batch_invariant() && !options_.training && !program_.has_optimizer() &&
          std::all_of(program_.instructions().begin(), program_.instructions().end(), enqueues);
 }
 
 absl::Status Executor::State::MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready) {
-  kernel_spec.row_stable = program_.row_stable();
+  kernel_spec.batch_invariant = program_.batch_invariant();
   for (const TensorView& view : ready->inputs) kernel_spec.inputs.push_back(view.spec);
   for (const TensorView& view : ready->outputs) kernel_spec.outputs.push_back(view.spec);
   std::string error;

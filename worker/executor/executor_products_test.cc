@@ -15,7 +15,7 @@ const std::vector<int64_t> kOuts = {48, 16, 200};
 // the second has a bias. Something stands between them if they are `apart`.
 ProgramWriter Products(int bits, bool apart) {
   ProgramWriter w;
-  w.program.set_row_stable(true);
+  w.program.set_batch_invariant(true);
   const int other = w.Buffer("other", {4});
   const auto normal = [&](const std::string& name, Dims dims) {
     const int b = w.Buffer(name, dims, v1::PARAMETER_SHARD);
@@ -110,7 +110,7 @@ TEST_F(ExecutorProductsTest, OnlyWhereTheyAreAlikeAndApart) {
   EXPECT_EQ(Joint(Products(8, true).program), (Counts{1, 1, 1, 1, 1, 1}));
   {
     v1::Program other = all;  // training: another kernel
-    other.set_row_stable(false);
+    other.set_batch_invariant(false);
     EXPECT_EQ(Joint(other), (Counts{1, 1, 1}));
   }
   {

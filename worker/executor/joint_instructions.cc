@@ -101,7 +101,7 @@ int Computations(const v1::Program& program, const ProgramMemory& memory, const 
                  const KernelRegistry& kernels, int first) {
   const v1::ComputeInstruction& one = program.instructions(first).compute();
   const std::vector<std::string>* const may_differ = kernels.Several(one.op());
-  if (may_differ == nullptr || !program.row_stable()) return 1;
+  if (may_differ == nullptr || !program.batch_invariant()) return 1;
   int end = first + 1;
   for (; end < program.instructions_size(); ++end) {
     const v1::ComputeInstruction& next = program.instructions(end).compute();

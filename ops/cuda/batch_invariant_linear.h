@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-struct StableLinearProblem {
+struct BatchInvariantLinearProblem {
   DType dtype = DType::kBF16;  // or f16; of all operands
   int64_t rows = 0, in = 0, out = 0;
   const void* x = nullptr;       // [rows, in]
@@ -18,6 +18,6 @@ struct StableLinearProblem {
   void* y = nullptr;             // [rows, out]
 };
 
-KernelStatus StableLinear(const StableLinearProblem& problem, cudaStream_t stream);
+KernelStatus BatchInvariantLinear(const BatchInvariantLinearProblem& problem, cudaStream_t stream);
 
 }  // namespace espalier

@@ -3,8 +3,8 @@
 // keep the arithmetic units busy (R + C loads for R * C multiply-adds); the order of summation is
 // that of DotTile, the same for every tile shape. One row streams the weights once, at memory
 // speed; several rows reuse them from the first-level cache. Weights in bf16 are multiplied by
-// tiles (stable_linear_amx.h) where the CPU has them.
-#include "ops/cpu/stable_linear.h"
+// tiles (batch_invariant_linear_amx.h) where the CPU has them.
+#include "ops/cpu/batch_invariant_linear.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 #include "ops/cpu/convert.h"
 #include "ops/cpu/dot_tile.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/stable_linear_amx.h"
+#include "ops/cpu/batch_invariant_linear_amx.h"
 
 namespace espalier {
 namespace {
@@ -36,7 +36,7 @@ struct Columns {
   // Rows of a tile: as many as balance loads and products; at most.
   static constexpr int kRows = W / 4, kTall = W / 2;
 
-  const StableLinearArgs& g;
+  const BatchInvariantLinearArgs& g;
   int64_t begin, end;  // columns
 
   template <int R, bool kAhead>
@@ -102,50 +102,50 @@ struct Columns {
 
 template <int W>
 struct ColumnsF32 {
-  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+  static ESPALIER_INLINE void Run(const BatchInvariantLinearArgs* g, int64_t begin, int64_t end) {
     Columns<W, float, float>{*g, begin, end}.Run();
   }
 };
 
 template <int W>
 struct ColumnsBF16 {
-  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+  static ESPALIER_INLINE void Run(const BatchInvariantLinearArgs* g, int64_t begin, int64_t end) {
     Columns<W, uint16_t, uint16_t>{*g, begin, end}.Run();
   }
 };
 
 template <int W>
 struct ColumnsHalf {
-  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+  static ESPALIER_INLINE void Run(const BatchInvariantLinearArgs* g, int64_t begin, int64_t end) {
     Columns<W, float, simd::Half>{*g, begin, end}.Run();
   }
 };
 
 template <int W>
 struct ColumnsMixed {
-  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+  static ESPALIER_INLINE void Run(const BatchInvariantLinearArgs* g, int64_t begin, int64_t end) {
     Columns<W, float, uint16_t>{*g, begin, end}.Run();
   }
 };
 
 }  // namespace
 
-void StableLinear(const StableLinearArgs& args) { StableLinear({&args, 1}); }
+void BatchInvariantLinear(const BatchInvariantLinearArgs& args) { BatchInvariantLinear({&args, 1}); }
 
-void StableLinear(std::span<const StableLinearArgs> products) {
-  const StableLinearArgs& first = products[0];
+void BatchInvariantLinear(std::span<const BatchInvariantLinearArgs> products) {
+  const BatchInvariantLinearArgs& first = products[0];
   if (first.rows == 0) return;
   if (first.weight_dtype == DType::kBF16 && amx::Available()) {
-    for (const StableLinearArgs& args : products) StableLinearAmx(args);
+    for (const BatchInvariantLinearArgs& args : products) BatchInvariantLinearAmx(args);
     return;
   }
   // Threads take whole groups of outputs, so that tiles are rarely cut.
   constexpr int64_t kGroup = 16;
   std::vector<int64_t> groups;
-  for (const StableLinearArgs& args : products) groups.push_back((args.out + kGroup - 1) / kGroup);
+  for (const BatchInvariantLinearArgs& args : products) groups.push_back((args.out + kGroup - 1) / kGroup);
   ParallelArrays(groups, kGroup * first.in * (3 + first.rows) / 4,
                  [&](size_t which, int64_t begin, int64_t end) {
-                   const StableLinearArgs& args = products[which];
+                   const BatchInvariantLinearArgs& args = products[which];
                    const int64_t from = begin * kGroup, to = std::min(end * kGroup, args.out);
                    if (args.dtype == DType::kBF16) {
                      simd::Dispatch<ColumnsBF16>(&args, from, to);

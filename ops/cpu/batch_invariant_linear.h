@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-struct StableLinearArgs {
+struct BatchInvariantLinearArgs {
   DType dtype;  // of x, bias and y: f32 or bf16; sums are f32
   int64_t rows, in, out;
   const void* x;               // [rows, in]
@@ -19,9 +19,9 @@ struct StableLinearArgs {
   DType weight_dtype = dtype;  // bf16 and f16 may stand beside f32
 };
 
-void StableLinear(const StableLinearArgs& args);
+void BatchInvariantLinear(const BatchInvariantLinearArgs& args);
 
 // Several with one x (and its rows and types).
-void StableLinear(std::span<const StableLinearArgs> products);
+void BatchInvariantLinear(std::span<const BatchInvariantLinearArgs> products);
 
 }  // namespace espalier

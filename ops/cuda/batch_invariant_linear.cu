@@ -8,7 +8,7 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/stable_linear.h"
+#include "ops/cuda/batch_invariant_linear.h"
 
 namespace espalier {
 namespace {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Tile::kThreadCount)
 }
 
 template <typename T, typename Tile, bool aligned>
-KernelStatus LaunchTensorCore(const StableLinearProblem& p, cudaStream_t stream) {
+KernelStatus LaunchTensorCore(const BatchInvariantLinearProblem& p, cudaStream_t stream) {
   const auto kernel = TensorCoreKernel<T, Tile, aligned>;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -161,7 +161,7 @@ KernelStatus LaunchTensorCore(const StableLinearProblem& p, cudaStream_t stream)
 }
 
 template <typename T>
-KernelStatus RunTensorCore(const StableLinearProblem& p, cudaStream_t stream) {
+KernelStatus RunTensorCore(const BatchInvariantLinearProblem& p, cudaStream_t stream) {
   const bool aligned = p.in % kChunk == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(p.weight) % 16 == 0;
   if (!aligned) return LaunchTensorCore<T, SomeRows, false>(p, stream);
@@ -172,7 +172,7 @@ KernelStatus RunTensorCore(const StableLinearProblem& p, cudaStream_t stream) {
 
 }  // namespace
 
-KernelStatus StableLinear(const StableLinearProblem& problem, cudaStream_t stream) {
+KernelStatus BatchInvariantLinear(const BatchInvariantLinearProblem& problem, cudaStream_t stream) {
   if (problem.rows == 0 || problem.out == 0) return KernelStatus::Ok();
   switch (problem.dtype) {
     case DType::kBF16:

@@ -1,4 +1,4 @@
-#include "ops/cpu/stable_linear_amx.h"
+#include "ops/cpu/batch_invariant_linear_amx.h"
 
 #include <algorithm>
 #include <cmath>
@@ -59,7 +59,7 @@ ESPALIER_TILES inline void Split(const float* x, int64_t n, int parts, uint16_t 
   }
 }
 
-PackedRows Pack(const StableLinearArgs& args) {
+PackedRows Pack(const BatchInvariantLinearArgs& args) {
   PackedRows out;
   out.rows = args.rows;
   out.in = args.in;
@@ -94,7 +94,7 @@ PackedRows Pack(const StableLinearArgs& args) {
 // A panel: M tiles of outputs by N tiles of rows. Tiles (their numbers must be literals): 0 to 3
 // sums, 4 and 5 weights, 6 and 7 rows of x.
 struct Panel {
-  const StableLinearArgs& args;
+  const BatchInvariantLinearArgs& args;
   const PackedRows& x;
   int64_t output, outputs;  // first, and how many
   int64_t tile;             // of rows, the first
@@ -207,7 +207,7 @@ amx::TileShapes ShapesOf(const Panel& p, int m, int n) {
 }
 
 // Outputs [begin, end).
-ESPALIER_TILES void RunOutputs(const StableLinearArgs& args, const PackedRows& x, int64_t begin,
+ESPALIER_TILES void RunOutputs(const BatchInvariantLinearArgs& args, const PackedRows& x, int64_t begin,
                                int64_t end) {
   const int64_t tiles = (args.rows + kTile - 1) / kTile;
   const int64_t block =
@@ -236,7 +236,7 @@ ESPALIER_TILES void RunOutputs(const StableLinearArgs& args, const PackedRows& x
 
 }  // namespace
 
-void StableLinearAmx(const StableLinearArgs& args) {
+void BatchInvariantLinearAmx(const BatchInvariantLinearArgs& args) {
   if (args.rows == 0 || args.out == 0) return;
   const PackedRows x = Pack(args);
   // Threads take whole panels.

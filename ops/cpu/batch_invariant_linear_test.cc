@@ -1,4 +1,4 @@
-#include "ops/cpu/stable_linear.h"
+#include "ops/cpu/batch_invariant_linear.h"
 
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ struct Problem {
     const std::vector<char> from = Bytes(x.data() + begin * in, (end - begin) * in, dtype),
                             add = Bytes(bias.data(), out, dtype);
     std::vector<char> to(static_cast<size_t>((end - begin) * out) * SizeOf(dtype));
-    StableLinear({dtype, end - begin, in, out, from.data(), weight_bytes.data(), add.data(),
+    BatchInvariantLinear({dtype, end - begin, in, out, from.data(), weight_bytes.data(), add.data(),
                   to.data(), weight_dtype});
     std::vector<float> y(static_cast<size_t>((end - begin) * out));
     for (size_t i = 0; i < y.size(); ++i) {
@@ -97,7 +97,7 @@ constexpr Types kTypes[] = {{DType::kF32, DType::kF32},
                             {DType::kF32, DType::kF16},
                             {DType::kBF16, DType::kBF16}};
 
-TEST(StableLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
+TEST(BatchInvariantLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
   for (const Types& types : kTypes) {
     for (const int64_t rows : {1, 2, 15, 16, 17, 33, 50}) {
       for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1},
@@ -114,7 +114,7 @@ TEST(StableLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
   }
 }
 
-TEST(StableLinear, EveryNumberOfRowsDoes) {
+TEST(BatchInvariantLinear, EveryNumberOfRowsDoes) {
   for (const Types& types : kTypes) {
     for (int64_t rows = 1; rows <= 20; ++rows) {
       // Rows that lie in a small cache together, and rows that do not.
@@ -127,7 +127,7 @@ TEST(StableLinear, EveryNumberOfRowsDoes) {
 
 // Subnormals, infinities and NaN, too, in vectors and behind the last whole one. One number at a
 // time: zeros times what is not finite are NaN.
-TEST(StableLinear, WidensEveryNumberOfF16) {
+TEST(BatchInvariantLinear, WidensEveryNumberOfF16) {
   constexpr int64_t kIn = 37;
   for (int64_t number = 0; number < 1 << 16; ++number) {
     std::vector<float> x(kIn, 0.0f);
@@ -135,7 +135,7 @@ TEST(StableLinear, WidensEveryNumberOfF16) {
     x[number % kIn] = 1;
     weight[number % kIn] = static_cast<uint16_t>(number);
     float y = 0;
-    StableLinear({DType::kF32, 1, kIn, 1, x.data(), weight.data(), nullptr, &y, DType::kF16});
+    BatchInvariantLinear({DType::kF32, 1, kIn, 1, x.data(), weight.data(), nullptr, &y, DType::kF16});
     const float expected = F16ToF32(weight[number % kIn]);
     ASSERT_EQ(std::isnan(y), std::isnan(expected)) << number;
     if (!std::isnan(y)) {
@@ -144,7 +144,7 @@ TEST(StableLinear, WidensEveryNumberOfF16) {
   }
 }
 
-TEST(StableLinear, WhatIsNotFiniteStaysInItsRow) {
+TEST(BatchInvariantLinear, WhatIsNotFiniteStaysInItsRow) {
   Problem problem(20, 40, 70, DType::kF32, DType::kBF16);
   const std::vector<float> before = problem.Run(0, 20);
   problem.x[3 * 70 + 5] = std::numeric_limits<float>::infinity();
