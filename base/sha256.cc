@@ -2,7 +2,12 @@
 
 #include <openssl/evp.h>
 
+#include <cerrno>
+#include <fstream>
+#include <vector>
+
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 
@@ -18,8 +23,8 @@ Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
-void Sha256::Add(const void* data, int64_t bytes) {
-  EVP_DigestUpdate(context_->digest, data, static_cast<size_t>(bytes));
+void Sha256::Add(absl::string_view bytes) {
+  EVP_DigestUpdate(context_->digest, bytes.data(), bytes.size());
 }
 
 std::string Sha256::Hex() {
@@ -27,6 +32,26 @@ std::string Sha256::Hex() {
   unsigned int length = 0;
   EVP_DigestFinal_ex(context_->digest, digest, &length);
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), length));
+}
+
+std::string Sha256Hex(absl::string_view bytes) {
+  Sha256 hash;
+  hash.Add(bytes);
+  return hash.Hex();
+}
+
+absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  Sha256 hash;
+  std::vector<char> block(1 << 20);
+  while (in) {
+    in.read(block.data(), static_cast<std::streamsize>(block.size()));
+    hash.Add(absl::string_view(block.data(), static_cast<size_t>(in.gcount())));
+  }
+  if (in.bad() || !in.eof())
+    return absl::FailedPreconditionError(absl::StrCat("cannot read ", path));
+  return hash.Hex();
 }
 
 }  // namespace espalier

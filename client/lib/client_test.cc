@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "client/lib/fake_coordinator.h"
-#include "client/lib/sha256.h"
+#include "base/sha256.h"
 
 namespace espalier {
 namespace {
@@ -138,7 +138,7 @@ TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
   EXPECT_TRUE(uploaded);
   EXPECT_EQ(last, 10);
   Sha256 sum;
-  sum.Update(content);
+  sum.Add(content);
   EXPECT_EQ(*name, "king-james-" + sum.Hex().substr(0, 16));
   auto again = client_->EnsureUploaded(path, v1::Artifact::DATASET, nullptr, &uploaded);
   ASSERT_TRUE(again.ok());

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "client/lib/sha256.h"
+#include "base/sha256.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/inference.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
@@ -156,7 +156,7 @@ class FakeModels : public v1::Models::Service {
         *file += part.chunk();
       } else {
         Sha256 sum;
-        sum.Update(*file);
+        sum.Add(*file);
         if (sum.Hex() != part.sha256()) return Status(grpc::StatusCode::DATA_LOSS, "wrong sum");
       }
     }
@@ -167,8 +167,8 @@ class FakeModels : public v1::Models::Service {
       artifact.add_files(name);
       artifact.set_bytes(artifact.bytes() + static_cast<int64_t>(content.size()));
       Sha256 sum;
-      sum.Update(content);
-      whole.Update(files.size() == 1 ? content : absl::StrCat(name, " ", sum.Hex(), "\n"));
+      sum.Add(content);
+      whole.Add(files.size() == 1 ? content : absl::StrCat(name, " ", sum.Hex(), "\n"));
     }
     artifact.set_sha256(whole.Hex());
     ++s_.uploads;

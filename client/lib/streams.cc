@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
-#include "client/lib/sha256.h"
+#include "base/sha256.h"
 #include "proto/states.h"
 
 namespace espalier {
@@ -81,7 +81,7 @@ class FolderWriter {
     out_.write(chunk.data(), static_cast<std::streamsize>(chunk.size()));
     if (!out_)
       return absl::ResourceExhaustedError(absl::StrCat("cannot write ", Path(), ": disk full?"));
-    sum_->Update(chunk);
+    sum_->Add(chunk);
     return absl::OkStatus();
   }
 
@@ -104,7 +104,7 @@ class FolderWriter {
     std::string lines;
     for (const auto& [name, sum] : sums_) absl::StrAppend(&lines, name, " ", sum, "\n");
     Sha256 folder;
-    folder.Update(lines);
+    folder.Add(lines);
     const std::string whole = folder.Hex();
     const bool same = artifact.sha256() == whole ||
                       (sums_.size() == 1 && artifact.sha256() == sums_.begin()->second);
@@ -288,7 +288,7 @@ absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
       in.read(block.data(), static_cast<std::streamsize>(kChunkBytes));
       const auto got = static_cast<size_t>(in.gcount());
       if (got == 0) break;
-      sum.Update(absl::string_view(block.data(), got));
+      sum.Add(absl::string_view(block.data(), got));
       part.mutable_chunk()->assign(block.data(), got);
       write(part);
       done += static_cast<int64_t>(got);

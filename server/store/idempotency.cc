@@ -2,10 +2,9 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <openssl/evp.h>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/sha256.h"
 
 namespace espalier {
 namespace {
@@ -24,13 +23,6 @@ std::string Canonical(const google::protobuf::MessageLite& message) {
 }
 
 }  // namespace
-
-std::string Sha256Hex(absl::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr);
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
-}
 
 std::string RequestSha256(const google::protobuf::MessageLite& request) {
   return Sha256Hex(Canonical(request));

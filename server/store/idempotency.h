@@ -12,9 +12,6 @@
 
 namespace espalier {
 
-// Lower-case hexadecimal.
-std::string Sha256Hex(absl::string_view bytes);
-
 // Equal requests have equal ones, whatever the order of their maps; hexadecimal.
 std::string RequestSha256(const google::protobuf::MessageLite& request);
 
