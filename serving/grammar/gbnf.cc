@@ -142,7 +142,7 @@ class Parser {
   }
 
   void Spend(int64_t parts) {
-    const absl::Status status = budget_->TakeParts(parts);
+    const absl::Status status = budget_->ChargeParts(parts);
     if (!status.ok()) Fail(status.message());
   }
 

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
-#include "serving/grammar/json_text.h"
-#include "serving/grammar/schema_builder.h"
+#include "serving/grammar/json_grammar.h"
+#include "serving/grammar/json_schema_converter.h"
 
 namespace espalier {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSchemaBytes = 1 << 20;
-// Of the text; a schema nests less deep, see SchemaBuilder. Finding a key takes as long as its
+// Of the text; a schema nests less deep, see JsonSchemaConverter. Finding a key takes as long as its
 // object has keys.
 constexpr JsonLimits kLimits = {.depth = 256, .fields_of_object = 2048, .fields = 50'000};
 
@@ -64,7 +64,7 @@ absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget*
                      "\" within a schema, and references that begin there, are not supported; "
                      "leave it out and let them begin at the whole schema"));
   }
-  return SchemaBuilder(*root, budget).Build();
+  return JsonSchemaConverter(*root, budget).Build();
 }
 
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema) {

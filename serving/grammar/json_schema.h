@@ -30,7 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 
 namespace espalier {
 

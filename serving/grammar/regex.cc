@@ -163,7 +163,7 @@ class Parser {
 
   // Of one more alternative or atom, either of two expressions at most.
   void Spend() {
-    const absl::Status status = budget_->TakeParts(2);
+    const absl::Status status = budget_->ChargeParts(2);
     if (!status.ok()) Fail(status.message());
   }
 

@@ -12,7 +12,7 @@
 #include "base/json/bounded_json.h"
 #include "serving/grammar/dfa.h"
 #include "serving/grammar/json_schema.h"
-#include "serving/grammar/json_text.h"
+#include "serving/grammar/json_grammar.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
@@ -120,7 +120,7 @@ class Builder {
       any = NewRule(std::move(any));
       const int more = text_.most < 0 ? -1 : text_.most - 1;
       any =
-          Sequence({FewBlanks(), any, Repeat(Sequence({FewBlanks(), any}), 0, more), FewBlanks()});
+          Sequence({ShortWhitespace(), any, Repeat(Sequence({ShortWhitespace(), any}), 0, more), ShortWhitespace()});
     } else if (text_.layout != StructuralTag::kSingleSection && status_.ok()) {
       Expression free = Without(text_.triggers, "text");
       any = NewRule(std::move(any));
@@ -276,7 +276,7 @@ class Builder {
     if (python) {
       for (auto& [name, rule] : value->rules) SpellAsPython(&rule);
     }
-    return Adopt(*std::move(value), absl::StrCat("value ", rules_++, " "), !python, &grammar_);
+    return ImportRules(*std::move(value), absl::StrCat("value ", rules_++, " "), !python, &grammar_);
   }
 
   const StructuralTag& text_;
@@ -309,7 +309,7 @@ absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& marks,
   if (!with.ok()) return with.status();
   absl::StatusOr<Dfa> without = all->Without(*with, &steps);
   if (!without.ok()) return without.status();
-  absl::Status status = budget->TakeParts(kPartsOfState * without->size());
+  absl::Status status = budget->ChargeParts(kPartsOfState * without->size());
   if (!status.ok()) return status;
   return without->AddRules(
       name, [](const CodePoints& points) { return OneOf(points); }, grammar);

@@ -71,7 +71,7 @@ absl::Status Prepend(const ReasoningPrefix& reasoning, Grammar* grammar, Grammar
   absl::StatusOr<Expression> inside =
       TextExcluding({reasoning.close}, "reasoning before", grammar, budget);
   if (!inside.ok()) return inside.status();
-  const Expression blanks = FewBlanks();
+  const Expression blanks = ShortWhitespace();
   std::vector<Expression> before;
   if (!reasoning.begun) {
     before.push_back(blanks);
@@ -109,7 +109,7 @@ absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
       absl::StatusOr<Grammar> other = GrammarOfForm(form, &budget);
       if (!other.ok()) return other;
       // All by other names: what a user's grammar calls json-string may be anything.
-      forms.push_back(Adopt(*std::move(other), absl::StrCat("otherwise ", forms.size(), " "),
+      forms.push_back(ImportRules(*std::move(other), absl::StrCat("otherwise ", forms.size(), " "),
                             /*share_json=*/false, &*grammar));
     }
     grammar->rules["one of the forms"] = Choice(std::move(forms));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 #include "serving/grammar/structural_tag.h"
 
 namespace espalier {

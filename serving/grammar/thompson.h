@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 
 namespace espalier {
 

@@ -206,7 +206,7 @@ class FormatBuilder {
 
   Expression Adopted(const Node& node, absl::StatusOr<Grammar> grammar, bool share_json) {
     if (!grammar.ok()) return Fail(node, grammar.status().message());
-    return Adopt(*std::move(grammar), absl::StrCat("format ", rules_++, " "), share_json,
+    return ImportRules(*std::move(grammar), absl::StrCat("format ", rules_++, " "), share_json,
                  &grammar_);
   }
 

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "serving/grammar/json_text.h"
+#include "serving/grammar/json_grammar.h"
 #include "serving/grammar/regex.h"
-#include "serving/grammar/schema_builder.h"
-#include "serving/grammar/schema_merge.h"
+#include "serving/grammar/json_schema_converter.h"
+#include "serving/grammar/json_schema_merge.h"
 
 namespace espalier {
 namespace {
@@ -54,7 +54,7 @@ Expression AnyCharacters(int least, int most) {
 
 }  // namespace
 
-std::optional<Expression> SchemaBuilder::Pattern(const Json& schema, const char* key,
+std::optional<Expression> JsonSchemaConverter::Pattern(const Json& schema, const char* key,
                                                  const std::string& place) {
   const std::string here = absl::StrCat(place, "/", key);
   if (!schema[key].is_string()) {
@@ -80,7 +80,7 @@ std::optional<Expression> SchemaBuilder::Pattern(const Json& schema, const char*
   return std::nullopt;
 }
 
-Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
+Dfa JsonSchemaConverter::StringTexts(const Json& schema, const std::string& place) {
   std::vector<Expression> all;  // whose texts must be in every one of them
   if (schema.contains("const") || schema.contains("enum")) {
     std::vector<Expression> values;
@@ -128,8 +128,8 @@ Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
   return status_.ok() ? *std::move(texts) : Dfa();
 }
 
-Expression SchemaBuilder::String(const Json& schema, const std::string& place) {
-  Only(schema, place, {"type", "pattern", "format", "minLength", "maxLength", "not"});
+Expression JsonSchemaConverter::String(const Json& schema, const std::string& place) {
+  RejectOtherKeywords(schema, place, {"type", "pattern", "format", "minLength", "maxLength", "not"});
   const bool sized = schema.contains("minLength") || schema.contains("maxLength");
   const bool pattern = schema.contains("pattern"), format = schema.contains("format");
   if (static_cast<int>(sized) + pattern + format > 1 || schema.contains("not")) {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 
 namespace espalier {
 

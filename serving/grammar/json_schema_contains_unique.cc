@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/schema_builder.h"
-#include "serving/grammar/schema_merge.h"
+#include "serving/grammar/json_schema_converter.h"
+#include "serving/grammar/json_schema_merge.h"
 
 namespace espalier {
 namespace {
@@ -29,12 +29,12 @@ Expression Brackets(const std::string& inside) {
 
 }  // namespace
 
-Expression SchemaBuilder::Unique(const Items& items, const std::string& place) {
+Expression JsonSchemaConverter::Unique(const Items& items, const std::string& place) {
   const std::string here = absl::StrCat(place, "/uniqueItems");
   const Json item = items.rest.is_object() ? Resolved(items.rest, items.rest_place) : items.rest;
   const std::optional<Json> values = FiniteValues(item);
   if (values) {
-    Only(item, items.rest_place, {"const", "enum", "type", "not"});
+    RejectOtherKeywords(item, items.rest_place, {"const", "enum", "type", "not"});
     if (item.contains("not") && !ExcludesValues(item)) {
       Fail(here, "it is supported for items of listed values only");
     }
@@ -66,7 +66,7 @@ Expression SchemaBuilder::Unique(const Items& items, const std::string& place) {
   return status_.ok() ? Brackets(follows[0]) : Expression();
 }
 
-Expression SchemaBuilder::Counted(const Json& schema, const Items& items,
+Expression JsonSchemaConverter::Counted(const Json& schema, const Items& items,
                                   const std::string& place) {
   const std::string here = absl::StrCat(place, "/contains");
   const Json& kind = schema["contains"];
@@ -85,7 +85,7 @@ Expression SchemaBuilder::Counted(const Json& schema, const Items& items,
   };
   const auto rule = [&](const std::vector<Json>& schemas, const std::string& at) {
     std::vector<Expression> ways;
-    for (const Json& one : schemas) ways.push_back(Made(one, at));
+    for (const Json& one : schemas) ways.push_back(SharedRule(one, at));
     return ways.empty() || !status_.ok() ? std::string() : NewRule(Choice(std::move(ways)));
   };
   const auto place_of = [&](const Json& item, const std::string& at) {

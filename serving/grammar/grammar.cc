@@ -1,4 +1,4 @@
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 
 #include <algorithm>
 #include <utility>
@@ -55,7 +55,7 @@ Expression RuleCall(absl::string_view name) {
   return {.kind = Expression::kRule, .text = std::string(name)};
 }
 
-absl::Status GrammarBudget::TakeParts(int64_t count) {
+absl::Status GrammarBudget::ChargeParts(int64_t count) {
   parts -= count;
   if (parts >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -95,7 +95,7 @@ CodePoints Intersect(const CodePoints& a, const CodePoints& b) {
   return out;
 }
 
-Expression FewBlanks() {
+Expression ShortWhitespace() {
   constexpr int kMost = 4;
   return Repeat(OneOf({{' ', ' '}, {'\n', '\n'}, {'\r', '\r'}, {'\t', '\t'}}), 0, kMost);
 }
@@ -111,7 +111,7 @@ void Rename(const std::string& prefix, bool share_json, Expression* e) {
 
 }  // namespace
 
-Expression Adopt(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar) {
+Expression ImportRules(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar) {
   for (auto& [name, rule] : other.rules) {
     Rename(prefix, share_json, &rule);
     const bool shared = share_json && absl::StartsWith(name, "json-");

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/schema_builder.h"
-#include "serving/grammar/schema_merge.h"
-#include "serving/grammar/schema_negation.h"
+#include "serving/grammar/json_schema_converter.h"
+#include "serving/grammar/json_schema_merge.h"
+#include "serving/grammar/json_schema_negation.h"
 
 namespace espalier {
 namespace {
@@ -27,7 +27,7 @@ Json Opened(Json schema) {
 
 }  // namespace
 
-std::optional<std::vector<SchemaBuilder::Json>> SchemaBuilder::Negated(const Json& schema,
+std::optional<std::vector<JsonSchemaConverter::Json>> JsonSchemaConverter::Negated(const Json& schema,
                                                                        const std::string& place) {
   auto resolve = [&](const Json& one) { return Resolved(one, place); };
   absl::StatusOr<std::vector<Json>> contrary = NegateSchema(schema, resolve);
@@ -36,7 +36,7 @@ std::optional<std::vector<SchemaBuilder::Json>> SchemaBuilder::Negated(const Jso
   return std::nullopt;
 }
 
-std::optional<SchemaBuilder::Json> SchemaBuilder::TryMerged(const Json& a, const Json& b,
+std::optional<JsonSchemaConverter::Json> JsonSchemaConverter::TryMerged(const Json& a, const Json& b,
                                                             const std::string& place) {
   if (!status_.ok()) return std::nullopt;
   const Json left = a.is_object() && a.contains("$ref") ? Resolved(a, place) : a;
@@ -51,14 +51,14 @@ std::optional<SchemaBuilder::Json> SchemaBuilder::TryMerged(const Json& a, const
   return status_.ok() ? std::optional(std::move(merged)) : std::nullopt;
 }
 
-Expression SchemaBuilder::OneOfThese(const std::vector<Json>& schemas, const std::string& place) {
+Expression JsonSchemaConverter::OneOfThese(const std::vector<Json>& schemas, const std::string& place) {
   std::vector<Expression> ways;
-  for (const Json& schema : schemas) ways.push_back(Made(schema, place));
+  for (const Json& schema : schemas) ways.push_back(SharedRule(schema, place));
   if (ways.empty()) Fail(place, "no value satisfies it and what stands beside it");
   return status_.ok() ? Choice(std::move(ways)) : Expression();
 }
 
-Expression SchemaBuilder::Conditional(const Json& schema, const std::string& place) {
+Expression JsonSchemaConverter::Conditional(const Json& schema, const std::string& place) {
   const Json condition = schema["if"];
   const Json then = schema.value("then", Json(true)), otherwise = schema.value("else", Json(true));
   Json rest = schema;
@@ -77,7 +77,7 @@ Expression SchemaBuilder::Conditional(const Json& schema, const std::string& pla
   return OneOfThese(ways, here);
 }
 
-Expression SchemaBuilder::Not(const Json& schema, const std::string& place) {
+Expression JsonSchemaConverter::Not(const Json& schema, const std::string& place) {
   const std::string here = absl::StrCat(place, "/not");
   if (ExcludesValues(schema)) return Excluding(schema, place);
   Json rest = schema;
@@ -93,7 +93,7 @@ Expression SchemaBuilder::Not(const Json& schema, const std::string& place) {
   return OneOfThese(ways, here);
 }
 
-Expression SchemaBuilder::Excluding(const Json& schema, const std::string& place) {
+Expression JsonSchemaConverter::Excluding(const Json& schema, const std::string& place) {
   const std::string here = absl::StrCat(place, "/not");
   if (const std::optional<Json> values = FiniteValues(schema)) {
     if (values->empty()) Fail(here, "no value is left");
@@ -134,13 +134,13 @@ Expression SchemaBuilder::Excluding(const Json& schema, const std::string& place
     const std::string type = way.contains("enum") ? "" : way["type"].get<std::string>();
     // Keywords of other types do not restrict it.
     const Json own = type.empty() ? way : OnlyOfType(way, type);
-    all.push_back(own.contains("not") ? Typed(own, type, place, 0) : Made(own, place));
+    all.push_back(own.contains("not") ? Typed(own, type, place, 0) : SharedRule(own, place));
   }
   if (all.empty()) Fail(here, "no value is left");
   return status_.ok() ? Choice(std::move(all)) : Expression();
 }
 
-Expression SchemaBuilder::Dependent(const Json& schema, const std::string& place) {
+Expression JsonSchemaConverter::Dependent(const Json& schema, const std::string& place) {
   const std::string here = absl::StrCat(place, "/dependentRequired");
   const Json triggers = schema["dependentRequired"];
   Json rest = schema;
@@ -163,7 +163,7 @@ Expression SchemaBuilder::Dependent(const Json& schema, const std::string& place
     }
     if (name != triggers.begin().key()) left[name] = others;
   }
-  if (triggers.empty()) return Made(rest, place);
+  if (triggers.empty()) return SharedRule(rest, place);
   const std::string& trigger = triggers.begin().key();
   const Json required = rest.value("required", Json::array());
   const bool there = std::find(required.begin(), required.end(), Json(trigger)) != required.end();

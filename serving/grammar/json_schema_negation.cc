@@ -1,4 +1,4 @@
-#include "serving/grammar/schema_negation.h"
+#include "serving/grammar/json_schema_negation.h"
 
 #include <cmath>
 #include <optional>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/schema_merge.h"
+#include "serving/grammar/json_schema_merge.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "serving/grammar/json_text.h"
+#include "serving/grammar/json_grammar.h"
 
 #include <algorithm>
 #include <map>
@@ -164,7 +164,7 @@ Expression JsonCharacterOf(const CodePoints& points) {
 }
 
 absl::StatusOr<Expression> JsonStringOf(const Expression& value, GrammarBudget* budget) {
-  if (absl::Status status = budget->TakeParts(JsonParts(value)); !status.ok()) return status;
+  if (absl::Status status = budget->ChargeParts(JsonParts(value)); !status.ok()) return status;
   return Quoted(JsonCharactersOf(value));
 }
 

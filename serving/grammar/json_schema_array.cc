@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/schema_builder.h"
+#include "serving/grammar/json_schema_converter.h"
 
 namespace espalier {
 namespace {
@@ -12,7 +12,7 @@ Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
 }  // namespace
 
-std::optional<SchemaBuilder::Items> SchemaBuilder::ItemsOf(const Json& schema,
+std::optional<JsonSchemaConverter::Items> JsonSchemaConverter::ItemsOf(const Json& schema,
                                                            const std::string& place) {
   Items out;
   out.least = Count(schema, "minItems", 0, place);
@@ -43,8 +43,8 @@ std::optional<SchemaBuilder::Items> SchemaBuilder::ItemsOf(const Json& schema,
   return status_.ok() ? std::optional(std::move(out)) : std::nullopt;
 }
 
-Expression SchemaBuilder::Array(const Json& schema, const std::string& place, int depth) {
-  Only(schema, place,
+Expression JsonSchemaConverter::Array(const Json& schema, const std::string& place, int depth) {
+  RejectOtherKeywords(schema, place,
        {"type", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
         "contains", "minContains", "maxContains"});
   const std::optional<Items> items = ItemsOf(schema, place);

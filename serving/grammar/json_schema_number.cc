@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/schema_builder.h"
+#include "serving/grammar/json_schema_converter.h"
 
 namespace espalier {
 namespace {
@@ -15,7 +15,7 @@ constexpr int64_t kMostDigits = 999'999'999'999'999'999;
 }  // namespace
 
 // The bound as an integer, rounded into the range that it allows.
-bool SchemaBuilder::IntegerBound(const Json& schema, const char* key, const std::string& place,
+bool JsonSchemaConverter::IntegerBound(const Json& schema, const char* key, const std::string& place,
                                  bool up, int64_t* out) {
   if (!schema.contains(key)) return false;
   const Json& value = schema[key];
@@ -34,8 +34,8 @@ bool SchemaBuilder::IntegerBound(const Json& schema, const char* key, const std:
   return true;
 }
 
-Expression SchemaBuilder::Integer(const Json& schema, const std::string& place) {
-  Only(schema, place,
+Expression JsonSchemaConverter::Integer(const Json& schema, const std::string& place) {
+  RejectOtherKeywords(schema, place,
        {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "not"});
   int64_t low = -kMostDigits, high = kMostDigits, bound = 0;
   bool bounded =
@@ -78,7 +78,7 @@ Expression SchemaBuilder::Integer(const Json& schema, const std::string& place) 
   return Multiples(schema, Choice(std::move(parts)), place);
 }
 
-std::optional<Bound> SchemaBuilder::NumberBound(const Json& schema, bool low,
+std::optional<Bound> JsonSchemaConverter::NumberBound(const Json& schema, bool low,
                                                 const std::string& place) {
   std::optional<Bound> best;
   double best_at = 0;
@@ -101,8 +101,8 @@ std::optional<Bound> SchemaBuilder::NumberBound(const Json& schema, bool low,
   return best;
 }
 
-Expression SchemaBuilder::Number(const Json& schema, const std::string& place) {
-  Only(schema, place,
+Expression JsonSchemaConverter::Number(const Json& schema, const std::string& place) {
+  RejectOtherKeywords(schema, place,
        {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
   const std::optional<Bound> low = NumberBound(schema, true, place);
   const std::optional<Bound> high = NumberBound(schema, false, place);
@@ -121,7 +121,7 @@ Expression SchemaBuilder::Number(const Json& schema, const std::string& place) {
   return Multiples(schema, *std::move(numbers), place);
 }
 
-Expression SchemaBuilder::Multiples(const Json& schema, Expression numbers,
+Expression JsonSchemaConverter::Multiples(const Json& schema, Expression numbers,
                                     const std::string& place) {
   if (!schema.contains("multipleOf") || !status_.ok()) return numbers;
   const Json& given = schema["multipleOf"];

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "serving/grammar/expression.h"
+#include "serving/grammar/grammar.h"
 
 namespace espalier {
 

@@ -15,22 +15,22 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "serving/grammar/dfa.h"
-#include "serving/grammar/expression.h"
-#include "serving/grammar/number_text.h"
+#include "serving/grammar/grammar.h"
+#include "serving/grammar/number_range.h"
 
 namespace espalier {
 
 // Errors are kept: after the first one, what is returned means nothing, and Build returns it.
-class SchemaBuilder {
+class JsonSchemaConverter {
  public:
   using Json = nlohmann::ordered_json;
 
-  SchemaBuilder(const Json& root, GrammarBudget* budget);  // both outlive the builder
+  JsonSchemaConverter(const Json& root, GrammarBudget* budget);  // both outlive the builder
 
   absl::StatusOr<Grammar> Build();
 
  private:
-  // schema_builder.cc
+  // json_schema_converter.cc
   void Fail(absl::string_view place, absl::string_view what);
   void Spend(int64_t parts);
   void SetRule(const std::string& name, Expression body);
@@ -39,7 +39,7 @@ class SchemaBuilder {
   Expression Rules(const Dfa& texts, absl::string_view kind,
                    const std::function<Expression(const CodePoints&)>& form);
   // Every key must be one of these or an annotation.
-  void Only(const Json& schema, const std::string& place, const std::set<std::string>& known);
+  void RejectOtherKeywords(const Json& schema, const std::string& place, const std::set<std::string>& known);
   // A count from 0 on, or `fallback` if it is not given.
   int Count(const Json& schema, const char* key, int fallback, const std::string& place);
   Expression Schema(const Json& schema, const std::string& place, int depth);
@@ -56,7 +56,7 @@ class SchemaBuilder {
   // The values of "const" and "enum" that the type allows.
   std::vector<Json> Enumerated(const Json& schema, const std::string& place);
 
-  // schema_combined.cc
+  // json_schema_combinators.cc
   // A JSON pointer of this document ("#", "#/$defs/name"); null if there is no such place.
   const Json* Find(const std::string& pointer) const;
   // The schema that "$ref" names, after as many of them as there are, with what stands beside them.
@@ -73,9 +73,9 @@ class SchemaBuilder {
   Json Merged(const Json& a, const Json& b, const std::string& place);
   Json Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b, const std::string& place);
   // A call of the rule of a schema that is nowhere in the document; equal ones have one rule.
-  Expression Made(const Json& schema, const std::string& place);
+  Expression SharedRule(const Json& schema, const std::string& place);
 
-  // schema_conditional.cc
+  // json_schema_conditional.cc
   // Schemas that together accept what this one does not; nullopt after an
   // error.
   std::optional<std::vector<Json>> Negated(const Json& schema, const std::string& place);
@@ -89,14 +89,14 @@ class SchemaBuilder {
   Expression Excluding(const Json& schema, const std::string& place);
   Expression Dependent(const Json& schema, const std::string& place);
 
-  // schema_string.cc
+  // json_schema_string.cc
   Expression String(const Json& schema, const std::string& place);
   // The regular expression of "pattern" or "format".
   std::optional<Expression> Pattern(const Json& schema, const char* key, const std::string& place);
   // The texts of a schema of strings.
   Dfa StringTexts(const Json& schema, const std::string& place);
 
-  // schema_number.cc
+  // json_schema_number.cc
   bool IntegerBound(const Json& schema, const char* key, const std::string& place, bool up,
                     int64_t* out);
   Expression Integer(const Json& schema, const std::string& place);
@@ -105,7 +105,7 @@ class SchemaBuilder {
   // Those texts of `numbers` that "multipleOf" accepts.
   Expression Multiples(const Json& schema, Expression numbers, const std::string& place);
 
-  // schema_array.cc
+  // json_schema_array.cc
   struct Items {
     Json prefix, rest;  // schemas; of the rest false: there is none
     std::string prefix_place, rest_place;
@@ -115,12 +115,12 @@ class SchemaBuilder {
   // What "minItems" and the like say; nullopt after an error.
   std::optional<Items> ItemsOf(const Json& schema, const std::string& place);
 
-  // schema_items.cc
+  // json_schema_contains_unique.cc
   // Arrays of which "uniqueItems" and "contains" speak.
   Expression Unique(const Items& items, const std::string& place);
   Expression Counted(const Json& schema, const Items& items, const std::string& place);
 
-  // schema_object.cc
+  // json_schema_object.cc
   struct Member {
     std::string pair;  // the rule of "name": value and the space behind it
     bool required;
@@ -149,14 +149,14 @@ class SchemaBuilder {
   const Json& root_;
   GrammarBudget& budget_;
   Grammar grammar_;
-  std::set<std::string> referred_;
-  std::vector<std::string> pending_;  // of "$ref"
-  struct Unmade {
+  std::set<std::string> referenced_;
+  std::vector<std::string> pending_refs_;  // of "$ref"
+  struct PendingSchema {
     std::string rule, place;
     Json schema;
   };
-  std::map<std::string, std::string> made_;  // rules by the texts of the schemas
-  std::vector<Unmade> unmade_;
+  std::map<std::string, std::string> shared_rules_;  // rules by the texts of the schemas
+  std::vector<PendingSchema> pending_schemas_;
   int schemas_ = 0;
   int counter_ = 0;
   absl::Status status_;

@@ -1,4 +1,4 @@
-#include "serving/grammar/schema_merge.h"
+#include "serving/grammar/json_schema_merge.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/value_set.h"
+#include "serving/grammar/json_value_set.h"
 
 namespace espalier {
 namespace {
@@ -51,7 +51,7 @@ bool IsSimple(const Json& schema) {
 }
 
 void AddMissing(const Json& more, Json* list) {
-  ValueSet known(*list);
+  JsonValueSet known(*list);
   for (const Json& value : more) {
     if (known.Add(value)) list->push_back(value);
   }
@@ -211,7 +211,7 @@ class Merge {
     } else if (key == "enum") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       Json common = Json::array();
-      const ValueSet theirs(value);
+      const JsonValueSet theirs(value);
       for (Json& one : mine) {
         if (theirs.Has(one)) common.push_back(std::move(one));
       }
@@ -273,7 +273,7 @@ class Merge {
       }
     }
     const PropertiesOf of_a(a_), of_b(b_);
-    const ValueSet required(out_.value("required", Json::array()));
+    const JsonValueSet required(out_.value("required", Json::array()));
     Json::object_t properties;
     absl::flat_hash_set<absl::string_view> known;
     for (const Json* schema : {&a_, &b_}) {
@@ -427,10 +427,10 @@ std::optional<Json> FiniteValues(const Json& schema) {
   Json values = Json::array();
   const Json list = ListOf(types);
   const bool more = SaysMoreThanValues(schema), excludes = ExcludesValues(schema);
-  const ValueSet excluded = excludes ? ValueSet(schema["not"]["enum"]) : ValueSet();
+  const JsonValueSet excluded = excludes ? JsonValueSet(schema["not"]["enum"]) : JsonValueSet();
   const bool both = schema.contains("const") && schema.contains("enum");
-  const ValueSet listed = both ? ValueSet(schema["enum"]) : ValueSet();
-  ValueSet known;
+  const JsonValueSet listed = both ? JsonValueSet(schema["enum"]) : JsonValueSet();
+  JsonValueSet known;
   for (Json& value : given) {
     const bool nests = value.is_array() || value.is_object();
     if (nests && more) return std::nullopt;

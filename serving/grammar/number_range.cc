@@ -1,4 +1,4 @@
-#include "serving/grammar/number_text.h"
+#include "serving/grammar/number_range.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,11 +1,11 @@
-#include "serving/grammar/schema_builder.h"
+#include "serving/grammar/json_schema_converter.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/json_text.h"
-#include "serving/grammar/schema_merge.h"
+#include "serving/grammar/json_grammar.h"
+#include "serving/grammar/json_schema_merge.h"
 
 namespace espalier {
 namespace {
@@ -45,22 +45,22 @@ const char* JsonTypeOf(const nlohmann::ordered_json& value) {
   return value.is_array() ? "array" : "object";
 }
 
-SchemaBuilder::SchemaBuilder(const Json& root, GrammarBudget* budget)
+JsonSchemaConverter::JsonSchemaConverter(const Json& root, GrammarBudget* budget)
     : root_(root), budget_(*budget) {
   AddJsonRules(&grammar_);
 }
 
-absl::StatusOr<Grammar> SchemaBuilder::Build() {
+absl::StatusOr<Grammar> JsonSchemaConverter::Build() {
   Expression body = Schema(root_, "#", 0);
   // What "$ref" named and what was merged, which may name and merge more.
-  while (status_.ok() && !(pending_.empty() && unmade_.empty())) {
-    if (!pending_.empty()) {
-      const std::string pointer = pending_.back();
-      pending_.pop_back();
+  while (status_.ok() && !(pending_refs_.empty() && pending_schemas_.empty())) {
+    if (!pending_refs_.empty()) {
+      const std::string pointer = pending_refs_.back();
+      pending_refs_.pop_back();
       SetRule(absl::StrCat("ref ", pointer), Schema(*Find(pointer), pointer, 0));
     } else {
-      const Unmade next = std::move(unmade_.back());
-      unmade_.pop_back();
+      const PendingSchema next = std::move(pending_schemas_.back());
+      pending_schemas_.pop_back();
       SetRule(next.rule, Schema(next.schema, next.place, 0));
     }
   }
@@ -69,18 +69,18 @@ absl::StatusOr<Grammar> SchemaBuilder::Build() {
   return std::move(grammar_);
 }
 
-void SchemaBuilder::Fail(absl::string_view place, absl::string_view what) {
+void JsonSchemaConverter::Fail(absl::string_view place, absl::string_view what) {
   if (status_.ok()) {
     status_ = absl::InvalidArgumentError(absl::StrCat("json_schema: ", place, ": ", what));
   }
 }
 
-void SchemaBuilder::Spend(int64_t parts) {
-  const absl::Status status = budget_.TakeParts(parts);
+void JsonSchemaConverter::Spend(int64_t parts) {
+  const absl::Status status = budget_.ChargeParts(parts);
   if (!status.ok()) Fail("#", status.message());
 }
 
-void SchemaBuilder::SetRule(const std::string& name, Expression body) {
+void JsonSchemaConverter::SetRule(const std::string& name, Expression body) {
   Spend(CountParts(body));
   grammar_.rules[name] = std::move(body);
   if (grammar_.rules.size() > kMaxRules) {
@@ -88,13 +88,13 @@ void SchemaBuilder::SetRule(const std::string& name, Expression body) {
   }
 }
 
-std::string SchemaBuilder::NewRule(Expression body) {
+std::string JsonSchemaConverter::NewRule(Expression body) {
   std::string name = absl::StrCat("rule-", ++counter_);
   SetRule(name, std::move(body));
   return name;
 }
 
-Expression SchemaBuilder::Rules(const Dfa& texts, absl::string_view kind,
+Expression JsonSchemaConverter::Rules(const Dfa& texts, absl::string_view kind,
                                 const std::function<Expression(const CodePoints&)>& form) {
   if (grammar_.rules.size() + static_cast<size_t>(texts.size()) > kMaxRules) {
     Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
@@ -104,7 +104,7 @@ Expression SchemaBuilder::Rules(const Dfa& texts, absl::string_view kind,
   return texts.AddRules(absl::StrCat(kind, "-", ++counter_), form, &grammar_);
 }
 
-void SchemaBuilder::Only(const Json& schema, const std::string& place,
+void JsonSchemaConverter::RejectOtherKeywords(const Json& schema, const std::string& place,
                          const std::set<std::string>& known) {
   for (const auto& [key, value] : schema.items()) {
     if (known.count(key) > 0 || IsAnnotation(key)) continue;
@@ -112,7 +112,7 @@ void SchemaBuilder::Only(const Json& schema, const std::string& place,
   }
 }
 
-int SchemaBuilder::Count(const Json& schema, const char* key, int fallback,
+int JsonSchemaConverter::Count(const Json& schema, const char* key, int fallback,
                          const std::string& place) {
   if (!schema.contains(key)) return fallback;
   const Json& value = schema[key];
@@ -124,7 +124,7 @@ int SchemaBuilder::Count(const Json& schema, const char* key, int fallback,
   return static_cast<int>(number);
 }
 
-Expression SchemaBuilder::Schema(const Json& schema, const std::string& place, int depth) {
+Expression JsonSchemaConverter::Schema(const Json& schema, const std::string& place, int depth) {
   if (depth > kMaxDepth) Fail(place, absl::StrCat("it nests deeper than ", kMaxDepth));
   if (++schemas_ > kMaxSchemas) {
     Fail(place, absl::StrCat("it and what it is made of are more than ", kMaxSchemas, " schemas"));
@@ -156,14 +156,14 @@ Expression SchemaBuilder::Schema(const Json& schema, const std::string& place, i
   return OfSeveralTypes(schema, type, place, depth);
 }
 
-Expression SchemaBuilder::Untyped(const Json& schema, const std::string& place, int depth) {
+Expression JsonSchemaConverter::Untyped(const Json& schema, const std::string& place, int depth) {
   const std::string type = ImpliedType(schema);
   if (!type.empty()) return Typed(schema, type, place, depth);
-  Only(schema, place, {});
+  RejectOtherKeywords(schema, place, {});
   return RuleCall("json-value");
 }
 
-std::string SchemaBuilder::ImpliedType(const Json& schema) {
+std::string JsonSchemaConverter::ImpliedType(const Json& schema) {
   for (const char* type : {"object", "array", "string", "number"}) {
     for (const std::string& key : KeywordsByType().at(type)) {
       if (schema.contains(key)) return type;
@@ -172,7 +172,7 @@ std::string SchemaBuilder::ImpliedType(const Json& schema) {
   return "";
 }
 
-SchemaBuilder::Json SchemaBuilder::OnlyOfType(const Json& schema, const std::string& type) {
+JsonSchemaConverter::Json JsonSchemaConverter::OnlyOfType(const Json& schema, const std::string& type) {
   Json out = schema;
   for (const auto& [other, keys] : KeywordsByType()) {
     for (const std::string& key : keys) {
@@ -184,7 +184,7 @@ SchemaBuilder::Json SchemaBuilder::OnlyOfType(const Json& schema, const std::str
 }
 
 // Keywords that speak of other types than a value's do not restrict it, so each type takes its own.
-Expression SchemaBuilder::OfSeveralTypes(const Json& schema, const Json& types,
+Expression JsonSchemaConverter::OfSeveralTypes(const Json& schema, const Json& types,
                                          const std::string& place, int depth) {
   std::set<std::string> used = {"type"};
   std::vector<Expression> parts;
@@ -206,11 +206,11 @@ Expression SchemaBuilder::OfSeveralTypes(const Json& schema, const Json& types,
     }
     parts.push_back(Typed(part, name, place, depth));
   }
-  Only(schema, place, used);
+  RejectOtherKeywords(schema, place, used);
   return Choice(std::move(parts));
 }
 
-Expression SchemaBuilder::Typed(const Json& schema, const std::string& type,
+Expression JsonSchemaConverter::Typed(const Json& schema, const std::string& type,
                                 const std::string& place, int depth) {
   if (type == "object") return Object(schema, place, depth);
   if (type == "array") return Array(schema, place, depth);
@@ -220,7 +220,7 @@ Expression SchemaBuilder::Typed(const Json& schema, const std::string& type,
     Spend(CountParts(number));
     return number;
   }
-  Only(schema, place, {"type"});
+  RejectOtherKeywords(schema, place, {"type"});
   if (type == "boolean") return Choice({Literal("true"), Literal("false")});
   if (type == "null") return Literal("null");
   Fail(absl::StrCat(place, "/type"),
@@ -230,7 +230,7 @@ Expression SchemaBuilder::Typed(const Json& schema, const std::string& type,
   return {};
 }
 
-std::vector<SchemaBuilder::Json> SchemaBuilder::Enumerated(const Json& schema,
+std::vector<JsonSchemaConverter::Json> JsonSchemaConverter::Enumerated(const Json& schema,
                                                            const std::string& place) {
   const Json type = schema.value("type", Json());
   const Json only = schema.value("enum", Json());
@@ -259,13 +259,13 @@ std::vector<SchemaBuilder::Json> SchemaBuilder::Enumerated(const Json& schema,
   return values;
 }
 
-Expression SchemaBuilder::Enumeration(const Json& schema, const std::string& place) {
+Expression JsonSchemaConverter::Enumeration(const Json& schema, const std::string& place) {
   const std::optional<Json> values = FiniteValues(schema);
   std::set<std::string> known = {"enum", "const", "type"};
   for (const auto& [type, keys] : KeywordsByType()) {
     if (values) known.insert(keys.begin(), keys.end());
   }
-  Only(schema, place, known);
+  RejectOtherKeywords(schema, place, known);
   if (status_.ok() && values && values->empty()) {
     Fail(absl::StrCat(place, schema.contains("const") ? "/const" : "/enum"),
          "there must be a value, and it must be of the type");

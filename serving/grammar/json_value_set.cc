@@ -1,4 +1,4 @@
-#include "serving/grammar/value_set.h"
+#include "serving/grammar/json_value_set.h"
 
 #include <cmath>
 #include <cstdint>
@@ -43,20 +43,20 @@ void AppendCanonical(const Json& value, std::string* out) {
 
 }  // namespace
 
-std::string CanonicalText(const Json& value) {
+std::string CanonicalJson(const Json& value) {
   std::string out;
   AppendCanonical(value, &out);
   return out;
 }
 
-ValueSet::ValueSet(const Json& list) {
+JsonValueSet::JsonValueSet(const Json& list) {
   for (const Json& value : list) Add(value);
 }
 
-bool ValueSet::Has(const Json& value) const {
-  return !texts_.empty() && texts_.contains(CanonicalText(value));
+bool JsonValueSet::Has(const Json& value) const {
+  return !texts_.empty() && texts_.contains(CanonicalJson(value));
 }
 
-bool ValueSet::Add(const Json& value) { return texts_.insert(CanonicalText(value)).second; }
+bool JsonValueSet::Add(const Json& value) { return texts_.insert(CanonicalJson(value)).second; }
 
 }  // namespace espalier

@@ -10,12 +10,12 @@
 namespace espalier {
 
 // A text that is equal for equal values: for 1 and 1.0, for objects in any order of their keys.
-std::string CanonicalText(const nlohmann::ordered_json& value);
+std::string CanonicalJson(const nlohmann::ordered_json& value);
 
-class ValueSet {
+class JsonValueSet {
  public:
-  ValueSet() = default;
-  explicit ValueSet(const nlohmann::ordered_json& list);
+  JsonValueSet() = default;
+  explicit JsonValueSet(const nlohmann::ordered_json& list);
 
   bool Has(const nlohmann::ordered_json& value) const;
   bool Add(const nlohmann::ordered_json& value);  // false: it was in it

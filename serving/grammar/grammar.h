@@ -38,7 +38,7 @@ struct GrammarBudget {
   int64_t steps = 20'000'000;  // of automata and mergers (dfa.h), for a part of a second
 
   // InvalidArgument once there are too many.
-  absl::Status TakeParts(int64_t count);
+  absl::Status ChargeParts(int64_t count);
 };
 
 struct Grammar {
@@ -54,14 +54,14 @@ Expression Repeat(Expression part, int least, int most = -1);
 Expression Optional(Expression part);
 Expression RuleCall(absl::string_view name);
 // Up to four blanks, tabs and ends of lines.
-Expression FewBlanks();
+Expression ShortWhitespace();
 
 // How many expressions one is made of.
 int64_t CountParts(const Expression& e);
 
 // Adds the rules of another grammar under names that begin with `prefix`, and returns a call of its
 // root. `share_json`: but for the rules of JSON's own parts, which are everybody's.
-Expression Adopt(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar);
+Expression ImportRules(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar);
 
 CodePoints Complement(CodePoints points);
 CodePoints Intersect(const CodePoints& a, const CodePoints& b);

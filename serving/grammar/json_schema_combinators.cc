@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "serving/grammar/schema_builder.h"
-#include "serving/grammar/schema_merge.h"
-#include "serving/grammar/value_set.h"
+#include "serving/grammar/json_schema_converter.h"
+#include "serving/grammar/json_schema_merge.h"
+#include "serving/grammar/json_value_set.h"
 
 namespace espalier {
 namespace {
@@ -49,9 +49,9 @@ std::set<std::string> TagsOf(const Json& property) {
   std::set<std::string> tags;
   if (!property.is_object()) return tags;
   if (const auto value = property.find("const"); value != property.end()) {
-    tags.insert(CanonicalText(*value));
+    tags.insert(CanonicalJson(*value));
   } else if (const auto all = property.find("enum"); all != property.end() && all->is_array()) {
-    for (const Json& one : *all) tags.insert(CanonicalText(one));
+    for (const Json& one : *all) tags.insert(CanonicalJson(one));
   }
   return tags;
 }
@@ -99,7 +99,7 @@ bool TellApart(const std::vector<std::shared_ptr<const Json>>& branches, const J
 // Whether no value is of two branches: none is listed twice, and no two others, nor one of them and
 // a listed value, are of one type.
 bool DifferInValues(const std::vector<std::shared_ptr<const Json>>& branches) {
-  ValueSet values;
+  JsonValueSet values;
   std::set<std::string> types, types_of_values;
   const auto kind = [](std::string type) { return type == "integer" ? "number" : type; };
   for (const std::shared_ptr<const Json>& branch : branches) {
@@ -122,7 +122,7 @@ bool DifferInValues(const std::vector<std::shared_ptr<const Json>>& branches) {
 
 }  // namespace
 
-const Json* SchemaBuilder::Find(const std::string& pointer) const {
+const Json* JsonSchemaConverter::Find(const std::string& pointer) const {
   const Json* at = &root_;
   const std::vector<std::string> steps = absl::StrSplit(WithoutPercents(pointer), '/');
   for (size_t i = 1; i < steps.size(); ++i) {
@@ -140,8 +140,8 @@ const Json* SchemaBuilder::Find(const std::string& pointer) const {
   return at;
 }
 
-Expression SchemaBuilder::Reference(const Json& schema, const std::string& place) {
-  if (!Beside(schema, "$ref").empty()) return Made(Resolved(schema, place), place);
+Expression JsonSchemaConverter::Reference(const Json& schema, const std::string& place) {
+  if (!Beside(schema, "$ref").empty()) return SharedRule(Resolved(schema, place), place);
   const Json& ref = schema["$ref"];
   const std::string pointer = ref.is_string() ? ref.get<std::string>() : "";
   if (pointer.empty() || (pointer != "#" && pointer.substr(0, 2) != "#/") ||
@@ -150,15 +150,15 @@ Expression SchemaBuilder::Reference(const Json& schema, const std::string& place
          "it must name a place in this schema that there is, as \"#/$defs/name\"");
     return {};
   }
-  if (referred_.insert(pointer).second) pending_.push_back(pointer);
+  if (referenced_.insert(pointer).second) pending_refs_.push_back(pointer);
   return RuleCall(absl::StrCat("ref ", pointer));
 }
 
-Json SchemaBuilder::Resolved(const Json& schema, const std::string& place) {
+Json JsonSchemaConverter::Resolved(const Json& schema, const std::string& place) {
   return *ResolvedThere(schema, place);
 }
 
-std::shared_ptr<const Json> SchemaBuilder::ResolvedThere(const Json& schema,
+std::shared_ptr<const Json> JsonSchemaConverter::ResolvedThere(const Json& schema,
                                                          const std::string& place) {
   const Json* at = &schema;
   std::vector<Json> beside;
@@ -182,12 +182,12 @@ std::shared_ptr<const Json> SchemaBuilder::ResolvedThere(const Json& schema,
   return resolved;
 }
 
-Json SchemaBuilder::Merged(const Json& a, const Json& b, const std::string& place) {
+Json JsonSchemaConverter::Merged(const Json& a, const Json& b, const std::string& place) {
   if (!status_.ok()) return Json::object();
   return Charged(MergeSchemas(a, b), a, b, place);
 }
 
-Json SchemaBuilder::Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b,
+Json JsonSchemaConverter::Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b,
                             const std::string& place) {
   if (!merged.ok()) {
     Fail(place, merged.status().message());
@@ -206,20 +206,20 @@ Json SchemaBuilder::Charged(absl::StatusOr<Json> merged, const Json& a, const Js
   return *std::move(merged);
 }
 
-Expression SchemaBuilder::Made(const Json& schema, const std::string& place) {
+Expression JsonSchemaConverter::SharedRule(const Json& schema, const std::string& place) {
   if (!status_.ok()) return {};
   std::string text = JsonText(schema);
   budget_.steps -= static_cast<int64_t>(text.size());
   const auto [it, inserted] =
-      made_.try_emplace(std::move(text), absl::StrCat("made-", made_.size()));
-  if (made_.size() > kMaxMade || budget_.steps < 0) {
+      shared_rules_.try_emplace(std::move(text), absl::StrCat("made-", shared_rules_.size()));
+  if (shared_rules_.size() > kMaxMade || budget_.steps < 0) {
     Fail(place, "what is merged here grows too large; write it as one schema");
   }
-  if (inserted) unmade_.push_back({it->second, place, schema});
+  if (inserted) pending_schemas_.push_back({it->second, place, schema});
   return RuleCall(it->second);
 }
 
-Expression SchemaBuilder::AllOf(const Json& schema, const std::string& place, int depth) {
+Expression JsonSchemaConverter::AllOf(const Json& schema, const std::string& place, int depth) {
   const std::string here = absl::StrCat(place, "/allOf");
   const Json& parts = schema["allOf"];
   if (!parts.is_array() || parts.empty()) {
@@ -243,10 +243,10 @@ Expression SchemaBuilder::AllOf(const Json& schema, const std::string& place, in
     if (all.contains("if")) return Conditional(all, place);
     if (all.contains("not")) return Not(all, place);
   }
-  return Made(all, place);
+  return SharedRule(all, place);
 }
 
-Expression SchemaBuilder::AnyOf(const Json& schema, const std::string& key,
+Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key,
                                 const std::string& place, int depth) {
   const Json& given = schema[key];
   const std::string here = absl::StrCat(place, "/", key);
@@ -306,14 +306,14 @@ Expression SchemaBuilder::AnyOf(const Json& schema, const std::string& key,
       if (required.is_array()) required.push_back(tag);
       made["required"] = std::move(required);
     }
-    ways.push_back(Made(made, at));
+    ways.push_back(SharedRule(made, at));
   }
   return Choice(std::move(ways));
 }
 
 // "oneOf" is "anyOf" where no value can satisfy two branches: by their types and constants, or by
 // the constants of a property that all require.
-void SchemaBuilder::CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches,
+void JsonSchemaConverter::CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches,
                                    const Json& tag, const std::string& place) {
   if (!status_.ok() || branches.size() == 1) return;
   for (const std::shared_ptr<const Json>& branch : branches) {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/json_text.h"
-#include "serving/grammar/schema_builder.h"
+#include "serving/grammar/json_grammar.h"
+#include "serving/grammar/json_schema_converter.h"
 
 namespace espalier {
 namespace {
@@ -16,8 +16,8 @@ Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
 }  // namespace
 
-Expression SchemaBuilder::Object(const Json& schema, const std::string& place, int depth) {
-  Only(schema, place,
+Expression JsonSchemaConverter::Object(const Json& schema, const std::string& place, int depth) {
+  RejectOtherKeywords(schema, place,
        {"type", "properties", "required", "additionalProperties", "patternProperties",
         "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties",
         "dependentRequired"});
@@ -86,12 +86,12 @@ Expression SchemaBuilder::Object(const Json& schema, const std::string& place, i
   return Sequence({Literal("{"), RuleCall("json-space"), RuleCall(first), Literal("}")});
 }
 
-std::string SchemaBuilder::Pair(Expression key, Expression value) {
+std::string JsonSchemaConverter::Pair(Expression key, Expression value) {
   return NewRule(
       Sequence({Spaced({std::move(key), Literal(":"), std::move(value)}), RuleCall("json-space")}));
 }
 
-void SchemaBuilder::CheckNames(const Json& schema, const std::vector<std::string>& names,
+void JsonSchemaConverter::CheckNames(const Json& schema, const std::vector<std::string>& names,
                                const std::string& place) {
   if (!status_.ok() || names.empty()) return;
   const auto accepts = [&](const Dfa& texts, const std::string& name) {
@@ -122,21 +122,21 @@ void SchemaBuilder::CheckNames(const Json& schema, const std::vector<std::string
   }
 }
 
-Dfa SchemaBuilder::KeyTexts(const Json& schema, const std::string& place) {
+Dfa JsonSchemaConverter::KeyTexts(const Json& schema, const std::string& place) {
   const Json resolved = Resolved(schema, place);
   if (resolved == true) return StringTexts(Json::object(), place);
   if (!resolved.is_object()) {
     Fail(place, "it must be a schema of strings");
     return {};
   }
-  Only(resolved, place, {"type", "pattern", "format", "minLength", "maxLength", "enum", "const"});
+  RejectOtherKeywords(resolved, place, {"type", "pattern", "format", "minLength", "maxLength", "enum", "const"});
   if (resolved.contains("type") && resolved["type"] != "string") {
     Fail(absl::StrCat(place, "/type"), "names are strings");
   }
   return StringTexts(resolved, place);
 }
 
-std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json& additional,
+std::vector<Expression> JsonSchemaConverter::OtherPairs(const Json& schema, const Json& additional,
                                                   const std::vector<std::string>& names,
                                                   const std::string& place, int depth) {
   std::vector<Expression> pairs;
@@ -195,7 +195,7 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
   return pairs;
 }
 
-Expression SchemaBuilder::KeyExcept(const std::vector<std::string>& names,
+Expression JsonSchemaConverter::KeyExcept(const std::vector<std::string>& names,
                                     const std::string& place) {
   if (names.empty()) return RuleCall("json-string");
   size_t bytes = 0;
@@ -211,7 +211,7 @@ Expression SchemaBuilder::KeyExcept(const std::vector<std::string>& names,
   return JsonStringExcept(names);
 }
 
-std::optional<Expression> SchemaBuilder::Others(const std::string& pair, int count,
+std::optional<Expression> JsonSchemaConverter::Others(const std::string& pair, int count,
                                                 const Counts& counts) {
   const int missing = std::max(0, counts.least - count);
   if (pair.empty()) return missing == 0 ? std::optional(Literal("")) : std::nullopt;
@@ -226,7 +226,7 @@ std::optional<Expression> SchemaBuilder::Others(const std::string& pair, int cou
   return missing > 0 ? std::move(all) : Optional(std::move(all));
 }
 
-std::string SchemaBuilder::Members(const std::vector<Member>& members, const std::string& other,
+std::string JsonSchemaConverter::Members(const std::vector<Member>& members, const std::string& other,
                                    const Counts& counts, const std::string& place) {
   // How many came before is told apart up to here: whether any did, and what the bounds need.
   const int last = counts.most >= 0 ? counts.most : std::max(1, counts.least);
