@@ -8,13 +8,13 @@
 
 namespace espalier {
 
-std::shared_ptr<const AnswerEdits> SequenceEditsOf(const RuledAnswer& rules) {
-  return rules.active() ? std::make_shared<const AnswerEdits>(rules.Edits()) : nullptr;
+std::shared_ptr<const SequenceLogitEdits> SequenceEditsOf(const LogitsProcessor& rules) {
+  return rules.active() ? std::make_shared<const SequenceLogitEdits>(rules.Edits()) : nullptr;
 }
 
-void AddRowEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row) {
+void AddRowEdits(const LogitsProcessor& rules, absl::Span<const int> path, SequenceRows::Row* row) {
   if (row->row_output == RunnerBatch::kLogits || !rules.active()) return;
-  absl::StatusOr<RowEdits> edits = rules.EditsAfter(path);
+  absl::StatusOr<RowLogitEdits> edits = rules.EditsAfter(path);
   if (edits.ok()) {
     row->edits = *std::move(edits);
   } else {

@@ -27,7 +27,7 @@ struct SequenceRows {
     bool wants_hidden = false;            // with logits
     int32_t row_output = RunnerBatch::kLogits;  // see RunnerBatch::row_outputs
     int32_t next_prompt_tokens = -1;               // the same
-    RowEdits edits;  // besides its metadata's, where tokens or best ones are wished
+    RowLogitEdits edits;  // besides its metadata's, where tokens or best ones are wished
   };
 
   absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
@@ -38,10 +38,10 @@ struct SequenceRows {
 
 // What `rules` make of logits, wherever tokens or best ones are wished of a sequence's rows: null
 // if they make nothing of them, ...
-std::shared_ptr<const AnswerEdits> SequenceEditsOf(const RuledAnswer& rules);
+std::shared_ptr<const SequenceLogitEdits> SequenceEditsOf(const LogitsProcessor& rules);
 // ... and of a row behind the answer and then `path`. Where they cannot be followed its logits are
 // wished, so that whoever looks at them finds out why.
-void AddRowEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row);
+void AddRowEdits(const LogitsProcessor& rules, absl::Span<const int> path, SequenceRows::Row* row);
 
 class StepOutput {
  public:
@@ -49,7 +49,7 @@ class StepOutput {
   // gave choices instead.
   const float* at(int sequence, int wanted) const { return rows_[sequence][wanted].logits; }
   // What was wished of it; empty if the runner gave logits.
-  absl::Span<const TokenChoice> choices(int sequence, int wanted) const {
+  absl::Span<const TokenProbability> choices(int sequence, int wanted) const {
     return rows_[sequence][wanted].choices;
   }
   // Those that its metadata wants with its choice; null: none came.
@@ -66,7 +66,7 @@ class StepOutput {
   struct Row {
     const float* logits = nullptr;
     const float* hidden = nullptr;
-    absl::Span<const TokenChoice> choices;
+    absl::Span<const TokenProbability> choices;
     const TokenLogprobs* logprobs = nullptr;
   };
 

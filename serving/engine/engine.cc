@@ -243,7 +243,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
         ++work[i].prompt_rows;
       }
     }
-    if (end == request.length()) AddRowEdits(request.rules(), {}, &rows.back());
+    if (end == request.length()) AddRowEdits(request.logits_processor(), {}, &rows.back());
     const size_t root = rows.size() - 1;
     for (int node = 1; node < tree.size(); ++node) {
       const int32_t slot = work[i].slots[node - 1];
@@ -256,7 +256,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .ancestors = std::move(path),
                       .wants_logits = true,
                       .row_output = row_output});
-      AddRowEdits(request.rules(), tree.PathTo(node), &rows.back());
+      AddRowEdits(request.logits_processor(), tree.PathTo(node), &rows.back());
     }
     statistics_.rows += static_cast<int64_t>(rows.size());
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
@@ -269,8 +269,8 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     sequences[i].adapter = chosen.adapter;
     if (chosen.embed) continue;
     sequences[i].metadata = {.sampling = chosen.sampling,
-                         .shared_noise = SharesNoise(chosen, options_.speculation.sampled),
-                         .edits = SequenceEditsOf(request.rules()),
+                         .coupled = UsesCoupledSampling(chosen, options_.speculation.sampled),
+                         .edits = SequenceEditsOf(request.logits_processor()),
                          .logprobs = chosen.logprobs,
                          .prompt_logprobs = chosen.prompt_logprobs};
   }
@@ -380,16 +380,16 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
   std::vector<float> ruled;
   const auto row_of = [&](int node) -> absl::StatusOr<const float*> {
     const float* row = logits.at(index, work.prompt_rows + node);
-    if (!request.rules().active()) return row;
+    if (!request.logits_processor().active()) return row;
     ruled.assign(row, row + limits_.vocabulary);
     absl::Status status =
-        request.rules().Apply(work.tree.PathTo(node), ruled.data(), limits_.vocabulary);
+        request.logits_processor().Apply(work.tree.PathTo(node), ruled.data(), limits_.vocabulary);
     if (!status.ok()) return status;
     return ruled.data();
   };
   absl::StatusOr<Verification> verification;
   const SamplingParameters& sampling = request.options().sampling;
-  const bool shared = SharesNoise(request.options(), options_.speculation.sampled);
+  const bool shared = UsesCoupledSampling(request.options(), options_.speculation.sampled);
   if (sampling.greedy() || shared || !work.tree.drawn()) {
     verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
       const auto chosen = logits.choices(index, work.prompt_rows + node);
@@ -399,11 +399,11 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
       if (!chosen.empty()) return chosen[0].token;
       const absl::StatusOr<const float*> row = row_of(node);
       if (!row.ok()) return row.status();
-      return ChooseToken(absl::MakeConstSpan(*row, limits_.vocabulary), sampling, shared,
+      return SampleToken(absl::MakeConstSpan(*row, limits_.vocabulary), sampling, shared,
                          request.length() + work.tree.depth(node));
     });
   } else {
-    RequestNoise noise(request.options().sampling.seed, request.length() - 1);
+    RequestRng noise(request.options().sampling.seed, request.length() - 1);
     verification = VerifySampled(
         work.tree,
         [&](int node) -> absl::StatusOr<Distribution> {

@@ -14,7 +14,7 @@
 // given. Speculation never changes the answer: greedily it is token for token that of incremental
 // decoding, sampled it has exactly the LLM's distribution; and what a request gets depends on its
 // own tokens, options and seed, not on the requests beside it. Except where a sampled request's
-// drafts are drawn (SampledDrafts::kDraws and kWithoutReplacement) and n-gram drafts or tuning have a
+// drafts are drawn (SampledDrafting::kIndependent and kWithoutReplacement) and n-gram drafts or tuning have a
 // part in them: which of the LLM's answers a seed gives then depends on what others have asked,
 // too.
 #pragma once

@@ -26,14 +26,14 @@ const std::vector<int>& Prompt() {
   return prompt;
 }
 
-using Rules = std::shared_ptr<const TokenRules>;
+using Rules = std::shared_ptr<const LogitsProcessorOptions>;
 
 std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters& sampling,
                                 const Rules& rules) {
   std::vector<double> law(kCells, 1);
   for (int cell = 0; cell < kCells; ++cell) {
     std::vector<int> path = Prompt();
-    RuledAnswer answer(rules, Prompt(), {});
+    LogitsProcessor answer(rules, Prompt(), {});
     for (int i = 0, rest = cell; i < kAnswer; ++i, rest /= kVocabulary) {
       std::vector<float> logits = model(path);
       EXPECT_TRUE(answer.Apply({}, logits.data(), kVocabulary).ok());
@@ -83,7 +83,7 @@ std::vector<int> Answers(const FakeModel& llm, const std::vector<FakeModel>& ssm
           harness.engine().Submit(Prompt(), {.max_tokens = kAnswer,
                                              .sampling = sampling,
                                              .reproducible = submitted % 4 == 0,
-                                             .rules = rules});
+                                             .logits_processor = rules});
       EXPECT_TRUE(id.ok()) << id.status();
       if (!id.ok()) return cells;
       open[*id].seed = submitted;
@@ -155,7 +155,7 @@ struct LawCase {
   const char* expansion;
   SamplingParameters sampling;
   SpeculationOptions speculation = {};
-  TokenRules rules = {};
+  LogitsProcessorOptions rules = {};
 };
 
 class AnswerLaw : public ::testing::TestWithParam<int> {};
@@ -170,29 +170,29 @@ TEST_P(AnswerLaw, IsTheModels) {
        {Near(), Far()},
        "3,2",
        {.temperature = 1},
-       {.sampled = SampledDrafts::kWithoutReplacement}},
+       {.sampled = SampledDrafting::kWithoutReplacement}},
       {"shared noise",
        {Far()},
        "",
        {.temperature = 0.7},
-       {.max_nodes = 6, .sampled = SampledDrafts::kShared}},
+       {.max_nodes = 6, .sampled = SampledDrafting::kCoupled}},
       {"shared noise, truncated",
        {Near(), Far()},
        "",
        {.temperature = 1, .top_p = 0.8, .top_k = 3},
-       {.max_nodes = 5, .sampled = SampledDrafts::kShared}},
+       {.max_nodes = 5, .sampled = SampledDrafting::kCoupled}},
       // The law must not depend on when and why trees are drawn, however wildly that is chosen.
       {"tuned draws", {Near(), Far()}, "", {.temperature = 1}, {.tune = true}},
       {"tuned, by seed",
        {Near()},
        "",
        {.temperature = 1},
-       {.tune = true, .sampled = SampledDrafts::kBySeed}},
+       {.tune = true, .sampled = SampledDrafting::kCoupledIfSeeded}},
       {"tuned, shared noise",
        {Near(), Far()},
        "",
        {.temperature = 1},
-       {.tune = true, .sampled = SampledDrafts::kShared}},
+       {.tune = true, .sampled = SampledDrafting::kCoupled}},
       {"n-gram drafts alone", {}, "", {.temperature = 0.7}, {.ngram = {.depth = 2}}},
       {"n-gram drafts and draws", {Near()}, "2,1", {.temperature = 1}, {.ngram = {.depth = 3}}},
       {"n-gram drafts, tuned", {Near()}, "", {.temperature = 1}, {.tune = true, .ngram = {.depth = 3}}},
@@ -214,7 +214,7 @@ TEST_P(AnswerLaw, IsTheModels) {
        {.logit_bias = {{0, 1.0f}, {3, -0.7f}}, .bad_words = {{0, 1}, {2, 2}, {1, 3, 0}}}},
       {"allowed tokens", {Near()}, "2,2", {.temperature = 1}, {}, {.allowed = {3, 1, 0}}}};
   const LawCase& law = cases[GetParam()];
-  const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<TokenRules>(law.rules);
+  const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<LogitsProcessorOptions>(law.logits_processor);
   int freedom = 0;
   const double chi = ChiSquare(Answers(Llm(), law.ssms, law.expansion, law.sampling, rules,
                                        law.speculation, GetParam() < 4 ? kDraws : kDraws / 2),

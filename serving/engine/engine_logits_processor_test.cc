@@ -22,7 +22,7 @@ const FakeModel& Llm() {
 }
 FakeModel Good() { return AgreeingModel(Llm(), HashModel(2, kVocabulary), 0.8, 3); }
 
-std::vector<TokenRules> RuleCases() {
+std::vector<LogitsProcessorOptions> RuleCases() {
   return {{.repetition_penalty = 1.4},
           {.presence_penalty = 1.1, .frequency_penalty = 0.6},
           {.logit_bias = {{3, 2.0f}, {7, -100.0f}}, .bad_words = {{1, 2}, {4}, {9, 9, 0}}},
@@ -30,8 +30,8 @@ std::vector<TokenRules> RuleCases() {
 }
 
 // The answer by the definition: one token after the other, each from the whole history.
-std::vector<int> Incremental(const TokenRules& rules, std::vector<int> tokens) {
-  RuledAnswer answer(std::make_shared<TokenRules>(rules), tokens, {});
+std::vector<int> Incremental(const LogitsProcessorOptions& rules, std::vector<int> tokens) {
+  LogitsProcessor answer(std::make_shared<LogitsProcessorOptions>(rules), tokens, {});
   std::vector<int> out;
   for (int i = 0; i < kAnswer; ++i) {
     std::vector<float> logits = Llm()(tokens);
@@ -46,7 +46,7 @@ std::vector<int> Incremental(const TokenRules& rules, std::vector<int> tokens) {
 
 TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
   const auto prompts = RandomPrompts(40, 30, kVocabulary, 7);
-  for (const TokenRules& rules : RuleCases()) {
+  for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const char* expansion : {"1,1,1,1", "3,2,1", "8"}) {
       EngineHarness harness(kVocabulary);
       harness.SetLlm(Llm());
@@ -56,7 +56,7 @@ TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
       std::vector<RequestId> ids;
       for (const std::vector<int>& prompt : prompts) {
         ids.push_back(*harness.engine().Submit(
-            prompt, {.max_tokens = kAnswer, .rules = std::make_shared<TokenRules>(rules)}));
+            prompt, {.max_tokens = kAnswer, .logits_processor = std::make_shared<LogitsProcessorOptions>(rules)}));
       }
       harness.RunToEnd();
       for (size_t i = 0; i < prompts.size(); ++i) {
@@ -74,13 +74,13 @@ TEST(EngineRules, RulesThatLeaveNoTokenEndTheirRequestAlone) {
     harness.SetLlm(Llm());
     if (*expansion != 0) harness.AddSsm(Good());
     ASSERT_TRUE(harness.Start({}, expansion).ok());
-    const auto dead = std::make_shared<TokenRules>(
-        TokenRules{.allowed = {3, 4}, .bad_words = {{3, 4}, {3, 3}, {4, 3}, {4, 4}}});
+    const auto dead = std::make_shared<LogitsProcessorOptions>(
+        LogitsProcessorOptions{.allowed = {3, 4}, .bad_words = {{3, 4}, {3, 3}, {4, 3}, {4, 4}}});
     std::vector<RequestId> good, bad;
     for (const std::vector<int>& prompt : RandomPrompts(6, 12, kVocabulary, 3)) {
       good.push_back(*harness.engine().Submit(prompt, {.max_tokens = kAnswer}));
       bad.push_back(
-          *harness.engine().Submit(prompt, {.max_tokens = kAnswer, .rules = dead, .logprobs = 1}));
+          *harness.engine().Submit(prompt, {.max_tokens = kAnswer, .logits_processor = dead, .logprobs = 1}));
     }
     harness.RunToEnd();
     for (const RequestId id : bad) {
@@ -94,16 +94,16 @@ TEST(EngineRules, RulesThatLeaveNoTokenEndTheirRequestAlone) {
 
 // Drafts go through the rules, too: whatever these make of the model, the same model drafts it.
 TEST(EngineRules, AnSsmThatIsTheLlmIsNeverWrongUnderAnyRule) {
-  for (const TokenRules& rules : RuleCases()) {
+  for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const double temperature : {0.0, 0.8}) {
-      for (const SampledDrafts sampled :
-           {SampledDrafts::kDraws, SampledDrafts::kWithoutReplacement, SampledDrafts::kShared}) {
+      for (const SampledDrafting sampled :
+           {SampledDrafting::kIndependent, SampledDrafting::kWithoutReplacement, SampledDrafting::kCoupled}) {
         EngineHarness harness(kVocabulary);
         harness.SetLlm(Llm());
         harness.AddSsm(Llm());
         EngineOptions options;
         options.speculation.sampled = sampled;
-        if (sampled == SampledDrafts::kShared) {
+        if (sampled == SampledDrafting::kCoupled) {
           options.speculation.max_nodes = 4;
           options.speculation.max_width = 1;
           options.speculation.max_depth = 4;
@@ -114,7 +114,7 @@ TEST(EngineRules, AnSsmThatIsTheLlmIsNeverWrongUnderAnyRule) {
           ASSERT_TRUE(harness.engine()
                           .Submit(prompt, {.max_tokens = 21,  // 1, and 4 times 4 + 1
                                            .sampling = {.temperature = temperature, .seed = ++seed},
-                                           .rules = std::make_shared<TokenRules>(rules)})
+                                           .logits_processor = std::make_shared<LogitsProcessorOptions>(rules)})
                           .ok());
         }
         harness.RunToEnd();
@@ -136,8 +136,8 @@ TEST(EngineRules, LogprobsAreTheModelsWhateverTheTreeAndTheRules) {
     std::vector<int> tokens = {1, 2, 3};
     ASSERT_TRUE(harness.engine()
                     .Submit(tokens, {.max_tokens = kAnswer,
-                                     .rules = std::make_shared<TokenRules>(
-                                         TokenRules{.repetition_penalty = 1.4}),
+                                     .logits_processor = std::make_shared<LogitsProcessorOptions>(
+                                         LogitsProcessorOptions{.repetition_penalty = 1.4}),
                                      .logprobs = 2})
                     .ok());
     int seen = 0;
@@ -205,17 +205,17 @@ Answer Generate(RequestOptions options, std::vector<int> eos) {
 class Anything : public TokenConstraint {
  public:
   explicit Anything(bool costly) : costly_(costly) {}
-  PlaceRef Start() const override { return std::make_shared<Place>(); }
-  absl::StatusOr<PlaceRef> After(const PlaceRef& place, int) override { return place; }
-  absl::StatusOr<TokenSetRef> Permitted(const PlaceRef&) override {
+  StateRef Start() const override { return std::make_shared<State>(); }
+  absl::StatusOr<StateRef> After(const StateRef& place, int) override { return place; }
+  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef&) override {
     ++asked;
-    auto all = std::make_shared<TokenSet>();
+    auto all = std::make_shared<TokenBitmask>();
     for (int token = 0; token < kVocabulary; ++token) Insert(token, all.get());
     return all;
   }
-  bool MayEnd(const PlaceRef&) const override { return true; }
+  bool MayEnd(const StateRef&) const override { return true; }
   bool Costly() const override { return costly_; }
-  bool Complete(const PlaceRef&) const override { return false; }
+  bool Complete(const StateRef&) const override { return false; }
 
   int asked = 0;
 
@@ -235,11 +235,11 @@ TEST(EngineRules, NothingIsDraftedWhereMasksHoldUpAllOthers) {
     options.speculation.tune = tune;
     options.speculation.ngram.depth = 4;
     ASSERT_TRUE(harness.Start(options, tune ? "" : "2,1,1").ok());
-    auto rules = std::make_shared<TokenRules>();
+    auto rules = std::make_shared<LogitsProcessorOptions>();
     const auto anything = std::make_shared<Anything>(costly);
     rules->constraint = anything;
     const RequestId id =
-        *harness.engine().Submit({1, 2, 1, 2}, {.max_tokens = 200, .rules = rules});
+        *harness.engine().Submit({1, 2, 1, 2}, {.max_tokens = 200, .logits_processor = rules});
     harness.RunToEnd();
     EXPECT_EQ(harness.answer(id).tokens, GreedyContinuation(Llm(), {1, 2, 1, 2}, 200));
     EXPECT_EQ(harness.answer(id).usage.drafted_tokens == 0, costly);
@@ -268,8 +268,8 @@ TEST(EngineEnds, AStopTokenEndsInsideAPathAndHasNoTextUnlessIncluded) {
 TEST(EngineEnds, NothingEndsBeforeMinTokens) {
   const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
   const int eos = all[2];
-  const auto rules = std::make_shared<TokenRules>(TokenRules{.min_tokens = 6});
-  const Answer answer = Generate({.max_tokens = 12, .rules = rules}, {eos});
+  const auto rules = std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.min_tokens = 6});
+  const Answer answer = Generate({.max_tokens = 12, .logits_processor = rules}, {eos});
   ASSERT_GE(answer.tokens.size(), 6u);
   EXPECT_EQ(std::count(answer.tokens.begin(), answer.tokens.begin() + 6, eos), 0);
 }
@@ -303,12 +303,12 @@ TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
   RequestOptions reported = greedy, ruled = greedy, sampled = greedy, asked = greedy;
   RequestOptions undrafted = greedy, all = greedy;
   reported.logprobs = 0;
-  ruled.rules = std::make_shared<TokenRules>(TokenRules{.repetition_penalty = 1.4});
+  ruled.logits_processor = std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.repetition_penalty = 1.4});
   sampled.sampling.temperature = 1;
   undrafted.sampling.temperature = 1;
   undrafted.speculate = false;
   asked.prompt_logprobs = 0;
-  all.rules = ruled.rules;
+  all.logits_processor = ruled.logits_processor;
   all.logprobs = all.prompt_logprobs = 3;
   const struct {
     RequestOptions options;

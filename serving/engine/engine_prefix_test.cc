@@ -225,7 +225,7 @@ TEST(PrefixCache, AnswersAreTheSameWithAndWithoutItUnderPreemptionCancelAndTrees
       if (seed % 2) {
         options.speculation.ngram.depth = 3;
         // What n-gram drafts know depends on who was there before; draws after them would, too.
-        options.speculation.sampled = SampledDrafts::kShared;
+        options.speculation.sampled = SampledDrafting::kCoupled;
       }
       ASSERT_TRUE(harness.Start(options, "1,2,1").ok());
       std::vector<RequestId> cancelled;

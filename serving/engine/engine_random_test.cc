@@ -16,7 +16,7 @@ FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 
 std::unique_ptr<EngineHarness> MakeHarness(int kv_slots, int max_rows, int ssms,
                                            int steps_at_once = 1,
-                                           SampledDrafts sampled = SampledDrafts::kDraws) {
+                                           SampledDrafting sampled = SampledDrafting::kIndependent) {
   auto harness = std::make_unique<EngineHarness>(kVocabulary, std::vector<int>{0});
   harness->limits().kv_slots = kv_slots;
   harness->limits().max_positions = 80;
@@ -56,7 +56,7 @@ std::vector<Submission> RandomSubmissions(int count, uint64_t seed) {
   return out;
 }
 
-class RandomCompany : public ::testing::TestWithParam<SampledDrafts> {};
+class RandomCompany : public ::testing::TestWithParam<SampledDrafting> {};
 
 TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 21);
@@ -97,8 +97,8 @@ TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sampled, RandomCompany,
-                         ::testing::Values(SampledDrafts::kDraws, SampledDrafts::kBySeed,
-                                           SampledDrafts::kShared));
+                         ::testing::Values(SampledDrafting::kIndependent, SampledDrafting::kCoupledIfSeeded,
+                                           SampledDrafting::kCoupled));
 
 // With n-gram drafts: requests that bring a seed share their noise with drafts, others draw, and what is
 // drafted for whom depends on them all.
@@ -113,7 +113,7 @@ TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
     double clock = 0;
     options.seconds = [&] { return clock += 1e-4; };
     options.speculation.tune = drafts == kTuned;
-    options.speculation.sampled = SampledDrafts::kBySeed;
+    options.speculation.sampled = SampledDrafting::kCoupledIfSeeded;
     options.speculation.ngram.depth = drafts == kNone ? 0 : 4;
     if (drafts != kNone) harness.AddSsm(AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), 0.7, 9));
     EXPECT_TRUE(harness.Start(options, drafts == kFixed ? "1,2,1" : "").ok());

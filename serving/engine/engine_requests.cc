@@ -139,7 +139,7 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
   }
   const RequestId id = next_id_++;
   // Once and for all: a request's own noise must have no part in how it is used.
-  if (options_.speculation.sampled == SampledDrafts::kBySeed) {
+  if (options_.speculation.sampled == SampledDrafting::kCoupledIfSeeded) {
     options.reproducible = options.reproducible || !speculator_->prefers_draws();
   }
   if (options.embed) {

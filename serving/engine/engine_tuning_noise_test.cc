@@ -74,8 +74,8 @@ TEST(TuningOnABusyMachine, DrawsAboutAsManyTokensAsIsBestOnAQuietOne) {
   };
   const Machine pair = {"pair", llm, Linear(0.05, 0.009)};
   EngineOptions tuned = Tuned(), fixed;
-  tuned.speculation.sampled = SampledDrafts::kBySeed;
-  fixed.speculation.sampled = SampledDrafts::kWithoutReplacement;
+  tuned.speculation.sampled = SampledDrafting::kCoupledIfSeeded;
+  fixed.speculation.sampled = SampledDrafting::kWithoutReplacement;
   for (const Case& c : {Case{pair, 0.5, 1, 12, 0.96, 0.99}, Case{pair, 0.7, 1, 12, 0.95, 0.975},
                         Case{pair, 0.9, 1, 12, 0.95, 0.98}, Case{pair, 0.7, 4, 24, 0.96, 0.98}}) {
     Fixed best = {0, ""};

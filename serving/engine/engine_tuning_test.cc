@@ -195,7 +195,7 @@ TEST(TunedEngine, SampledAnswersAreThoseOfPlainDecodingWhateverIsDrafted) {
   for (const Machine& machine : Machines()) {
     const Outcome tuned = Serve(machine, 0.8, 16, Tuned(), "", 1.0);
     EngineOptions plain;
-    plain.speculation.sampled = SampledDrafts::kShared;
+    plain.speculation.sampled = SampledDrafting::kCoupled;
     EXPECT_EQ(tuned.answers, Serve(machine, -1, 16, plain, "", 1.0).answers);
     if (std::string(machine.name) != "roofline") continue;
     EXPECT_GT(tuned.statistics.accepted_tokens, tuned.statistics.generated_tokens / 3);
@@ -216,9 +216,9 @@ TEST(TunedEngine, SampledRequestsAreDraftedForByWhatWasLearnedOfThem) {
 TEST(TunedEngine, SampledAnswersAreNeverMuchSlowerThanWithDrawsOfAnyFixedShape) {
   constexpr uint64_t kSeeds = 4;
   EngineOptions options = Tuned();
-  options.speculation.sampled = SampledDrafts::kBySeed;
+  options.speculation.sampled = SampledDrafting::kCoupledIfSeeded;
   EngineOptions fixed;
-  fixed.speculation.sampled = SampledDrafts::kWithoutReplacement;
+  fixed.speculation.sampled = SampledDrafting::kWithoutReplacement;
   for (const Machine& machine : Machines()) {
     for (const double agreement : {0.5, 0.9}) {
       for (const int load : {1, 6}) {

@@ -21,16 +21,16 @@ namespace espalier {
 // How a sequence's next tokens are chosen.
 struct SamplingMetadata {
   SamplingParameters sampling;  // greedy, unless it says something else
-  bool shared_noise = false;    // see ChooseToken
+  bool coupled = false;    // see SampleToken
   // What is done to logits before; null: nothing.
-  std::shared_ptr<const AnswerEdits> edits;
+  std::shared_ptr<const SequenceLogitEdits> edits;
   // Most probable tokens that are reported beside one that is chosen, and beside one that follows
   // in the prompt; -1: no log-probabilities are.
   int logprobs = -1;
   int prompt_logprobs = -1;
 
   bool plain() const {
-    return sampling == SamplingParameters() && !shared_noise && edits == nullptr && logprobs < 0 &&
+    return sampling == SamplingParameters() && !coupled && edits == nullptr && logprobs < 0 &&
            prompt_logprobs < 0;
   }
 };
@@ -62,7 +62,7 @@ struct RunnerBatch {
   std::vector<int32_t> row_outputs;
   static constexpr int32_t kLogits = 0, kToken = -1, kPromptLogprob = -2;
   std::vector<int32_t> next_prompt_tokens;   // that token, of each of them; empty: nobody row_outputs for it
-  std::vector<RowEdits> row_edits;  // of each, besides its rule's; empty: none has any
+  std::vector<RowLogitEdits> row_edits;  // of each, besides its rule's; empty: none has any
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
@@ -73,7 +73,7 @@ struct RunnerOutput {
   int vocabulary = 0;
   // Of each wanted row, if the runner gives what is wished (see row_outputs.h); one with a logit that is
   // no number has none. Empty: no row has.
-  std::vector<std::vector<TokenChoice>> choices;
+  std::vector<std::vector<TokenProbability>> choices;
   // Of each wanted row, where its rule says so and it has a choice; else their token is -1. Empty:
   // no row has any.
   std::vector<TokenLogprobs> logprobs;

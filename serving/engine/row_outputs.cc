@@ -42,7 +42,7 @@ const SamplingMetadata& MetadataOf(const RunnerBatch& batch, int row) {
 
 // What is given of one row; no choices if there can be none.
 struct RowSample {
-  std::vector<TokenChoice> choices;
+  std::vector<TokenProbability> choices;
   TokenLogprobs logprobs;
 };
 
@@ -71,17 +71,17 @@ class RowSampler {
   bool Edit(size_t i, absl::Span<const float> logits, const SamplingMetadata& metadata,
             absl::Span<const float>* edited) {
     if (metadata.edits == nullptr) return true;
-    static const RowEdits kNone;
+    static const RowLogitEdits kNone;
     edited_.assign(logits.begin(), logits.end());
     *edited = edited_;
-    return ApplyEdits(*metadata.edits, batch_.row_edits.empty() ? kNone : batch_.row_edits[i],
+    return ApplyLogitEdits(*metadata.edits, batch_.row_edits.empty() ? kNone : batch_.row_edits[i],
                       absl::MakeSpan(edited_));
   }
 
   RowSample Token(int row, absl::Span<const float> logits, absl::Span<const float> edited,
              const SamplingMetadata& metadata) {
     const absl::StatusOr<int> token =
-        ChooseToken(edited, metadata.sampling, metadata.shared_noise, batch_.positions[row] + 1);
+        SampleToken(edited, metadata.sampling, metadata.coupled, batch_.positions[row] + 1);
     if (!token.ok()) return {};
     path_.Choose(row, *token);
     RowSample sample{.choices = {{*token, 0}}};
@@ -90,10 +90,10 @@ class RowSampler {
   }
 
   RowSample Best(int row, int count, absl::Span<const float> logits, const SamplingMetadata& metadata) const {
-    absl::StatusOr<std::vector<TokenChoice>> best =
+    absl::StatusOr<std::vector<TokenProbability>> best =
         metadata.sampling.greedy()
-            ? TopChoices(logits, count)
-            : SharedChoices(logits, count, metadata.sampling, batch_.positions[row] + 1);
+            ? TopTokens(logits, count)
+            : CoupledTopTokens(logits, count, metadata.sampling, batch_.positions[row] + 1);
     if (!best.ok()) return {};
     return {.choices = *std::move(best)};
   }
@@ -116,7 +116,7 @@ class RowSampler {
 
 absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(what); }
 
-absl::Status CheckChoices(const std::vector<TokenChoice>& choices, int row_output, int vocabulary,
+absl::Status CheckChoices(const std::vector<TokenProbability>& choices, int row_output, int vocabulary,
                           size_t row) {
   const size_t most = row_output < 0 ? 1 : static_cast<size_t>(row_output);
   if (choices.size() > most) {
@@ -124,7 +124,7 @@ absl::Status CheckChoices(const std::vector<TokenChoice>& choices, int row_outpu
         absl::StrCat("row ", row, " has ", choices.size(), " choices, ", most, " were requested"));
   }
   const int least = row_output == RunnerBatch::kToken ? -1 : 0;
-  for (const TokenChoice& choice : choices) {
+  for (const TokenProbability& choice : choices) {
     if (choice.token < least || choice.token >= vocabulary || !(choice.probability >= 0) ||
         !(choice.probability <= 1 + 1e-9)) {
       return Bad(absl::StrCat("row ", row, " has token ", choice.token, " of probability ",

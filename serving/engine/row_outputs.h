@@ -18,7 +18,7 @@ absl::Status CheckRowOutputs(const RunnerBatch& batch, int vocabulary);
 // Puts choices in the place of logits, wherever the batch row_outputs so. A token (RunnerBatch::kToken)
 // is one choice, whose probability is not said; that of a tree's node behind which another token
 // was chosen, so that its own cannot matter, is -1. A token that follows is the choice itself. Best
-// ones are as TopChoices or, by a sampled sequence's metadata, SharedChoices has them. Edits come
+// ones are as TopTokens or, by a sampled sequence's metadata, CoupledTopTokens has them. Edits come
 // before all of these, but log-probabilities are those of the logits as they were. A row of which
 // edits leave no token keeps its logits. REQUIRES CheckRowOutputs, and the logits of all wanted rows.
 //

@@ -51,7 +51,7 @@ TEST(Wishes, ATreeIsFollowedAsFarAsItsTokensAreChosen) {
       const SamplingMetadata metadata{{.temperature = seed % 3 * 0.7, .top_k = 5, .seed = seed}, shared};
       const RunnerOutput all = Logits(5, seed);
       const auto chosen = [&](int row, int64_t position) {
-        return *ChooseToken(Row(all, row), metadata.sampling, shared, position);
+        return *SampleToken(Row(all, row), metadata.sampling, shared, position);
       };
       // Node 2 is what is chosen behind the root, and every second time node 4 behind it.
       const int second = chosen(0, 4), first = (second + 1) % kVocabulary;
@@ -97,7 +97,7 @@ TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
   ASSERT_EQ(given.values.size(), 2u * kVocabulary);
   EXPECT_TRUE(Row(given, 0) == Row(all, 0));
   EXPECT_TRUE(Row(given, 1) == Row(all, 3));
-  const auto best = *TopChoices(Row(all, 1), 3);
+  const auto best = *TopTokens(Row(all, 1), 3);
   ASSERT_EQ(given.choices[1].size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(given.choices[1][i].token, best[i].token);
@@ -109,30 +109,30 @@ TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
   given = all;
   SampleRows(batch, &given);
   EXPECT_EQ(given.choices[1][0].token,
-            (*SharedChoices(Row(all, 1), 1, batch.sequence_sampling[0].sampling, 5))[0].token);
+            (*CoupledTopTokens(Row(all, 1), 1, batch.sequence_sampling[0].sampling, 5))[0].token);
   EXPECT_EQ(given.choices[1][0].token,
-            *ChooseToken(Row(all, 1), batch.sequence_sampling[0].sampling, true, 5));
+            *SampleToken(Row(all, 1), batch.sequence_sampling[0].sampling, true, 5));
 }
 
 TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
   std::mt19937 random(8);
   for (uint32_t seed = 0; seed < 60; ++seed) {
-    const auto edits = std::make_shared<AnswerEdits>();
+    const auto edits = std::make_shared<SequenceLogitEdits>();
     edits->biases = {{static_cast<int32_t>(random() % kVocabulary), 3.0f}};
     edits->repetition_penalty = 1.3;
     for (int token = 0; token < kVocabulary; token += 2) edits->penalties.push_back({token, 0.5});
     const SamplingMetadata metadata{.sampling = {.temperature = seed % 2 * 0.9, .seed = seed},
-                         .shared_noise = true,
+                         .coupled = true,
                          .edits = edits,
                          .logprobs = 3,
                          .prompt_logprobs = 2};
     RunnerBatch batch = Tree({1, 2, 3, 4, 5});
     batch.sequence_sampling = {metadata};
     batch.row_edits.resize(5);
-    for (RowEdits& row : batch.row_edits) {
-      TokenSet set;
+    for (RowLogitEdits& row : batch.row_edits) {
+      TokenBitmask set;
       for (int i = 0; i < 12; ++i) Insert(static_cast<int>(random() % kVocabulary), &set);
-      row.permitted = std::make_shared<const TokenSet>(std::move(set));
+      row.permitted = std::make_shared<const TokenBitmask>(std::move(set));
       row.forbidden = {static_cast<int32_t>(random() % kVocabulary)};
       row.penalties = {{4, 1.5}, {7, 2.5}};
     }
@@ -148,7 +148,7 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
     EXPECT_TRUE(Row(given, 0) == Row(all, 2)) << "logits that are shown are as they were";
     const auto edited = [&](int row) {
       std::vector<float> logits(Row(all, row).begin(), Row(all, row).end());
-      EXPECT_TRUE(ApplyEdits(*edits, batch.row_edits[row], absl::MakeSpan(logits)));
+      EXPECT_TRUE(ApplyLogitEdits(*edits, batch.row_edits[row], absl::MakeSpan(logits)));
       return logits;
     };
     const auto same = [](const TokenLogprobs& a, const TokenLogprobs& b) {
@@ -158,8 +158,8 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
     EXPECT_TRUE(same(given.logprobs[0], LogprobsOf(all.row(0), kVocabulary, 11, 2)));
     for (const auto& [row, count, position] : {std::tuple{1, 4, 5}, std::tuple{3, 2, 6}}) {
       const auto best = metadata.sampling.greedy()
-                            ? *TopChoices(edited(row), count)
-                            : *SharedChoices(edited(row), count, metadata.sampling, position);
+                            ? *TopTokens(edited(row), count)
+                            : *CoupledTopTokens(edited(row), count, metadata.sampling, position);
       ASSERT_EQ(given.choices[row].size(), best.size());
       for (size_t i = 0; i < best.size(); ++i) {
         EXPECT_EQ(given.choices[row][i].token, best[i].token);
@@ -167,7 +167,7 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
       }
       EXPECT_EQ(given.logprobs[row].token, -1);
     }
-    const int token = *ChooseToken(edited(4), metadata.sampling, true, 6);
+    const int token = *SampleToken(edited(4), metadata.sampling, true, 6);
     EXPECT_EQ(given.choices[4][0].token, token);
     EXPECT_TRUE(same(given.logprobs[4], LogprobsOf(all.row(4), kVocabulary, token, 3)));
   }
@@ -177,9 +177,9 @@ TEST(Wishes, ARowOfWhichEditsLeaveNothingIsShown) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
   batch.row_outputs.assign(5, RunnerBatch::kToken);
   batch.row_outputs[1] = 2;
-  batch.sequence_sampling = {{.edits = std::make_shared<AnswerEdits>(), .logprobs = 0}};
+  batch.sequence_sampling = {{.edits = std::make_shared<SequenceLogitEdits>(), .logprobs = 0}};
   batch.row_edits.resize(5);
-  batch.row_edits[0].permitted = batch.row_edits[1].permitted = std::make_shared<const TokenSet>();
+  batch.row_edits[0].permitted = batch.row_edits[1].permitted = std::make_shared<const TokenBitmask>();
   const RunnerOutput all = Logits(5, 2);
   RunnerOutput given = all;
   SampleRows(batch, &given);

@@ -18,10 +18,10 @@ constexpr int kTunedNodes = 32;       // of a tree, unless the options say
 
 }  // namespace
 
-bool SharesNoise(const RequestOptions& request, SampledDrafts drafts) {
+bool UsesCoupledSampling(const RequestOptions& request, SampledDrafting drafts) {
   if (request.sampling.greedy()) return false;
-  return drafts == SampledDrafts::kShared ||
-         (drafts == SampledDrafts::kBySeed && request.reproducible);
+  return drafts == SampledDrafting::kCoupled ||
+         (drafts == SampledDrafting::kCoupledIfSeeded && request.reproducible);
 }
 
 Speculator::Speculator(Setup setup)
@@ -124,7 +124,7 @@ int Speculator::largest_whole_tree() const {
 
 Speculator::Kind Speculator::KindOf(const Request& request) const {
   if (request.options().sampling.greedy()) return kGreedy;
-  return SharesNoise(request.options(), options_.sampled) ? kSharing : kDrawing;
+  return UsesCoupledSampling(request.options(), options_.sampled) ? kSharing : kDrawing;
 }
 
 bool Speculator::Follows(const Ssm& ssm, const Request& request) const {

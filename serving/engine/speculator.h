@@ -39,19 +39,19 @@
 namespace espalier {
 
 // How sampled requests are drafted and verified; the law of the answers is the LLM's each time.
-enum class SampledDrafts {
-  kDraws,               // independent draws, traversal verification (verify.h)
+enum class SampledDrafting {
+  kIndependent,               // independent draws, traversal verification (verify.h)
   kWithoutReplacement,  // draws of which no two are alike, verified in the same way
-  // Chosen for the request's own noise (sampling/shared_noise.h). A seed's answer is then token for
+  // Chosen for the request's own noise (sampling/coupled.h). A seed's answer is then token for
   // token that of incremental decoding, whatever is drafted. Trees may have any shape.
-  kShared,
-  // Requests that must be reproducible as with kShared. The others by draws, too, which are right
+  kCoupled,
+  // Requests that must be reproducible as with kCoupled. The others by draws, too, which are right
   // more often, if a chain of them is expected to yield more than a tree when they come.
-  kBySeed,
+  kCoupledIfSeeded,
 };
 
 // Whether drafts for such a request and its answer draw from the same noise.
-bool SharesNoise(const RequestOptions& request, SampledDrafts drafts);
+bool UsesCoupledSampling(const RequestOptions& request, SampledDrafting drafts);
 
 struct SpeculationOptions {
   bool tune = false;  // needs the engine's clock
@@ -60,7 +60,7 @@ struct SpeculationOptions {
   int max_nodes = 0;
   int max_depth = 8;  // of best-first trees
   int max_width = 4;  // nodes that one level of a best-first tree runs, for one request
-  SampledDrafts sampled = SampledDrafts::kDraws;
+  SampledDrafting sampled = SampledDrafting::kIndependent;
   NgramOptions ngram;
   double calibration_seconds = 2;  // about, per model, when tuned; 0: none
   double probe_share = 0.005;
@@ -100,7 +100,7 @@ class Speculator {
   // set aside. Who is away (Unavailable) is calibrated before the first step that it can run.
   static absl::StatusOr<std::unique_ptr<Speculator>> Create(Setup setup);
 
-  // With kBySeed: whether requests that come now should be drafted for by draws, if they may.
+  // With kCoupledIfSeeded: whether requests that come now should be drafted for by draws, if they may.
   bool prefers_draws() const { return prefers_draws_; }
 
   // Nodes of the largest tree that may not shrink.
@@ -213,7 +213,7 @@ class Speculator {
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(int ssm, const Request& request);
   // Masks of a tree's nodes would hold up all others.
-  static bool TooCostly(const Request& request) { return request.rules().costly(); }
+  static bool TooCostly(const Request& request) { return request.logits_processor().costly(); }
   // By how much more steps of such requests yield than is estimated.
   double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);

@@ -147,9 +147,9 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
         .follow = item.end,
         .cache_salt = request.options().cache_salt,
         .sampling = request.options().sampling,
-        .rules = &request.rules(),
-        .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement ||
-                               options_.sampled == SampledDrafts::kBySeed,
+        .logits_processor = &request.logits_processor(),
+        .without_replacement = options_.sampled == SampledDrafting::kWithoutReplacement ||
+                               options_.sampled == SampledDrafting::kCoupledIfSeeded,
         .tree = &item.tree};
     if (assignment.decodes && part.drafts) {
       // Shares of what the scheduler gave beside the n-gram draft; the first SSMs get the remainder.

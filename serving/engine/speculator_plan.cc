@@ -73,7 +73,7 @@ void Speculator::PlanNgramDrafts(absl::Span<const Request* const> decoding) {
         ngram_.Draft(request->id(), request->tokens(), state.depth,
                       options_.ngram.depth * options_.ngram.branches,
                       &ngram_learned_.acceptance[KindOf(*request)], state.ngram_factor.failing(),
-                      &request->rules(), request->options().cache_salt);
+                      &request->logits_processor(), request->options().cache_salt);
   }
 }
 
@@ -240,7 +240,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
   chosen_at_ = steps_;
   ++choices_;
   for (Ssm& ssm : ssms_) ssm.least_sums.clear();
-  if (options_.sampled == SampledDrafts::kBySeed &&
+  if (options_.sampled == SampledDrafting::kCoupledIfSeeded &&
       (choices_ < kPreferEvery || choices_ % kPreferEvery == 0)) {
     Prefer(decoding, load);
   }

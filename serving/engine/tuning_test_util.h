@@ -117,7 +117,7 @@ inline Outcome Serve(const Machine& machine, double agreement, int load, EngineO
     std::map<RequestId, int> index;
     for (int i = 0; i < load; ++i) {
       RequestOptions request{.max_tokens = AnswerLength(load)};
-      request.reproducible = options.speculation.sampled == SampledDrafts::kShared;
+      request.reproducible = options.speculation.sampled == SampledDrafting::kCoupled;
       request.sampling = {.temperature = temperature, .seed = seed + static_cast<uint64_t>(i)};
       index[*engine->Submit({i % kVocabulary, i / kVocabulary, 3}, request)] = i;
     }
@@ -142,7 +142,7 @@ inline Outcome Serve(const Machine& machine, double agreement, int load, EngineO
 inline EngineOptions Tuned() {
   EngineOptions options;
   options.speculation.tune = true;
-  options.speculation.sampled = SampledDrafts::kShared;
+  options.speculation.sampled = SampledDrafting::kCoupled;
   return options;
 }
 

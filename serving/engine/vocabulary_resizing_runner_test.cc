@@ -85,7 +85,7 @@ TEST(VocabularyRunner, TokensThatItDoesNotHaveAreImpossible) {
   batch.row_outputs = {6};
   ASSERT_TRUE(wide.Step(batch, &logits).ok());
   ASSERT_EQ(logits.choices[0].size(), 4u);
-  for (const TokenChoice& choice : logits.choices[0]) EXPECT_LT(choice.token, 4);
+  for (const TokenProbability& choice : logits.choices[0]) EXPECT_LT(choice.token, 4);
   batch.row_outputs = {7};
   EXPECT_EQ(wide.Step(batch, &logits).code(), absl::StatusCode::kInvalidArgument);
 }

@@ -33,7 +33,7 @@ struct ThinkingBudget::Position : public TokenConstraint::Place {
   int tokens = 0;      // of the reasoning
   std::string text;    // kBefore: so far; kInside: as much of its end as matters
   size_t closing = 0;  // tokens of the mark that have come
-  PlaceRef inner;
+  StateRef inner;
 };
 
 absl::StatusOr<std::shared_ptr<ThinkingBudget>> ThinkingBudget::Create(
@@ -50,9 +50,9 @@ absl::StatusOr<std::shared_ptr<ThinkingBudget>> ThinkingBudget::Create(
     budget->closing_ = *std::move(encoded);
   }
   for (const int token : budget->closing_) {
-    TokenSet only;
+    TokenBitmask only;
     Insert(token, &only);
-    budget->only_.push_back(std::make_shared<const TokenSet>(std::move(only)));
+    budget->only_.push_back(std::make_shared<const TokenBitmask>(std::move(only)));
   }
   auto start = std::make_shared<Position>();
   if (budget->inner_ != nullptr) start->inner = budget->inner_->Start();
@@ -96,7 +96,7 @@ void ThinkingBudget::UpdatePhase(Position& at) const {
   if (over) at.phase = Position::kClosing;
 }
 
-absl::StatusOr<TokenConstraint::PlaceRef> ThinkingBudget::After(const PlaceRef& place, int token) {
+absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& place, int token) {
   const auto& before = static_cast<const Position&>(*place);
   if (before.phase == Position::kClosing && token != closing_[before.closing]) {
     return absl::InvalidArgumentError(
@@ -104,9 +104,9 @@ absl::StatusOr<TokenConstraint::PlaceRef> ThinkingBudget::After(const PlaceRef& 
                      " does not close the reasoning, which are as long as they may "
                      "be"));
   }
-  PlaceRef inner;
+  StateRef inner;
   if (inner_ != nullptr) {
-    absl::StatusOr<PlaceRef> next = inner_->After(before.inner, token);
+    absl::StatusOr<StateRef> next = inner_->After(before.inner, token);
     if (!next.ok()) return next.status();
     inner = *std::move(next);
   }
@@ -129,19 +129,19 @@ absl::StatusOr<TokenConstraint::PlaceRef> ThinkingBudget::After(const PlaceRef& 
   return after;
 }
 
-absl::StatusOr<TokenSetRef> ThinkingBudget::Permitted(const PlaceRef& place) {
+absl::StatusOr<TokenBitmaskRef> ThinkingBudget::AllowedTokens(const StateRef& place) {
   const auto& at = static_cast<const Position&>(*place);
   if (at.phase == Position::kClosing) return only_[at.closing];
-  if (inner_ != nullptr) return inner_->Permitted(at.inner);
-  return TokenSetRef();
+  if (inner_ != nullptr) return inner_->AllowedTokens(at.inner);
+  return TokenBitmaskRef();
 }
 
-bool ThinkingBudget::MayEnd(const PlaceRef& place) const {
+bool ThinkingBudget::MayEnd(const StateRef& place) const {
   const auto& at = static_cast<const Position&>(*place);
   return at.phase != Position::kClosing && (inner_ == nullptr || inner_->MayEnd(at.inner));
 }
 
-bool ThinkingBudget::Complete(const PlaceRef& place) const {
+bool ThinkingBudget::Complete(const StateRef& place) const {
   return inner_ != nullptr && inner_->Complete(static_cast<const Position&>(*place).inner);
 }
 

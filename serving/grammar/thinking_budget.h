@@ -23,12 +23,12 @@ class ThinkingBudget : public TokenConstraint {
       ReasoningPrefix reasoning, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
       std::shared_ptr<TokenConstraint> inner);
 
-  PlaceRef Start() const override { return start_; }
-  absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
-  absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
-  bool MayEnd(const PlaceRef& place) const override;
+  StateRef Start() const override { return start_; }
+  absl::StatusOr<StateRef> After(const StateRef& place, int token) override;
+  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& place) override;
+  bool MayEnd(const StateRef& place) const override;
   bool Costly() const override { return inner_ != nullptr && inner_->Costly(); }
-  bool Complete(const PlaceRef& place) const override;
+  bool Complete(const StateRef& place) const override;
 
  private:
   struct Position;
@@ -48,8 +48,8 @@ class ThinkingBudget : public TokenConstraint {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<TokenConstraint> inner_;
   std::vector<int> closing_;
-  std::vector<TokenSetRef> only_;  // each of these
-  PlaceRef start_;
+  std::vector<TokenBitmaskRef> only_;  // each of these
+  StateRef start_;
 };
 
 }  // namespace espalier

@@ -48,17 +48,17 @@ class TextTokenizer : public LetterTokenizer {
   std::vector<std::string> texts_;
 };
 
-// Whether the tokens may come one after the other, each as Permitted and After say alike.
+// Whether the tokens may come one after the other, each as AllowedTokens and After say alike.
 bool May(ThinkingBudget& budget, const std::vector<int>& tokens, int vocabulary) {
-  TokenConstraint::PlaceRef place = budget.Start();
+  TokenConstraint::StateRef place = budget.Start();
   for (const int token : tokens) {
-    const TokenSetRef permitted = *budget.Permitted(place);
+    const TokenBitmaskRef permitted = *budget.AllowedTokens(place);
     for (int other = 0; other < vocabulary && permitted != nullptr; ++other) {
       const bool in = other / 64 < static_cast<int>(permitted->size()) &&
                       ((*permitted)[other / 64] >> other % 64 & 1) != 0;
       EXPECT_EQ(in, budget.After(place, other).ok()) << other;
     }
-    absl::StatusOr<TokenConstraint::PlaceRef> next = budget.After(place, token);
+    absl::StatusOr<TokenConstraint::StateRef> next = budget.After(place, token);
     if (!next.ok()) return false;
     place = *std::move(next);
   }
@@ -136,7 +136,7 @@ TEST(ThinkingBudget, WhatFollowsKeepsItsForm) {
   EXPECT_TRUE(May(*budget, ids("cdff"), kVocabulary - 1));
   EXPECT_FALSE(May(*budget, ids("agcda"), kVocabulary - 1));
   EXPECT_FALSE(May(*budget, ids("agf"), kVocabulary - 1));
-  TokenConstraint::PlaceRef place = budget->Start();
+  TokenConstraint::StateRef place = budget->Start();
   for (const int token : ids("agcdff")) {
     EXPECT_FALSE(budget->Complete(place));
     place = *budget->After(place, token);
@@ -147,7 +147,7 @@ TEST(ThinkingBudget, WhatFollowsKeepsItsForm) {
 TEST(ThinkingBudget, TreesChangeNoAnswerAndEveryAnswerKeepsIt) {
   constexpr int kMost = 5;
   const auto tokenizer = std::make_shared<LetterTokenizer>(kVocabulary, std::vector<int>{kEos});
-  auto rules = std::make_shared<TokenRules>();
+  auto rules = std::make_shared<LogitsProcessorOptions>();
   rules->constraint = *ThinkingBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
   for (const double temperature : {0.0, 1.0}) {
     std::vector<std::vector<int>> plain;
@@ -159,7 +159,7 @@ TEST(ThinkingBudget, TreesChangeNoAnswerAndEveryAnswerKeepsIt) {
             AgreeingModel(HashModel(11, kVocabulary), HashModel(4, kVocabulary), 0.9, 5));
       }
       EngineOptions options;
-      options.speculation.sampled = SampledDrafts::kShared;
+      options.speculation.sampled = SampledDrafting::kShared;
       ASSERT_TRUE(harness.Start(options, expansion).ok());
       std::vector<RequestId> ids;
       uint64_t seed = 0;

@@ -29,7 +29,7 @@ absl::Status TooLong() {
       kMaxWork, " steps; make it less ambiguous"));
 }
 
-void Erase(int token, TokenSet* set) {
+void Erase(int token, TokenBitmask* set) {
   const size_t word = static_cast<size_t>(token) / 64;
   if (word < set->size()) (*set)[word] &= ~(uint64_t{1} << token % 64);
 }
@@ -41,20 +41,20 @@ struct TokenMasker::CacheEpoch {
 
   LazyAutomaton table;
   struct Mask {
-    TokenSetRef tokens;
+    TokenBitmaskRef tokens;
     absl::Status failure;  // remembered, too, so that nobody pays for it again
   };
   absl::flat_hash_map<int, Mask> masks;  // by state
   // The mask of each equivalence that holds for the longest texts.
   struct Base {
-    TokenSetRef mask;
+    TokenBitmaskRef mask;
     int32_t left = 0;
   };
   absl::flat_hash_map<std::pair<int, bool>, Base> bases;  // by equivalence, and whether it accepts
   int64_t mask_bytes = 0;
 };
 
-struct TokenMasker::Position : public TokenConstraint::Place {
+struct TokenMasker::Position : public TokenConstraint::State {
   Position(std::shared_ptr<CacheEpoch> in, int number, bool ends, bool whole)
       : epoch(std::move(in)), state(number), accepting(ends), complete(whole) {}
 
@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(const PlaceRef& place) {
+absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(const StateRef& place) {
   auto at = std::static_pointer_cast<const Position>(place);
   if (epoch_->table.bytes() + epoch_->mask_bytes > kMaxEpochBytes) {
     epoch_ = std::make_shared<CacheEpoch>(automaton_);
@@ -103,7 +103,7 @@ absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurr
   return Position::Of(epoch_, *state);
 }
 
-absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& place, int token) {
+absl::StatusOr<TokenConstraint::StateRef> TokenMasker::After(const StateRef& place, int token) {
   absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(place);
   if (!at.ok()) return at.status();
   const bool known = token >= 0 && token < trie_->vocabulary();
@@ -123,9 +123,9 @@ absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& pla
   return Position::Of(epoch_, state);
 }
 
-absl::StatusOr<TokenSet> TokenMasker::WalkTrie(CacheEpoch& epoch, int state, const TokenSet* base,
+absl::StatusOr<TokenBitmask> TokenMasker::WalkTrie(CacheEpoch& epoch, int state, const TokenBitmask* base,
                                            int agreed) {
-  TokenSet set = base != nullptr ? *base : TokenSet();
+  TokenBitmask set = base != nullptr ? *base : TokenBitmask();
   LazyAutomaton& table = epoch.table;
   const int64_t limit = table.work() + kMaxWork;
   struct Open {
@@ -164,13 +164,13 @@ absl::StatusOr<TokenSet> TokenMasker::WalkTrie(CacheEpoch& epoch, int state, con
   return set;
 }
 
-absl::StatusOr<TokenSetRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int state) {
+absl::StatusOr<TokenBitmaskRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int state) {
   const LazyAutomaton::EquivalenceClass equivalence = epoch.table.EquivalenceClassOf(state);
   CacheEpoch::Base& base = epoch.bases[{equivalence.id, epoch.table.accepting(state)}];
   const int agreed = std::min(equivalence.max_bytes, base.left);
   if (base.mask != nullptr && agreed >= trie_->deepest()) return base.mask;
   const int64_t before = epoch.table.work();
-  absl::StatusOr<TokenSet> set = WalkTrie(epoch, state, base.mask.get(), agreed);
+  absl::StatusOr<TokenBitmask> set = WalkTrie(epoch, state, base.mask.get(), agreed);
   work_ += static_cast<double>(epoch.table.work() - before) / kOfLate;
   if (!set.ok()) return set.status();
   if (std::all_of(set->begin(), set->end(), [](uint64_t word) { return word == 0; })) {
@@ -179,19 +179,19 @@ absl::StatusOr<TokenSetRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int stat
         "grammar wants next, or it nests too deep");
   }
   epoch.mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
-  auto mask = std::make_shared<const TokenSet>(*std::move(set));
+  auto mask = std::make_shared<const TokenBitmask>(*std::move(set));
   if (base.mask == nullptr || equivalence.max_bytes > base.left) base = {mask, equivalence.max_bytes};
   return mask;
 }
 
-absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
+absl::StatusOr<TokenBitmaskRef> TokenMasker::AllowedTokens(const StateRef& place) {
   const absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(place);
   if (!at.ok()) return at.status();
   work_ -= work_ / kOfLate;
   const auto [entry, missing] = epoch_->masks.try_emplace((*at)->state);
   CacheEpoch::Mask& mask = entry->second;
   if (missing) {
-    absl::StatusOr<TokenSetRef> found = ComputeMask(*epoch_, (*at)->state);
+    absl::StatusOr<TokenBitmaskRef> found = ComputeMask(*epoch_, (*at)->state);
     mask.failure = found.status();
     if (found.ok()) mask.tokens = *std::move(found);
   }
@@ -199,13 +199,13 @@ absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
   return mask.tokens;
 }
 
-bool TokenMasker::MayEnd(const PlaceRef& place) const {
+bool TokenMasker::MayEnd(const StateRef& place) const {
   return static_cast<const Position&>(*place).accepting;
 }
 
 bool TokenMasker::Costly() const { return work_ > kCostly; }
 
-bool TokenMasker::Complete(const PlaceRef& place) const {
+bool TokenMasker::Complete(const StateRef& place) const {
   return static_cast<const Position&>(*place).complete;
 }
 

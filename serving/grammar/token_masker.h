@@ -21,12 +21,12 @@ class TokenMasker : public TokenConstraint {
       std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
       std::vector<int> eos);
 
-  PlaceRef Start() const override { return start_; }
-  absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
-  absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
-  bool MayEnd(const PlaceRef& place) const override;
+  StateRef Start() const override { return start_; }
+  absl::StatusOr<StateRef> After(const StateRef& place, int token) override;
+  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& place) override;
+  bool MayEnd(const StateRef& place) const override;
   bool Costly() const override;
-  bool Complete(const PlaceRef& place) const override;
+  bool Complete(const StateRef& place) const override;
 
  private:
   // States and masks of one epoch. When there are too many a new epoch begins; the old one lives
@@ -39,17 +39,17 @@ class TokenMasker : public TokenConstraint {
       : automaton_(std::move(automaton)), trie_(std::move(trie)), eos_(std::move(eos)) {}
 
   // The place in the current epoch.
-  absl::StatusOr<std::shared_ptr<const Position>> ToCurrentEpoch(const PlaceRef& place);
-  absl::StatusOr<TokenSetRef> ComputeMask(CacheEpoch& epoch, int state);
+  absl::StatusOr<std::shared_ptr<const Position>> ToCurrentEpoch(const StateRef& place);
+  absl::StatusOr<TokenBitmaskRef> ComputeMask(CacheEpoch& epoch, int state);
   // `base`, unless null, has been found before for a state that agrees with this one on all texts
   // of up to `agreed` bytes.
-  absl::StatusOr<TokenSet> WalkTrie(CacheEpoch& epoch, int state, const TokenSet* base, int agreed);
+  absl::StatusOr<TokenBitmask> WalkTrie(CacheEpoch& epoch, int state, const TokenBitmask* base, int agreed);
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<int> eos_;
   std::shared_ptr<CacheEpoch> epoch_;
-  PlaceRef start_;
+  StateRef start_;
   double work_ = 0;  // of a mask, of late; of one that was remembered none
 };
 

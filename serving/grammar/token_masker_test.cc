@@ -54,10 +54,10 @@ bool Fits(LazyAutomaton& table, absl::string_view text) {
   return state != LazyAutomaton::kDead;
 }
 
-absl::Status Mask(TokenMasker& masker, const TokenConstraint::PlaceRef& place,
+absl::Status Mask(TokenMasker& masker, const TokenConstraint::StateRef& place,
                   absl::Span<float> logits) {
-  const absl::StatusOr<TokenSetRef> permitted = masker.Permitted(place);
-  ApplyEdits({}, {.permitted = permitted.ok() ? *permitted : std::make_shared<const TokenSet>()},
+  const absl::StatusOr<TokenBitmaskRef> permitted = masker.AllowedTokens(place);
+  ApplyLogitEdits({}, {.permitted = permitted.ok() ? *permitted : std::make_shared<const TokenBitmask>()},
              logits);
   return permitted.status();
 }
@@ -81,7 +81,7 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
     const auto masker = MaskerOf(output, tokenizer);
     LazyAutomaton table(AutomatonOf(output));
     for (int trial = 0; trial < 30; ++trial) {
-      TokenConstraint::PlaceRef place = masker->Start();
+      TokenConstraint::StateRef place = masker->Start();
       std::string text;
       for (int step = 0; step < 12; ++step) {
         std::vector<float> logits(tokenizer.vocabulary() + 3, 0);
@@ -122,22 +122,22 @@ TEST(TokenMasker, WhatEndsAnAnswerIsNoTextOfItWhateverItSpells) {
   const int end = tokenizer.eos()[0];
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "\"[^\"]*\""}, tokenizer);
   auto place = *masker->After(masker->Start(), 2);
-  EXPECT_TRUE(Contains(**masker->Permitted(place), 0));
-  EXPECT_TRUE(Contains(**masker->Permitted(place), 1)) << "these bytes are a text";
-  EXPECT_FALSE(Contains(**masker->Permitted(place), end)) << "the text is not whole";
+  EXPECT_TRUE(Contains(**masker->AllowedTokens(place), 0));
+  EXPECT_TRUE(Contains(**masker->AllowedTokens(place), 1)) << "these bytes are a text";
+  EXPECT_FALSE(Contains(**masker->AllowedTokens(place), end)) << "the text is not whole";
   place = *masker->After(place, 2);
-  EXPECT_TRUE(Contains(**masker->Permitted(place), end));
+  EXPECT_TRUE(Contains(**masker->AllowedTokens(place), end));
 }
 
 // A model whose files do not name what ends its turns is asked with stop tokens.
 TEST(TokenMasker, AStopTokenMayComeWhereAnAnswerMayEnd) {
   const WordTokenizer tokenizer({"a", "b", "stop"});
   const int end = tokenizer.eos()[0];
-  auto rules = std::make_shared<TokenRules>();
+  auto rules = std::make_shared<LogitsProcessorOptions>();
   rules->constraint = MaskerOf({.kind = StructuredOutput::kRegex, .text = "(ab)*"}, tokenizer);
-  RuledAnswer answer(rules, {}, {end, 2});
+  LogitsProcessor answer(rules, {}, {end, 2});
   for (const bool whole : {true, false, true}) {
-    const RowEdits edits = *answer.EditsAfter({});
+    const RowLogitEdits edits = *answer.EditsAfter({});
     EXPECT_EQ(answer.EditsAfter({})->permitted, edits.permitted) << "one set for all such rows";
     EXPECT_EQ(Contains(*edits.permitted, 2), whole);
     EXPECT_EQ(Contains(*edits.permitted, end), whole);
@@ -185,17 +185,17 @@ TEST(TokenMasker, SaysWhetherItsMasksHaveBecomeCostly) {
       "x ::= [abc] | \"a\" x \"a\" | \"b\" x \"b\" | \"c\" x \"c\"";
   for (const std::string& text : {std::string("root ::= [abc]+"), palindromes}) {
     const auto masker = MaskerOf({.kind = StructuredOutput::kGbnf, .text = text}, tokenizer);
-    TokenConstraint::PlaceRef place = masker->Start();
+    TokenConstraint::StateRef place = masker->Start();
     bool ever = false;
     for (int i = 0; i < 4; ++i) {
-      ASSERT_TRUE(masker->Permitted(place).ok());
+      ASSERT_TRUE(masker->AllowedTokens(place).ok());
       ever = ever || masker->Costly();
       const auto next = masker->After(place, i * 13);
       ASSERT_TRUE(next.ok()) << next.status();
       place = *next;
     }
     EXPECT_EQ(ever, text == palindromes);
-    for (int i = 0; i < 200; ++i) ASSERT_TRUE(masker->Permitted(masker->Start()).ok());
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(masker->AllowedTokens(masker->Start()).ok());
     EXPECT_FALSE(masker->Costly());
   }
 }
@@ -235,10 +235,10 @@ TEST(TokenMasker, ACountCostsAWalkOnceAndIsKeptToTheEnd) {
     const auto masker = *TokenMasker::Create(automaton, trie, tokenizer.eos());
     LazyAutomaton table(automaton);
     for (int trial = 0; trial < 8; ++trial) {
-      TokenConstraint::PlaceRef place = masker->Start();
+      TokenConstraint::StateRef place = masker->Start();
       int state = *table.Start();
       for (int step = 0; step < 70 && !masker->Complete(place); ++step) {
-        const absl::StatusOr<TokenSetRef> mask = masker->Permitted(place);
+        const absl::StatusOr<TokenBitmaskRef> mask = masker->AllowedTokens(place);
         ASSERT_TRUE(mask.ok()) << mask.status();
         const auto has = [&](int token) {
           const size_t word = static_cast<size_t>(token) / 64;
@@ -270,11 +270,11 @@ TEST(TokenMasker, LongTextsUnderACountStayCheap) {
   const auto masker = MaskerOf(
       {.kind = StructuredOutput::kJsonSchema, .text = R"({"type":"string","maxLength":500})"},
       tokenizer);
-  TokenConstraint::PlaceRef place = *masker->After(masker->Start(), '"');
+  TokenConstraint::StateRef place = *masker->After(masker->Start(), '"');
   int costly = 0;
-  std::set<TokenSetRef> masks;
+  std::set<TokenBitmaskRef> masks;
   for (int i = 0; i < 450; ++i) {
-    const absl::StatusOr<TokenSetRef> mask = masker->Permitted(place);
+    const absl::StatusOr<TokenBitmaskRef> mask = masker->AllowedTokens(place);
     ASSERT_TRUE(mask.ok()) << mask.status();
     masks.insert(*mask);
     costly += masker->Costly() ? 1 : 0;
@@ -308,9 +308,9 @@ TEST(TokenMasker, WideObjectsAndEnumsHaveMasks) {
     LazyAutomaton table(AutomatonOf({.kind = StructuredOutput::kJsonSchema, .text = schema}));
     std::mt19937 random(3);
     std::string text;
-    TokenConstraint::PlaceRef place = (*masker)->Start();
+    TokenConstraint::StateRef place = (*masker)->Start();
     for (int step = 0; step < 25; ++step) {
-      const absl::StatusOr<TokenSetRef> mask = (*masker)->Permitted(place);
+      const absl::StatusOr<TokenBitmaskRef> mask = (*masker)->AllowedTokens(place);
       ASSERT_TRUE(mask.ok()) << mask.status() << " after " << text;
       std::vector<int> allowed;
       for (int token = 0; token < static_cast<int>(words.size()); ++token) {
@@ -340,7 +340,7 @@ TEST(TokenMasker, AHostileGrammarFailsSoonAndOnce) {
       tokenizer);
   const auto timed = [&] {
     const auto began = std::chrono::steady_clock::now();
-    EXPECT_THAT(std::string(masker->Permitted(masker->Start()).status().message()),
+    EXPECT_THAT(std::string(masker->AllowedTokens(masker->Start()).status().message()),
                 HasSubstr("too long"));
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began)
         .count();
@@ -369,7 +369,7 @@ TEST(TokenMasker, AVocabularyThatCannotGoOnIsAnError) {
   const WordTokenizer tokenizer({"a", "b"});
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "ac"}, tokenizer);
   const auto place = *masker->After(masker->Start(), 0);
-  EXPECT_THAT(std::string(masker->Permitted(place).status().message()), HasSubstr("vocabulary"));
+  EXPECT_THAT(std::string(masker->AllowedTokens(place).status().message()), HasSubstr("vocabulary"));
   EXPECT_FALSE(masker->After(place, 1).ok());
   EXPECT_FALSE(masker->After(place, 77).ok());
 }
@@ -379,8 +379,8 @@ constexpr int kEos = 4;
 
 FakeModel Llm() { return HashModel(1, kVocabulary, 2); }
 
-std::shared_ptr<const TokenRules> Under(std::shared_ptr<TokenMasker> masker) {
-  return std::make_shared<TokenRules>(TokenRules{.constraint = std::move(masker)});
+std::shared_ptr<const LogitsProcessorOptions> Under(std::shared_ptr<TokenMasker> masker) {
+  return std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.constraint = std::move(masker)});
 }
 
 // The law of answers by the definition: after each beginning, the model's distribution over the
@@ -442,7 +442,7 @@ TEST(StructuredAnswers, HaveTheMaskedLawUnderEveryTree) {
         SamplingParameters sampling{.temperature = 1, .seed = static_cast<uint64_t>(submitted)};
         ASSERT_TRUE(
             harness.engine()
-                .Submit(prompt, {.max_tokens = 20, .sampling = sampling, .rules = Under(masker)})
+                .Submit(prompt, {.max_tokens = 20, .sampling = sampling, .logits_processor = Under(masker)})
                 .ok());
       }
       ASSERT_TRUE(harness.engine().Step().ok());
@@ -491,7 +491,7 @@ TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) 
     ASSERT_TRUE(harness.Start({}, expansion).ok());
     std::vector<RequestId> ids;
     for (const auto& prompt : RandomPrompts(100, 10, kVocabulary, 3)) {
-      ids.push_back(*harness.engine().Submit(prompt, {.max_tokens = 200, .rules = Under(masker)}));
+      ids.push_back(*harness.engine().Submit(prompt, {.max_tokens = 200, .logits_processor = Under(masker)}));
     }
     harness.RunToEnd();
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -535,7 +535,7 @@ TEST(StructuredAnswers, OfNoTextEndAtOnce) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         const RequestOptions options{.max_tokens = 9,
                                      .sampling = {.temperature = 1, .seed = seed},
-                                     .rules = Under(MaskerOf(output, tokenizer))};
+                                     .logits_processor = Under(MaskerOf(output, tokenizer))};
         ids.push_back(*harness.engine().Submit({0, 1, 2}, options));
       }
       harness.RunToEnd();
@@ -563,7 +563,7 @@ std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool
     EXPECT_TRUE(harness.engine()
                     .Submit(prompt, {.max_tokens = 100,
                                      .sampling = {.temperature = temperature, .seed = ++seed},
-                                     .rules = Under(masker)})
+                                     .logits_processor = Under(masker)})
                     .ok());
   }
   harness.RunToEnd();

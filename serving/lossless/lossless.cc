@@ -77,8 +77,8 @@ class Verifier {
            const LosslessOptions& options)
       : watched_(llm), llm_(llm), ssms_(std::move(ssms)), tokenizer_(tokenizer), options_(options) {
     sampling_ = {.temperature = options.temperature, .top_k = options.law_top_k};
-    rules_ = std::make_shared<const TokenRules>(
-        TokenRules{.repetition_penalty = 1.1, .presence_penalty = 0.2, .frequency_penalty = 0.2});
+    logits_processor_ = std::make_shared<const LogitsProcessorOptions>(
+        LogitsProcessorOptions{.repetition_penalty = 1.1, .presence_penalty = 0.2, .frequency_penalty = 0.2});
   }
 
   absl::StatusOr<LosslessReport> Run() {
@@ -91,7 +91,7 @@ class Verifier {
     if (status.ok()) status = AnswerLaw();
     if (!status.ok()) return status;
     absl::StatusOr<LosslessCheck> kv =
-        CheckKv(watched_, ssms_, tokenizer_, Speculative(SampledDrafts::kShared), options_);
+        CheckKv(watched_, ssms_, tokenizer_, Speculative(SampledDrafting::kCoupled), options_);
     if (!kv.ok()) return kv.status();
     report_.checks.push_back(*std::move(kv));
     return std::move(report_);
@@ -123,7 +123,7 @@ class Verifier {
     return options_.progress ? options_.progress({check, done, total}) : absl::OkStatus();
   }
 
-  EngineOptions Speculative(SampledDrafts sampled) const {
+  EngineOptions Speculative(SampledDrafting sampled) const {
     EngineOptions engine = options_.engine;
     engine.speculation.sampled = sampled;
     engine.max_queue = std::max(engine.max_queue, 256);
@@ -131,7 +131,7 @@ class Verifier {
     return engine;
   }
 
-  absl::StatusOr<std::unique_ptr<Engine>> NewEngine(bool speculate, SampledDrafts sampled) {
+  absl::StatusOr<std::unique_ptr<Engine>> NewEngine(bool speculate, SampledDrafting sampled) {
     EngineOptions engine = Speculative(sampled);
     if (!speculate) {
       engine.expansion = Expansion();
@@ -164,7 +164,7 @@ class Verifier {
         if (check == Same::kSeeds) {
           request.sampling = {.temperature = options_.temperature, .seed = submitted};
         }
-        if (check == Same::kRules) request.rules = rules_;
+        if (check == Same::kRules) request.logits_processor = logits_processor_;
         const auto id = engine.Submit(options_.prompts[submitted], request);
         if (!id.ok()) return Named(id.status(), absl::StrCat("prompt ", submitted));
         index[*id] = submitted++;
@@ -182,7 +182,7 @@ class Verifier {
   }
 
   absl::Status Identity(Same same, const std::vector<Way>& ways) {
-    const SampledDrafts drafts = SampledDrafts::kShared;
+    const SampledDrafting drafts = SampledDrafting::kCoupled;
     const int64_t tokens = static_cast<int64_t>(options_.prompts.size()) * options_.answer;
     const int64_t total = tokens * (1 + static_cast<int64_t>(ways.size()));
     auto plain = NewEngine(false, drafts);
@@ -300,7 +300,7 @@ class Verifier {
                                    const std::map<Path, double>& expected, int length,
                                    bool without_replacement, int64_t* cases) {
     std::map<Path, long double> found;
-    Enumeration enumeration;
+    OutcomeEnumerator enumeration;
     do {
       TokenTree tree(options_.prompts[0].back());
       for (size_t s = 0; s < sources.size(); ++s) {
@@ -330,7 +330,7 @@ class Verifier {
         }
         if (absl::Status status = tree.Merge(draft); !status.ok()) return status;
       }
-      EnumeratedNoise noise(enumeration);
+      EnumeratedRng noise(enumeration);
       const absl::StatusOr<Verification> out = VerifySampled(
           tree, [&](int node) { return target.After(PathTo(tree, node)); }, noise);
       if (!out.ok()) return out.status();
@@ -447,7 +447,7 @@ class Verifier {
   const Tokenizer& tokenizer_;
   const LosslessOptions& options_;
   SamplingParameters sampling_;
-  std::shared_ptr<const TokenRules> rules_;  // of that check
+  std::shared_ptr<const LogitsProcessorOptions> logits_processor_;  // of that check
   LosslessReport report_;
 };
 

@@ -61,8 +61,8 @@ TEST(Lossless, HoldsForEveryWayOfSpeculating) {
   FakeModelRunner b(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(1));
   LosslessOptions tree = Options("1,2,1"), best_first = Options(""), replacement = Options("3,1"),
                   ngram = Options("1,1"), tuned = Options("2,1");
-  best_first.engine.speculation = {.max_nodes = 8, .sampled = SampledDrafts::kShared};
-  replacement.engine.speculation.sampled = SampledDrafts::kWithoutReplacement;
+  best_first.engine.speculation = {.max_nodes = 8, .sampled = SampledDrafting::kCoupled};
+  replacement.engine.speculation.sampled = SampledDrafting::kWithoutReplacement;
   ngram.engine.speculation.ngram.depth = 4;
   tuned.engine.speculation.tune = true;
   tuned.engine.seconds = [&] {

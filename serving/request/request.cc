@@ -72,14 +72,14 @@ absl::Status ValidateOptions(const RequestOptions& options, int vocabulary) {
   status.Update(ValidateSampling(options.sampling));
   status.Update(CheckLogprobs("logprobs", options.logprobs, vocabulary));
   status.Update(CheckLogprobs("prompt_logprobs", options.prompt_logprobs, vocabulary));
-  if (options.rules == nullptr) return status;
-  status.Update(ValidateRules(*options.rules, vocabulary));
-  if (options.rules->min_tokens > options.max_tokens) {
+  if (options.logits_processor == nullptr) return status;
+  status.Update(ValidateLogitsProcessor(*options.logits_processor, vocabulary));
+  if (options.logits_processor->min_tokens > options.max_tokens) {
     status.Update(
-        absl::InvalidArgumentError(absl::StrCat("min_tokens is ", options.rules->min_tokens,
+        absl::InvalidArgumentError(absl::StrCat("min_tokens is ", options.logits_processor->min_tokens,
                                                 ", more than max_tokens, ", options.max_tokens)));
   }
-  if (options.rules->constraint != nullptr && options.ignore_eos) {
+  if (options.logits_processor->constraint != nullptr && options.ignore_eos) {
     status.Update(absl::InvalidArgumentError(
         "ignore_eos would go on after the end of a structured output; leave one of them out"));
   }
@@ -96,7 +96,7 @@ Request::Request(RequestId id, std::vector<int> prompt, RequestOptions options,
       decoder_(NewAnswerDecoder(tokenizer, tokens_, options_.show_special_tokens,
                                 options_.shown_tokens)),
       stops_(options_.stop, options_.include_stop),
-      rules_(options_.rules, tokens_, Enders(options_, tokenizer)) {
+      logits_processor_(options_.logits_processor, tokens_, Enders(options_, tokenizer)) {
   usage_.prompt_tokens = static_cast<int>(tokens_.size());
 }
 
@@ -123,13 +123,13 @@ void Request::Emit(int token, int max_length, const TokenLogprobs* logprobs) {
   if (!silent) {
     AddText(decoder_->Append(token));
   }
-  error_ = rules_.Append(token);
+  error_ = logits_processor_.Append(token);
   if (!error_.ok()) {
     Finish(FinishReason::kError);
   } else if (ends) {
     stop_cause_.token = token;
     Finish(FinishReason::kStop);
-  } else if (stops_.stopped() || rules_.complete()) {
+  } else if (stops_.stopped() || logits_processor_.complete()) {
     Finish(FinishReason::kStop);
   } else if (Remaining(max_length) <= 0) {
     Finish(FinishReason::kLength);
@@ -162,7 +162,7 @@ bool Request::Finish(FinishReason reason) {
 
 void Request::AddText(const std::string& piece) {
   // An answer cannot end before min_tokens, so nothing in there is looked at or held back.
-  const int min_tokens = options_.rules != nullptr ? options_.rules->min_tokens : 0;
+  const int min_tokens = options_.logits_processor != nullptr ? options_.logits_processor->min_tokens : 0;
   text_ += emitted() < min_tokens ? piece : stops_.Append(piece);
 }
 

@@ -42,7 +42,7 @@ struct RequestOptions {
   // The seed was asked for: the answer must be the same whatever else is served, and however it is
   // drafted. Otherwise only its law is the model's.
   bool reproducible = true;
-  std::shared_ptr<const TokenRules> rules;  // null: none
+  std::shared_ptr<const LogitsProcessorOptions> logits_processor;  // null: none
   std::vector<int> stop_token_ids;          // end the answer, as an end of sequence does
   bool include_stop = false;         // the stop string or token that ends the answer is in its text
   bool show_special_tokens = false;  // special tokens have text
@@ -116,7 +116,7 @@ class Request {
   void Emit(int token, int max_length, const TokenLogprobs* logprobs = nullptr);
 
   // What its rules do to the logits of the next tokens.
-  const RuledAnswer& rules() const { return rules_; }
+  const LogitsProcessor& logits_processor() const { return logits_processor_; }
 
   // Whether the log-probabilities of the token behind this position of the prompt are still to be
   // given to AddPromptLogprobs, which takes them in order, none left out: or the logits that they
@@ -160,7 +160,7 @@ class Request {
   std::unique_ptr<StreamDecoder> decoder_;
   StopStrings stops_;
   std::string text_;
-  RuledAnswer rules_;
+  LogitsProcessor logits_processor_;
   std::vector<TokenLogprobs> logprobs_;
   std::vector<TokenLogprobs> prompt_logprobs_;
   int prompt_logprobs_known_ = 0;  // positions whose logits came; they stay known after preemption

@@ -87,12 +87,12 @@ TEST_F(RequestTest, AStopStringInWhatTheDecoderHeldBackIsWhyItEnds) {
     "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
     "added_tokens": [{"id": 1, "content": "</s>", "special": true, "normalized": false}]})"},
                                     {1});
-  const std::shared_ptr<const TokenRules> late =
-      std::make_shared<const TokenRules>(TokenRules{.min_tokens = 6});
+  const std::shared_ptr<const LogitsProcessorOptions> late =
+      std::make_shared<const LogitsProcessorOptions>(LogitsProcessorOptions{.min_tokens = 6});
   const struct {
     std::vector<int> tokens;
     std::vector<std::string> stop;
-    std::shared_ptr<const TokenRules> rules;
+    std::shared_ptr<const LogitsProcessorOptions> logits_processor;
     const char* text;
     FinishReason reason;
     std::string cause;
@@ -107,7 +107,7 @@ TEST_F(RequestTest, AStopStringInWhatTheDecoderHeldBackIsWhyItEnds) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text);
-    RequestOptions options{.max_tokens = c.rules ? 6 : 4, .stop = c.stop, .rules = c.rules};
+    RequestOptions options{.max_tokens = c.logits_processor ? 6 : 4, .stop = c.stop, .logits_processor = c.logits_processor};
     Request request(1, {2}, options, *bytes);
     request.Admit();
     for (const int token : c.tokens) {

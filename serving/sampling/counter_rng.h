@@ -11,18 +11,18 @@
 
 namespace espalier {
 
-enum class NoiseStream : uint64_t {
+enum class RngStream : uint64_t {
   kDraft = 1,
   kAcceptance = 2,
   kResidual = 3,
-  kShared = 4,
+  kCoupled = 4,
   kChoice = 5
 };
 
 // Uniform in [0, 1) with 53 bits. `position` is that of the token being decided, or of the root of
 // the tree whose nodes are; `source` tells SSMs apart (below 2^16); `index` tells draws for one
 // position apart, or a tree's nodes.
-inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source, uint64_t position,
+inline double RequestUniform(uint64_t seed, RngStream stream, uint64_t source, uint64_t position,
                              uint64_t index) {
   const uint64_t high = (static_cast<uint64_t>(stream) << 56) | (source << 40) | index;
   const PhiloxBlock block = Philox(seed, position, high);
@@ -34,13 +34,13 @@ inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source,
 // with constants, as seeds may be made: then answers of different requests would be the same.
 inline uint64_t ChoiceSeed(uint64_t seed, uint64_t choice) {
   if (choice == 0) return seed;
-  const PhiloxBlock block = Philox(seed, choice, static_cast<uint64_t>(NoiseStream::kChoice) << 56);
+  const PhiloxBlock block = Philox(seed, choice, static_cast<uint64_t>(RngStream::kChoice) << 56);
   return (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
 }
 
 // What draws the token at `position` where no proposal was accepted.
 inline double ResidualUniform(uint64_t seed, uint64_t position) {
-  return RequestUniform(seed, NoiseStream::kResidual, 0, position, 0);
+  return RequestUniform(seed, RngStream::kResidual, 0, position, 0);
 }
 
 }  // namespace espalier

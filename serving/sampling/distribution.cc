@@ -12,7 +12,7 @@ namespace {
 
 // The token of the highest logit.
 absl::StatusOr<int> Check(const float* logits, int vocabulary) {
-  const Highest highest = HighestOf(logits, vocabulary);
+  const LogitMax highest = FindLogitMax(logits, vocabulary);
   if (highest.numbers) return highest.token;
   const float* const wrong =
       std::find_if(logits, logits + vocabulary, [](float logit) { return !(logit < INFINITY); });
@@ -57,7 +57,7 @@ absl::StatusOr<Distribution> SamplingDistribution(const float* logits, int vocab
   if (parameters.greedy() || !parameters.keeps_all()) {
     const auto possible = PossibleTokens(logits, vocabulary, parameters);
     if (!possible.ok()) return possible.status();
-    for (const TokenChoice& choice : *possible) p[choice.token] = choice.probability;
+    for (const TokenProbability& choice : *possible) p[choice.token] = choice.probability;
     return p;
   }
   const absl::StatusOr<int> best = Check(logits, vocabulary);

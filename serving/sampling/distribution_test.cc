@@ -165,15 +165,15 @@ TEST(ValidateSampling, NamesTheField) {
 
 TEST(RequestUniform, IsUniformAndSeparateByEveryKey) {
   double sum = 0;
-  for (int i = 0; i < 100000; ++i) sum += RequestUniform(7, NoiseStream::kDraft, 0, i, 0);
+  for (int i = 0; i < 100000; ++i) sum += RequestUniform(7, RngStream::kDraft, 0, i, 0);
   EXPECT_NEAR(sum / 100000, 0.5, 0.005);
-  const std::set<double> values = {RequestUniform(7, NoiseStream::kDraft, 0, 1, 0),
-                                   RequestUniform(8, NoiseStream::kDraft, 0, 1, 0),
-                                   RequestUniform(7, NoiseStream::kAcceptance, 0, 1, 0),
-                                   RequestUniform(7, NoiseStream::kResidual, 0, 1, 0),
-                                   RequestUniform(7, NoiseStream::kDraft, 1, 1, 0),
-                                   RequestUniform(7, NoiseStream::kDraft, 0, 2, 0),
-                                   RequestUniform(7, NoiseStream::kDraft, 0, 1, 1)};
+  const std::set<double> values = {RequestUniform(7, RngStream::kDraft, 0, 1, 0),
+                                   RequestUniform(8, RngStream::kDraft, 0, 1, 0),
+                                   RequestUniform(7, RngStream::kAcceptance, 0, 1, 0),
+                                   RequestUniform(7, RngStream::kResidual, 0, 1, 0),
+                                   RequestUniform(7, RngStream::kDraft, 1, 1, 0),
+                                   RequestUniform(7, RngStream::kDraft, 0, 2, 0),
+                                   RequestUniform(7, RngStream::kDraft, 0, 1, 1)};
   EXPECT_EQ(values.size(), 7u);
 }
 

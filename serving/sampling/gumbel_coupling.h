@@ -23,11 +23,11 @@ namespace espalier {
 // The clocks of one position. There is one for each token of a vocabulary of 10^5, so a token costs
 // one mixing of 64 bits (SplitMix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
 // generators"), from where Philox says that the position begins.
-class SharedClocks {
+class ExponentialClocks {
  public:
-  SharedClocks(uint64_t seed, uint64_t position) {
+  ExponentialClocks(uint64_t seed, uint64_t position) {
     const PhiloxBlock block =
-        Philox(seed, position, static_cast<uint64_t>(NoiseStream::kShared) << 56);
+        Philox(seed, position, static_cast<uint64_t>(RngStream::kCoupled) << 56);
     begin_ = (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
   }
 
@@ -48,14 +48,14 @@ class SharedClocks {
 
 // The first `most` tokens whose clocks ring. Weights are probabilities up to a factor that all have
 // in common.
-class SharedRace {
+class ExponentialRace {
  public:
   struct Entry {
     int token;
     double rings;
   };
 
-  SharedRace(uint64_t seed, uint64_t position, int most = 1)
+  ExponentialRace(uint64_t seed, uint64_t position, int most = 1)
       : clocks_(seed, position), most_(static_cast<size_t>(most)) {
     first_.reserve(most_ + 1);
   }
@@ -81,7 +81,7 @@ class SharedRace {
     while (at < weights.size()) {
       const absl::Span<const double> block = weights.subspan(at, together_);
       const int token = first + static_cast<int>(at);
-      const int count = EarlyClocks(clocks_.begin(), token, block.data(),
+      const int count = EarlyArrivals(clocks_.begin(), token, block.data(),
                                     static_cast<int>(block.size()), first_.back().rings, early);
       for (int i = 0; i < count; ++i) Enter(token + early[i], block[static_cast<size_t>(early[i])]);
       at += block.size();
@@ -96,15 +96,15 @@ class SharedRace {
   // Tokens that are looked at together: few as long as most of them are before the last entry.
   static constexpr size_t kFirstTogether = 16, kMostTogether = 256;
 
-  const SharedClocks clocks_;
+  const ExponentialClocks clocks_;
   const size_t most_;
   size_t together_ = kFirstTogether;
   std::vector<Entry> first_;
 };
 
 // The token that decides the position. Never one of probability zero.
-inline int SharedChoice(const Distribution& p, uint64_t seed, uint64_t position) {
-  SharedRace race(seed, position);
+inline int CoupledSample(const Distribution& p, uint64_t seed, uint64_t position) {
+  ExponentialRace race(seed, position);
   for (int token = 0; token < static_cast<int>(p.size()); ++token) race.Enter(token, p[token]);
   return race.winner();
 }

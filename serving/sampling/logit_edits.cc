@@ -9,7 +9,7 @@ namespace {
 constexpr float kNever = -INFINITY;
 constexpr size_t kBits = 64;
 
-void KeepOnly(const TokenSet& set, absl::Span<float> logits) {
+void KeepOnly(const TokenBitmask& set, absl::Span<float> logits) {
   for (size_t begin = 0; begin < logits.size(); begin += kBits) {
     const size_t word = begin / kBits;
     const uint64_t bits = word < set.size() ? set[word] : 0;
@@ -27,18 +27,18 @@ void KeepOnly(const TokenSet& set, absl::Span<float> logits) {
 
 }  // namespace
 
-void Insert(int token, TokenSet* set) {
+void Insert(int token, TokenBitmask* set) {
   const size_t word = static_cast<size_t>(token) / kBits;
   if (set->size() <= word) set->resize(word + 1, 0);
   (*set)[word] |= uint64_t{1} << (static_cast<size_t>(token) % kBits);
 }
 
-bool Contains(const TokenSet& set, int token) {
+bool Contains(const TokenBitmask& set, int token) {
   const size_t word = static_cast<size_t>(token) / kBits;
   return word < set.size() && (set[word] >> (static_cast<size_t>(token) % kBits) & 1) != 0;
 }
 
-bool ApplyEdits(const AnswerEdits& answer, const RowEdits& row, absl::Span<float> logits) {
+bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row, absl::Span<float> logits) {
   const auto has = [&](int32_t token) {
     return token >= 0 && static_cast<size_t>(token) < logits.size();
   };

@@ -12,11 +12,11 @@
 namespace espalier {
 
 // A bit for each token, 64 in a word; tokens beyond its end are not in it.
-using TokenSet = std::vector<uint64_t>;
-using TokenSetRef = std::shared_ptr<const TokenSet>;
+using TokenBitmask = std::vector<uint64_t>;
+using TokenBitmaskRef = std::shared_ptr<const TokenBitmask>;
 
-void Insert(int token, TokenSet* set);
-bool Contains(const TokenSet& set, int token);
+void Insert(int token, TokenBitmask* set);
+bool Contains(const TokenBitmask& set, int token);
 
 struct TokenPenalty {
   int32_t token = 0;
@@ -28,8 +28,8 @@ struct TokenPenalty {
 };
 
 // Of every row of an answer, as far as it has come.
-struct AnswerEdits {
-  TokenSetRef permitted;                          // null: all
+struct SequenceLogitEdits {
+  TokenBitmaskRef permitted;                          // null: all
   std::vector<std::pair<int32_t, float>> biases;  // -infinity: never
   // Positive logits of tokens that have a penalty are divided by it, negative ones multiplied.
   double repetition_penalty = 1;
@@ -37,14 +37,14 @@ struct AnswerEdits {
 };
 
 // Of one row besides.
-struct RowEdits {
-  TokenSetRef permitted;                // null: all
+struct RowLogitEdits {
+  TokenBitmaskRef permitted;                // null: all
   std::vector<int32_t> forbidden;       // of those
   std::vector<TokenPenalty> penalties;  // each token once; instead of the answer's for it
 };
 
 // Masks, then biases, then penalties. Tokens that the logits lack cannot come, and are passed over.
 // False: it leaves no token.
-bool ApplyEdits(const AnswerEdits& answer, const RowEdits& row, absl::Span<float> logits);
+bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row, absl::Span<float> logits);
 
 }  // namespace espalier

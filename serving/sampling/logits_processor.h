@@ -20,7 +20,7 @@
 
 namespace espalier {
 
-struct TokenRules {
+struct LogitsProcessorOptions {
   double repetition_penalty = 1;  // of tokens in prompt or answer: positive logits are divided by
                                   // it, negative ones multiplied (CTRL, arXiv:1909.05858)
   double presence_penalty = 0;    // subtracted once for tokens in the answer
@@ -37,14 +37,14 @@ struct TokenRules {
 };
 
 // InvalidArgument naming field, value and what is accepted.
-absl::Status ValidateRules(const TokenRules& rules, int vocabulary);
+absl::Status ValidateLogitsProcessor(const LogitsProcessorOptions& options, int vocabulary);
 
-// The rules of one request together with its tokens so far.
-class RuledAnswer {
+// The options of one request together with its tokens so far.
+class LogitsProcessor {
  public:
-  // `rules` may be null. `enders` are the tokens that end the answer (end of sequence, stop
+  // `options` may be null. `enders` are the tokens that end the answer (end of sequence, stop
   // tokens).
-  RuledAnswer(std::shared_ptr<const TokenRules> rules, absl::Span<const int> prompt,
+  LogitsProcessor(std::shared_ptr<const LogitsProcessorOptions> options, absl::Span<const int> prompt,
               std::vector<int> enders);
 
   // False: Apply would change nothing.
@@ -61,9 +61,9 @@ class RuledAnswer {
 
   // What is done to logits behind the answer, and what besides behind the answer and then `path`:
   // the same as Apply does, for whoever has the logits. InvalidArgument if the constraint has no
-  // place there, or leaves no token.
-  AnswerEdits Edits() const;
-  absl::StatusOr<RowEdits> EditsAfter(absl::Span<const int> path) const;
+  // state there, or leaves no token.
+  SequenceLogitEdits Edits() const;
+  absl::StatusOr<RowLogitEdits> EditsAfter(absl::Span<const int> path) const;
 
   // Changes the logits of the token that follows the answer and then `path`. InvalidArgument if no
   // token is left.
@@ -81,24 +81,24 @@ class RuledAnswer {
 
   bool Ends(int token) const;
   // Null, without an error, beyond the constraint's end.
-  absl::StatusOr<TokenConstraint::PlaceRef> PlaceAfter(absl::Span<const int> path) const;
+  absl::StatusOr<TokenConstraint::StateRef> StateAfter(absl::Span<const int> path) const;
   // Whether the bad word's tokens before its last one are those at the end of answer and path.
   bool Began(const std::vector<int>& word, absl::Span<const int> path) const;
   bool TooShort(absl::Span<const int> path) const;
   // A request's own stop tokens end it where an end of sequence does; constraints do not know them.
-  TokenSetRef WithEnders(TokenSetRef permitted) const;
+  TokenBitmaskRef WithEnders(TokenBitmaskRef permitted) const;
   double PenaltyOf(int in_answer) const;
 
-  std::shared_ptr<const TokenRules> rules_;
+  std::shared_ptr<const LogitsProcessorOptions> options_;
   std::vector<int> enders_;
-  TokenSetRef allowed_;                                      // null: all
-  mutable std::pair<TokenSetRef, TokenSetRef> with_enders_;  // the last one asked for, and made
+  TokenBitmaskRef allowed_;                                      // null: all
+  mutable std::pair<TokenBitmaskRef, TokenBitmaskRef> with_enders_;  // the last one asked for, and made
   std::vector<int> never_;                                   // bad words of one token, in order
-  std::vector<size_t> phrases_;                              // the others of the rules' bad words
+  std::vector<size_t> phrases_;                              // the others of the options' bad words
   bool active_;
   std::vector<int> answer_;
   absl::flat_hash_map<int, Seen> seen_;  // only if there are penalties
-  TokenConstraint::PlaceRef place_;      // null: no constraint, or the answer has ended
+  TokenConstraint::StateRef state_;      // null: no constraint, or the answer has ended
 };
 
 }  // namespace espalier

@@ -17,39 +17,39 @@ using ::testing::HasSubstr;
 
 constexpr float kNever = -INFINITY;
 
-std::vector<float> Applied(const TokenRules& rules, const std::vector<int>& prompt,
+std::vector<float> Applied(const LogitsProcessorOptions& rules, const std::vector<int>& prompt,
                            const std::vector<int>& answer, const std::vector<int>& path,
                            std::vector<float> logits, std::vector<int> enders = {}) {
-  RuledAnswer ruled(std::make_shared<TokenRules>(rules), prompt, std::move(enders));
+  LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(rules), prompt, std::move(enders));
   for (const int token : answer) EXPECT_TRUE(ruled.Append(token).ok());
   const absl::Status status = ruled.Apply(path, logits.data(), static_cast<int>(logits.size()));
   EXPECT_TRUE(status.ok()) << status;
   return logits;
 }
 
-TEST(TokenRules, RepetitionPenaltyCountsPromptAndAnswerOnceEach) {
+TEST(LogitsProcessorOptions, RepetitionPenaltyCountsPromptAndAnswerOnceEach) {
   EXPECT_THAT(Applied({.repetition_penalty = 2}, {0}, {1, 1}, {2}, {4, -4, 3, 8}),
               ElementsAre(2, -8, 1.5, 8));
 }
 
-TEST(TokenRules, PresenceAndFrequencyCountTheAnswerAlone) {
+TEST(LogitsProcessorOptions, PresenceAndFrequencyCountTheAnswerAlone) {
   EXPECT_THAT(Applied({.presence_penalty = 0.5, .frequency_penalty = 0.25}, {0}, {1, 1, 2}, {1, 3},
                       {1, 1, 1, 1}),
               ElementsAre(1, 1 - 0.5 - 0.75, 1 - 0.5 - 0.25, 1 - 0.5 - 0.25));
 }
 
-TEST(TokenRules, BiasAllowedAndMinTokens) {
+TEST(LogitsProcessorOptions, BiasAllowedAndMinTokens) {
   EXPECT_THAT(Applied({.logit_bias = {{1, 5}, {2, -3}}}, {}, {}, {}, {0, 0, 0}),
               ElementsAre(0, 5, -3));
   EXPECT_THAT(Applied({.logit_bias = {{1, 5}}, .allowed = {2, 0}}, {}, {}, {}, {7, 8, 9}),
               ElementsAre(7, kNever, 9));
-  const TokenRules two = {.min_tokens = 2};
+  const LogitsProcessorOptions two = {.min_tokens = 2};
   EXPECT_THAT(Applied(two, {}, {0}, {}, {1, 1, 1}, {2}), ElementsAre(1, 1, kNever));
   EXPECT_THAT(Applied(two, {}, {0}, {1}, {1, 1, 1}, {2}), ElementsAre(1, 1, 1));
 }
 
-TEST(TokenRules, ABadWordMayBeginButNotEnd) {
-  const TokenRules rules = {.bad_words = {{0, 1, 2}, {3}}};
+TEST(LogitsProcessorOptions, ABadWordMayBeginButNotEnd) {
+  const LogitsProcessorOptions rules = {.bad_words = {{0, 1, 2}, {3}}};
   EXPECT_THAT(Applied(rules, {}, {}, {}, {0, 0, 0, 0}), ElementsAre(0, 0, 0, kNever));
   EXPECT_THAT(Applied(rules, {}, {0}, {1}, {0, 0, 0, 0}), ElementsAre(0, 0, kNever, kNever));
   EXPECT_THAT(Applied(rules, {0, 1}, {}, {}, {0, 0, 0, 0}), ElementsAre(0, 0, 0, kNever))
@@ -58,10 +58,10 @@ TEST(TokenRules, ABadWordMayBeginButNotEnd) {
 
 // Whatever part of the history lies on the tree's path, the logits are those of the same history in
 // the answer, bit for bit: greedy identity stands on it.
-TEST(TokenRules, APathIsAnAnswerToCome) {
+TEST(LogitsProcessorOptions, APathIsAnAnswerToCome) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {
-    const TokenRules rules = {.repetition_penalty = 1.3,
+    const LogitsProcessorOptions rules = {.repetition_penalty = 1.3,
                               .presence_penalty = 0.4,
                               .frequency_penalty = 0.3,
                               .min_tokens = 3,
@@ -80,14 +80,14 @@ TEST(TokenRules, APathIsAnAnswerToCome) {
   }
 }
 
-TEST(TokenRules, AllowsSaysOfEachTokenWhatApplyDoes) {
+TEST(LogitsProcessorOptions, AllowsSaysOfEachTokenWhatApplyDoes) {
   std::mt19937 random(4);
-  const TokenRules rules = {.min_tokens = 3,
+  const LogitsProcessorOptions rules = {.min_tokens = 3,
                             .logit_bias = {{1, 0.7f}},
                             .allowed = {0, 1, 2, 4, 5},
                             .bad_words = {{0, 1}, {2, 2, 0}, {4}}};
   for (int trial = 0; trial < 500; ++trial) {
-    RuledAnswer ruled(std::make_shared<TokenRules>(rules), {}, {5});
+    LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(rules), {}, {5});
     for (int i = static_cast<int>(random() % 3); i > 0; --i) {
       ASSERT_TRUE(ruled.Append(static_cast<int>(random() % 5)).ok());
     }
@@ -101,10 +101,10 @@ TEST(TokenRules, AllowsSaysOfEachTokenWhatApplyDoes) {
   }
 }
 
-TEST(TokenRules, AllowedTokensAreAllowedWhereverTheyAreInALargeVocabulary) {
+TEST(LogitsProcessorOptions, AllowedTokensAreAllowedWhereverTheyAreInALargeVocabulary) {
   constexpr int kTokens = 300;
   const std::vector<int> allowed = {0, 63, 64, 127, 200};
-  const RuledAnswer ruled(std::make_shared<TokenRules>(TokenRules{.allowed = allowed}), {}, {});
+  const LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = allowed}), {}, {});
   for (int token = 0; token < kTokens; ++token) {
     EXPECT_EQ(ruled.Allows({}, token),
               std::find(allowed.begin(), allowed.end(), token) != allowed.end())
@@ -112,8 +112,8 @@ TEST(TokenRules, AllowedTokensAreAllowedWhereverTheyAreInALargeVocabulary) {
   }
 }
 
-TEST(TokenRules, ExcludingEverythingIsAnError) {
-  RuledAnswer ruled(std::make_shared<TokenRules>(TokenRules{.allowed = {1}, .bad_words = {{1}}}),
+TEST(LogitsProcessorOptions, ExcludingEverythingIsAnError) {
+  LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {1}, .bad_words = {{1}}}),
                     {}, {});
   float logits[] = {0, 0};
   const absl::Status status = ruled.Apply({}, logits, 2);
@@ -121,11 +121,11 @@ TEST(TokenRules, ExcludingEverythingIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("bad_words"));
 }
 
-TEST(ValidateRules, NamesFieldAndValue) {
+TEST(ValidateLogitsProcessor, NamesFieldAndValue) {
   const double nan = std::nan("");
-  EXPECT_TRUE(ValidateRules({}, 4).ok());
+  EXPECT_TRUE(ValidateLogitsProcessor({}, 4).ok());
   const struct {
-    TokenRules rules;
+    LogitsProcessorOptions logits_processor;
     const char* word;
   } cases[] = {{{.repetition_penalty = 0}, "repetition_penalty"},
                {{.repetition_penalty = nan}, "repetition_penalty"},
@@ -137,7 +137,7 @@ TEST(ValidateRules, NamesFieldAndValue) {
                {{.allowed = {-1}}, "allowed_token_ids"},
                {{.bad_words = {{9}}}, "bad_words"}};
   for (const auto& test : cases) {
-    EXPECT_THAT(std::string(ValidateRules(test.rules, 4).message()), HasSubstr(test.word));
+    EXPECT_THAT(std::string(ValidateLogitsProcessor(test.logits_processor, 4).message()), HasSubstr(test.word));
   }
 }
 

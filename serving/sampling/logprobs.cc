@@ -9,7 +9,7 @@
 namespace espalier {
 
 TokenLogprobs LogprobsOf(const float* logits, int vocabulary, int token, int top) {
-  const Highest highest = HighestOf(logits, vocabulary);
+  const LogitMax highest = FindLogitMax(logits, vocabulary);
   const float most = logits[highest.token];
   // What is said of logits that are no numbers must be none either.
   const double normaliser =
@@ -20,7 +20,7 @@ TokenLogprobs LogprobsOf(const float* logits, int vocabulary, int token, int top
   };
   TokenLogprobs out{.token = token, .logprob = logprob(token)};
   out.rank += CountAbove(logits, vocabulary, logits[token]);
-  for (const int i : HighestTokens(logits, vocabulary, top)) out.top.emplace_back(i, logprob(i));
+  for (const int i : TopKTokens(logits, vocabulary, top)) out.top.emplace_back(i, logprob(i));
   return out;
 }
 

@@ -35,7 +35,7 @@ class Weights {
   const float highest_;
 };
 
-void EnterAll(const Weights& weights, SharedRace* race) {
+void EnterAll(const Weights& weights, ExponentialRace* race) {
   double block[Weights::kBlock];
   for (int b = 0; b < weights.blocks(); ++b) {
     weights.Of(b, block);
@@ -45,7 +45,7 @@ void EnterAll(const Weights& weights, SharedRace* race) {
 
 // Runs the race of `position` among the tokens that the request's way of sampling leaves.
 absl::Status Run(absl::Span<const float> logits, const SamplingParameters& sampling,
-                 SharedRace* race) {
+                 ExponentialRace* race) {
   const int vocabulary = static_cast<int>(logits.size());
   if (sampling.keeps_all()) {
     const absl::StatusOr<int> highest = Argmax(logits.data(), vocabulary);
@@ -59,7 +59,7 @@ absl::Status Run(absl::Span<const float> logits, const SamplingParameters& sampl
   }
   const auto possible = PossibleTokens(logits.data(), vocabulary, sampling);
   if (!possible.ok()) return possible.status();
-  for (const TokenChoice& choice : *possible) race->Enter(choice.token, choice.probability);
+  for (const TokenProbability& choice : *possible) race->Enter(choice.token, choice.probability);
   return absl::OkStatus();
 }
 
@@ -95,12 +95,12 @@ int DrawFrom(const Weights& weights, double uniform) {
 
 }  // namespace
 
-absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingParameters& sampling,
-                                bool shared_noise, int64_t position) {
+absl::StatusOr<int> SampleToken(absl::Span<const float> logits, const SamplingParameters& sampling,
+                                bool coupled, int64_t position) {
   const int vocabulary = static_cast<int>(logits.size());
   if (sampling.greedy()) return Argmax(logits.data(), vocabulary);
-  if (shared_noise) {
-    SharedRace race(sampling.seed, static_cast<uint64_t>(position));
+  if (coupled) {
+    ExponentialRace race(sampling.seed, static_cast<uint64_t>(position));
     if (absl::Status s = Run(logits, sampling, &race); !s.ok()) return s;
     return race.winner();
   }
@@ -114,41 +114,41 @@ absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingPa
   const auto possible = PossibleTokens(logits.data(), vocabulary, sampling);
   if (!possible.ok()) return possible.status();
   double sum = 0;
-  for (const TokenChoice& choice : *possible) {
+  for (const TokenProbability& choice : *possible) {
     sum += choice.probability;
     if (uniform < sum) return choice.token;
   }
   return possible->back().token;
 }
 
-absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count) {
+absl::StatusOr<std::vector<TokenProbability>> TopTokens(absl::Span<const float> logits, int count) {
   const int vocabulary = static_cast<int>(logits.size());
-  const Highest highest = HighestOf(logits.data(), vocabulary);
+  const LogitMax highest = FindLogitMax(logits.data(), vocabulary);
   const float most = logits[highest.token];
   if (!highest.numbers || most == -INFINITY) {
     return absl::InternalError("its logits are no numbers: are the weights intact?");
   }
   const double sum = Exponentials(logits.data(), vocabulary, most, 1, nullptr);
-  std::vector<TokenChoice> out;
-  for (const int token : HighestTokens(logits.data(), vocabulary, count)) {
+  std::vector<TokenProbability> out;
+  for (const int token : TopKTokens(logits.data(), vocabulary, count)) {
     if (logits[token] == -INFINITY) break;  // excluded by the request's rules
     out.push_back({token, std::exp(static_cast<double>(logits[token]) - most) / sum});
   }
   return out;
 }
 
-absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> logits, int count,
+absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits, int count,
                                                        const SamplingParameters& sampling,
                                                        int64_t position) {
-  SharedRace race(sampling.seed, static_cast<uint64_t>(position), std::max(count, kRunners));
+  ExponentialRace race(sampling.seed, static_cast<uint64_t>(position), std::max(count, kRunners));
   if (absl::Status s = Run(logits, sampling, &race); !s.ok()) return s;
-  std::vector<TokenChoice> out;
+  std::vector<TokenProbability> out;
   double sum = 0;
-  for (const SharedRace::Entry& entry : race.first()) {
+  for (const ExponentialRace::Entry& entry : race.first()) {
     out.push_back({entry.token, 1 / std::max(entry.rings, 1e-300)});
     sum += out.back().probability;
   }
-  for (TokenChoice& choice : out) choice.probability /= sum;
+  for (TokenProbability& choice : out) choice.probability /= sum;
   out.resize(std::min<size_t>(out.size(), static_cast<size_t>(std::max(count, 0))));
   return out;
 }

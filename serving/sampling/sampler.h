@@ -13,19 +13,19 @@
 namespace espalier {
 
 // The token that a sampled or greedy answer has at `position`: the largest logit's if greedy; else
-// drawn, by the noise that drafts share (shared_noise.h) or by a draw of the request's own. A pure
+// drawn, by the noise that drafts share (coupled.h) or by a draw of the request's own. A pure
 // function of its arguments. Errors as SamplingDistribution.
-absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingParameters& sampling,
-                                bool shared_noise, int64_t position);
+absl::StatusOr<int> SampleToken(absl::Span<const float> logits, const SamplingParameters& sampling,
+                                bool coupled, int64_t position);
 
 // The `count` most probable tokens, best first, equals by rising id. Internal if the logits are no
 // numbers.
-absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count);
+absl::StatusOr<std::vector<TokenProbability>> TopTokens(absl::Span<const float> logits, int count);
 
-// For a sampled request whose noise is shared (sampling/shared_noise.h): the first tokens of the
+// For a sampled request whose noise is shared (sampling/coupled.h): the first tokens of the
 // race at `position`, with the chances that the clocks give them among the first few. Errors as
 // SamplingDistribution.
-absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> logits, int count,
+absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits, int count,
                                                        const SamplingParameters& sampling,
                                                        int64_t position);
 

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(TopChoices, AreTheMostProbableTokensWithTheirProbabilities) {
+TEST(TopTokens, AreTheMostProbableTokensWithTheirProbabilities) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 200; ++trial) {
     const int size = 1 + static_cast<int>(random() % 300);
@@ -39,7 +39,7 @@ TEST(TopChoices, AreTheMostProbableTokensWithTheirProbabilities) {
                      [&](int a, int b) { return logits[a] > logits[b]; });
     while (logits[order.back()] == -INFINITY) order.pop_back();
 
-    const auto choices = TopChoices(logits, count);
+    const auto choices = TopTokens(logits, count);
     ASSERT_TRUE(choices.ok()) << choices.status();
     ASSERT_EQ(choices->size(), std::min<size_t>(count, order.size()));
     for (size_t i = 0; i < choices->size(); ++i) {
@@ -49,19 +49,19 @@ TEST(TopChoices, AreTheMostProbableTokensWithTheirProbabilities) {
   }
 }
 
-TEST(TopChoices, RefuseWhatIsNoNumber) {
+TEST(TopTokens, RefuseWhatIsNoNumber) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const std::vector<float>& logits :
        {std::vector<float>{kNan, 1, 2}, std::vector<float>{1, 2, kNan}, std::vector<float>{kNan},
         std::vector<float>{0, INFINITY}, std::vector<float>{-INFINITY, -INFINITY}}) {
-    const auto choices = TopChoices(logits, 2);
+    const auto choices = TopTokens(logits, 2);
     ASSERT_FALSE(choices.ok());
     EXPECT_THAT(choices.status().message(), HasSubstr("are the weights intact?"));
   }
 }
 
 // By blocks and without dividing by the sum, for requests that cut nothing off.
-TEST(ChooseToken, IsWhatTheWholeDistributionSays) {
+TEST(SampleToken, IsWhatTheWholeDistributionSays) {
   for (const int count : {1, 5, 1023, 1024, 1025, 5000}) {
     std::mt19937 random(static_cast<uint32_t>(count));
     std::normal_distribution<float> normal(0, 2);
@@ -72,20 +72,20 @@ TEST(ChooseToken, IsWhatTheWholeDistributionSays) {
       const Distribution p = *SamplingDistribution(logits.data(), count, {temperature});
       for (uint64_t seed = 0; seed < 100; ++seed) {
         const SamplingParameters sampling = {.temperature = temperature, .seed = seed};
-        EXPECT_EQ(*ChooseToken(logits, sampling, true, 7), SharedChoice(p, seed, 7));
-        EXPECT_EQ(*ChooseToken(logits, sampling, false, 7),
+        EXPECT_EQ(*SampleToken(logits, sampling, true, 7), CoupledSample(p, seed, 7));
+        EXPECT_EQ(*SampleToken(logits, sampling, false, 7),
                   SampleFrom(p, ResidualUniform(seed, 7)));
       }
     }
-    EXPECT_EQ(*ChooseToken(logits, {}, false, 7), *Argmax(logits.data(), count));
+    EXPECT_EQ(*SampleToken(logits, {}, false, 7), *Argmax(logits.data(), count));
     logits[0] = NAN;
     for (const bool shared : {true, false}) {
-      EXPECT_FALSE(ChooseToken(logits, {.temperature = 1}, shared, 7).ok());
+      EXPECT_FALSE(SampleToken(logits, {.temperature = 1}, shared, 7).ok());
     }
   }
 }
 
-TEST(SharedChoices, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
+TEST(CoupledTopTokens, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
   constexpr int kCount = 3000;
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0, 2);
@@ -99,7 +99,7 @@ TEST(SharedChoices, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
     for (uint64_t seed = 0; seed < 50; ++seed) {
       SamplingParameters sampling = way;
       sampling.seed = seed;
-      const SharedClocks clocks(seed, 9);
+      const ExponentialClocks clocks(seed, 9);
       std::vector<int> order;
       for (int token = 0; token < kCount; ++token) {
         if (p[token] > 0) order.push_back(token);
@@ -107,7 +107,7 @@ TEST(SharedChoices, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
       std::sort(order.begin(), order.end(),
                 [&](int a, int b) { return clocks.Of(a) / p[a] < clocks.Of(b) / p[b]; });
       for (const int count : {1, 4, 12}) {
-        const auto choices = SharedChoices(logits, count, sampling, 9);
+        const auto choices = CoupledTopTokens(logits, count, sampling, 9);
         ASSERT_TRUE(choices.ok()) << choices.status();
         ASSERT_EQ(choices->size(), std::min<size_t>(count, order.size()));
         double sum = 0;
@@ -117,22 +117,22 @@ TEST(SharedChoices, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
           sum += (*choices)[i].probability;
         }
         EXPECT_LE(sum, 1 + 1e-12);
-        EXPECT_EQ((*choices)[0].token, *ChooseToken(logits, sampling, true, 9));
+        EXPECT_EQ((*choices)[0].token, *SampleToken(logits, sampling, true, 9));
       }
     }
   }
   logits[7] = NAN;
-  EXPECT_FALSE(SharedChoices(logits, 4, {.temperature = 1}, 9).ok());
+  EXPECT_FALSE(CoupledTopTokens(logits, 4, {.temperature = 1}, 9).ok());
 }
 
-TEST(ChooseToken, DrawsFromTheLawAndNeverWhatIsImpossible) {
+TEST(SampleToken, DrawsFromTheLawAndNeverWhatIsImpossible) {
   constexpr int kDraws = 200000;
   std::vector<float> logits(3000, -INFINITY);
   const std::pair<size_t, double> possible[] = {{0, 0.4}, {1023, 0.05}, {1024, 0.25}, {2999, 0.3}};
   for (const auto& [token, chance] : possible) logits[token] = std::log(static_cast<float>(chance));
   std::map<int, int> counts;
   for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    ++counts[*ChooseToken(logits, {.temperature = 1, .seed = seed}, false, 3)];
+    ++counts[*SampleToken(logits, {.temperature = 1, .seed = seed}, false, 3)];
   }
   double chi_square = 0;
   for (const auto& [token, chance] : possible) {

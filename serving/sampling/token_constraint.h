@@ -14,27 +14,27 @@ namespace espalier {
 class TokenConstraint {
  public:
   // How far an answer has come; immutable. Shared among the nodes of token trees.
-  class Place {
+  class State {
    public:
-    virtual ~Place() = default;
+    virtual ~State() = default;
   };
-  using PlaceRef = std::shared_ptr<const Place>;
+  using StateRef = std::shared_ptr<const State>;
 
   virtual ~TokenConstraint() = default;
 
-  virtual PlaceRef Start() const = 0;
+  virtual StateRef Start() const = 0;
   // InvalidArgument if the token may not come there, or if following it costs too much.
-  virtual absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) = 0;
+  virtual absl::StatusOr<StateRef> After(const StateRef& state, int token) = 0;
   // The tokens that may come; null: any. An end-of-sequence token may come where the answer may
   // end. InvalidArgument if that leaves no token, or costs too much.
-  virtual absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) = 0;
+  virtual absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& state) = 0;
   // Whether an end-of-sequence token may come there.
-  virtual bool MayEnd(const PlaceRef& place) const = 0;
+  virtual bool MayEnd(const StateRef& state) const = 0;
   // What may come has cost so much of late that nobody should ask for places ahead of the answer:
   // all requests wait meanwhile.
   virtual bool Costly() const { return false; }
   // The answer is whole and nothing can follow.
-  virtual bool Complete(const PlaceRef& place) const = 0;
+  virtual bool Complete(const StateRef& state) const = 0;
 };
 
 }  // namespace espalier

@@ -18,7 +18,7 @@ constexpr double kFirst = 1. / 64;  // times the most probable token: top_p look
 constexpr double kFurther = 64;     // and by this factor further
 
 struct ByProbability {
-  bool operator()(const TokenChoice& a, const TokenChoice& b) const {
+  bool operator()(const TokenProbability& a, const TokenProbability& b) const {
     return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
   }
 };
@@ -27,7 +27,7 @@ struct ByProbability {
 std::vector<int> Top(const float* logits, int vocabulary, int count) {
   std::vector<int> tokens;
   if (count <= kFewTop) {
-    tokens = HighestTokens(logits, vocabulary, count);
+    tokens = TopKTokens(logits, vocabulary, count);
     std::sort(tokens.begin(), tokens.end());
     return tokens;
   }
@@ -74,7 +74,7 @@ class Truncation {
   void MinP(double share) {
     if (share <= 0) return;
     if (!listed_) ListFrom(share);
-    std::erase_if(left_, [&](const TokenChoice& choice) { return choice.probability < share; });
+    std::erase_if(left_, [&](const TokenProbability& choice) { return choice.probability < share; });
   }
 
   void Typical(double share) {
@@ -82,23 +82,23 @@ class Truncation {
     if (!listed_) ListAll();
     const double mass = Mass();
     double entropy = 0;
-    for (const TokenChoice& choice : left_) {
+    for (const TokenProbability& choice : left_) {
       const double p = choice.probability / mass;
       entropy -= p * std::log(p);
     }
-    const auto distance = [&](const TokenChoice& choice) {
+    const auto distance = [&](const TokenProbability& choice) {
       return std::abs(-std::log(choice.probability / mass) - entropy);
     };
-    Reach(share * mass, [&](const TokenChoice& a, const TokenChoice& b) {
+    Reach(share * mass, [&](const TokenProbability& a, const TokenProbability& b) {
       const double of_a = distance(a), of_b = distance(b);
       return of_a != of_b ? of_a < of_b : a.token < b.token;
     });
   }
 
-  std::vector<TokenChoice> Take() && {
+  std::vector<TokenProbability> Take() && {
     if (!listed_) ListAll();
     const double mass = Mass();
-    for (TokenChoice& choice : left_) choice.probability /= mass;
+    for (TokenProbability& choice : left_) choice.probability /= mass;
     return std::move(left_);
   }
 
@@ -119,13 +119,13 @@ class Truncation {
   // Those of at least this weight, and some a rounding below.
   void ListFrom(double least) {
     const auto logit = static_cast<float>(highest_ + temperature_ * std::log(least));
-    List(TokensFrom(logits_, vocabulary_, std::nextafter(logit, -INFINITY)));
+    List(TokensAtLeast(logits_, vocabulary_, std::nextafter(logit, -INFINITY)));
   }
-  void ListAll() { List(TokensFrom(logits_, vocabulary_, std::numeric_limits<float>::lowest())); }
+  void ListAll() { List(TokensAtLeast(logits_, vocabulary_, std::numeric_limits<float>::lowest())); }
 
   double Mass() const {
     double mass = 0;
-    for (const TokenChoice& choice : left_) mass += choice.probability;
+    for (const TokenProbability& choice : left_) mass += choice.probability;
     return mass;
   }
 
@@ -133,7 +133,7 @@ class Truncation {
   // half a vocabulary).
   template <typename Before>
   void Reach(double wanted, const Before& before) {
-    std::vector<TokenChoice> order = left_;
+    std::vector<TokenProbability> order = left_;
     const auto at = [&](size_t i) { return order.begin() + static_cast<int64_t>(i); };
     size_t begin = 0, end = order.size();
     double sum = 0;  // of those before `begin`
@@ -152,7 +152,7 @@ class Truncation {
     std::sort(at(begin), at(end), before);
     while (begin < end && (begin == 0 || sum < wanted)) sum += order[begin++].probability;
     if (begin == order.size()) return;
-    std::erase_if(left_, [&](const TokenChoice& choice) { return !before(choice, order[begin]); });
+    std::erase_if(left_, [&](const TokenProbability& choice) { return !before(choice, order[begin]); });
   }
 
   const float* const logits_;
@@ -160,12 +160,12 @@ class Truncation {
   const float highest_;
   const double temperature_;
   bool listed_ = false;
-  std::vector<TokenChoice> left_;  // by rising token
+  std::vector<TokenProbability> left_;  // by rising token
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<TokenChoice>> PossibleTokens(const float* logits, int vocabulary,
+absl::StatusOr<std::vector<TokenProbability>> PossibleTokens(const float* logits, int vocabulary,
                                                         const SamplingParameters& parameters) {
   const absl::StatusOr<int> best = Argmax(logits, vocabulary);
   if (!best.ok()) return best.status();

@@ -9,14 +9,14 @@
 
 namespace espalier {
 
-struct TokenChoice {
+struct TokenProbability {
   int token = 0;
   double probability = 0;
 };
 
 // The tokens of SamplingDistribution that are not zero, by rising id. Of a way that keeps all, all
 // that are possible. Errors as Argmax.
-absl::StatusOr<std::vector<TokenChoice>> PossibleTokens(const float* logits, int vocabulary,
+absl::StatusOr<std::vector<TokenProbability>> PossibleTokens(const float* logits, int vocabulary,
                                                         const SamplingParameters& parameters);
 
 }  // namespace espalier

@@ -93,7 +93,7 @@ TEST(PossibleTokens, AreThoseOfTheDefinition) {
               std::count_if(expected.begin(), expected.end(), [](double p) { return p > 0; }))
         << "trial " << trial;
     int last = -1;
-    for (const TokenChoice& choice : *possible) {
+    for (const TokenProbability& choice : *possible) {
       EXPECT_GT(choice.token, last);
       last = choice.token;
       EXPECT_NEAR(choice.probability, expected[static_cast<size_t>(last)], 1e-9) << trial;
@@ -106,7 +106,7 @@ TEST(PossibleTokens, RefuseWhatIsNoNumber) {
   EXPECT_FALSE(PossibleTokens(logits, 3, {.temperature = 1, .top_p = 0.5}).ok());
 }
 
-TEST(TokensFrom, AreAllThatAreHighEnough) {
+TEST(TokensAtLeast, AreAllThatAreHighEnough) {
   std::mt19937 random(3);
   for (const int n : {1, 7, 8, 9, 1000, 1029}) {
     std::vector<float> logits(static_cast<size_t>(n));
@@ -117,7 +117,7 @@ TEST(TokensFrom, AreAllThatAreHighEnough) {
       for (int i = 0; i < n; ++i) {
         if (logits[static_cast<size_t>(i)] >= least) expected.push_back(i);
       }
-      EXPECT_EQ(TokensFrom(logits.data(), n, least), expected);
+      EXPECT_EQ(TokensAtLeast(logits.data(), n, least), expected);
     }
   }
 }

@@ -21,7 +21,7 @@ constexpr int kBlock = 1024;
 // Compiled once for each set of instructions.
 #define ESPALIER_WIDE static inline __attribute__((always_inline))
 
-ESPALIER_WIDE Highest FindHighest(const float* logits, int n) {
+ESPALIER_WIDE LogitMax FindHighest(const float* logits, int n) {
   float most = -INFINITY;
   int block = 0;  // that has it
   bool numbers = true;
@@ -220,7 +220,7 @@ ESPALIER_WIDE int FindEarlyClocks(uint64_t begin, int token, const double* weigh
 
 #if defined(__x86_64__)
 #define ESPALIER_AVX2 __attribute__((target("avx2,fma")))
-ESPALIER_AVX2 Highest HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
+ESPALIER_AVX2 LogitMax HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
 ESPALIER_AVX2 std::vector<int> HighestTokensByAvx2(const float* logits, int n, int count) {
   return FindHighestTokens(logits, n, count);
 }
@@ -247,7 +247,7 @@ int EarlyClocksByAvx2(uint64_t begin, int token, const double* weights, int n, d
 std::vector<int> TokensFromByAvx2(const float* logits, int n, float least) {
   return FindTokensFrom(logits, n, least);
 }
-Highest HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
+LogitMax HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
 std::vector<int> HighestTokensByAvx2(const float* logits, int n, int count) {
   return FindHighestTokens(logits, n, count);
 }
@@ -263,21 +263,21 @@ bool HasAvx2() { return false; }
 
 }  // namespace
 
-Highest HighestOf(const float* logits, int vocabulary) {
+LogitMax FindLogitMax(const float* logits, int vocabulary) {
   return HasAvx2() ? HighestByAvx2(logits, vocabulary) : FindHighest(logits, vocabulary);
 }
 
-std::vector<int> HighestTokens(const float* logits, int vocabulary, int count) {
+std::vector<int> TopKTokens(const float* logits, int vocabulary, int count) {
   return HasAvx2() ? HighestTokensByAvx2(logits, vocabulary, count)
                    : FindHighestTokens(logits, vocabulary, count);
 }
 
-std::vector<int> TokensFrom(const float* logits, int vocabulary, float least) {
+std::vector<int> TokensAtLeast(const float* logits, int vocabulary, float least) {
   return HasAvx2() ? TokensFromByAvx2(logits, vocabulary, least)
                    : FindTokensFrom(logits, vocabulary, least);
 }
 
-int EarlyClocks(uint64_t begin, int token, const double* weights, int n, double time, int* out) {
+int EarlyArrivals(uint64_t begin, int token, const double* weights, int n, double time, int* out) {
   return HasAvx2() ? EarlyClocksByAvx2(begin, token, weights, n, time, out)
                    : FindEarlyClocks(begin, token, weights, n, time, out);
 }

@@ -22,37 +22,37 @@ std::vector<float> Random(int count, uint32_t seed, float scale) {
   return out;
 }
 
-TEST(HighestOf, IsTheFirstOfTheHighestWhereverItIs) {
+TEST(FindLogitMax, IsTheFirstOfTheHighestWhereverItIs) {
   for (const int count : {1, 3, 8, 9, 1023, 1024, 1025, 3000, 4096, 5001}) {
     std::vector<float> logits = Random(count, static_cast<uint32_t>(count), 4);
     for (int round = 0; round < 40; ++round) {
       const int at = (round * 7919) % count;
       logits[static_cast<size_t>(at)] = 30.0f + static_cast<float>(round / 2);  // twice each
       const auto expected = std::max_element(logits.begin(), logits.end()) - logits.begin();
-      const Highest highest = HighestOf(logits.data(), count);
+      const LogitMax highest = FindLogitMax(logits.data(), count);
       ASSERT_EQ(highest.token, expected) << count << " " << round;
       ASSERT_TRUE(highest.numbers);
     }
   }
 }
 
-TEST(HighestOf, SaysWhereALogitIsNoNumberAndThatNoneIsPossible) {
+TEST(FindLogitMax, SaysWhereALogitIsNoNumberAndThatNoneIsPossible) {
   for (const int count : {1, 7, 1024, 2500}) {
     for (const float wrong : {NAN, -NAN, INFINITY}) {
       for (int at = 0; at < count; at += 1 + count / 50) {
         std::vector<float> logits = Random(count, 5, 4);
         logits[static_cast<size_t>(at)] = wrong;
-        EXPECT_FALSE(HighestOf(logits.data(), count).numbers) << at << " of " << count;
+        EXPECT_FALSE(FindLogitMax(logits.data(), count).numbers) << at << " of " << count;
       }
     }
     const std::vector<float> none(static_cast<size_t>(count), -INFINITY);
-    EXPECT_TRUE(HighestOf(none.data(), count).numbers);
-    EXPECT_EQ(HighestOf(none.data(), count).token, 0);
+    EXPECT_TRUE(FindLogitMax(none.data(), count).numbers);
+    EXPECT_EQ(FindLogitMax(none.data(), count).token, 0);
   }
 }
 
 // Whole numbers, so that many are equal.
-TEST(HighestTokens, AreThoseOfAStableSortAndCountsThoseAbove) {
+TEST(TopKTokens, AreThoseOfAStableSortAndCountsThoseAbove) {
   for (const int count : {1, 5, 1023, 1024, 1025, 3000}) {
     for (uint32_t seed = 0; seed < 20; ++seed) {
       std::vector<float> logits = Random(count, seed, seed % 2 == 0 ? 2 : 40);
@@ -66,7 +66,7 @@ TEST(HighestTokens, AreThoseOfAStableSortAndCountsThoseAbove) {
       });
       for (const int wanted : {0, 1, 4, 64, 5000}) {
         const std::vector<int> first(expected.begin(), expected.begin() + std::min(wanted, count));
-        ASSERT_EQ(HighestTokens(logits.data(), count, wanted), first) << count << " " << seed;
+        ASSERT_EQ(TopKTokens(logits.data(), count, wanted), first) << count << " " << seed;
       }
       const float least = logits[static_cast<size_t>(count / 3)];
       EXPECT_EQ(CountAbove(logits.data(), count, least),
@@ -107,12 +107,12 @@ TEST(LogprobsOf, AreNoNumbersWhereALogitIsNone) {
   }
 }
 
-TEST(SharedChoice, IsTheFirstClockOfAll) {
+TEST(CoupledSample, IsTheFirstClockOfAll) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const std::vector<float> logits = Random(700, static_cast<uint32_t>(seed), 3);
     const Distribution p =
         *SamplingDistribution(logits.data(), 700, {.temperature = 1, .top_k = seed % 2 ? 30 : 0});
-    const SharedClocks clocks(seed, 11);
+    const ExponentialClocks clocks(seed, 11);
     int best = -1;
     for (int token = 0; token < 700; ++token) {
       const double now = clocks.Of(token) / p[static_cast<size_t>(token)];
@@ -121,14 +121,14 @@ TEST(SharedChoice, IsTheFirstClockOfAll) {
         best = token;
       }
     }
-    EXPECT_EQ(SharedChoice(p, seed, 11), best);
+    EXPECT_EQ(CoupledSample(p, seed, 11), best);
   }
 }
 
-TEST(EarlyClocks, AreThoseOfEachTokenByItself) {
+TEST(EarlyArrivals, AreThoseOfEachTokenByItself) {
   std::mt19937 random(4);
   for (int trial = 0; trial < 300; ++trial) {
-    const SharedClocks clocks(random(), random());
+    const ExponentialClocks clocks(random(), random());
     const int n = 1 + static_cast<int>(random() % 300), first = static_cast<int>(random() % 100000);
     std::vector<double> weights(static_cast<size_t>(n));
     for (double& weight : weights) weight = random() % 4 == 0 ? 0 : 1e-3 * (random() % 1000);
@@ -140,7 +140,7 @@ TEST(EarlyClocks, AreThoseOfEachTokenByItself) {
         }
       }
       out.resize(static_cast<size_t>(
-          EarlyClocks(clocks.begin(), first, weights.data(), n, time, out.data())));
+          EarlyArrivals(clocks.begin(), first, weights.data(), n, time, out.data())));
       EXPECT_EQ(out, expected);
     }
   }
@@ -148,13 +148,13 @@ TEST(EarlyClocks, AreThoseOfEachTokenByItself) {
 
 // Frequencies of choices against p: over seeds, over positions, and the clocks of neighbours
 // against each other.
-TEST(SharedChoice, DrawsFromTheDistribution) {
+TEST(CoupledSample, DrawsFromTheDistribution) {
   const Distribution p = {0.4, 0.05, 0.25, 0, 0.3};
   constexpr int kDraws = 200000;
   for (const bool over_seeds : {true, false}) {
     std::vector<int> counts(p.size());
     for (uint64_t i = 0; i < kDraws; ++i) {
-      ++counts[static_cast<size_t>(over_seeds ? SharedChoice(p, i, 5) : SharedChoice(p, 5, i))];
+      ++counts[static_cast<size_t>(over_seeds ? CoupledSample(p, i, 5) : CoupledSample(p, 5, i))];
     }
     EXPECT_EQ(counts[3], 0);
     double chi_square = 0;
@@ -165,7 +165,7 @@ TEST(SharedChoice, DrawsFromTheDistribution) {
   }
   double sum = 0;
   for (uint64_t i = 0; i < kDraws; ++i) {
-    const SharedClocks clocks(i, 5), next(i, 6), other(i + 1, 5);
+    const ExponentialClocks clocks(i, 5), next(i, 6), other(i + 1, 5);
     const double here = clocks.Uniform(7) - 0.5;
     sum += here * (clocks.Uniform(8) - 0.5) + here * (next.Uniform(7) - 0.5) +
            here * (other.Uniform(7) - 0.5);

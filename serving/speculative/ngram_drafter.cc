@@ -13,7 +13,7 @@ double Guess(int length) { return length / (length + 1.5); }
 
 TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
                                int max_nodes, const Acceptance* acceptance, double failing,
-                               const RuledAnswer* rules, absl::string_view salt) {
+                               const LogitsProcessor* rules, absl::string_view salt) {
   State& state = requests_[request];
   if (state.salt != salt) state.salt = std::string(salt);
   state.index.Append(tokens.subspan(static_cast<size_t>(state.index.size())));

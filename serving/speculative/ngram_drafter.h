@@ -4,7 +4,7 @@
 // Proposals are chosen, not drawn: sampled verification matches them exactly.
 //
 // Earlier answers (answer_history.h) change how fast an answer comes, never what it is; but beside
-// drafts that are drawn (SampledDrafts::kDraws and kWithoutReplacement), where their nodes shift
+// drafts that are drawn (SampledDrafting::kIndependent and kWithoutReplacement), where their nodes shift
 // the numbers that draws are made from, only its law stays the same.
 #pragma once
 
@@ -42,7 +42,7 @@ class NgramDrafter {
   // (null: none) exclude. `salt`: that of all drafts of the request; it gets what was answered to
   // requests of the same.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
-                  const Acceptance* acceptance, double failing, const RuledAnswer* rules = nullptr,
+                  const Acceptance* acceptance, double failing, const LogitsProcessor* rules = nullptr,
                   absl::string_view salt = "");
 
   // As Drafter::Commit: how the candidates of the last draft fared.

@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-class Enumeration {
+class OutcomeEnumerator {
  public:
   // An index with its probability; those of probability zero are never taken. The probabilities at
   // one place may depend on the choices before it alone.
@@ -45,16 +45,16 @@ class Enumeration {
 };
 
 // Verification whose chance is enumerated.
-class EnumeratedNoise : public VerificationNoise {
+class EnumeratedRng : public VerificationRng {
  public:
-  explicit EnumeratedNoise(Enumeration& enumeration) : enumeration_(enumeration) {}
+  explicit EnumeratedRng(OutcomeEnumerator& enumeration) : enumeration_(enumeration) {}
   bool Accept(double probability, int) override {
     return enumeration_.Choose({probability, 1 - probability}) == 0;
   }
   int Draw(const Distribution& p, int) override { return enumeration_.Choose(p); }
 
  private:
-  Enumeration& enumeration_;
+  OutcomeEnumerator& enumeration_;
 };
 
 }  // namespace espalier

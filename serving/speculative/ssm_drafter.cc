@@ -179,7 +179,7 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
                                    .wants_logits = job.depth > 0 && position + 1 == length,
                                    .row_output = RowOutputOf(job, 0)});
     }
-    if (job.rules != nullptr) AddRowEdits(*job.rules, {}, &sequences[i].rows.back());
+    if (job.logits_processor != nullptr) AddRowEdits(*job.logits_processor, {}, &sequences[i].rows.back());
     sequences[i].metadata = MetadataOf(job);
   }
   // Only now: Append may have moved the lists of slots.
@@ -220,8 +220,8 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
                                    .ancestors = node.path,
                                    .wants_logits = true,
                                    .row_output = RowOutputOf(job, draft.tree.depth(id))});
-      if (job.rules != nullptr) {
-        AddRowEdits(*job.rules, draft.tree.PathTo(id), &sequences[i].rows.back());
+      if (job.logits_processor != nullptr) {
+        AddRowEdits(*job.logits_processor, draft.tree.PathTo(id), &sequences[i].rows.back());
       }
     }
     sequences[i].metadata = MetadataOf(job);
@@ -244,35 +244,35 @@ int32_t Drafter::RowOutputOf(const Job& job, int depth) const {
 
 SamplingMetadata Drafter::MetadataOf(const Job& job) {
   SamplingMetadata metadata{.sampling = job.sampling};
-  if (job.rules != nullptr) metadata.edits = SequenceEditsOf(*job.rules);
+  if (job.logits_processor != nullptr) metadata.edits = SequenceEditsOf(*job.logits_processor);
   return metadata;
 }
 
 Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {
   const int sequence = static_cast<int>(job), wanted = static_cast<int>(row);
-  const absl::Span<const TokenChoice> best = logits_.choices(sequence, wanted);
+  const absl::Span<const TokenProbability> best = logits_.choices(sequence, wanted);
   if (!best.empty()) return {.best = best};
   const size_t vocabulary = runner_.limits().vocabulary;
   return {.logits = absl::MakeConstSpan(logits_.at(sequence, wanted), vocabulary)};
 }
 
 // The best `width` of them by the request's way of sampling.
-absl::StatusOr<std::vector<TokenChoice>> Drafter::BestOf(const Branches::Next& next, int width,
+absl::StatusOr<std::vector<TokenProbability>> Drafter::BestOf(const Branches::Next& next, int width,
                                                          const SamplingParameters& sampling,
                                                          int position) {
   if (!next.best.empty()) {
     const auto best = next.best.subspan(0, static_cast<size_t>(std::max(width, 0)));
-    return std::vector<TokenChoice>(best.begin(), best.end());
+    return std::vector<TokenProbability>(best.begin(), best.end());
   }
-  return sampling.greedy() ? TopChoices(next.logits, width)
-                           : SharedChoices(next.logits, width, sampling, position);
+  return sampling.greedy() ? TopTokens(next.logits, width)
+                           : CoupledTopTokens(next.logits, width, sampling, position);
 }
 
 // Puts what came as logits of the frontier through the request's rules. A node after which they
 // leave nothing, or cannot be followed, gets no children: that depends on its path alone, so draws
 // keep their law.
 void Drafter::Rule(const Job& job, Branches& draft) const {
-  if (job.rules == nullptr || !job.rules->active()) return;
+  if (job.logits_processor == nullptr || !job.logits_processor->active()) return;
   size_t kept = 0;
   if (draft.ruled.size() < draft.frontier.size()) draft.ruled.resize(draft.frontier.size());
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
@@ -280,7 +280,7 @@ void Drafter::Rule(const Job& job, Branches& draft) const {
     if (next.best.empty()) {
       std::vector<float>& logits = draft.ruled[kept];
       logits.assign(next.logits.begin(), next.logits.end());
-      const absl::Status status = job.rules->Apply(draft.tree.PathTo(draft.frontier[i]),
+      const absl::Status status = job.logits_processor->Apply(draft.tree.PathTo(draft.frontier[i]),
                                                    logits.data(), static_cast<int>(logits.size()));
       if (!status.ok()) continue;
       next.logits = logits;
@@ -309,15 +309,15 @@ absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
   struct Candidate {
     double log_probability;
     int parent;  // node; parents come in order of rank
-    TokenChoice choice;
+    TokenProbability choice;
   };
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    const absl::StatusOr<std::vector<TokenChoice>> choices =
+    const absl::StatusOr<std::vector<TokenProbability>> choices =
         BestOf(draft.next[i], width, SamplingParameters(), 0);
     if (!choices.ok()) return choices.status();
     const int parent = draft.frontier[i];
-    for (const TokenChoice& choice : *choices) {
+    for (const TokenProbability& choice : *choices) {
       candidates.push_back(
           {draft.nodes[parent].log_probability + std::log(choice.probability), parent, choice});
     }
@@ -347,7 +347,7 @@ void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distr
   const int root = static_cast<int>(job.tokens.size()) - 1;
   std::vector<int> taken;
   for (int j = 0; j < count; ++j) {
-    const double uniform = RequestUniform(job.sampling.seed, NoiseStream::kDraft, source_, root,
+    const double uniform = RequestUniform(job.sampling.seed, RngStream::kDraft, source_, root,
                                           DrawIndex(depth, i, j));
     const int token = SampleFrom(left.empty() ? *whole : left, uniform);
     const double chance =
@@ -408,11 +408,11 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
   const int first_new = draft.tree.size();
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
     const int parent = draft.frontier[i];
-    const absl::StatusOr<std::vector<TokenChoice>> choices =
+    const absl::StatusOr<std::vector<TokenProbability>> choices =
         BestOf(draft.next[i], how.width, job.sampling, position);
     if (!choices.ok()) return choices.status();
     int rank = 0;
-    for (const TokenChoice& choice : *choices) {
+    for (const TokenProbability& choice : *choices) {
       const double chance =
           draft.tree.chance(parent) * WorthOf(how, choice.probability, depth + 1, rank++);
       draft.tree.Propose(parent, choice.token, source_, nullptr, {}, chance);

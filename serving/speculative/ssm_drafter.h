@@ -58,9 +58,9 @@ class Drafter {
     // What the LLM's logits will be put through, up to the root: the SSM's go through it, too, so
     // that nothing is drafted which could not be accepted, and draws are from what is said to be
     // their distribution. Null: none.
-    const RuledAnswer* rules = nullptr;
+    const LogitsProcessor* logits_processor = nullptr;
     bool without_replacement = false;  // the draws of one node all differ
-    // Sampled requests then draft for shared noise (sampling/shared_noise.h), unless it draws.
+    // Sampled requests then draft for shared noise (sampling/coupled.h), unless it draws.
     BestFirst best_first;
     TokenTree* tree = nullptr;  // the draft is merged into it, if depth > 0
   };
@@ -112,7 +112,7 @@ class Drafter {
     // Of the frontier; in the last run's logits, or in `ruled`.
     struct Next {
       absl::Span<const float> logits;
-      absl::Span<const TokenChoice> best;  // instead, if the runner gave them
+      absl::Span<const TokenProbability> best;  // instead, if the runner gave them
     };
     std::vector<Next> next;
     std::vector<std::vector<float>> ruled;
@@ -127,7 +127,7 @@ class Drafter {
   static SamplingMetadata MetadataOf(const Job& job);
   // What the runner said of the `row`-th wanted row of a job.
   Branches::Next NextOf(size_t job, size_t row) const;
-  static absl::StatusOr<std::vector<TokenChoice>> BestOf(const Branches::Next& next, int width,
+  static absl::StatusOr<std::vector<TokenProbability>> BestOf(const Branches::Next& next, int width,
                                                          const SamplingParameters& sampling,
                                                          int position);
   void Rule(const Job& job, Branches& draft) const;

@@ -288,7 +288,7 @@ TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
       const std::vector<float> logits = model_(path);
       const Distribution p = *SamplingDistribution(logits.data(), kVocabulary, sampling);
       node = tree.children(node)[0];
-      EXPECT_EQ(tree.token(node), SharedChoice(p, seed, path.size()));
+      EXPECT_EQ(tree.token(node), CoupledSample(p, seed, path.size()));
       path.push_back(tree.token(node));
     }
     EXPECT_EQ(path.size(), 7u);
@@ -401,11 +401,11 @@ TEST_F(DrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
 // Beam, draws and best first: all tokens are allowed ones after their own path, and what a draw is
 // said to be drawn from is the ruled distribution.
 TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
-  const TokenRules rules = {.frequency_penalty = 1.5,
+  const LogitsProcessorOptions rules = {.frequency_penalty = 1.5,
                             .logit_bias = {{2, 1.0f}},
                             .allowed = {0, 2, 3, 5},
                             .bad_words = {{2, 3}, {5, 5}, {0, 2}}};
-  RuledAnswer answer(std::make_shared<TokenRules>(rules), tokens_, {});
+  LogitsProcessor answer(std::make_shared<LogitsProcessorOptions>(rules), tokens_, {});
   const SamplingParameters sampled = {.temperature = 0.9, .seed = 5};
   for (const bool draws : {false, true}) {
     for (const auto& [width, by_draws] : {std::pair{0, false}, {3, false}, {3, true}}) {
@@ -419,7 +419,7 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
                                                 .depth = 3,
                                                 .max_nodes = 40,
                                                 .sampling = draws ? sampled : SamplingParameters(),
-                                                .rules = &answer,
+                                                .logits_processor = &answer,
                                                 .best_first = {.width = width, .draws = by_draws},
                                                 .tree = &tree}})
               .ok());
@@ -446,8 +446,8 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
 
 // Where nothing may follow there are no children, and the rest of the tree stands.
 TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
-  RuledAnswer answer(
-      std::make_shared<TokenRules>(TokenRules{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
+  LogitsProcessor answer(
+      std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
       tokens_, {});
   Drafter drafter(runner_, 0, Shape("2,2,2"));
   TokenTree tree(4);
@@ -457,7 +457,7 @@ TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
                                                     .follow = 4,
                                                     .depth = 3,
                                                     .max_nodes = 100,
-                                                    .rules = &answer,
+                                                    .logits_processor = &answer,
                                                     .tree = &tree}})
                   .ok());
   EXPECT_EQ(tree.drafted(), 6);

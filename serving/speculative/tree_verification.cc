@@ -46,7 +46,7 @@ class DrawnFrom {
 class Traversal {
  public:
   Traversal(const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
-            VerificationNoise& noise)
+            VerificationRng& noise)
       : tree_(tree), target_(target), noise_(noise) {}
 
   // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
@@ -79,7 +79,7 @@ class Traversal {
  private:
   const TokenTree& tree_;
   const std::function<absl::StatusOr<Distribution>(int)>& target_;
-  VerificationNoise& noise_;
+  VerificationRng& noise_;
   Distribution left_;
   absl::Status status_;
 };
@@ -109,7 +109,7 @@ absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
 
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
-    VerificationNoise& noise) {
+    VerificationRng& noise) {
   Verification out;
   Traversal traversal(tree, target, noise);
   for (int start = 0; start >= 0;) {
@@ -127,11 +127,11 @@ absl::StatusOr<Verification> VerifySampled(
   return out;
 }
 
-bool RequestNoise::Accept(double probability, int node) {
-  return RequestUniform(seed_, NoiseStream::kAcceptance, 0, root_position_, node) < probability;
+bool RequestRng::Accept(double probability, int node) {
+  return RequestUniform(seed_, RngStream::kAcceptance, 0, root_position_, node) < probability;
 }
 
-int RequestNoise::Draw(const Distribution& distribution, int depth) {
+int RequestRng::Draw(const Distribution& distribution, int depth) {
   return SampleFrom(distribution, ResidualUniform(seed_, root_position_ + depth + 1));
 }
 

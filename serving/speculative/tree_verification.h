@@ -25,9 +25,9 @@ absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
                                           const std::function<absl::StatusOr<int>(int)>& choice);
 
 // The chance that sampled verification takes.
-class VerificationNoise {
+class VerificationRng {
  public:
-  virtual ~VerificationNoise() = default;
+  virtual ~VerificationRng() = default;
   // True with this probability. Asked at most once of every node of a tree.
   virtual bool Accept(double probability, int node) = 0;
   // `depth` is that of the node below which a token is drawn.
@@ -51,12 +51,12 @@ class VerificationNoise {
 // never on what is at or below them.
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
-    VerificationNoise& noise);
+    VerificationRng& noise);
 
 // Noise by counter (sampling/noise.h) for the request with this seed; the root has this position.
-class RequestNoise : public VerificationNoise {
+class RequestRng : public VerificationRng {
  public:
-  RequestNoise(uint64_t seed, int root_position) : seed_(seed), root_position_(root_position) {}
+  RequestRng(uint64_t seed, int root_position) : seed_(seed), root_position_(root_position) {}
   bool Accept(double probability, int node) override;
   int Draw(const Distribution& distribution, int depth) override;
 

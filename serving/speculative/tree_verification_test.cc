@@ -45,7 +45,7 @@ Path PathTo(const TokenTree& tree, int node) {
   return path;
 }
 
-TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
+TokenTree DraftAll(const Ssm& ssm, int source, OutcomeEnumerator& branching) {
   TokenTree tree(0);
   std::vector<int> frontier = {0};
   for (const int by_depth : ssm.children) {
@@ -98,13 +98,13 @@ TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
 // targets. Answers that are shorter are continued by the target, as later steps do.
 double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
   std::map<Path, long double> law;
-  Enumeration branching;
+  OutcomeEnumerator branching;
   do {
     TokenTree tree(0);
     for (size_t s = 0; s < ssms.size(); ++s) {
       EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
     }
-    EnumeratedNoise noise(branching);
+    EnumeratedRng noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
     EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
@@ -273,11 +273,11 @@ TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {
 // All tokens proposed without repetition: one of them is always accepted.
 TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
-  Enumeration branching;
+  OutcomeEnumerator branching;
   do {
     const TokenTree tree =
         DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
-    EnumeratedNoise noise(branching);
+    EnumeratedRng noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
     EXPECT_EQ(out.path.size(), 1u);
@@ -294,13 +294,13 @@ TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
   const Law p = Fixed({0.2, 0.5, 0.3});
   const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
   std::vector<long double> law(3, 0);
-  Enumeration branching;
+  OutcomeEnumerator branching;
   do {
     TokenTree tree(0);
     const int first = branching.Choose(*q), second = branching.Choose(*q);
     tree.Propose(0, first, 0, q);
     if (second != first) tree.Propose(0, second, 1, q);
-    EnumeratedNoise noise(branching);
+    EnumeratedRng noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
     law[out.tokens[0]] += branching.weight();
@@ -311,7 +311,7 @@ TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
 
 // Multi-step speculative sampling (SpecInfer, section 4.3): token by token from the root down. How
 // many nodes it accepts of a tree.
-int AcceptedStepByStep(const TokenTree& tree, const Law& target, Enumeration& branching) {
+int AcceptedStepByStep(const TokenTree& tree, const Law& target, OutcomeEnumerator& branching) {
   int node = 0;
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
@@ -342,7 +342,7 @@ struct Lengths {
 Lengths Accepted(const Law& target, const std::vector<Ssm>& ssms) {
   const auto mean = [&](const auto& accepted) {
     long double sum = 0;
-    Enumeration branching;
+    OutcomeEnumerator branching;
     do {
       TokenTree tree(0);
       for (size_t s = 0; s < ssms.size(); ++s) {
@@ -353,14 +353,14 @@ Lengths Accepted(const Law& target, const std::vector<Ssm>& ssms) {
     } while (branching.Next());
     return static_cast<double>(sum);
   };
-  return {.here = mean([&](const TokenTree& tree, Enumeration& branching) {
-            EnumeratedNoise noise(branching);
+  return {.here = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
+            EnumeratedRng noise(branching);
             return static_cast<int>(
                 VerifySampled(
                     tree, [&](int node) { return target(PathTo(tree, node)); }, noise)
                     ->path.size());
           }),
-          .step_by_step = mean([&](const TokenTree& tree, Enumeration& branching) {
+          .step_by_step = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
             return AcceptedStepByStep(tree, target, branching);
           })};
 }
@@ -407,10 +407,10 @@ TEST(VerifySampled, ANodeWithoutALawEndsTheAnswersThatReachIt) {
     const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
     std::vector<long double> first(3, 0);
     long double stopped = 0;
-    Enumeration branching;
+    OutcomeEnumerator branching;
     do {
       const TokenTree tree = DraftAll(ssm, 0, branching);
-      EnumeratedNoise noise(branching);
+      EnumeratedRng noise(branching);
       const auto out = VerifySampled(
           tree,
           [&](int node) -> absl::StatusOr<Distribution> {
@@ -442,9 +442,9 @@ TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
     for (int depth = 0; depth < 4; ++depth) {
       const auto q = std::make_shared<const Distribution>(p(PathTo(tree, node)));
       node = tree.Propose(
-          node, SampleFrom(*q, RequestUniform(seed, NoiseStream::kDraft, 0, depth + 8, 0)), 0, q);
+          node, SampleFrom(*q, RequestUniform(seed, RngStream::kDraft, 0, depth + 8, 0)), 0, q);
     }
-    RequestNoise noise(seed, 7);
+    RequestRng noise(seed, 7);
     const Verification out = *VerifySampled(
         tree, [&](int n) { return p(PathTo(tree, n)); }, noise);
     EXPECT_EQ(out.path.size(), 4u);

@@ -172,7 +172,7 @@ absl::Status Measure(Report* report) {
     options.prefix_cache = false;  // the engines share the runners
     options.speculation.tune = tune;
     options.speculation.ngram.depth = ngram;
-    if (tune) options.speculation.sampled = SampledDrafts::kShared;
+    if (tune) options.speculation.sampled = SampledDrafting::kCoupled;
     options.seconds = Seconds;
     std::vector<ModelRunner*> ssms;
     if (tune || expansion[0] != '\0') ssms.push_back(ssm->counting.get());

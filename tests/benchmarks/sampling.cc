@@ -60,12 +60,12 @@ void Measure(Report* report) {
   const auto sample = [](const SamplingParameters& how) -> Work {
     return [how](const std::vector<float>& logits) {
       const auto p = SamplingDistribution(logits.data(), static_cast<int>(logits.size()), how);
-      return static_cast<double>(SharedChoice(*p, 7, 99));
+      return static_cast<double>(CoupledSample(*p, 7, 99));
     };
   };
   const auto serve = [](const SamplingParameters& how) -> Work {
     return [how](const std::vector<float>& logits) {
-      return static_cast<double>(*ChooseToken(logits, how, /*shared_noise=*/true, 99));
+      return static_cast<double>(*SampleToken(logits, how, /*coupled=*/true, 99));
     };
   };
   const std::pair<const char*, Work> works[] = {
@@ -77,7 +77,7 @@ void Measure(Report* report) {
       {"the same, as served", serve(plain)},
       {"the same, drawn",
        [&](const std::vector<float>& logits) {
-         return static_cast<double>(*ChooseToken(logits, plain, /*shared_noise=*/false, 99));
+         return static_cast<double>(*SampleToken(logits, plain, /*coupled=*/false, 99));
        }},
       {"choice, top_p 0.9", serve(top_p)},
       {"choice, top_p 0.9, temperature 2", serve(hot)},
@@ -89,9 +89,9 @@ void Measure(Report* report) {
              LogprobsOf(logits.data(), static_cast<int>(logits.size()), 5, 5).logprob);
        }},
       {"four candidates of a draft, greedy",
-       [](const std::vector<float>& logits) { return (*TopChoices(logits, 4))[0].probability; }},
+       [](const std::vector<float>& logits) { return (*TopTokens(logits, 4))[0].probability; }},
       {"four candidates of a draft, temperature 1", [&](const std::vector<float>& logits) {
-         return (*SharedChoices(logits, 4, plain, 99))[0].probability;
+         return (*CoupledTopTokens(logits, 4, plain, 99))[0].probability;
        }}};
   for (const auto& [name, work] : works) {
     std::vector<Cell> row = {Text(name)};

@@ -288,7 +288,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.prefix_cache = false;  // a prompt comes again in other rounds
   options.speculation.tune = way.tuned;
   options.speculation.ngram.depth = way.ngram;
-  options.speculation.sampled = way.tuned ? SampledDrafts::kBySeed : SampledDrafts::kDraws;
+  options.speculation.sampled = way.tuned ? SampledDrafting::kCoupledIfSeeded : SampledDrafting::kIndependent;
   options.seconds = Seconds;
   std::vector<ModelRunner*> ssms;
   if (way.ssm) ssms.push_back(&mode.ssm->counting);

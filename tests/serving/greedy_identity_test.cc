@@ -205,11 +205,11 @@ TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
   };
   for (const Way& way : std::vector<Way>{
            {"tree", "1,2,1", {}},
-           {"without replacement", "3,1", {.sampled = SampledDrafts::kWithoutReplacement}},
-           {"best first", "", {.max_nodes = 12, .sampled = SampledDrafts::kShared}},
+           {"without replacement", "3,1", {.sampled = SampledDrafting::kWithoutReplacement}},
+           {"best first", "", {.max_nodes = 12, .sampled = SampledDrafting::kCoupled}},
            {"tuned, with n-gram drafts",
             "",
-            {.tune = true, .sampled = SampledDrafts::kShared, .ngram = {.depth = 4}}}}) {
+            {.tune = true, .sampled = SampledDrafting::kCoupled, .ngram = {.depth = 4}}}}) {
     LosslessOptions options;
     options.engine.expansion = *Expansion::Parse(way.expansion);
     options.engine.speculation = way.speculation;

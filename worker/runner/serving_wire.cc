@@ -49,7 +49,7 @@ class SetWriter {
  public:
   explicit SetWriter(v1::ServingStep* step) : step_(step) {}
 
-  int32_t NumberOf(const TokenSetRef& set) {
+  int32_t NumberOf(const TokenBitmaskRef& set) {
     if (set == nullptr) return 0;
     const auto [it, is_new] = numbers_.emplace(set.get(), step_->token_sets_size() + 1);
     if (is_new) {
@@ -64,30 +64,30 @@ class SetWriter {
 
  private:
   v1::ServingStep* step_;
-  std::map<const TokenSet*, int32_t> numbers_;
+  std::map<const TokenBitmask*, int32_t> numbers_;
 };
 
 class SetReader {
  public:
   explicit SetReader(const v1::ServingStep& step) {
     for (const std::string& bytes : step.token_sets()) {
-      TokenSet set((bytes.size() + 7) / 8, 0);
+      TokenBitmask set((bytes.size() + 7) / 8, 0);
       for (size_t i = 0; i < bytes.size(); ++i) {
         set[i / 8] |= uint64_t{static_cast<uint8_t>(bytes[i])} << (i % 8 * 8);
       }
-      sets_.push_back(std::make_shared<const TokenSet>(std::move(set)));
+      sets_.push_back(std::make_shared<const TokenBitmask>(std::move(set)));
     }
   }
 
   // False: there is no such set.
-  bool Take(int32_t number, TokenSetRef* set) const {
+  bool Take(int32_t number, TokenBitmaskRef* set) const {
     if (number < 0 || number > static_cast<int32_t>(sets_.size())) return false;
     *set = number == 0 ? nullptr : sets_[number - 1];
     return true;
   }
 
  private:
-  std::vector<TokenSetRef> sets_;
+  std::vector<TokenBitmaskRef> sets_;
 };
 
 template <typename Edits>
@@ -107,7 +107,7 @@ bool TakePenalties(const Edits& from, std::vector<TokenPenalty>* to) {
   return true;
 }
 
-void SetEdits(const AnswerEdits& edits, SetWriter& sets, v1::AnswerEdits* to) {
+void SetEdits(const SequenceLogitEdits& edits, SetWriter& sets, v1::SequenceLogitEdits* to) {
   to->set_permitted(sets.NumberOf(edits.permitted));
   for (const auto& [token, bias] : edits.biases) {
     to->add_bias_tokens(token);
@@ -117,7 +117,7 @@ void SetEdits(const AnswerEdits& edits, SetWriter& sets, v1::AnswerEdits* to) {
   SetPenalties(edits.penalties, to);
 }
 
-bool TakeEdits(const v1::AnswerEdits& from, const SetReader& sets, AnswerEdits* to) {
+bool TakeEdits(const v1::SequenceLogitEdits& from, const SetReader& sets, SequenceLogitEdits* to) {
   if (from.bias_tokens_size() != from.biases_size()) return false;
   for (int i = 0; i < from.biases_size(); ++i) {
     to->biases.emplace_back(from.bias_tokens(i), from.biases(i));
@@ -126,7 +126,7 @@ bool TakeEdits(const v1::AnswerEdits& from, const SetReader& sets, AnswerEdits* 
   return sets.Take(from.permitted(), &to->permitted) && TakePenalties(from, &to->penalties);
 }
 
-bool TakeEdits(const v1::RowEdits& from, const SetReader& sets, RowEdits* to) {
+bool TakeEdits(const v1::RowLogitEdits& from, const SetReader& sets, RowLogitEdits* to) {
   to->forbidden.assign(from.forbidden().begin(), from.forbidden().end());
   return sets.Take(from.permitted(), &to->permitted) && TakePenalties(from, &to->penalties);
 }
@@ -297,13 +297,13 @@ void SetBatch(const RunnerBatch& batch, v1::ServingStep* step) {
     to->set_seed(metadata.sampling.seed);
     to->set_min_p(metadata.sampling.min_p);
     to->set_typical_p(metadata.sampling.typical_p);
-    to->set_shared_noise(metadata.shared_noise);
+    to->set_coupled(metadata.coupled);
     if (metadata.edits) SetEdits(*metadata.edits, sets, to->mutable_edits());
     if (metadata.logprobs >= 0) to->set_logprobs(metadata.logprobs);
     if (metadata.prompt_logprobs >= 0) to->set_prompt_logprobs(metadata.prompt_logprobs);
   }
-  for (const RowEdits& edits : batch.row_edits) {
-    v1::RowEdits* to = step->add_row_edits();
+  for (const RowLogitEdits& edits : batch.row_edits) {
+    v1::RowLogitEdits* to = step->add_row_edits();
     to->set_permitted(sets.NumberOf(edits.permitted));
     to->mutable_forbidden()->Add(edits.forbidden.begin(), edits.forbidden.end());
     SetPenalties(edits.penalties, to);
@@ -328,24 +328,24 @@ absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch) {
                      .seed = from.seed(),
                      .min_p = from.min_p(),
                      .typical_p = from.typical_p()};
-    metadata.shared_noise = from.shared_noise();
+    metadata.coupled = from.coupled();
     metadata.logprobs = from.has_logprobs() ? from.logprobs() : -1;
     metadata.prompt_logprobs = from.has_prompt_logprobs() ? from.prompt_logprobs() : -1;
     if (!from.has_edits()) continue;
-    const auto edits = std::make_shared<AnswerEdits>();
+    const auto edits = std::make_shared<SequenceLogitEdits>();
     if (!TakeEdits(from.edits(), sets, edits.get())) return torn;
     metadata.edits = edits;
   }
-  for (const v1::RowEdits& from : step.row_edits()) {
+  for (const v1::RowLogitEdits& from : step.row_edits()) {
     if (!TakeEdits(from, sets, &batch->row_edits.emplace_back())) return torn;
   }
   return absl::OkStatus();
 }
 
 void SetChoices(const RunnerOutput& logits, v1::ServingResult* result) {
-  for (const std::vector<TokenChoice>& row : logits.choices) {
+  for (const std::vector<TokenProbability>& row : logits.choices) {
     result->add_choice_counts(static_cast<int32_t>(row.size()));
-    for (const TokenChoice& choice : row) {
+    for (const TokenProbability& choice : row) {
       result->add_choice_tokens(choice.token);
       result->add_choice_probabilities(choice.probability);
     }
@@ -381,7 +381,7 @@ bool TakeChoices(const v1::ServingResult& result, RunnerOutput* logits) {
         count > result.choice_probabilities_size() - at) {
       return false;
     }
-    std::vector<TokenChoice>& row = logits->choices.emplace_back();
+    std::vector<TokenProbability>& row = logits->choices.emplace_back();
     for (const int end = at + count; at < end; ++at) {
       row.push_back({result.choice_tokens(at), result.choice_probabilities(at)});
     }

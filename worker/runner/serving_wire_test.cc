@@ -28,16 +28,16 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   batch.wants_hidden = true;
   batch.row_outputs = {RunnerBatch::kToken};
   batch.next_prompt_tokens = {4};
-  const TokenSet even = {0x5555555555555555, 0x5555}, first = {1};
-  const auto set = std::make_shared<const TokenSet>(even);
-  const auto edits = std::make_shared<AnswerEdits>();
-  edits->permitted = std::make_shared<const TokenSet>(first);
+  const TokenBitmask even = {0x5555555555555555, 0x5555}, first = {1};
+  const auto set = std::make_shared<const TokenBitmask>(even);
+  const auto edits = std::make_shared<SequenceLogitEdits>();
+  edits->permitted = std::make_shared<const TokenBitmask>(first);
   edits->biases = {{3, -2.5f}};
   edits->repetition_penalty = 1.25;
   edits->penalties = {{5, 0.5}, {6, 0}};
   batch.sequence_sampling = {{},
                          {.sampling = {.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1},
-                          .shared_noise = true,
+                          .coupled = true,
                           .edits = edits,
                           .logprobs = 0,
                           .prompt_logprobs = 5}};
@@ -61,7 +61,7 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   EXPECT_TRUE(back.sequence_sampling[0].plain());
   const SamplingMetadata& metadata = back.sequence_sampling[1];
   EXPECT_EQ(metadata.sampling, batch.sequence_sampling[1].sampling);
-  EXPECT_TRUE(metadata.shared_noise);
+  EXPECT_TRUE(metadata.coupled);
   EXPECT_EQ(metadata.logprobs, 0);
   EXPECT_EQ(metadata.prompt_logprobs, 5);
   EXPECT_EQ(*metadata.edits->permitted, first);
@@ -90,17 +90,17 @@ TEST(ServingWire, TornEditsAreRefused) {
   const auto refused = [](const std::function<void(v1::ServingStep&)>& tear) {
     v1::ServingStep step;
     step.add_token_sets(std::string("\1\2\3", 3));  // no whole word
-    v1::AnswerEdits* answer = step.add_sequence_sampling()->mutable_edits();
+    v1::SequenceLogitEdits* answer = step.add_sequence_sampling()->mutable_edits();
     answer->set_permitted(1);
     answer->add_bias_tokens(1);
     answer->add_biases(1);
-    v1::RowEdits* row = step.add_row_edits();
+    v1::RowLogitEdits* row = step.add_row_edits();
     row->set_permitted(1);
     row->add_penalty_tokens(2);
     row->add_penalties(1);
     RunnerBatch batch;
     EXPECT_TRUE(TakeBatch(step, &batch).ok());
-    EXPECT_EQ(*batch.row_edits[0].permitted, TokenSet{0x030201});
+    EXPECT_EQ(*batch.row_edits[0].permitted, TokenBitmask{0x030201});
     tear(step);
     EXPECT_THAT(std::string(TakeBatch(step, &batch).message()), HasSubstr("torn"));
   };

@@ -182,7 +182,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   // With the same noise for draft and LLM a seed's answer does not depend on the tree. Drawn drafts
   // take whole rows of logits, which would have to come from the workers.
   options.speculation.sampled =
-      OnWorkers(loaded->placements) ? SampledDrafts::kShared : SampledDrafts::kBySeed;
+      OnWorkers(loaded->placements) ? SampledDrafting::kCoupled : SampledDrafting::kCoupledIfSeeded;
   options.speculation.ngram.depth = request.ngram_depth();
   // Then nothing of one request is of use to another, or can be told by how long another takes.
   if (request.no_prefix_cache()) options.speculation.ngram.history_tokens = 0;

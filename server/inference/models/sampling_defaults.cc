@@ -35,9 +35,9 @@ absl::StatusOr<v1::SamplingOptions> SamplingDefaults(const GenerationConfig& con
   options.sampling.top_k = out.top_k();
   options.sampling.min_p = out.min_p();
   if (out.has_typical_p()) options.sampling.typical_p = out.typical_p();
-  auto rules = std::make_shared<TokenRules>();
+  auto rules = std::make_shared<LogitsProcessorOptions>();
   if (out.has_repetition_penalty()) rules->repetition_penalty = out.repetition_penalty();
-  options.rules = std::move(rules);
+  options.logits_processor = std::move(rules);
   options.stop = config.stop_strings;
   if (absl::Status status = ValidateOptions(options, 1); !status.ok()) {
     return absl::InvalidArgumentError(

@@ -147,7 +147,7 @@ class ScriptedClient : public WorkerClient {
       } else {
         result->set_logits(logits.values.data(), logits.values.size() * sizeof(float));
         for (auto& row : logits.choices) {
-          for (TokenChoice& choice : row) choice.token += client_->worker_->shifted_choices;
+          for (TokenProbability& choice : row) choice.token += client_->worker_->shifted_choices;
         }
         SetChoices(logits, result);
         const size_t lost = static_cast<size_t>(client_->worker_->lost_numbers);

@@ -16,7 +16,7 @@ constexpr int kDefaultMaxTokens = 16;
 
 // A word that must not come is spelled by other tokens at the beginning of a text than behind a
 // blank; both are kept out.
-absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, TokenRules* rules) {
+absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, LogitsProcessorOptions* rules) {
   if (word.empty()) return FieldError("bad_words", "bad_words: a word is empty");
   if (word.size() > kMaxBadWordBytes) {
     return FieldError("bad_words", absl::StrCat("bad_words: a word has ", word.size(),
@@ -39,7 +39,7 @@ const GenerationConfig* ConfigOf(const LoadedModel& model) {
 }
 
 // Those hold whatever the request says.
-void AddBadWords(const GenerationConfig& config, int vocabulary, TokenRules* rules) {
+void AddBadWords(const GenerationConfig& config, int vocabulary, LogitsProcessorOptions* rules) {
   for (const std::vector<int>& word : config.bad_words) {
     const bool known =
         std::all_of(word.begin(), word.end(), [&](int token) { return token < vocabulary; });
@@ -175,11 +175,11 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& r
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
+absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> RulesOf(
     const v1::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
     const std::vector<Tool>& tools, const std::vector<int>& shown, int max_tokens) {
   const v1::SamplingOptions& sampling = request.sampling();
-  auto rules = std::make_shared<TokenRules>();
+  auto rules = std::make_shared<LogitsProcessorOptions>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
   rules->presence_penalty = sampling.presence_penalty();
   rules->frequency_penalty = sampling.frequency_penalty();
@@ -223,7 +223,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
     if (!budget.ok()) return InField("thinking_token_budget", budget.status());
     rules->constraint = *std::move(budget);
   }
-  return std::shared_ptr<const TokenRules>(std::move(rules));
+  return std::shared_ptr<const LogitsProcessorOptions>(std::move(rules));
 }
 
 }  // namespace
@@ -293,10 +293,10 @@ absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
   options.sampling.top_k = sampling.top_k();
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
-  absl::StatusOr<std::shared_ptr<const TokenRules>> rules =
+  absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> rules =
       RulesOf(request, model, prompt, tools, options.shown_tokens, options.max_tokens);
   if (!rules.ok()) return rules.status();
-  options.rules = *std::move(rules);
+  options.logits_processor = *std::move(rules);
   return options;
 }
 

@@ -90,7 +90,7 @@ TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
 
 TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
   for (const bool fails : {false, true}) {
-    const auto model = Model(256, {}, SampledDrafts::kDraws, fails ? 3 : 0);
+    const auto model = Model(256, {}, SampledDrafting::kIndependent, fails ? 3 : 0);
     model->description.add_ssm_artifacts("small");
     model->description.add_ssm_placements();
     v1::GenerateRequest request = Request("abc", 12);
@@ -113,7 +113,7 @@ TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
 }
 
 TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
-  const auto model = Model(256, {}, SampledDrafts::kDraws, 0, /*ssm_positions=*/8);
+  const auto model = Model(256, {}, SampledDrafting::kIndependent, 0, /*ssm_positions=*/8);
   model->description.add_ssm_artifacts("short");
   model->description.add_ssm_placements();
   EXPECT_EQ(Describe(*model).ssm_placements(0).draft_tokens(), 8);
@@ -152,16 +152,16 @@ TEST(Generation, OnlyASeedThatIsGivenMustAlwaysHaveTheSameAnswer) {
   v1::GenerateRequest silent = seeded;
   silent.mutable_sampling()->clear_seed();
   silent.mutable_sampling()->clear_has_seed();
-  const auto answer = [](const v1::GenerateRequest& request, SampledDrafts sampled) {
+  const auto answer = [](const v1::GenerateRequest& request, SampledDrafting sampled) {
     const auto model = Model(256, {}, sampled);
     return TextOf(request, model);
   };
-  EXPECT_EQ(answer(seeded, SampledDrafts::kBySeed), answer(seeded, SampledDrafts::kShared));
-  EXPECT_NE(answer(seeded, SampledDrafts::kBySeed),
-            answer(seeded, SampledDrafts::kWithoutReplacement));
-  EXPECT_EQ(answer(silent, SampledDrafts::kBySeed),
-            answer(silent, SampledDrafts::kWithoutReplacement));
-  EXPECT_NE(answer(silent, SampledDrafts::kBySeed), answer(silent, SampledDrafts::kShared));
+  EXPECT_EQ(answer(seeded, SampledDrafting::kCoupledIfSeeded), answer(seeded, SampledDrafting::kCoupled));
+  EXPECT_NE(answer(seeded, SampledDrafting::kCoupledIfSeeded),
+            answer(seeded, SampledDrafting::kWithoutReplacement));
+  EXPECT_EQ(answer(silent, SampledDrafting::kCoupledIfSeeded),
+            answer(silent, SampledDrafting::kWithoutReplacement));
+  EXPECT_NE(answer(silent, SampledDrafting::kCoupledIfSeeded), answer(silent, SampledDrafting::kCoupled));
 }
 
 TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {
@@ -465,7 +465,7 @@ TEST(Generation, RulesTakeNoMoreThanTheVocabularyAndTheirLimits) {
   repeated(request.mutable_sampling());
   const auto options = OptionsOf(request, *model, Prompt(), {});
   ASSERT_TRUE(options.ok());
-  EXPECT_THAT(options->rules->allowed, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(options->logits_processor->allowed, ElementsAre(0, 1, 2, 3, 4));
   const absl::Status unknown = error([](auto* s) {
     for (int i = 0; i < 100000; ++i) s->add_allowed_token_ids(i);
   });
