@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/store/idempotency.h"
+#include "base/sha256.h"
 
 namespace espalier {
 namespace {

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "base/testing/fake_clock.h"
-#include "server/store/idempotency.h"
+#include "base/sha256.h"
 #include "server/store/sqlite_store.h"
 #include "base/testing/faulty_file_system.h"
 
