@@ -36,6 +36,7 @@ void RegisterFlatten(OpRegistry& registry) {
   def.infer = Infer;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};
+  def.view = true;
   registry.Add(std::move(def));
 }
 

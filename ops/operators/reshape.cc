@@ -93,6 +93,7 @@ void RegisterReshape(OpRegistry& registry) {
   def.infer = Infer;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};
+  def.view = true;
   registry.Add(std::move(def));
 }
 

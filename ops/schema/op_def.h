@@ -81,10 +81,6 @@ struct Axis {
 
 constexpr int kNotSplit = -1;
 
-// inputs[i][d] is the axis that dimension d of input i follows, or kNotSplit if each shard needs
-// the whole dimension. A shard whose axis appears in no dimension of an input needs a replica of
-// it; an axis that appears in no dimension of an output leaves that output as one partial sum per
-// shard.
 // Dimension `dim` of input `input` is read through windows: outputs [a, b) along the axis that it
 // follows need [a * stride - before, (b - 1) * stride - before + reach) of it, as far as it exists.
 // The parts of the input therefore overlap, and its extent need not be a multiple of the axis.
@@ -96,6 +92,10 @@ struct Halo {
   int64_t reach = 1;
 };
 
+// inputs[i][d] is the axis that dimension d of input i follows, or kNotSplit if each shard needs
+// the whole dimension. A shard whose axis appears in no dimension of an input needs a replica of
+// it; an axis that appears in no dimension of an output leaves that output as one partial sum per
+// shard.
 struct SplitRule {
   std::vector<Axis> axes;
   std::vector<std::vector<int>> inputs;
@@ -181,6 +181,9 @@ struct OpDef {
   std::function<Cost(const NodeTypes&)> cost;
 
   std::optional<Gradient> gradient;
+  // The operator only gives its operand another shape: its output may alias the operand's memory,
+  // and its gradient's output that of the gradient it reads.
+  bool view = false;
   bool random = false;     // reads seed, node_key and step
   bool is_loss = false;    // output 0 is a scalar to minimise
   bool is_metric = false;  // output 0 is a scalar to report; never differentiated

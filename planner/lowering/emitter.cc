@@ -10,12 +10,6 @@
 namespace espalier {
 namespace {
 
-// Operators whose result is their (last) operand's memory under another shape.
-bool IsView(const std::string& op) {
-  return op == "reshape" || op == "flatten" || op == "identity" || op == "reshape_grad" ||
-         op == "flatten_grad" || op == "identity_grad";
-}
-
 // The bytes of `region` of a dense tensor.
 std::string Slice(const std::string& bytes, const TensorType& type, const Region& region) {
   const size_t element = SizeOf(type.dtype);
@@ -303,8 +297,8 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
     for (const Instance* operand : operands) {
       inputs.push_back(operand == nullptr ? -1 : (*operand)[part]);
     }
-    if (IsView(node.op) && results[0] != nullptr && inputs.back() >= 0 &&
-        bucket_of_.count(node.outputs[0]) == 0) {
+    if (structure_.nodes[position.config_node].def->view && results[0] != nullptr &&
+        inputs.back() >= 0 && bucket_of_.count(node.outputs[0]) == 0) {
       const Layout& layout = LayoutOf(Resolved(position.outputs[0]));
       const TensorSpec spec = SpecOf(node.outputs[0], layout.shards[part]);
       const int source = node.op.ends_with("_grad") ? inputs.back() : inputs[0];

@@ -149,7 +149,7 @@ class SerialSteps {
     const Node& n = structure_.graph().node(node);
     double bytes = 0;
     for (size_t k = 0; k < n.outputs.size(); ++k) {
-      if (!IsViewOperator(n.op)) bytes += most(entry->outputs[k], n.outputs[k], 1);
+      if (!structure_.nodes[node].def->view) bytes += most(entry->outputs[k], n.outputs[k], 1);
     }
     for (int g : gradients_of_[node]) {
       const ValueId parameter = structure_.gradients[g].parameter;

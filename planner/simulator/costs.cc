@@ -17,10 +17,6 @@ constexpr int64_t kUpdateElements = 1 << 22;
 
 }  // namespace
 
-bool IsViewOperator(const std::string& op) {
-  return op == "reshape" || op == "flatten" || op == "identity";
-}
-
 CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const Machine& machine,
                        CostModel& cost, const v1::Optimizer& optimizer)
     : structure_(structure),
@@ -175,7 +171,7 @@ const NodeTasks* CostTables::Node(NodeId node, const ConfigEntry* entry) {
   if (tasks != nullptr) return tasks.get();
   tasks = std::make_unique<NodeTasks>();
   const PcgStructure::NodeInfo& info = structure_.nodes[node];
-  if (IsViewOperator(info.def->name)) return tasks.get();
+  if (info.def->view) return tasks.get();
   std::vector<CostModel::Times>& times = times_[{node, entry->config.degrees}];
   times.resize(devices_.size(), {-1, -1});
   for (int device : entry->config.devices) {

@@ -128,7 +128,4 @@ class CostTables {
   std::vector<std::vector<int>> group_ranks_;
 };
 
-// Operators that only give their operand another shape: lowering makes them aliases.
-bool IsViewOperator(const std::string& op);
-
 }  // namespace espalier

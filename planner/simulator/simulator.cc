@@ -73,7 +73,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       if (v == kNoValue) continue;
       position_of_value_[v] = static_cast<int>(p);
       is_view_[v] = position.config_node != kNoNode && position.role <= Position::kBackward &&
-                    IsViewOperator(structure.nodes[position.config_node].def->name);
+                    structure.nodes[position.config_node].def->view;
     }
   }
 
@@ -85,7 +85,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
     if (p >= static_cast<int>(structure.positions.size())) continue;
     const Position& position = structure.positions[p];
     const bool views = position.config_node != kNoNode &&
-                       IsViewOperator(structure.nodes[position.config_node].def->name) &&
+                       structure.nodes[position.config_node].def->view &&
                        static_cast<int>(s) == position.last_slot - 1;
     if (!views) continue;
     for (ValueId v : structure.graph().node(position.node).outputs) {
