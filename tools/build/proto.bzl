@@ -19,8 +19,8 @@ def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
       deps: cc_grpc_library targets whose .proto files srcs import.
       grpc: whether srcs define services.
     """
-    # The folder proto/ of this workspace, as the path from the package of the target.
-    root = "/".join([".."] * native.package_name().count("/"))
+    ours = native.package_name().startswith("proto/")
+    root, include_root = ("proto", ["//proto:include_root"]) if ours else (".", [])
     kinds = [".pb"] + ([".grpc.pb"] if grpc else [])
     files = {kind: [src[:-len(".proto")] + kind for src in srcs] for kind in kinds}
     common = {k: kwargs[k] for k in ["visibility", "testonly", "tags"] if k in kwargs}
@@ -30,8 +30,8 @@ def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
         name = name + "_gen",
         srcs = srcs + imports,
         outs = [f + end for kind in kinds for f in files[kind] for end in [".h", ".cc"]],
-        cmd = "/usr/bin/protoc -Iproto --cpp_out=$(BINDIR)/proto " +
-              ("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=$(BINDIR)/proto " if grpc else "") +
+        cmd = "/usr/bin/protoc -I{root} --cpp_out=$(BINDIR)/{root} ".format(root = root) +
+              ("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=$(BINDIR)/{root} ".format(root = root) if grpc else "") +
               " ".join(["$(location %s)" % s for s in srcs]),
         message = "Generating C++ of",
         **common
@@ -41,8 +41,7 @@ def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
         srcs = [f + ".cc" for f in files[".pb"]],
         hdrs = [f + ".h" for f in files[".pb"]],
         copts = ["-w"],
-        includes = [root],
-        deps = deps + ["//third_party/protobuf"],
+        deps = deps + include_root + ["//third_party/protobuf"],
         **kwargs
     )
     if grpc:
@@ -51,7 +50,6 @@ def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
             srcs = [f + ".cc" for f in files[".grpc.pb"]],
             hdrs = [f + ".h" for f in files[".grpc.pb"]],
             copts = ["-w"],
-            includes = [root],
             deps = [":" + name, "//third_party/grpc:grpc++"],
             **kwargs
         )
