@@ -485,7 +485,7 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
       ++statistics_.accepted_by_depth[i];
     }
   }
-  speculator_->Count(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
+  speculator_->CountNgramTokens(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
   Report(entry);
   std::vector<int32_t> accepted;
   for (size_t i = 0; i < accepted_nodes; ++i) {

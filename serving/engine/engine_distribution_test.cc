@@ -155,7 +155,7 @@ struct LawCase {
   const char* expansion;
   SamplingParameters sampling;
   SpeculationOptions speculation = {};
-  LogitsProcessorOptions rules = {};
+  LogitsProcessorOptions logits_processor = {};
 };
 
 class AnswerLaw : public ::testing::TestWithParam<int> {};

@@ -70,8 +70,8 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
                                                      vocabulary, ": they must be equal"));
     }
     Ssm ssm;
-    ssm.learned.acceptance[kDrawing] = Acceptance::OfDraws();
-    ssm.drafter = std::make_unique<Drafter>(*out->setup_.ssms[i], static_cast<int>(i),
+    ssm.learned.acceptance[kIndependent] = AcceptanceEstimator::OfDraws();
+    ssm.drafter = std::make_unique<SsmDrafter>(*out->setup_.ssms[i], static_cast<int>(i),
                                             out->setup_.expansion, out->setup_.share_prefixes);
     ssm.limit = std::min({limits.max_positions, limits.kv_slots - tree, limits.max_context_slots});
     ssm.generation = out->setup_.ssms[i]->cache_generation();
@@ -88,24 +88,24 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
 absl::Status Speculator::CalibrateAll() {
   const double budget = options_.calibration_seconds;
   if (!options_.tune || budget <= 0) return absl::OkStatus();
-  const auto calibrate = [&](ModelRunner& runner, StepCost* cost, bool* done) {
+  const auto calibrate = [&](ModelRunner& runner, StepLatencyModel* cost, bool* done) {
     if (*done) return absl::OkStatus();
     const absl::Status status = Calibrate(runner, setup_.max_rows, budget, setup_.seconds, cost);
     *done = status.ok();
     return status;
   };
-  const absl::Status status = calibrate(*setup_.llm, &llm_cost_, &llm_calibrated_);
+  const absl::Status status = calibrate(*setup_.llm, &llm_latency_, &llm_calibrated_);
   for (size_t i = 0; i < ssms_.size() && status.ok(); ++i) {
     const KvCache& kv = ssms_[i].drafter->kv();
     if (!ssms_[i].status.ok() || kv.free_slots() < kv.statistics().slots) continue;
     if (!ssms_[i].calibrated) ssms_[i].drafter->ForgetIdle();
     const absl::Status ssm = calibrate(*setup_.ssms[i], &ssms_[i].cost, &ssms_[i].calibrated);
-    if (!ssm.ok()) SetAside(static_cast<int>(i), ssm);
+    if (!ssm.ok()) DisableSsm(static_cast<int>(i), ssm);
   }
   return status;
 }
 
-void Speculator::MeetAgain() {
+void Speculator::ResetLostCaches() {
   for (size_t i = 0; i < ssms_.size(); ++i) {
     Ssm& ssm = ssms_[i];
     const uint64_t generation = setup_.ssms[i]->cache_generation();
@@ -124,7 +124,7 @@ int Speculator::largest_whole_tree() const {
 
 Speculator::Kind Speculator::KindOf(const Request& request) const {
   if (request.options().sampling.greedy()) return kGreedy;
-  return UsesCoupledSampling(request.options(), options_.sampled) ? kSharing : kDrawing;
+  return UsesCoupledSampling(request.options(), options_.sampled) ? kCoupled : kIndependent;
 }
 
 bool Speculator::Follows(const Ssm& ssm, const Request& request) const {
@@ -169,27 +169,27 @@ bool Speculator::TreeMayShrink(const Request& request) const {
   return options_.tune || !Draws(request);
 }
 
-void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& request,
-                       absl::Span<const Trial> trials) {
+void Speculator::Learn(Learned& learned, RequestAcceptance& factor, const Request& request,
+                       absl::Span<const DraftTrial> trials) {
   const Kind kind = KindOf(request);
-  Acceptance& acceptance = learned.acceptance[kind];
-  for (const Trial& trial : trials) {
-    if (trial.presumed < 0) {
+  AcceptanceEstimator& acceptance = learned.acceptance[kind];
+  for (const DraftTrial& trial : trials) {
+    if (trial.expected_acceptance < 0) {
       factor.Observe(acceptance.OfProbability(trial.probability, trial.depth, trial.rank),
                      trial.accepted);
     }
     acceptance.Observe(trial);
-    if (kind == kDrawing) learned.draws = std::min(learned.draws + 1, 2.0 * kFewTrials);
-    if (kind != kSharing || trial.rank > 0) continue;
+    if (kind == kIndependent) learned.draws = std::min(learned.draws + 1, 2.0 * kFewTrials);
+    if (kind != kCoupled || trial.rank > 0) continue;
     // A draw is right at least as often as what is chosen for shared noise: where that is right in
     // a share a of all cases, in a to 2 a / (1 + a) of them (Daliri et al. 2025, arXiv 2408.07978).
     // Of draws that were hardly tried the best is hoped.
     learned.draws *= 1 - 1 / kDrawMemory;
     if (learned.draws >= kFewTrials) continue;
-    Trial hoped = trial;
+    DraftTrial hoped = trial;
     const double right = acceptance.OfRank(trial.depth, 0);
-    hoped.presumed = trial.accepted ? 1 : right / (1 + right);
-    learned.acceptance[kDrawing].ObserveRank(hoped);
+    hoped.expected_acceptance = trial.accepted ? 1 : right / (1 + right);
+    learned.acceptance[kIndependent].ObserveRank(hoped);
   }
   if (trials.empty()) factor.Fade();
 }
@@ -199,10 +199,10 @@ void Speculator::Commit(const Request& request, absl::Span<const int> accepted, 
   for (int s = 0; s < ssms(); ++s) {
     Ssm& ssm = ssms_[s];
     if (!ssm.status.ok()) continue;
-    const absl::StatusOr<std::vector<Trial>> trials =
+    const absl::StatusOr<std::vector<DraftTrial>> trials =
         ssm.drafter->Commit(request.id(), accepted, next);
     if (!trials.ok()) {
-      SetAside(s, trials.status());
+      DisableSsm(s, trials.status());
       continue;
     }
     Learn(ssm.learned, state.parts[s].factor, request, *trials);
@@ -213,7 +213,7 @@ void Speculator::Commit(const Request& request, absl::Span<const int> accepted, 
         ngram_.Commit(request.id(), accepted, next));
 }
 
-void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
+void Speculator::CountNgramTokens(const TokenTree& tree, absl::Span<const int> path) {
   if (options_.ngram.depth == 0) return;
   const auto from_ngram = [&](int node) {
     for (const Proposal& proposal : tree.proposals(tree.parent(node))) {
@@ -230,15 +230,15 @@ void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   // Its cache holds requests now, which a calibration would write over: its steps must do.
   llm_calibrated_ = true;
   if (!options_.tune) return;
-  const double before = llm_cost_.pace();
+  const double before = llm_latency_.pace();
   // What was run before has left other things in the caches: that is no size's doing. Prompts are
   // large enough to be seen as they are.
   const bool decodes = load_.decoding > 0 && load_.other_rows == 0;
-  if (!decodes || !cold_.Observe(with_ssm_ || with_probe_)) llm_cost_.Observe(work, seconds);
+  if (!decodes || !warmup_.Observe(with_ssm_ || with_probe_)) llm_latency_.Observe(work, seconds);
   // An SSM that is not run gets faster and slower with the LLM.
   for (Ssm& ssm : ssms_) {
     if (std::exchange(ssm.batches, ssm.drafter->batches()) == ssm.drafter->batches()) {
-      ssm.cost.Slow(llm_cost_.pace() / before);
+      ssm.cost.Slow(llm_latency_.pace() / before);
     }
   }
 }
@@ -253,11 +253,11 @@ void Speculator::ObserveStep(int tokens, double seconds) {
   if (!with_ssm_) plain_seconds_ = seconds;
   yield_ += (static_cast<double>(tokens) / load_.decoding - yield_) / kMemory;
   const double worth = with_ssm_ ? plain_tokens_ + (tokens - plain_tokens_) * SsmToken() : tokens;
-  if (with_ssm_ && !settling_) {
+  if (with_ssm_ && !prefilling_) {
     const double likely = seconds * plain_rate_ * gain_;
     yielded_ += (worth - yielded_) / kMemory;
     expected_ += (likely - expected_) / kMemory;
-    std::array<Yield, kKinds>& yields = yields_[Payoff::Alike(load_.decoding)];
+    std::array<Yield, kKinds>& yields = yields_[SpeculationGate::LoadBucket(load_.decoding)];
     for (int kind = 0; kind < kKinds; ++kind) {
       Yield& yield = yields[kind];
       const bool theirs = alike_ && kind == most_;
@@ -274,25 +274,25 @@ void Speculator::ObserveStep(int tokens, double seconds) {
   }
   // Steps that n-gram drafts have to themselves say nothing of those in which SSMs have a part.
   if (!covered_) {
-    ssm_payoffs_[most_].Observe(
+    ssm_gates_[most_].Observe(
         load_.decoding, with_ssm_,
         {.tokens = worth,
          .seconds = seconds,
          .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
          .likely =
-             with_ssm_ && likely_ > 0 ? plain_tokens_ + (likely_ - plain_tokens_) * SsmToken() : 0,
-         .catching_up = catching_up_,
-         .settling = settling_});
+             with_ssm_ && expected_tokens_ > 0 ? plain_tokens_ + (expected_tokens_ - plain_tokens_) * SsmToken() : 0,
+         .catching_up = prefill_seconds_,
+         .settling = prefilling_});
   }
   if (options_.ngram.depth > 0) {
     // Against whatever SSMs do without them. What an SSM catches up for these few steps is not
     // what it would cost there in the long run.
-    ngram_payoff_.Observe(load_.decoding, with_ngram_,
+    ngram_gate_.Observe(load_.decoding, with_ngram_,
                            {.tokens = static_cast<double>(tokens),
-                            .seconds = with_ngram_ ? seconds : seconds - catching_up_,
-                            .expected = StepRate(load_, llm_cost_),
-                            .catching_up = with_ngram_ ? catching_up_ : 0,
-                            .settling = with_ngram_ && settling_});
+                            .seconds = with_ngram_ ? seconds : seconds - prefill_seconds_,
+                            .expected = StepGoodput(load_, llm_latency_),
+                            .catching_up = with_ngram_ ? prefill_seconds_ : 0,
+                            .settling = with_ngram_ && prefilling_});
   }
 }
 
@@ -303,7 +303,7 @@ void Speculator::Release(const Request& request, bool for_good) {
   states_.erase(request.id());
 }
 
-void Speculator::SetAside(int s, const absl::Status& status) {
+void Speculator::DisableSsm(int s, const absl::Status& status) {
   Ssm& ssm = ssms_[s];
   ssm.status = status;
   ssm.choice = {};

@@ -127,7 +127,7 @@ class Speculator {
   void Commit(const Request& request, absl::Span<const int> accepted, int next);
 
   // Counts what n-gram drafts had in a verified tree; `path` are its accepted nodes.
-  void Count(const TokenTree& tree, absl::Span<const int> path);
+  void CountNgramTokens(const TokenTree& tree, absl::Span<const int> path);
 
   // What a step of the LLM took, verification included.
   void ObserveLlm(const StepWork& work, double seconds);
@@ -143,19 +143,19 @@ class Speculator {
 
  private:
   // Of requests whose trials differ.
-  enum Kind { kGreedy, kSharing, kDrawing, kKinds };
+  enum Kind { kGreedy, kCoupled, kIndependent, kKinds };
   Kind KindOf(const Request& request) const;
   struct Learned {
-    std::array<Acceptance, kKinds> acceptance;
+    std::array<AcceptanceEstimator, kKinds> acceptance;
     double draws = 0;  // trials of them; forgotten while there are none
   };
   struct Ssm {
-    std::unique_ptr<Drafter> drafter;
+    std::unique_ptr<SsmDrafter> drafter;
     int limit = 0;            // the longest sequence that it follows
     uint64_t generation = 0;  // of its cache, that the drafter speaks of
     bool calibrated = false;
     absl::Status status;
-    StepCost cost;
+    StepLatencyModel cost;
     Learned learned;
     Kind kind = kGreedy;  // of most requests that it could draft for
     DraftChoice choice;
@@ -168,7 +168,7 @@ class Speculator {
     };
     std::vector<LeastSum> least_sums;  // as far as asked, since the last choice
 
-    const Acceptance& acceptance() const { return learned.acceptance[kind]; }
+    const AcceptanceEstimator& acceptance() const { return learned.acceptance[kind]; }
     int64_t drafts = 0;
     int64_t batches = 0;  // until the LLM's last step
   };
@@ -179,12 +179,12 @@ class Speculator {
     int depth = 0;
     int nodes = 0;
     double adds = 1;  // share of its drafts' worth that n-gram drafts leave; 0: it is not asked
-    RequestFactor factor;
+    RequestAcceptance factor;
   };
   struct State {
     std::vector<Part> parts;  // by SSM
     TokenTree ngram{0};
-    RequestFactor ngram_factor;
+    RequestAcceptance ngram_factor;
     int depth = 0;  // the deepest tree that the request can use
     // No n-gram draft was likely to know the next token in its last step.
     bool was_open = false;
@@ -194,26 +194,26 @@ class Speculator {
   // All that have not been, before they serve a request.
   absl::Status CalibrateAll();
   // SSMs whose cache is another one than before: what was known of it is forgotten.
-  void MeetAgain();
+  void ResetLostCaches();
 
-  bool Draws(const Request& request) const { return KindOf(request) == kDrawing; }
+  bool Draws(const Request& request) const { return KindOf(request) == kIndependent; }
   bool Follows(const Ssm& ssm, const Request& request) const;
   int DepthFor(const Ssm& ssm, const Request& request, int depth) const;
   State& StateOf(const Request& request);
   void PlanNgramDrafts(absl::Span<const Request* const> decoding);
-  void CutNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load);
+  void PruneNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load);
   void PlanFixed(absl::Span<const Request* const> decoding);
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
   void Prefer(absl::Span<const Request* const> decoding, const StepLoad& load);
   DraftBounds Bounds() const;
   // What the SSM is offered, the most promising first; `kinds` counts the requests' kinds.
-  std::vector<DraftOffer> OffersOf(int ssm, absl::Span<const Request* const> decoding,
+  std::vector<DraftCandidate> CandidatesFor(int ssm, absl::Span<const Request* const> decoding,
                                    double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(int ssm, const Request& request);
   // Masks of a tree's nodes would hold up all others.
-  static bool TooCostly(const Request& request) { return request.logits_processor().costly(); }
+  static bool ConstraintTooSlow(const Request& request) { return request.logits_processor().costly(); }
   // By how much more steps of such requests yield than is estimated.
   double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);
@@ -223,34 +223,34 @@ class Speculator {
   // What a token is worth that an SSM drafts: less than one if an n-gram draft would know it a step later,
   // for a part of the time that a step takes.
   double SsmToken() const { return 1 - covered_next_ * (1 - 1 / yield_); }
-  void TrySize(absl::Span<const Request* const> decoding, const StepLoad& load);
+  void ExploreDraftSize(absl::Span<const Request* const> decoding, const StepLoad& load);
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
   double LevelSeconds(const Ssm& ssm, int rows) const;
   // Tokens per second of steps with such drafts as were chosen.
   double LongRunRate() const;
-  bool WorthALevel(Ssm& ssm, StepValue& value, int depth, absl::Span<const double> chances,
+  bool LevelPays(Ssm& ssm, DraftValue& value, int depth, absl::Span<const double> chances,
                    absl::Span<const double> drafted);
-  double LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level, size_t drafted);
+  double LeastSum(Ssm& ssm, DraftValue& value, int depth, size_t level, size_t drafted);
   void DraftBySsm(int ssm, std::vector<DraftWork>& work);
-  void KeepWhatPays(std::vector<DraftWork>& work, double drafting);
-  void Learn(Learned& learned, RequestFactor& factor, const Request& request,
-             absl::Span<const Trial> trials);
-  void SetAside(int ssm, const absl::Status& status);
+  void PruneTrees(std::vector<DraftWork>& work, double drafting);
+  void Learn(Learned& learned, RequestAcceptance& factor, const Request& request,
+             absl::Span<const DraftTrial> trials);
+  void DisableSsm(int ssm, const absl::Status& status);
   double Now() const { return setup_.seconds ? setup_.seconds() : 0; }
 
   Setup setup_;
   SpeculationOptions& options_;
   RunnerLimits limits_;
-  StepCost llm_cost_;
+  StepLatencyModel llm_latency_;
   bool llm_calibrated_ = false;
   std::vector<Ssm> ssms_;
   NgramDrafter ngram_;
   Learned ngram_learned_;
   std::map<RequestId, State> states_;
   // By the kind of most requests: what one kind's drafts lose another's may win.
-  std::array<Payoff, kKinds> ssm_payoffs_;
-  Payoff ngram_payoff_;
+  std::array<SpeculationGate, kKinds> ssm_gates_;
+  SpeculationGate ngram_gate_;
   StepLoad load_;  // of the coming step
   // Of the coming step: n-gram drafts were asked, an SSM drafts, an SSM is only probed.
   bool with_ngram_ = false, with_ssm_ = false, with_probe_ = false;
@@ -258,8 +258,8 @@ class Speculator {
   double plain_tokens_ = 0;  // expected of the step without SSMs
   double covered_next_ = 0;  // how often an n-gram draft knows more one step after none did, of late
   double yield_ = 1;         // tokens of a request's step, of late
-  bool settling_ = false;    // a draft was due, but its SSM was too far behind
-  double catching_up_ = 0;   // seconds of it in which SSMs run what they will not have to run again
+  bool prefilling_ = false;    // a draft was due, but its SSM was too far behind
+  double prefill_seconds_ = 0;   // seconds of it in which SSMs run what they will not have to run again
   bool prefers_draws_ = true;  // for requests of which only the law matters
   double gain_ = 1;            // what the choices' drafts are expected to do to the rate
   double trial_cost_ = 0;      // seconds that these may lose before it is known whether they pay
@@ -270,10 +270,10 @@ class Speculator {
   struct Yield {
     double tokens = 0, expected = 0, steps = 0;
   };
-  std::map<int, std::array<Yield, kKinds>> yields_;  // by Payoff::Alike of the load
+  std::map<int, std::array<Yield, kKinds>> yields_;  // by SpeculationGate::LoadBucket of the load
   Kind most_ = kGreedy;                              // of most requests of the step
   bool alike_ = false;                               // of all of them
-  double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known
+  double expected_tokens_ = 0;    // tokens of it, by the chances of the trees; 0: not known
   double overhead_ = 1;  // DraftBounds.overhead, of the last drafts
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
@@ -281,15 +281,15 @@ class Speculator {
   int chosen_of_ = 0;       // of these that were offered
   int64_t choices_ = 0;
   int64_t idle_steps_ = 0;    // since an SSM drafted
-  ColdSteps cold_;            // of those without prompts
+  WarmupSteps warmup_;            // of those without prompts
   double probe_credit_ = 0;   // seconds
   double probe_cost_ = 0;     // of the last one, as estimated
   double plain_seconds_ = 0;  // of the last step without SSMs
   int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
-  SeldomTries ngram_tries_, ssm_tries_;
-  double lenience_ = 1;     // what time costs in this step, of what it does in others
-  size_t tried_nodes_ = 0;  // that the step shall have for its size to be known; 0: those that pay
+  ExplorationSchedule ngram_exploration_, ssm_exploration_;
+  double price_scale_ = 1;     // what time costs in this step, of what it does in others
+  size_t explored_nodes_ = 0;  // that the step shall have for its size to be known; 0: those that pay
   SpeculationStatistics statistics_;
 };
 

@@ -39,9 +39,9 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
     if (ssms_[s].status.ok()) DraftBySsm(s, work);
   }
   if (!options_.tune) return;
-  // Of n-gram drafts alone the nodes that pay are all there is (CutNgramDrafts).
+  // Of n-gram drafts alone the nodes that pay are all there is (PruneNgramDrafts).
   if (!with_ssm_ && !with_probe_) return;
-  KeepWhatPays(work, Now() - start);
+  PruneTrees(work, Now() - start);
   if (with_probe_) return;
   double expected = 0;
   for (const Ssm& ssm : ssms_) {
@@ -55,8 +55,8 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
 
 // By so much the estimate may be wrong: beyond, drafting itself is in doubt (payoff.h).
 double Speculator::LongRunRate() const {
-  return lenience_ * plain_rate_ * gain_ *
-         std::clamp(yielded_ / expected_, Payoff::kLeastGain, 1 / Payoff::kLeastGain);
+  return price_scale_ * plain_rate_ * gain_ *
+         std::clamp(yielded_ / expected_, SpeculationGate::kLeastGain, 1 / SpeculationGate::kLeastGain);
 }
 
 // Of one level of so many rows.
@@ -69,9 +69,9 @@ double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
 // Whether the best that could be verified with this level's children, or theirs and so on, is worth
 // more than what was drafted by more than the SSM's time. Where rows cost by the block, it takes
 // several levels to fill one.
-bool Speculator::WorthALevel(Ssm& ssm, StepValue& value, int depth,
+bool Speculator::LevelPays(Ssm& ssm, DraftValue& value, int depth,
                              absl::Span<const double> chances, absl::Span<const double> drafted) {
-  if (ssm.kind == kDrawing) {
+  if (ssm.kind == kIndependent) {
     return std::accumulate(chances.begin(), chances.end(), 0.0) >
            LeastSum(ssm, value, depth, chances.size(), drafted.size());
   }
@@ -99,8 +99,8 @@ bool Speculator::WorthALevel(Ssm& ssm, StepValue& value, int depth,
 // has its price, and all that is known of its chances is what they are now. It changes slowly, and
 // a small model's levels are run in little time: it is found once for all steps until the next
 // choice.
-double Speculator::LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level, size_t drafted) {
-  const bool usual = lenience_ == 1;
+double Speculator::LeastSum(Ssm& ssm, DraftValue& value, int depth, size_t level, size_t drafted) {
+  const bool usual = price_scale_ == 1;
   for (const Ssm::LeastSum& known : ssm.least_sums) {
     const bool same = known.depth == depth && known.level == level && known.drafted == drafted;
     if (usual && same) return known.sum;
@@ -126,10 +126,10 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   if (const int drafting = ssm.choice.requests; drafting > 0) {
     // In tokens: of a child, and of a row in the run that finds it.
     const double row = (LevelSeconds(ssm, 2 * drafting) - LevelSeconds(ssm, drafting)) / drafting;
-    least_parent = lenience_ * (ssm.choice.price + ssm.choice.rate * row) / next;
+    least_parent = price_scale_ * (ssm.choice.price + ssm.choice.rate * row) / next;
   }
-  std::vector<Drafter::Job> jobs;
-  int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
+  std::vector<SsmDrafter::DraftRequest> jobs;
+  int prefill_tokens = setup_.max_rows;  // rows that this step may spend on running behind
   int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
   // After a tree of its own an SSM has not run the last token, and the one before if that was a
   // leaf.
@@ -141,10 +141,10 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
     State& state = StateOf(request);
     const Part& part = state.parts[s];
     if (options_.tune && !part.drafts) continue;
-    Drafter::Job job{
+    SsmDrafter::DraftRequest job{
         .request = request.id(),
         .tokens = request.tokens(),
-        .follow = item.end,
+        .prefill = item.end,
         .cache_salt = request.options().cache_salt,
         .sampling = request.options().sampling,
         .logits_processor = &request.logits_processor(),
@@ -166,48 +166,48 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
     const bool draws = Draws(request);
     // What is chosen for shared noise is not drawn: of the expansion only its size counts.
     const bool sized = options_.max_nodes > 0 && !draws;
-    if (options_.tune || sized || KindOf(request) == kSharing) {
+    if (options_.tune || sized || KindOf(request) == kCoupled) {
       job.best_first = {.width = options_.max_width,
                         .draws = draws,
                         .acceptance = &ssm.learned.acceptance[KindOf(request)],
                         .failing = part.factor.failing()};
       if (options_.tune && !part.probe) {
         // What is drawn is verified, whatever it turns out to be.
-        job.best_first.price = lenience_ * (draws ? 1 : kCandidate) * ssm.choice.price;
+        job.best_first.price = price_scale_ * (draws ? 1 : kCandidate) * ssm.choice.price;
         job.best_first.parent = least_parent;
       }
     }
     const int known = ssm.drafter->kv().length(request.id());
-    if (options_.tune && job.follow - known > catch_up) {
-      job.follow = known + catch_up;
-      settling_ = settling_ || job.depth > 0;
+    if (options_.tune && job.prefill - known > prefill_tokens) {
+      job.prefill = known + prefill_tokens;
+      prefilling_ = prefilling_ || job.depth > 0;
       job.depth = 0;
     }
     // The root is left for the draft that will ask for its logits.
-    if (job.depth == 0 && job.follow == request.length()) --job.follow;
-    const int behind = std::max(0, job.follow - known);
-    catch_up -= behind;
+    if (job.depth == 0 && job.prefill == request.length()) --job.prefill;
+    const int behind = std::max(0, job.prefill - known);
+    prefill_tokens -= behind;
     rows += behind;
     once += std::max(0, behind - usual);
     if (job.depth > 0) ++ssm.drafts;
     jobs.push_back(job);
   }
   if (jobs.empty()) return;
-  if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
-  Drafter::WorthALevel worth;
-  StepValue value(load_, llm_cost_, LongRunRate());
+  if (options_.tune) prefill_seconds_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
+  SsmDrafter::LevelPays worth;
+  DraftValue value(load_, llm_latency_, LongRunRate());
   if (options_.tune && ssm.choice.requests > 0) {
     worth = [&](int depth, absl::Span<const double> chances, absl::Span<const double> drafted) {
-      return WorthALevel(ssm, value, depth, chances, drafted);
+      return LevelPays(ssm, value, depth, chances, drafted);
     };
   }
   if (absl::Status status = ssm.drafter->Draft(jobs, worth); !status.ok()) {
-    SetAside(s, absl::Status(status.code(), absl::StrCat("SSM ", s, ": ", status.message())));
+    DisableSsm(s, absl::Status(status.code(), absl::StrCat("SSM ", s, ": ", status.message())));
   }
 }
 
 // Of all nodes that were drafted, those whose verification pays, beside the drawn ones, which stay.
-void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
+void Speculator::PruneTrees(std::vector<DraftWork>& work, double drafting) {
   struct Node {
     double chance;
     size_t item;
@@ -237,7 +237,7 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
       }
     }
   }
-  if (prompt_rows == 0) likely_ = load.decoding + likely;
+  if (prompt_rows == 0) expected_tokens_ = load.decoding + likely;
   if (nodes.empty()) return;
   load.other_rows += prompt_rows;
   load.context /= load.decoding;
@@ -245,13 +245,13 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
-  const size_t kept = tried_nodes_ > 0 ? std::min(tried_nodes_, nodes.size())
+  const size_t kept = explored_nodes_ > 0 ? std::min(explored_nodes_, nodes.size())
                       : !with_probe_
-                          ? StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes
-                          : ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
+                          ? DraftValue(load, llm_latency_, LongRunRate()).Of(chances).nodes
+                          : ChooseNodes(load, llm_latency_, chances, static_cast<int>(chances.size()));
   if (prompt_rows == 0) {
-    likely_ =
-        std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept), likely_);
+    expected_tokens_ =
+        std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept), expected_tokens_);
   }
   if (kept == nodes.size()) return;
   std::vector<std::vector<bool>> keep(work.size());

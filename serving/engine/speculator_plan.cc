@@ -38,7 +38,7 @@ constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle request
 }  // namespace
 
 void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows, int context) {
-  MeetAgain();
+  ResetLostCaches();
   // An error is the step's, too, which says so.
   CalibrateAll().IgnoreError();
   ++steps_;
@@ -53,21 +53,21 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   }
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
   with_ngram_ =
-      options_.ngram.depth > 0 && !(compares && ngram_payoff_.Withholds(load_.decoding));
-  with_ssm_ = with_probe_ = settling_ = covered_ = false;
-  catching_up_ = likely_ = 0;
-  lenience_ = 1;
-  tried_nodes_ = 0;
+      options_.ngram.depth > 0 && !(compares && ngram_gate_.ShouldSkip(load_.decoding));
+  with_ssm_ = with_probe_ = prefilling_ = covered_ = false;
+  prefill_seconds_ = expected_tokens_ = 0;
+  price_scale_ = 1;
+  explored_nodes_ = 0;
   if (with_ngram_) PlanNgramDrafts(decoding);
   if (!options_.tune) return PlanFixed(decoding);
   StepLoad load = load_;
-  if (options_.ngram.depth > 0) CutNgramDrafts(decoding, &load);
+  if (options_.ngram.depth > 0) PruneNgramDrafts(decoding, &load);
   PlanTuned(decoding, load);
 }
 
 void Speculator::PlanNgramDrafts(absl::Span<const Request* const> decoding) {
   for (const Request* request : decoding) {
-    if (!request->options().speculate || TooCostly(*request)) continue;
+    if (!request->options().speculate || ConstraintTooSlow(*request)) continue;
     State& state = StateOf(*request);
     state.ngram =
         ngram_.Draft(request->id(), request->tokens(), state.depth,
@@ -78,7 +78,7 @@ void Speculator::PlanNgramDrafts(absl::Span<const Request* const> decoding) {
 }
 
 // Tuned: of all n-gram drafts the nodes that pay.
-void Speculator::CutNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load) {
+void Speculator::PruneNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load) {
   std::vector<double> chances;
   for (const Request* request : decoding) {
     const TokenTree& tree = StateOf(*request).ngram;
@@ -86,12 +86,12 @@ void Speculator::CutNgramDrafts(absl::Span<const Request* const> decoding, StepL
   }
   std::sort(chances.rbegin(), chances.rend());
   const int most = std::max(0, setup_.max_rows - load->decoding - load->other_rows);
-  load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
-  if (load->other_rows == 0 && ngram_tries_.Due()) {
+  load->nodes = ChooseNodes(*load, llm_latency_, chances, most);
+  if (load->other_rows == 0 && ngram_exploration_.Due()) {
     const int best = std::exchange(load->nodes, 0);
-    load->nodes = NodesToTry(*load, llm_cost_,
+    load->nodes = NodesToExplore(*load, llm_latency_,
                              absl::MakeSpan(chances).first(std::min<size_t>(most, chances.size())),
-                             best, ngram_tries_.tries());
+                             best, ngram_exploration_.tries());
   }
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
   const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
@@ -113,7 +113,7 @@ void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
           DepthFor(ssms_[s], *request, shaped ? setup_.expansion.depth() : options_.max_depth);
       part.nodes =
           shaped ? setup_.expansion.nodes(part.depth) : (part.depth > 0 ? options_.max_nodes : 0);
-      part.drafts = part.nodes > 0 && !TooCostly(*request);
+      part.drafts = part.nodes > 0 && !ConstraintTooSlow(*request);
     }
   }
 }
@@ -137,8 +137,8 @@ std::vector<const Request*> Speculator::Offered(int ssm,
 void Speculator::NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load) {
   // In tokens: of one more row for each request, and of its share of an SSM's level.
   const double rate = LongRunRate() / load.decoding;
-  const double row = rate * (StepSeconds(load, llm_cost_, load.nodes + load.decoding) -
-                             StepSeconds(load, llm_cost_, load.nodes));
+  const double row = rate * (StepSeconds(load, llm_latency_, load.nodes + load.decoding) -
+                             StepSeconds(load, llm_latency_, load.nodes));
   std::vector<double> levels;
   for (const Ssm& ssm : ssms_) levels.push_back(rate * LevelSeconds(ssm, load.decoding));
   for (const Request* request : decoding) {
@@ -182,7 +182,7 @@ double Speculator::AddedBeside(const Ssm& ssm, absl::Span<const double> known, d
 
 bool Speculator::MayDraft(int ssm, const Request& request) {
   return DepthFor(ssms_[ssm], request, 1) > 0 && StateOf(request).parts[ssm].adds > 0 &&
-         !TooCostly(request);
+         !ConstraintTooSlow(request);
 }
 
 DraftBounds Speculator::Bounds() const {
@@ -192,15 +192,15 @@ DraftBounds Speculator::Bounds() const {
           .overhead = overhead_};
 }
 
-std::vector<DraftOffer> Speculator::OffersOf(int ssm, absl::Span<const Request* const> decoding,
+std::vector<DraftCandidate> Speculator::CandidatesFor(int ssm, absl::Span<const Request* const> decoding,
                                              double missed, std::array<int, kKinds>* kinds) {
-  std::vector<DraftOffer> out;
+  std::vector<DraftCandidate> out;
   for (const Request* request : Offered(ssm, decoding)) {
     const int behind = request->length() - 1 - ssms_[ssm].drafter->kv().length(request->id());
     ++(*kinds)[KindOf(*request)];
     const Part& part = StateOf(*request).parts[ssm];
     out.push_back({.factor = part.factor.value() * part.adds * missed * SsmToken(),
-                   .catch_up = std::max(0, behind)});
+                   .prefill_tokens = std::max(0, behind)});
   }
   return out;
 }
@@ -213,23 +213,23 @@ void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoa
   for (int s = 0; s < ssms(); ++s) {
     const Ssm& ssm = ssms_[s];
     std::array<int, kKinds> kinds{};
-    const std::vector<DraftOffer> offers = OffersOf(s, decoding, 1, &kinds);
+    const std::vector<DraftCandidate> offers = CandidatesFor(s, decoding, 1, &kinds);
     const auto rate = [&](Kind kind, const DraftBounds& bounds) {
-      return ChooseDraft(load, llm_cost_, ssm.cost, ssm.learned.acceptance[kind], offers, bounds, 0)
+      return ChooseDraft(load, llm_latency_, ssm.cost, ssm.learned.acceptance[kind], offers, bounds, 0)
           .rate;
     };
-    drawing = std::max(drawing, rate(kDrawing, chain));
-    sharing = std::max(sharing, rate(kSharing, tree));
+    drawing = std::max(drawing, rate(kIndependent, chain));
+    sharing = std::max(sharing, rate(kCoupled, tree));
   }
-  drawing *= Correction(kDrawing);
-  sharing *= Correction(kSharing);
+  drawing *= Correction(kIndependent);
+  sharing *= Correction(kCoupled);
   (prefers_draws_ ? drawing : sharing) *= kSame;
   prefers_draws_ = drawing >= sharing;
 }
 
 double Speculator::Correction(Kind kind) const {
-  const double prior = kind == kSharing && load_.decoding > 1 ? kHope : 1;
-  const auto known = yields_.find(Payoff::Alike(load_.decoding));
+  const double prior = kind == kCoupled && load_.decoding > 1 ? kHope : 1;
+  const auto known = yields_.find(SpeculationGate::LoadBucket(load_.decoding));
   if (known == yields_.end()) return prior;
   const Yield& yield = known->second[kind];
   const double measured = yield.expected > 0 ? yield.tokens / yield.expected : 1;
@@ -248,11 +248,11 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
   // The best SSM first; then each of the others as an addition. What a further one adds is less
   // than it would be worth alone: it counts only where the tokens of the first one fail.
   StepLoad with = load;
-  const double plain = StepRate(load, llm_cost_);
+  const double plain = StepGoodput(load, llm_latency_);
   std::vector<bool> done(ssms_.size(), false);
   double missed = 1;
   gain_ = 1;
-  trial_cost_ = kTrialLoss * StepSeconds(load, llm_cost_, load.nodes);
+  trial_cost_ = kTrialLoss * StepSeconds(load, llm_latency_, load.nodes);
   for (size_t turn = 0; turn < ssms_.size(); ++turn) {
     int best = -1;
     DraftChoice best_choice;
@@ -260,15 +260,15 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
       Ssm& ssm = ssms_[s];
       if (done[s]) continue;
       std::array<int, kKinds> kinds{};
-      const std::vector<DraftOffer> offers = OffersOf(s, decoding, missed, &kinds);
+      const std::vector<DraftCandidate> offers = CandidatesFor(s, decoding, missed, &kinds);
       ssm.kind = static_cast<Kind>(std::max_element(kinds.begin(), kinds.end()) - kinds.begin());
       DraftBounds bounds = Bounds();
-      if (ssm.kind == kDrawing) bounds.ranks = 1;
+      if (ssm.kind == kIndependent) bounds.ranks = 1;
       const bool on = ssm.choice.requests > 0;
       // Of the best one it is for the clock to say whether it pays (payoff.h).
-      const double margin = turn == 0 ? Payoff::kLeastGain - 1 : on ? 0 : kMargin;
+      const double margin = turn == 0 ? SpeculationGate::kLeastGain - 1 : on ? 0 : kMargin;
       const DraftChoice choice =
-          ChooseDraft(with, llm_cost_, ssm.cost, ssm.acceptance(), offers, bounds, margin);
+          ChooseDraft(with, llm_latency_, ssm.cost, ssm.acceptance(), offers, bounds, margin);
       if (choice.requests > 0 && (best < 0 || choice.rate > best_choice.rate)) {
         best = s;
         best_choice = choice;
@@ -280,7 +280,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
     done[best] = true;
     ssms_[best].choice = best_choice;
     if (plain > 0) gain_ = best_choice.rate / plain;
-    trial_cost_ += ssms_[best].cost.Seconds(best_choice.catch_up);
+    trial_cost_ += ssms_[best].cost.Seconds(best_choice.prefill_tokens);
     with.nodes += best_choice.requests * best_choice.nodes;
     with.gain += best_choice.gain;
     with.drafting += best_choice.seconds;
@@ -289,7 +289,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 }
 
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
-  plain_rate_ = StepRate(load, llm_cost_);
+  plain_rate_ = StepGoodput(load, llm_latency_);
   plain_tokens_ = load.decoding + load.gain;
   if (decoding.empty() || ssms_.empty()) return;
   std::array<int, kKinds> kinds{};
@@ -321,7 +321,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     wanted = wanted || (!covered_ && ssm.choice.requests > 0 && ssm.status.ok());
   }
   // Steps with prompts cannot be compared by the clock: there the estimate has to do.
-  const bool withheld = wanted && (load.other_rows == 0 ? ssm_payoffs_[most_].Withholds(
+  const bool withheld = wanted && (load.other_rows == 0 ? ssm_gates_[most_].ShouldSkip(
                                                               load.decoding, gain_, trial_cost_)
                                                         : gain_ < 1);
   statistics_.withheld += withheld;
@@ -347,7 +347,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     }
   }
   if (!covered_) idle_steps_ = with_ssm_ ? 0 : idle_steps_ + 1;
-  if (with_ssm_ && load.other_rows == 0 && ssm_tries_.Due()) TrySize(decoding, load);
+  if (with_ssm_ && load.other_rows == 0 && ssm_exploration_.Due()) ExploreDraftSize(decoding, load);
   if (!with_ssm_) {
     ++statistics_.tuned_off;
     if (!covered_) Probe(decoding, load);
@@ -357,7 +357,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
 
 // Drafts that make the step one of another size than the best one as far as is known. Of such sizes
 // it is that something is to be learned: not at a dear SSM's price.
-void Speculator::TrySize(absl::Span<const Request* const> decoding, const StepLoad& load) {
+void Speculator::ExploreDraftSize(absl::Span<const Request* const> decoding, const StepLoad& load) {
   const Ssm* ssm = nullptr;
   std::vector<Part*> parts;
   bool one = true;
@@ -369,32 +369,32 @@ void Speculator::TrySize(absl::Span<const Request* const> decoding, const StepLo
     const auto drafting = static_cast<int>(static_cast<int64_t>(parts.size()) - all);
     if (drafting == 0) continue;
     const double level = LevelSeconds(ssms_[s], drafting);
-    if (level > kCheap * StepSeconds(load, llm_cost_, load.nodes)) return;
+    if (level > kCheap * StepSeconds(load, llm_latency_, load.nodes)) return;
     one = ssm == nullptr;
     ssm = &ssms_[s];
   }
-  lenience_ = kLenient;
+  price_scale_ = kLenient;
   // Which size it will be is known of one SSM's trees, all drawn or none.
   if (!one || !alike_) return;
   const auto drafting = static_cast<int>(parts.size());
-  const bool drawn = most_ == kDrawing;
+  const bool drawn = most_ == kIndependent;
   std::vector<double> chances;
-  for (const Acceptance::Node& node : ssm->acceptance().BestNodes(
-           options_.max_depth, options_.max_nodes, drawn ? 1 : Acceptance::kRanks)) {
+  for (const AcceptanceEstimator::Node& node : ssm->acceptance().BestNodes(
+           options_.max_depth, options_.max_nodes, drawn ? 1 : AcceptanceEstimator::kRanks)) {
     chances.insert(chances.end(), parts.size(), node.value);
   }
   const auto room = static_cast<size_t>(std::max(0, setup_.max_rows - load.decoding - load.nodes));
   if (chances.size() > room) chances.resize(room);
   const int best = drafting * ssm->choice.nodes;
   if (best > static_cast<int>(chances.size())) return;
-  const int turn = ssm_tries_.tries();
-  const int nodes = NodesToTry(load, llm_cost_, chances, best, turn, drawn ? drafting : 1);
-  if (!IsFarTry(turn) && (nodes >= best || options_.ngram.depth > 0))
+  const int turn = ssm_exploration_.tries();
+  const int nodes = NodesToExplore(load, llm_latency_, chances, best, turn, drawn ? drafting : 1);
+  if (!IsFarExploration(turn) && (nodes >= best || options_.ngram.depth > 0))
     return;  // n-gram drafts have tries
-  const bool nothing = nodes == best && llm_cost_.Proven(load.decoding + load.nodes + nodes);
-  lenience_ = IsFarTry(turn) && !nothing ? kFree : 1;
+  const bool nothing = nodes == best && llm_latency_.Proven(load.decoding + load.nodes + nodes);
+  price_scale_ = IsFarExploration(turn) && !nothing ? kFree : 1;
   if (nothing || nodes == 0) return;
-  tried_nodes_ = static_cast<size_t>(load.nodes + nodes);
+  explored_nodes_ = static_cast<size_t>(load.nodes + nodes);
   for (Part* part : parts) part->depth = std::min(part->depth, (nodes + drafting - 1) / drafting);
 }
 
@@ -405,7 +405,7 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   const Request* cheapest = nullptr;
   int least = 0;
   for (const Request* request : decoding) {
-    if (DepthFor(ssm, *request, 1) == 0 || TooCostly(*request)) continue;
+    if (DepthFor(ssm, *request, 1) == 0 || ConstraintTooSlow(*request)) continue;
     const int behind = request->length() - ssm.drafter->kv().length(request->id());
     if (cheapest != nullptr && behind >= least) continue;
     cheapest = request;
@@ -416,8 +416,8 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
     return;
   }
   const double cost = ssm.cost.Seconds(least) + (kProbeDepth - 1) * ssm.cost.Seconds(1) +
-                      StepSeconds(load, llm_cost_, load.nodes + kProbeNodes) -
-                      StepSeconds(load, llm_cost_, load.nodes);
+                      StepSeconds(load, llm_latency_, load.nodes + kProbeNodes) -
+                      StepSeconds(load, llm_latency_, load.nodes);
   if (probe_credit_ < cost || least + kProbeNodes > ssm.drafter->kv().free_slots()) return;
   probe_credit_ = std::min(probe_credit_ - cost, cost);
   probe_cost_ = cost;

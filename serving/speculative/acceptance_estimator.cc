@@ -28,43 +28,43 @@ double RankPrior(int rank) { return rank == 0 ? 0.6 : 0.3 / ((rank + 1) * rank);
 
 }  // namespace
 
-void Failing::Observe(double chance, bool accepted, double memory) {
-  const double fails = 1 - AtOdds(chance, value_);
+void FailureOdds::Observe(double chance, bool accepted, double memory) {
+  const double fails = 1 - ScaleFailureOdds(chance, value_);
   information_ = information_ * (1 - 1 / memory) + fails * (1 - fails);
   const double surprise = (accepted ? 0 : 1) - fails - kFailingPrior / memory * logarithm_;
   logarithm_ += surprise / (information_ + kFailingPrior);
   value_ = std::exp(logarithm_);
 }
 
-void Failing::Fade(double keep) {
+void FailureOdds::Fade(double keep) {
   information_ *= keep;
   logarithm_ *= keep;
   value_ = std::exp(logarithm_);
 }
 
-double Acceptance::Rate::Shrunk(double prior) const {
+double AcceptanceEstimator::Rate::Shrunk(double prior) const {
   return (accepted + kPriorTrials * prior) / (trials + kPriorTrials);
 }
 
-void Acceptance::Rate::Add(double weight, double hit) {
+void AcceptanceEstimator::Rate::Add(double weight, double hit) {
   const double keep = 1 - weight / kMemory;
   accepted = accepted * keep + weight * hit;
   trials = trials * keep + weight;
 }
 
-double Acceptance::Prior(bool draws, int rank_class, int bin) {
+double AcceptanceEstimator::Prior(bool draws, int rank_class, int bin) {
   return draws ? RankPrior(rank_class) : ProbabilityOf(bin);
 }
 
-Acceptance::Acceptance(bool draws) : draws_(draws) {
+AcceptanceEstimator::AcceptanceEstimator(bool draws) : draws_(draws) {
   for (int c = 0; c < kRankClasses; ++c) {
     for (int bin = 0; bin < kBins; ++bin) probability_values_[c][bin] = Prior(draws, c, bin);
   }
 }
 
-Acceptance Acceptance::OfDraws() { return Acceptance(true); }
+AcceptanceEstimator AcceptanceEstimator::OfDraws() { return AcceptanceEstimator(true); }
 
-void Acceptance::ObserveProbability(const Trial& trial) {
+void AcceptanceEstimator::ObserveProbability(const DraftTrial& trial) {
   // Between two bins both learn, as OfProbability reads them.
   const double at = std::clamp(BinOf(trial.probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
@@ -78,15 +78,15 @@ void Acceptance::ObserveProbability(const Trial& trial) {
   }
 }
 
-void Acceptance::ObserveRank(const Trial& trial) {
+void AcceptanceEstimator::ObserveRank(const DraftTrial& trial) {
   const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
-  const double hit = trial.presumed >= 0 ? trial.presumed : trial.accepted ? 1 : 0;
+  const double hit = trial.expected_acceptance >= 0 ? trial.expected_acceptance : trial.accepted ? 1 : 0;
   if (trial.rank >= kRanks) return;
   by_rank_[depth][trial.rank].Add(1, hit);
   known_[trial.rank] = false;
 }
 
-void Acceptance::Fade() {
+void AcceptanceEstimator::Fade() {
   if (++steps_ % kFadeEvery != 0) return;
   for (size_t depth = 0; depth < by_rank_.size(); ++depth) {
     for (size_t rank = depth == 0 ? 1 : 0; rank < kRanks; ++rank) {
@@ -97,16 +97,16 @@ void Acceptance::Fade() {
   known_ = {};
 }
 
-double Acceptance::FailingAt(int depth, int rank) const {
+double AcceptanceEstimator::FailingAt(int depth, int rank) const {
   return by_depth_[std::min(rank, kRankClasses - 1)][std::clamp(depth, 1, kDepthClasses) - 1]
       .value();
 }
 
-double Acceptance::OfProbability(double probability, int depth, int rank) const {
-  return std::min(AtOdds(AtAnyDepth(probability, rank), FailingAt(depth, rank)), kMost);
+double AcceptanceEstimator::OfProbability(double probability, int depth, int rank) const {
+  return std::min(ScaleFailureOdds(AtAnyDepth(probability, rank), FailingAt(depth, rank)), kMost);
 }
 
-double Acceptance::AtAnyDepth(double probability, int rank) const {
+double AcceptanceEstimator::AtAnyDepth(double probability, int rank) const {
   const double at = std::clamp(BinOf(probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const double share = at - low;
@@ -114,13 +114,13 @@ double Acceptance::AtAnyDepth(double probability, int rank) const {
   return (1 - share) * values[low] + share * values[low + 1];
 }
 
-double Acceptance::Least(int depth, int rank) const {
+double AcceptanceEstimator::Least(int depth, int rank) const {
   const auto& values = probability_values_[std::min(rank, kRankClasses - 1)];
   const double least = *std::min_element(values.begin(), values.end());
-  return std::min(AtOdds(least, FailingAt(depth, rank)), kMost);
+  return std::min(ScaleFailureOdds(least, FailingAt(depth, rank)), kMost);
 }
 
-double Acceptance::OfRank(int depth, int rank) const {
+double AcceptanceEstimator::OfRank(int depth, int rank) const {
   if (rank >= kRanks) return 0;
   std::array<double, kDepths>& values = rank_values_[rank];
   if (!known_[rank]) {
@@ -134,7 +134,7 @@ double Acceptance::OfRank(int depth, int rank) const {
   return values[std::clamp(depth, 1, kDepths) - 1];
 }
 
-std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count, int ranks) const {
+std::vector<AcceptanceEstimator::Node> AcceptanceEstimator::BestNodes(int depth, int count, int ranks) const {
   std::vector<Node> out;
   // Value, parent, depth, rank. A node's next sibling and its first child enter when it leaves.
   using Entry = std::tuple<double, int, int, int>;
@@ -155,14 +155,14 @@ std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count, int ra
   return out;
 }
 
-void RequestFactor::Observe(double expected, bool accepted) {
+void RequestAcceptance::Observe(double expected, bool accepted) {
   const double keep = 1 - 1 / kRequestMemory;
   failing_.Observe(expected, accepted, kRequestMemory);
   accepted_ = accepted_ * keep + (accepted ? 1 : 0);
   expected_ = expected_ * keep + expected;
 }
 
-void RequestFactor::Fade() {
+void RequestAcceptance::Fade() {
   failing_.Fade(1 - 1 / kIdleMemory);
   accepted_ *= 1 - 1 / kIdleMemory;
   expected_ *= 1 - 1 / kIdleMemory;

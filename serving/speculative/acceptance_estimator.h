@@ -14,16 +14,16 @@ namespace espalier {
 
 // One candidate below a node that the LLM agreed with; its token was known to be right or not,
 // whether or not it was sent to the LLM.
-struct Trial {
+struct DraftTrial {
   int depth = 1;           // of the candidate
   int rank = 0;            // among its siblings by this drafter
   double probability = 0;  // that the drafter gave
   bool accepted = false;
-  double presumed = -1;  // instead, of one that was not made: what was expected of it
+  double expected_acceptance = -1;  // instead, of one that was not made: what was expected of it
 };
 
 // The chance whose odds of failing are so many times those of `chance`.
-inline double AtOdds(double chance, double failing) {
+inline double ScaleFailureOdds(double chance, double failing) {
   return chance / (chance + (1 - chance) * failing);
 }
 
@@ -31,7 +31,7 @@ inline double AtOdds(double chance, double failing) {
 // towards 1; logistic regression of that one number, a Newton step by each trial. Where most
 // chances are near 1 a few that failed say much and many that did not little, which a factor on the
 // chances themselves would have the other way about.
-class Failing {
+class FailureOdds {
  public:
   double value() const { return value_; }
   // Of a candidate whose chance is `chance` but for this. `memory`: trials after which an old one
@@ -44,23 +44,23 @@ class Failing {
   double information_ = 0;  // Fisher's, of the trials
 };
 
-class Acceptance {
+class AcceptanceEstimator {
  public:
   static constexpr int kDepths = 16;  // deeper ones count as the last
   static constexpr int kRanks = 8;
   static constexpr double kMost = 0.998;  // no chance is higher, so values fall along every path
 
-  Acceptance() : Acceptance(false) {}
+  AcceptanceEstimator() : AcceptanceEstimator(false) {}
   // Of proposals that are drawn. One is right about as often as the models agree, whatever its
   // probability: it is tested against how much the drafter favoured it (verify.h).
-  static Acceptance OfDraws();
+  static AcceptanceEstimator OfDraws();
 
-  void Observe(const Trial& trial) {
-    if (trial.presumed < 0) ObserveProbability(trial);
+  void Observe(const DraftTrial& trial) {
+    if (trial.expected_acceptance < 0) ObserveProbability(trial);
     ObserveRank(trial);
   }
   // For the second view alone.
-  void ObserveRank(const Trial& trial);
+  void ObserveRank(const DraftTrial& trial);
 
   // A step has gone by: what is not tried any more, deep or of a high rank, is slowly forgotten. A
   // few unlucky trials would otherwise be the last ones.
@@ -88,8 +88,8 @@ class Acceptance {
   std::vector<Node> BestNodes(int depth, int count, int ranks = kRanks) const;
 
  private:
-  explicit Acceptance(bool draws);
-  void ObserveProbability(const Trial& trial);
+  explicit AcceptanceEstimator(bool draws);
+  void ObserveProbability(const DraftTrial& trial);
   struct Rate {
     double accepted = 0, trials = 0;
     double Shrunk(double prior) const;
@@ -107,14 +107,14 @@ class Acceptance {
   int64_t steps_ = 0;
   std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
   std::array<std::array<double, kBins>, kRankClasses> probability_values_;  // of these
-  std::array<std::array<Failing, kDepthClasses>, kRankClasses> by_depth_;   // beside these
+  std::array<std::array<FailureOdds, kDepthClasses>, kRankClasses> by_depth_;   // beside these
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
   mutable std::array<std::array<double, kDepths>, kRanks> rank_values_{};
   mutable std::array<bool, kRanks> known_{};  // rank_values_, by rank
 };
 
 // How much better or worse one request does than the drafter's average, shrunk towards 1.
-class RequestFactor {
+class RequestAcceptance {
  public:
   // Of what it may yield, before anything is drafted.
   double value() const { return (accepted_ + kPrior) / (expected_ + kPrior); }
@@ -127,7 +127,7 @@ class RequestFactor {
  private:
   static constexpr double kPrior = 6;
   double accepted_ = 0, expected_ = 0;
-  Failing failing_;
+  FailureOdds failing_;
 };
 
 }  // namespace espalier

@@ -14,7 +14,7 @@ class LevelRows {
  public:
   explicit LevelRows(size_t nodes) : has_children_(nodes, false) {}
 
-  void Add(const Acceptance::Node& node) {
+  void Add(const AcceptanceEstimator::Node& node) {
     if (static_cast<int>(rows_.size()) < node.depth) rows_.resize(node.depth, 0);
     if (node.parent < 0) {
       rows_[0] = 1;
@@ -33,7 +33,7 @@ class LevelRows {
 
 // What a row of the trees costs in tokens that the time would yield otherwise, on average. (Not at
 // the margin: a good choice ends before a stair, where the next row is dear and the last was free.)
-double Price(const StepLoad& before, const StepLoad& with, const StepCost& llm, double rate) {
+double Price(const StepLoad& before, const StepLoad& with, const StepLatencyModel& llm, double rate) {
   const int rows = with.nodes - before.nodes;
   StepLoad tree = with;
   tree.drafting = before.drafting;
@@ -44,7 +44,7 @@ double Price(const StepLoad& before, const StepLoad& with, const StepCost& llm, 
 // What levels of the SSM take, for so many requests: asked again and again for the same few sizes.
 class LevelTimes {
  public:
-  LevelTimes(const StepCost& ssm, const StepLoad& load, const DraftBounds& bounds)
+  LevelTimes(const StepLatencyModel& ssm, const StepLoad& load, const DraftBounds& bounds)
       : ssm_(ssm), load_(load), bounds_(bounds) {}
 
   // Of those that are asked from now on.
@@ -65,7 +65,7 @@ class LevelTimes {
   }
 
  private:
-  const StepCost& ssm_;
+  const StepLatencyModel& ssm_;
   const StepLoad& load_;
   const DraftBounds& bounds_;
   int requests_ = 0;
@@ -74,7 +74,7 @@ class LevelTimes {
 
 }  // namespace
 
-double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes) {
+double StepSeconds(const StepLoad& load, const StepLatencyModel& llm, int nodes) {
   const int without = load.decoding + load.other_rows;
   const double rows =
       load.other_rows == 0
@@ -84,27 +84,27 @@ double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes) {
   return rows + llm.PositionSeconds(read + load.context * nodes, read) + load.drafting;
 }
 
-double StepRate(const StepLoad& load, const StepCost& llm) {
+double StepGoodput(const StepLoad& load, const StepLatencyModel& llm) {
   const double seconds = StepSeconds(load, llm, load.nodes);
   return seconds > 0 ? (load.decoding + load.gain) / seconds : 0;
 }
 
-DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCost& ssm,
-                        const Acceptance& acceptance, absl::Span<const DraftOffer> offers,
+DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm, const StepLatencyModel& ssm,
+                        const AcceptanceEstimator& acceptance, absl::Span<const DraftCandidate> offers,
                         const DraftBounds& bounds, double margin) {
   DraftChoice best;
-  best.rate = StepRate(load, llm);
+  best.rate = StepGoodput(load, llm);
   if (load.decoding == 0 || best.rate <= 0 || offers.empty()) return best;
   const int room = bounds.rows - load.decoding - load.other_rows - load.nodes;
   double needed = best.rate * (1 + margin);
   LevelTimes times(ssm, load, bounds);
   for (int depth = 1; depth <= bounds.depth; ++depth) {
-    const std::vector<Acceptance::Node> nodes =
+    const std::vector<AcceptanceEstimator::Node> nodes =
         acceptance.BestNodes(depth, bounds.nodes, bounds.ranks);
-    double factors = 0, catch_up = 0;
+    double factors = 0, prefill_tokens = 0;
     for (int m = 1; m <= static_cast<int>(offers.size()); ++m) {
       factors += offers[m - 1].factor;
-      catch_up += offers[m - 1].catch_up;
+      prefill_tokens += offers[m - 1].prefill_tokens;
       // Only where what is left out is clearly worse, or there is no room: which of many that are
       // alike are drafted for would change from step to step, and each change costs catching up.
       const int left = static_cast<int>(offers.size()) - m;
@@ -112,7 +112,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
           (m + left <= room || (m & (m - 1)) != 0)) {
         continue;
       }
-      const double behind = catch_up / bounds.horizon / m;  // rows per request and step
+      const double behind = prefill_tokens / bounds.horizon / m;  // rows per request and step
       times.SetRequests(m);
       const double first = times.Find(m * (1 + behind));  // the root
       double value = 0;
@@ -130,7 +130,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
         with.nodes += m * k;
         with.gain += value * factors;
         with.drafting += drafting;
-        const double rate = StepRate(with, llm);
+        const double rate = StepGoodput(with, llm);
         if (rate <= needed) continue;
         needed = rate;
         best = {.requests = m,
@@ -139,7 +139,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
                 .rate = rate,
                 .gain = value * factors,
                 .seconds = drafting,
-                .catch_up = static_cast<int>(catch_up),
+                .prefill_tokens = static_cast<int>(prefill_tokens),
                 .price = std::min(Price(load, with, llm, rate), nodes[k - 1].value * factors / m)};
       }
     }
@@ -147,13 +147,13 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
   return best;
 }
 
-StepValue::StepValue(const StepLoad& load, const StepCost& llm, double rate)
+DraftValue::DraftValue(const StepLoad& load, const StepLatencyModel& llm, double rate)
     : load_(load), llm_(llm), rate_(rate) {
   load_.nodes = 0;
   load_.gain = load_.drafting = 0;
 }
 
-double StepValue::Price(size_t nodes) {
+double DraftValue::Price(size_t nodes) {
   for (size_t n = price_.size(); n <= nodes; ++n) {
     price_.push_back(rate_ *
                      (StepSeconds(load_, llm_, static_cast<int>(n)) - StepSeconds(load_, llm_, 0)));
@@ -161,7 +161,7 @@ double StepValue::Price(size_t nodes) {
   return price_[nodes];
 }
 
-StepValue::Best StepValue::Of(absl::Span<const double> chances) {
+DraftValue::Best DraftValue::Of(absl::Span<const double> chances) {
   Best best;
   double gain = 0;
   for (size_t n = 1; n <= chances.size(); ++n) {
@@ -173,7 +173,7 @@ StepValue::Best StepValue::Of(absl::Span<const double> chances) {
   return best;
 }
 
-int ChooseNodes(const StepLoad& load, const StepCost& llm, absl::Span<const double> chances,
+int ChooseNodes(const StepLoad& load, const StepLatencyModel& llm, absl::Span<const double> chances,
                 int most) {
   double gain = 0, best_rate = 0;
   int best = 0;

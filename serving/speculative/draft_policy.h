@@ -7,7 +7,7 @@
 //   probable first whichever request they belong to (ChooseNodes).
 // What counts is the rate over many steps, not that of each: a step whose drafts are better than
 // most should not stop where its own rate is highest, for the time would yield less elsewhere.
-// Where the long-run rate is known, time is paid for at that price (StepValue; Dinkelbach 1967).
+// Where the long-run rate is known, time is paid for at that price (DraftValue; Dinkelbach 1967).
 //
 // A node's chance is that of its whole path, so it is never above its parent's, and the best set
 // of n nodes is the n most probable ones.
@@ -35,9 +35,9 @@ struct StepLoad {
 };
 
 // Seconds of the step with `nodes` tree rows, but for the prompts' share.
-double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes);
+double StepSeconds(const StepLoad& load, const StepLatencyModel& llm, int nodes);
 // Expected tokens per second of the step as it is.
-double StepRate(const StepLoad& load, const StepCost& llm);
+double StepGoodput(const StepLoad& load, const StepLatencyModel& llm);
 
 struct DraftChoice {
   int requests = 0;    // the first so many of the ones offered; 0: do not draft
@@ -46,20 +46,20 @@ struct DraftChoice {
   double rate = 0;     // expected tokens per second of the step
   double gain = 0;     // expected tokens of all the trees
   double seconds = 0;  // of drafting
-  int catch_up = 0;    // tokens that the SSM has not run yet, of these requests
+  int prefill_tokens = 0;    // tokens that the SSM has not run yet, of these requests
   double price = 0;    // what a row costs, in expected tokens; 0 without requests
 };
 
 // A request that could be drafted for.
-struct DraftOffer {
+struct DraftCandidate {
   double factor = 1;  // its chances against the average
-  int catch_up = 0;   // tokens that the SSM has not run yet
+  int prefill_tokens = 0;   // tokens that the SSM has not run yet
 };
 
 struct DraftBounds {
   int depth = 8;                   // at most
   int nodes = 32;                  // per request, at most
-  int ranks = Acceptance::kRanks;  // children of a node, at most
+  int ranks = AcceptanceEstimator::kRanks;  // children of a node, at most
   int rows = 256;                  // of the step, at most
   double horizon = 64;             // steps over which the cost of catching up is spread
   double overhead = 1;             // what drafting takes, over what the SSM's own steps do
@@ -67,17 +67,17 @@ struct DraftBounds {
 
 // `offers`: best first; all of them are taken but for much worse ones. Rate, and a choice without
 // requests, is that of the load alone if nothing is better by `margin` (a share of the rate).
-DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCost& ssm,
-                        const Acceptance& acceptance, absl::Span<const DraftOffer> offers,
+DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm, const StepLatencyModel& ssm,
+                        const AcceptanceEstimator& acceptance, absl::Span<const DraftCandidate> offers,
                         const DraftBounds& bounds, double margin);
 
 // What trees are worth beside what their time yields in other steps, for one step's load. The
 // trees that load has, and its drafting, do not count.
-class StepValue {
+class DraftValue {
  public:
   // `rate`: tokens per second of steps like this one in the long run. `llm` must outlive this, and
   // not change.
-  StepValue(const StepLoad& load, const StepCost& llm, double rate);
+  DraftValue(const StepLoad& load, const StepLatencyModel& llm, double rate);
 
   struct Best {
     int nodes = 0;
@@ -90,14 +90,14 @@ class StepValue {
 
  private:
   StepLoad load_;
-  const StepCost& llm_;
+  const StepLatencyModel& llm_;
   double rate_;
   std::vector<double> price_;  // by nodes, as far as asked
 };
 
 // How many of the candidates, whose chances come in falling order, to verify; at most `most`.
 // load.nodes and load.gain do not count here: the candidates are all there is.
-int ChooseNodes(const StepLoad& load, const StepCost& llm, absl::Span<const double> chances,
+int ChooseNodes(const StepLoad& load, const StepLatencyModel& llm, absl::Span<const double> chances,
                 int most);
 
 }  // namespace espalier

@@ -13,16 +13,16 @@
 namespace espalier {
 namespace {
 
-StepCost CostOf(const std::function<double(int)>& seconds) {
-  StepCost cost;
+StepLatencyModel CostOf(const std::function<double(int)>& seconds) {
+  StepLatencyModel cost;
   for (int i = 0; i < 5; ++i) {
     for (int rows = 1; rows <= 300; ++rows) cost.Observe({.rows = rows}, seconds(rows));
   }
   return cost;
 }
 
-TEST(StepCost, KnowsTheCurveBetweenAndBeyondWhatItSaw) {
-  StepCost cost;
+TEST(StepLatencyModel, KnowsTheCurveBetweenAndBeyondWhatItSaw) {
+  StepLatencyModel cost;
   EXPECT_EQ(cost.Seconds(5), 0);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64}) cost.Observe({.rows = rows}, 1 + 0.1 * rows);
   for (const int rows : {1, 3, 8, 20, 50, 64, 100, 200}) {
@@ -30,9 +30,9 @@ TEST(StepCost, KnowsTheCurveBetweenAndBeyondWhatItSaw) {
   }
 }
 
-TEST(StepCost, InterruptedStepsChangeNothingAndASlowerMachineIsNoticed) {
+TEST(StepLatencyModel, InterruptedStepsChangeNothingAndASlowerMachineIsNoticed) {
   std::mt19937 random(1);
-  StepCost cost;
+  StepLatencyModel cost;
   for (int i = 0; i < 200; ++i) {
     const double noise = 1 + 0.02 * static_cast<double>(random() % 3);
     cost.Observe({.rows = 4}, (i % 5 == 0 ? 50 : 1) * noise);
@@ -44,9 +44,9 @@ TEST(StepCost, InterruptedStepsChangeNothingAndASlowerMachineIsNoticed) {
   EXPECT_NEAR(cost.Seconds(12), 5, 0.01);
 }
 
-TEST(StepCost, MoreRowsNeverCostLess) {
+TEST(StepLatencyModel, MoreRowsNeverCostLess) {
   std::mt19937 random(2);
-  StepCost cost;
+  StepLatencyModel cost;
   for (int i = 0; i < 500; ++i) {
     const int rows = 1 + static_cast<int>(random() % 250);
     cost.Observe({.rows = rows}, 1 + 0.01 * rows + 0.001 * static_cast<double>(random() % 1000));
@@ -56,8 +56,8 @@ TEST(StepCost, MoreRowsNeverCostLess) {
   }
 }
 
-TEST(StepCost, PositionsThatRowsSeeAreTakenOut) {
-  StepCost cost;
+TEST(StepLatencyModel, PositionsThatRowsSeeAreTakenOut) {
+  StepLatencyModel cost;
   cost.set_rates({.visible = 0.001, .context = 0.002});
   for (int i = 0; i < 20; ++i) {
     cost.Observe({.rows = 4, .visible = 1000.0 * i, .context = 250.0 * i}, 3 + 1.5 * i);
@@ -66,8 +66,8 @@ TEST(StepCost, PositionsThatRowsSeeAreTakenOut) {
   EXPECT_NEAR(cost.Seconds({.rows = 4, .visible = 500, .context = 100}), 3.7, 1e-9);
 }
 
-TEST(StepCost, WhatWasCalibratedInABadMomentIsNotBelievedForLong) {
-  StepCost cost;
+TEST(StepLatencyModel, WhatWasCalibratedInABadMomentIsNotBelievedForLong) {
+  StepLatencyModel cost;
   const auto seconds = [](int rows) { return 1 + 0.05 * rows; };
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) {
     for (int i = 0; i < 3; ++i) cost.Observe({.rows = rows}, 100 * seconds(rows));
@@ -82,10 +82,10 @@ TEST(StepCost, WhatWasCalibratedInABadMomentIsNotBelievedForLong) {
 }
 
 // Drafting, a server never runs what plain decoding would run; decoding plainly, no tree.
-TEST(StepCost, SizesThatWereNotRunForLongAreNotTakenForTheirNeighbours) {
+TEST(StepLatencyModel, SizesThatWereNotRunForLongAreNotTakenForTheirNeighbours) {
   const auto seconds = [](int rows) { return 0.5 + 0.1 * rows; };
   for (const int still : {2, 4}) {
-    StepCost cost;
+    StepLatencyModel cost;
     for (int i = 0; i < 20; ++i) {
       for (const int rows : {1, 2, 4, 6, 8}) cost.Observe({.rows = rows}, seconds(rows));
     }
@@ -97,11 +97,11 @@ TEST(StepCost, SizesThatWereNotRunForLongAreNotTakenForTheirNeighbours) {
 }
 
 // Neighbours come and go: what is run while they are there is not dearer for it than what is not.
-TEST(StepCost, ASlowSpellMakesNoSizeDearerThanOthers) {
+TEST(StepLatencyModel, ASlowSpellMakesNoSizeDearerThanOthers) {
   const auto seconds = [](int rows) { return rows <= 16 ? 1.0 : 1.6; };
   for (const int spell : {5, 8, 40, 400}) {
     for (const int runs : {16, 24}) {
-      StepCost cost;
+      StepLatencyModel cost;
       for (int i = 0; i < 60; ++i) {
         for (const int rows : {16, 24}) cost.Observe({.rows = rows}, seconds(rows));
       }
@@ -115,10 +115,10 @@ TEST(StepCost, ASlowSpellMakesNoSizeDearerThanOthers) {
 }
 
 // All that is known is the calibration, when a neighbour comes and what is run changes.
-TEST(StepCost, ASpellRightAfterTheCalibrationMakesNoSizeDearerThanOthers) {
+TEST(StepLatencyModel, ASpellRightAfterTheCalibrationMakesNoSizeDearerThanOthers) {
   const auto seconds = [](int rows) { return 0.35 + 0.05 * rows; };
   for (const double pace : {0.7, 1.4}) {
-    StepCost cost;
+    StepLatencyModel cost;
     for (int i = 0; i < 3; ++i) {
       for (const int rows : {1, 2, 3, 4, 8}) cost.Observe({.rows = rows}, seconds(rows));
     }
@@ -133,8 +133,8 @@ TEST(StepCost, ASpellRightAfterTheCalibrationMakesNoSizeDearerThanOthers) {
   }
 }
 
-TEST(StepCost, WhatIsNotRunGetsSlowerWithTheMachine) {
-  StepCost cost;
+TEST(StepLatencyModel, WhatIsNotRunGetsSlowerWithTheMachine) {
+  StepLatencyModel cost;
   for (int i = 0; i < 40; ++i) {
     for (const int rows : {1, 2}) cost.Observe({.rows = rows}, 1.0 * rows);
   }
@@ -146,9 +146,9 @@ TEST(StepCost, WhatIsNotRunGetsSlowerWithTheMachine) {
 }
 
 // What a size costs against the others may change for good, or have been misjudged.
-TEST(StepCost, ASizeThatAloneHasBecomeDearerIsFoundOut) {
+TEST(StepLatencyModel, ASizeThatAloneHasBecomeDearerIsFoundOut) {
   for (const double times : {1.2, 2.5}) {
-    StepCost cost;
+    StepLatencyModel cost;
     for (int i = 0; i < 60; ++i) {
       for (const int rows : {8, 16, 24}) cost.Observe({.rows = rows}, 0.1 * rows);
     }
@@ -165,10 +165,10 @@ TEST(StepCost, ASizeThatAloneHasBecomeDearerIsFoundOut) {
 
 // Steps of one size for hours, on a machine whose times wander: what the others cost against it
 // stays known.
-TEST(StepCost, WhatIsNotRunDoesNotDriftAway) {
+TEST(StepLatencyModel, WhatIsNotRunDoesNotDriftAway) {
   std::mt19937 random(6);
   std::normal_distribution<double> normal;
-  StepCost cost;
+  StepLatencyModel cost;
   double wander = 0;
   const auto observe = [&](int rows) {
     wander = 0.98 * wander + 0.03 * normal(random);
@@ -244,7 +244,7 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
   tight.max_positions = 64;
   for (const RunnerLimits& limits : {roomy, tight}) {
     TimedRunner runner(limits, seconds);
-    StepCost cost;
+    StepLatencyModel cost;
     ASSERT_TRUE(Calibrate(runner, 400, 2, runner.clock(), &cost).ok());
     EXPECT_EQ(runner.read_unwritten(), 0);
     EXPECT_NEAR(cost.rates().visible, kVisible, 0.05 * kVisible);
@@ -265,7 +265,7 @@ TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
       TimedRunner runner(limits, [&](const RunnerBatch& batch) {
         return curve(batch.rows()) * ((step++ < change) == comes ? 1 : 1.5);
       });
-      StepCost cost;
+      StepLatencyModel cost;
       ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
       for (const int rows : {1, 2, 4, 7, 16, 32, 64, 256}) {
         EXPECT_NEAR(cost.Seconds(rows) / cost.Seconds(8), curve(rows) / curve(8),
@@ -284,7 +284,7 @@ TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
     last = batch.rows();
     return curve(batch.rows()) * (since == 0 ? 1.4 : since == 1 ? 1.1 : 1);
   });
-  StepCost cost;
+  StepLatencyModel cost;
   ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
   for (const int rows : {1, 2, 3, 8, 64}) {
     EXPECT_NEAR(cost.Seconds(rows), curve(rows), 0.05 * curve(rows)) << rows;
@@ -296,7 +296,7 @@ TEST(Calibrate, LargeStepsOfAModelWithFewPositionsAreSeveralPrompts) {
   RunnerLimits limits = RoomyLimits(256, 16);
   limits.max_positions = 64;
   TimedRunner runner(limits, [&](const RunnerBatch& batch) { return curve(batch.rows()); });
-  StepCost cost;
+  StepLatencyModel cost;
   ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
   for (const int rows : {16, 64, 130, 256}) {
     EXPECT_NEAR(cost.Seconds(rows), curve(rows), 0.05 * curve(rows)) << rows;
@@ -306,16 +306,16 @@ TEST(Calibrate, LargeStepsOfAModelWithFewPositionsAreSeveralPrompts) {
 TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
   TimedRunner runner(RoomyLimits(512, 128),
                      [](const RunnerBatch& batch) { return 0.4 + 0.05 * batch.rows(); });
-  StepCost cost;
+  StepLatencyModel cost;
   ASSERT_TRUE(Calibrate(runner, 512, 2, runner.clock(), &cost).ok());
   EXPECT_LT(runner.clock()(), 6);
   EXPECT_GT(cost.Seconds(1), 0.4);
 }
 
-TEST(Acceptance, LearnsChancesByProbabilityAndByRank) {
+TEST(AcceptanceEstimator, LearnsChancesByProbabilityAndByRank) {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<double> uniform;
-  Acceptance acceptance;
+  AcceptanceEstimator acceptance;
   // An overconfident drafter: right half as often as it says; rank 1 gets a tenth.
   for (int i = 0; i < 20000; ++i) {
     const double q = uniform(random);
@@ -327,11 +327,11 @@ TEST(Acceptance, LearnsChancesByProbabilityAndByRank) {
   EXPECT_NEAR(acceptance.OfProbability(0.001, 1, 1), 0.1, 0.04);
   EXPECT_NEAR(acceptance.OfRank(2, 0), 0.25, 0.06);
   EXPECT_NEAR(acceptance.OfRank(2, 1), 0.1, 0.04);
-  EXPECT_EQ(acceptance.OfRank(2, Acceptance::kRanks), 0);
+  EXPECT_EQ(acceptance.OfRank(2, AcceptanceEstimator::kRanks), 0);
 }
 
-TEST(Acceptance, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
-  Acceptance acceptance;
+TEST(AcceptanceEstimator, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
+  AcceptanceEstimator acceptance;
   for (int i = 0; i < 300; ++i) acceptance.Observe({1, 0, 0.3, i % 10 != 0});
   EXPECT_GT(acceptance.OfRank(1, 0), 0.87);
   EXPECT_GT(acceptance.OfRank(6, 0), 0.8);
@@ -340,10 +340,10 @@ TEST(Acceptance, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
 
 // Nothing deep is drafted any more, and so nothing is learned of it.
 // Whoever agreed so far is likelier to agree further, whatever the drafter's probabilities say.
-TEST(Acceptance, ChancesByProbabilityDependOnDepth) {
+TEST(AcceptanceEstimator, ChancesByProbabilityDependOnDepth) {
   std::mt19937 random(9);
   std::uniform_real_distribution<double> uniform;
-  Acceptance acceptance;
+  AcceptanceEstimator acceptance;
   const auto truth = [](int depth) { return depth == 1 ? 0.6 : 0.9; };
   for (int i = 0; i < 3000; ++i) {
     for (int depth = 1; depth <= 4; ++depth) {
@@ -358,8 +358,8 @@ TEST(Acceptance, ChancesByProbabilityDependOnDepth) {
   }
 }
 
-TEST(Acceptance, AFewUnluckyTrialsAreNotTheLastOnes) {
-  Acceptance acceptance;
+TEST(AcceptanceEstimator, AFewUnluckyTrialsAreNotTheLastOnes) {
+  AcceptanceEstimator acceptance;
   for (int i = 0; i < 200; ++i)
     acceptance.Observe({.depth = 1, .probability = 0.9, .accepted = true});
   for (int i = 0; i < 12; ++i) acceptance.Observe({.depth = 2, .probability = 0.9});
@@ -372,8 +372,8 @@ TEST(Acceptance, AFewUnluckyTrialsAreNotTheLastOnes) {
   EXPECT_EQ(acceptance.OfRank(1, 0), first);
 }
 
-TEST(Acceptance, BestNodesAreTheBestPathsOfAll) {
-  Acceptance acceptance;
+TEST(AcceptanceEstimator, BestNodesAreTheBestPathsOfAll) {
+  AcceptanceEstimator acceptance;
   const double by_rank[] = {0.6, 0.2, 0.1, 0.02, 0.01, 0.01, 0.01, 0.01};
   std::mt19937_64 random(4);
   std::uniform_real_distribution<double> uniform;
@@ -387,14 +387,14 @@ TEST(Acceptance, BestNodesAreTheBestPathsOfAll) {
   // All paths of ranks, by recursion.
   std::vector<double> all;
   const std::function<void(double, int)> visit = [&](double value, int depth) {
-    for (int rank = 0; depth <= 4 && rank < Acceptance::kRanks; ++rank) {
+    for (int rank = 0; depth <= 4 && rank < AcceptanceEstimator::kRanks; ++rank) {
       all.push_back(value * acceptance.OfRank(depth, rank));
       visit(all.back(), depth + 1);
     }
   };
   visit(1, 1);
   std::sort(all.rbegin(), all.rend());
-  const std::vector<Acceptance::Node> nodes = acceptance.BestNodes(4, 20);
+  const std::vector<AcceptanceEstimator::Node> nodes = acceptance.BestNodes(4, 20);
   ASSERT_EQ(nodes.size(), 20u);
   double sum = 0, best = 0;
   for (int i = 0; i < 20; ++i) {
@@ -406,8 +406,8 @@ TEST(Acceptance, BestNodesAreTheBestPathsOfAll) {
   EXPECT_NEAR(sum, best, 0.02);
 }
 
-TEST(RequestFactor, LeavesOneSlowlyAndComesBack) {
-  RequestFactor factor;
+TEST(RequestAcceptance, LeavesOneSlowlyAndComesBack) {
+  RequestAcceptance factor;
   EXPECT_EQ(factor.value(), 1);
   factor.Observe(0.6, false);
   EXPECT_GT(factor.value(), 0.85);  // one trial decides nothing
@@ -419,11 +419,11 @@ TEST(RequestFactor, LeavesOneSlowlyAndComesBack) {
 
 // Most candidates of a text that repeats itself are near certain and come: that says little of the
 // few that are not, and a few that did not come say much.
-TEST(RequestFactor, OddsOfFailingAreThoseOfTheRequest) {
+TEST(RequestAcceptance, OddsOfFailingAreThoseOfTheRequest) {
   for (const double times : {0.5, 1.0, 3.0}) {
     std::mt19937 random(3);
     std::uniform_real_distribution<double> uniform;
-    RequestFactor factor;
+    RequestAcceptance factor;
     EXPECT_EQ(factor.failing(), 1);
     double sum = 0;
     for (int i = 0; i < 4000; ++i) {
@@ -442,7 +442,7 @@ TEST(ChooseNodes, IsTheBestOfAllCounts) {
   std::uniform_real_distribution<double> uniform;
   for (int run = 0; run < 200; ++run) {
     const double fixed = uniform(random) * 5, row = uniform(random) * 0.5, block = uniform(random);
-    const StepCost llm =
+    const StepLatencyModel llm =
         CostOf([&](int rows) { return fixed + row * rows + block * ((rows + 7) / 8); });
     std::vector<double> chances;
     for (int i = 0; i < 60; ++i) chances.push_back(uniform(random));
@@ -462,12 +462,12 @@ TEST(ChooseNodes, IsTheBestOfAllCounts) {
 
 // Good and bad steps alternate; what is verified of each is to maximise the tokens of all over the
 // time of all.
-TEST(StepValue, TheLongRunIsBestWhereTimeIsPaidForAtItsRate) {
+TEST(DraftValue, TheLongRunIsBestWhereTimeIsPaidForAtItsRate) {
   std::mt19937_64 random(7);
   std::uniform_real_distribution<double> uniform;
   for (int run = 0; run < 50; ++run) {
     const double fixed = uniform(random), row = 0.02 + 0.1 * uniform(random);
-    const StepCost llm = CostOf([&](int rows) { return fixed + row * rows; });
+    const StepLatencyModel llm = CostOf([&](int rows) { return fixed + row * rows; });
     const StepLoad load{.decoding = 1};
     std::vector<std::vector<double>> steps(2);
     for (size_t i = 0; i < 2; ++i) {
@@ -484,27 +484,27 @@ TEST(StepValue, TheLongRunIsBestWhereTimeIsPaidForAtItsRate) {
     for (int a = 0; a <= 8; ++a) {
       for (int b = 0; b <= 8; ++b) best = std::max(best, rate(a, b));
     }
-    StepValue value(load, llm, best);
+    DraftValue value(load, llm, best);
     EXPECT_NEAR(rate(value.Of(steps[0]).nodes, value.Of(steps[1]).nodes), best, 1e-9);
   }
 }
 
 TEST(ChooseDraft, DraftsWhereRowsAreFreeAndNotWhereTheyAreDear) {
-  const Acceptance acceptance = {};  // its prior: six in ten
-  const StepCost ssm = CostOf([](int) { return 0.1; });
-  const std::vector<DraftOffer> offers(4);
+  const AcceptanceEstimator acceptance = {};  // its prior: six in ten
+  const StepLatencyModel ssm = CostOf([](int) { return 0.1; });
+  const std::vector<DraftCandidate> offers(4);
   const StepLoad load{.decoding = 4};
-  const StepCost flat = CostOf([](int) { return 10.0; });
+  const StepLatencyModel flat = CostOf([](int) { return 10.0; });
   const DraftChoice free = ChooseDraft(load, flat, ssm, acceptance, offers, {}, 0.01);
   EXPECT_EQ(free.requests, 4);
   EXPECT_GT(free.nodes, 8);
-  EXPECT_GT(free.rate, 1.4 * StepRate(load, flat));
-  const StepCost steep = CostOf([](int rows) { return 2.5 * rows; });
+  EXPECT_GT(free.rate, 1.4 * StepGoodput(load, flat));
+  const StepLatencyModel steep = CostOf([](int rows) { return 2.5 * rows; });
   const DraftChoice dear = ChooseDraft(load, steep, ssm, acceptance, offers, {}, 0.01);
   EXPECT_EQ(dear.requests, 0);
-  EXPECT_DOUBLE_EQ(dear.rate, StepRate(load, steep));
+  EXPECT_DOUBLE_EQ(dear.rate, StepGoodput(load, steep));
   // A slow SSM is not worth it either, and room for two rows is used and no more.
-  const StepCost slow = CostOf([](int) { return 20.0; });
+  const StepLatencyModel slow = CostOf([](int) { return 20.0; });
   EXPECT_EQ(ChooseDraft(load, flat, slow, acceptance, offers, {}, 0.01).requests, 0);
   const DraftChoice tight = ChooseDraft(load, flat, ssm, acceptance, offers, {.rows = 6}, 0.01);
   EXPECT_LE(tight.requests * tight.nodes, 2);
@@ -512,10 +512,10 @@ TEST(ChooseDraft, DraftsWhereRowsAreFreeAndNotWhereTheyAreDear) {
 }
 
 TEST(ChooseDraft, LeavesOutRequestsThatItCannotGuess) {
-  const Acceptance acceptance = {};
-  const StepCost ssm = CostOf([](int) { return 0.05; });
-  const StepCost llm = CostOf([](int rows) { return 4.0 + 0.5 * rows; });
-  std::vector<DraftOffer> offers(8, {.factor = 0.02});
+  const AcceptanceEstimator acceptance = {};
+  const StepLatencyModel ssm = CostOf([](int) { return 0.05; });
+  const StepLatencyModel llm = CostOf([](int rows) { return 4.0 + 0.5 * rows; });
+  std::vector<DraftCandidate> offers(8, {.factor = 0.02});
   for (int i = 0; i < 4; ++i) offers[i].factor = 1.2;
   const DraftChoice choice = ChooseDraft({.decoding = 8}, llm, ssm, acceptance, offers, {}, 0.01);
   EXPECT_EQ(choice.requests, 4);
@@ -523,22 +523,22 @@ TEST(ChooseDraft, LeavesOutRequestsThatItCannotGuess) {
 
 // Whoever is left out for a step must be caught up with in the next.
 TEST(ChooseDraft, TakesAllThatAreAboutAlike) {
-  const Acceptance acceptance = {};
+  const AcceptanceEstimator acceptance = {};
   // Half of them would fill the block.
-  const StepCost ssm = CostOf([](int rows) { return 0.2 * ((rows + 3) / 4); });
-  const StepCost llm = CostOf([](int rows) { return 4.0 + 2 * ((rows + 11) / 12); });
-  std::vector<DraftOffer> offers(8);
+  const StepLatencyModel ssm = CostOf([](int rows) { return 0.2 * ((rows + 3) / 4); });
+  const StepLatencyModel llm = CostOf([](int rows) { return 4.0 + 2 * ((rows + 11) / 12); });
+  std::vector<DraftCandidate> offers(8);
   for (int i = 0; i < 8; ++i) offers[i].factor = 1.1 - 0.03 * i;
   const DraftChoice choice = ChooseDraft({.decoding = 8}, llm, ssm, acceptance, offers, {}, 0.01);
   EXPECT_EQ(choice.requests, 8);
 }
 
 TEST(ChooseDraft, CatchingUpIsPaidFor) {
-  const Acceptance acceptance = {};
-  const StepCost ssm = CostOf([](int rows) { return 0.05 * rows; });
-  const StepCost llm = CostOf([](int) { return 1.0; });
+  const AcceptanceEstimator acceptance = {};
+  const StepLatencyModel ssm = CostOf([](int rows) { return 0.05 * rows; });
+  const StepLatencyModel llm = CostOf([](int) { return 1.0; });
   const auto choose = [&](int behind, double horizon) {
-    const std::vector<DraftOffer> offers = {{.catch_up = behind}};
+    const std::vector<DraftCandidate> offers = {{.prefill_tokens = behind}};
     return ChooseDraft({.decoding = 1}, llm, ssm, acceptance, offers, {.horizon = horizon}, 0.01);
   };
   EXPECT_EQ(choose(0, 64).requests, 1);

@@ -17,18 +17,18 @@ constexpr int kTryRows = 16;
 
 }  // namespace
 
-bool IsFarTry(int turn) { return turn % kFarEvery == 0; }
+bool IsFarExploration(int turn) { return turn % kFarEvery == 0; }
 
-int NodesToTry(StepLoad load, const StepCost& llm, absl::Span<const double> chances, int best,
+int NodesToExplore(StepLoad load, const StepLatencyModel& llm, absl::Span<const double> chances, int best,
                int turn, int unit) {
   std::vector<std::pair<int, double>> rates;
   const int most = static_cast<int>(chances.size());
-  const bool far = IsFarTry(turn);
-  double best_rate = StepRate(load, llm);
+  const bool far = IsFarExploration(turn);
+  double best_rate = StepGoodput(load, llm);
   for (int n = 1; n <= most; ++n) {
     ++load.nodes;
     load.gain += chances[n - 1];
-    const double rate = StepRate(load, llm);
+    const double rate = StepGoodput(load, llm);
     if (n == best) best_rate = rate;
     const int rows = load.decoding + load.nodes;
     const bool round = rows % (rows > kManyRows ? kTryRows : kTryFewRows) == 0;

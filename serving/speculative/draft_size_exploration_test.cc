@@ -11,8 +11,8 @@ namespace {
 constexpr int kFar = 4, kNear = 5;  // turns
 
 // As calibrated in a moment in which sizes of more than `least` rows took `dearer` times as long.
-StepCost Calibrated(int least, double dearer) {
-  StepCost cost;
+StepLatencyModel Calibrated(int least, double dearer) {
+  StepLatencyModel cost;
   for (int turn = 0; turn < 3; ++turn) {
     for (int rows = 1; rows <= 32; ++rows) {
       cost.Observe({.rows = rows}, (2 + 0.09 * rows) * (rows > least ? dearer : 1));
@@ -22,7 +22,7 @@ StepCost Calibrated(int least, double dearer) {
 }
 
 // Steps of `rows` in turns with some of four rows, as long as they take in truth.
-void Compare(StepCost* cost, int rows, int times) {
+void Compare(StepLatencyModel* cost, int rows, int times) {
   for (int i = 0; i < times; ++i) {
     for (const int size : {4, rows}) cost->Observe({.rows = size}, 2 + 0.09 * size);
   }
@@ -30,14 +30,14 @@ void Compare(StepCost* cost, int rows, int times) {
 
 const std::vector<double> kChances(28, 0.9);
 
-TEST(NodesToTry, AFarTryIsOfASizeThatSeemsFarWorseUntilItIsProven) {
-  ASSERT_TRUE(IsFarTry(kFar));
-  StepCost cost = Calibrated(8, 1.7);
+TEST(NodesToExplore, AFarTryIsOfASizeThatSeemsFarWorseUntilItIsProven) {
+  ASSERT_TRUE(IsFarExploration(kFar));
+  StepLatencyModel cost = Calibrated(8, 1.7);
   const StepLoad load = {.decoding = 4};
   // 8 rows are the best as far as is known.
   ASSERT_EQ(ChooseNodes(load, cost, {kChances.data(), 8}, 8), 4);
   std::vector<int> tried;
-  for (int nodes = 0; (nodes = NodesToTry(load, cost, kChances, 4, kFar)) != 4;) {
+  for (int nodes = 0; (nodes = NodesToExplore(load, cost, kChances, 4, kFar)) != 4;) {
     ASSERT_LT(tried.size(), 8) << "for ever";
     EXPECT_GT(nodes, 4);
     EXPECT_FALSE(cost.Proven(4 + nodes)) << nodes;
@@ -50,9 +50,9 @@ TEST(NodesToTry, AFarTryIsOfASizeThatSeemsFarWorseUntilItIsProven) {
   EXPECT_GT(ChooseNodes(load, cost, kChances, 28), 20);
 }
 
-TEST(NodesToTry, ANearTryIsOfASizeThatIsNearlyAsGoodEachTimeAnotherOne) {
-  ASSERT_FALSE(IsFarTry(kNear));
-  const StepCost cost = Calibrated(32, 1);
+TEST(NodesToExplore, ANearTryIsOfASizeThatIsNearlyAsGoodEachTimeAnotherOne) {
+  ASSERT_FALSE(IsFarExploration(kNear));
+  const StepLatencyModel cost = Calibrated(32, 1);
   const StepLoad load = {.decoding = 4};
   const std::vector<double> chances(28, 0.3);
   double rate = 0;
@@ -63,25 +63,25 @@ TEST(NodesToTry, ANearTryIsOfASizeThatIsNearlyAsGoodEachTimeAnotherOne) {
   }
   std::vector<bool> tried(29);
   for (int turn = 0; turn < 40; ++turn) {
-    if (IsFarTry(turn)) continue;
-    const int nodes = NodesToTry(load, cost, chances, 28, turn);
+    if (IsFarExploration(turn)) continue;
+    const int nodes = NodesToExplore(load, cost, chances, 28, turn);
     EXPECT_GE(rates[nodes], 0.8 * rate) << nodes;
     tried[nodes] = true;
   }
   EXPECT_GE(std::count(tried.begin(), tried.end(), true), 2);  // of 16 and 24 rows
 }
 
-TEST(NodesToTry, WithNothingToTryItIsTheBest) {
-  const StepCost cost = Calibrated(32, 1);
+TEST(NodesToExplore, WithNothingToTryItIsTheBest) {
+  const StepLatencyModel cost = Calibrated(32, 1);
   for (const int turn : {kFar, kNear}) {
-    EXPECT_EQ(NodesToTry({.decoding = 4}, cost, {}, 0, turn), 0);
+    EXPECT_EQ(NodesToExplore({.decoding = 4}, cost, {}, 0, turn), 0);
   }
 }
 
 // Of 8 and 24 rows it is known what they take: what the calibration said of those between is less
 // likely than what lies between.
-TEST(StepCost, ASizeBetweenProvenOnesIsNotBelievedToBeDearerThanTheyMakeItLikely) {
-  StepCost cost = Calibrated(8, 2.5);
+TEST(StepLatencyModel, ASizeBetweenProvenOnesIsNotBelievedToBeDearerThanTheyMakeItLikely) {
+  StepLatencyModel cost = Calibrated(8, 2.5);
   EXPECT_GT(cost.Seconds(16), 8);
   Compare(&cost, 8, 40);
   Compare(&cost, 24, 40);

@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-class SeldomTries {
+class ExplorationSchedule {
  public:
   // One more time: whether to try something else. Every eighth time at first, ever more seldom
   // after many tries.

@@ -6,13 +6,13 @@
 namespace espalier {
 namespace {
 
-// A guess, which Acceptance corrects: long matches go on alike.
+// A guess, which AcceptanceEstimator corrects: long matches go on alike.
 double Guess(int length) { return length / (length + 1.5); }
 
 }  // namespace
 
 TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
-                               int max_nodes, const Acceptance* acceptance, double failing,
+                               int max_nodes, const AcceptanceEstimator* acceptance, double failing,
                                const LogitsProcessor* rules, absl::string_view salt) {
   State& state = requests_[request];
   if (state.salt != salt) state.salt = std::string(salt);
@@ -46,7 +46,7 @@ TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int
             left -= state.tree.chance(sibling) / state.tree.chance(node);
           }
           const double share =
-              std::min({AtOdds(worth, failing), std::max(left, 0.0), Acceptance::kMost});
+              std::min({ScaleFailureOdds(worth, failing), std::max(left, 0.0), AcceptanceEstimator::kMost});
           state.tree.Propose(node, token, kSource, nullptr, {}, state.tree.chance(node) * share);
           state.probabilities.push_back(guess);
         }
@@ -57,9 +57,9 @@ TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int
   return state.tree;
 }
 
-std::vector<Trial> NgramDrafter::Commit(int64_t request, absl::Span<const int> accepted,
+std::vector<DraftTrial> NgramDrafter::Commit(int64_t request, absl::Span<const int> accepted,
                                          int next) {
-  std::vector<Trial> trials;
+  std::vector<DraftTrial> trials;
   const auto it = requests_.find(request);
   if (it == requests_.end()) return trials;
   const TokenTree& tree = it->second.tree;

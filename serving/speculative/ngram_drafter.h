@@ -42,11 +42,11 @@ class NgramDrafter {
   // (null: none) exclude. `salt`: that of all drafts of the request; it gets what was answered to
   // requests of the same.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
-                  const Acceptance* acceptance, double failing, const LogitsProcessor* rules = nullptr,
+                  const AcceptanceEstimator* acceptance, double failing, const LogitsProcessor* rules = nullptr,
                   absl::string_view salt = "");
 
-  // As Drafter::Commit: how the candidates of the last draft fared.
-  std::vector<Trial> Commit(int64_t request, absl::Span<const int> accepted, int next);
+  // As SsmDrafter::Commit: how the candidates of the last draft fared.
+  std::vector<DraftTrial> Commit(int64_t request, absl::Span<const int> accepted, int next);
 
   // Forgets the request, and remembers the answer from tokens[prompt] on. No effect on one that
   // never drafted.

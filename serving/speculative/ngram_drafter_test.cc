@@ -174,13 +174,13 @@ TEST(NgramDrafter, TheHistoryStaysWithinItsBound) {
 }
 
 TEST(NgramDrafter, LearnsWhatItsMatchesAreWorth) {
-  Acceptance acceptance;
+  AcceptanceEstimator acceptance;
   NgramDrafter drafter({.depth = 2, .branches = 1, .history_tokens = 0});
   const std::vector<int> tokens = {1, 2, 3, 4, 5, 1, 2};
   const double before = drafter.Draft(1, tokens, 2, 9, &acceptance, 1).chance(1);
   for (int i = 0; i < 100; ++i) {
     (void)drafter.Draft(1, tokens, 2, 9, &acceptance, 1);
-    for (const Trial& trial : drafter.Commit(1, {}, 7)) {
+    for (const DraftTrial& trial : drafter.Commit(1, {}, 7)) {
       EXPECT_FALSE(trial.accepted);
       acceptance.Observe(trial);
     }

@@ -56,7 +56,7 @@ constexpr double kSameEstimate = 0.002;
 }  // namespace
 
 // What a step counts at most.
-double Payoff::Longest(const std::vector<Sample>& steps) {
+double SpeculationGate::Longest(const std::vector<Sample>& steps) {
   std::vector<double> seconds;
   for (const Sample& step : steps) seconds.push_back(step.seconds);
   const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
@@ -66,7 +66,7 @@ double Payoff::Longest(const std::vector<Sample>& steps) {
 
 // A ratio estimator: the sum of the tokens over the sum of what was expected in the time, its error
 // from what every step is away from that ratio (Cochran 1977, chapter 6).
-double Payoff::Block::Share(double* error) const {
+double SpeculationGate::Block::Share(double* error) const {
   if (steps.empty()) return 0;
   const double longest = Longest(steps);
   double tokens = 0, expected = 0;
@@ -85,13 +85,13 @@ double Payoff::Block::Share(double* error) const {
   return share;
 }
 
-int Payoff::Alike(int load) {
+int SpeculationGate::LoadBucket(int load) {
   if (load <= kExact) return load;
   return kExact +
          static_cast<int>(std::lround(kPerOctave * std::log2(static_cast<double>(load) / kExact)));
 }
 
-void Payoff::Observe(int load, bool with, const Step& step) {
+void SpeculationGate::Observe(int load, bool with, const Step& step) {
   Bucket& bucket = Of(load);
   Sample sample{step.tokens, step.seconds, step.expected};
   credit_ += (trials_ < kFirstTrials ? kFirstShare : kTrialShare) * step.seconds;
@@ -155,7 +155,7 @@ void Payoff::Observe(int load, bool with, const Step& step) {
 }
 
 // The steps without stand between those with drafts, so what drifts is the same for both.
-double Payoff::Measured(const Bucket& bucket) {
+double SpeculationGate::Measured(const Bucket& bucket) {
   const double before = bucket.before.Share(), after = bucket.after.Share(),
                without = bucket.without.Share();
   if (!(after > 0) || !(without > 0)) return 0;
@@ -163,14 +163,14 @@ double Payoff::Measured(const Bucket& bucket) {
 }
 
 // Of the first comparison, of which there is one side only, by how much its steps differ.
-double Payoff::Error(const Bucket& bucket) {
+double SpeculationGate::Error(const Bucket& bucket) {
   double with = 0, without = 0;
   bucket.after.Share(&with);
   bucket.without.Share(&without);
   return std::hypot(with, without);
 }
 
-void Payoff::Compare(Bucket& bucket) {
+void SpeculationGate::Compare(Bucket& bucket) {
   bucket.own_error = Error(bucket);
   bucket.believed_for = std::numeric_limits<double>::quiet_NaN();
   if (bucket.comparisons.size() == kMost) bucket.comparisons.erase(bucket.comparisons.begin());
@@ -183,13 +183,13 @@ void Payoff::Compare(Bucket& bucket) {
 
 // Where the estimate has moved since, it may have learned what was measured then, or the gain may
 // have moved with it: it gets the benefit of the doubt.
-double Payoff::Surprise(const Bucket& bucket, const Comparison& comparison) {
+double SpeculationGate::Surprise(const Bucket& bucket, const Comparison& comparison) {
   const double moved = bucket.log_gain - comparison.estimated;
   const auto [least, most] = std::minmax({comparison.measured, comparison.measured + moved});
   return std::clamp(bucket.log_gain, least, most) - bucket.log_gain;
 }
 
-Payoff::Belief Payoff::Believed(const Bucket& bucket) {
+SpeculationGate::Belief SpeculationGate::Believed(const Bucket& bucket) {
   const size_t count = bucket.comparisons.size();
   if (count == 0) return {bucket.log_gain, kEstimateError};
   std::vector<double> surprises;
@@ -215,7 +215,7 @@ Payoff::Belief Payoff::Believed(const Bucket& bucket) {
           1 / std::sqrt(measured + estimated)};
 }
 
-const Payoff::Belief& Payoff::Recalled(Bucket& bucket) {
+const SpeculationGate::Belief& SpeculationGate::Recalled(Bucket& bucket) {
   if (bucket.asked % kRecalled == 0 ||
       !(std::abs(bucket.log_gain - bucket.believed_for) < kSameEstimate)) {
     bucket.belief = Believed(bucket);
@@ -224,7 +224,7 @@ const Payoff::Belief& Payoff::Recalled(Bucket& bucket) {
   return bucket.belief;
 }
 
-void Payoff::Judge(Bucket& bucket) {
+void SpeculationGate::Judge(Bucket& bucket) {
   const Belief belief = Believed(bucket);
   const size_t count = bucket.comparisons.size();
   const double sure = kVerySure * std::max(belief.error, kFirstError);
@@ -250,7 +250,7 @@ void Payoff::Judge(Bucket& bucket) {
   bucket.lost = 0;
 }
 
-void Payoff::Hold(Bucket& bucket) {
+void SpeculationGate::Hold(Bucket& bucket) {
   const Belief belief = Believed(bucket);
   int64_t longest = kLongestHold << std::min(bucket.losses++, kMostDoublings);
   if (belief.mean + kDoubtless * belief.error > 0) {
@@ -271,7 +271,7 @@ void Payoff::Hold(Bucket& bucket) {
   bucket.settled = bucket.trial = false;
 }
 
-bool Payoff::Withholds(int load, double gain, double cost) {
+bool SpeculationGate::ShouldSkip(int load, double gain, double cost) {
   if (gain < kLeastGain) return true;
   Bucket& bucket = Of(load);
   bucket.gain = gain;

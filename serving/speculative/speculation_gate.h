@@ -27,7 +27,7 @@
 
 namespace espalier {
 
-class Payoff {
+class SpeculationGate {
  public:
   struct Step {
     double tokens = 0;  // that it yielded
@@ -48,10 +48,10 @@ class Payoff {
   // due for a comparison. `gain`: the rate that is estimated with drafts, over that without. Below
   // 1 only a trial can tell; trials, which may lose `cost` seconds each, get a small share of the
   // time.
-  bool Withholds(int load, double gain = 1, double cost = 0);
+  bool ShouldSkip(int load, double gain = 1, double cost = 0);
 
   // The same for loads that are alike, which are judged as one.
-  static int Alike(int load);
+  static int LoadBucket(int load);
 
   // A gain below this is believed to be none.
   static constexpr double kLeastGain = 0.8;
@@ -83,7 +83,7 @@ class Payoff {
   struct Bucket {
     Block before, without, after;  // of the comparison that is under way
     bool compared = false;         // all steps without have come: `after` fills
-    ColdSteps cold;
+    WarmupSteps cold;
     std::vector<Comparison> comparisons;  // the last ones
     double own_error = 0;                 // of the last one by itself
     bool settled = false;                 // drafting won: comparisons are seldom
@@ -104,7 +104,7 @@ class Payoff {
     double believed_for = std::numeric_limits<double>::quiet_NaN();  // at which log_gain
   };
 
-  Bucket& Of(int load) { return buckets_[Alike(load)]; }
+  Bucket& Of(int load) { return buckets_[LoadBucket(load)]; }
   // The logarithm of the gain, of the comparison that is under way.
   static double Measured(const Bucket& bucket);
   static double Error(const Bucket& bucket);

@@ -15,12 +15,12 @@ struct Arm {
 };
 
 // Steps of one load by a machine with these arms; the share of steps that drafted.
-double Drafted(Payoff& payoff, int load, Arm with, Arm without, int steps, double noise = 0) {
+double Drafted(SpeculationGate& payoff, int load, Arm with, Arm without, int steps, double noise = 0) {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> factor(1 - noise, 1 + noise);
   int drafted = 0;
   for (int i = 0; i < steps; ++i) {
-    const bool drafts = !payoff.Withholds(load);
+    const bool drafts = !payoff.ShouldSkip(load);
     drafted += drafts;
     const Arm& arm = drafts ? with : without;
     payoff.Observe(load, drafts,
@@ -31,40 +31,40 @@ double Drafted(Payoff& payoff, int load, Arm with, Arm without, int steps, doubl
   return static_cast<double>(drafted) / steps;
 }
 
-TEST(Payoff, WhatYieldsLessThanPlainStepsCostsAHundredthOfTheTimeAtMost) {
+TEST(SpeculationGate, WhatYieldsLessThanPlainStepsCostsAHundredthOfTheTimeAtMost) {
   for (const double slower : {1.02, 1.1, 2.0, 8.0}) {
-    Payoff payoff;
+    SpeculationGate payoff;
     const double drafted = Drafted(payoff, 4, {2, 2 * slower}, {1, 1}, 100000);
     EXPECT_GT(drafted, 0);
     EXPECT_LT(drafted * (slower - 1) * 2, 0.01) << slower;
   }
 }
 
-TEST(Payoff, WhatYieldsMoreGoesOnButForAFewComparisons) {
-  Payoff payoff;
+TEST(SpeculationGate, WhatYieldsMoreGoesOnButForAFewComparisons) {
+  SpeculationGate payoff;
   EXPECT_GT(Drafted(payoff, 4, {2, 1.5}, {1, 1}, 4000, 0.3), 0.98);
 }
 
-TEST(Payoff, AMachineThatIsInterruptedNowAndThenHoldsNothingBack) {
-  Payoff payoff;
+TEST(SpeculationGate, AMachineThatIsInterruptedNowAndThenHoldsNothingBack) {
+  SpeculationGate payoff;
   for (int i = 0; i < 4000; ++i) {
-    const bool drafts = !payoff.Withholds(1);
+    const bool drafts = !payoff.ShouldSkip(1);
     const double seconds = (drafts ? 1.5 : 1.0) + (drafts && i % 20 == 0 ? 100 : 0);
     payoff.Observe(1, drafts, {.tokens = drafts ? 3.0 : 1.0, .seconds = seconds, .expected = 1});
   }
-  EXPECT_FALSE(payoff.Withholds(1) && payoff.Withholds(1) && payoff.Withholds(1) &&
-               payoff.Withholds(1));
+  EXPECT_FALSE(payoff.ShouldSkip(1) && payoff.ShouldSkip(1) && payoff.ShouldSkip(1) &&
+               payoff.ShouldSkip(1));
 }
 
 // What steps cost was learned wrongly at first, and drafts looked much better than they are.
-TEST(Payoff, AnEstimateThatHasLearnedBetterIsNotHeldAgainstWhatPays) {
-  Payoff payoff;
+TEST(SpeculationGate, AnEstimateThatHasLearnedBetterIsNotHeldAgainstWhatPays) {
+  SpeculationGate payoff;
   const double gain = 1.2;
   int drafted = 0;
   for (int i = 0; i < 3000; ++i) {
     // Plain steps look twice as long as they are, then not any more.
     const double wrong = i < 800 ? 2 : std::max(1.0, 2 - (i - 800) / 100.0);
-    const bool drafts = !payoff.Withholds(1, gain * wrong);
+    const bool drafts = !payoff.ShouldSkip(1, gain * wrong);
     if (i >= 800) drafted += drafts;
     payoff.Observe(1, drafts,
                    {.tokens = drafts ? 3.0 : 1.0,
@@ -75,13 +75,13 @@ TEST(Payoff, AnEstimateThatHasLearnedBetterIsNotHeldAgainstWhatPays) {
 }
 
 // What a step finds in the caches is what the last one has left there.
-TEST(Payoff, TheFirstStepsAfterAChangeDoNotSpeakForThoseThatFollow) {
+TEST(SpeculationGate, TheFirstStepsAfterAChangeDoNotSpeakForThoseThatFollow) {
   for (const double gain : {0.94, 1.06}) {
-    Payoff payoff;
+    SpeculationGate payoff;
     int drafted = 0, since = 0;  // the last change
     bool last = false;
     for (int i = 0; i < 20000; ++i) {
-      const bool drafts = !payoff.Withholds(4, 1.02);
+      const bool drafts = !payoff.ShouldSkip(4, 1.02);
       since = drafts == last ? since + 1 : 0;
       last = drafts;
       drafted += drafts;
@@ -101,11 +101,11 @@ TEST(Payoff, TheFirstStepsAfterAChangeDoNotSpeakForThoseThatFollow) {
 }
 
 // An SSM that takes some steps to catch up with many requests yields nothing in these.
-TEST(Payoff, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
-  Payoff payoff;
+TEST(SpeculationGate, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
+  SpeculationGate payoff;
   int behind = 8, drafted = 0;
   for (int i = 0; i < 3000; ++i) {
-    const bool drafts = !payoff.Withholds(64);
+    const bool drafts = !payoff.ShouldSkip(64);
     const bool settling = drafts && behind > 0;
     // New requests come after some plain steps.
     behind = drafts ? std::max(0, behind - 1) : 8;
@@ -121,28 +121,28 @@ TEST(Payoff, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
   EXPECT_GT(drafted, 2700);
 }
 
-TEST(Payoff, EachLoadIsJudgedByItself) {
-  Payoff payoff;
+TEST(SpeculationGate, EachLoadIsJudgedByItself) {
+  SpeculationGate payoff;
   EXPECT_GT(Drafted(payoff, 1, {3, 1.2}, {1, 1}, 1000), 0.97);
   EXPECT_LT(Drafted(payoff, 32, {3, 4}, {1, 1}, 1000), 0.1);
   EXPECT_GT(Drafted(payoff, 1, {3, 1.2}, {1, 1}, 1000), 0.97);
 }
 
-TEST(Payoff, IsTakenUpAgainWhenItPaysAgain) {
-  Payoff payoff;
+TEST(SpeculationGate, IsTakenUpAgainWhenItPaysAgain) {
+  SpeculationGate payoff;
   Drafted(payoff, 2, {1, 1.3}, {1, 1}, 600);
   EXPECT_GT(Drafted(payoff, 2, {3, 1.3}, {1, 1}, 8000), 0.8);
 }
 
 // Neighbours come and go: for some hundreds of steps all is slower.
-TEST(Payoff, AMachineThatIsSlowForAWhileIsNoReasonToHoldBackOrToGoOn) {
+TEST(SpeculationGate, AMachineThatIsSlowForAWhileIsNoReasonToHoldBackOrToGoOn) {
   for (const double seconds : {1.5, 2.3}) {
-    Payoff payoff;
+    SpeculationGate payoff;
     std::mt19937 random(3);
     double slow = 1, drafting = 0, all = 0;
     for (int i = 0; i < 40000; ++i) {
       if (random() % 300 == 0) slow = 1 + 0.1 * static_cast<double>(random() % 8);
-      const bool drafts = !payoff.Withholds(4);
+      const bool drafts = !payoff.ShouldSkip(4);
       const double took = drafts ? seconds : 1;
       (drafts ? drafting : all) += took;
       payoff.Observe(4, drafts,
@@ -158,15 +158,15 @@ TEST(Payoff, AMachineThatIsSlowForAWhileIsNoReasonToHoldBackOrToGoOn) {
 }
 
 // Neighbours that come and go many times a second, and little to be won or lost.
-TEST(Payoff, AMachineThatIsNeverTheSameForLongIsNoReasonEither) {
+TEST(SpeculationGate, AMachineThatIsNeverTheSameForLongIsNoReasonEither) {
   for (const double seconds : {1.74, 2.3}) {
-    Payoff payoff;
+    SpeculationGate payoff;
     std::mt19937 random(3);
     std::uniform_real_distribution<double> jitter(0.9, 1.1);
     double slow = 1, drafting = 0, all = 0;
     for (int i = 0; i < 40000; ++i) {
       if (random() % 30 == 0) slow = 1 + 0.1 * static_cast<double>(random() % 8);
-      const bool drafts = !payoff.Withholds(4);
+      const bool drafts = !payoff.ShouldSkip(4);
       const double took = drafts ? seconds : 1;
       (drafts ? drafting : all) += took;
       payoff.Observe(
@@ -183,13 +183,13 @@ TEST(Payoff, AMachineThatIsNeverTheSameForLongIsNoReasonEither) {
 }
 
 // Requests grow, and steps with them: what is compared is how far each arm is from its estimate.
-TEST(Payoff, StepsThatGrowLongerAreNoReasonToHoldBack) {
-  Payoff payoff;
+TEST(SpeculationGate, StepsThatGrowLongerAreNoReasonToHoldBack) {
+  SpeculationGate payoff;
   int drafted = 0;
   constexpr int kSteps = 3000;
   for (int i = 0; i < kSteps; ++i) {
     const double slower = 1 + i * 0.003;
-    const bool drafts = !payoff.Withholds(4, 1.1);
+    const bool drafts = !payoff.ShouldSkip(4, 1.1);
     drafted += drafts;
     payoff.Observe(4, drafts,
                    {.tokens = drafts ? 11.0 : 4.0,
@@ -200,25 +200,25 @@ TEST(Payoff, StepsThatGrowLongerAreNoReasonToHoldBack) {
 }
 
 // A step without tells nothing of the estimate, which may be wrong: a trial does.
-TEST(Payoff, AnEstimateThatIsALittleTooLowIsFoundOut) {
-  Payoff payoff;
+TEST(SpeculationGate, AnEstimateThatIsALittleTooLowIsFoundOut) {
+  SpeculationGate payoff;
   int drafted = 0;
   for (int i = 0; i < 1000; ++i) {
-    const bool drafts = !payoff.Withholds(4, 0.9);
+    const bool drafts = !payoff.ShouldSkip(4, 0.9);
     drafted += drafts;
     payoff.Observe(
         4, drafts,
         {.tokens = drafts ? 12.0 : 4.0, .seconds = drafts ? 2.5 : 1, .expected = drafts ? 3.6 : 4});
   }
   EXPECT_GT(drafted, 900);
-  EXPECT_TRUE(payoff.Withholds(4, 0.5));
+  EXPECT_TRUE(payoff.ShouldSkip(4, 0.5));
 }
 
-TEST(Payoff, TrialsOfWhatIsNotExpectedToPayLoseLittleOfTheTime) {
-  Payoff payoff;
+TEST(SpeculationGate, TrialsOfWhatIsNotExpectedToPayLoseLittleOfTheTime) {
+  SpeculationGate payoff;
   double plain = 0, trials = 0;
   for (int i = 0; i < 5000; ++i) {
-    const bool drafts = !payoff.Withholds(4, 0.95, 5);
+    const bool drafts = !payoff.ShouldSkip(4, 0.95, 5);
     (drafts ? trials : plain) += drafts ? 2.5 : 1;
     payoff.Observe(
         4, drafts,
@@ -229,12 +229,12 @@ TEST(Payoff, TrialsOfWhatIsNotExpectedToPayLoseLittleOfTheTime) {
 }
 
 // What the SSM has to read of a request before it drafts for it.
-TEST(Payoff, CatchingUpIsSpreadOverWhatItIsGoodFor) {
-  Payoff payoff;
+TEST(SpeculationGate, CatchingUpIsSpreadOverWhatItIsGoodFor) {
+  SpeculationGate payoff;
   int drafted = 0;
   bool behind = true;
   for (int i = 0; i < 1000; ++i) {
-    const bool drafts = !payoff.Withholds(1);
+    const bool drafts = !payoff.ShouldSkip(1);
     drafted += drafts;
     const double once = drafts && behind ? 8 : 0;
     behind = !drafts;
@@ -248,12 +248,12 @@ TEST(Payoff, CatchingUpIsSpreadOverWhatItIsGoodFor) {
 }
 
 // Few tokens more or less are luck, where the trees said how many to expect.
-TEST(Payoff, LuckAloneHoldsNothingBack) {
-  Payoff payoff;
+TEST(SpeculationGate, LuckAloneHoldsNothingBack) {
+  SpeculationGate payoff;
   std::mt19937 random(5);
   int drafted = 0;
   for (int i = 0; i < 8000; ++i) {
-    const bool drafts = !payoff.Withholds(1, 1.05);
+    const bool drafts = !payoff.ShouldSkip(1, 1.05);
     drafted += drafts;
     const double lucky = random() % 2 == 0 ? 1 : 5;  // 3 on average
     payoff.Observe(1, drafts,
@@ -266,17 +266,17 @@ TEST(Payoff, LuckAloneHoldsNothingBack) {
 }
 
 // Where a comparison is a sixth off, four of them are no proof against an estimate that is right.
-TEST(Payoff, AFewUnluckyComparisonsDoNotRefuteTheEstimate) {
+TEST(SpeculationGate, AFewUnluckyComparisonsDoNotRefuteTheEstimate) {
   double drafted = 0;
   constexpr int kRuns = 20, kSteps = 600;
   for (int run = 0; run < kRuns; ++run) {
-    Payoff payoff;
+    SpeculationGate payoff;
     std::mt19937 random(run);
     std::normal_distribution<double> noise(0, 0.15);
     double slow = 1;
     bool before = false;
     for (int i = 0; i < kSteps; ++i) {
-      const bool drafts = !payoff.Withholds(4, 1.08);
+      const bool drafts = !payoff.ShouldSkip(4, 1.08);
       // As slow as it is by then until it turns again.
       if (drafts != before) slow = std::exp(noise(random));
       before = drafts;
@@ -292,15 +292,15 @@ TEST(Payoff, AFewUnluckyComparisonsDoNotRefuteTheEstimate) {
 
 // While little is learned drafts are worse than they will be: what was lost then says little of
 // later.
-TEST(Payoff, WhatLostWhileLittleWasSeenIsTriedAgainSoon) {
+TEST(SpeculationGate, WhatLostWhileLittleWasSeenIsTriedAgainSoon) {
   double drafted = 0;
   constexpr int kRuns = 20, kSteps = 2000;
   for (int run = 0; run < kRuns; ++run) {
-    Payoff payoff;
+    SpeculationGate payoff;
     std::mt19937 random(run);
     std::normal_distribution<double> noise(0, 0.1);
     for (int i = 0; i < kSteps; ++i) {
-      const bool drafts = !payoff.Withholds(16, 1.05);
+      const bool drafts = !payoff.ShouldSkip(16, 1.05);
       drafted += drafts && i >= kSteps / 2;
       const double gain = i < 150 ? 0.85 : 1.08;
       payoff.Observe(16, drafts,
@@ -313,11 +313,11 @@ TEST(Payoff, WhatLostWhileLittleWasSeenIsTriedAgainSoon) {
 }
 
 // But what trees promise and do not keep is.
-TEST(Payoff, PromisesThatAreNotKeptAre) {
-  Payoff payoff;
+TEST(SpeculationGate, PromisesThatAreNotKeptAre) {
+  SpeculationGate payoff;
   int drafted = 0;
   for (int i = 0; i < 8000; ++i) {
-    const bool drafts = !payoff.Withholds(1, 1.3);
+    const bool drafts = !payoff.ShouldSkip(1, 1.3);
     drafted += drafts;
     payoff.Observe(1, drafts,
                    {.tokens = drafts ? 2.0 : 1.0,
@@ -329,24 +329,24 @@ TEST(Payoff, PromisesThatAreNotKeptAre) {
 }
 
 // Held back for long, it comes back at once when drafts become clearly better.
-TEST(Payoff, AGainThatHasGrownEndsAHold) {
-  Payoff payoff;
+TEST(SpeculationGate, AGainThatHasGrownEndsAHold) {
+  SpeculationGate payoff;
   Drafted(payoff, 4, {2, 2.2}, {1, 1}, 20000);
   // A trial may be under way.
-  for (int i = 0; i < 64 && !payoff.Withholds(4); ++i) Drafted(payoff, 4, {2, 2.2}, {1, 1}, 1);
-  EXPECT_TRUE(payoff.Withholds(4, 1));
-  EXPECT_FALSE(payoff.Withholds(4, 1.5));
+  for (int i = 0; i < 64 && !payoff.ShouldSkip(4); ++i) Drafted(payoff, 4, {2, 2.2}, {1, 1}, 1);
+  EXPECT_TRUE(payoff.ShouldSkip(4, 1));
+  EXPECT_FALSE(payoff.ShouldSkip(4, 1.5));
 }
 
 // A neighbour that works just while the steps without drafts run makes these look good. That must
 // not be believed for long.
-TEST(Payoff, OneLuckyComparisonIsNotBelievedForLong) {
+TEST(SpeculationGate, OneLuckyComparisonIsNotBelievedForLong) {
   for (const double slower : {1.4, 2.0}) {
-    Payoff payoff;
+    SpeculationGate payoff;
     bool lucky = true;
     int wasted = 0;
     for (int i = 0; i < 4000; ++i) {
-      const bool drafts = !payoff.Withholds(1);
+      const bool drafts = !payoff.ShouldSkip(1);
       wasted += drafts;
       const double seconds = drafts ? 1.15 : lucky ? slower : 1.0;
       if (i == 40) lucky = false;

@@ -20,7 +20,7 @@ uint64_t DrawIndex(int depth, size_t node, int draw) {
   return (static_cast<uint64_t>(depth) * kMost + node) * kMost + static_cast<uint64_t>(draw);
 }
 
-bool Draws(const Drafter::Job& job) {
+bool Draws(const SsmDrafter::DraftRequest& job) {
   return !job.sampling.greedy() && (job.best_first.width == 0 || job.best_first.draws);
 }
 
@@ -29,7 +29,7 @@ double WorthOf(const BestFirst& how, double probability, int depth, int rank) {
   const double worth = how.acceptance != nullptr
                            ? how.acceptance->OfProbability(probability, depth, rank)
                            : probability;
-  return std::min(AtOdds(worth, how.failing), Acceptance::kMost);
+  return std::min(ScaleFailureOdds(worth, how.failing), AcceptanceEstimator::kMost);
 }
 
 // What is expected of a draw from q before it is made.
@@ -46,7 +46,7 @@ double WorthOfDraw(const BestFirst& how, const Distribution& q, int depth) {
 
 // What any draw is worth at least.
 double LeastWorth(const BestFirst& how, int depth) {
-  return how.acceptance == nullptr ? 0 : AtOdds(how.acceptance->Least(depth, 0), how.failing);
+  return how.acceptance == nullptr ? 0 : ScaleFailureOdds(how.acceptance->Least(depth, 0), how.failing);
 }
 
 // Mass of a distribution below which nothing more is drawn from it.
@@ -68,36 +68,36 @@ std::vector<int> ByChance(const TokenTree& tree) {
 
 }  // namespace
 
-Drafter::Drafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes)
+SsmDrafter::SsmDrafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes)
     : runner_(runner),
       source_(source),
       expansion_(std::move(expansion)),
       share_prefixes_(share_prefixes),
       kv_(runner.limits().kv_slots) {}
 
-void Drafter::Measure(std::function<double()> seconds, StepCost* cost) {
+void SsmDrafter::Measure(std::function<double()> seconds, StepLatencyModel* cost) {
   seconds_ = std::move(seconds);
   cost_ = cost;
 }
 
-absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth) {
+absl::Status SsmDrafter::Draft(absl::Span<const DraftRequest> jobs, const LevelPays& worth) {
   std::vector<int> before;
   int levels = 0;
-  for (const Job& job : jobs) {
+  for (const DraftRequest& job : jobs) {
     before.push_back(kv_.length(job.request));
     levels = std::max(levels, job.depth);
   }
   expected_seconds_ = 0;
   drafted_.clear();
   double start = Now();
-  absl::Status status = Follow(jobs);
+  absl::Status status = Prefill(jobs);
   for (int depth = 0; status.ok(); ++depth) {
-    std::vector<const Job*> deeper;
+    std::vector<const DraftRequest*> deeper;
     std::vector<double> chances;
-    for (const Job& job : jobs) {
+    for (const DraftRequest& job : jobs) {
       if (depth >= job.depth) continue;
       status.Update(Expand(job, depth));
-      const Branches& draft = drafts_[job.request];
+      const DraftTree& draft = drafts_[job.request];
       if (depth + 1 >= job.depth || draft.frontier.empty()) continue;
       deeper.push_back(&job);
       for (const int node : draft.frontier) chances.push_back(draft.tree.chance(node));
@@ -106,20 +106,20 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
       expected_seconds_ += cost_->Seconds(run_);
       cost_->Observe(run_, Now() - start);
     }
-    // The last level is not run: its logits would be of no use, and Follow computes what is
+    // The last level is not run: its logits would be of no use, and Prefill computes what is
     // accepted.
     if (!status.ok() || deeper.empty()) break;
     if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances, drafted_)) break;
     start = Now();
     status = RunFrontiers(deeper);
   }
-  for (const Job& job : jobs) {
+  for (const DraftRequest& job : jobs) {
     if (status.ok() && job.depth > 0 && job.tree->token(0) != job.tokens.back()) {
       status = absl::InternalError("a draft was asked for another root than its tree's");
     }
   }
-  for (const Job& job : jobs) {
-    if (status.ok() && job.depth > 0) status = Hand(job);
+  for (const DraftRequest& job : jobs) {
+    if (status.ok() && job.depth > 0) status = MergeIntoTree(job);
   }
   if (!status.ok()) {
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -131,7 +131,7 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
   return status;
 }
 
-absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences) {
+absl::Status SsmDrafter::Run(absl::Span<const SequenceRows> sequences) {
   run_ = {};
   for (const SequenceRows& sequence : sequences) {
     run_.rows += static_cast<int>(sequence.rows.size());
@@ -149,29 +149,29 @@ absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences) {
   return absl::OkStatus();
 }
 
-absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
+absl::Status SsmDrafter::Prefill(absl::Span<const DraftRequest> jobs) {
   std::vector<SequenceRows> sequences(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const Job& job = jobs[i];
+    const DraftRequest& job = jobs[i];
     const int length = static_cast<int>(job.tokens.size());
-    if (share_prefixes_ && job.follow > 0) {
+    if (share_prefixes_ && job.prefill > 0) {
       // What others had in common; the token that is followed last is always run.
       const KvSpace space{.salt = job.cache_salt};
       kv_.Publish(job.request, job.tokens, space);
-      kv_.AttachPrefix(job.request, job.tokens.subspan(0, job.follow - 1), space);
+      kv_.AttachPrefix(job.request, job.tokens.subspan(0, job.prefill - 1), space);
     }
     const int known = kv_.length(job.request);
-    if (job.follow > length || (job.depth > 0 && (known >= length || job.follow != length))) {
+    if (job.prefill > length || (job.depth > 0 && (known >= length || job.prefill != length))) {
       return absl::InternalError(absl::StrCat(
           "SSM ", source_, " has run ", known, " of ", length, " tokens of request ", job.request,
-          " and cannot follow to ", job.follow, (job.depth > 0 ? " and draft" : "")));
+          " and cannot follow to ", job.prefill, (job.depth > 0 ? " and draft" : "")));
     }
-    if (job.follow <= known) continue;
-    if (absl::Status status = kv_.Append(job.request, job.follow - known); !status.ok()) {
+    if (job.prefill <= known) continue;
+    if (absl::Status status = kv_.Append(job.request, job.prefill - known); !status.ok()) {
       return status;
     }
     const absl::Span<const int32_t> slots = kv_.slots(job.request);
-    for (int position = known; position < job.follow; ++position) {
+    for (int position = known; position < job.prefill; ++position) {
       sequences[i].rows.push_back({.token = job.tokens[position],
                                    .position = position,
                                    .slot = slots[position],
@@ -187,8 +187,8 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
   if (absl::Status status = Run(sequences); !status.ok()) return status;
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].depth == 0) continue;
-    Branches& draft = drafts_[jobs[i].request];
-    draft = Branches();
+    DraftTree& draft = drafts_[jobs[i].request];
+    draft = DraftTree();
     draft.tree = TokenTree(jobs[i].tokens.back());
     draft.nodes.resize(1);
     draft.frontier = {0};
@@ -197,11 +197,11 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
   return absl::OkStatus();
 }
 
-absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
+absl::Status SsmDrafter::RunFrontiers(absl::Span<const DraftRequest* const> jobs) {
   std::vector<SequenceRows> sequences(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const Job& job = *jobs[i];
-    Branches& draft = drafts_[job.request];
+    const DraftRequest& job = *jobs[i];
+    DraftTree& draft = drafts_[job.request];
     const int count = static_cast<int>(draft.frontier.size());
     const absl::StatusOr<std::vector<int32_t>> slots = kv_.TakeScratch(job.request, count);
     if (!slots.ok()) return slots.status();
@@ -229,26 +229,26 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i]->request);
   if (absl::Status status = Run(sequences); !status.ok()) return status;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    Branches& draft = drafts_[jobs[i]->request];
+    DraftTree& draft = drafts_[jobs[i]->request];
     draft.next.clear();
     for (size_t j = 0; j < draft.frontier.size(); ++j) draft.next.push_back(NextOf(i, j));
   }
   return absl::OkStatus();
 }
 
-int32_t Drafter::RowOutputOf(const Job& job, int depth) const {
+int32_t SsmDrafter::RowOutputOf(const DraftRequest& job, int depth) const {
   if (job.depth == 0 || Draws(job)) return RunnerBatch::kLogits;
   const int width = job.best_first.width > 0 ? job.best_first.width : expansion_.width(depth);
   return std::clamp(width, 1, runner_.limits().vocabulary);
 }
 
-SamplingMetadata Drafter::MetadataOf(const Job& job) {
+SamplingMetadata SsmDrafter::MetadataOf(const DraftRequest& job) {
   SamplingMetadata metadata{.sampling = job.sampling};
   if (job.logits_processor != nullptr) metadata.edits = SequenceEditsOf(*job.logits_processor);
   return metadata;
 }
 
-Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {
+SsmDrafter::DraftTree::Next SsmDrafter::NextOf(size_t job, size_t row) const {
   const int sequence = static_cast<int>(job), wanted = static_cast<int>(row);
   const absl::Span<const TokenProbability> best = logits_.choices(sequence, wanted);
   if (!best.empty()) return {.best = best};
@@ -257,7 +257,7 @@ Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {
 }
 
 // The best `width` of them by the request's way of sampling.
-absl::StatusOr<std::vector<TokenProbability>> Drafter::BestOf(const Branches::Next& next, int width,
+absl::StatusOr<std::vector<TokenProbability>> SsmDrafter::BestOf(const DraftTree::Next& next, int width,
                                                          const SamplingParameters& sampling,
                                                          int position) {
   if (!next.best.empty()) {
@@ -271,12 +271,12 @@ absl::StatusOr<std::vector<TokenProbability>> Drafter::BestOf(const Branches::Ne
 // Puts what came as logits of the frontier through the request's rules. A node after which they
 // leave nothing, or cannot be followed, gets no children: that depends on its path alone, so draws
 // keep their law.
-void Drafter::Rule(const Job& job, Branches& draft) const {
+void SsmDrafter::Rule(const DraftRequest& job, DraftTree& draft) const {
   if (job.logits_processor == nullptr || !job.logits_processor->active()) return;
   size_t kept = 0;
   if (draft.ruled.size() < draft.frontier.size()) draft.ruled.resize(draft.frontier.size());
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    Branches::Next next = draft.next[i];
+    DraftTree::Next next = draft.next[i];
     if (next.best.empty()) {
       std::vector<float>& logits = draft.ruled[kept];
       logits.assign(next.logits.begin(), next.logits.end());
@@ -293,8 +293,8 @@ void Drafter::Rule(const Job& job, Branches& draft) const {
   draft.next.resize(kept);
 }
 
-absl::Status Drafter::Expand(const Job& job, int depth) {
-  Branches& draft = drafts_[job.request];
+absl::Status SsmDrafter::Expand(const DraftRequest& job, int depth) {
+  DraftTree& draft = drafts_[job.request];
   Rule(job, draft);
   if (Draws(job)) {
     return job.best_first.width > 0 ? ExpandChain(job, depth, draft)
@@ -305,7 +305,7 @@ absl::Status Drafter::Expand(const Job& job, int depth) {
   return ExpandByBeam(std::clamp(budget, 0, expansion_.width(depth)), draft);
 }
 
-absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
+absl::Status SsmDrafter::ExpandByBeam(int width, DraftTree& draft) {
   struct Candidate {
     double log_probability;
     int parent;  // node; parents come in order of rank
@@ -338,8 +338,8 @@ absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
   return absl::OkStatus();
 }
 
-void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distribution q,
-                           Branches& draft) const {
+void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int count, Distribution q,
+                           DraftTree& draft) const {
   const auto whole = std::make_shared<const Distribution>(std::move(q));
   Distribution left;  // without the tokens that were taken; empty: none were
   double rest = 1;    // what they leave of q
@@ -367,7 +367,7 @@ void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distr
   }
 }
 
-absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) {
+absl::Status SsmDrafter::ExpandByDraws(const DraftRequest& job, int depth, DraftTree& draft) {
   const int first_new = draft.tree.size();
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
     absl::StatusOr<Distribution> q = SampledLaw(draft.next[i].logits, job.sampling);
@@ -379,7 +379,7 @@ absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) 
   return absl::OkStatus();
 }
 
-absl::Status Drafter::ExpandChain(const Job& job, int depth, Branches& draft) {
+absl::Status SsmDrafter::ExpandChain(const DraftRequest& job, int depth, DraftTree& draft) {
   const BestFirst& how = job.best_first;
   if (draft.frontier.empty()) return absl::OkStatus();
   absl::StatusOr<Distribution> q = SampledLaw(draft.next[0].logits, job.sampling);
@@ -389,7 +389,7 @@ absl::Status Drafter::ExpandChain(const Job& job, int depth, Branches& draft) {
   if (chance * LeastWorth(how, depth + 1) < how.price || depth >= job.max_nodes) {
     const double worth = WorthOfDraw(how, *q, depth + 1);
     if (chance * worth < how.price || depth >= job.max_nodes) {
-      draft.nodes[parent].presumed = AtOdds(worth, 1 / how.failing);
+      draft.nodes[parent].expected_acceptance = ScaleFailureOdds(worth, 1 / how.failing);
       draft.frontier.clear();
       return absl::OkStatus();
     }
@@ -402,7 +402,7 @@ absl::Status Drafter::ExpandChain(const Job& job, int depth, Branches& draft) {
   return absl::OkStatus();
 }
 
-absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft) {
+absl::Status SsmDrafter::ExpandBestFirst(const DraftRequest& job, int depth, DraftTree& draft) {
   const BestFirst& how = job.best_first;
   const int position = static_cast<int>(job.tokens.size()) + depth;
   const int first_new = draft.tree.size();
@@ -435,8 +435,8 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
 }
 
 // Merges the finished draft into the request's tree.
-absl::Status Drafter::Hand(const Job& job) const {
-  const Branches& draft = drafts_.at(job.request);
+absl::Status SsmDrafter::MergeIntoTree(const DraftRequest& job) const {
+  const DraftTree& draft = drafts_.at(job.request);
   if (job.best_first.width == 0 || Draws(job)) return job.tree->Merge(draft.tree);
   std::vector<bool> keep(draft.tree.size(), false);
   keep[0] = true;
@@ -449,20 +449,20 @@ absl::Status Drafter::Hand(const Job& job) const {
   return job.tree->Merge(draft.tree.Keep(keep));
 }
 
-absl::StatusOr<std::vector<Trial>> Drafter::Commit(int64_t request, absl::Span<const int> accepted,
+absl::StatusOr<std::vector<DraftTrial>> SsmDrafter::Commit(int64_t request, absl::Span<const int> accepted,
                                                    int next) {
-  std::vector<Trial> trials;
+  std::vector<DraftTrial> trials;
   const auto it = drafts_.find(request);
   if (it == drafts_.end()) return trials;
-  const Branches& draft = it->second;
+  const DraftTree& draft = it->second;
   std::vector<int32_t> kept;
   bool has_all = true;  // K and V of the path so far
   for (int node = 0, i = 0; i <= static_cast<int>(accepted.size()) && node >= 0; ++i) {
     const bool in_path = i < static_cast<int>(accepted.size());
     const int token = in_path ? accepted[i] : next;
     if (token < 0) break;
-    if (draft.nodes[node].presumed >= 0) {
-      trials.push_back({.depth = i + 1, .presumed = draft.nodes[node].presumed});
+    if (draft.nodes[node].expected_acceptance >= 0) {
+      trials.push_back({.depth = i + 1, .expected_acceptance = draft.nodes[node].expected_acceptance});
     }
     int rank = 0;
     for (const int child : draft.tree.children(node)) {
@@ -482,7 +482,7 @@ absl::StatusOr<std::vector<Trial>> Drafter::Commit(int64_t request, absl::Span<c
   return trials;
 }
 
-void Drafter::Release(int64_t request) {
+void SsmDrafter::Release(int64_t request) {
   kv_.Release(request);
   drafts_.erase(request);
 }

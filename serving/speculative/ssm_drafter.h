@@ -41,16 +41,16 @@ struct BestFirst {
   bool draws = false;  // sampled requests draw a chain, instead of choosing for shared noise
   // What the SSM's probabilities are worth (null: what they say), and how much likelier to fail,
   // in odds, for this request.
-  const Acceptance* acceptance = nullptr;
+  const AcceptanceEstimator* acceptance = nullptr;
   double failing = 1;
 };
 
-class Drafter {
+class SsmDrafter {
  public:
-  struct Job {
+  struct DraftRequest {
     int64_t request = 0;
     absl::Span<const int> tokens;  // of the request; the last one is the root if depth > 0
-    int follow = 0;                // run the SSM over tokens[0, follow); all of them if depth > 0
+    int prefill = 0;                 // run the SSM over tokens[0, follow); all of them if depth > 0
     int depth = 0;                 // levels to draft; 0: only follow
     absl::string_view cache_salt;  // prefixes are shared with requests of the same one only
     int max_nodes = 0;             // drafts stop there, but for draws in the expansion's shape
@@ -66,25 +66,25 @@ class Drafter {
   };
 
   // `source` tells this SSM from others in proposals and noise. `runner` must outlive the drafter.
-  Drafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes = false);
+  SsmDrafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes = false);
 
   // From now on tells `cost` what each run took, by this clock.
-  void Measure(std::function<double()> seconds, StepCost* cost);
+  void Measure(std::function<double()> seconds, StepLatencyModel* cost);
 
   // Says whether a best-first level of nodes of this depth (from 1) is worth running, by the
   // chances that they are accepted, and those of all nodes that were drafted so far, these among
   // them. The first level always runs.
-  using WorthALevel = std::function<bool(int depth, absl::Span<const double> chances,
+  using LevelPays = std::function<bool(int depth, absl::Span<const double> chances,
                                          absl::Span<const double> drafted)>;
 
   // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is
   // as it was before, and no tree has changed.
-  absl::Status Draft(absl::Span<const Job> jobs, const WorthALevel& worth = nullptr);
+  absl::Status Draft(absl::Span<const DraftRequest> jobs, const LevelPays& worth = nullptr);
 
   // After verification: `accepted` are the tokens of the accepted path below the root of the last
   // draft, `next` the one that followed it (-1: not known). Returns how all candidates that stood
   // beside those tokens fared, sent to the LLM or not.
-  absl::StatusOr<std::vector<Trial>> Commit(int64_t request, absl::Span<const int> accepted,
+  absl::StatusOr<std::vector<DraftTrial>> Commit(int64_t request, absl::Span<const int> accepted,
                                             int next = -1);
 
   // Forgets the request.
@@ -102,10 +102,10 @@ class Drafter {
     int slot = -1;  // where the SSM has its K and V; -1: not run
     double log_probability = 0;
     double probability = 0;     // given its parent
-    double presumed = -1;       // of the child that was not drawn; -1: one was, or it was not run
+    double expected_acceptance = -1;       // of the child that was not drawn; -1: one was, or it was not run
     std::vector<int32_t> path;  // slots from depth 1 to the node
   };
-  struct Branches {
+  struct DraftTree {
     TokenTree tree{0};
     std::vector<Node> nodes;
     std::vector<int> frontier;  // nodes of the deepest level
@@ -119,27 +119,27 @@ class Drafter {
     int run = 0;  // nodes that have a slot
   };
 
-  absl::Status Follow(absl::Span<const Job> jobs);
-  absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
+  absl::Status Prefill(absl::Span<const DraftRequest> jobs);
+  absl::Status RunFrontiers(absl::Span<const DraftRequest* const> jobs);
   absl::Status Run(absl::Span<const SequenceRows> sequences);
   // What is wished of a row whose children are of this depth, from 0.
-  int32_t RowOutputOf(const Job& job, int depth) const;
-  static SamplingMetadata MetadataOf(const Job& job);
+  int32_t RowOutputOf(const DraftRequest& job, int depth) const;
+  static SamplingMetadata MetadataOf(const DraftRequest& job);
   // What the runner said of the `row`-th wanted row of a job.
-  Branches::Next NextOf(size_t job, size_t row) const;
-  static absl::StatusOr<std::vector<TokenProbability>> BestOf(const Branches::Next& next, int width,
+  DraftTree::Next NextOf(size_t job, size_t row) const;
+  static absl::StatusOr<std::vector<TokenProbability>> BestOf(const DraftTree::Next& next, int width,
                                                          const SamplingParameters& sampling,
                                                          int position);
-  void Rule(const Job& job, Branches& draft) const;
-  absl::Status Expand(const Job& job, int depth);
-  absl::Status ExpandByBeam(int width, Branches& draft);
-  absl::Status ExpandByDraws(const Job& job, int depth, Branches& draft);
+  void Rule(const DraftRequest& job, DraftTree& draft) const;
+  absl::Status Expand(const DraftRequest& job, int depth);
+  absl::Status ExpandByBeam(int width, DraftTree& draft);
+  absl::Status ExpandByDraws(const DraftRequest& job, int depth, DraftTree& draft);
   // Draws at most `count` children of the frontier's i-th node, from q.
-  void DrawChildren(const Job& job, int depth, size_t i, int count, Distribution q,
-                    Branches& draft) const;
-  absl::Status ExpandChain(const Job& job, int depth, Branches& draft);
-  absl::Status ExpandBestFirst(const Job& job, int depth, Branches& draft);
-  absl::Status Hand(const Job& job) const;
+  void DrawChildren(const DraftRequest& job, int depth, size_t i, int count, Distribution q,
+                    DraftTree& draft) const;
+  absl::Status ExpandChain(const DraftRequest& job, int depth, DraftTree& draft);
+  absl::Status ExpandBestFirst(const DraftRequest& job, int depth, DraftTree& draft);
+  absl::Status MergeIntoTree(const DraftRequest& job) const;
   double Now() const { return seconds_ ? seconds_() : 0; }
 
   ModelRunner& runner_;
@@ -147,10 +147,10 @@ class Drafter {
   Expansion expansion_;
   bool share_prefixes_;
   KvCache kv_;
-  absl::flat_hash_map<int64_t, Branches> drafts_;
+  absl::flat_hash_map<int64_t, DraftTree> drafts_;
   int64_t batches_ = 0;
   std::function<double()> seconds_;
-  StepCost* cost_ = nullptr;
+  StepLatencyModel* cost_ = nullptr;
   double expected_seconds_ = 0;
   StepWork run_;                 // the last Run
   std::vector<double> drafted_;  // best first: chances of what the draft would hand over, unordered

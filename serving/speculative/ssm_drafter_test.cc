@@ -20,11 +20,11 @@ class DrafterTest : public ::testing::Test {
  protected:
   Expansion Shape(const char* text) { return *Expansion::Parse(text); }
   // Of any number of nodes.
-  TokenTree BestFirstTree(Drafter& drafter, int64_t request, int depth, const BestFirst& how) {
+  TokenTree BestFirstTree(SsmDrafter& drafter, int64_t request, int depth, const BestFirst& how) {
     TokenTree tree(tokens_.back());
-    const std::vector<Drafter::Job> jobs = {{.request = request,
+    const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = request,
                                              .tokens = tokens_,
-                                             .follow = static_cast<int>(tokens_.size()),
+                                             .prefill = static_cast<int>(tokens_.size()),
                                              .depth = depth,
                                              .max_nodes = 1000,
                                              .best_first = how,
@@ -46,10 +46,10 @@ double LogProbability(const FakeModel& model, std::vector<int> path, int token) 
 }
 
 TEST_F(DrafterTest, BeamKeepsTheMostProbableContinuationsOfEachLength) {
-  Drafter drafter(runner_, 0, Shape("2,2"));
+  SsmDrafter drafter(runner_, 0, Shape("2,2"));
   TokenTree tree(4);
-  const std::vector<Drafter::Job> jobs = {
-      {.request = 1, .tokens = tokens_, .follow = 4, .depth = 2, .max_nodes = 100, .tree = &tree}};
+  const std::vector<SsmDrafter::DraftRequest> jobs = {
+      {.request = 1, .tokens = tokens_, .prefill = 4, .depth = 2, .max_nodes = 100, .tree = &tree}};
   ASSERT_TRUE(drafter.Draft(jobs).ok());
   EXPECT_EQ(tree.drafted(), 6);
   // By brute force: the two best first tokens, and the four best of all pairs that begin with them.
@@ -73,21 +73,21 @@ TEST_F(DrafterTest, BeamKeepsTheMostProbableContinuationsOfEachLength) {
 }
 
 TEST_F(DrafterTest, StopsAtTheNodesThatItMayUse) {
-  Drafter drafter(runner_, 0, Shape("3,2"));
+  SsmDrafter drafter(runner_, 0, Shape("3,2"));
   TokenTree tree(4);
-  const std::vector<Drafter::Job> jobs = {
-      {.request = 1, .tokens = tokens_, .follow = 4, .depth = 2, .max_nodes = 5, .tree = &tree}};
+  const std::vector<SsmDrafter::DraftRequest> jobs = {
+      {.request = 1, .tokens = tokens_, .prefill = 4, .depth = 2, .max_nodes = 5, .tree = &tree}};
   ASSERT_TRUE(drafter.Draft(jobs).ok());
   EXPECT_EQ(tree.drafted(), 5);
 }
 
 TEST_F(DrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
-  Drafter drafter(runner_, 3, Shape("4,1"));
+  SsmDrafter drafter(runner_, 3, Shape("4,1"));
   TokenTree tree(4);
   const SamplingParameters sampling = {.temperature = 0.7, .top_p = 0.9, .seed = 5};
-  const std::vector<Drafter::Job> jobs = {{.request = 1,
+  const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = 1,
                                            .tokens = tokens_,
-                                           .follow = 4,
+                                           .prefill = 4,
                                            .depth = 2,
                                            .sampling = sampling,
                                            .tree = &tree}};
@@ -109,12 +109,12 @@ TEST_F(DrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
 TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
   for (const int accepted : {0, 1, 2, 3}) {
     for (const bool strangers : {false, true}) {
-      Drafter drafter(runner_, 0, Shape("2,1,1"));
+      SsmDrafter drafter(runner_, 0, Shape("2,1,1"));
       TokenTree tree(4);
       ASSERT_TRUE(drafter
-                      .Draft(std::vector<Drafter::Job>{{.request = 1,
+                      .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                         .tokens = tokens_,
-                                                        .follow = 4,
+                                                        .prefill = 4,
                                                         .depth = 3,
                                                         .max_nodes = 100,
                                                         .tree = &tree}})
@@ -140,11 +140,11 @@ TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
       longer.insert(longer.end(), path.begin(), path.end());
       longer.push_back(6);
       TokenTree again(6), fresh(6);
-      Drafter other(runner_, 0, Shape("2,1,1"));
+      SsmDrafter other(runner_, 0, Shape("2,1,1"));
       const auto job = [&](TokenTree* out) {
-        return std::vector<Drafter::Job>{{.request = 1,
+        return std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                           .tokens = longer,
-                                          .follow = static_cast<int>(longer.size()),
+                                          .prefill = static_cast<int>(longer.size()),
                                           .depth = 3,
                                           .max_nodes = 100,
                                           .tree = out}};
@@ -163,15 +163,15 @@ TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
 }
 
 TEST_F(DrafterTest, AFailedRunLeavesTheCacheAsItWas) {
-  Drafter drafter(runner_, 0, Shape("2,1,1"));
+  SsmDrafter drafter(runner_, 0, Shape("2,1,1"));
   ASSERT_TRUE(
-      drafter.Draft(std::vector<Drafter::Job>{{.request = 1, .tokens = tokens_, .follow = 2}})
+      drafter.Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1, .tokens = tokens_, .prefill = 2}})
           .ok());
   EXPECT_EQ(drafter.kv().length(1), 2);
   runner_.FailFrom(3);  // in the middle of the tree
   TokenTree tree(4);
-  const std::vector<Drafter::Job> jobs = {
-      {.request = 1, .tokens = tokens_, .follow = 4, .depth = 3, .max_nodes = 100, .tree = &tree}};
+  const std::vector<SsmDrafter::DraftRequest> jobs = {
+      {.request = 1, .tokens = tokens_, .prefill = 4, .depth = 3, .max_nodes = 100, .tree = &tree}};
   EXPECT_EQ(drafter.Draft(jobs).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(drafter.kv().length(1), 2);
   EXPECT_EQ(drafter.kv().statistics().used, 2);
@@ -179,13 +179,13 @@ TEST_F(DrafterTest, AFailedRunLeavesTheCacheAsItWas) {
 }
 
 TEST_F(DrafterTest, OneRunnerBatchPerLevelForAllRequests) {
-  Drafter drafter(runner_, 0, Shape("1,2,1"));
+  SsmDrafter drafter(runner_, 0, Shape("1,2,1"));
   std::vector<TokenTree> trees(5, TokenTree(4));
-  std::vector<Drafter::Job> jobs;
+  std::vector<SsmDrafter::DraftRequest> jobs;
   for (int i = 0; i < 5; ++i) {
     jobs.push_back({.request = i,
                     .tokens = tokens_,
-                    .follow = 4,
+                    .prefill = 4,
                     .depth = 3,
                     .max_nodes = 100,
                     .tree = &trees[i]});
@@ -219,11 +219,11 @@ std::vector<std::pair<double, std::vector<int>>> Continuations(const FakeModel& 
 TEST_F(DrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
   for (const int nodes : {1, 2, 5, 12, 30}) {
     for (const int depth : {1, 3, 5}) {
-      Drafter drafter(runner_, 0, Expansion());
+      SsmDrafter drafter(runner_, 0, Expansion());
       TokenTree tree(4);
-      const std::vector<Drafter::Job> jobs = {{.request = 1,
+      const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = 1,
                                                .tokens = tokens_,
-                                               .follow = 4,
+                                               .prefill = 4,
                                                .depth = depth,
                                                .max_nodes = nodes,
                                                .best_first = {.width = 64},
@@ -250,7 +250,7 @@ TEST_F(DrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
 TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
   const auto all = Continuations(model_, tokens_, 4);
   const double price = 0.02;
-  Drafter drafter(runner_, 0, Expansion());
+  SsmDrafter drafter(runner_, 0, Expansion());
   EXPECT_EQ(BestFirstTree(drafter, 1, 4, {.width = 64, .price = price}).drafted(),
             std::count_if(all.begin(), all.end(), [&](const auto& c) { return c.first >= price; }));
   const int64_t rows = runner_.rows();
@@ -263,20 +263,20 @@ TEST_F(DrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
   ASSERT_GT(all.size(), 3u);
   // Only the most probable first token gets children.
   const double parent = (all[0].first + all[1].first) / 2;
-  Drafter drafter(runner_, 0, Expansion());
+  SsmDrafter drafter(runner_, 0, Expansion());
   EXPECT_EQ(BestFirstTree(drafter, 1, 2, {.width = 3, .parent = parent}).drafted(), 3 + 3);
   EXPECT_EQ(runner_.rows(), 4 + 1);
 }
 
 TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    Drafter drafter(runner_, 0, Expansion());
+    SsmDrafter drafter(runner_, 0, Expansion());
     const SamplingParameters sampling = {.temperature = 0.9, .top_p = 0.95, .seed = seed};
     TokenTree tree(4);
     ASSERT_TRUE(drafter
-                    .Draft(std::vector<Drafter::Job>{{.request = 1,
+                    .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                       .tokens = tokens_,
-                                                      .follow = 4,
+                                                      .prefill = 4,
                                                       .depth = 3,
                                                       .max_nodes = 1000,
                                                       .sampling = sampling,
@@ -301,13 +301,13 @@ TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
   const BestFirst how = {.width = 4, .price = 0.1, .parent = 0.2, .draws = true};
   int lengths[5] = {}, small = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    Drafter drafter(runner_, 2, Expansion());
+    SsmDrafter drafter(runner_, 2, Expansion());
     TokenTree tree(4);
     const SamplingParameters sampling = {.temperature = 0.7, .seed = seed};
     ASSERT_TRUE(drafter
-                    .Draft(std::vector<Drafter::Job>{{.request = 1,
+                    .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                       .tokens = tokens_,
-                                                      .follow = 4,
+                                                      .prefill = 4,
                                                       .depth = 5,
                                                       .max_nodes = 4,
                                                       .sampling = sampling,
@@ -319,7 +319,7 @@ TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
       const std::vector<float> logits = model_(path);
       const Distribution q = *SamplingDistribution(logits.data(), kVocabulary, sampling);
       double expected = 0;  // without anything learned a draw is worth its probability
-      for (const double value : q) expected += value * std::min(value, Acceptance::kMost);
+      for (const double value : q) expected += value * std::min(value, AcceptanceEstimator::kMost);
       const double chance = tree.chance(node);
       const bool goes_on =
           node < 4 && (node == 0 || chance >= how.parent) && chance * expected >= how.price;
@@ -327,7 +327,7 @@ TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
       if (!goes_on) break;
       EXPECT_EQ(*tree.proposals(node)[0].drawn_from, q);
       const int token = tree.token(node + 1);
-      EXPECT_NEAR(tree.chance(node + 1), chance * std::min(q[token], Acceptance::kMost), 1e-12);
+      EXPECT_NEAR(tree.chance(node + 1), chance * std::min(q[token], AcceptanceEstimator::kMost), 1e-12);
       small += tree.chance(node + 1) < how.price;
       path.push_back(token);
     }
@@ -341,13 +341,13 @@ TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
 // What was not drawn counts as what was expected of it: or the depths that are seldom drawn, and
 // only where the SSM is sure, would seem better than they are.
 TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
-  Drafter drafter(runner_, 0, Expansion());
+  SsmDrafter drafter(runner_, 0, Expansion());
   TokenTree tree(4);
   const BestFirst how = {.width = 4, .price = 0.99, .draws = true};
   ASSERT_TRUE(drafter
-                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                  .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                     .tokens = tokens_,
-                                                    .follow = 4,
+                                                    .prefill = 4,
                                                     .depth = 3,
                                                     .max_nodes = 4,
                                                     .sampling = {.temperature = 1},
@@ -355,15 +355,15 @@ TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
                                                     .tree = &tree}})
                   .ok());
   EXPECT_EQ(tree.drafted(), 0);
-  const std::vector<Trial> trials = *drafter.Commit(1, {}, 3);
+  const std::vector<DraftTrial> trials = *drafter.Commit(1, {}, 3);
   ASSERT_EQ(trials.size(), 1u);
   EXPECT_EQ(trials[0].depth, 1);
   double expected = 0;
   for (int x = 0; x < kVocabulary; ++x) {
     expected += std::exp(2 * LogProbability(model_, tokens_, x));
   }
-  EXPECT_NEAR(trials[0].presumed, expected, 1e-6);
-  Acceptance acceptance;
+  EXPECT_NEAR(trials[0].expected_acceptance, expected, 1e-6);
+  AcceptanceEstimator acceptance;
   const double before = acceptance.OfProbability(0.5, 1, 0);
   for (int i = 0; i < 2000; ++i) acceptance.Observe(trials[0]);
   EXPECT_NEAR(acceptance.OfRank(1, 0), expected, 0.02);
@@ -378,13 +378,13 @@ TEST_F(DrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
   int same = 0;
   constexpr int kSeeds = 400;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    Drafter drafter(runner, 0, Shape("1,1"));
+    SsmDrafter drafter(runner, 0, Shape("1,1"));
     TokenTree trees[] = {TokenTree(4), TokenTree(5)};
     std::vector<int> tokens = tokens_;
     for (int64_t i = 0; i < 2; ++i) {
-      const std::vector<Drafter::Job> jobs = {{.request = i,
+      const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = i,
                                                .tokens = tokens,
-                                               .follow = static_cast<int>(tokens.size()),
+                                               .prefill = static_cast<int>(tokens.size()),
                                                .depth = 2,
                                                .sampling = {.temperature = 1, .seed = seed},
                                                .tree = &trees[i]}};
@@ -409,13 +409,13 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
   const SamplingParameters sampled = {.temperature = 0.9, .seed = 5};
   for (const bool draws : {false, true}) {
     for (const auto& [width, by_draws] : {std::pair{0, false}, {3, false}, {3, true}}) {
-      Drafter drafter(runner_, 0, Shape("3,3,2"));
+      SsmDrafter drafter(runner_, 0, Shape("3,3,2"));
       TokenTree tree(4);
       ASSERT_TRUE(
           drafter
-              .Draft(std::vector<Drafter::Job>{{.request = 1,
+              .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                 .tokens = tokens_,
-                                                .follow = 4,
+                                                .prefill = 4,
                                                 .depth = 3,
                                                 .max_nodes = 40,
                                                 .sampling = draws ? sampled : SamplingParameters(),
@@ -449,12 +449,12 @@ TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
   LogitsProcessor answer(
       std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
       tokens_, {});
-  Drafter drafter(runner_, 0, Shape("2,2,2"));
+  SsmDrafter drafter(runner_, 0, Shape("2,2,2"));
   TokenTree tree(4);
   ASSERT_TRUE(drafter
-                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                  .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                     .tokens = tokens_,
-                                                    .follow = 4,
+                                                    .prefill = 4,
                                                     .depth = 3,
                                                     .max_nodes = 100,
                                                     .logits_processor = &answer,
@@ -467,12 +467,12 @@ TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
 }
 
 TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
-  Drafter drafter(runner_, 0, Expansion());
+  SsmDrafter drafter(runner_, 0, Expansion());
   TokenTree tree(4);
   ASSERT_TRUE(drafter
-                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                  .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
                                                     .tokens = tokens_,
-                                                    .follow = 4,
+                                                    .prefill = 4,
                                                     .depth = 1,
                                                     .max_nodes = 1,
                                                     .best_first = {.width = 3},
@@ -482,7 +482,7 @@ TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
   const std::vector<float> logits = model_(tokens_);
   std::vector<int> order = {0, 1, 2, 3, 4, 5, 6, 7};
   std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
-  const std::vector<Trial> trials = *drafter.Commit(1, {}, order[1]);
+  const std::vector<DraftTrial> trials = *drafter.Commit(1, {}, order[1]);
   ASSERT_EQ(trials.size(), 3u);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(trials[rank].rank, rank);
@@ -499,11 +499,11 @@ TEST_F(DrafterTest, LogitsThatAreNoNumbersAreAnError) {
       FakeModelRunner broken(FakeModelRunner::RoomyLimits(kVocabulary), [](absl::Span<const int>) {
         return std::vector<float>(kVocabulary, NAN);
       });
-      Drafter drafter(broken, 0, Shape("2,2"));
+      SsmDrafter drafter(broken, 0, Shape("2,2"));
       TokenTree tree(4);
-      const std::vector<Drafter::Job> jobs = {{.request = 1,
+      const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = 1,
                                                .tokens = tokens_,
-                                               .follow = 4,
+                                               .prefill = 4,
                                                .depth = 2,
                                                .max_nodes = 9,
                                                .sampling = {.temperature = greedy ? 0.0 : 1.0},

@@ -75,7 +75,7 @@ RunnerBatch CalibrationBatch(int sequences, int length, int rows, int stride = 1
 
 }  // namespace
 
-void StepCost::Observe(const StepWork& work, double seconds) {
+void StepLatencyModel::Observe(const StepWork& work, double seconds) {
   const int number = BucketOf(work.rows);
   auto at = std::lower_bound(buckets_.begin(), buckets_.end(), number,
                              [](const Bucket& bucket, int n) { return bucket.number < n; });
@@ -132,7 +132,7 @@ void StepCost::Observe(const StepWork& work, double seconds) {
 }
 
 // By those of the last few steps that were not of this size; 0 without any.
-double StepCost::PaceOfOthers(int number) const {
+double StepLatencyModel::PaceOfOthers(int number) const {
   std::array<double, kBeside> values;
   size_t count = 0;
   for (int64_t i = paced_ - 1; i >= std::max<int64_t>(0, paced_ - kBeside); --i) {
@@ -142,7 +142,7 @@ double StepCost::PaceOfOthers(int number) const {
   return count == 0 ? 0 : Median(absl::MakeSpan(values.data(), count));
 }
 
-double StepCost::Paced(const Bucket& bucket, double seconds, double positions) {
+double StepLatencyModel::Paced(const Bucket& bucket, double seconds, double positions) {
   if (bucket.count >= kFew && bucket.middle_seconds > 0) {
     paces_[static_cast<size_t>(paced_++ % kPaces)] = {
         bucket.number, seconds / (bucket.middle_seconds + positions)};
@@ -154,23 +154,23 @@ double StepCost::Paced(const Bucket& bucket, double seconds, double positions) {
   return std::max(0.0, seconds / pace_ - positions);
 }
 
-void StepCost::Slow(double times) {
+void StepLatencyModel::Slow(double times) {
   for (Pace& pace : paces_) pace.value *= times;
   pace_ *= times;
 }
 
 // Whether its last few times are recent ones.
-bool StepCost::Fresh(const Bucket& bucket) const {
+bool StepLatencyModel::Fresh(const Bucket& bucket) const {
   if (bucket.count < kFew) return false;
   const int64_t age = observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept];
   return age <= (bucket.count >= kKept ? kOld : kFresh);
 }
 
-bool StepCost::Proven(const Bucket& bucket) const {
+bool StepLatencyModel::Proven(const Bucket& bucket) const {
   return bucket.contrasts >= kProof && Fresh(bucket);
 }
 
-bool StepCost::Proven(int rows) const {
+bool StepLatencyModel::Proven(int rows) const {
   const int number = BucketOf(rows);
   const auto at = std::lower_bound(buckets_.begin(), buckets_.end(), number,
                                    [](const Bucket& bucket, int n) { return bucket.number < n; });
@@ -179,13 +179,13 @@ bool StepCost::Proven(int rows) const {
 
 // What a size is worth beside its neighbours: one that is hardly ever run, and was timed in a bad
 // moment, must not make those dear that are.
-double StepCost::Recent(const Bucket& bucket) const {
+double StepLatencyModel::Recent(const Bucket& bucket) const {
   const auto age = static_cast<double>(observed_ - bucket.recent_at);
   return bucket.recent / (1 + age / kFresh);
 }
 
 // Those that count, by rising size.
-void StepCost::FindSizes() const {
+void StepLatencyModel::FindSizes() const {
   known_.clear();
   std::vector<const Bucket*> larger(buckets_.size(), nullptr);  // the next one that is proven
   for (size_t i = buckets_.size(); i-- > 1;) {
@@ -242,7 +242,7 @@ void StepCost::FindSizes() const {
   }
 }
 
-void StepCost::Refresh() const {
+void StepLatencyModel::Refresh() const {
   stale_ = false;
   FindSizes();
   pools_.clear();
@@ -267,9 +267,9 @@ void StepCost::Refresh() const {
   }
 }
 
-double StepCost::Seconds(int rows) const { return pace_ * CurveSeconds(rows); }
+double StepLatencyModel::Seconds(int rows) const { return pace_ * CurveSeconds(rows); }
 
-double StepCost::CurveSeconds(int rows) const {
+double StepLatencyModel::CurveSeconds(int rows) const {
   if (stale_) Refresh();
   if (curve_.empty()) return 0;
   const double x = rows;
@@ -288,7 +288,7 @@ double StepCost::CurveSeconds(int rows) const {
   return low.seconds + slope * (x - low.rows);
 }
 
-double StepCost::Seconds(const StepWork& work) const {
+double StepLatencyModel::Seconds(const StepWork& work) const {
   return Seconds(work.rows) + PositionSeconds(work.visible, work.context);
 }
 
@@ -311,7 +311,7 @@ class Calibration {
     // The first step of all allocates and reads weights from disk.
     if (absl::Status s = Time(CurveBatch(1), &took); !s.ok()) return s;
     // Doublings first: how far can it go, and how long does it take?
-    StepCost rough;
+    StepLatencyModel rough;
     std::vector<int> sizes;
     double turn = 0;
     for (int rows = 1; rows <= most_ && (rows <= 2 || turn < budget / kLook); rows *= 2) {
@@ -348,9 +348,9 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  absl::Status FindRates(double budget, StepCost::Rates* rates) {
+  absl::Status FindRates(double budget, StepLatencyModel::Rates* rates) {
     const double begin = seconds_();
-    StepCost rough;
+    StepLatencyModel rough;
     for (const Sample& sample : samples()) rough.Observe(sample.work, sample.seconds);
     // Memory that nobody has written yet would be read too fast. A slow model fills few slots.
     int past = std::min({kPast, limits_.max_positions, slots_});
@@ -468,9 +468,9 @@ class Calibration {
 }  // namespace
 
 absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
-                       const std::function<double()>& seconds, StepCost* cost) {
+                       const std::function<double()>& seconds, StepLatencyModel* cost) {
   Calibration calibration(runner, max_rows, seconds);
-  StepCost::Rates rates;
+  StepLatencyModel::Rates rates;
   if (absl::Status s = calibration.FindCurve(budget_seconds); !s.ok()) return s;
   if (absl::Status s = calibration.FindRates(budget_seconds, &rates); !s.ok()) return s;
   // Prompts' rows see each other: the curve is what is left of them without that.

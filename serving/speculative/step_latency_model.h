@@ -37,7 +37,7 @@ struct StepWork {
   double context = 0;  // positions of the sequences, each counted once
 };
 
-class StepCost {
+class StepLatencyModel {
  public:
   // Seconds per position, at pace 1.
   struct Rates {
@@ -128,6 +128,6 @@ class StepCost {
 // rows of one. Ends early once `budget_seconds` are spent, and again as much. Writes KV slots,
 // which are free by then. Errors of the runner.
 absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
-                       const std::function<double()>& seconds, StepCost* cost);
+                       const std::function<double()>& seconds, StepLatencyModel* cost);
 
 }  // namespace espalier

@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-class ColdSteps {
+class WarmupSteps {
  public:
   // Whether the step, in which an SSM drafts or not, is one of them. `matter` is asked at a change:
   // whether there are any.
