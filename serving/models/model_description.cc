@@ -100,7 +100,7 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
   }
   const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
   if (!config.ok()) return config.status();
-  absl::StatusOr<std::shared_ptr<const ChatFormat>> chat = ChatFormat::Create(*config);
+  absl::StatusOr<std::shared_ptr<const ChatTemplate>> chat = ChatTemplate::Create(*config);
   if (!chat.ok()) return chat.status();
   model->chat = *std::move(chat);
   return absl::OkStatus();

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/models/model.h"
-#include "serving/chat/chat_format.h"
+#include "serving/chat_template/chat_format.h"
 #include "serving/speculative/expansion.h"
 #include "serving/tokenizer/generation_config.h"
 #include "serving/tokenizer/tokenizer.h"
@@ -24,11 +24,11 @@ struct ModelDescription {
   std::shared_ptr<const Tokenizer> tokenizer;
   // Spellings of tokenizer.json's added tokens that the model's matrices have no rows for, by id.
   std::map<int, std::string> left_out;
-  std::shared_ptr<const ChatFormat> chat;  // null: the plain form, of models of our own training
+  std::shared_ptr<const ChatTemplate> chat;  // null: the plain form, of models of our own training
   GenerationConfig generation;             // what requests that say nothing should get
 };
 
-// Errors name the field: those of ReadModel, LoadTokenizer and ChatFormat; InvalidArgument for an
+// Errors name the field: those of ReadModel, LoadTokenizer and ChatTemplate; InvalidArgument for an
 // eos_token_id outside the vocabulary, a tokenizer with more tokens than the model, and where it is
 // not clear which tokenizer the model has: tokenizer.json, or bytes if config.json has "tokenizer":
 // "bytes".

@@ -4,16 +4,16 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "serving/chat/template.h"
+#include "serving/chat_template/template.h"
 #include "tests/conformance/serve.h"
 
 namespace espalier::conformance {
 namespace {
 
 json Answer(const json& request) {
-  const auto parsed = chat::Template::Parse(request.at("template").get<std::string>());
+  const auto parsed = jinja::Template::Parse(request.at("template").get<std::string>());
   if (!parsed.ok()) return {{"error", parsed.status().ToString()}};
-  chat::RenderOptions options;
+  jinja::RenderOptions options;
   options.strftime_now = [](const std::string& format) { return "now:" + format; };
   const auto variables = nlohmann::ordered_json::parse(request.at("variables").get<std::string>());
   const auto text = parsed->Render(variables, options);

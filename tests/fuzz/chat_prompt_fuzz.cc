@@ -14,7 +14,7 @@
 
 namespace {
 
-using espalier::ChatFormat;
+using espalier::ChatTemplate;
 
 constexpr size_t kTexts = 4;
 constexpr absl::string_view kBetween = "\n---\n";
@@ -30,7 +30,7 @@ std::array<std::string, kTexts> Split(absl::string_view input) {
   return texts;
 }
 
-void Render(const espalier::v1::ChatPrompt& chat, const ChatFormat* format) {
+void Render(const espalier::v1::ChatPrompt& chat, const ChatTemplate* format) {
   static const auto* const tokenizer = espalier::ByteTokenizer::Create()->release();
   static const auto* const clock = new espalier::FakeClock;
   const auto prompt = espalier::RenderChat(chat, *tokenizer, format, clock);
@@ -42,7 +42,7 @@ void Render(const espalier::v1::ChatPrompt& chat, const ChatFormat* format) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto [source, body, tool_calls, variables] =
       Split(absl::string_view(reinterpret_cast<const char*>(data), size));
-  const auto format = ChatFormat::Replace(nullptr, source);
+  const auto format = ChatTemplate::Replace(nullptr, source);
   espalier::openai::Request request;
   if (espalier::openai::Parse(espalier::openai::Kind::kChat, body, &request)) {
     // So that what else there is has a conversation to be in.

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "serving/chat/template.h"
+#include "serving/chat_template/template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;
@@ -14,9 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
       "add_generation_prompt": true, "bos_token": "<s>", "n": 3, "s": "a b c"})"));
   const auto parsed =
-      chat::Template::Parse(absl::string_view(reinterpret_cast<const char*>(data), size));
+      jinja::Template::Parse(absl::string_view(reinterpret_cast<const char*>(data), size));
   if (!parsed.ok()) return 0;
-  chat::RenderOptions options;
+  jinja::RenderOptions options;
   options.max_steps = 100'000;
   options.max_work_bytes = 16 << 20;
   options.max_output_bytes = 1 << 20;

@@ -12,7 +12,7 @@
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_request.h"
 #include "server/inference/requests/generation.h"
-#include "serving/chat/chat_format.h"
+#include "serving/chat_template/chat_format.h"
 
 namespace espalier {
 namespace {
@@ -29,7 +29,7 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
   if (!model.ok()) return openai::FromStatus(model.status());
   wanted->model = *std::move(model);
-  const ChatFormat* format = wanted->model->host->chat();
+  const ChatTemplate* format = wanted->model->host->chat();
   if (wanted->request.no_thinking && generate.chat().reasoning_effort().empty() &&
       format != nullptr &&
       absl::StrContains(format->Source(!generate.chat().tools().empty()), "enable_thinking")) {

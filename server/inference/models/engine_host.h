@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "serving/chat/chat_format.h"
+#include "serving/chat_template/chat_format.h"
 #include "serving/engine/engine.h"
 #include "serving/tokenizer/generation_config.h"
 
@@ -31,7 +31,7 @@ struct EngineParts {
   // Devices and the like. First, because members are destroyed last to first and the rest uses it.
   std::vector<std::shared_ptr<void>> keep_alive;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatFormat> chat;  // null: the plain form
+  std::shared_ptr<const ChatTemplate> chat;  // null: the plain form
   GenerationConfig generation;
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
@@ -79,7 +79,7 @@ class EngineHost {
   int RetryAfterSeconds() const;
 
   const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
-  const ChatFormat* chat() const { return parts_.chat.get(); }  // null: the plain form
+  const ChatTemplate* chat() const { return parts_.chat.get(); }  // null: the plain form
   const GenerationConfig& generation() const { return parts_.generation; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }

@@ -201,7 +201,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   prepared.candidates = std::move(loaded->candidates);
   prepared.request.set_weights(Name(loaded->format));
   if (!request.chat_template().empty()) {
-    auto chat = ChatFormat::Replace(prepared.parts.chat.get(), request.chat_template());
+    auto chat = ChatTemplate::Replace(prepared.parts.chat.get(), request.chat_template());
     if (!chat.ok()) {
       return absl::Status(chat.status().code(),
                           absl::StrCat("field 'chat_template': ", chat.status().message()));

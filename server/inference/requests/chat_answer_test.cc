@@ -89,7 +89,7 @@ class ChatAnswerTest : public testing::Test {
     tokenizer_ = *tokenizer;
     EngineParts parts;
     parts.tokenizer = tokenizer_;
-    parts.chat = *ChatFormat::Create(*ReadTokenizerConfig(files));
+    parts.chat = *ChatTemplate::Create(*ReadTokenizerConfig(files));
     const int vocabulary = tokenizer_->vocabulary();
     parts.llm = std::make_unique<FakeModelRunner>(
         FakeModelRunner::RoomyLimits(vocabulary), [this, vocabulary](absl::Span<const int> path) {

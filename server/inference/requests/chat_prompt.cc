@@ -15,7 +15,7 @@
 #include "server/inference/requests/chat_fields.h"
 #include "server/inference/field_error.h"
 #include "server/inference/requests/tool_choice.h"
-#include "serving/chat/text.h"
+#include "serving/chat_template/text.h"
 #include "serving/tokenizer/chat_template.h"
 
 namespace espalier {
@@ -23,7 +23,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// serving/chat/operators.cc's.
+// serving/chat_template/operators.cc's.
 constexpr absl::string_view kJoinedDict = "unsupported operand types for +: 'str' and 'dict'";
 constexpr absl::string_view kAssistantNext = "\nassistant:";
 
@@ -190,7 +190,7 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
 }
 
 // In the model's own form. Its special tokens are spelled in the text.
-absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatFormat& format,
+absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemplate& format,
                                       const Clock* clock) {
   ChatRequest request;
   const std::string& source = format.Source(ChoiceOf(chat) != ToolChoice::kNone);
@@ -234,7 +234,7 @@ absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatForm
   // end it.
   const absl::string_view last =
       absl::StripAsciiWhitespace(chat.turns(chat.turns_size() - 1).content());
-  const size_t at = last.empty() ? std::string::npos : chat::FindLastPiece(*text, last);
+  const size_t at = last.empty() ? std::string::npos : jinja::FindLastSubstring(*text, last);
   if (at == std::string::npos) {
     return FieldError(
         "continue_final_message",
@@ -257,7 +257,7 @@ bool BeginsInReasoning(const v1::ChatPrompt& chat, absl::string_view text,
 }  // namespace
 
 absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& tokenizer,
-                                  const ChatFormat* format, const Clock* clock) {
+                                  const ChatTemplate* format, const Clock* clock) {
   for (int i = 0; i < chat.turns_size(); ++i) {
     if (IsChatRole(chat.turns(i).role())) continue;
     const std::string field = absl::StrCat("messages[", i, "].role");

@@ -7,7 +7,7 @@
 #include "espalier/v1/inference.pb.h"
 #include "base/clock.h"
 #include "serving/output_parsers/reasoning_parser.h"
-#include "serving/chat/chat_format.h"
+#include "serving/chat_template/chat_format.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {
@@ -25,6 +25,6 @@ struct Prompt {
 // turn that describes them, calls and their results plain text. `clock` is for templates that ask
 // for the date.
 absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& tokenizer,
-                                  const ChatFormat* format, const Clock* clock);
+                                  const ChatTemplate* format, const Clock* clock);
 
 }  // namespace espalier

@@ -71,7 +71,7 @@ absl::StatusOr<std::string> TextOf(const v1::ChatPrompt& chat,
                                    const std::string& source = kTemplate) {
   const auto tokenizer = ByteTokenizer::Create();
   FakeClock clock;
-  const auto format = ChatFormat::Replace(nullptr, source);
+  const auto format = ChatTemplate::Replace(nullptr, source);
   if (!format.ok()) return format.status();
   absl::StatusOr<Prompt> prompt = RenderChat(chat, **tokenizer, format->get(), &clock);
   if (!prompt.ok()) return prompt.status();
@@ -235,7 +235,7 @@ TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
 TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
   const BeginningTokenizer tokenizer;
   FakeClock clock;
-  const auto format = ChatFormat::Replace(nullptr, "{{ messages[0].content }}");
+  const auto format = ChatTemplate::Replace(nullptr, "{{ messages[0].content }}");
   v1::ChatPrompt chat = Chat("");
   EXPECT_THAT(RenderChat(chat, tokenizer, format->get(), &clock)->tokens, ElementsAre('h', 'i'));
   chat.set_add_special_tokens(true);

@@ -10,17 +10,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "serving/chat/evaluator.h"
-#include "serving/chat/text.h"
+#include "serving/chat_template/evaluator.h"
+#include "serving/chat_template/text.h"
 #include "serving/tokenizer/unicode.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 using StringMethod = Value (*)(Evaluator&, const std::string&, Arguments);
 
 Value StripBy(Evaluator& e, const std::string& text, Arguments arguments, bool left, bool right) {
-  Reader read(e, "strip", std::move(arguments), {"characters"});
+  BoundArguments read(e, "strip", std::move(arguments), {"characters"});
   const std::string characters = read[0].IsNone() ? "" : read.String(0, "");
   const bool given = read.Has(0) && !read[0].IsNone();
   return e.Text(StripText(text, left, right, given ? &characters : nullptr));
@@ -31,7 +31,7 @@ int64_t SearchSteps(absl::string_view text, absl::string_view piece) {
 }
 
 Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool from_right) {
-  Reader read(e, "split", std::move(arguments), {"sep", "maxsplit"});
+  BoundArguments read(e, "split", std::move(arguments), {"sep", "maxsplit"});
   const bool spaces = !read.Has(0) || read[0].IsNone();
   const std::string separator = spaces ? "" : read.String(0, "");
   const int64_t most = read.Int(1, -1);
@@ -91,7 +91,7 @@ Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool f
     const absl::string_view whole = from_right ? mirror : text;
     size_t at = 0;
     while (!full()) {
-      const size_t cut = FindPiece(whole, mark, at);
+      const size_t cut = FindSubstring(whole, mark, at);
       if (cut == absl::string_view::npos) break;
       if (!e.Work(1, sizeof(Value) + 64)) return Value();
       put(rest.substr(from_right ? rest.size() - cut : at, cut - at));
@@ -104,7 +104,7 @@ Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool f
 }
 
 Value BeginsOrEnds(Evaluator& e, const std::string& text, Arguments arguments, bool begins) {
-  Reader read(e, begins ? "startswith" : "endswith", std::move(arguments), {"prefix"});
+  BoundArguments read(e, begins ? "startswith" : "endswith", std::move(arguments), {"prefix"});
   std::vector<Value> options = {read[0]};
   if (const List* list = read[0].AsList()) options = list->items;
   for (const Value& option : options) {
@@ -119,17 +119,17 @@ Value BeginsOrEnds(Evaluator& e, const std::string& text, Arguments arguments, b
 
 Value FindIn(Evaluator& e, const std::string& text, Arguments arguments, bool from_right,
              bool must) {
-  Reader read(e, "find", std::move(arguments), {"sub"});
+  BoundArguments read(e, "find", std::move(arguments), {"sub"});
   const std::string wanted = read.String(0, "");
   if (!e.Work(SearchSteps(text, wanted))) return Value();
-  const size_t at = from_right ? FindLastPiece(text, wanted) : FindPiece(text, wanted);
+  const size_t at = from_right ? FindLastSubstring(text, wanted) : FindSubstring(text, wanted);
   if (at != absl::string_view::npos)
     return Value::Of(Length(absl::string_view(text).substr(0, at)));
   return must ? e.Fail("substring not found") : Value::Of(int64_t{-1});
 }
 
 Value ReplaceIn(Evaluator& e, const std::string& text, Arguments arguments) {
-  Reader read(e, "replace", std::move(arguments), {"old", "new", "count"});
+  BoundArguments read(e, "replace", std::move(arguments), {"old", "new", "count"});
   const std::string from = read.String(0, ""), to = read.String(1, "");
   int64_t left = read.Int(2, -1);
   if (!e.ok()) return Value();
@@ -147,8 +147,8 @@ Value ReplaceIn(Evaluator& e, const std::string& text, Arguments arguments) {
     }
   } else {
     if (!e.Work(SearchSteps(text, from))) return Value();
-    for (size_t found = FindPiece(text, from); found != absl::string_view::npos && left != 0;
-         found = FindPiece(text, from, at), --left) {
+    for (size_t found = FindSubstring(text, from); found != absl::string_view::npos && left != 0;
+         found = FindSubstring(text, from, at), --left) {
       if (!grow(found - at + to.size())) return Value();
       out.append(text, at, found - at);
       out += to;
@@ -160,19 +160,19 @@ Value ReplaceIn(Evaluator& e, const std::string& text, Arguments arguments) {
 }
 
 Value CountIn(Evaluator& e, const std::string& text, Arguments arguments) {
-  Reader read(e, "count", std::move(arguments), {"sub"});
+  BoundArguments read(e, "count", std::move(arguments), {"sub"});
   const std::string wanted = read.String(0, "");
   if (!e.Work(SearchSteps(text, wanted))) return Value();
   if (wanted.empty()) return Value::Of(Length(text) + 1);
   int64_t n = 0;
-  for (size_t at = FindPiece(text, wanted); at != absl::string_view::npos;
-       at = FindPiece(text, wanted, at + wanted.size()))
+  for (size_t at = FindSubstring(text, wanted); at != absl::string_view::npos;
+       at = FindSubstring(text, wanted, at + wanted.size()))
     ++n;
   return Value::Of(n);
 }
 
 Value JoinBy(Evaluator& e, const std::string& separator, Arguments arguments) {
-  Reader read(e, "join", std::move(arguments), {"iterable"});
+  BoundArguments read(e, "join", std::move(arguments), {"iterable"});
   std::string out;
   bool first = true;
   for (const Value& item : e.Iterate(read[0])) {
@@ -188,7 +188,7 @@ Value JoinBy(Evaluator& e, const std::string& separator, Arguments arguments) {
 
 template <typename Is>
 Value All(Evaluator& e, const std::string& text, const Arguments& arguments, Is is) {
-  Reader read(e, "method", arguments, {});
+  BoundArguments read(e, "method", arguments, {});
   bool all = !text.empty();
   for (size_t at = 0; at < text.size() && all;) all = is(NextCodePoint(text, &at));
   return Value::Of(all);
@@ -200,7 +200,7 @@ bool IsLetter(char32_t c) {
 }
 
 Value SplitLines(Evaluator& e, const std::string& text, Arguments arguments) {
-  Reader read(e, "splitlines", std::move(arguments), {"keepends"});
+  BoundArguments read(e, "splitlines", std::move(arguments), {"keepends"});
   const bool keep = read.Bool(0, false);
   std::vector<Value> lines;
   size_t begin = 0;
@@ -220,12 +220,12 @@ Value SplitLines(Evaluator& e, const std::string& text, Arguments arguments) {
 }
 
 Value Partition(Evaluator& e, const std::string& text, Arguments arguments, bool from_right) {
-  Reader read(e, "partition", std::move(arguments), {"sep"});
+  BoundArguments read(e, "partition", std::move(arguments), {"sep"});
   const std::string separator = read.String(0, "");
   if (!e.ok()) return Value();
   if (separator.empty()) return e.Fail("empty separator");
   if (!e.Work(SearchSteps(text, separator))) return Value();
-  const size_t at = from_right ? FindLastPiece(text, separator) : FindPiece(text, separator);
+  const size_t at = from_right ? FindLastSubstring(text, separator) : FindSubstring(text, separator);
   std::vector<Value> parts;
   if (at == std::string::npos) {
     const Value nothing = Value::Of(std::string());
@@ -239,7 +239,7 @@ Value Partition(Evaluator& e, const std::string& text, Arguments arguments, bool
 }
 
 Value Justify(Evaluator& e, const std::string& text, Arguments arguments, int left_share) {
-  Reader read(e, "justify", std::move(arguments), {"width", "fillchar"});
+  BoundArguments read(e, "justify", std::move(arguments), {"width", "fillchar"});
   const int64_t missing = read.Int(0, 0) - Length(text);
   const std::string fill = read.String(1, " ");
   if (!e.ok() || missing <= 0) return Value::Of(text);
@@ -310,19 +310,19 @@ const std::map<std::string, StringMethod>& StringMethods() {
        [](Evaluator&, S s, Arguments) { return Value::Of(s == Lower(s) && s != Upper(s)); }},
       {"removeprefix",
        [](Evaluator& e, S s, Arguments a) {
-         Reader read(e, "removeprefix", std::move(a), {"prefix"});
+         BoundArguments read(e, "removeprefix", std::move(a), {"prefix"});
          const std::string affix = read.String(0, "");
          return e.Text(absl::StartsWith(s, affix) ? s.substr(affix.size()) : s);
        }},
       {"removesuffix",
        [](Evaluator& e, S s, Arguments a) {
-         Reader read(e, "removesuffix", std::move(a), {"suffix"});
+         BoundArguments read(e, "removesuffix", std::move(a), {"suffix"});
          const std::string affix = read.String(0, "");
          return e.Text(absl::EndsWith(s, affix) ? s.substr(0, s.size() - affix.size()) : s);
        }},
       {"zfill",
        [](Evaluator& e, S s, Arguments a) {
-         Reader read(e, "zfill", std::move(a), {"width"});
+         BoundArguments read(e, "zfill", std::move(a), {"width"});
          const int64_t missing = std::max<int64_t>(read.Int(0, 0) - Length(s), 0);
          if (!e.Work(missing, static_cast<size_t>(missing))) return Value();
          const size_t sign = !s.empty() && (s[0] == '-' || s[0] == '+') ? 1 : 0;
@@ -342,7 +342,7 @@ Value Bind(std::string name, int depth, std::function<Value(Evaluator&, Argument
 Value DictMethod(const Value& object, const std::string& name) {
   if (name == "get") {
     return Bind(name, object.Depth(), [object](Evaluator& e, Arguments arguments) {
-      Reader read(e, "get", std::move(arguments), {"key", "default"});
+      BoundArguments read(e, "get", std::move(arguments), {"key", "default"});
       const Value* const found = object.AsDict()->Find(read[0]);
       if (found != nullptr) return *found;
       return read.Has(1) ? read[1] : Value::Of(None());
@@ -350,7 +350,7 @@ Value DictMethod(const Value& object, const std::string& name) {
   }
   if (name != "items" && name != "keys" && name != "values" && name != "copy") return Value();
   return Bind(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
-    Reader read(e, name, std::move(arguments), {});
+    BoundArguments read(e, name, std::move(arguments), {});
     if (name == "copy") return object;
     std::vector<Value> out;
     for (const auto& [key, value] : object.AsDict()->items) {
@@ -365,7 +365,7 @@ Value DictMethod(const Value& object, const std::string& name) {
 Value ListMethod(const Value& object, const std::string& name) {
   if (name != "index" && name != "count") return Value();
   return Bind(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
-    Reader read(e, name, std::move(arguments), {"value"});
+    BoundArguments read(e, name, std::move(arguments), {"value"});
     int64_t n = 0, at = 0;
     for (const Value& item : e.Iterate(object)) {
       if (!e.WorkOn(read[0])) return Value();
@@ -442,4 +442,4 @@ Value Evaluator::Method(const Value& object, const std::string& name) {
   return Value();
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

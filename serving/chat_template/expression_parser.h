@@ -2,9 +2,9 @@
 // returned means nothing.
 #pragma once
 
-#include "serving/chat/parser_base.h"
+#include "serving/chat_template/parser_base.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 class ExpressionParser : public ParserBase {
  protected:
@@ -39,4 +39,4 @@ class ExpressionParser : public ParserBase {
   NodePtr Test(NodePtr what);
 };
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

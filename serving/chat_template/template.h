@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 struct Node;
 
@@ -41,4 +41,4 @@ class Template {
   std::shared_ptr<const Node> root_;
 };
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

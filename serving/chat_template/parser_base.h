@@ -10,10 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "serving/chat/ast.h"
-#include "serving/chat/lexer.h"
+#include "serving/chat_template/ast.h"
+#include "serving/chat_template/lexer.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 using NodePtr = std::unique_ptr<Node>;
 
@@ -22,11 +22,11 @@ class ParserBase {
   using Type = Token::Type;
 
   // Counts how deep the parser itself is.
-  struct Deeper {
-    explicit Deeper(ParserBase* p) : parser(p) {
+  struct DepthGuard {
+    explicit DepthGuard(ParserBase* p) : parser(p) {
       if (++parser->depth_ > kMaxDepth) parser->Fail("nested too deep");
     }
-    ~Deeper() { --parser->depth_; }
+    ~DepthGuard() { --parser->depth_; }
     ParserBase* parser;
   };
 
@@ -80,4 +80,4 @@ class ParserBase {
   absl::Status status_;
 };
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,4 +1,4 @@
-#include "serving/chat/chat_format.h"
+#include "serving/chat_template/chat_format.h"
 
 #include <utility>
 
@@ -6,11 +6,11 @@
 
 namespace espalier {
 
-absl::StatusOr<std::shared_ptr<const ChatFormat>> ChatFormat::Create(
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Create(
     const TokenizerConfig& config) {
-  auto format = std::make_shared<ChatFormat>();
+  auto format = std::make_shared<ChatTemplate>();
   for (const auto& [name, source] : config.chat_templates) {
-    absl::StatusOr<chat::Template> parsed = chat::Template::Parse(source);
+    absl::StatusOr<jinja::Template> parsed = jinja::Template::Parse(source);
     if (!parsed.ok()) {
       return absl::Status(parsed.status().code(),
                           absl::StrCat("template \"", name, "\": ", parsed.status().message()));
@@ -18,10 +18,10 @@ absl::StatusOr<std::shared_ptr<const ChatFormat>> ChatFormat::Create(
     format->templates_.emplace(name, Named{source, *std::move(parsed)});
   }
   format->special_tokens_ = config.special_tokens;
-  return std::shared_ptr<const ChatFormat>(std::move(format));
+  return std::shared_ptr<const ChatTemplate>(std::move(format));
 }
 
-absl::StatusOr<std::shared_ptr<const ChatFormat>> ChatFormat::Replace(const ChatFormat* own,
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Replace(const ChatTemplate* own,
                                                                       const std::string& source) {
   TokenizerConfig config;
   if (own != nullptr) config.special_tokens = own->special_tokens_;
@@ -29,19 +29,19 @@ absl::StatusOr<std::shared_ptr<const ChatFormat>> ChatFormat::Replace(const Chat
   return Create(config);
 }
 
-const ChatFormat::Named* ChatFormat::Find(bool with_tools) const {
+const ChatTemplate::Named* ChatTemplate::Find(bool with_tools) const {
   auto chosen = with_tools ? templates_.find("tool_use") : templates_.end();
   if (chosen == templates_.end()) chosen = templates_.find("default");
   return chosen == templates_.end() ? nullptr : &chosen->second;
 }
 
-const std::string& ChatFormat::Source(bool with_tools) const {
+const std::string& ChatTemplate::Source(bool with_tools) const {
   static const std::string* none = new std::string;
   const Named* chosen = Find(with_tools);
   return chosen == nullptr ? *none : chosen->source;
 }
 
-absl::StatusOr<std::string> ChatFormat::Render(const ChatRequest& request) const {
+absl::StatusOr<std::string> ChatTemplate::Render(const ChatRequest& request) const {
   const bool has_tools = request.tools.is_array() && !request.tools.empty();
   const Named* chosen = Find(has_tools);
   if (chosen == nullptr) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::string> ChatFormat::Render(const ChatRequest& request) const
   variables["messages"] = request.messages;
   variables["tools"] = has_tools ? request.tools : nlohmann::ordered_json();
   variables["add_generation_prompt"] = request.add_generation_prompt;
-  chat::RenderOptions options;
+  jinja::RenderOptions options;
   options.strftime_now = request.strftime_now;
   return chosen->parsed.Render(variables, options);
 }

@@ -12,11 +12,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "serving/chat/ast.h"
-#include "serving/chat/template.h"
-#include "serving/chat/value.h"
+#include "serving/chat_template/ast.h"
+#include "serving/chat_template/template.h"
+#include "serving/chat_template/value.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 // The variable `loop` of a running loop.
 struct Loop {
@@ -84,13 +84,13 @@ class Evaluator {
   // Of evaluation, macros calling macros included.
   static constexpr int kMaxDepth = 400;
   // Keeps count of depth.
-  struct Deeper {
-    explicit Deeper(Evaluator* e) : evaluator(e) {
+  struct DepthGuard {
+    explicit DepthGuard(Evaluator* e) : evaluator(e) {
       if (++e->depth_ > kMaxDepth) {
         e->Fail("nested too deep, a macro that calls itself without end?");
       }
     }
-    ~Deeper() { --evaluator->depth_; }
+    ~DepthGuard() { --evaluator->depth_; }
     Evaluator* evaluator;
   };
 
@@ -127,16 +127,16 @@ class Evaluator {
   int depth_ = 0;
   int64_t steps_ = 0;
   size_t bytes_ = 0;
-  size_t put_out_ = 0;
+  size_t output_bytes_ = 0;
   std::deque<std::unique_ptr<Scope>> scopes_;
   Scope* scope_ = nullptr;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
 // What callers give a function: by position or by name.
-class Reader {
+class BoundArguments {
  public:
-  Reader(Evaluator& evaluator, std::string function, Arguments arguments,
+  BoundArguments(Evaluator& evaluator, std::string function, Arguments arguments,
          std::vector<std::string> names);
   bool Has(size_t i) const { return i < values_.size() && given_[i]; }
   // Undefined if it was not given.
@@ -152,4 +152,4 @@ class Reader {
   std::vector<bool> given_;
 };
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,13 +1,13 @@
-#include "serving/chat/expression_parser.h"
+#include "serving/chat_template/expression_parser.h"
 
 #include <array>
 
 #include "absl/strings/str_cat.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 NodePtr ExpressionParser::TupleOrOne(bool with_if) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   const auto one = [&] { return with_if ? Expression() : Or(); };
   NodePtr first = one();
   if (!IsSign(",")) return first;
@@ -23,7 +23,7 @@ NodePtr ExpressionParser::TupleOrOne(bool with_if) {
 }
 
 NodePtr ExpressionParser::Expression() {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   NodePtr value = Or();
   while (ok() && TakeName("if")) {
     NodePtr node = Make(NodeType::kIf);
@@ -50,7 +50,7 @@ NodePtr ExpressionParser::And() {
 }
 
 NodePtr ExpressionParser::Not() {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   if (TakeName("not")) return With(NodeType::kUnary, "not", Not());
   return Compare();
 }
@@ -118,7 +118,7 @@ NodePtr ExpressionParser::Power() {
 }
 
 NodePtr ExpressionParser::Unary(bool with_filter) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   NodePtr node;
   if (IsSign("-") || IsSign("+")) {
     const std::string sign = Now().text;
@@ -139,7 +139,7 @@ NodePtr ExpressionParser::Constant(Value value) {
 }
 
 NodePtr ExpressionParser::Primary() {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   switch (Now().type) {
     case Type::kName:
       if (IsOneOf({"true", "True"})) return Constant(Value::Of(true));
@@ -325,4 +325,4 @@ NodePtr ExpressionParser::Test(NodePtr what) {
   return negated ? With(NodeType::kUnary, "not", std::move(test)) : std::move(test);
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

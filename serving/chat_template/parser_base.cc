@@ -1,8 +1,8 @@
-#include "serving/chat/parser_base.h"
+#include "serving/chat_template/parser_base.h"
 
 #include "absl/strings/str_cat.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 bool ParserBase::IsOneOf(std::initializer_list<absl::string_view> names) const {
   return Now().type == Type::kName &&
@@ -74,4 +74,4 @@ NodePtr ParserBase::With(NodeType type, std::string text, NodePtr a, NodePtr b) 
   return Done(std::move(node));
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,4 +1,4 @@
-#include "serving/chat/text.h"
+#include "serving/chat_template/text.h"
 
 #include <unicode/locid.h>
 #include <unicode/uchar.h>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/unicode.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 enum class Case { kUpper, kLower };
@@ -43,16 +43,16 @@ std::string TitleCase(char32_t c) {
 
 }  // namespace
 
-size_t FindPiece(absl::string_view text, absl::string_view piece, size_t from) {
+size_t FindSubstring(absl::string_view text, absl::string_view piece, size_t from) {
   if (from > text.size()) return absl::string_view::npos;
   const void* found = memmem(text.data() + from, text.size() - from, piece.data(), piece.size());
   if (found == nullptr) return absl::string_view::npos;
   return static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
-size_t FindLastPiece(absl::string_view text, absl::string_view piece) {
+size_t FindLastSubstring(absl::string_view text, absl::string_view piece) {
   const std::string backwards(text.rbegin(), text.rend()), wanted(piece.rbegin(), piece.rend());
-  const size_t found = FindPiece(backwards, wanted);
+  const size_t found = FindSubstring(backwards, wanted);
   return found == absl::string_view::npos ? found : text.size() - found - piece.size();
 }
 
@@ -136,4 +136,4 @@ std::string FilterTitle(const std::string& text) {
   return out;
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,4 +1,4 @@
-#include "serving/chat/lexer.h"
+#include "serving/chat_template/lexer.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "serving/tokenizer/unicode.h"
 #include "serving/tokenizer/utf8_stream.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 // What Python's \s and strip() take.
@@ -344,4 +344,4 @@ absl::StatusOr<std::vector<Token>> Lex(absl::string_view source) {
   return Lexer(std::move(text)).Run();
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

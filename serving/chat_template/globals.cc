@@ -4,15 +4,15 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "serving/chat/evaluator.h"
+#include "serving/chat_template/evaluator.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // Jinja2's sandbox has the same
 
 Value Range(Evaluator& e, Arguments arguments) {
-  Reader read(e, "range", std::move(arguments), {"start", "stop", "step"});
+  BoundArguments read(e, "range", std::move(arguments), {"start", "stop", "step"});
   const int64_t first = read.Int(0, 0), second = read.Int(1, 0), step = read.Int(2, 1);
   if (!e.ok()) return Value();
   if (!read.Has(0)) return e.Fail("range expected at least 1 argument, got 0");
@@ -55,12 +55,12 @@ Value MakeNamespace(Evaluator& e, Arguments arguments) {
 }
 
 Value RaiseException(Evaluator& e, Arguments arguments) {
-  Reader read(e, "raise_exception", std::move(arguments), {"message"});
+  BoundArguments read(e, "raise_exception", std::move(arguments), {"message"});
   return e.Fail(e.StrOf(read[0]));
 }
 
 Value StrftimeNow(Evaluator& e, Arguments arguments) {
-  Reader read(e, "strftime_now", std::move(arguments), {"format"});
+  BoundArguments read(e, "strftime_now", std::move(arguments), {"format"});
   const std::string format = read.String(0, "");
   if (!e.ok()) return Value();
   // Fields of any width would make texts of any size.
@@ -91,4 +91,4 @@ void Evaluator::AddGlobals(Scope* scope) {
   add("strftime_now", StrftimeNow);
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

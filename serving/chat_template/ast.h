@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "serving/chat/value.h"
+#include "serving/chat_template/value.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 enum class NodeType {
   // Expressions.
@@ -62,4 +62,4 @@ struct Node {
   std::unique_ptr<Node> spread_named;  // **kwargs
 };
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 int64_t Length(absl::string_view text);
 // Where the n-th character begins; text.size() behind the last one.
@@ -16,8 +16,8 @@ bool IsPythonSpace(char32_t c);
 
 // Where `piece` comes in `text`, from `from` on, and where it comes last; npos: nowhere. In linear
 // time whatever they hold: std::string's functions take hours for what repeats itself.
-size_t FindPiece(absl::string_view text, absl::string_view piece, size_t from = 0);
-size_t FindLastPiece(absl::string_view text, absl::string_view piece);
+size_t FindSubstring(absl::string_view text, absl::string_view piece, size_t from = 0);
+size_t FindLastSubstring(absl::string_view text, absl::string_view piece);
 
 // Without `characters` white space; else any of those.
 std::string StripText(absl::string_view text, bool left, bool right, const std::string* characters);
@@ -29,4 +29,4 @@ std::string Capitalize(const std::string& text);
 std::string Title(const std::string& text);
 std::string FilterTitle(const std::string& text);
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,12 +1,12 @@
-#include "serving/chat/evaluator.h"
+#include "serving/chat_template/evaluator.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/chat/text.h"
+#include "serving/chat_template/text.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 // Of lists in lists.
@@ -109,8 +109,8 @@ void Evaluator::Pop(Scope* back, bool keep) {
 
 void Evaluator::Output(absl::string_view text) {
   if (!Work(1, text.size())) return;
-  put_out_ += text.size();
-  if (put_out_ > options_.max_output_bytes) {
+  output_bytes_ += text.size();
+  if (output_bytes_ > options_.max_output_bytes) {
     status_ = absl::ResourceExhaustedError(absl::StrCat("chat template, line ", line_,
                                                         ": puts out more than ",
                                                         options_.max_output_bytes, " bytes"));
@@ -122,10 +122,10 @@ void Evaluator::Output(absl::string_view text) {
 Value Evaluator::Capture(const std::function<void()>& body) {
   std::string text;
   std::string* const out = std::exchange(out_, &text);
-  const size_t put_out = put_out_;
+  const size_t put_out = output_bytes_;
   body();
   out_ = out;
-  put_out_ = put_out;  // counts when it is put out
+  output_bytes_ = put_out;  // counts when it is put out
   return Text(std::move(text));
 }
 
@@ -134,7 +134,7 @@ Value Evaluator::EvalMaybe(const std::unique_ptr<Node>& node) {
 }
 
 Value Evaluator::Eval(const Node& node) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   line_ = node.line;
   if (!Work(1)) return Value();
   const auto& children = node.children;
@@ -250,7 +250,7 @@ Value Evaluator::EvalTest(const Node& node) {
 }
 
 Value Evaluator::EvalFilter(const Node& node, const Value* block) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   Value value;
   if (node.children[0] == nullptr) {
     value = block == nullptr ? Value() : *block;
@@ -287,7 +287,7 @@ Arguments Evaluator::EvalArguments(const Node& node) {
 }
 
 Value Evaluator::Call(const Value& callee, Arguments arguments) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   if (!Work(1)) return Value();
   if (callee.IsUndefined()) return FailUndefined(callee);
   if (const std::shared_ptr<Loop> loop = callee.AsLoop();
@@ -325,7 +325,7 @@ std::vector<Value> Evaluator::Iterate(const Value& value) {
   return items;
 }
 
-Reader::Reader(Evaluator& evaluator, std::string function, Arguments arguments,
+BoundArguments::BoundArguments(Evaluator& evaluator, std::string function, Arguments arguments,
                std::vector<std::string> names)
     : evaluator_(evaluator),
       function_(std::move(function)),
@@ -351,7 +351,7 @@ Reader::Reader(Evaluator& evaluator, std::string function, Arguments arguments,
   }
 }
 
-int64_t Reader::Int(size_t i, int64_t fallback) {
+int64_t BoundArguments::Int(size_t i, int64_t fallback) {
   if (!Has(i)) return fallback;
   if (values_[i].IsInt() || values_[i].IsBool()) return values_[i].Int();
   evaluator_.Fail(
@@ -359,7 +359,7 @@ int64_t Reader::Int(size_t i, int64_t fallback) {
   return fallback;
 }
 
-std::string Reader::String(size_t i, absl::string_view fallback) {
+std::string BoundArguments::String(size_t i, absl::string_view fallback) {
   if (!Has(i)) return std::string(fallback);
   if (const std::string* text = values_[i].AsString()) return *text;
   evaluator_.Fail(
@@ -367,4 +367,4 @@ std::string Reader::String(size_t i, absl::string_view fallback) {
   return "";
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

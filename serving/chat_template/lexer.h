@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "serving/chat/value.h"
+#include "serving/chat_template/value.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 struct Token {
   enum class Type {
@@ -34,4 +34,4 @@ struct Token {
 // InvalidArgument with the line. The last token is kEnd.
 absl::StatusOr<std::vector<Token>> Lex(absl::string_view source);
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 class Value;
 class Evaluator;
@@ -177,4 +177,4 @@ absl::StatusOr<std::string> ToJson(const Value& value, const JsonStyle& style);
 // InvalidArgument for integers beyond 64 bits and for what is nested deeper than 100 levels.
 absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int depth = 0);
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "serving/chat/evaluator.h"
-#include "serving/chat/text.h"
+#include "serving/chat_template/evaluator.h"
+#include "serving/chat_template/text.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 Value Overflow(Evaluator& evaluator) { return evaluator.Fail("an integer beyond 64 bits"); }
@@ -216,7 +216,7 @@ bool Evaluator::Contains(const Value& container, const Value& item) {
       return false;
     }
     if (!Work(static_cast<int64_t>((text->size() + item.AsString()->size()) / 64))) return false;
-    return FindPiece(*text, *item.AsString()) != absl::string_view::npos;
+    return FindSubstring(*text, *item.AsString()) != absl::string_view::npos;
   }
   if (const Dict* dict = container.AsDict()) {
     if (item.AsDict() != nullptr ||
@@ -332,4 +332,4 @@ Value Evaluator::Slice(const Value& object, const Value& begin, const Value& end
   return Text(std::move(out));
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,12 +1,12 @@
-#include "serving/chat/template.h"
+#include "serving/chat_template/template.h"
 
 #include <utility>
 
-#include "serving/chat/ast.h"
-#include "serving/chat/evaluator.h"
-#include "serving/chat/parser.h"
+#include "serving/chat_template/ast.h"
+#include "serving/chat_template/evaluator.h"
+#include "serving/chat_template/parser.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
@@ -38,4 +38,4 @@ absl::StatusOr<std::string> Template::Render(const nlohmann::ordered_json& varia
   return out;
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

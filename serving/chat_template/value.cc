@@ -1,4 +1,4 @@
-#include "serving/chat/value.h"
+#include "serving/chat_template/value.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "serving/tokenizer/unicode.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 // repr() and json.dumps walk into values; what nests deeper came from no template that works.
@@ -470,4 +470,4 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int depth) {
   }
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

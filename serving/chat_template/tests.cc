@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/chat/evaluator.h"
-#include "serving/chat/text.h"
+#include "serving/chat_template/evaluator.h"
+#include "serving/chat_template/text.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 using Is = bool (*)(Evaluator&, const Value&, const Value& argument);
@@ -123,4 +123,4 @@ bool Evaluator::Test(const std::string& name, const Arguments& arguments) {
          ok();
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,10 +1,10 @@
 // Bounds and errors; tests/conformance/chat_templates_test.py compares with Jinja2.
-#include "serving/chat/template.h"
+#include "serving/chat_template/template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "serving/chat/chat_format.h"
+#include "serving/chat_template/chat_format.h"
 
 namespace espalier {
 namespace {
@@ -12,13 +12,13 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string Error(const std::string& source) {
-  const auto parsed = chat::Template::Parse(source);
+  const auto parsed = jinja::Template::Parse(source);
   if (!parsed.ok()) return parsed.status().ToString();
   return parsed->Render(nlohmann::ordered_json::object(), {}).status().ToString();
 }
 
 std::string Rendered(const std::string& source) {
-  return chat::Template::Parse(source)->Render(nlohmann::ordered_json::object(), {}).value_or("?");
+  return jinja::Template::Parse(source)->Render(nlohmann::ordered_json::object(), {}).value_or("?");
 }
 
 TEST(ChatTemplate, EndsWhateverItSays) {
@@ -73,15 +73,15 @@ TEST(ChatTemplate, SaysWhereItWentWrong) {
   EXPECT_THAT(Error("{{ x.y }}"), HasSubstr("'x' is undefined"));
 }
 
-TEST(ChatFormat, ChoosesTheTemplateForToolsAndRefusesWithoutAny) {
+TEST(ChatTemplate, ChoosesTheTemplateForToolsAndRefusesWithoutAny) {
   TokenizerConfig config;
-  EXPECT_EQ((*ChatFormat::Create(config))->Render({}).status().code(),
+  EXPECT_EQ((*ChatTemplate::Create(config))->Render({}).status().code(),
             absl::StatusCode::kFailedPrecondition);
   config.special_tokens["bos_token"] = "<s>";
   config.chat_templates = {
       {"default", "{{ bos_token }}{{ messages[0].content }}{{ tools }}{{ mood }}"},
       {"tool_use", "T{{ tools | length }}"}};
-  const auto format = *ChatFormat::Create(config);
+  const auto format = *ChatTemplate::Create(config);
   ChatRequest request;
   request.messages = {{{"role", "user"}, {"content", "hi"}}};
   request.variables = {{"mood", "!"}, {"messages", "not these"}};
@@ -89,7 +89,7 @@ TEST(ChatFormat, ChoosesTheTemplateForToolsAndRefusesWithoutAny) {
   request.tools = {{{"type", "function"}}};
   EXPECT_EQ(*format->Render(request), "T1");
   config.chat_templates["default"] = "{% if %}";
-  EXPECT_THAT(std::string(ChatFormat::Create(config).status().message()),
+  EXPECT_THAT(std::string(ChatTemplate::Create(config).status().message()),
               HasSubstr("template \"default\""));
 }
 

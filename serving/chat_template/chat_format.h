@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "serving/chat/template.h"
+#include "serving/chat_template/template.h"
 #include "serving/tokenizer/tokenizer_files.h"
 
 namespace espalier {
@@ -19,23 +19,23 @@ struct ChatRequest {
   bool add_generation_prompt = true;
   // Further variables of the template (chat_template_kwargs): an object or null.
   nlohmann::ordered_json variables;
-  // See chat::RenderOptions.
+  // See jinja::RenderOptions.
   std::function<std::string(const std::string& format)> strftime_now;
 };
 
 // Immutable, hence usable from any thread.
-class ChatFormat {
+class ChatTemplate {
  public:
-  // A model without templates has a format, too, which refuses. Errors as of chat::Template::Parse,
+  // A model without templates has a format, too, which refuses. Errors as of jinja::Template::Parse,
   // with the template's name.
-  static absl::StatusOr<std::shared_ptr<const ChatFormat>> Create(const TokenizerConfig& config);
+  static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Create(const TokenizerConfig& config);
 
   // With this template in the place of all others, and the special tokens of `own` (may be null).
-  static absl::StatusOr<std::shared_ptr<const ChatFormat>> Replace(const ChatFormat* own,
+  static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Replace(const ChatTemplate* own,
                                                                    const std::string& source);
 
   // The prompt, whose special tokens are spelled out: to be encoded with parse_special, without
-  // add_special. FailedPrecondition if the model has no template; else as chat::Template::Render.
+  // add_special. FailedPrecondition if the model has no template; else as jinja::Template::Render.
   // With tools, a template named tool_use comes first, as in transformers.
   absl::StatusOr<std::string> Render(const ChatRequest& request) const;
 
@@ -45,7 +45,7 @@ class ChatFormat {
  private:
   struct Named {
     std::string source;
-    chat::Template parsed;
+    jinja::Template parsed;
   };
 
   const Named* Find(bool with_tools) const;

@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/chat/evaluator.h"
+#include "serving/chat_template/evaluator.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 
 Evaluator::Flow Evaluator::Exec(const Node& node) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   line_ = node.line;
   if (!Work(1)) return Flow::kNext;
   switch (node.type) {
@@ -118,7 +118,7 @@ Evaluator::Flow Evaluator::ExecFor(const Node& node) {
 }
 
 Evaluator::Flow Evaluator::RunLoop(const Node& node, const std::vector<Value>& over, int depth) {
-  const Deeper deeper(this);
+  const DepthGuard deeper(this);
   Scope* const back = scope_;
   const Node& target = *node.children[0];
   std::vector<Value> items;
@@ -247,4 +247,4 @@ Value Evaluator::CallMacro(const Node& node, Scope* scope, Arguments arguments) 
   return text;
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

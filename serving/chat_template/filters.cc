@@ -9,10 +9,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "serving/chat/evaluator.h"
-#include "serving/chat/text.h"
+#include "serving/chat_template/evaluator.h"
+#include "serving/chat_template/text.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 using Filter = Value (*)(Evaluator&, Arguments);
@@ -21,7 +21,7 @@ using Filter = Value (*)(Evaluator&, Arguments);
 std::string Soft(Evaluator& e, const Value& value) { return e.StrOf(value); }
 
 Value Length_(Evaluator& e, Arguments a) {
-  Reader read(e, "length", std::move(a), {"value"});
+  BoundArguments read(e, "length", std::move(a), {"value"});
   const Value& value = read[0];
   if (value.IsUndefined()) return Value::Of(int64_t{0});
   if (const std::string* text = value.AsString()) {
@@ -36,7 +36,7 @@ Value Length_(Evaluator& e, Arguments a) {
 }
 
 Value Default(Evaluator& e, Arguments a) {
-  Reader read(e, "default", std::move(a), {"value", "default_value", "boolean"});
+  BoundArguments read(e, "default", std::move(a), {"value", "default_value", "boolean"});
   const bool use = read[0].IsUndefined() || (read.Bool(2, false) && !read[0].Truth());
   if (!use) return read[0];
   return read.Has(1) ? read[1] : Value::Of(std::string());
@@ -62,7 +62,7 @@ Value Path(Evaluator& e, const Value& item, const Value& path) {
 }
 
 Value Join(Evaluator& e, Arguments a) {
-  Reader read(e, "join", std::move(a), {"value", "d", "attribute"});
+  BoundArguments read(e, "join", std::move(a), {"value", "d", "attribute"});
   const std::string separator = read.Has(1) ? Soft(e, read[1]) : "";
   std::string out;
   bool first = true;
@@ -76,13 +76,13 @@ Value Join(Evaluator& e, Arguments a) {
 }
 
 Value First(Evaluator& e, Arguments a) {
-  Reader read(e, "first", std::move(a), {"seq"});
+  BoundArguments read(e, "first", std::move(a), {"seq"});
   const std::vector<Value> items = e.Iterate(read[0]);
   return items.empty() ? Value::Undefined_("No first item, sequence was empty: it") : items.front();
 }
 
 Value Last(Evaluator& e, Arguments a) {
-  Reader read(e, "last", std::move(a), {"seq"});
+  BoundArguments read(e, "last", std::move(a), {"seq"});
   if (const List* list = read[0].AsList(); list != nullptr && list->kind == ListKind::kGenerator) {
     return e.Fail("'generator' object is not reversible");
   }
@@ -91,7 +91,7 @@ Value Last(Evaluator& e, Arguments a) {
 }
 
 Value Replace(Evaluator& e, Arguments a) {
-  Reader read(e, "replace", std::move(a), {"s", "old", "new", "count"});
+  BoundArguments read(e, "replace", std::move(a), {"s", "old", "new", "count"});
   Arguments arguments;
   for (const size_t i : {1, 2}) arguments.positional.push_back(Value::Of(Soft(e, read[i])));
   if (read.Has(3) && !read[3].IsNone()) arguments.positional.push_back(read[3]);
@@ -100,14 +100,14 @@ Value Replace(Evaluator& e, Arguments a) {
 }
 
 Value Trim(Evaluator& e, Arguments a) {
-  Reader read(e, "trim", std::move(a), {"value", "chars"});
+  BoundArguments read(e, "trim", std::move(a), {"value", "chars"});
   const bool given = read.Has(1) && !read[1].IsNone();
   const std::string characters = given ? Soft(e, read[1]) : "";
   return e.Text(StripText(Soft(e, read[0]), true, true, given ? &characters : nullptr));
 }
 
 Value Indent(Evaluator& e, Arguments a) {
-  Reader read(e, "indent", std::move(a), {"s", "width", "first", "blank"});
+  BoundArguments read(e, "indent", std::move(a), {"s", "width", "first", "blank"});
   if (read[0].IsUndefined()) return e.FailUndefined(read[0]);
   if (read[0].AsString() == nullptr) {
     return e.Fail(absl::StrCat("indent: a ", read[0].TypeName(), " is no string"));
@@ -135,7 +135,7 @@ Value Indent(Evaluator& e, Arguments a) {
 }
 
 Value ToJsonFilter(Evaluator& e, Arguments a) {
-  Reader read(e, "tojson", std::move(a),
+  BoundArguments read(e, "tojson", std::move(a),
               {"value", "ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ensure_ascii = read.Bool(1, false);
@@ -163,7 +163,7 @@ Value ToJsonFilter(Evaluator& e, Arguments a) {
 }
 
 Value Items(Evaluator& e, Arguments a) {
-  Reader read(e, "items", std::move(a), {"value"});
+  BoundArguments read(e, "items", std::move(a), {"value"});
   if (read[0].IsUndefined()) return e.Items({}, ListKind::kGenerator);
   const Dict* const dict = read[0].AsDict();
   if (dict == nullptr) return e.Fail("Can only get item pairs from a mapping.");
@@ -197,7 +197,7 @@ bool Sort(Evaluator& e, std::vector<Value>* items, const std::function<Value(con
 }
 
 Value SortFilter(Evaluator& e, Arguments a) {
-  Reader read(e, "sort", std::move(a), {"value", "reverse", "case_sensitive", "attribute"});
+  BoundArguments read(e, "sort", std::move(a), {"value", "reverse", "case_sensitive", "attribute"});
   std::vector<Value> items = e.Iterate(read[0]);
   const bool by = read.Has(3) && !read[3].IsNone();
   const auto key = [&](const Value& item) { return by ? Path(e, item, read[3]) : item; };
@@ -206,7 +206,7 @@ Value SortFilter(Evaluator& e, Arguments a) {
 }
 
 Value DictSort(Evaluator& e, Arguments a) {
-  Reader read(e, "dictsort", std::move(a), {"value", "case_sensitive", "by", "reverse"});
+  BoundArguments read(e, "dictsort", std::move(a), {"value", "case_sensitive", "by", "reverse"});
   const Dict* const dict = read[0].AsDict();
   if (dict == nullptr) return e.Fail("dictsort: no mapping");
   const std::string by = read.String(2, "key");
@@ -222,7 +222,7 @@ Value DictSort(Evaluator& e, Arguments a) {
 }
 
 Value Unique(Evaluator& e, Arguments a) {
-  Reader read(e, "unique", std::move(a), {"value", "case_sensitive", "attribute"});
+  BoundArguments read(e, "unique", std::move(a), {"value", "case_sensitive", "attribute"});
   std::vector<Value> out, seen;
   for (const Value& item : e.Iterate(read[0])) {
     Value key = read.Has(2) && !read[2].IsNone() ? Path(e, item, read[2]) : item;
@@ -305,7 +305,7 @@ Value Choose(Evaluator& e, Arguments a, bool by_attribute, bool wanted) {
 }
 
 Value Reverse(Evaluator& e, Arguments a) {
-  Reader read(e, "reverse", std::move(a), {"value"});
+  BoundArguments read(e, "reverse", std::move(a), {"value"});
   std::vector<Value> items = e.Iterate(read[0]);
   std::reverse(items.begin(), items.end());
   if (read[0].AsString() == nullptr) return e.Items(std::move(items), ListKind::kGenerator);
@@ -315,7 +315,7 @@ Value Reverse(Evaluator& e, Arguments a) {
 }
 
 Value ToInt(Evaluator& e, Arguments a) {
-  Reader read(e, "int", std::move(a), {"value", "default", "base"});
+  BoundArguments read(e, "int", std::move(a), {"value", "default", "base"});
   const Value fallback = read.Has(1) ? read[1] : Value::Of(int64_t{0});
   const Value& value = read[0];
   if (value.IsUndefined()) return e.FailUndefined(value);
@@ -339,7 +339,7 @@ Value ToInt(Evaluator& e, Arguments a) {
 }
 
 Value ToFloat(Evaluator& e, Arguments a) {
-  Reader read(e, "float", std::move(a), {"value", "default"});
+  BoundArguments read(e, "float", std::move(a), {"value", "default"});
   const Value& value = read[0];
   if (value.IsUndefined()) return e.FailUndefined(value);
   if (value.IsNumber()) return Value::Of(value.Number());
@@ -352,7 +352,7 @@ Value ToFloat(Evaluator& e, Arguments a) {
 }
 
 Value Round(Evaluator& e, Arguments a) {
-  Reader read(e, "round", std::move(a), {"value", "precision", "method"});
+  BoundArguments read(e, "round", std::move(a), {"value", "precision", "method"});
   const std::string method = read.String(2, "common");
   const int64_t precision = read.Int(1, 0);
   if (!e.ok()) return Value();
@@ -374,7 +374,7 @@ Value Round(Evaluator& e, Arguments a) {
 }
 
 Value Sum(Evaluator& e, Arguments a) {
-  Reader read(e, "sum", std::move(a), {"iterable", "attribute", "start"});
+  BoundArguments read(e, "sum", std::move(a), {"iterable", "attribute", "start"});
   Value sum = read.Has(2) ? read[2] : Value::Of(int64_t{0});
   for (const Value& item : e.Iterate(read[0])) {
     sum = e.Binary("+", sum, read.Has(1) && !read[1].IsNone() ? Path(e, item, read[1]) : item);
@@ -385,7 +385,7 @@ Value Sum(Evaluator& e, Arguments a) {
 
 // min and max.
 Value Extreme(Evaluator& e, Arguments a, bool most) {
-  Reader read(e, most ? "max" : "min", std::move(a), {"value", "case_sensitive", "attribute"});
+  BoundArguments read(e, most ? "max" : "min", std::move(a), {"value", "case_sensitive", "attribute"});
   std::vector<Value> items = e.Iterate(read[0]);
   if (items.empty()) return Value::Undefined_("No aggregated item, sequence was empty: it");
   const bool by = read.Has(2) && !read[2].IsNone();
@@ -395,7 +395,7 @@ Value Extreme(Evaluator& e, Arguments a, bool most) {
 }
 
 Value Batch(Evaluator& e, Arguments a) {
-  Reader read(e, "batch", std::move(a), {"value", "linecount", "fill_with"});
+  BoundArguments read(e, "batch", std::move(a), {"value", "linecount", "fill_with"});
   const int64_t size = read.Int(1, 1);
   if (!e.ok() || size < 1) return e.Fail("batch: the size is less than 1");
   std::vector<Value> out, row;
@@ -414,7 +414,7 @@ Value Batch(Evaluator& e, Arguments a) {
 }
 
 Value Truncate(Evaluator& e, Arguments a) {
-  Reader read(e, "truncate", std::move(a), {"s", "length", "killwords", "end", "leeway"});
+  BoundArguments read(e, "truncate", std::move(a), {"s", "length", "killwords", "end", "leeway"});
   if (!read[0].IsUndefined() && read[0].AsString() == nullptr) {
     // Anything with a length passes while it is short.
     const Value size = Length_(e, {{read[0]}, {}});
@@ -434,7 +434,7 @@ Value Truncate(Evaluator& e, Arguments a) {
 }
 
 Value AttributeOf(Evaluator& e, Arguments a) {
-  Reader read(e, "attr", std::move(a), {"obj", "name"});
+  BoundArguments read(e, "attr", std::move(a), {"obj", "name"});
   const std::string name = read.String(1, "");
   if (!e.ok()) return Value();
   if (read[0].IsUndefined()) return e.FailUndefined(read[0]);
@@ -447,7 +447,7 @@ Value AttributeOf(Evaluator& e, Arguments a) {
 }
 
 Value TextBy(Evaluator& e, Arguments a, std::string (*change)(const std::string&)) {
-  Reader read(e, "filter", std::move(a), {"s"});
+  BoundArguments read(e, "filter", std::move(a), {"s"});
   return e.Text(change(Soft(e, read[0])));
 }
 
@@ -455,7 +455,7 @@ const std::map<std::string, Filter>& Filters() {
   static const auto* const filters = new std::map<std::string, Filter>{
       {"abs",
        [](Evaluator& e, Arguments a) {
-         Reader read(e, "abs", std::move(a), {"x"});
+         BoundArguments read(e, "abs", std::move(a), {"x"});
          if (!read[0].IsNumber()) return e.Fail("abs: no number");
          if (read[0].IsFloat()) return Value::Of(std::abs(read[0].Number()));
          return read[0].Int() < 0 ? e.Binary("-", Value::Of(int64_t{0}), read[0])
@@ -466,7 +466,7 @@ const std::map<std::string, Filter>& Filters() {
       {"capitalize", [](Evaluator& e, Arguments a) { return TextBy(e, std::move(a), Capitalize); }},
       {"center",
        [](Evaluator& e, Arguments a) {
-         Reader read(e, "center", std::move(a), {"value", "width"});
+         BoundArguments read(e, "center", std::move(a), {"value", "width"});
          Arguments width;
          width.positional = {read.Has(1) ? read[1] : Value::Of(int64_t{80})};
          return e.Call(e.Method(Value::Of(Soft(e, read[0])), "center"), std::move(width));
@@ -485,7 +485,7 @@ const std::map<std::string, Filter>& Filters() {
       {"length", Length_},
       {"list",
        [](Evaluator& e, Arguments a) {
-         Reader read(e, "list", std::move(a), {"value"});
+         BoundArguments read(e, "list", std::move(a), {"value"});
          return e.Items(e.Iterate(read[0]));
        }},
       {"lower", [](Evaluator& e, Arguments a) { return TextBy(e, std::move(a), Lower); }},
@@ -530,4 +530,4 @@ Value Evaluator::Filter(const std::string& name, Arguments arguments) {
   return found->second(*this, std::move(arguments));
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja

@@ -1,13 +1,13 @@
-#include "serving/chat/parser.h"
+#include "serving/chat_template/parser.h"
 
 #include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "serving/chat/expression_parser.h"
+#include "serving/chat_template/expression_parser.h"
 
-namespace espalier::chat {
+namespace espalier::jinja {
 namespace {
 
 class StatementParser : public ExpressionParser {
@@ -23,7 +23,7 @@ class StatementParser : public ExpressionParser {
  private:
   // Up to a block tag whose name is one of `ends`; that name is the current token then.
   NodePtr Statements(std::initializer_list<absl::string_view> ends) {
-    const Deeper deeper(this);
+    const DepthGuard deeper(this);
     NodePtr block = Make(NodeType::kBlock);
     while (ok()) {
       if (Now().type == Type::kText) {
@@ -100,7 +100,7 @@ class StatementParser : public ExpressionParser {
       }
       return name;
     };
-    const Deeper deeper(this);
+    const DepthGuard deeper(this);
     NodePtr first = one();
     if (!IsSign(",")) return first;
     NodePtr tuple = Make(NodeType::kTuple);
@@ -249,4 +249,4 @@ absl::StatusOr<std::unique_ptr<Node>> ParseTemplate(absl::string_view source) {
   return StatementParser(*std::move(tokens)).Run();
 }
 
-}  // namespace espalier::chat
+}  // namespace espalier::jinja
