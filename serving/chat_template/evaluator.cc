@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/chat_template/text.h"
+#include "serving/chat_template/python_string.h"
 
 namespace espalier::jinja {
 namespace {

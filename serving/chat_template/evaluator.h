@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "serving/chat_template/ast.h"
-#include "serving/chat_template/template.h"
+#include "serving/chat_template/jinja_template.h"
 #include "serving/chat_template/value.h"
 
 namespace espalier::jinja {
@@ -71,7 +71,7 @@ class Evaluator {
   Value Item(const Value& object, const Value& key);
   Value Slice(const Value& object, const Value& begin, const Value& end, const Value& step);
 
-  // filters.cc, tests.cc, methods.cc, globals.cc. A method is undefined if there is none.
+  // jinja_filters.cc, jinja_tests.cc, methods.cc, jinja_globals.cc. A method is undefined if there is none.
   Value Filter(const std::string& name, Arguments arguments);
   bool Test(const std::string& name, const Arguments& arguments);
   Value Method(const Value& object, const std::string& name);

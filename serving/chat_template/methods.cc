@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "serving/chat_template/evaluator.h"
-#include "serving/chat_template/text.h"
+#include "serving/chat_template/python_string.h"
 #include "serving/tokenizer/unicode.h"
 
 namespace espalier::jinja {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "serving/chat_template/evaluator.h"
-#include "serving/chat_template/text.h"
+#include "serving/chat_template/python_string.h"
 
 namespace espalier::jinja {
 namespace {

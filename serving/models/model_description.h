@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/models/model.h"
-#include "serving/chat_template/chat_format.h"
+#include "serving/chat_template/chat_template.h"
 #include "serving/speculative/expansion.h"
 #include "serving/tokenizer/generation_config.h"
 #include "serving/tokenizer/tokenizer.h"

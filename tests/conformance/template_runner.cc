@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "serving/chat_template/template.h"
+#include "serving/chat_template/jinja_template.h"
 #include "tests/conformance/serve.h"
 
 namespace espalier::conformance {

@@ -12,7 +12,7 @@
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_request.h"
 #include "server/inference/requests/generation.h"
-#include "serving/chat_template/chat_format.h"
+#include "serving/chat_template/chat_template.h"
 
 namespace espalier {
 namespace {

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "serving/chat_template/chat_format.h"
+#include "serving/chat_template/chat_template.h"
 #include "serving/engine/engine.h"
 #include "serving/tokenizer/generation_config.h"
 

@@ -15,7 +15,7 @@
 #include "server/inference/requests/chat_fields.h"
 #include "server/inference/field_error.h"
 #include "server/inference/requests/tool_choice.h"
-#include "serving/chat_template/text.h"
+#include "serving/chat_template/python_string.h"
 #include "serving/tokenizer/chat_template.h"
 
 namespace espalier {

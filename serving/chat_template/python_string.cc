@@ -1,4 +1,4 @@
-#include "serving/chat_template/text.h"
+#include "serving/chat_template/python_string.h"
 
 #include <unicode/locid.h>
 #include <unicode/uchar.h>

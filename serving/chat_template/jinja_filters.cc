@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "serving/chat_template/evaluator.h"
-#include "serving/chat_template/text.h"
+#include "serving/chat_template/python_string.h"
 
 namespace espalier::jinja {
 namespace {

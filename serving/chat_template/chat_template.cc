@@ -1,4 +1,4 @@
-#include "serving/chat_template/chat_format.h"
+#include "serving/chat_template/chat_template.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "serving/chat_template/template.h"
+#include "serving/chat_template/jinja_template.h"
 
 #include <utility>
 

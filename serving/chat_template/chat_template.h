@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "serving/chat_template/template.h"
+#include "serving/chat_template/jinja_template.h"
 #include "serving/tokenizer/tokenizer_files.h"
 
 namespace espalier {
