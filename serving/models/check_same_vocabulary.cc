@@ -11,12 +11,12 @@ namespace {
 // With the tokens that only the tokenizer's file has.
 int Tokens(const ModelDescription& model) {
   const int has = model.tokenizer->vocabulary();
-  return model.left_out.empty() ? has : std::max(has, model.left_out.rbegin()->first + 1);
+  return model.omitted_added_tokens.empty() ? has : std::max(has, model.omitted_added_tokens.rbegin()->first + 1);
 }
 
 std::string Bytes(const ModelDescription& model, int id) {
-  const auto left_out = model.left_out.find(id);
-  return left_out == model.left_out.end() ? model.tokenizer->TokenBytes(id) : left_out->second;
+  const auto omitted_added_tokens = model.omitted_added_tokens.find(id);
+  return omitted_added_tokens == model.omitted_added_tokens.end() ? model.tokenizer->TokenBytes(id) : omitted_added_tokens->second;
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
     return absl::OkStatus();
   }
   absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
-      LoadTokenizer(files, model->model.facts.eos, vocabulary, &model->left_out);
+      LoadTokenizer(files, model->model.facts.eos, vocabulary, &model->omitted_added_tokens);
   if (!tokenizer.ok()) return tokenizer.status();
   if ((*tokenizer)->vocabulary() > vocabulary) {
     return absl::InvalidArgumentError(
@@ -91,12 +91,12 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
                      " tokens, config.json a vocab_size of ", vocabulary));
   }
   model->tokenizer = *std::move(tokenizer);
-  if (!model->left_out.empty()) {
-    const auto& [id, spelling] = *model->left_out.begin();
+  if (!model->omitted_added_tokens.empty()) {
+    const auto& [id, spelling] = *model->omitted_added_tokens.begin();
     spdlog::warn(
         "{} of tokenizer.json's added tokens are text only, the first of them \"{}\" of id {}: "
         "config.json has a vocab_size of {}",
-        model->left_out.size(), absl::CHexEscape(spelling.substr(0, 60)), id, vocabulary);
+        model->omitted_added_tokens.size(), absl::CHexEscape(spelling.substr(0, 60)), id, vocabulary);
   }
   const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
   if (!config.ok()) return config.status();

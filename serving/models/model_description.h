@@ -23,7 +23,7 @@ struct ModelDescription {
   LanguageModel model;
   std::shared_ptr<const Tokenizer> tokenizer;
   // Spellings of tokenizer.json's added tokens that the model's matrices have no rows for, by id.
-  std::map<int, std::string> left_out;
+  std::map<int, std::string> omitted_added_tokens;
   std::shared_ptr<const ChatTemplate> chat;  // null: the plain form, of models of our own training
   GenerationConfig generation;             // what requests that say nothing should get
 };

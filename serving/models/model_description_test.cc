@@ -98,7 +98,7 @@ TEST(DescribeModel, AddedTokensThatTheMatricesLackAreText) {
   EXPECT_EQ(narrow->tokenizer->TokenBytes(3), "");
   EXPECT_EQ(*narrow->tokenizer->TryEncode("hi <image></s>", {.parse_special = true}),
             (std::vector<int>{1, 0, 2}));
-  EXPECT_EQ(narrow->left_out, (std::map<int, std::string>{{3, "<image>"}}));
+  EXPECT_EQ(narrow->omitted_added_tokens, (std::map<int, std::string>{{3, "<image>"}}));
 
   // One of more rows has the same tokens; another one at that place is none of them.
   config.vocab_size = 8;

@@ -107,8 +107,8 @@ void AddedTokens::Add(Token token, const JsonReader& json, const Vocabulary& voc
   if (added) id = (*next_id)++;
   if (id >= kMaxTokenId) return json.Invalid("the ids are used up");
   ids_[token.content] = id;
-  if (left_out_.contains(id) || (added && id >= limit)) {
-    left_out_[id] = std::move(token.content);
+  if (omitted_.contains(id) || (added && id >= limit)) {
+    omitted_[id] = std::move(token.content);
     return;
   }
   max_id_ = std::max(max_id_, id);
@@ -126,7 +126,7 @@ const std::string* AddedTokens::Spelling(int id) const {
 
 int AddedTokens::Id(absl::string_view content) const {
   const auto found = ids_.find(content);
-  return found == ids_.end() || left_out_.contains(found->second) ? -1 : found->second;
+  return found == ids_.end() || omitted_.contains(found->second) ? -1 : found->second;
 }
 
 std::vector<AddedTokens::Piece> AddedTokens::Find(absl::string_view text, bool normalized,

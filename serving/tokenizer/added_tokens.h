@@ -46,7 +46,7 @@ class AddedTokens {
   const std::string* Spelling(int id) const;
   int Id(absl::string_view content) const;
   int max_id() const { return max_id_; }
-  const std::map<int, std::string>& left_out() const { return left_out_; }
+  const std::map<int, std::string>& omitted_added_tokens() const { return omitted_; }
   // By what they are in texts, special ones only.
   const absl::flat_hash_set<std::string>& special_spellings() const { return special_spellings_; }
 
@@ -67,7 +67,7 @@ class AddedTokens {
   absl::flat_hash_set<std::string> special_spellings_;
   ByteTrie plain_, normalized_;
   int max_id_ = -1;
-  std::map<int, std::string> left_out_;
+  std::map<int, std::string> omitted_;
 };
 
 }  // namespace espalier

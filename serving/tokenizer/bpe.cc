@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "serving/tokenizer/byte_alphabet.h"
+#include "serving/tokenizer/byte_level_alphabet.h"
 #include "serving/tokenizer/token_model.h"
 #include "serving/tokenizer/unicode.h"
 

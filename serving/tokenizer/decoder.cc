@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "serving/tokenizer/byte_alphabet.h"
+#include "serving/tokenizer/byte_level_alphabet.h"
 #include "serving/tokenizer/pattern.h"
 #include "serving/tokenizer/unicode.h"
 #include "serving/tokenizer/utf8_stream.h"
@@ -26,7 +26,7 @@ class EachToken : public DecodeStep {
     if (fused) return nullptr;
     return std::make_unique<Each>(*this);
   }
-  std::string Middle(std::string text, bool fused) const override {
+  std::string DecodeMidText(std::string text, bool fused) const override {
     return Change(std::move(text), false);
   }
 
@@ -60,7 +60,7 @@ class ByteLevel : public DecodeStep {
     return std::make_unique<Bytes>();
   }
   bool fuses() const override { return true; }
-  std::string Middle(std::string text, bool) const override { return ToBytes(text); }
+  std::string DecodeMidText(std::string text, bool) const override { return ToBytes(text); }
 
  private:
   // A token with characters outside of the alphabet, an added one, stands for itself.
@@ -89,7 +89,7 @@ class ByteFallback : public DecodeStep {
     if (fused) return nullptr;
     return std::make_unique<Run>();
   }
-  std::string Middle(std::string text, bool) const override {
+  std::string DecodeMidText(std::string text, bool) const override {
     const std::optional<char> byte = Byte(text);
     return byte.has_value() ? std::string(1, *byte) : text;
   }
@@ -148,7 +148,7 @@ class Fuse : public DecodeStep {
  public:
   std::unique_ptr<State> Start(bool) const override { return std::make_unique<Pass>(); }
   bool fuses() const override { return true; }
-  std::string Middle(std::string text, bool) const override { return text; }
+  std::string DecodeMidText(std::string text, bool) const override { return text; }
 
  private:
   class Pass : public State {
@@ -169,7 +169,7 @@ class Strip : public DecodeStep {
     if (fused && stop_ > 0) return nullptr;
     return std::make_unique<Ends>(*this, fused);
   }
-  std::string Middle(std::string text, bool fused) const override {
+  std::string DecodeMidText(std::string text, bool fused) const override {
     return fused ? text : Cut(std::move(text), start_).first;
   }
 
@@ -261,7 +261,7 @@ class BpeDecoder : public DecodeStep {
     if (fused) return nullptr;
     return std::make_unique<HoldLast>(*this);
   }
-  std::string Middle(std::string text, bool) const override {
+  std::string DecodeMidText(std::string text, bool) const override {
     return ReplaceAll(text, suffix_, " ");
   }
 
@@ -316,7 +316,7 @@ class Ctc : public DecodeStep {
     if (fused) return nullptr;
     return std::make_unique<Once>(*this);
   }
-  std::string Middle(std::string text, bool) const override {
+  std::string DecodeMidText(std::string text, bool) const override {
     text = ReplaceAll(text, pad_, "");
     return cleanup_ ? ReplaceAll(Cleanup(std::move(text)), delimiter_, " ") : text;
   }
@@ -328,7 +328,7 @@ class Ctc : public DecodeStep {
     void Push(std::string text, std::vector<std::string>* out) override {
       if (text == last_) return;
       last_ = text;
-      std::string changed = step_.Middle(std::move(text), false);
+      std::string changed = step_.DecodeMidText(std::move(text), false);
       if (!changed.empty()) out->push_back(std::move(changed));
     }
 
@@ -455,8 +455,8 @@ std::string Decoder::Stream::End() {
   return out;
 }
 
-std::string Decoder::Middle(std::string token) const {
-  for (const Step& step : steps_) token = step.step->Middle(std::move(token), step.fused);
+std::string Decoder::DecodeMidText(std::string token) const {
+  for (const Step& step : steps_) token = step.step->DecodeMidText(std::move(token), step.fused);
   return token;
 }
 

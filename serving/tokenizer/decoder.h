@@ -27,7 +27,7 @@ class DecodeStep {
   virtual std::unique_ptr<State> Start(bool fused) const = 0;
   virtual bool fuses() const { return false; }
   // What becomes of a string in the middle of others, in bytes.
-  virtual std::string Middle(std::string text, bool fused) const = 0;
+  virtual std::string DecodeMidText(std::string text, bool fused) const = 0;
 };
 
 // Immutable.
@@ -50,7 +50,7 @@ class Decoder {
   };
 
   // What a token adds in the middle of a text, in bytes.
-  std::string Middle(std::string token) const;
+  std::string DecodeMidText(std::string token) const;
 
  private:
   struct Step {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "serving/tokenizer/byte_alphabet.h"
-#include "serving/tokenizer/charsmap.h"
+#include "serving/tokenizer/byte_level_alphabet.h"
+#include "serving/tokenizer/precompiled_charsmap.h"
 #include "serving/tokenizer/pattern.h"
 #include "serving/tokenizer/unicode.h"
 
@@ -223,14 +223,14 @@ class Bert : public Normalizer {
 
 class Precompiled : public Normalizer {
  public:
-  explicit Precompiled(Charsmap map) : map_(std::move(map)) {}
+  explicit Precompiled(PrecompiledCharsmap map) : map_(std::move(map)) {}
   absl::Status Apply(std::string* text, bool*) const override {
     *text = map_.Apply(*text);
     return absl::OkStatus();
   }
 
  private:
-  Charsmap map_;
+  PrecompiledCharsmap map_;
 };
 
 class ByteLevel : public Normalizer {
@@ -247,7 +247,7 @@ std::unique_ptr<Normalizer> MakePrecompiled(const JsonReader& json) {
   std::string blob;
   const JsonReader field = json.Get("precompiled_charsmap");
   if (!absl::Base64Unescape(field.AsString(), &blob)) field.Invalid("is no base64");
-  absl::StatusOr<Charsmap> map = Charsmap::Parse(blob);
+  absl::StatusOr<PrecompiledCharsmap> map = PrecompiledCharsmap::Parse(blob);
   if (!map.ok()) {
     field.Take(map.status());
     return nullptr;

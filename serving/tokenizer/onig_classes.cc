@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "serving/tokenizer/unicode_newer.h"
+#include "serving/tokenizer/unicode_16_additions.h"
 
 namespace espalier::onig {
 namespace {
@@ -18,7 +18,7 @@ constexpr char kSpace[] =
 
 std::string Newer(absl::string_view categories) {
   std::string out;
-  for (const NewerRange& range : NewerThanUnicode14()) {
+  for (const AddedRange& range : Unicode16Additions()) {
     const absl::string_view name = range.category;
     // "L" takes all letters, "Lu" one kind.
     if (!absl::StartsWith(name, categories)) continue;

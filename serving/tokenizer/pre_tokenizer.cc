@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "serving/tokenizer/byte_alphabet.h"
+#include "serving/tokenizer/byte_level_alphabet.h"
 #include "serving/tokenizer/normalizer.h"
 #include "serving/tokenizer/pattern.h"
 #include "serving/tokenizer/unicode.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/generation_config.h"
 #include "base/json/json_reader.h"
-#include "serving/tokenizer/pipeline_tokenizer.h"
+#include "serving/tokenizer/hugging_face_tokenizer.h"
 
 namespace espalier {
 namespace {
@@ -83,12 +83,12 @@ absl::Status ReadInto(const std::string& text, absl::string_view file, bool is_c
 
 // What transformers' classes for SentencePiece's models put around a text, whatever tokenizer.json
 // says: bos unless the configuration says otherwise, eos if it does.
-absl::Status SetAround(const TokenizerConfig& config, PipelineTokenizer* tokenizer) {
+absl::Status SetPrefixAndSuffix(const TokenizerConfig& config, HuggingFaceTokenizer* tokenizer) {
   const std::string& name = config.tokenizer_class;
   const bool theirs = absl::StartsWith(name, "Llama") || absl::StartsWith(name, "CodeLlama") ||
                       absl::StartsWith(name, "Gemma");
   const bool said = config.add_bos_token.has_value() || config.add_eos_token.has_value();
-  if (!theirs || (tokenizer->has_around() && !said)) return absl::OkStatus();
+  if (!theirs || (tokenizer->has_post_processor() && !said)) return absl::OkStatus();
   std::vector<int> before, behind;
   for (const auto& [role, field, add, said_so, tokens] :
        {std::tuple("bos_token", "add_bos_token", config.add_bos_token.value_or(true),
@@ -104,7 +104,7 @@ absl::Status SetAround(const TokenizerConfig& config, PipelineTokenizer* tokeniz
           absl::StrCat("tokenizer_config.json: ", field, " is true, but there is no ", role));
     }
   }
-  tokenizer->SetAround(std::move(before), std::move(behind));
+  tokenizer->SetPrefixAndSuffix(std::move(before), std::move(behind));
   return absl::OkStatus();
 }
 
@@ -128,7 +128,7 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
     const TokenizerFiles& files, std::vector<int> model_eos, int64_t vocabulary,
-    std::map<int, std::string>* left_out) {
+    std::map<int, std::string>* omitted_added_tokens) {
   const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
   if (!config.ok()) return config.status();
   std::vector<int> eos = std::move(model_eos);
@@ -140,10 +140,10 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
   }
   std::vector<std::string> special = config->additional_special_tokens;
   for (const auto& [role, spelling] : config->special_tokens) special.push_back(spelling);
-  absl::StatusOr<std::unique_ptr<PipelineTokenizer>> tokenizer =
-      PipelineTokenizer::Parse(files.tokenizer_json, std::min(vocabulary, kMaxTokenId), special);
+  absl::StatusOr<std::unique_ptr<HuggingFaceTokenizer>> tokenizer =
+      HuggingFaceTokenizer::Parse(files.tokenizer_json, std::min(vocabulary, kMaxTokenId), special);
   if (!tokenizer.ok()) return tokenizer.status();
-  const std::map<int, std::string>& missing = (*tokenizer)->left_out();
+  const std::map<int, std::string>& missing = (*tokenizer)->omitted_added_tokens();
   int bos = -1;
   for (const auto& [role, spelling] : config->special_tokens) {
     const bool ends = role == "eos_token";
@@ -176,9 +176,9 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
                                                      (*tokenizer)->vocabulary(), " tokens"));
     }
   }
-  (*tokenizer)->SetEnds(bos, std::move(eos));
-  if (absl::Status status = SetAround(*config, tokenizer->get()); !status.ok()) return status;
-  if (left_out != nullptr) *left_out = missing;
+  (*tokenizer)->SetBosAndEos(bos, std::move(eos));
+  if (absl::Status status = SetPrefixAndSuffix(*config, tokenizer->get()); !status.ok()) return status;
+  if (omitted_added_tokens != nullptr) *omitted_added_tokens = missing;
   return std::shared_ptr<const Tokenizer>(*std::move(tokenizer));
 }
 

@@ -47,9 +47,9 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files)
 // and field as InvalidArgument; what we do not know, as Unimplemented.
 //
 // Added tokens that a model of `vocabulary` tokens does not have are no tokens, but text, and come
-// in `left_out` by their ids (optional): Gemma 3's one for images, in its models for texts alone.
+// in `omitted_added_tokens` by their ids (optional): Gemma 3's one for images, in its models for texts alone.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
     const TokenizerFiles& files, std::vector<int> model_eos = {}, int64_t vocabulary = INT64_MAX,
-    std::map<int, std::string>* left_out = nullptr);
+    std::map<int, std::string>* omitted_added_tokens = nullptr);
 
 }  // namespace espalier

@@ -11,7 +11,7 @@
 #include <iterator>
 #include <memory>
 
-#include "serving/tokenizer/unicode_newer.h"
+#include "serving/tokenizer/unicode_16_additions.h"
 
 namespace espalier {
 namespace {
@@ -29,9 +29,9 @@ bool HasCategory(char32_t c, uint32_t mask) {
 
 // The table's category of a code point, as a mask of ICU's; 0 if the table does not have it.
 uint32_t NewerCategory(char32_t c) {
-  const std::vector<NewerRange>& table = NewerThanUnicode14();
+  const std::vector<AddedRange>& table = Unicode16Additions();
   const auto at = std::upper_bound(table.begin(), table.end(), c,
-                                   [](char32_t x, const NewerRange& r) { return x < r.first; });
+                                   [](char32_t x, const AddedRange& r) { return x < r.first; });
   if (at == table.begin() || c > std::prev(at)->last) return 0;
   const absl::string_view name = std::prev(at)->category;
   if (name[0] == 'L') return U_GC_L_MASK;

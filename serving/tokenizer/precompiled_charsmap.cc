@@ -1,4 +1,4 @@
-#include "serving/tokenizer/charsmap.h"
+#include "serving/tokenizer/precompiled_charsmap.h"
 
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/unicode.h"
@@ -21,21 +21,21 @@ bool IsAscii(char c) { return (c & 0x80) == 0; }
 
 }  // namespace
 
-absl::StatusOr<Charsmap> Charsmap::Parse(absl::string_view blob) {
+absl::StatusOr<PrecompiledCharsmap> PrecompiledCharsmap::Parse(absl::string_view blob) {
   const size_t trie = blob.size() < 4 ? 0 : Load32(blob.data());
   if (trie == 0 || trie % 4 != 0 || trie > blob.size() - 4) {
     return absl::InvalidArgumentError(absl::StrCat("the character map has ", blob.size(),
                                                    " bytes, and a trie of ", trie,
                                                    " bytes does not fit into it"));
   }
-  Charsmap map;
+  PrecompiledCharsmap map;
   map.units_.resize(trie / 4);
   for (size_t i = 0; i < map.units_.size(); ++i) map.units_[i] = Load32(blob.data() + 4 + 4 * i);
   map.replacements_ = std::string(blob.substr(4 + trie));
   return map;
 }
 
-std::optional<absl::string_view> Charsmap::Find(absl::string_view text) const {
+std::optional<absl::string_view> PrecompiledCharsmap::Find(absl::string_view text) const {
   size_t node = Offset(units_[0]);
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -56,7 +56,7 @@ std::optional<absl::string_view> Charsmap::Find(absl::string_view text) const {
   return std::nullopt;
 }
 
-std::string Charsmap::Apply(absl::string_view text) const {
+std::string PrecompiledCharsmap::Apply(absl::string_view text) const {
   std::string out;
   out.reserve(text.size());
   const auto characters = [&](absl::string_view run) {

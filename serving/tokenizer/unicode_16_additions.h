@@ -5,12 +5,12 @@
 
 namespace espalier {
 
-struct NewerRange {
+struct AddedRange {
   char32_t first, last;
   char category[3];  // general category
 };
 
 // Disjoint, ascending.
-const std::vector<NewerRange>& NewerThanUnicode14();
+const std::vector<AddedRange>& Unicode16Additions();
 
 }  // namespace espalier

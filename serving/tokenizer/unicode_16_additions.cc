@@ -1,9 +1,9 @@
-#include "serving/tokenizer/unicode_newer.h"
+#include "serving/tokenizer/unicode_16_additions.h"
 
 namespace espalier {
 
-const std::vector<NewerRange>& NewerThanUnicode14() {
-  static const auto* const ranges = new std::vector<NewerRange>{
+const std::vector<AddedRange>& Unicode16Additions() {
+  static const auto* const ranges = new std::vector<AddedRange>{
       {0x0897, 0x0897, "Mn"},   {0x0CF3, 0x0CF3, "Mc"},   {0x0ECE, 0x0ECE, "Mn"},
       {0x1B4E, 0x1B4F, "Po"},   {0x1B7F, 0x1B7F, "Po"},   {0x1C89, 0x1C89, "Lu"},
       {0x1C8A, 0x1C8A, "Ll"},   {0x2427, 0x2429, "So"},   {0x2FFC, 0x2FFF, "So"},

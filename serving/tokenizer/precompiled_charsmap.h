@@ -13,11 +13,11 @@
 
 namespace espalier {
 
-class Charsmap {
+class PrecompiledCharsmap {
  public:
   // `blob`: length of the trie in bytes (32 bits, little endian), the trie, the replacements, each
   // ended by a NUL. InvalidArgument if that does not fit together.
-  static absl::StatusOr<Charsmap> Parse(absl::string_view blob);
+  static absl::StatusOr<PrecompiledCharsmap> Parse(absl::string_view blob);
 
   // The replacement of the shortest key that `text` begins with, however long `text` is.
   std::optional<absl::string_view> Find(absl::string_view text) const;

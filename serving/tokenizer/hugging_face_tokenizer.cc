@@ -1,4 +1,4 @@
-#include "serving/tokenizer/pipeline_tokenizer.h"
+#include "serving/tokenizer/hugging_face_tokenizer.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,9 +9,9 @@
 
 namespace espalier {
 
-class PipelineTokenizer::Stream : public StreamDecoder {
+class HuggingFaceTokenizer::Stream : public StreamDecoder {
  public:
-  Stream(const PipelineTokenizer& tokenizer, bool show_special, std::vector<int> shown)
+  Stream(const HuggingFaceTokenizer& tokenizer, bool show_special, std::vector<int> shown)
       : tokenizer_(tokenizer),
         show_special_(show_special),
         shown_(std::move(shown)),
@@ -35,20 +35,20 @@ class PipelineTokenizer::Stream : public StreamDecoder {
     return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
   }
 
-  const PipelineTokenizer& tokenizer_;
+  const HuggingFaceTokenizer& tokenizer_;
   const bool show_special_;
   const std::vector<int> shown_;
   Decoder::Stream stream_;
 };
 
-absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
+absl::StatusOr<std::unique_ptr<HuggingFaceTokenizer>> HuggingFaceTokenizer::Parse(
     absl::string_view text, int64_t limit, absl::Span<const std::string> special) {
   const absl::StatusOr<nlohmann::json> value = ParseJson(text, "tokenizer.json");
   if (!value.ok()) return value.status();
   absl::Status status;
   const JsonReader json(*value, "tokenizer.json: ", &status);
   if (!json.IsObject()) json.Invalid("expected an object");
-  std::unique_ptr<PipelineTokenizer> tokenizer(new PipelineTokenizer);
+  std::unique_ptr<HuggingFaceTokenizer> tokenizer(new HuggingFaceTokenizer);
   if (json.Has("normalizer")) tokenizer->normalizer_ = MakeNormalizer(json.Get("normalizer"));
   const bool byte_words =
       json.Has("pre_tokenizer") && EndsInByteLevel(json.Get("pre_tokenizer").value());
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
   if (tokenizer->vocabulary_ == 0) {
     return absl::InvalidArgumentError("tokenizer.json: model.vocab: has no tokens");
   }
-  for (const auto& [id, spelling] : tokenizer->left_out()) {
+  for (const auto& [id, spelling] : tokenizer->omitted_added_tokens()) {
     if (!tokenizer->post_processor_.Adds(id)) continue;
     return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: post_processor: adds \"",
                                                    spelling, "\", token ", id,
@@ -84,42 +84,42 @@ absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Parse(
   return tokenizer;
 }
 
-void PipelineTokenizer::SetEnds(int bos, std::vector<int> eos) {
+void HuggingFaceTokenizer::SetBosAndEos(int bos, std::vector<int> eos) {
   bos_ = bos;
   eos_ = std::move(eos);
 }
 
-const std::string* PipelineTokenizer::Spelling(int token) const {
+const std::string* HuggingFaceTokenizer::Spelling(int token) const {
   const std::string* const added = added_.Spelling(token);
   return added != nullptr ? added : model_->vocabulary().Spelling(token);
 }
 
-int PipelineTokenizer::TokenId(absl::string_view spelling) const {
+int HuggingFaceTokenizer::TokenId(absl::string_view spelling) const {
   const int added = added_.Id(spelling);
   return added >= 0 ? added : model_->vocabulary().Find(spelling);
 }
 
-std::string PipelineTokenizer::TokenBytes(int token) const {
+std::string HuggingFaceTokenizer::TokenBytes(int token) const {
   const std::string* const spelling = Spelling(token);
   if (spelling == nullptr) return "";
-  return IsSpecial(token) ? *spelling : decoder_.Middle(*spelling);
+  return IsSpecial(token) ? *spelling : decoder_.DecodeMidText(*spelling);
 }
 
-std::unique_ptr<StreamDecoder> PipelineTokenizer::NewStreamDecoder() const {
+std::unique_ptr<StreamDecoder> HuggingFaceTokenizer::NewStreamDecoder() const {
   return NewStreamDecoder(false, {});
 }
 
-std::unique_ptr<StreamDecoder> PipelineTokenizer::NewStreamDecoder(
+std::unique_ptr<StreamDecoder> HuggingFaceTokenizer::NewStreamDecoder(
     bool show_special, const std::vector<int>& shown) const {
   return std::make_unique<Stream>(*this, show_special, shown);
 }
 
-std::vector<int> PipelineTokenizer::Encode(absl::string_view text) const {
+std::vector<int> HuggingFaceTokenizer::Encode(absl::string_view text) const {
   absl::StatusOr<std::vector<int>> tokens = TryEncode(text, EncodeOptions());
   return tokens.ok() ? *std::move(tokens) : std::vector<int>();
 }
 
-absl::StatusOr<std::vector<int>> PipelineTokenizer::TryEncode(absl::string_view text,
+absl::StatusOr<std::vector<int>> HuggingFaceTokenizer::TryEncode(absl::string_view text,
                                                               const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
@@ -146,7 +146,7 @@ absl::StatusOr<std::vector<int>> PipelineTokenizer::TryEncode(absl::string_view 
   return tokens;
 }
 
-absl::Status PipelineTokenizer::EncodeText(absl::string_view text, bool at_start, bool special,
+absl::Status HuggingFaceTokenizer::EncodeText(absl::string_view text, bool at_start, bool special,
                                            std::vector<int>* tokens) const {
   std::string normalized;
   if (normalizer_ != nullptr) {
@@ -168,7 +168,7 @@ absl::Status PipelineTokenizer::EncodeText(absl::string_view text, bool at_start
   return absl::OkStatus();
 }
 
-absl::Status PipelineTokenizer::EncodeNormalized(absl::string_view text, bool at_start,
+absl::Status HuggingFaceTokenizer::EncodeNormalized(absl::string_view text, bool at_start,
                                                  std::vector<int>* tokens) const {
   if (pre_tokenizer_ == nullptr) return model_->Tokenize(text, tokens);
   Words words{std::string(text), {{0, text.size(), at_start}}};

@@ -22,23 +22,23 @@
 
 namespace espalier {
 
-class PipelineTokenizer : public Tokenizer {
+class HuggingFaceTokenizer : public Tokenizer {
  public:
   // `json`: the text of tokenizer.json. Added tokens with ids from `limit` on are left out, if they
   // are not the vocabulary's and no text gets them. `special`: spellings that are special tokens,
   // too, if the vocabulary has them. InvalidArgument or Unimplemented with the field.
-  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Parse(
+  static absl::StatusOr<std::unique_ptr<HuggingFaceTokenizer>> Parse(
       absl::string_view json, int64_t limit = kMaxTokenId,
       absl::Span<const std::string> special = {});
 
   // Before the tokenizer is shared. REQUIRES: ids in the vocabulary.
-  void SetEnds(int bos, std::vector<int> eos);
+  void SetBosAndEos(int bos, std::vector<int> eos);
   // What add_special puts around a text, in the place of the file's. REQUIRES: as above.
-  void SetAround(std::vector<int> before, std::vector<int> behind) {
+  void SetPrefixAndSuffix(std::vector<int> before, std::vector<int> behind) {
     post_processor_.Set(std::move(before), std::move(behind));
   }
   // Whether the file says what add_special puts around a text.
-  bool has_around() const { return !post_processor_.empty(); }
+  bool has_post_processor() const { return !post_processor_.empty(); }
 
   int vocabulary() const override { return vocabulary_; }
   const std::vector<int>& eos() const override { return eos_; }
@@ -52,12 +52,12 @@ class PipelineTokenizer : public Tokenizer {
   std::string TokenBytes(int token) const override;
   bool IsSpecial(int token) const override { return added_.IsSpecial(token); }
   int TokenId(absl::string_view spelling) const override;
-  const std::map<int, std::string>& left_out() const { return added_.left_out(); }
+  const std::map<int, std::string>& omitted_added_tokens() const { return added_.omitted_added_tokens(); }
 
  private:
   class Stream;
 
-  PipelineTokenizer() = default;
+  HuggingFaceTokenizer() = default;
 
   // Null if the id stands for nothing.
   const std::string* Spelling(int token) const;

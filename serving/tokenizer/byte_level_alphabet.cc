@@ -1,4 +1,4 @@
-#include "serving/tokenizer/byte_alphabet.h"
+#include "serving/tokenizer/byte_level_alphabet.h"
 
 #include <array>
 
