@@ -142,7 +142,7 @@ TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
   *proof.add_checks() = Check("greedy", true, "all answers equal");
   *proof.add_checks() = Check("KV", true, "all logits equal");
   v1::LosslessProgress progress;
-  progress.set_stage("law");
+  progress.set_stage("distribution");
   progress.set_done(5);
   progress.set_total(10);
   fake_.state()->proof_progress.push_back(progress);
@@ -150,7 +150,7 @@ TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
                                             "--ssm=b",         "--expansion=2,1", "--weights=int8",
                                             "--prompt=one",    "--draws=1000"};
   EXPECT_EQ(Run(command), kExitOk) << err_.str();
-  EXPECT_THAT(out_.str(), HasSubstr("law  5/10"));
+  EXPECT_THAT(out_.str(), HasSubstr("distribution  5/10"));
   EXPECT_THAT(out_.str(), HasSubstr("closer than 0.25"));
   EXPECT_THAT(out_.str(), HasSubstr("speculation changes no answer"));
   const v1::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);

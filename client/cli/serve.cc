@@ -62,7 +62,7 @@ void PrintCandidates(Context& context, const v1::ServedModel& model) {
     for (const v1::ModelPlacement& ssm : c.ssms()) ssms.push_back(PlaceText(ssm));
     const bool fits = c.refused().empty();
     const std::string steps =
-        c.steps_at_once() > 1 ? absl::StrCat(", ", c.steps_at_once(), " steps at once") : "";
+        c.concurrent_steps() > 1 ? absl::StrCat(", ", c.concurrent_steps(), " concurrent steps") : "";
     table.Row({c.chosen() ? "*" : "", PlaceText(c.llm()) + steps, absl::StrJoin(ssms, "; "),
                FormatSeconds(c.llm_seconds()),
                fits && c.ssms_size() > 0 ? FormatSeconds(c.draft_seconds()) : "",
@@ -217,8 +217,8 @@ absl::Status RunServe(Context& context) {
     context.out() << ", on " << (model->workers_size() == 1 ? "worker " : "workers ")
                   << Printable(absl::StrJoin(model->workers(), ", "));
   }
-  if (model->steps_at_once() > 1)
-    context.out() << ", " << model->steps_at_once() << " steps at once";
+  if (model->concurrent_steps() > 1)
+    context.out() << ", " << model->concurrent_steps() << " concurrent steps";
   if (const std::string defaults = SamplingText(model->sampling_defaults()); !defaults.empty()) {
     context.out() << "\nrequests that do not say get the model's own " << defaults;
   }
@@ -300,7 +300,7 @@ absl::Status FillServing(const ParsedFlags& flags, v1::ServeModelRequest* reques
   request->set_resident_weight_bytes(flags.Int("resident-weights", 0));
   request->set_tensor_parallel(number("tensor-parallel"));
   request->set_pipeline_parallel(number("pipeline-parallel"));
-  request->set_steps_at_once(number("steps-at-once"));
+  request->set_concurrent_steps(number("concurrent-steps"));
   request->set_ssm_tensor_parallel(number("ssm-tensor-parallel"));
   request->set_ssm_pipeline_parallel(number("ssm-pipeline-parallel"));
   request->set_workers(flags.Text("workers"));
@@ -352,7 +352,7 @@ std::vector<FlagSpec> ServingFlags() {
        "run the model on workers, its layers cut into N stages; with --tensor-parallel on the "
        "product of the two",
        0, 1, 1024},
-      {"steps-at-once", FlagType::kInt, "N",
+      {"concurrent-steps", FlagType::kInt, "N",
        "so many steps of the model are under way at once, each with its share of the requests "
        "(--pipeline-parallel; with --tune or small models on workers 1)",
        0, 1, 1024},

@@ -20,9 +20,9 @@ namespace {
 std::string Meaning(const std::string& check) {
   if (check == "greedy") return "greedy answers = incremental decoding";
   if (check == "seeds") return "sampled answers of a seed = incremental decoding";
-  if (check == "rules") return "penalised answers = incremental decoding";
+  if (check == "penalties") return "penalised answers = incremental decoding";
   if (check == "enumeration") return "every outcome of verification, weighted = the LLM's law";
-  if (check == "law") return "sampled answers have the LLM's law";
+  if (check == "distribution") return "sampled answers have the LLM's law";
   if (check == "KV") return "KV cache of accepted drafts = a fresh computation";
   return "";
 }
@@ -59,8 +59,8 @@ absl::StatusOr<v1::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
   const auto number = [&](const char* name) { return static_cast<int32_t>(flags.Int(name, 0)); };
   request.set_answer_tokens(number("answer-tokens"));
   request.set_draws(number("draws"));
-  request.set_law_tokens(number("law-tokens"));
-  request.set_law_top_k(number("law-top-k"));
+  request.set_distribution_tokens(number("distribution-tokens"));
+  request.set_distribution_top_k(number("distribution-top-k"));
   request.set_temperature(flags.Number("temperature", 0));
   return request;
 }
@@ -168,8 +168,8 @@ Command VerifyLosslessCommand() {
       {"prompts-from", FlagType::kText, "FILE", "a JSON list of prompts"},
       {"answer-tokens", FlagType::kInt, "N", "of greedy and seeded answers (48)", 0, 3, 1 << 20},
       {"draws", FlagType::kInt, "N", "answers of the distribution test (20000)", 0, 1000, 1 << 26},
-      {"law-tokens", FlagType::kInt, "N", "of each of them (3)", 0, 1, 4},
-      {"law-top-k", FlagType::kInt, "N", "tokens to which distributions are cut (3)", 0, 2, 5},
+      {"distribution-tokens", FlagType::kInt, "N", "of each of them (3)", 0, 1, 4},
+      {"distribution-top-k", FlagType::kInt, "N", "tokens to which distributions are cut (3)", 0, 2, 5},
       {"temperature", FlagType::kNumber, "T", "of sampled checks (1)", 0, 0.01, 2}};
   const std::vector<FlagSpec> serving = ServingFlags();
   c.flags.insert(c.flags.begin() + 1, serving.begin(), serving.end());

@@ -254,7 +254,7 @@ class Placing {
     const RoundTimes round = RoundOf(problem_, chosen_);
     ServingChoice choice;
     choice.models = chosen_;
-    choice.steps_at_once = round.steps_at_once;
+    choice.concurrent_steps = round.concurrent_steps;
     choice.llm_seconds = round.llm_seconds;
     choice.draft_seconds = round.draft_seconds;
     choice.tokens_per_second = problem_.tokens_per_round / round.seconds;

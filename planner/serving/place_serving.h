@@ -79,7 +79,7 @@ struct ServingSpot {
 
 struct ServingChoice {
   std::vector<ServingSpot> models;  // as in the problem; of a refused one the LLM's alone
-  int steps_at_once = 1;            // of the LLM
+  int concurrent_steps = 1;            // of the LLM
   double llm_seconds = 0;           // of one round; of several steps at once, one's part in it
   double draft_seconds = 0;         // likewise, of all small models
   double tokens_per_second = 0;

@@ -223,8 +223,8 @@ TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit)
       const double round = problem_.tokens_per_round / choice.tokens_per_second;
       const double share = choice.llm_seconds + choice.draft_seconds;
       EXPECT_GE(round, share * (1 - 1e-9));
-      EXPECT_LE(round, choice.steps_at_once * share * (1 + 1e-9));
-      together += choice.steps_at_once > 1;
+      EXPECT_LE(round, choice.concurrent_steps * share * (1 + 1e-9));
+      together += choice.concurrent_steps > 1;
     }
   }
   EXPECT_GT(placed, 5);
@@ -250,7 +250,7 @@ TEST_F(PlaceServingTest, StagesThatWorkOnSeveralStepsAtOnceAreWorthMore) {
   Deal(2);
   const ServingSpot stages = spot(0, {1, 2}, {0, 1}), here = spot(1, {1, 1}, {});
   const RoundTimes round = RoundOf(problem_, {stages, here});
-  EXPECT_EQ(round.steps_at_once, 2);
+  EXPECT_EQ(round.concurrent_steps, 2);
   EXPECT_GT(rate(stages, here), 1.2 * one_step);
   EXPECT_LT(rate(stages, here), 2 * one_step);
   // Halves of the layers are about as long: two shares take what one of them takes alone, with the
@@ -258,7 +258,7 @@ TEST_F(PlaceServingTest, StagesThatWorkOnSeveralStepsAtOnceAreWorthMore) {
   EXPECT_NEAR(round.seconds, round.llm_seconds + round.draft_seconds,
               0.25 * (round.llm_seconds + round.draft_seconds));
   // Not beside a small model on a worker.
-  EXPECT_EQ(RoundOf(problem_, {stages, spot(1, {1, 1}, {1})}).steps_at_once, 1);
+  EXPECT_EQ(RoundOf(problem_, {stages, spot(1, {1, 1}, {1})}).concurrent_steps, 1);
   // A coordinator that drafts for longer than a stage takes holds up both shares.
   problem_.own = Cpu(1e8, 64 * kMiB);
   const ServingSpot slow = spot(1, {1, 1}, {});

@@ -160,7 +160,7 @@ RoundTimes RoundOf(const ServingProblem& problem, absl::Span<const ServingSpot> 
     return round;
   }
   const auto& [groups, times] = *llm.dealt.begin();
-  round.steps_at_once = groups;
+  round.concurrent_steps = groups;
   round.llm_seconds = times.seconds * problem.models[0].steps;
   for (size_t m = 1; m < spots.size(); ++m) {
     round.draft_seconds += spots[m].dealt.at(groups).seconds * problem.models[m].steps;

@@ -28,7 +28,7 @@ absl::Status SetTimes(const ServingProblem& problem, const PlacedModel& model,
 
 // A round of the models that have these spots, the LLM's first; the others have none yet.
 struct RoundTimes {
-  int steps_at_once = 1;                      // of the LLM
+  int concurrent_steps = 1;                      // of the LLM
   double seconds = 0;                         // until every request has had its step
   double llm_seconds = 0, draft_seconds = 0;  // of one of the steps at once
 };

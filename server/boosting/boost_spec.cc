@@ -137,7 +137,7 @@ absl::Status CheckStart(const BoostTools& tools, const v1::BoostSpec& spec,
       absl::StatusOr<ModelDescription> ssm = Describe(tools, start.artifact());
       if (!ssm.ok()) return ssm.status();
       absl::Status status = SameSize(spec.llm(), llm, start.artifact(), *ssm);
-      if (status.ok()) status = SameVocabulary(spec.llm(), llm, start.artifact(), *ssm);
+      if (status.ok()) status = CheckSameVocabulary(spec.llm(), llm, start.artifact(), *ssm);
       if (!status.ok()) return status;
       // What training can build is less than what can be served.
       status = BuildTraining(*tools.operators, ssm->model, 1).status();

@@ -34,7 +34,7 @@ class Loader : public ModelLoader {
       return model(path);
     };
     loaded.parts.llm =
-        std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary), slow);
+        std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary), slow);
     loaded.parts.keep_alive.push_back(std::shared_ptr<void>(nullptr, [this](void*) { ++gone; }));
     return loaded;
   }

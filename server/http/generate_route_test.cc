@@ -33,7 +33,7 @@ class Loader : public ModelLoader {
                               const Placement&) override {
     Loaded loaded;
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-    RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
     limits.max_positions = 1024;
     loaded.parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary, 4));
     return loaded;

@@ -131,15 +131,15 @@ class BoostEvaluation : public ::testing::Test {
   static constexpr int kTokens = 12;
 
   BoostEvaluation()
-      : base_(HashModel(7, kVocabulary)), llm_(FakeModelRunner::RoomyLimits(kVocabulary), base_) {
+      : base_(HashModel(7, kVocabulary)), llm_(FakeModelRunner::LargeLimits(kVocabulary), base_) {
     for (int i = 0; i < 10; ++i)
       prompts_.push_back({i % kVocabulary, (3 * i + 1) % kVocabulary, 5});
     options_.expansion = *Expansion::Parse("1,1,1");
     options_.max_requests = 3;
   }
   FakeModelRunner Ssm(double agreement, uint64_t seed) {
-    return FakeModelRunner(FakeModelRunner::RoomyLimits(kVocabulary),
-                           AgreeingModel(base_, ContraryModel(base_), agreement, seed));
+    return FakeModelRunner(FakeModelRunner::LargeLimits(kVocabulary),
+                           AgreeingModel(base_, DisagreeingModel(base_), agreement, seed));
   }
   std::vector<BoostPrompt> Continued() {
     std::vector<BoostPrompt> continued;
@@ -172,7 +172,7 @@ class BoostEvaluation : public ::testing::Test {
 
 TEST_F(BoostEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
   const FakeModel model = AgreeingModel(base_, HashModel(8, kVocabulary), 0.5, 3);
-  FakeModelRunner runner(FakeModelRunner::RoomyLimits(kVocabulary), model);
+  FakeModelRunner runner(FakeModelRunner::LargeLimits(kVocabulary), model);
   const std::vector<BoostPrompt> prompts = Continued();
   const auto agrees = Score(runner, prompts);
   int agreed = 0, all = 0;

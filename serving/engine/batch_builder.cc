@@ -138,8 +138,8 @@ absl::Status CheckShape(const RunnerOutput& logits, const RunnerBatch& batch,
 
 }  // namespace
 
-BatchPipeline::BatchPipeline(ModelRunner& runner, int steps_at_once)
-    : runner_(runner), steps_at_once_(steps_at_once) {}
+BatchPipeline::BatchPipeline(ModelRunner& runner, int concurrent_steps)
+    : runner_(runner), concurrent_steps_(concurrent_steps) {}
 
 absl::StatusOr<std::vector<BatchPipeline::Batch>> BatchPipeline::Pack(
     absl::Span<const SequenceRows> sequences) const {
@@ -171,10 +171,10 @@ absl::Status BatchPipeline::Begin(absl::Span<const SequenceRows> sequences) {
 }
 
 absl::Status BatchPipeline::BeginWhatFits() {
-  if (steps_at_once_ <= 1) return absl::OkStatus();
+  if (concurrent_steps_ <= 1) return absl::OkStatus();
   for (Set& set : sets_) {
     for (; set.begun < set.batches.size(); ++set.begun, ++running_) {
-      if (running_ >= steps_at_once_) return absl::OkStatus();
+      if (running_ >= concurrent_steps_) return absl::OkStatus();
       absl::Status status = runner_.Begin(set.batches[set.begun].rows);
       if (!status.ok()) return status;
     }
@@ -183,7 +183,7 @@ absl::Status BatchPipeline::BeginWhatFits() {
 }
 
 absl::Status BatchPipeline::Run(Set& set, size_t batch, RunnerOutput* logits) {
-  if (steps_at_once_ <= 1) return runner_.Step(set.batches[batch].rows, logits);
+  if (concurrent_steps_ <= 1) return runner_.Step(set.batches[batch].rows, logits);
   // The oldest set's next batch has always begun: whatever ends makes room, which is taken in
   // order.
   --running_;
@@ -234,7 +234,7 @@ void BatchPipeline::Drain() {
 
 absl::StatusOr<StepOutput> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
                                    StepOutput old) {
-  BatchPipeline pipeline(runner, runner.limits().steps_at_once);
+  BatchPipeline pipeline(runner, runner.limits().concurrent_steps);
   if (absl::Status status = pipeline.Begin(sequences); !status.ok()) {
     pipeline.Drain();
     return status;

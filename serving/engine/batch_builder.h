@@ -79,8 +79,8 @@ class StepOutput {
 // before End asks for it.
 class BatchPipeline {
  public:
-  // The runner outlives it. `steps_at_once`: at most as many as its limits say.
-  BatchPipeline(ModelRunner& runner, int steps_at_once);
+  // The runner outlives it. `concurrent_steps`: at most as many as its limits say.
+  BatchPipeline(ModelRunner& runner, int concurrent_steps);
 
   // The set is packed, and begun as far as there is room. InvalidArgument if a single row breaks a
   // limit by itself: then it is not there. After an error of the runner only Drain makes sense.
@@ -113,7 +113,7 @@ class BatchPipeline {
   absl::Status Run(Set& set, size_t batch, RunnerOutput* logits);
 
   ModelRunner& runner_;
-  const int steps_at_once_;
+  const int concurrent_steps_;
   std::deque<Set> sets_;
   int running_ = 0;  // batches that the runner has begun
 };

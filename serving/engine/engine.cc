@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-KvSpace SpaceOf(const Request& request) {
+KvNamespace SpaceOf(const Request& request) {
   return {.adapter = request.options().adapter, .salt = request.options().cache_salt};
 }
 
@@ -83,7 +83,7 @@ void Engine::PlanSpeculation() {
                     context_);
 }
 
-RequestId Engine::ComputesFor(const Request& request, int known,
+RequestId Engine::PrefixProducer(const Request& request, int known,
                               const SchedulerInput& before) const {
   const absl::Span<const int> wanted = MayBeCached(request);
   for (const auto* views : {&before.running, &before.waiting}) {
@@ -113,7 +113,7 @@ RequestId Engine::ComputesFor(const Request& request, int known,
   return 0;
 }
 
-SchedulerInput Engine::TakeStock() const {
+SchedulerInput Engine::BuildSchedulerInput() const {
   SchedulerInput input{.max_rows = options_.max_tokens_per_batch,
                        .max_running = options_.max_requests,
                        .free_slots = {kv_.free_slots()},
@@ -123,8 +123,8 @@ SchedulerInput Engine::TakeStock() const {
     input.total_slots.push_back(speculator_->kv(s).statistics().slots);
   }
   std::set<RequestId> in_flight;
-  for (const Flight& flight : flights_) {
-    for (const Work& work : flight.work) in_flight.insert(work.assignment.id);
+  for (const InFlightStep& pending : in_flight_) {
+    for (const Work& work : pending.work) in_flight.insert(work.assignment.id);
   }
   int decoding = 0;
   for (const RequestId id : running_) {
@@ -133,9 +133,9 @@ SchedulerInput Engine::TakeStock() const {
     input.running.back().in_flight = in_flight.count(id) > 0;
     decoding += entry.busy || Decodes(entry);
   }
-  if (steps_at_once_ > 1) {
-    input.max_decoding = (decoding + steps_at_once_ - 1) / steps_at_once_;
-    input.others_run = !flights_.empty();
+  if (concurrent_steps_ > 1) {
+    input.max_decoding = (decoding + concurrent_steps_ - 1) / concurrent_steps_;
+    input.others_run = !in_flight_.empty();
   }
   const bool full = static_cast<int>(running_.size()) >= options_.max_requests;
   // What the LLM's cache has beside what is known to be needed. To look for what is cached takes
@@ -152,7 +152,7 @@ SchedulerInput Engine::TakeStock() const {
       const KvCache::Prefix prefix = kv_.FindPrefix(MayBeCached(request), SpaceOf(request));
       view.computed[0] = prefix.length;
       view.idle_prefix = prefix.idle;
-      view.behind = ComputesFor(request, prefix.length, input);
+      view.behind = PrefixProducer(request, prefix.length, input);
     }
     unclaimed -= view.length + 1 - view.computed[0] + view.idle_prefix;
     const bool last = unclaimed < 0 && view.behind == 0;
@@ -164,7 +164,7 @@ SchedulerInput Engine::TakeStock() const {
 
 std::vector<Engine::Work> Engine::Plan() {
   PlanSpeculation();
-  const Schedule schedule = MakeSchedule(TakeStock());
+  const Schedule schedule = MakeSchedule(BuildSchedulerInput());
   if (!schedule.work.empty() || !schedule.preempt.empty()) ++statistics_.steps;
   for (const RequestId id : schedule.preempt) {
     ReleaseSlots(id);
@@ -184,9 +184,9 @@ std::vector<Engine::Work> Engine::Plan() {
         statistics_.cached_tokens += cached;
       }
     }
-    if (!entry.admitted) request.usage().seconds_queued = Now() - entry.came;
+    if (!entry.admitted) request.usage().seconds_queued = Now() - entry.arrived;
     entry.admitted = true;
-    if (request.options().begun != nullptr) *request.options().begun = true;
+    if (request.options().group_started != nullptr) *request.options().group_started = true;
     request.Admit();
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
     Enqueue(id, running_);
@@ -277,7 +277,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
   return pipeline_.Begin(sequences);
 }
 
-void Engine::ForgetLostCache() {
+void Engine::ResetLostCache() {
   const uint64_t generation = llm_->cache_generation();
   if (generation == cache_generation_) return;
   cache_generation_ = generation;
@@ -286,61 +286,61 @@ void Engine::ForgetLostCache() {
                              "request is lost; try again"));
 }
 
-absl::StatusOr<bool> Engine::BeginFlight() {
-  Flight flight{.planned = Now()};
-  kv_.SetTime(flight.planned);
-  flight.work = Plan();
-  if (flight.work.empty()) return false;
-  Draft(flight.work);
-  flight.begun = Now();
-  for (const Work& item : flight.work) {
+absl::StatusOr<bool> Engine::BeginStep() {
+  InFlightStep pending{.planned = Now()};
+  kv_.SetTime(pending.planned);
+  pending.work = Plan();
+  if (pending.work.empty()) return false;
+  Draft(pending.work);
+  pending.begun = Now();
+  for (const Work& item : pending.work) {
     const int own = item.assignment.rows + item.tree.drafted();
-    flight.of_llm.rows += own;
-    flight.of_llm.visible += own * static_cast<double>(item.end);
-    flight.of_llm.context += item.end;
+    pending.of_llm.rows += own;
+    pending.of_llm.visible += own * static_cast<double>(item.end);
+    pending.of_llm.context += item.end;
   }
-  if (absl::Status status = BeginLlm(flight.work); !status.ok()) return status;
-  flights_.push_back(std::move(flight));
+  if (absl::Status status = BeginLlm(pending.work); !status.ok()) return status;
+  in_flight_.push_back(std::move(pending));
   return true;
 }
 
-absl::Status Engine::EndFlight() {
+absl::Status Engine::EndStep() {
   absl::StatusOr<StepOutput> logits = pipeline_.End(std::move(logits_));
   if (!logits.ok()) return logits.status();
   statistics_.llm_batches += logits->batches();
-  Flight flight = std::move(flights_.front());
-  flights_.pop_front();
+  InFlightStep pending = std::move(in_flight_.front());
+  in_flight_.pop_front();
   const int64_t generated = statistics_.generated_tokens;
   int64_t prompt = 0;
-  for (size_t i = 0; i < flight.work.size(); ++i) {
-    const Assignment& assignment = flight.work[i].assignment;
+  for (size_t i = 0; i < pending.work.size(); ++i) {
+    const Assignment& assignment = pending.work[i].assignment;
     if (!assignment.decodes) prompt += assignment.rows;
-    const absl::Status status = Verify(flight.work[i], static_cast<int>(i), *logits);
+    const absl::Status status = Verify(pending.work[i], static_cast<int>(i), *logits);
     if (!status.ok()) return status;
   }
   const double end = Now();
   statistics_.step_tokens.Count(
       static_cast<double>(prompt + statistics_.generated_tokens - generated));
-  speculator_->ObserveLlm(flight.of_llm, end - flight.begun);
+  speculator_->ObserveLlm(pending.of_llm, end - pending.begun);
   speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
-                           end - flight.planned);
+                           end - pending.planned);
   logits_ = *std::move(logits);
   return absl::OkStatus();
 }
 
 absl::Status Engine::Step() {
   ExpireRequests();
-  ForgetLostCache();
+  ResetLostCache();
   if (idle()) return absl::OkStatus();
   const int64_t preempted = statistics_.preemptions;
-  const auto full = [&] { return static_cast<int>(flights_.size()) >= steps_at_once_; };
+  const auto full = [&] { return static_cast<int>(in_flight_.size()) >= concurrent_steps_; };
   absl::StatusOr<bool> begun = false;
-  if (!full()) begun = BeginFlight();
+  if (!full()) begun = BeginStep();
   // There may be work for another one.
   if (begun.ok() && *begun && !full()) return absl::OkStatus();
   absl::Status status = begun.status();
-  if (status.ok() && !flights_.empty()) {
-    status = EndFlight();
+  if (status.ok() && !in_flight_.empty()) {
+    status = EndStep();
   } else if (status.ok() && statistics_.preemptions == preempted) {
     // Slots that requests had shared come back only with the last of them: in the next step.
     status = absl::InternalError("the scheduler found no work although requests wait");
@@ -358,7 +358,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
   if (options_.prefix_cache) {
     // A whole prompt: other choices of the same request begin with all of it.
     const bool whole = work.end == request.length() && request.emitted() == 0;
-    kv_.Publish(id, request.tokens(), SpaceOf(request), whole);
+    kv_.CacheBlocks(id, request.tokens(), SpaceOf(request), whole);
   }
   for (int row = 0; row < work.prompt_rows; ++row) {
     if (const TokenLogprobs* known = logits.logprobs(index, row)) {
@@ -413,10 +413,10 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
         },
         noise);
   }
-  if (verification.ok()) return Conclude(entry, work, *verification, index, logits);
+  if (verification.ok()) return CommitTokens(entry, work, *verification, index, logits);
   // Logits that are no numbers, and rules that cannot be followed, concern this request alone.
   request.Finish(FinishReason::kError);
-  Report(entry, verification.status());
+  EmitEvent(entry, verification.status());
   Retire(id);
   return absl::OkStatus();
 }
@@ -429,25 +429,25 @@ void Engine::CountPrompt(const Usage& usage) {
 void Engine::Embed(Entry& entry, const float* hidden) {
   Request& request = *entry.request;
   CountPrompt(request.usage());
-  request.usage().seconds_to_first_token = Now() - entry.came;
+  request.usage().seconds_to_first_token = Now() - entry.arrived;
   std::vector<float> embedding(hidden, hidden + limits_.hidden);
   const bool finite = std::all_of(embedding.begin(), embedding.end(),
                                   [](float value) { return std::isfinite(value); });
   request.Finish(finite ? FinishReason::kStop : FinishReason::kError);
-  Report(entry,
+  EmitEvent(entry,
          finite ? absl::OkStatus()
                 : absl::InternalError("the model's hidden state holds values that are no numbers"),
          finite ? std::move(embedding) : std::vector<float>());
   Retire(request.id());
 }
 
-absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& verification, int index,
+absl::Status Engine::CommitTokens(Entry& entry, Work& work, const Verification& verification, int index,
                               const StepOutput& logits) {
   Request& request = *entry.request;
   const RequestId id = request.id();
   Usage& usage = request.usage();
   if (request.emitted() == 0) {
-    usage.seconds_to_first_token = Now() - entry.came;
+    usage.seconds_to_first_token = Now() - entry.arrived;
     CountPrompt(usage);
   }
   if (work.assignment.decodes) {
@@ -486,7 +486,7 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
     }
   }
   speculator_->CountNgramTokens(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
-  Report(entry);
+  EmitEvent(entry);
   std::vector<int32_t> accepted;
   for (size_t i = 0; i < accepted_nodes; ++i) {
     accepted.push_back(work.slots[verification.path[i] - 1]);
@@ -497,7 +497,7 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
   if (request.phase() == Phase::kFinished) {
     // A chat may go on behind the answer.
     if (options_.prefix_cache) {
-      kv_.Publish(id, request.tokens(), SpaceOf(request), /*whole=*/true);
+      kv_.CacheBlocks(id, request.tokens(), SpaceOf(request), /*whole=*/true);
     }
     Retire(id);
     return absl::OkStatus();
@@ -515,15 +515,15 @@ void Engine::FailRunning(const absl::Status& status) {
           ? absl::InternalError(absl::StrCat("the model's step failed: ", status.message()))
           : status;
   pipeline_.Drain();
-  flights_.clear();
+  in_flight_.clear();
   for (const RequestId id : std::vector<RequestId>(running_.begin(), running_.end())) {
     Entry& entry = requests_.at(id);
     entry.request->Finish(FinishReason::kError);
-    Report(entry, told);
+    EmitEvent(entry, told);
     Retire(id);
   }
   // A runner that failed may have lost what its cache held.
-  kv_.ForgetIdle();
+  kv_.ResetPrefixCache();
 }
 
 }  // namespace espalier

@@ -53,7 +53,7 @@ struct EngineOptions {
   int max_sequence_length = 0;  // prompt and answer; 0: all that the model and its KV cache allow
   // Passes of the LLM at once; 0: as many as its runner can. Tuned speculation measures what a pass
   // takes, and has one.
-  int steps_at_once = 0;
+  int concurrent_steps = 0;
   std::function<double()>
       seconds;  // monotonic; for the times in Usage, which are 0 without it, and for tuning
 };
@@ -94,7 +94,7 @@ struct EngineStatistics {
   int64_t prefix_query_tokens = 0;  // of prompts, in the prefix cache
   int64_t cached_tokens = 0;     // of those, that were there and did not have to be computed
   SpeculationStatistics speculation;
-  SizeCounts step_tokens;  // steps by prompt tokens computed and tokens generated
+  HistogramCounts step_tokens;  // steps by prompt tokens computed and tokens generated
   std::map<FinishReason, int64_t> finished;
   // Requests by the LLM's adapter; empty where it has none.
   std::vector<int> waiting_by_adapter, running_by_adapter;
@@ -119,7 +119,7 @@ class Engine {
   // outside the vocabulary, longer than the context, an adapter that there is not);
   // FailedPrecondition for an embedding where the LLM's runner has none; ResourceExhausted if those
   // that wait and that it does not outrank fill the queue. Where it does outrank some, the last of
-  // them that keeps no place (RequestOptions::begun) and has not begun itself ends in its stead,
+  // them that keeps no place (RequestOptions::group_started) and has not begun itself ends in its stead,
   // with that error in its event: so the queue grows beyond its limit by what has begun alone, and
   // nobody is kept out by those who come after him. `age_seconds`: how long ago it came, from when
   // its timeout and the times in Usage count.
@@ -140,8 +140,8 @@ class Engine {
   std::vector<RequestEvent> TakeEvents();
 
   // No request, and no step that has not ended.
-  bool idle() const { return requests_.empty() && flights_.empty(); }
-  int steps_at_once() const { return steps_at_once_; }
+  bool idle() const { return requests_.empty() && in_flight_.empty(); }
+  int concurrent_steps() const { return concurrent_steps_; }
   int adapters() const { return limits_.adapters; }
   int embedding_size() const { return limits_.hidden; }  // 0: there are none
   int context() const { return context_; }               // tokens of prompt and answer together
@@ -152,7 +152,7 @@ class Engine {
  private:
   struct Entry {
     std::unique_ptr<Request> request;
-    double came = 0;
+    double arrived = 0;
     bool admitted = false;   // ever
     double last_tokens = 0;  // when the last event with tokens was made
     int64_t last_step = 0;
@@ -166,7 +166,7 @@ class Engine {
     int prompt_rows = 0;         // rows whose logits the prompt's log-probabilities want; first
   };
   // A pass of the LLM that has not ended. Requests may have ended meanwhile.
-  struct Flight {
+  struct InFlightStep {
     std::vector<Work> work;
     StepWork of_llm;
     double planned = 0, begun = 0;  // when
@@ -177,38 +177,38 @@ class Engine {
   absl::Status CheckPrompt(absl::Span<const int> prompt, const RequestOptions& options) const;
   RequestView View(const Entry& entry) const;
   void PlanSpeculation();
-  SchedulerInput TakeStock() const;
+  SchedulerInput BuildSchedulerInput() const;
   // Of those before a waiting request, `known` of whose tokens are in the cache: one that is still
   // to compute more of what both begin with. 0: none.
-  RequestId ComputesFor(const Request& request, int known, const SchedulerInput& before) const;
+  RequestId PrefixProducer(const Request& request, int known, const SchedulerInput& before) const;
   bool Decodes(const Entry& entry) const;
   bool SharesPrefix(const Request& request) const;
   void Enqueue(RequestId id, std::deque<RequestId>& queue);
   // For one more in the queue. False: there is none.
-  bool MakeRoom(int priority);
+  bool EvictFromQueue(int priority);
   std::vector<Work> Plan();
   void Draft(std::vector<Work>& work);
   // False if there was nothing to do, or no room for it.
-  absl::StatusOr<bool> BeginFlight();
+  absl::StatusOr<bool> BeginStep();
   absl::Status BeginLlm(std::vector<Work>& work);
   // The oldest one.
-  absl::Status EndFlight();
+  absl::Status EndStep();
   absl::Status Verify(Work& work, int index, const StepOutput& logits);
   void CountPrompt(const Usage& usage);
   void Embed(Entry& entry, const float* hidden);
-  absl::Status Conclude(Entry& entry, Work& work, const Verification& verification, int index,
+  absl::Status CommitTokens(Entry& entry, Work& work, const Verification& verification, int index,
                         const StepOutput& logits);
   void ExpireRequests();
-  void ForgetLostCache();
+  void ResetLostCache();
   void FailRunning(const absl::Status& status);
-  void Report(Entry& entry, const absl::Status& error = absl::OkStatus(),
+  void EmitEvent(Entry& entry, const absl::Status& error = absl::OkStatus(),
               std::vector<float> embedding = {});
   void ReleaseSlots(RequestId id);
   void Retire(RequestId id);
   double Now() const { return options_.seconds ? options_.seconds() : 0; }
 
   ModelRunner* llm_;
-  const int steps_at_once_;
+  const int concurrent_steps_;
   const Tokenizer* tokenizer_;
   EngineOptions options_;
   RunnerLimits limits_;
@@ -217,7 +217,7 @@ class Engine {
   uint64_t cache_generation_;  // of the LLM, that kv_ speaks of
   std::unique_ptr<Speculator> speculator_;
   BatchPipeline pipeline_;        // the flights' rows, in the same order
-  std::deque<Flight> flights_;  // the oldest first
+  std::deque<InFlightStep> in_flight_;  // the oldest first
   StepOutput logits_;           // of the last one that ended: its memory
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;

@@ -28,7 +28,7 @@ const std::vector<int>& Prompt() {
 
 using Rules = std::shared_ptr<const LogitsProcessorOptions>;
 
-std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters& sampling,
+std::vector<double> ExpectedDistribution(const FakeModel& model, const SamplingParameters& sampling,
                                 const Rules& rules) {
   std::vector<double> law(kCells, 1);
   for (int cell = 0; cell < kCells; ++cell) {
@@ -149,7 +149,7 @@ FakeModel Llm() { return HashModel(1, kVocabulary, 2); }
 FakeModel Near() { return AgreeingModel(Llm(), HashModel(2, kVocabulary, 2), 0.5, 7); }
 FakeModel Far() { return HashModel(3, kVocabulary, 2); }
 
-struct LawCase {
+struct DistributionCase {
   const char* name;
   std::vector<FakeModel> ssms;
   const char* expansion;
@@ -158,10 +158,10 @@ struct LawCase {
   LogitsProcessorOptions logits_processor = {};
 };
 
-class AnswerLaw : public ::testing::TestWithParam<int> {};
+class AnswerDistribution : public ::testing::TestWithParam<int> {};
 
-TEST_P(AnswerLaw, IsTheModels) {
-  const std::vector<LawCase> cases = {
+TEST_P(AnswerDistribution, IsTheModels) {
+  const std::vector<DistributionCase> cases = {
       {"incremental", {}, "", {.temperature = 1}},
       {"tree", {Far()}, "3,2", {.temperature = 0.7}},
       {"two SSMs", {Near(), Far()}, "2,1", {.temperature = 1}},
@@ -213,19 +213,19 @@ TEST_P(AnswerLaw, IsTheModels) {
        {},
        {.logit_bias = {{0, 1.0f}, {3, -0.7f}}, .bad_words = {{0, 1}, {2, 2}, {1, 3, 0}}}},
       {"allowed tokens", {Near()}, "2,2", {.temperature = 1}, {}, {.allowed = {3, 1, 0}}}};
-  const LawCase& law = cases[GetParam()];
+  const DistributionCase& law = cases[GetParam()];
   const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<LogitsProcessorOptions>(law.logits_processor);
   int freedom = 0;
   const double chi = ChiSquare(Answers(Llm(), law.ssms, law.expansion, law.sampling, rules,
                                        law.speculation, GetParam() < 4 ? kDraws : kDraws / 2),
-                               ExpectedLaw(Llm(), law.sampling, rules), &freedom);
+                               ExpectedDistribution(Llm(), law.sampling, rules), &freedom);
   EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 17));
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistribution, ::testing::Range(0, 17));
 
 // The statistic has the power to see a model that is off by a few parts in a hundred.
-TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {
+TEST(AnswerDistributionPower, ASlightlyDifferentModelIsSeen) {
   const FakeModel shifted = [](absl::Span<const int> path) {
     std::vector<float> logits = Llm()(path);
     logits[1] += 0.05f;
@@ -234,17 +234,17 @@ TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {
   int freedom = 0;
   const SamplingParameters sampling{.temperature = 1};
   const double chi = ChiSquare(Answers(shifted, {Far()}, "2,1", sampling, nullptr, {}, kDraws),
-                               ExpectedLaw(Llm(), sampling, nullptr), &freedom);
+                               ExpectedDistribution(Llm(), sampling, nullptr), &freedom);
   EXPECT_GT(chi, Threshold(freedom));
 }
 
 // A bias, however small, is a floor under the total variation: without one it falls with the root
 // of the number of answers, to the expectation for independent draws (a sum of half-normals).
-class AnswerLawLong : public ::testing::TestWithParam<LawCase> {};
+class AnswerDistributionLong : public ::testing::TestWithParam<DistributionCase> {};
 
-TEST_P(AnswerLawLong, TotalVariationFallsWithTheRootOfTheDraws) {
-  const LawCase& law = GetParam();
-  const std::vector<double> expected = ExpectedLaw(Llm(), law.sampling, nullptr);
+TEST_P(AnswerDistributionLong, TotalVariationFallsWithTheRootOfTheDraws) {
+  const DistributionCase& law = GetParam();
+  const std::vector<double> expected = ExpectedDistribution(Llm(), law.sampling, nullptr);
   const std::vector<int> cells =
       Answers(Llm(), law.ssms, law.expansion, law.sampling, nullptr, law.speculation, kLongDraws);
   for (int draws = kLongDraws / 100; draws <= kLongDraws; draws *= 10) {
@@ -264,12 +264,12 @@ TEST_P(AnswerLawLong, TotalVariationFallsWithTheRootOfTheDraws) {
   EXPECT_LT(chi, Threshold(freedom));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerLawLong,
-                         ::testing::Values(LawCase{"TreeOfTwo",
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistributionLong,
+                         ::testing::Values(DistributionCase{"TreeOfTwo",
                                                    {Near(), Far()},
                                                    "2,2",
                                                    {.temperature = 1, .top_p = 0.8, .top_k = 3}},
-                                           LawCase{"Tuned",
+                                           DistributionCase{"Tuned",
                                                    {Near(), Far()},
                                                    "",
                                                    {.temperature = 0.8},

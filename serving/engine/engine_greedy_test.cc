@@ -104,7 +104,7 @@ TEST(Engine, AnSsmEqualToTheLlmHasEveryChainAccepted) {
 TEST(Engine, AContrarySsmCostsNoStep) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
-  harness.AddSsm(ContraryModel(Llm()));
+  harness.AddSsm(DisagreeingModel(Llm()));
   ASSERT_TRUE(harness.Start({}, "1,1,3,1,1").ok());
   const RequestId id = *harness.engine().Submit({1, 2, 3}, {.max_tokens = 20});
   harness.RunToEnd();
@@ -152,7 +152,7 @@ TEST(Engine, NarrowRunnersGiveTheSameAnswers) {
 TEST(Engine, AnSsmOfAShorterContextStopsDraftingWhereItEnds) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
-  RunnerLimits narrow = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits narrow = FakeModelRunner::LargeLimits(kVocabulary);
   narrow.max_positions = 20;
   harness.AddSsm(Llm(), narrow);
   harness.AddSsm(HashModel(3, kVocabulary));
@@ -170,7 +170,7 @@ TEST(Engine, AnSsmOfAShorterContextStopsDraftingWhereItEnds) {
 TEST(Engine, ASequenceTooLongForAnSsmHoldsNoneOfItsSlots) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
-  RunnerLimits narrow = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits narrow = FakeModelRunner::LargeLimits(kVocabulary);
   narrow.max_positions = 20;
   harness.AddSsm(Llm(), narrow);
   ASSERT_TRUE(harness.Start({}, "1,1").ok());
@@ -189,7 +189,7 @@ TEST(Engine, SmallKvPoolsOfTheSsmsEndDraftingAndNotTheRequest) {
   for (const double temperature : {0.0, 1.0}) {
     EngineHarness harness(kVocabulary);
     harness.SetLlm(Llm());
-    RunnerLimits small = FakeModelRunner::RoomyLimits(kVocabulary);
+    RunnerLimits small = FakeModelRunner::LargeLimits(kVocabulary);
     small.kv_slots = 30;
     harness.AddSsm(Llm(), small);
     harness.AddSsm(HashModel(3, kVocabulary), small);

@@ -16,8 +16,8 @@ class EnginePipeline : public testing::Test {
  protected:
   EnginePipeline() : harness_(kVocabulary) { harness_.SetLlm(Llm()); }
 
-  void Start(int steps_at_once, EngineOptions options = {}, const char* expansion = "") {
-    harness_.SetStepsAtOnce(steps_at_once);
+  void Start(int concurrent_steps, EngineOptions options = {}, const char* expansion = "") {
+    harness_.SetConcurrentSteps(concurrent_steps);
     options.prefix_cache = prefix_cache_;
     const absl::Status status = harness_.Start(std::move(options), expansion);
     ASSERT_TRUE(status.ok()) << status;
@@ -207,17 +207,17 @@ TEST_F(EnginePipeline, OutOfTimeInTheMiddleOfAStep) {
 }
 
 TEST_F(EnginePipeline, AsManyStepsAsAreAskedForAndOneWhileSpeculationIsTuned) {
-  Start(4, {.steps_at_once = 2});
-  EXPECT_EQ(harness_.engine().steps_at_once(), 2);
-  Start(2, {.steps_at_once = 5});
-  EXPECT_EQ(harness_.engine().steps_at_once(), 2);
+  Start(4, {.concurrent_steps = 2});
+  EXPECT_EQ(harness_.engine().concurrent_steps(), 2);
+  Start(2, {.concurrent_steps = 5});
+  EXPECT_EQ(harness_.engine().concurrent_steps(), 2);
   double now = 0;
   EngineOptions tuned{.seconds = [&] { return now += 1e-4; }};
   tuned.speculation.tune = true;
   tuned.speculation.calibration_seconds = 0;
   Start(2, tuned);
-  EXPECT_EQ(harness_.engine().steps_at_once(), 1);
-  EXPECT_EQ(harness_.Start({.steps_at_once = -1}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(harness_.engine().concurrent_steps(), 1);
+  EXPECT_EQ(harness_.Start({.concurrent_steps = -1}).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

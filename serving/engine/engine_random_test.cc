@@ -15,13 +15,13 @@ constexpr int kVocabulary = 12;
 FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 
 std::unique_ptr<EngineHarness> MakeHarness(int kv_slots, int max_rows, int ssms,
-                                           int steps_at_once = 1,
+                                           int concurrent_steps = 1,
                                            SampledDrafting sampled = SampledDrafting::kIndependent) {
   auto harness = std::make_unique<EngineHarness>(kVocabulary, std::vector<int>{0});
   harness->limits().kv_slots = kv_slots;
   harness->limits().max_positions = 80;
   harness->SetLlm(Llm());
-  if (steps_at_once > 1) harness->SetStepsAtOnce(steps_at_once);
+  if (concurrent_steps > 1) harness->SetConcurrentSteps(concurrent_steps);
   for (int i = 0; i < ssms; ++i) {
     harness->AddSsm(AgreeingModel(Llm(), HashModel(2 + i, kVocabulary, 5), 0.7, 9));
   }
@@ -69,11 +69,11 @@ TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   }
   int64_t preemptions = 0, together = 0;
   struct {
-    int kv_slots, max_rows, steps_at_once;
+    int kv_slots, max_rows, concurrent_steps;
   } const cases[] = {{4096, 200, 1}, {120, 60, 1}, {200, 15, 1}, {150, 25, 1},
                      {4096, 200, 2}, {120, 60, 2}, {200, 15, 3}, {150, 25, 4}};
-  for (const auto& [kv_slots, max_rows, steps_at_once] : cases) {
-    auto harness = MakeHarness(kv_slots, max_rows, 2, steps_at_once, GetParam());
+  for (const auto& [kv_slots, max_rows, concurrent_steps] : cases) {
+    auto harness = MakeHarness(kv_slots, max_rows, 2, concurrent_steps, GetParam());
     ASSERT_EQ(harness->engine().context(), 80);
     std::vector<RequestId> ids;
     for (const Submission& submission : submissions) {
@@ -84,10 +84,10 @@ TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
     }
     harness->RunToEnd();
     preemptions += harness->engine().statistics().preemptions;
-    if (steps_at_once > 1) together += harness->pipelined().together();
+    if (concurrent_steps > 1) together += harness->pipelined().together();
     for (size_t i = 0; i < ids.size(); ++i) {
       EXPECT_EQ(harness->answer(ids[i]).tokens, alone[i].tokens)
-          << i << " " << kv_slots << " " << steps_at_once;
+          << i << " " << kv_slots << " " << concurrent_steps;
       EXPECT_EQ(harness->answer(ids[i]).text, alone[i].text);
       EXPECT_EQ(harness->answer(ids[i]).reason, alone[i].reason);
     }
@@ -142,7 +142,7 @@ TEST(EngineRandom, GreedyAnswersEqualIncrementalOnesUnderCancelAndPreemption) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     std::mt19937_64 random(seed);
     const int tight = static_cast<int>(seed % 4);
-    auto harness = MakeHarness(110 + tight * 20, 40, 1, /*steps_at_once=*/seed < 4 ? 1 : 3);
+    auto harness = MakeHarness(110 + tight * 20, 40, 1, /*concurrent_steps=*/seed < 4 ? 1 : 3);
     std::map<RequestId, Submission> open;
     std::map<RequestId, bool> cancelled;
     for (const Submission& submission : RandomSubmissions(150, seed + 40)) {
@@ -169,8 +169,8 @@ TEST(EngineRandom, GreedyAnswersEqualIncrementalOnesUnderCancelAndPreemption) {
   }
 }
 
-void OldRequestsEnd(int steps_at_once) {
-  auto harness = MakeHarness(120, 20, 1, steps_at_once);
+void OldRequestsEnd(int concurrent_steps) {
+  auto harness = MakeHarness(120, 20, 1, concurrent_steps);
   const RequestId first = *harness->engine().Submit(
       std::vector<int>(30, 1),
       {.max_tokens = 40, .ignore_eos = true, .sampling = {.temperature = 1, .seed = 3}});
@@ -180,7 +180,7 @@ void OldRequestsEnd(int steps_at_once) {
       ASSERT_TRUE(harness->engine().Submit(std::vector<int>(20, 2), {.ignore_eos = true}).ok());
     }
     ASSERT_TRUE(harness->Step().ok());
-    ASSERT_LT(++steps, 500 * steps_at_once);
+    ASSERT_LT(++steps, 500 * concurrent_steps);
   }
   EXPECT_EQ(harness->answer(first).tokens.size(), 40u);
 }

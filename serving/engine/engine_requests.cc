@@ -10,8 +10,8 @@ namespace {
 
 int StepsAtOnce(const ModelRunner& llm, const EngineOptions& options) {
   if (options.speculation.tune) return 1;
-  const int most = llm.limits().steps_at_once;
-  return options.steps_at_once > 0 ? std::min(options.steps_at_once, most) : most;
+  const int most = llm.limits().concurrent_steps;
+  return options.concurrent_steps > 0 ? std::min(options.concurrent_steps, most) : most;
 }
 
 constexpr double kStepTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
@@ -22,13 +22,13 @@ EngineStatistics::EngineStatistics() : step_tokens(kStepTokens) {}
 
 Engine::Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options)
     : llm_(llm),
-      steps_at_once_(StepsAtOnce(*llm, options)),
+      concurrent_steps_(StepsAtOnce(*llm, options)),
       tokenizer_(tokenizer),
       options_(std::move(options)),
       limits_(llm->limits()),
       kv_(limits_.kv_slots),
       cache_generation_(llm->cache_generation()),
-      pipeline_(*llm, steps_at_once_) {
+      pipeline_(*llm, concurrent_steps_) {
   options_.max_tokens_per_batch = std::min(options_.max_tokens_per_batch, limits_.max_rows);
 }
 
@@ -48,9 +48,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
         "max_requests, max_tokens_per_batch and max_queue are ", set.max_requests, ", ",
         set.max_tokens_per_batch, " and ", set.max_queue, ", expected at least 1, 1 and 0"));
   }
-  if (set.steps_at_once < 0) {
+  if (set.concurrent_steps < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("steps_at_once is ", set.steps_at_once,
+        absl::StrCat("concurrent_steps is ", set.concurrent_steps,
                      ", expected 0 (all that the model allows) or more"));
   }
   if (!ssms.empty() && set.expansion.depth() > limits.max_ancestor_slots) {
@@ -133,7 +133,7 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
     return absl::FailedPreconditionError("a timeout needs an engine with a clock");
   }
   if (absl::Status status = CheckPrompt(prompt, options); !status.ok()) return status;
-  if (!options.keeps_place() && !MakeRoom(options.priority)) {
+  if (!options.admission_guaranteed() && !EvictFromQueue(options.priority)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
@@ -149,12 +149,12 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
   }
   requests_[id] = {
       .request = std::make_unique<Request>(id, std::move(prompt), std::move(options), *tokenizer_),
-      .came = options_.seconds ? Now() - age_seconds : 0};
+      .arrived = options_.seconds ? Now() - age_seconds : 0};
   Enqueue(id, waiting_);
   return id;
 }
 
-bool Engine::MakeRoom(int priority) {
+bool Engine::EvictFromQueue(int priority) {
   const int waiting = static_cast<int>(waiting_.size());
   if (waiting < options_.max_queue) return true;
   int outranked = 0;
@@ -163,12 +163,12 @@ bool Engine::MakeRoom(int priority) {
     const RequestOptions& options = entry.request->options();
     if (options.priority <= priority) break;
     // Of what has begun something would be lost.
-    if (entry.admitted || options.keeps_place()) continue;
+    if (entry.admitted || options.admission_guaranteed()) continue;
     entry.request->Finish(FinishReason::kError);
-    Report(entry, absl::ResourceExhaustedError(
+    EmitEvent(entry, absl::ResourceExhaustedError(
                       absl::StrCat(waiting,
                                    " requests are waiting, which is the limit, and one "
-                                   "that comes before this one came: try again later")));
+                                   "that come before this one: try again later")));
     Retire(*last);
     return true;
   }
@@ -189,7 +189,7 @@ bool Engine::Cancel(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return false;
   it->second.request->Finish(FinishReason::kCancelled);
-  Report(it->second);
+  EmitEvent(it->second);
   Retire(id);
   return true;
 }
@@ -200,7 +200,7 @@ std::vector<RequestEvent> Engine::TakeEvents() {
   return out;
 }
 
-void Engine::Report(Entry& entry, const absl::Status& error, std::vector<float> embedding) {
+void Engine::EmitEvent(Entry& entry, const absl::Status& error, std::vector<float> embedding) {
   Request& request = *entry.request;
   RequestEvent event{.id = request.id(),
                      .tokens = request.TakeTokens(),
@@ -219,7 +219,7 @@ void Engine::Report(Entry& entry, const absl::Status& error, std::vector<float> 
     entry.last_tokens = now;
   }
   if (event.finished) {
-    request.usage().seconds = Now() - entry.came;
+    request.usage().seconds = Now() - entry.arrived;
     event.usage = request.usage();
     ++statistics_.finished[event.reason];
   }
@@ -233,12 +233,12 @@ void Engine::ExpireRequests() {
   std::vector<RequestId> late;
   for (const auto& [id, entry] : requests_) {
     const double timeout = entry.request->options().timeout_seconds;
-    if (timeout > 0 && Now() - entry.came > timeout) late.push_back(id);
+    if (timeout > 0 && Now() - entry.arrived > timeout) late.push_back(id);
   }
   for (const RequestId id : late) {
     Entry& entry = requests_.at(id);
     entry.request->Finish(FinishReason::kError);
-    Report(entry, absl::DeadlineExceededError(
+    EmitEvent(entry, absl::DeadlineExceededError(
                       absl::StrCat("the request's time is over: ", entry.request->emitted(),
                                    " tokens in ", entry.request->options().timeout_seconds, " s")));
     Retire(id);

@@ -82,8 +82,8 @@ TEST(EngineCuts, StopStringsInsideAPathCutTheTextBeforeThem) {
 
 TEST(EngineCuts, EveryEventIsWholeCharacters) {
   const auto tokenizer = *ByteTokenizer::Create();
-  FakeModelRunner llm(FakeModelRunner::RoomyLimits(256), HashModel(5, 256));
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(256), HashModel(5, 256));
+  FakeModelRunner llm(FakeModelRunner::LargeLimits(256), HashModel(5, 256));
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(256), HashModel(5, 256));
   const auto engine =
       *Engine::Create(&llm, {&ssm}, tokenizer.get(), {.expansion = *Expansion::Parse("1,1")});
   ASSERT_TRUE(engine->Submit(tokenizer->Encode("\xE2\x82\xAC"), {.max_tokens = 200}).ok());
@@ -168,7 +168,7 @@ TEST_F(EngineTest, WhoComesBeforeThoseThatFillTheQueueHasThePlaceOfTheLast) {
   EXPECT_TRUE(absl::IsResourceExhausted(submit({.priority = 5}).status())) << "it outranks nobody";
   // One that follows another of its client neither is refused nor gives way.
   const absl::StatusOr<RequestId> follows =
-      submit({.priority = 5, .begun = std::make_shared<std::atomic<bool>>(true)});
+      submit({.priority = 5, .group_started = std::make_shared<std::atomic<bool>>(true)});
   ASSERT_TRUE(follows.ok()) << follows.status();
   const absl::StatusOr<RequestId> second = submit({});
   ASSERT_TRUE(second.ok()) << second.status();
@@ -190,7 +190,7 @@ TEST_F(EngineTest, NobodyTakesThePlaceOfAnAnswerWhoseSiblingsHaveBegun) {
     return id.value_or(0);
   };
   std::vector<RequestId> whole, alone;
-  for (int i = 0; i < 4; ++i) whole.push_back(submit({.priority = 1, .begun = begun}));
+  for (int i = 0; i < 4; ++i) whole.push_back(submit({.priority = 1, .group_started = begun}));
   EXPECT_FALSE(*begun);
   ASSERT_TRUE(harness_.Step().ok());
   EXPECT_TRUE(*begun);
@@ -408,7 +408,7 @@ TEST(Engine, LogitsThatAreNoNumbersEndOnlyTheirRequest) {
 TEST(Engine, RefusesModelsThatDoNotFitTogether) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
-  RunnerLimits other = FakeModelRunner::RoomyLimits(kVocabulary + 1);
+  RunnerLimits other = FakeModelRunner::LargeLimits(kVocabulary + 1);
   harness.AddSsm(HashModel(1, kVocabulary + 1), other);
   EXPECT_THAT(std::string(harness.Start({}, "1,1").message()),
               HasSubstr("SSM 0 has a vocabulary of 21, the LLM one of 20"));

@@ -28,7 +28,7 @@ struct Answer {
 class EngineHarness {
  public:
   EngineHarness(int vocabulary, std::vector<int> eos = {})
-      : tokenizer_(vocabulary, std::move(eos)), limits_(FakeModelRunner::RoomyLimits(vocabulary)) {}
+      : tokenizer_(vocabulary, std::move(eos)), limits_(FakeModelRunner::LargeLimits(vocabulary)) {}
 
   RunnerLimits& limits() { return limits_; }
   void SetLlm(FakeModel model) {
@@ -40,7 +40,7 @@ class EngineHarness {
   }
   FakeModelRunner& llm() { return *llm_; }
   // From the next Start on the LLM takes so many steps at once.
-  void SetStepsAtOnce(int steps) {
+  void SetConcurrentSteps(int steps) {
     pipelined_ = std::make_unique<PipelinedModelRunner>(*llm_, steps);
   }
   PipelinedModelRunner& pipelined() { return *pipelined_; }

@@ -31,9 +31,9 @@ std::vector<double> Shares(const Machine& machine, double agreement, int load, i
   std::vector<double> shares;
   for (int seed = 0; seed < kSeeds; ++seed) {
     Machine busy = machine;
-    BusyMachine::Options neighbours;
+    NoisyMachine::Options neighbours;
     neighbours.interruption = 5 * busy.llm(load);
-    busy.wall = BusyMachine(neighbours, static_cast<uint64_t>(seed));
+    busy.wall = NoisyMachine(neighbours, static_cast<uint64_t>(seed));
     const Outcome out = Serve(busy, agreement, load, options, "", temperature, rounds, Llm(),
                               static_cast<uint64_t>(seed * load));
     shares.push_back(out.per_work_second / best);

@@ -251,16 +251,16 @@ TEST(TunedEngine, SampledAnswersAreNeverMuchSlowerThanWithDrawsOfAnyFixedShape) 
 
 // The text changes its nature in the middle: the SSM is right from some length on.
 TEST(TunedEngine, NoticesThatAnSsmHasBecomeGoodThoughItWasOff) {
-  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
   limits.max_positions = 4096;
   limits.kv_slots = 8192;
   FakeModelRunner llm(limits, Llm());
   FakeModelRunner ssm(limits, [](absl::Span<const int> path) {
-    return path.size() > 1500 ? Llm()(path) : ContraryModel(Llm())(path);
+    return path.size() > 1500 ? Llm()(path) : DisagreeingModel(Llm())(path);
   });
   double clock = 0;
-  CostedModelRunner costed_llm(&llm, &clock, Roofline(10, 0.25));
-  CostedModelRunner costed_ssm(&ssm, &clock, Roofline(1, 0.01));
+  SimulatedLatencyRunner costed_llm(&llm, &clock, Roofline(10, 0.25));
+  SimulatedLatencyRunner costed_ssm(&ssm, &clock, Roofline(1, 0.01));
   LetterTokenizer tokenizer(kVocabulary);
   EngineOptions options = Tuned();
   options.seconds = [&] { return clock; };
@@ -285,7 +285,7 @@ TEST(TunedEngine, NoticesThatAnSsmHasBecomeGoodThoughItWasOff) {
 TEST(TunedEngine, AnSsmsSmallPoolHoldsUpNoRequest) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
-  RunnerLimits small = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits small = FakeModelRunner::LargeLimits(kVocabulary);
   small.kv_slots = 60;
   harness.AddSsm(Ssm(0.9), small);
   EngineOptions options = Tuned();
@@ -312,7 +312,7 @@ TEST(TunedEngine, AnSsmsSmallPoolHoldsUpNoRequest) {
 // The estimates see the models' steps. Here each of the SSM's is followed by time of the host that
 // they do not see, and drafting, which seems to pay, does not.
 TEST(TunedEngine, DraftsThatCostMoreThanTheirStepsAreHeldBackOnceThatIsSeen) {
-  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
   limits.max_positions = 8192;
   limits.kv_slots = 16384;
   limits.max_context_slots = 16384;
@@ -320,8 +320,8 @@ TEST(TunedEngine, DraftsThatCostMoreThanTheirStepsAreHeldBackOnceThatIsSeen) {
   FakeModelRunner llm(limits, Llm()), ssm(limits, Ssm(0.9));
   double clock = 0, owed = 0;
   int looked = 0;
-  CostedModelRunner costed_llm(&llm, &clock, [](int) { return kStep; });
-  CostedModelRunner costed_ssm(&ssm, &clock, [&](int) {
+  SimulatedLatencyRunner costed_llm(&llm, &clock, [](int) { return kStep; });
+  SimulatedLatencyRunner costed_ssm(&ssm, &clock, [&](int) {
     owed += kHidden;
     looked = 0;
     return 0.0004;

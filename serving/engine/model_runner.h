@@ -96,7 +96,7 @@ struct RunnerLimits {
   int max_positions = 0;       // longest sequence
   int adapters = 0;            // that rows can choose from
   int hidden = 0;              // size of a hidden state; 0: none can be had
-  int steps_at_once = 1;       // that can be begun before the first of them has ended
+  int concurrent_steps = 1;       // that can be begun before the first of them has ended
 };
 
 class ModelRunner {
@@ -110,7 +110,7 @@ class ModelRunner {
   // or an index is out of range; the KV cache is then unchanged.
   virtual absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) = 0;
 
-  // A step in two halves, where limits().steps_at_once is more than 1: the stages of a pipeline
+  // A step in two halves, where limits().concurrent_steps is more than 1: the stages of a pipeline
   // then work on several steps. Begin does not wait for what the step gives; End waits for the
   // oldest one that was begun and has not ended. All is as if each step had run before the next was
   // begun: a later one sees what earlier ones wrote, and may write where they read. After an error

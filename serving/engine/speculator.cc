@@ -98,7 +98,7 @@ absl::Status Speculator::CalibrateAll() {
   for (size_t i = 0; i < ssms_.size() && status.ok(); ++i) {
     const KvCache& kv = ssms_[i].drafter->kv();
     if (!ssms_[i].status.ok() || kv.free_slots() < kv.statistics().slots) continue;
-    if (!ssms_[i].calibrated) ssms_[i].drafter->ForgetIdle();
+    if (!ssms_[i].calibrated) ssms_[i].drafter->ResetPrefixCache();
     const absl::Status ssm = calibrate(*setup_.ssms[i], &ssms_[i].cost, &ssms_[i].calibrated);
     if (!ssm.ok()) DisableSsm(static_cast<int>(i), ssm);
   }
@@ -111,7 +111,7 @@ void Speculator::ResetLostCaches() {
     const uint64_t generation = setup_.ssms[i]->cache_generation();
     if (std::exchange(ssm.generation, generation) == generation) continue;
     for (const auto& [id, state] : states_) ssm.drafter->Release(id);
-    ssm.drafter->ForgetIdle();
+    ssm.drafter->ResetPrefixCache();
     if (absl::IsUnavailable(ssm.status)) ssm.status = absl::OkStatus();
   }
 }

@@ -22,7 +22,7 @@ inline constexpr int kVocabulary = 16;
 // Long enough for what is learned at the beginning not to be what is measured.
 inline int AnswerLength(int load) { return std::max(96, 768 / load); }
 
-using Cost = CostedModelRunner::Cost;
+using Cost = SimulatedLatencyRunner::Cost;
 
 inline FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 // Agrees with the LLM on a share of all paths.
@@ -78,7 +78,7 @@ struct Outcome {
 inline Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions options,
                      const char* expansion, double temperature = 0, int rounds = 1,
                      const FakeModel& model = Llm(), uint64_t seed = 0) {
-  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
   limits.kv_slots = 64 * 400;
   limits.max_context_slots = 64 * 400;
   limits.max_positions = 1024;
@@ -94,8 +94,8 @@ inline Outcome Serve(const Machine& machine, double agreement, int load, EngineO
       return machine.wall ? machine.wall(clock, seconds) : seconds;
     };
   };
-  CostedModelRunner costed_llm(&llm, &clock, cost(machine.llm));
-  CostedModelRunner costed_ssm(&ssm, &clock, cost(machine.ssm));
+  SimulatedLatencyRunner costed_llm(&llm, &clock, cost(machine.llm));
+  SimulatedLatencyRunner costed_ssm(&ssm, &clock, cost(machine.ssm));
   LetterTokenizer tokenizer(kVocabulary);
   options.expansion = *Expansion::Parse(expansion);
   options.max_requests = 64;

@@ -7,14 +7,14 @@
 
 namespace espalier {
 
-RunnerLimits VocabularyRunner::limits() const {
+RunnerLimits VocabularyResizingRunner::limits() const {
   RunnerLimits limits = model_->limits();
   limits.vocabulary = vocabulary_;
-  limits.steps_at_once = 1;
+  limits.concurrent_steps = 1;
   return limits;
 }
 
-absl::Status VocabularyRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
+absl::Status VocabularyResizingRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   if (absl::Status status = CheckRowOutputs(batch, vocabulary_); !status.ok()) return status;
   const int own = model_->limits().vocabulary;
   // What is wished is of all tokens, so it is chosen here.

@@ -12,9 +12,9 @@
 
 namespace espalier {
 
-class VocabularyRunner : public ModelRunner {
+class VocabularyResizingRunner : public ModelRunner {
  public:
-  VocabularyRunner(std::unique_ptr<ModelRunner> model, int vocabulary)
+  VocabularyResizingRunner(std::unique_ptr<ModelRunner> model, int vocabulary)
       : model_(std::move(model)), vocabulary_(vocabulary) {}
 
   RunnerLimits limits() const override;

@@ -23,9 +23,9 @@ FakeModel Narrow(const FakeModel& model, int vocabulary) {
 
 std::vector<int> Answer(int vocabulary, int of_ssm, double temperature, int64_t* accepted) {
   const FakeModel model = HashModel(1, vocabulary, 5);
-  FakeModelRunner llm(FakeModelRunner::RoomyLimits(vocabulary), model);
-  VocabularyRunner ssm(std::make_unique<FakeModelRunner>(
-                           FakeModelRunner::RoomyLimits(of_ssm),
+  FakeModelRunner llm(FakeModelRunner::LargeLimits(vocabulary), model);
+  VocabularyResizingRunner ssm(std::make_unique<FakeModelRunner>(
+                           FakeModelRunner::LargeLimits(of_ssm),
                            of_ssm < vocabulary ? Narrow(model, of_ssm) : HashModel(1, of_ssm, 5)),
                        vocabulary);
   const LetterTokenizer tokenizer(vocabulary, {});
@@ -48,7 +48,7 @@ std::vector<int> Answer(int vocabulary, int of_ssm, double temperature, int64_t*
   return tokens;
 }
 
-TEST(VocabularyRunner, ASmallModelDraftsWhicheverSizeItsMatricesWereRoundedTo) {
+TEST(VocabularyResizingRunner, ASmallModelDraftsWhicheverSizeItsMatricesWereRoundedTo) {
   for (const int of_ssm : {9, 12, 15}) {
     int64_t accepted = 0;
     EXPECT_EQ(Answer(12, of_ssm, 0, &accepted),
@@ -62,9 +62,9 @@ TEST(VocabularyRunner, ASmallModelDraftsWhicheverSizeItsMatricesWereRoundedTo) {
   }
 }
 
-TEST(VocabularyRunner, TokensThatItDoesNotHaveAreImpossible) {
-  VocabularyRunner wide(
-      std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(4), HashModel(1, 4, 5)), 6);
+TEST(VocabularyResizingRunner, TokensThatItDoesNotHaveAreImpossible) {
+  VocabularyResizingRunner wide(
+      std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(4), HashModel(1, 4, 5)), 6);
   EXPECT_EQ(wide.limits().vocabulary, 6);
   RunnerBatch batch;
   batch.tokens = {5};

@@ -573,7 +573,7 @@ std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool
 
 // Where the grammar leaves one token, any model drafts that one: even one that wants the contrary.
 TEST(StructuredAnswers, DraftsFollowTheGrammarWhateverTheirModel) {
-  const FakeModel contrary = ContraryModel(Llm());
+  const FakeModel contrary = DisagreeingModel(Llm());
   for (const double temperature : {0.0, 1.0}) {
     const auto [drafted, accepted] = Fared(&contrary, temperature, false);
     // Of the 51 tokens only two are the model's own to choose.

@@ -12,7 +12,7 @@ namespace {
 constexpr double kBlockSeconds[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
                                     0.5,   1,     2,     5,    10,   30,   60,  120,
                                     300,   600,   1800,  3600, 7200, 21600};
-static_assert(std::size(kBlockSeconds) <= SizeCounts::kMost);
+static_assert(std::size(kBlockSeconds) <= HistogramCounts::kMost);
 
 }  // namespace
 
@@ -180,13 +180,13 @@ int KvCache::FindBlock(int parent, absl::Span<const int> tokens) const {
   return -1;
 }
 
-int KvCache::FindRoot(const KvSpace& space) const {
+int KvCache::FindRoot(const KvNamespace& space) const {
   const auto found = roots_.find({space.adapter, std::string(space.salt)});
   return found == roots_.end() ? 0 : found->second;
 }
 
 // REQUIRES: a block follows.
-int KvCache::RootOf(const KvSpace& space) {
+int KvCache::RootOf(const KvNamespace& space) {
   if (const int root = FindRoot(space); root < 0) return root;
   if (unused_spaces_.empty()) {
     unused_spaces_.push_back(RootAt(spaces_.size()));
@@ -299,13 +299,13 @@ void KvCache::EvictOne() {
   ++evicted_total_;
 }
 
-void KvCache::ForgetIdle() {
+void KvCache::ResetPrefixCache() {
   while (!evictable_.empty()) EvictOne();
 }
 
 void KvCache::NotePeak() { peak_used_ = std::max(peak_used_, total_ - free_slots()); }
 
-KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens, const KvSpace& space) const {
+KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens, const KvNamespace& space) const {
   Prefix out;
   int parent = FindRoot(space);
   if (parent == 0) return out;
@@ -350,7 +350,7 @@ int KvCache::shared(SequenceId id) const {
   return count;
 }
 
-int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvSpace& space) {
+int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space) {
   if (length(id) > 0) return 0;
   const int shared = FindPrefix(tokens, space).length;
   if (shared == 0) return 0;
@@ -387,7 +387,7 @@ void KvCache::Touch(int block) {
   if (evictable) evictable_.insert(KeyOf(block, b));
 }
 
-void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space,
+void KvCache::CacheBlocks(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space,
                       bool whole) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;

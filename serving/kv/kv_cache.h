@@ -5,7 +5,7 @@
 //
 // Sequences that begin with the same tokens share slots, because K and V of a token depend on it
 // and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
-// tokens: Publish enters every full one under (the block before it, its tokens), and if asked what
+// tokens: CacheBlocks enters every full one under (the block before it, its tokens), and if asked what
 // is left over, as a short one. AttachPrefix starts a sequence with the longest chain of full
 // blocks that its tokens begin with, and of the blocks that continue these with the first slots of
 // the one that has most tokens in common. A slot is written once while anyone has it, so sequences
@@ -40,11 +40,11 @@ namespace espalier {
 
 // Which sequences may share blocks: those of one adapter, which makes K and V of its own, and of
 // one salt, which keeps users from learning by the clock what others have asked.
-struct KvSpace {
+struct KvNamespace {
   int adapter = -1;
   absl::string_view salt;
 
-  bool operator==(const KvSpace&) const = default;
+  bool operator==(const KvNamespace&) const = default;
 };
 
 class KvCache {
@@ -66,9 +66,9 @@ class KvCache {
 
   // Seconds.
   struct BlockTimes {
-    SizeCounts lifetime;    // of blocks that were given up: since they were entered
-    SizeCounts idle;        // likewise: since a sequence last took them or let them go
-    SizeCounts reuse_gaps;  // of blocks that a sequence takes again: the same
+    HistogramCounts lifetime;    // of blocks that were given up: since they were entered
+    HistogramCounts idle;        // likewise: since a sequence last took them or let them go
+    HistogramCounts reuse_gaps;  // of blocks that a sequence takes again: the same
     BlockTimes();
   };
 
@@ -96,24 +96,24 @@ class KvCache {
     int length = 0;
     int idle = 0;
   };
-  Prefix FindPrefix(absl::Span<const int> tokens, const KvSpace& space = {}) const;
+  Prefix FindPrefix(absl::Span<const int> tokens, const KvNamespace& space = {}) const;
 
   // Slots of the sequence that it does not have alone: releasing it would not free them.
   int shared(SequenceId id) const;
 
   // Gives an empty sequence the longest known prefix of `tokens`; returns its length. No effect (0)
   // on a sequence that has slots.
-  int AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvSpace& space = {});
+  int AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space = {});
 
   // Enters the full blocks of the sequence, whose tokens these are (at least length(id) of them),
   // into the index. Where an equal block is known, its slots replace the sequence's own, which are
   // freed. Not between the run of a batch and its commit: slots may change. A sequence has the same
   // space in all calls. `whole`: the tokens behind the last full block, too.
-  void Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space = {},
+  void CacheBlocks(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space = {},
                bool whole = false);
 
   // Forgets all blocks that no sequence uses: what they hold can no longer be trusted.
-  void ForgetIdle();
+  void ResetPrefixCache();
 
   // Adds `count` slots at the end of the sequence, which is created if need be. ResourceExhausted
   // with the numbers if fewer are free; nothing changes then.
@@ -194,8 +194,8 @@ class KvCache {
   void NotePeak();
 
   // What a first block has for a parent: below 0. 0: the space has no block.
-  int FindRoot(const KvSpace& space) const;
-  int RootOf(const KvSpace& space);
+  int FindRoot(const KvNamespace& space) const;
+  int RootOf(const KvNamespace& space);
   static int RootAt(size_t index) { return -1 - static_cast<int>(index); }
   Space& SpaceAt(int root) { return spaces_[-1 - root]; }
   static uint64_t Key(int parent, absl::Span<const int> tokens);

@@ -51,7 +51,7 @@ TEST(KvCache, TimesOfBlocksRunFromWhenTheyWereEnteredAndLastTouched) {
   const std::vector<int> tokens(KvCache::kBlock, 1), others(2 * KvCache::kBlock, 2);
   kv.SetTime(100);
   ASSERT_TRUE(kv.Append(1, KvCache::kBlock).ok());
-  kv.Publish(1, tokens);
+  kv.CacheBlocks(1, tokens);
   kv.SetTime(103);
   kv.Release(1);
   EXPECT_EQ(kv.block_times().reuse_gaps.sum(), 0);
@@ -112,7 +112,7 @@ TEST(KvCachePrefix, ASecondSequenceSharesWhatIsTheSameUpToTheToken) {
   KvCache kv(200);
   std::vector<int> tokens = Tokens(40);
   ASSERT_TRUE(kv.Append(1, 40).ok());
-  kv.Publish(1, tokens);
+  kv.CacheBlocks(1, tokens);
   EXPECT_EQ(kv.AttachPrefix(2, tokens), 32);  // two full blocks
   EXPECT_EQ(kv.slots(2), kv.slots(1).subspan(0, 32));
   EXPECT_EQ(kv.statistics().used, 40);
@@ -147,7 +147,7 @@ TEST(KvCachePrefix, OfTheBlocksThatFollowTheOneWithMostInCommonIsTaken) {
     tokens[17 + i] = 100 + i;
     kv.AttachPrefix(i, tokens);
     ASSERT_TRUE(kv.Append(i, 32 - kv.length(i)).ok());
-    kv.Publish(i, tokens);
+    kv.CacheBlocks(i, tokens);
   }
   for (int i = 0; i < 10; ++i) {
     std::vector<int> tokens = Tokens(32);
@@ -167,13 +167,13 @@ TEST(KvCachePrefix, WhatIsLeftOverABlockIsKnownIfItWasPublished) {
   KvCache kv(64);
   const std::vector<int> tokens = Tokens(24);
   ASSERT_TRUE(kv.Append(1, 23).ok());
-  kv.Publish(1, tokens);
+  kv.CacheBlocks(1, tokens);
   EXPECT_EQ(kv.FindPrefix(tokens).length, 16);
-  kv.Publish(1, tokens, {}, /*whole=*/true);
+  kv.CacheBlocks(1, tokens, {}, /*whole=*/true);
   EXPECT_EQ(kv.FindPrefix(tokens).length, 23);
   EXPECT_EQ(kv.statistics().used, 23);
   EXPECT_EQ(kv.statistics().cached, 0);
-  kv.Publish(1, tokens, {}, /*whole=*/true);  // once is enough
+  kv.CacheBlocks(1, tokens, {}, /*whole=*/true);  // once is enough
   kv.Release(1);
   EXPECT_EQ(kv.free_slots(), 64);
   EXPECT_EQ(kv.statistics().cached, 23);
@@ -191,7 +191,7 @@ TEST(KvCachePrefix, ASequenceCanBeCutInsideABlockThatOthersUse) {
   KvCache kv(100);
   const std::vector<int> tokens = Tokens(48);
   ASSERT_TRUE(kv.Append(1, 48).ok());
-  kv.Publish(1, tokens);
+  kv.CacheBlocks(1, tokens);
   ASSERT_EQ(kv.AttachPrefix(2, tokens), 48);
   const std::vector<int32_t> before(kv.slots(1).begin(), kv.slots(1).end());
   kv.Truncate(1, 37);
@@ -213,8 +213,8 @@ TEST(KvCachePrefix, EqualBlocksThatTwoSequencesComputedBecomeOne) {
   const std::vector<int> tokens = Tokens(34);
   for (const int64_t id : {1, 2}) ASSERT_TRUE(kv.Append(id, 34).ok());
   const int32_t tail = kv.slots(2)[33];
-  kv.Publish(1, tokens);
-  kv.Publish(2, tokens);
+  kv.CacheBlocks(1, tokens);
+  kv.CacheBlocks(2, tokens);
   EXPECT_EQ(kv.slots(2).subspan(0, 32), kv.slots(1).subspan(0, 32));
   EXPECT_EQ(kv.slots(2)[33], tail);
   EXPECT_EQ(kv.statistics().used, 36);
@@ -225,10 +225,10 @@ TEST(KvCachePrefix, BlocksOutOfUseStayUntilTheirSlotsAreNeeded) {
   KvCache kv(64);
   const std::vector<int> old = Tokens(32), recent = Tokens(32, 100);
   ASSERT_TRUE(kv.Append(1, 32).ok());
-  kv.Publish(1, old);
+  kv.CacheBlocks(1, old);
   kv.Release(1);
   ASSERT_TRUE(kv.Append(2, 32).ok());
-  kv.Publish(2, recent);
+  kv.CacheBlocks(2, recent);
   kv.Release(2);
   EXPECT_EQ(kv.free_slots(), 64);
   EXPECT_EQ(kv.statistics().used, 0);
@@ -250,7 +250,7 @@ TEST(KvCachePrefix, BlocksInUseAreNeverEvicted) {
   KvCache kv(48);
   const std::vector<int> tokens = Tokens(32);
   ASSERT_TRUE(kv.Append(1, 32).ok());
-  kv.Publish(1, tokens);
+  kv.CacheBlocks(1, tokens);
   ASSERT_EQ(kv.AttachPrefix(2, absl::MakeConstSpan(tokens).subspan(0, 16)), 16);
   kv.Release(1);
   EXPECT_EQ(kv.free_slots(), 32);
@@ -262,14 +262,14 @@ TEST(KvCachePrefix, BlocksInUseAreNeverEvicted) {
 }
 
 TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
-  const KvSpace spaces[] = {{}, {.adapter = 1}, {.salt = "a"}, {.adapter = 1, .salt = "a"}};
+  const KvNamespace spaces[] = {{}, {.adapter = 1}, {.salt = "a"}, {.adapter = 1, .salt = "a"}};
   KvCache kv(32 * 4);
   const std::vector<int> tokens = Tokens(32, 0);
   for (int round = 0; round < 2; ++round) {
     for (int s = 0; s < 4; ++s) {
       EXPECT_EQ(kv.AttachPrefix(s, tokens, spaces[s]), 0);
       ASSERT_TRUE(kv.Append(s, 32).ok());
-      kv.Publish(s, tokens, spaces[s]);
+      kv.CacheBlocks(s, tokens, spaces[s]);
       EXPECT_EQ(kv.shared(s), 0);
     }
     for (int s = 0; s < 4; ++s) {
@@ -287,7 +287,7 @@ TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
     EXPECT_EQ(kv.free_slots(), 128);
     // Blocks of all spaces can be given up, and nothing of a space is left then.
     ASSERT_TRUE(kv.Append(1, 128).ok());
-    for (const KvSpace& space : spaces) EXPECT_EQ(kv.FindPrefix(tokens, space).length, 0);
+    for (const KvNamespace& space : spaces) EXPECT_EQ(kv.FindPrefix(tokens, space).length, 0);
     EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
     kv.Release(1);
   }
@@ -303,7 +303,7 @@ TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
   std::map<int32_t, std::vector<int>> written;  // path up to the slot's own token
   const auto number_of = [](int64_t id) { return static_cast<int>(id % 3); };
   const auto space_of = [&](int64_t id) {
-    return KvSpace{.adapter = number_of(id) % 2, .salt = number_of(id) == 2 ? "salt" : ""};
+    return KvNamespace{.adapter = number_of(id) % 2, .salt = number_of(id) == 2 ? "salt" : ""};
   };
   // The first `count` tokens of a sequence, behind its space.
   const auto path = [&](int64_t id, size_t count) {
@@ -350,7 +350,7 @@ TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
         break;
       }
       case 3:
-        kv.Publish(id, t, space_of(id), random() % 2);
+        kv.CacheBlocks(id, t, space_of(id), random() % 2);
         break;
       case 4:
         if (random() % 3 == 0) kv.Release(id);

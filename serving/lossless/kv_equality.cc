@@ -20,7 +20,7 @@ class ToldRunner : public ModelRunner {
   ToldRunner(RunnerLimits limits, Path text) : limits_(limits), text_(std::move(text)) {
     limits_.adapters = 0;
     limits_.hidden = 0;
-    limits_.steps_at_once = 1;
+    limits_.concurrent_steps = 1;
   }
 
   RunnerLimits limits() const override { return limits_; }
@@ -46,7 +46,7 @@ class ToldRunner : public ModelRunner {
 
 class KvCheck {
  public:
-  KvCheck(WatchedRunner& llm, const Tokenizer& tokenizer, const LosslessOptions& options)
+  KvCheck(RecordingModelRunner& llm, const Tokenizer& tokenizer, const LosslessOptions& options)
       : llm_(llm), tokenizer_(tokenizer), options_(options) {}
 
   absl::StatusOr<LosslessCheck> Run(const std::vector<ModelRunner*>& ssms, EngineOptions engine) {
@@ -135,7 +135,7 @@ class KvCheck {
     const int taken = std::max(0, behind->usage.cached_tokens - static_cast<int>(prompt.size()));
     taken_over_ += taken;
     from_trees_ += std::count(answer->from_tree.begin(), answer->from_tree.begin() + taken, true);
-    const absl::StatusOr<std::vector<float>> fresh = FreshLogits(llm_, *text);
+    const absl::StatusOr<std::vector<float>> fresh = UncachedLogits(llm_, *text);
     if (!fresh.ok()) return fresh.status();
     ++check_.cases;
     if (cached.size() == fresh->size() &&
@@ -150,7 +150,7 @@ class KvCheck {
     return absl::OkStatus();
   }
 
-  WatchedRunner& llm_;
+  RecordingModelRunner& llm_;
   const Tokenizer& tokenizer_;
   const LosslessOptions& options_;
   LosslessCheck check_{.name = "KV", .passed = true};
@@ -159,7 +159,7 @@ class KvCheck {
 
 }  // namespace
 
-absl::StatusOr<LosslessCheck> CheckKv(WatchedRunner& llm, const std::vector<ModelRunner*>& ssms,
+absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm, const std::vector<ModelRunner*>& ssms,
                                       const Tokenizer& tokenizer, EngineOptions engine,
                                       const LosslessOptions& options) {
   return KvCheck(llm, tokenizer, options).Run(ssms, std::move(engine));

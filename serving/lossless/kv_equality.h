@@ -15,7 +15,7 @@ namespace espalier {
 // `engine`: how the SSMs draft for the watched LLM. Where no draft of theirs is accepted the
 // answers are drafted once more, by one who was told them, in a small fixed tree. Errors as
 // VerifyLossless.
-absl::StatusOr<LosslessCheck> CheckKv(WatchedRunner& llm, const std::vector<ModelRunner*>& ssms,
+absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm, const std::vector<ModelRunner*>& ssms,
                                       const Tokenizer& tokenizer, EngineOptions engine,
                                       const LosslessOptions& options);
 

@@ -36,7 +36,7 @@ class Law {
     if (known != known_.end()) return known->second;
     Path tokens = prompt_;
     tokens.insert(tokens.end(), path.begin(), path.end());
-    const absl::StatusOr<std::vector<float>> logits = FreshLogits(runner_, tokens);
+    const absl::StatusOr<std::vector<float>> logits = UncachedLogits(runner_, tokens);
     if (!logits.ok()) return logits.status();
     absl::StatusOr<Distribution> p =
         SamplingDistribution(logits->data(), static_cast<int>(logits->size()), sampling_);
@@ -75,8 +75,8 @@ class Verifier {
  public:
   Verifier(ModelRunner& llm, std::vector<ModelRunner*> ssms, const Tokenizer& tokenizer,
            const LosslessOptions& options)
-      : watched_(llm), llm_(llm), ssms_(std::move(ssms)), tokenizer_(tokenizer), options_(options) {
-    sampling_ = {.temperature = options.temperature, .top_k = options.law_top_k};
+      : recorder_(llm), llm_(llm), ssms_(std::move(ssms)), tokenizer_(tokenizer), options_(options) {
+    sampling_ = {.temperature = options.temperature, .top_k = options.distribution_top_k};
     logits_processor_ = std::make_shared<const LogitsProcessorOptions>(
         LogitsProcessorOptions{.repetition_penalty = 1.1, .presence_penalty = 0.2, .frequency_penalty = 0.2});
   }
@@ -86,12 +86,12 @@ class Verifier {
     const std::vector<Way> both = {Way::kShown, Way::kServed};
     if (status.ok()) status = Identity(Same::kGreedy, both);
     if (status.ok()) status = Identity(Same::kSeeds, both);
-    if (status.ok()) status = Identity(Same::kRules, {Way::kServed});
+    if (status.ok()) status = Identity(Same::kPenalties, {Way::kServed});
     if (status.ok() && !ssms_.empty()) status = EnumerateVerification();
-    if (status.ok()) status = AnswerLaw();
+    if (status.ok()) status = AnswerDistribution();
     if (!status.ok()) return status;
     absl::StatusOr<LosslessCheck> kv =
-        CheckKv(watched_, ssms_, tokenizer_, Speculative(SampledDrafting::kCoupled), options_);
+        CheckKv(recorder_, ssms_, tokenizer_, Speculative(SampledDrafting::kCoupled), options_);
     if (!kv.ok()) return kv.status();
     report_.checks.push_back(*std::move(kv));
     return std::move(report_);
@@ -105,8 +105,8 @@ class Verifier {
     } fields[] = {{"prompts", static_cast<int>(options_.prompts.size()), 1, 1 << 20},
                   {"answer", options_.answer, 1, 1 << 20},
                   {"draws", options_.draws, 1000, 1 << 26},
-                  {"law_tokens", options_.law_tokens, 1, 4},
-                  {"law_top_k", options_.law_top_k, 2, 5}};
+                  {"distribution_tokens", options_.distribution_tokens, 1, 4},
+                  {"distribution_top_k", options_.distribution_top_k, 2, 5}};
     for (const auto& field : fields) {
       if (field.value >= field.least && field.value <= field.most) continue;
       return absl::InvalidArgumentError(absl::StrCat(field.name, " is ", field.value, ", expected ",
@@ -137,14 +137,14 @@ class Verifier {
       engine.expansion = Expansion();
       engine.speculation = {.sampled = sampled};
     }
-    return Engine::Create(&watched_, speculate ? ssms_ : std::vector<ModelRunner*>(), &tokenizer_,
+    return Engine::Create(&recorder_, speculate ? ssms_ : std::vector<ModelRunner*>(), &tokenizer_,
                           std::move(engine));
   }
 
   // Checks of answers that must be the same ones, whoever drafts.
-  enum class Same { kGreedy, kSeeds, kRules };
+  enum class Same { kGreedy, kSeeds, kPenalties };
   static const char* NameOf(Same check) {
-    return check == Same::kGreedy ? "greedy" : check == Same::kSeeds ? "seeds" : "rules";
+    return check == Same::kGreedy ? "greedy" : check == Same::kSeeds ? "seeds" : "penalties";
   }
 
   // How answers come about. Logits are shown to plain decoding, and to speculation once; the second
@@ -154,7 +154,7 @@ class Verifier {
   // Answers to the prompts. All run to their full length. `done` tokens of `total` came before.
   absl::StatusOr<std::vector<Path>> Answers(Engine& engine, Same check, Way way, int64_t done,
                                             int64_t total) {
-    watched_.watching = way != Way::kServed;
+    recorder_.watching = way != Way::kServed;
     std::vector<Path> answers(options_.prompts.size());
     std::map<RequestId, size_t> index;
     size_t submitted = 0;
@@ -164,7 +164,7 @@ class Verifier {
         if (check == Same::kSeeds) {
           request.sampling = {.temperature = options_.temperature, .seed = submitted};
         }
-        if (check == Same::kRules) request.logits_processor = logits_processor_;
+        if (check == Same::kPenalties) request.logits_processor = logits_processor_;
         const auto id = engine.Submit(options_.prompts[submitted], request);
         if (!id.ok()) return Named(id.status(), absl::StrCat("prompt ", submitted));
         index[*id] = submitted++;
@@ -187,11 +187,11 @@ class Verifier {
     const int64_t total = tokens * (1 + static_cast<int64_t>(ways.size()));
     auto plain = NewEngine(false, drafts);
     if (!plain.ok()) return plain.status();
-    watched_.margin = INFINITY;
+    recorder_.margin = INFINITY;
     const absl::StatusOr<std::vector<Path>> expected =
         Answers(**plain, same, Way::kPlain, 0, total);
     if (!expected.ok()) return expected.status();
-    if (same == Same::kGreedy) report_.smallest_margin = watched_.margin;
+    if (same == Same::kGreedy) report_.smallest_margin = recorder_.margin;
     LosslessCheck check{.name = NameOf(same), .passed = true};
     double accepted = 0;
     int64_t drafted = 0, done = tokens;
@@ -254,7 +254,7 @@ class Verifier {
   absl::StatusOr<double> MarginAfter(const Path& prompt, const Path& answer, int64_t tokens) {
     Path path = prompt;
     path.insert(path.end(), answer.begin(), answer.begin() + tokens);
-    absl::StatusOr<std::vector<float>> logits = FreshLogits(llm_, path);
+    absl::StatusOr<std::vector<float>> logits = UncachedLogits(llm_, path);
     if (!logits.ok()) return logits.status();
     std::partial_sort(logits->begin(), logits->begin() + 2, logits->end(), std::greater<float>());
     return (*logits)[0] - (*logits)[1];
@@ -262,7 +262,7 @@ class Verifier {
 
   // Trees <2,1> of each SSM in turn and of all together, with and without replacement.
   absl::Status EnumerateVerification() {
-    const int length = std::min(2, options_.law_tokens);
+    const int length = std::min(2, options_.distribution_tokens);
     Law target(llm_, options_.prompts[0], sampling_);
     const absl::StatusOr<std::map<Path, double>> expected = target.Answers(length);
     if (!expected.ok()) return expected.status();
@@ -356,13 +356,13 @@ class Verifier {
     return most;
   }
 
-  absl::Status AnswerLaw() {
+  absl::Status AnswerDistribution() {
     Law target(llm_, options_.prompts[0], sampling_);
-    const absl::StatusOr<std::map<Path, double>> expected = target.Answers(options_.law_tokens);
+    const absl::StatusOr<std::map<Path, double>> expected = target.Answers(options_.distribution_tokens);
     if (!expected.ok()) return expected.status();
     auto engine = NewEngine(true, options_.engine.speculation.sampled);
     if (!engine.ok()) return engine.status();
-    watched_.watching = false;
+    recorder_.watching = false;
     std::map<Path, int64_t> counts;
     std::map<RequestId, Path> answers;
     uint64_t seed = 0;
@@ -370,7 +370,7 @@ class Verifier {
     const uint64_t draws = static_cast<uint64_t>(options_.draws);
     while (seed < draws || !(*engine)->idle()) {
       while (seed < draws && (*engine)->statistics().waiting < 64) {
-        RequestOptions request{.max_tokens = options_.law_tokens, .ignore_eos = true};
+        RequestOptions request{.max_tokens = options_.distribution_tokens, .ignore_eos = true};
         request.sampling = sampling_;
         request.sampling.seed = seed++;
         request.reproducible = false;  // only the law is proved here
@@ -387,7 +387,7 @@ class Verifier {
         answers.erase(event.id);
         ++finished;
       }
-      if (absl::Status told = Tell("law", finished, options_.draws); !told.ok()) return told;
+      if (absl::Status told = Tell("distribution", finished, options_.draws); !told.ok()) return told;
     }
     const EngineStatistics statistics = (*engine)->statistics();
     if (absl::Status status = SsmStatus(statistics); !status.ok()) return status;
@@ -402,7 +402,7 @@ class Verifier {
 
   LosslessCheck ChiSquare(const std::map<Path, double>& expected,
                           const std::map<Path, int64_t>& counts) const {
-    LosslessCheck check{.name = "law", .passed = true, .cases = options_.draws};
+    LosslessCheck check{.name = "distribution", .passed = true, .cases = options_.draws};
     for (const auto& [answer, count] : counts) {
       if (expected.contains(answer)) continue;
       check.passed = false;
@@ -441,7 +441,7 @@ class Verifier {
     return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
   }
 
-  WatchedRunner watched_;
+  RecordingModelRunner recorder_;
   ModelRunner& llm_;
   std::vector<ModelRunner*> ssms_;
   const Tokenizer& tokenizer_;

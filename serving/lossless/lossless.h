@@ -26,7 +26,7 @@
 
 namespace espalier {
 
-// What runs, and how far it is: tokens of "greedy", "seeds" and "rules", answers of "law", prompts
+// What runs, and how far it is: tokens of "greedy", "seeds" and "penalties", answers of "distribution", prompts
 // of "KV".
 struct LosslessProgress {
   std::string check;
@@ -40,8 +40,8 @@ struct LosslessOptions {
   std::vector<std::vector<int>> prompts;  // at least one, each shorter than the context
   int answer = 48;                        // tokens of greedy and seeded answers
   int draws = 20000;                      // answers of the law check
-  int law_tokens = 3;                     // of each of them; 1 to 4
-  int law_top_k = 3;                      // 2 to 5
+  int distribution_tokens = 3;                     // of each of them; 1 to 4
+  int distribution_top_k = 3;                      // 2 to 5
   double temperature = 1;
   // Called between steps (optional). An error ends the proof, which returns it.
   std::function<absl::Status(const LosslessProgress&)> progress;

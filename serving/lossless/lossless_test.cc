@@ -56,9 +56,9 @@ int AcceptedIn(const LosslessCheck& kv) {
 
 TEST(Lossless, HoldsForEveryWayOfSpeculating) {
   LetterTokenizer tokenizer(kVocabulary);
-  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
-  FakeModelRunner a(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
-  FakeModelRunner b(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(1));
+  FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
+  FakeModelRunner a(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
+  FakeModelRunner b(FakeModelRunner::LargeLimits(kVocabulary), Ssm(1));
   LosslessOptions tree = Options("1,2,1"), best_first = Options(""), replacement = Options("3,1"),
                   ngram = Options("1,1"), tuned = Options("2,1");
   best_first.engine.speculation = {.max_nodes = 8, .sampled = SampledDrafting::kCoupled};
@@ -82,8 +82,8 @@ TEST(Lossless, HoldsForEveryWayOfSpeculating) {
 
 TEST(Lossless, HoldsForAModelThatTakesSeveralStepsAtOnce) {
   LetterTokenizer tokenizer(kVocabulary);
-  FakeModelRunner inner(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  FakeModelRunner inner(FakeModelRunner::LargeLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
   PipelinedModelRunner llm(inner, 3);
   const auto report = VerifyLossless(llm, {&ssm}, tokenizer, Options("1,2,1"));
   ASSERT_TRUE(report.ok()) << report.status();
@@ -101,7 +101,7 @@ class BrokenChooser : public FakeModelRunner {
  public:
   using Spoil = std::function<void(const RunnerBatch&, RunnerOutput*)>;
   BrokenChooser(FakeModel model, Spoil spoil)
-      : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
+      : FakeModelRunner(LargeLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     RunnerBatch shown = batch;
     shown.row_outputs.clear();
@@ -123,7 +123,7 @@ class BrokenChooser : public FakeModelRunner {
 TEST(Lossless, SeesTokensThatARunnerChoosesWrongly) {
   LetterTokenizer tokenizer(kVocabulary);
   const auto nothing = [](const RunnerBatch&, RunnerOutput*) {};
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   BrokenChooser good(Llm(), nothing);
   LosslessReport report = *VerifyLossless(good, {&ssm}, tokenizer, Options("1,1"));
   EXPECT_TRUE(report.passed()) << Describe(report);
@@ -146,13 +146,13 @@ TEST(Lossless, SeesTokensThatARunnerChoosesWrongly) {
   report = *VerifyLossless(forgetful, {&ssm}, tokenizer, Options("1,1,1"));
   EXPECT_TRUE(Check(report, "greedy").passed) << Describe(report);
   EXPECT_TRUE(Check(report, "seeds").passed) << Describe(report);
-  EXPECT_FALSE(Check(report, "rules").passed) << Describe(report);
+  EXPECT_FALSE(Check(report, "penalties").passed) << Describe(report);
 }
 
 TEST(Lossless, ALostCacheEndsTheProof) {
   LetterTokenizer tokenizer(kVocabulary);
-  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
   LosslessOptions options = Options("1,1");
   int calls = 0;
   options.progress = [&](const LosslessProgress&) {
@@ -169,7 +169,7 @@ class BrokenRunner : public FakeModelRunner {
  public:
   using Spoil = std::function<void(const RunnerBatch&, RunnerOutput*)>;
   BrokenRunner(FakeModel model, Spoil spoil)
-      : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
+      : FakeModelRunner(LargeLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
     RunnerBatch shown = batch;
     shown.row_outputs.clear();
@@ -194,7 +194,7 @@ TEST(Lossless, SeesLogitsThatDependOnTheTreeTheyRideIn) {
       }
     }
   });
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   LosslessOptions options = Options("1,1,1");
   options.draws = 20000;
   const LosslessReport report = *VerifyLossless(llm, {&ssm}, tokenizer, options);
@@ -213,11 +213,11 @@ TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
     for (size_t i = 0; i < batch.logit_rows.size(); ++i)
       logits->values[i * kVocabulary + 3] += 0.2f;
   });
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
   LosslessOptions options = Options("1,1");
   options.draws = 20000;
-  options.law_top_k = 5;
-  EXPECT_FALSE(Check(*VerifyLossless(leaning, {&ssm}, tokenizer, options), "law").passed);
+  options.distribution_top_k = 5;
+  EXPECT_FALSE(Check(*VerifyLossless(leaning, {&ssm}, tokenizer, options), "distribution").passed);
   // The first step over a long prefix that others left is off by one bit.
   BrokenRunner stale(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     if (batch.rows() > 1 || batch.row_prefix[0] < 30 || logits->values.empty()) return;
@@ -263,9 +263,9 @@ class ForgettingRunner : public FakeModelRunner {
 
 TEST(Lossless, SeesWrongKvOfAcceptedNodesWhoeverDrafts) {
   LetterTokenizer tokenizer(kVocabulary);
-  for (const FakeModel& drafts : {Ssm(0), ContraryModel(Llm())}) {
-    ForgettingRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
-    FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), drafts);
+  for (const FakeModel& drafts : {Ssm(0), DisagreeingModel(Llm())}) {
+    ForgettingRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
+    FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), drafts);
     const LosslessReport report = *VerifyLossless(llm, {&ssm}, tokenizer, Options("1,1"));
     EXPECT_TRUE(Check(report, "greedy").passed) << Describe(report);
     EXPECT_FALSE(Check(report, "KV").passed) << Describe(report);
@@ -276,8 +276,8 @@ TEST(Lossless, SeesWrongKvOfAcceptedNodesWhoeverDrafts) {
 // A model that knows nothing is worth no draft; its trees are what is to be proved.
 TEST(Lossless, TestsTreesThatDoNotPay) {
   LetterTokenizer tokenizer(kVocabulary);
-  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
-  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), ContraryModel(Llm()));
+  FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), DisagreeingModel(Llm()));
   LosslessOptions options = Options("");
   options.engine.speculation.tune = true;
   options.engine.seconds = [&] {
@@ -299,15 +299,15 @@ TEST(Lossless, TestsTreesThatDoNotPay) {
 
 TEST(Lossless, RefusesWhatItCannotCheck) {
   LetterTokenizer tokenizer(kVocabulary);
-  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   LosslessOptions options = Options("");
   options.prompts.clear();
   EXPECT_THAT(std::string(VerifyLossless(llm, {}, tokenizer, options).status().message()),
               HasSubstr("prompts is 0"));
   options = Options("");
-  options.law_tokens = 9;
+  options.distribution_tokens = 9;
   EXPECT_THAT(std::string(VerifyLossless(llm, {}, tokenizer, options).status().message()),
-              HasSubstr("law_tokens is 9"));
+              HasSubstr("distribution_tokens is 9"));
   options = Options("");
   options.prompts[1] = {99};
   EXPECT_THAT(std::string(VerifyLossless(llm, {}, tokenizer, options).status().message()),

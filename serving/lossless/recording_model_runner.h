@@ -14,9 +14,9 @@
 
 namespace espalier {
 
-class WatchedRunner : public ModelRunner {
+class RecordingModelRunner : public ModelRunner {
  public:
-  explicit WatchedRunner(ModelRunner& inner) : inner_(inner) {}
+  explicit RecordingModelRunner(ModelRunner& inner) : inner_(inner) {}
 
   RunnerLimits limits() const override { return inner_.limits(); }
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {

@@ -10,6 +10,6 @@ namespace espalier {
 
 // Logits after `tokens` on a cache that holds nothing of them: slots from 0 on. Errors are the
 // runner's.
-absl::StatusOr<std::vector<float>> FreshLogits(ModelRunner& runner, const std::vector<int>& tokens);
+absl::StatusOr<std::vector<float>> UncachedLogits(ModelRunner& runner, const std::vector<int>& tokens);
 
 }  // namespace espalier

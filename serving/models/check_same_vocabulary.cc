@@ -21,7 +21,7 @@ std::string Bytes(const ModelDescription& model, int id) {
 
 }  // namespace
 
-absl::Status SameVocabulary(const std::string& llm, const ModelDescription& large,
+absl::Status CheckSameVocabulary(const std::string& llm, const ModelDescription& large,
                             const std::string& ssm, const ModelDescription& small) {
   const int wanted = Tokens(large), has = Tokens(small);
   if (wanted != has) {

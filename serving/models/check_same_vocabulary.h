@@ -12,7 +12,7 @@ namespace espalier {
 // differs. Sizes alone say little: models of one size may have tokenizers of their own, and drafts
 // would be noise that is never accepted; and those of one tokenizer may differ in size
 // (vocabulary_runner.h).
-absl::Status SameVocabulary(const std::string& llm, const ModelDescription& large,
+absl::Status CheckSameVocabulary(const std::string& llm, const ModelDescription& large,
                             const std::string& ssm, const ModelDescription& small);
 
 }  // namespace espalier

@@ -104,13 +104,13 @@ TEST(DescribeModel, AddedTokensThatTheMatricesLackAreText) {
   config.vocab_size = 8;
   const ModelDescription wide = *DescribeModel(ToConfigJson(config), files);
   EXPECT_EQ(wide.tokenizer->vocabulary(), 4);
-  EXPECT_TRUE(SameVocabulary("a", wide, "b", *narrow).ok());
-  EXPECT_TRUE(SameVocabulary("a", *narrow, "b", wide).ok());
-  EXPECT_TRUE(SameVocabulary("a", *narrow, "b", *narrow).ok());
+  EXPECT_TRUE(CheckSameVocabulary("a", wide, "b", *narrow).ok());
+  EXPECT_TRUE(CheckSameVocabulary("a", *narrow, "b", wide).ok());
+  EXPECT_TRUE(CheckSameVocabulary("a", *narrow, "b", *narrow).ok());
   TokenizerFiles others = files;
   others.tokenizer_json.replace(others.tokenizer_json.find("<image>"), 7, "<sound>");
   const ModelDescription other = *DescribeModel(ToConfigJson(config), others);
-  EXPECT_THAT(std::string(SameVocabulary("a", other, "b", *narrow).message()),
+  EXPECT_THAT(std::string(CheckSameVocabulary("a", other, "b", *narrow).message()),
               HasSubstr("token 3 is \"<image>\" in 'b'"));
 }
 

@@ -46,7 +46,7 @@ class BehindPrompt : public StreamDecoder {
 
 }  // namespace
 
-std::unique_ptr<StreamDecoder> NewAnswerDecoder(const Tokenizer& tokenizer,
+std::unique_ptr<StreamDecoder> NewDetokenizer(const Tokenizer& tokenizer,
                                                 absl::Span<const int> prompt, bool show_special,
                                                 const std::vector<int>& shown) {
   std::unique_ptr<StreamDecoder> decoder = tokenizer.NewStreamDecoder(show_special, shown);

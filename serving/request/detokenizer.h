@@ -12,7 +12,7 @@ namespace espalier {
 
 // As Tokenizer::NewStreamDecoder, behind these tokens. Behind a special token, as most chats'
 // prompts end, and behind an end of sequence a new text begins. `tokenizer` must outlive it.
-std::unique_ptr<StreamDecoder> NewAnswerDecoder(const Tokenizer& tokenizer,
+std::unique_ptr<StreamDecoder> NewDetokenizer(const Tokenizer& tokenizer,
                                                 absl::Span<const int> prompt, bool show_special,
                                                 const std::vector<int>& shown);
 

@@ -46,7 +46,7 @@ std::shared_ptr<const Tokenizer> With(const std::string& decoder, const std::str
 
 std::string Answer(const Tokenizer& tokenizer, const std::vector<int>& prompt,
                    const std::vector<int>& answer) {
-  const auto decoder = NewAnswerDecoder(tokenizer, prompt, false, {});
+  const auto decoder = NewDetokenizer(tokenizer, prompt, false, {});
   std::string text;
   for (const int token : answer) text += decoder->Append(token);
   return text + decoder->Flush();

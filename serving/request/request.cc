@@ -93,7 +93,7 @@ Request::Request(RequestId id, std::vector<int> prompt, RequestOptions options,
       tokenizer_(tokenizer),
       tokens_(std::move(prompt)),
       taken_(static_cast<int>(tokens_.size())),
-      decoder_(NewAnswerDecoder(tokenizer, tokens_, options_.show_special_tokens,
+      decoder_(NewDetokenizer(tokenizer, tokens_, options_.show_special_tokens,
                                 options_.shown_tokens)),
       stops_(options_.stop, options_.include_stop),
       logits_processor_(options_.logits_processor, tokens_, Enders(options_, tokenizer)) {

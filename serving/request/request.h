@@ -53,7 +53,7 @@ struct RequestOptions {
   // Shared by the requests that one client's call is made of, which are worth nothing without each
   // other: the engine sets it once one of them has begun. From then on none of them is refused, or
   // gives its place to others, however many wait. Null: it is alone.
-  std::shared_ptr<std::atomic<bool>> begun;
+  std::shared_ptr<std::atomic<bool>> group_started;
   double timeout_seconds = 0;  // from when it came; 0: none
   int adapter = -1;            // index of one of the LLM's; -1: none
   std::string cache_salt;      // K and V of prefixes are shared with requests of the same one only
@@ -62,7 +62,7 @@ struct RequestOptions {
   bool embed = false;
 
   // Something would be lost if it were refused.
-  bool keeps_place() const { return begun != nullptr && *begun; }
+  bool admission_guaranteed() const { return group_started != nullptr && *group_started; }
 };
 
 // InvalidArgument naming the field and what it accepts.

@@ -185,7 +185,7 @@ TEST(StepLatencyModel, WhatIsNotRunDoesNotDriftAway) {
   }
 }
 
-RunnerLimits RoomyLimits(int rows, int sequences) {
+RunnerLimits LargeLimits(int rows, int sequences) {
   return {.vocabulary = 2,
           .kv_slots = 16384,
           .max_rows = rows,
@@ -236,7 +236,7 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
     return curve(batch.rows()) + kVisible * visible +
            kContext * static_cast<double>(batch.sequence_slots.size());
   };
-  const RunnerLimits roomy = RoomyLimits(512, 128);
+  const RunnerLimits roomy = LargeLimits(512, 128);
   RunnerLimits tight = roomy;
   tight.kv_slots = tight.max_context_slots = 200;
   tight.max_sequences = 3;
@@ -258,7 +258,7 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
 // A neighbour comes, or goes, at any moment of it.
 TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
   const auto curve = [](int rows) { return 0.5e-3 + 0.07e-3 * rows; };
-  const RunnerLimits limits = RoomyLimits(256, 256);
+  const RunnerLimits limits = LargeLimits(256, 256);
   for (int change = 0; change < 200; change += 7) {
     for (const bool comes : {true, false}) {
       int step = 0;
@@ -279,7 +279,7 @@ TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
 TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
   const auto curve = [](int rows) { return 0.2e-3 + 0.05e-3 * rows; };
   int last = 0, since = 0;
-  TimedRunner runner(RoomyLimits(256, 256), [&](const RunnerBatch& batch) {
+  TimedRunner runner(LargeLimits(256, 256), [&](const RunnerBatch& batch) {
     since = batch.rows() < last / 2 ? 0 : since + 1;
     last = batch.rows();
     return curve(batch.rows()) * (since == 0 ? 1.4 : since == 1 ? 1.1 : 1);
@@ -293,7 +293,7 @@ TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
 
 TEST(Calibrate, LargeStepsOfAModelWithFewPositionsAreSeveralPrompts) {
   const auto curve = [](int rows) { return (rows > 100 ? 4e-3 : 0.2e-3) + 0.05e-3 * rows; };
-  RunnerLimits limits = RoomyLimits(256, 16);
+  RunnerLimits limits = LargeLimits(256, 16);
   limits.max_positions = 64;
   TimedRunner runner(limits, [&](const RunnerBatch& batch) { return curve(batch.rows()); });
   StepLatencyModel cost;
@@ -304,7 +304,7 @@ TEST(Calibrate, LargeStepsOfAModelWithFewPositionsAreSeveralPrompts) {
 }
 
 TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
-  TimedRunner runner(RoomyLimits(512, 128),
+  TimedRunner runner(LargeLimits(512, 128),
                      [](const RunnerBatch& batch) { return 0.4 + 0.05 * batch.rows(); });
   StepLatencyModel cost;
   ASSERT_TRUE(Calibrate(runner, 512, 2, runner.clock(), &cost).ok());

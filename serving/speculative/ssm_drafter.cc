@@ -156,8 +156,8 @@ absl::Status SsmDrafter::Prefill(absl::Span<const DraftRequest> jobs) {
     const int length = static_cast<int>(job.tokens.size());
     if (share_prefixes_ && job.prefill > 0) {
       // What others had in common; the token that is followed last is always run.
-      const KvSpace space{.salt = job.cache_salt};
-      kv_.Publish(job.request, job.tokens, space);
+      const KvNamespace space{.salt = job.cache_salt};
+      kv_.CacheBlocks(job.request, job.tokens, space);
       kv_.AttachPrefix(job.request, job.tokens.subspan(0, job.prefill - 1), space);
     }
     const int known = kv_.length(job.request);

@@ -90,7 +90,7 @@ class SsmDrafter {
   // Forgets the request.
   void Release(int64_t request);
   // Forgets what it kept of requests that are no more: the SSM's cache is another one.
-  void ForgetIdle() { kv_.ForgetIdle(); }
+  void ResetPrefixCache() { kv_.ResetPrefixCache(); }
 
   const KvCache& kv() const { return kv_; }
   int64_t batches() const { return batches_; }

@@ -34,7 +34,7 @@ class DrafterTest : public ::testing::Test {
   }
 
   FakeModel model_ = HashModel(11, kVocabulary);
-  FakeModelRunner runner_{FakeModelRunner::RoomyLimits(kVocabulary), model_};
+  FakeModelRunner runner_{FakeModelRunner::LargeLimits(kVocabulary), model_};
   std::vector<int> tokens_ = {1, 2, 3, 4};
 };
 
@@ -374,7 +374,7 @@ TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
 // where the first tree ended may have been decided by its draws.
 TEST_F(DrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
   const FakeModel flat = [](absl::Span<const int>) { return std::vector<float>(kVocabulary, 0); };
-  FakeModelRunner runner(FakeModelRunner::RoomyLimits(kVocabulary), flat);
+  FakeModelRunner runner(FakeModelRunner::LargeLimits(kVocabulary), flat);
   int same = 0;
   constexpr int kSeeds = 400;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -496,7 +496,7 @@ TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
 TEST_F(DrafterTest, LogitsThatAreNoNumbersAreAnError) {
   for (const bool greedy : {true, false}) {
     for (const int width : {0, 4}) {
-      FakeModelRunner broken(FakeModelRunner::RoomyLimits(kVocabulary), [](absl::Span<const int>) {
+      FakeModelRunner broken(FakeModelRunner::LargeLimits(kVocabulary), [](absl::Span<const int>) {
         return std::vector<float>(kVocabulary, NAN);
       });
       SsmDrafter drafter(broken, 0, Shape("2,2"));

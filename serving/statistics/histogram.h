@@ -11,12 +11,12 @@
 
 namespace espalier {
 
-class SizeCounts {
+class HistogramCounts {
  public:
   static constexpr size_t kMost = 24;
 
   // `bounds`, ascending, at most kMost of them, must outlive this object and its copies.
-  constexpr explicit SizeCounts(absl::Span<const double> bounds) : bounds_(bounds) {}
+  constexpr explicit HistogramCounts(absl::Span<const double> bounds) : bounds_(bounds) {}
 
   void Count(double value) {
     const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();

@@ -59,7 +59,7 @@ FakeModel AgreeingModel(FakeModel base, FakeModel other, double agreement, uint6
   };
 }
 
-FakeModel ContraryModel(FakeModel base) {
+FakeModel DisagreeingModel(FakeModel base) {
   return [=](absl::Span<const int> path) {
     std::vector<float> logits = base(path);
     for (float& logit : logits) logit = -logit;
@@ -79,7 +79,7 @@ std::vector<int> GreedyContinuation(const FakeModel& model, std::vector<int> pro
   return out;
 }
 
-RunnerLimits FakeModelRunner::RoomyLimits(int vocabulary) {
+RunnerLimits FakeModelRunner::LargeLimits(int vocabulary) {
   return {.vocabulary = vocabulary,
           .kv_slots = 4096,
           .max_rows = 256,

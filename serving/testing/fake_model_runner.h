@@ -25,7 +25,7 @@ FakeModel HashModel(uint64_t seed, int vocabulary, float scale = 3);
 FakeModel AgreeingModel(FakeModel base, FakeModel other, double agreement, uint64_t seed);
 
 // Prefers the token that `base` likes least: never agrees with it greedily.
-FakeModel ContraryModel(FakeModel base);
+FakeModel DisagreeingModel(FakeModel base);
 
 // The greedy continuation, by the model alone.
 std::vector<int> GreedyContinuation(const FakeModel& model, std::vector<int> prompt, int count);
@@ -33,7 +33,7 @@ std::vector<int> GreedyContinuation(const FakeModel& model, std::vector<int> pro
 class FakeModelRunner : public ModelRunner {
  public:
   // Limits with room for everything, to be narrowed by the test.
-  static RunnerLimits RoomyLimits(int vocabulary);
+  static RunnerLimits LargeLimits(int vocabulary);
 
   FakeModelRunner(RunnerLimits limits, FakeModel model);
 

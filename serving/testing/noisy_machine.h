@@ -11,23 +11,23 @@
 
 namespace espalier {
 
-struct Neighbour {
+struct NoisyNeighbor {
   double slower = 1.4;  // times longer, while it works
   double idle = 1;      // seconds, on average
   double busy = 1;
 };
 
-class BusyMachine {
+class NoisyMachine {
  public:
   struct Options {
-    std::vector<Neighbour> neighbours = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
+    std::vector<NoisyNeighbor> neighbours = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
     double jitter = 0.03;         // standard deviation of each time's logarithm
     double interrupted = 0.005;   // steps that are
     double interruption = 0.005;  // seconds
   };
 
-  BusyMachine(const Options& options, uint64_t seed) : options_(options), random_(seed) {
-    for (const Neighbour& neighbour : options_.neighbours) {
+  NoisyMachine(const Options& options, uint64_t seed) : options_(options), random_(seed) {
+    for (const NoisyNeighbor& neighbour : options_.neighbours) {
       busy_.push_back(Uniform() < neighbour.busy / (neighbour.busy + neighbour.idle));
       until_.push_back(Wait(busy_.size() - 1));
     }
@@ -61,7 +61,7 @@ class BusyMachine {
  private:
   double Uniform() { return std::uniform_real_distribution<double>()(random_); }
   double Wait(size_t i) {
-    const Neighbour& of = options_.neighbours[i];
+    const NoisyNeighbor& of = options_.neighbours[i];
     return std::exponential_distribution<double>(1 / (busy_[i] ? of.busy : of.idle))(random_);
   }
 

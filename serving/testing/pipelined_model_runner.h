@@ -13,12 +13,12 @@ namespace espalier {
 class PipelinedModelRunner : public ModelRunner {
  public:
   // `inner` outlives it.
-  PipelinedModelRunner(ModelRunner& inner, int steps_at_once)
-      : inner_(inner), steps_at_once_(steps_at_once) {}
+  PipelinedModelRunner(ModelRunner& inner, int concurrent_steps)
+      : inner_(inner), concurrent_steps_(concurrent_steps) {}
 
   RunnerLimits limits() const override {
     RunnerLimits limits = inner_.limits();
-    limits.steps_at_once = steps_at_once_;
+    limits.concurrent_steps = concurrent_steps_;
     return limits;
   }
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override {
@@ -26,7 +26,7 @@ class PipelinedModelRunner : public ModelRunner {
     return inner_.Step(batch, logits);
   }
   absl::Status Begin(const RunnerBatch& batch) override {
-    if (static_cast<int>(begun_.size()) >= steps_at_once_) {
+    if (static_cast<int>(begun_.size()) >= concurrent_steps_) {
       return absl::InternalError("more steps at once than there may be");
     }
     begun_.push_back(batch);
@@ -54,7 +54,7 @@ class PipelinedModelRunner : public ModelRunner {
 
  private:
   ModelRunner& inner_;
-  const int steps_at_once_;
+  const int concurrent_steps_;
   std::deque<RunnerBatch> begun_;
   uint64_t generation_ = 0;
   int most_ = 0;

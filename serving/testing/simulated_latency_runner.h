@@ -8,12 +8,12 @@
 
 namespace espalier {
 
-class CostedModelRunner : public ModelRunner {
+class SimulatedLatencyRunner : public ModelRunner {
  public:
   using Cost = std::function<double(int rows)>;  // seconds
 
   // `inner` and `clock` must outlive this runner.
-  CostedModelRunner(ModelRunner* inner, double* clock, Cost cost)
+  SimulatedLatencyRunner(ModelRunner* inner, double* clock, Cost cost)
       : inner_(inner), clock_(clock), cost_(std::move(cost)) {}
 
   RunnerLimits limits() const override { return inner_->limits(); }

@@ -22,7 +22,7 @@ MODEL = "llama:hidden=512,layers=8,heads=8,kv_heads=4,intermediate=1408,position
 STAGES = ["--pipeline-parallel=2"]
 BASE = "two stages, one step"
 WAYS = {"one worker": ["--tensor-parallel=1"], "two, tensor parallel": ["--tensor-parallel=2"],
-        BASE: [*STAGES, "--steps-at-once=1"], "two stages, two steps": STAGES}
+        BASE: [*STAGES, "--concurrent-steps=1"], "two stages, two steps": STAGES}
 PROMPT = 768
 
 
@@ -45,7 +45,7 @@ def main():
             for way, where in WAYS.items():
                 served = cluster.run("serve", "lm", "--name=it", "--max-requests-per-batch=32", "--no-prefix-cache",
                                      "--max-tokens-per-batch=96", *extra, *where)
-                assert served["steps_at_once"] == (2 if way == "two stages, two steps" else 1), served
+                assert served["concurrent_steps"] == (2 if way == "two stages, two steps" else 1), served
                 for load in loads:
                     done = cluster.run("bench", "it", f"--requests={2 * load}", f"--concurrency={load}", "--prompt-length=64",
                                        f"--prompts-from={text}", "--max-tokens=32")

@@ -91,7 +91,7 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
     const int longest = static_cast<int>(tokens.size());
     options.answer = std::min(kAnswer, context_ - longest - 1);
     options.draws = 1000;
-    options.law_tokens = 2;
+    options.distribution_tokens = 2;
     const nlohmann::json& config = GetParam()["config"];
     if (const auto window = config.find("sliding_window");
         window != config.end() && window->is_number()) {

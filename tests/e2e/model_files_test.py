@@ -502,7 +502,7 @@ class ModelFilesTest(unittest.TestCase):
         shape = "--expansion=1,2,1"
         for flags in ([shape], [shape, "--weights=int8", "--ssm-weights=int4"], ["--tune", "--ngram=4"]):
             report = self.cluster.run(*proof, *flags)
-            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "rules", "enumeration", "law", "KV"])
+            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "penalties", "enumeration", "distribution", "KV"])
             self.assertTrue(report["passed"], report)
             print(f"{flags}: {report['accepted_per_step']:.2f} accepted per step, {report['seconds']:.1f} s")
         self.assertIn("passed", self.cluster.cli(*proof, shape).stdout)

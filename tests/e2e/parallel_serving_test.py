@@ -160,10 +160,10 @@ class ParallelServingTest(unittest.TestCase):
         questions += [(prompt, {"temperature": 0.9, "seed": 7 + i}) for i, prompt in enumerate(PROMPTS)]
         self.cluster.run("serve", "big", "--name=here", *DRAFTS, "--max-tokens-per-batch=64")
         expected = [reply["choices"][0]["text"] for _, reply in self.at_once("here", questions)]
-        for flags, steps in (([], 2), (["--steps-at-once=1"], 1)):
+        for flags, steps in (([], 2), (["--concurrent-steps=1"], 1)):
             served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--pipeline-parallel=2",
                                       "--max-tokens-per-batch=64", *flags)
-            self.assertEqual(served["steps_at_once"], steps)
+            self.assertEqual(served["concurrent_steps"], steps)
             connection, reply = self.stream("far", 200)
             reply.readline()
             answers = self.at_once("far", questions[:6])
@@ -188,16 +188,16 @@ class ParallelServingTest(unittest.TestCase):
         tuned = ["--ssm=small", "--tune"]
         for flags in (tuned, [*DRAFTS, "--ssm-tensor-parallel=1"]):
             served = self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=2", *flags)
-            self.assertEqual(served["steps_at_once"], 1, flags)
+            self.assertEqual(served["concurrent_steps"], 1, flags)
             self.cluster.run("unserve", "far")
         for flags, what in ((tuned, "tune_speculation"),
                             ([*DRAFTS, "--ssm-tensor-parallel=1"], "small models on workers"),
-                            ([*DRAFTS, "--steps-at-once=3"], "the model has 2 stages")):
+                            ([*DRAFTS, "--concurrent-steps=3"], "the model has 2 stages")):
             with self.assertRaises(Failed) as failed:
-                self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=2", "--steps-at-once=2", *flags)
+                self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=2", "--concurrent-steps=2", *flags)
             self.assertIn(what, failed.exception.err)
         with self.assertRaises(Failed) as failed:
-            self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", "--steps-at-once=2")
+            self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", "--concurrent-steps=2")
         self.assertIn("the model has 1 stage", failed.exception.err)
 
     def test_embeddings_and_kv_caches_in_fewer_bits_are_those_of_the_coordinator_s_process(self):

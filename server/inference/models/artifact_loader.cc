@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     if (!parts.empty()) {
       const Part& large = parts[0];
       absl::Status same =
-          SameVocabulary(large.artifact, large.model.description, artifact, model->description);
+          CheckSameVocabulary(large.artifact, large.model.description, artifact, model->description);
       if (!same.ok()) return same;
     }
     if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
@@ -244,7 +244,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.limits.max_ancestor_slots = part.shape.max_ancestor_slots;
   model.limits.max_positions = part.shape.max_positions;
   model.limits.adapters = remote.adapters.count();
-  model.limits.steps_at_once = remote.steps_at_once;
+  model.limits.concurrent_steps = remote.concurrent_steps;
   for (const auto& [name, value] : serving.graph.outputs) {
     if (name != "hidden") continue;
     model.limits.hidden = static_cast<int>(serving.graph.value(value).type.dims.back());
@@ -282,7 +282,7 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
     question.workers = options_.cluster.workers->Idle();
     question.link = options_.cluster.workers->MeasuredLink();
   }
-  const int most = placement.steps_at_once > 0 ? placement.steps_at_once : kMostSteps;
+  const int most = placement.concurrent_steps > 0 ? placement.concurrent_steps : kMostSteps;
   const int shares = std::min({requests, most, static_cast<int>(question.workers.size())});
   // Of each model: its largest step, an expected one, and those of shares of the requests.
   std::deque<ServingModel> built;
@@ -421,7 +421,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
                               .adapters = adapters,
                               .adapted = adapted,
                               .resident_weight_bytes = resident_weight_bytes,
-                              .steps_at_once = m == 0 && alone ? place.pipeline_parallel() : 1,
+                              .concurrent_steps = m == 0 && alone ? place.pipeline_parallel() : 1,
                               .group = group,
                               .drafts = m > 0,
                               .shares_first = m > 0 && Shared(place, loaded.placements[0]),
@@ -438,7 +438,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     }
     const auto vocabulary = static_cast<int>(description.model.facts.vocab_size);
     if (runner->limits().vocabulary != vocabulary) {
-      runner = std::make_unique<VocabularyRunner>(std::move(runner), vocabulary);
+      runner = std::make_unique<VocabularyResizingRunner>(std::move(runner), vocabulary);
     }
     if (m == 0) {
       loaded.parts.llm = std::move(runner);

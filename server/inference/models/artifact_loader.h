@@ -94,7 +94,7 @@ class ArtifactLoader : public ModelLoader {
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
     int64_t resident_weight_bytes = 0;
-    int steps_at_once = 1;
+    int concurrent_steps = 1;
     std::shared_ptr<ServingGroup> group;
     bool drafts = false;
     bool shares_first = false;

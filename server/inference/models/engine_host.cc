@@ -76,10 +76,10 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
   if (stopping_) return why_;
   const Ticket ticket = next_ticket_++;
   // The engine would refuse one, too, when it comes to it, which may take long.
-  if (submitted_ >= max_queue_ && !options.keeps_place()) {
+  if (submitted_ >= max_queue_ && !options.admission_guaranteed()) {
     auto last = inbox_.end();
     for (auto one = inbox_.begin(); one != inbox_.end(); ++one) {
-      if (one->cancel || one->options.keeps_place() || one->options.priority <= options.priority)
+      if (one->cancel || one->options.admission_guaranteed() || one->options.priority <= options.priority)
         continue;
       if (last == inbox_.end() || one->options.priority >= last->options.priority) last = one;
     }

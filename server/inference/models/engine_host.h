@@ -83,7 +83,7 @@ class EngineHost {
   const GenerationConfig& generation() const { return parts_.generation; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
-  int steps_at_once() const { return engine_->steps_at_once(); }
+  int concurrent_steps() const { return engine_->concurrent_steps(); }
   int64_t kv_cache_bytes() const { return parts_.kv_cache_bytes; }
   int embedding_size() const { return engine_->embedding_size(); }  // 0: there are none
   EngineStatistics statistics() const;                              // as of the last step

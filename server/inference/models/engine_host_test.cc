@@ -20,11 +20,11 @@ std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nu
                                  FakeModel model = HashModel(1, kVocabulary)) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  auto runner = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+  auto runner = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                   std::move(model));
   if (llm != nullptr) *llm = runner.get();
   parts.llm = std::move(runner);
-  parts.ssms.push_back(std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+  parts.ssms.push_back(std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                          HashModel(1, kVocabulary)));
   EngineOptions options;
   options.expansion = *Expansion::Create({1, 2});
@@ -247,7 +247,7 @@ TEST(EngineHost, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
     auto host = Host(1, nullptr, held.model());
     RequestOptions user, sibling;
     sibling.priority = 5;
-    sibling.begun = std::make_shared<std::atomic<bool>>(has_begun);
+    sibling.group_started = std::make_shared<std::atomic<bool>>(has_begun);
     Collected runs, waits, comes;
     ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
     held.began.WaitForNotification();
@@ -319,7 +319,7 @@ class HangingRunner : public FakeModelRunner {
 TEST(EngineHost, DestructionDoesNotWaitForAStepThatHangs) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  auto runner = std::make_unique<HangingRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+  auto runner = std::make_unique<HangingRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                 HashModel(1, kVocabulary));
   HangingRunner* const llm = runner.get();
   parts.llm = std::move(runner);

@@ -169,7 +169,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
        .models = PlacementsOf(request),
        .expected_requests = request.expected_requests() > 0 ? request.expected_requests()
                                                             : request.max_requests_per_batch(),
-       .steps_at_once = request.tune_speculation() ? 1 : request.steps_at_once(),
+       .concurrent_steps = request.tune_speculation() ? 1 : request.concurrent_steps(),
        .may_wait = may_wait,
        .fitted_kv_cache_tokens = static_cast<int>(request.fitted_kv_cache_tokens())});
   if (!loaded.ok()) return loaded.status();
@@ -188,7 +188,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   if (request.no_prefix_cache()) options.speculation.ngram.history_tokens = 0;
   options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
-  options.steps_at_once = request.steps_at_once();
+  options.concurrent_steps = request.concurrent_steps();
   // From a start of its own, so that microseconds are not lost in the digits of the date.
   options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
     return absl::ToDoubleSeconds(clock->Now() - start);
@@ -299,7 +299,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelReq
   model->host = *std::move(host);
   model->describe = std::move(prepared->describe);
   model->description.set_max_sequence_length(model->host->context());
-  model->description.set_steps_at_once(model->host->steps_at_once());
+  model->description.set_concurrent_steps(model->host->concurrent_steps());
   model->description.set_embeddings(model->host->embedding_size() > 0);
   model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
   model->clock = options_.clock;

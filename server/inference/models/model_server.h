@@ -72,7 +72,7 @@ class ModelLoader {
     // The LLM's, then the SSMs'. Workers that are named are preferred. Empty: to be chosen.
     std::vector<v1::ModelPlacement> models;
     int expected_requests = 1;  // at once, for that choice
-    int steps_at_once = 0;      // of the LLM: at most, in that choice; 0: as many as it has stages
+    int concurrent_steps = 0;      // of the LLM: at most, in that choice; 0: as many as it has stages
     bool may_wait = false;      // for workers: the model is there, and answers once they are
     int fitted_kv_cache_tokens = 0;  // that fitted before, if ServingSize asks for none; 0: unknown
   };

@@ -46,7 +46,7 @@ class Loader : public ModelLoader {
     if (llm == broken_) return absl::ResourceExhaustedError("no memory for it");
     Loaded loaded;
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
     loaded.kv_cache_tokens = kFits;
     loaded.made_to_fit = made_to_fit_;

@@ -49,32 +49,32 @@ absl::Status CheckAdapters(const v1::ServeModelRequest& request) {
 }
 
 absl::Status CheckStepsAtOnce(const v1::ServeModelRequest& request, bool ssms_on_workers) {
-  const int steps = request.steps_at_once();
+  const int steps = request.concurrent_steps();
   const int stages = std::max(1, request.pipeline_parallel());
   if (steps < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("field 'steps_at_once' is ", steps,
+        absl::StrCat("field 'concurrent_steps' is ", steps,
                      ", expected 0 (as many as the model has stages) or more"));
   }
   if (steps <= 1) return absl::OkStatus();
   if (request.workers() == kAutoWorkers) {
     return absl::InvalidArgumentError(
-        "field 'steps_at_once': where 'workers' is auto there are as many as stages, or 1; leave "
+        "field 'concurrent_steps': where 'workers' is auto there are as many as stages, or 1; leave "
         "it "
         "out, or give 1");
   }
   if (steps > stages) {
-    return absl::InvalidArgumentError(absl::StrCat("field 'steps_at_once' is ", steps,
+    return absl::InvalidArgumentError(absl::StrCat("field 'concurrent_steps' is ", steps,
                                                    ", but by 'pipeline_parallel' the model has ",
                                                    stages, stages == 1 ? " stage" : " stages"));
   }
   if (request.tune_speculation()) {
     return absl::InvalidArgumentError(
-        "field 'steps_at_once': with 'tune_speculation', which measures steps, it can only be 1");
+        "field 'concurrent_steps': with 'tune_speculation', which measures steps, it can only be 1");
   }
   if (ssms_on_workers) {
     return absl::InvalidArgumentError(
-        "field 'steps_at_once': with small models on workers it can only be 1; leave "
+        "field 'concurrent_steps': with small models on workers it can only be 1; leave "
         "'ssm_tensor_parallel' and 'ssm_pipeline_parallel' out");
   }
   return absl::OkStatus();

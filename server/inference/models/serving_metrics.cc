@@ -181,8 +181,8 @@ void ServingMetrics::Watched::RaiseBy(Counter& counter, int64_t total) {
   known = std::max(known, total);
 }
 
-void ServingMetrics::Watched::RaiseBy(Histogram& histogram, const SizeCounts& total) {
-  SizeCounts& known = seen_sizes.try_emplace(&histogram, total.bounds()).first->second;
+void ServingMetrics::Watched::RaiseBy(Histogram& histogram, const HistogramCounts& total) {
+  HistogramCounts& known = seen_sizes.try_emplace(&histogram, total.bounds()).first->second;
   std::vector<double> more;
   for (size_t i = 0; i < total.counts().size(); ++i) {
     more.push_back(static_cast<double>(total.counts()[i] - known.counts()[i]));
@@ -268,7 +268,7 @@ void ServingMetrics::Collect() {
 
 void ServingMetrics::CollectSizes(const std::string& name, const EngineStatistics& s,
                                   Watched* watched) {
-  const auto raise = [&](Family<Histogram>& family, const SizeCounts& total) {
+  const auto raise = [&](Family<Histogram>& family, const HistogramCounts& total) {
     const Histogram::BucketBoundaries bounds(total.bounds().begin(), total.bounds().end());
     watched->RaiseBy(family.Add({{"model_name", name}}, bounds), total);
   };

@@ -64,13 +64,13 @@ class ServingMetrics {
     // begins at 0, its counters go on.
     std::map<prometheus::Counter*, int64_t> seen;
     // Likewise of what engines count by size.
-    std::map<prometheus::Histogram*, SizeCounts> seen_sizes;
+    std::map<prometheus::Histogram*, HistogramCounts> seen_sizes;
     // Series that say what the model is, and go with it.
     std::vector<std::pair<prometheus::Family<prometheus::Gauge>*, prometheus::Gauge*>> own;
     prometheus::Gauge* adapters = nullptr;  // of the family that says which are used
 
     void RaiseBy(prometheus::Counter& counter, int64_t total);
-    void RaiseBy(prometheus::Histogram& histogram, const SizeCounts& total);
+    void RaiseBy(prometheus::Histogram& histogram, const HistogramCounts& total);
   };
   void CollectSizes(const std::string& name, const EngineStatistics& statistics, Watched* watched);
   void CollectAdapters(const std::string& name, const EngineStatistics& statistics,

@@ -39,7 +39,7 @@ struct ModelOptions {
 std::shared_ptr<LoadedModel> Model(const ModelOptions& given = {}) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
   limits.hidden = given.hidden;
   if (given.kv_slots > 0) limits.kv_slots = given.kv_slots;
   FakeModel fake = HashModel(1, kVocabulary);

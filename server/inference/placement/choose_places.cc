@@ -93,7 +93,7 @@ absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question) {
     }
     int64_t most = 0;
     for (const auto& [device, here] : bytes) most = std::max(most, here);
-    candidate.set_steps_at_once(choice.steps_at_once);
+    candidate.set_concurrent_steps(choice.concurrent_steps);
     candidate.set_llm_seconds(choice.llm_seconds);
     candidate.set_draft_seconds(choice.draft_seconds);
     candidate.set_tokens_per_second(choice.tokens_per_second);

@@ -76,7 +76,7 @@ class ScriptedClient : public WorkerClient {
     worker_->meeting_timeout_seconds = request.meeting_timeout_seconds();
     if (worker_->cannot_load) return absl::DataLossError("model.safetensors is torn");
     worker_->loaded = true;
-    RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
     limits.hidden = worker_->hidden;
     worker_->models[request.attempt().job_id()] =
         std::make_unique<FakeModelRunner>(limits, HashModel(7, kVocabulary));
@@ -236,7 +236,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
   // Takes two steps at once.
   absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreatePipeline() {
     RemoteModel model = ModelOf("lm", 2);
-    model.limits.steps_at_once = 2;
+    model.limits.concurrent_steps = 2;
     return Start(std::move(model), /*may_wait=*/false);
   }
 
@@ -259,7 +259,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
     RemoteModel model;
     model.name = name;
     model.folder = "/models/lm";
-    model.limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    model.limits = FakeModelRunner::LargeLimits(kVocabulary);
     model.max_output_rows = 8;
     for (int r = 0; r < ranks; ++r) {
       v1::Program program;
@@ -397,7 +397,7 @@ TEST_F(RemoteModelRunnerTest, StepsOfAPipelineBeginBeforeEarlierOnesHaveEnded) {
   AddWorker();
   auto runner = CreatePipeline();
   ASSERT_TRUE(runner.ok()) << runner.status();
-  EXPECT_EQ((*runner)->limits().steps_at_once, 2);
+  EXPECT_EQ((*runner)->limits().concurrent_steps, 2);
   EXPECT_EQ((*runner)->cache_generation(), 1u);
   RunnerOutput logits;
   const auto expect = [&](int position) {

@@ -138,7 +138,7 @@ absl::Status ServingSession::Load() {
   });
   // Broken from outside: no rank says why.
   if (first.ok()) first = Whole();
-  if (first.ok() && model_.limits.steps_at_once > 1) {
+  if (first.ok() && model_.limits.concurrent_steps > 1) {
     reader_ = std::make_unique<ResultReader>(ranks_[logits_rank_].stream.get());
   }
   return first;

@@ -92,7 +92,7 @@ class ChatAnswerTest : public testing::Test {
     parts.chat = *ChatTemplate::Create(*ReadTokenizerConfig(files));
     const int vocabulary = tokenizer_->vocabulary();
     parts.llm = std::make_unique<FakeModelRunner>(
-        FakeModelRunner::RoomyLimits(vocabulary), [this, vocabulary](absl::Span<const int> path) {
+        FakeModelRunner::LargeLimits(vocabulary), [this, vocabulary](absl::Span<const int> path) {
           std::vector<float> logits(static_cast<size_t>(vocabulary), 0);
           // A grammar that forbids what is written takes the last token that is left.
           for (int i = 0; i < vocabulary; ++i) logits[static_cast<size_t>(i)] = 0.001f * i;

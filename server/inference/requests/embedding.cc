@@ -228,7 +228,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest requ
   if (!adapter.ok()) return adapter.status();
   RequestOptions options;
   options.embed = true;
-  options.begun = std::make_shared<std::atomic<bool>>(false);
+  options.group_started = std::make_shared<std::atomic<bool>>(false);
   options.adapter = *adapter;
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();

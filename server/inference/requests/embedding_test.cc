@@ -29,7 +29,7 @@ ModelServer::Target Target(int max_requests, int max_queue, const std::string& a
                            std::shared_ptr<absl::Notification> began = nullptr) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
   limits.hidden = kHidden;
   limits.max_positions = kContext;
   const auto model_behind_gate = [gate, began, model = Model(-1)](absl::Span<const int> path) {

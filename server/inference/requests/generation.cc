@@ -162,7 +162,7 @@ RunContext ContextOf(v1::GenerateRequest request, RequestOptions options,
   sampling.clear_logit_bias();
   sampling.clear_allowed_token_ids();
   sampling.clear_bad_words();
-  options.begun = std::make_shared<std::atomic<bool>>(false);
+  options.group_started = std::make_shared<std::atomic<bool>>(false);
   return {.request = std::make_shared<const v1::GenerateRequest>(std::move(request)),
           .options = std::make_shared<const RequestOptions>(std::move(options)),
           .names_stops = names_stops,

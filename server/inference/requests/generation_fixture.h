@@ -24,7 +24,7 @@ inline std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig 
   EngineParts parts;
   parts.generation = std::move(generation);
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  const RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  const RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
   parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
   RunnerLimits small = limits;
   if (ssm_positions > 0) small.max_positions = ssm_positions;

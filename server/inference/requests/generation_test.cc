@@ -389,7 +389,7 @@ TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
   absl::Notification began, go_on;
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-  parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+  parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                 [&](absl::Span<const int> path) {
                                                   if (!began.HasBeenNotified()) began.Notify();
                                                   go_on.WaitForNotification();

@@ -14,8 +14,8 @@ namespace {
 constexpr int kMaxPrompts = 4096;
 constexpr int kAnswer = 48;
 constexpr int kDraws = 20000;
-constexpr int kLawTokens = 3;
-constexpr int kLawTopK = 3;
+constexpr int kDistributionTokens = 3;
+constexpr int kDistributionTopK = 3;
 
 // Prose, dialogue, code, numbers, a list, another script: places where models are sure of
 // themselves and places where they are not.
@@ -119,8 +119,8 @@ absl::StatusOr<v1::LosslessReport> ProveLossless(const v1::VerifyLosslessRequest
   options.engine = pair->options;
   options.answer = GivenOr(request.answer_tokens(), std::min(kAnswer, context / 2));
   options.draws = GivenOr(request.draws(), kDraws);
-  options.law_tokens = GivenOr(request.law_tokens(), kLawTokens);
-  options.law_top_k = GivenOr(request.law_top_k(), kLawTopK);
+  options.distribution_tokens = GivenOr(request.distribution_tokens(), kDistributionTokens);
+  options.distribution_top_k = GivenOr(request.distribution_top_k(), kDistributionTopK);
   if (request.temperature() != 0) options.temperature = request.temperature();
   constexpr int kLeast = 3;  // a tree has one before it and one behind
   if (options.answer < kLeast) {

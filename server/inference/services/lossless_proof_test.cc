@@ -46,7 +46,7 @@ class Loader : public ModelLoader {
                               const ServingSize& size, const Expansion&, const Formats&,
                               const Placement&) override {
     if (llm == "missing") return absl::NotFoundError("artifact 'missing' is not there");
-    RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
     limits.max_positions = 96;
     Loaded loaded;
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
@@ -117,9 +117,9 @@ TEST_F(ProofTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
   EXPECT_TRUE(report.passed()) << report.DebugString();
   std::vector<std::string> names;
   for (const auto& check : report.checks()) names.push_back(check.name());
-  EXPECT_THAT(names, ElementsAre("greedy", "seeds", "rules", "enumeration", "law", "KV"));
+  EXPECT_THAT(names, ElementsAre("greedy", "seeds", "penalties", "enumeration", "distribution", "KV"));
   EXPECT_THAT(stages,
-              ElementsAre("loading", "greedy", "seeds", "rules", "enumeration", "law", "KV"));
+              ElementsAre("loading", "greedy", "seeds", "penalties", "enumeration", "distribution", "KV"));
   EXPECT_GT(report.accepted_per_step(), 0.1);
   EXPECT_EQ(report.models().parameters(), 1234);
   EXPECT_EQ(report.models().max_sequence_length(), 96);
@@ -157,7 +157,7 @@ TEST_F(ProofTest, WhatCannotBeCheckedIsRefusedByName) {
                 HasSubstr("'answer_tokens'"));
   }
   EXPECT_THAT(refused([](auto* r) { r->set_draws(7); }), HasSubstr("draws is 7"));
-  EXPECT_THAT(refused([](auto* r) { r->set_law_top_k(9); }), HasSubstr("law_top_k is 9"));
+  EXPECT_THAT(refused([](auto* r) { r->set_distribution_top_k(9); }), HasSubstr("distribution_top_k is 9"));
   EXPECT_THAT(refused([](auto* r) { r->set_temperature(-1); }), HasSubstr("temperature is -1"));
   EXPECT_THAT(refused([](auto* r) { r->set_prompts(1, ""); }), HasSubstr("prompts[1] has 0"));
   EXPECT_THAT(refused([](auto* r) { r->set_prompts(2, std::string(60, 'a')); }),

@@ -28,7 +28,7 @@ class Loader : public ModelLoader {
                               const Placement&) override {
     Loaded loaded;
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
-    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+    loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
     if (llm == "far") {
       loaded.describe = [this](v1::ServedModel* model) { model->set_state(state); };
