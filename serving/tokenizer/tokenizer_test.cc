@@ -6,7 +6,7 @@
 #include <random>
 
 #include "serving/tokenizer/byte_tokenizer.h"
-#include "serving/tokenizer/plain_chat_template.h"
+#include "serving/chat_template/plain_chat_template.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {

@@ -16,7 +16,7 @@
 #include "server/inference/field_error.h"
 #include "server/inference/requests/tool_choice.h"
 #include "serving/chat_template/python_string.h"
-#include "serving/tokenizer/plain_chat_template.h"
+#include "serving/chat_template/plain_chat_template.h"
 
 namespace espalier {
 namespace {

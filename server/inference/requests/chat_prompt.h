@@ -21,7 +21,7 @@ struct Prompt {
 };
 
 // InvalidArgument naming the turn or the field; errors of the model's own template. Without one
-// (`format` is null): the plain form of serving/tokenizer/plain_chat_template.h; tools become a system
+// (`format` is null): the plain form of serving/chat_template/plain_chat_template.h; tools become a system
 // turn that describes them, calls and their results plain text. `clock` is for templates that ask
 // for the date.
 absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& tokenizer,

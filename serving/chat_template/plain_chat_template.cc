@@ -1,4 +1,4 @@
-#include "serving/tokenizer/plain_chat_template.h"
+#include "serving/chat_template/plain_chat_template.h"
 
 #include "absl/strings/str_cat.h"
 
