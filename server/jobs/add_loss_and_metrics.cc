@@ -21,14 +21,14 @@ std::string FreeName(const Graph& graph, std::string name) {
   return name;
 }
 
-// What a loss or metric compares the model's output with, by the name of its second input.
+// What a loss or metric compares the model's output with; given by its second input's name.
 enum class Needs { kNothing, kLabels, kTarget };
 Needs NeedsOf(const OpDef& def) {
   if (def.inputs.size() < 2) return Needs::kNothing;
   return def.inputs[1].name == "labels" ? Needs::kLabels : Needs::kTarget;
 }
 
-// A scalar computed from the model's output and, if it needs them, the labels.
+// Adds a scalar computed from the model's output and, if needed, the labels.
 void AddHead(const OpDef& def, ValueId prediction, ValueId labels, const std::string& output_name,
              Graph* graph) {
   Value value;
@@ -79,7 +79,7 @@ absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& lo
                      ToString(type.dims), "; its first dimension must be the batch of ", batch,
                      " (export the model with a dynamic first dimension)"));
   }
-  // The loss says what the labels are; if it needs none, the first metric that does.
+  // The loss determines the labels; if it needs none, the first metric that does.
   std::vector<const OpDef*> heads = {def};
   for (const std::string& metric : metrics) {
     const OpDef* metric_def = registry.Find(metric);
@@ -107,13 +107,13 @@ absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& lo
                                                        "' has shape ", ToString(type.dims), "; ",
                                                        loss, " needs [batch, ..., classes]"));
       }
-      // One class per row; the classes lie where the operator has them.
+      // One class per row. The class dimension is the operator's.
       const bool second = (*needing)->name == "negative_log_likelihood";
       value.type.dims.erase(second ? value.type.dims.begin() + 1 : value.type.dims.end() - 1);
     }
     input = graph->AddValue(std::move(value));
   }
-  // Model outputs named like ours would be taken for the loss.
+  // A model output of the same name would be mistaken for the loss.
   std::vector<std::string> wanted = metrics;
   wanted.push_back("loss");
   for (auto& [name, id] : graph->outputs) {

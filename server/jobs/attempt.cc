@@ -13,16 +13,17 @@
 namespace espalier {
 namespace {
 
-// As served models have: a rank may read and verify a checkpoint of a hundred gigabytes. A worker
-// that is lost meanwhile is known by its lease.
+// A rank may read and verify a checkpoint of a hundred gigabytes; served models have the same
+// limit. A worker that is lost meanwhile is detected by its lease.
 constexpr absl::Duration kLoadTimeout = absl::Minutes(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(3);
-// After the first rank failed: the others may be about to say what was really wrong.
+// After one rank has failed, wait this long for another rank to report the root cause.
 constexpr absl::Duration kEchoWait = absl::Milliseconds(500);
-// After Stop was answered: how long streams may take to end before they are broken off.
+// After a rank has acknowledged Stop, its stream has this long to end before it is cancelled.
 constexpr absl::Duration kDrainWait = absl::Seconds(5);
-// Only where leases and streams tell nothing: ranks may write shards of unlike sizes, and a stage
-// may compute for minutes. Connecting has a shorter limit of its own (worker/worker_job.h).
+// The last resort, where neither leases nor streams show a failure: ranks may write shards of
+// unequal sizes, and a stage may compute for minutes. Connecting has a shorter limit
+// (worker/worker_job.h).
 constexpr double kPeerTimeoutSeconds = 600;
 
 }  // namespace
@@ -81,7 +82,7 @@ void Attempt::WorkerLost(const std::string& worker_id, const std::string& reason
 
 namespace {
 
-// "fused: attention 4, gelu_erf 4"; the alternatives of a rule together.
+// "fused: attention 4, gelu_erf 4"; variants of a rule are counted together.
 std::string FusedMessage(const std::map<std::string, int>& fused) {
   std::map<std::string, int> rules;
   for (const auto& [name, count] : fused) rules[name.substr(0, name.find('('))] += count;
@@ -166,7 +167,7 @@ AttemptEnd Attempt::Run() {
     return AttemptEnd::TooFewWorkers(memory, task_.enough, lowered.status());
   }
   if (!lowered.ok()) return AttemptEnd::Failed(lowered.status());
-  // Not before: the observer takes the memory of these workers for enough.
+  // Not earlier: the observer records the memory of these workers as sufficient.
   facts.plan = *plan;
   observer_->OnPlanned(task_.record.job.id(), task_.attempt, facts);
   if (lowered->training.size() != ranks_.size()) {
@@ -214,7 +215,7 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([this, r, &lowered, &init_folder] {
-      // A worker that lived through the coordinator's restart may still run the attempt before.
+      // A worker that survived a restart of the coordinator may still run the previous attempt.
       if (task_.attempt > 1) {
         v1::StopRequest stop;
         *stop.mutable_attempt() = AttemptMessage(r);
@@ -243,8 +244,8 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
       return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
     };
     while (!all_done() && !stop_ && !rank_failed_) changed_.Wait(&mutex_);
-    // The ranks connect to each other while they load: those that still wait for a lost one would
-    // wait for the peer timeout.
+    // Ranks connect to each other while they load. Without a stop, those that wait for a lost rank
+    // would wait for the peer timeout.
     if (!all_done()) changed_.WaitWithTimeout(&mutex_, kEchoWait);
   }
   bool ended_early;
@@ -275,7 +276,7 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) 
       absl::Status status = ranks_[r].client->Run(
           request, [this, r](const v1::RunEvent& event) { OnEvent(r, event); });
       absl::MutexLock lock(&mutex_);
-      // OnEvent may have failed the rank before.
+      // OnEvent may already have failed the rank.
       FailRank(r, ranks_[r].status.ok() ? status : ranks_[r].status);
     });
   }
@@ -305,8 +306,8 @@ void Attempt::StopRanks() {
       *request.mutable_attempt() = AttemptMessage(r);
       absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
       if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
-      // It does not even answer this, or computes on: it must not be given work again before it has
-      // joined anew, as it does once it is free.
+      // It does not answer Stop, or still computes. It gets no work until it has joined again,
+      // which it does once it is free.
       tools_.workers->Suspect(task_.members[r].lease);
       absl::MutexLock lock(&mutex_);
       if (!ranks_[r].lost.empty()) return;
@@ -350,7 +351,7 @@ AttemptEnd Attempt::EndOfRanks() {
       broken.push_back(absl::StrCat(Describe(r), ": ", status.ToString()));
     }
   }
-  // A peer's death may break a rank in any way; without one, an internal error is the job's end.
+  // The death of a peer may fail a rank with any code. Without one, an internal error ends the job.
   if (lost.empty() && failed.empty()) {
     end.kind = AttemptEnd::kFailed;
     end.reason = absl::StrJoin(broken, "; ");
@@ -362,7 +363,7 @@ AttemptEnd Attempt::EndOfRanks() {
 }
 
 void Attempt::OnEvent(size_t rank, const v1::RunEvent& event) {
-  // A report under an old lease comes from a worker that was declared dead: it counts no more.
+  // Reject reports under an old lease: their worker was declared dead.
   std::string lost;
   absl::Status lease = tools_.workers->Check(task_.members[rank].lease);
   if (!lease.ok()) {

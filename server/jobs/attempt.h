@@ -1,6 +1,6 @@
-// One attempt of a job on the workers that were given to it: plan, lower, load, run, checkpoint,
-// evaluate, export. It decides nothing about the job's life: it tells what happens and how it
-// ended.
+// One attempt of a job on its assigned workers: plan, lower, load, run, checkpoint, evaluate,
+// export. Reports events and its end to an observer; the job's state is decided elsewhere
+// (job_lifecycle.h).
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@
 
 namespace espalier {
 
-// What an attempt needs of the coordinator; all outlive it.
+// The coordinator's components that an attempt uses. All must outlive it.
 struct AttemptTools {
   const OpRegistry* registry = nullptr;
   ArtifactStore* artifacts = nullptr;
@@ -41,9 +41,9 @@ struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
   std::vector<Member> members;  // by rank
-  WorkerMemory enough;          // of the last attempt that had a plan
+  WorkerMemory enough;  // workers of the last attempt that found a plan
   std::string checkpoint_root;  // of the job
-  std::string checkpoint;       // the folder that it goes on from; empty: none
+  std::string checkpoint;  // folder to resume from; empty: none
 };
 
 struct PlanFacts {
@@ -61,7 +61,7 @@ class AttemptObserver {
   virtual void OnRunning(const std::string& job_id, int32_t attempt) = 0;
   virtual void OnStep(const std::string& job_id, int32_t attempt,
                       const v1::StepReport& report) = 0;
-  // The manifest is written.
+  // Called when the checkpoint's manifest is durable.
   virtual void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
                             const std::string& directory) = 0;
   virtual void OnMessage(const std::string& job_id, const std::string& message) = 0;
@@ -72,14 +72,14 @@ class Attempt {
   Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* observer);
   ~Attempt();
 
-  // Blocks until the attempt is over and no worker is busy with it any more, but for such as have
-  // lost their leases.
+  // Runs the attempt. Blocks until it is over and no worker is busy with it, except workers whose
+  // lease has expired.
   AttemptEnd Run();
 
-  // From any thread; do not block. After Stop the attempt ends as kStopped unless it had ended
-  // before.
+  // Thread-safe; does not block. The attempt ends as kStopped unless it had already ended.
   void Stop();
-  // The worker's lease is over: do not wait for it.
+  // Tells the attempt not to wait for a worker whose lease has expired. Thread-safe; does not
+  // block.
   void WorkerLost(const std::string& worker_id, const std::string& reason);
 
   const std::vector<Member>& members() const { return task_.members; }
@@ -88,7 +88,7 @@ class Attempt {
  private:
   struct Rank {
     std::unique_ptr<WorkerClient> client;
-    std::string lost;  // why it is given up
+    std::string lost;  // reason if the worker is lost; empty: alive
     bool done = false;
     absl::Status status;
     int64_t peak_bytes = 0;
@@ -97,7 +97,7 @@ class Attempt {
   std::string Describe(size_t rank) const;
   v1::Attempt AttemptMessage(size_t rank) const;
 
-  // Both return the end of the attempt, or nothing if it goes on.
+  // Load and RunSteps return the attempt's end, or nullopt if it continues.
   std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const std::string& init_folder)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
@@ -120,21 +120,21 @@ class Attempt {
   bool measure_communication_ = false;
   std::string plan_fingerprint_;
 
-  // Held while an event is merged, written and told to the observer; never taken by Stop or
-  // WorkerLost, which the observer may be calling meanwhile.
+  // Held while an event is merged, written and reported to the observer. Stop and WorkerLost never
+  // take it, as the observer may call them meanwhile.
   absl::Mutex report_mutex_;
   RankReportMerger merge_ ABSL_GUARDED_BY(report_mutex_);
   std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
   std::string checkpoint_dir_ ABSL_GUARDED_BY(report_mutex_);
   int64_t checkpoint_step_ ABSL_GUARDED_BY(report_mutex_) = 0;
-  // By rank; empty where it has told nothing.
+  // By rank; empty if the rank has reported none.
   std::vector<std::vector<OperatorTime>> operator_times_ ABSL_GUARDED_BY(report_mutex_);
 
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(report_mutex_);
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
-  std::vector<Rank> ranks_;                       // fields but `client` under mutex_
+  std::vector<Rank> ranks_;  // fields except `client` guarded by mutex_
 };
 
 }  // namespace espalier

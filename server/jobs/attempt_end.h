@@ -1,4 +1,4 @@
-// How an attempt of a job ended, and what errors say of that.
+// How an attempt of a job ended, and how error codes are classified.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 namespace espalier {
 
 struct AttemptEnd {
-  // kTooFewWorkers: with less memory than sufficed before, and no plan fits into it.
+  // kTooFewWorkers: no plan fits, and the workers have less memory than sufficed before.
   enum Kind { kFinished, kWorkersLost, kTooFewWorkers, kFailed, kStopped } kind = kFailed;
   std::string reason;
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;  // by rank
-  CalibratedPlanner::CalibrationReport calibration;                 // of a run that finished
+  CalibratedPlanner::CalibrationReport calibration;  // of a finished run
 
   static AttemptEnd Stopped();
-  // Before any worker ran: kWorkersLost where that is what the error tells.
+  // For an error before any worker ran: kWorkersLost if the code says so, else kFailed.
   static AttemptEnd Failed(const absl::Status& status);
   static AttemptEnd TooFewWorkers(const WorkerMemory& present, const WorkerMemory& enough,
                                   const absl::Status& refusal);
 };
 
-// Codes that say that the job itself is wrong: another attempt would end the same way.
+// Returns true for codes that blame the job itself: another attempt would fail the same way.
 bool IsJobError(absl::StatusCode code);
-// Codes of a lost worker, of a peer of one, or of one that was started anew meanwhile.
+// Returns true for codes of a lost worker, of a peer of one, or of a worker that has restarted.
 bool IsWorkerLoss(absl::StatusCode code);
 
 }  // namespace espalier

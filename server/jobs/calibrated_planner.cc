@@ -17,12 +17,12 @@ namespace {
 constexpr char kTimesBlob[] = "operator_times";
 constexpr char kCommunicationBlob[] = "communication";  // a profile without operators
 constexpr int kRepetitions = 3;
-// How often who waits for another plan is asked whether it still wants its own.
+// Interval at which a waiting request polls its `stop`.
 constexpr absl::Duration kAskStop = absl::Milliseconds(100);
-// Programs of more than this are not sent: measuring them would itself take the budget.
+// Larger programs are not measured: sending them would itself use up the budget.
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
-// Those in `profiles` have been checked.
+// REQUIRES: `profiles` were checked when they were stored.
 std::shared_ptr<const CommunicationModel> ModelOf(const CommunicationProfiles& profiles,
                                                   const std::vector<v1::Device>& devices) {
   const auto found = profiles.find(CommunicationKey(devices));
@@ -34,7 +34,7 @@ std::shared_ptr<const CommunicationModel> ModelOf(const CommunicationProfiles& p
 
 double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
-// Rules that someone else wrote change no graph before they are proven.
+// Substitution rules of a user are applied only after they have been proven.
 absl::Status ProveSubstitutions(const OpRegistry& registry, const v1::SearchOptions& search) {
   for (const std::string* text : {&search.substitutions(), &search.imported().substitutions()}) {
     if (text->empty()) continue;
@@ -53,7 +53,7 @@ struct CalibratedPlanner::Simulation {
 
   AnalyticCost analytic;
   MeasuredCost cost;
-  PlanProblem problem;  // with that cost
+  PlanProblem problem;  // its cost model points into this struct
 };
 
 std::string PlanPageBlob(const std::string& job_id) { return "plan_page/" + job_id; }
@@ -184,7 +184,7 @@ std::optional<CostModel::Times> CalibratedPlanner::MeasureOn(const OpDef& def, c
       it->second->Measure(request, absl::Seconds(std::max(seconds_left_, 1.0)));
   seconds_left_ -= MonotonicSeconds() - start;
   if (!reply.ok()) {
-    // A worker that cannot measure does not stop the planning: the analytic model takes over.
+    // If a worker cannot measure, planning continues with the analytic model.
     spdlog::warn("measuring '{}' failed: {}", def.name, reply.status().ToString());
     seconds_left_ = 0;
     return std::nullopt;
@@ -233,7 +233,7 @@ absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request
   const absl::Cleanup end_turn = [this] { EndTurn(); };
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
-  // Of a profile: first what it knows, then what is known here or can be measured.
+  // Measurements of the request's profile come first, then stored and new ones.
   MeasuredCost told(&analytic_,
                     [this](const OpDef& def, const NodeTypes& shard,
                            const v1::Device& device) -> std::optional<CostModel::Times> {
@@ -260,7 +260,7 @@ absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request
   problem.machine = request.machine;
   problem.optimizer = request.optimizer;
   problem.cost = &cost;
-  // A topology says where devices stand, which a profile of other devices does not.
+  // The profile is of other devices; a topology describes these and takes precedence.
   const auto model = ModelOf(told_communication, problem.machine.devices);
   if (model != nullptr) problem.machine.communication = model;
   problem.seconds = MonotonicSeconds;
@@ -287,12 +287,12 @@ absl::StatusOr<v1::Plan> CalibratedPlanner::Make(const Request& request,
   std::unique_ptr<Simulation> simulation;
   absl::StatusOr<v1::Plan> plan = MakeExclusive(request, asked || keeps ? &simulation : nullptr);
   if (!plan.ok() || simulation == nullptr) return plan;
-  // Others may plan meanwhile.
+  // Without the lock: other plans can be made meanwhile.
   absl::StatusOr<std::shared_ptr<const Timeline>> simulated =
       SimulatePlan(simulation->problem, *plan);
   if (asked && !simulated.ok()) return simulated.status();
   if (asked) *timeline = *simulated;
-  // A job runs without a picture of its plan.
+  // A job does not fail for lack of a page.
   absl::Status unseen = simulated.status();
   if (keeps && unseen.ok()) {
     const absl::StatusOr<Graph> graph = GraphOf(*registry_, *request.graph, *plan);

@@ -1,5 +1,5 @@
-// Makes plans, with operator times measured on the workers that will run them and remembered for
-// ever.
+// Makes plans from operator times that are measured on the workers that will run them. The times
+// are kept in the job store and corrected by the steps of finished jobs.
 #pragma once
 
 #include <functional>
@@ -23,17 +23,17 @@
 
 namespace espalier {
 
-// The name in the store of the page of a job's plan.
+// The blob name in the job store under which the HTML page of a job's plan lies.
 std::string PlanPageBlob(const std::string& job_id);
 
-// What is assumed between two devices until a worker has measured more: TCP over loopback.
+// The link assumed between two devices until a worker has measured one: TCP over loopback.
 v1::Link DefaultLink();
 
-// Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn
-// beside.
+// Thread-safe. One plan is made at a time, on all cores; simulating steps and rendering pages runs
+// in parallel to it.
 class CalibratedPlanner {
  public:
-  // Operators are measured for at most `measure_seconds` in a plan. `search_threads`: as
+  // Measures operators for at most `measure_seconds` per plan. `search_threads` as for
   // SearchThreads.
   CalibratedPlanner(const OpRegistry* registry, JobStore* store, double measure_seconds,
            int search_threads = 0);
@@ -44,50 +44,54 @@ class CalibratedPlanner {
     Machine machine;
     v1::Optimizer optimizer;
     v1::SearchOptions search;
-    // Device model -> an idle worker that has it. Operators of devices not named are not measured.
+    // Device model -> an idle worker with such a device. Operators of other devices are not
+    // measured.
     std::map<std::string, WorkerClient*> measure_on;
-    // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
-    // here; empty: none.
+    // Text of a profile file (planner/cost/profile.h), whose measurements take precedence over the
+    // stored ones. May be empty.
     std::string profile;
-    // Optional: once it is true, the search ends with the best plan so far, and what waits for
-    // another plan gives up. Asked by several threads.
+    // Optional. Once it returns true, the search ends with the best plan so far, and a request that
+    // still waits for its turn is cancelled. Called by several threads.
     std::function<bool()> stop;
-    // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
+    // Blob name for the plan's page (RenderPlanPage); empty: the page is not stored.
     std::string keep_page_as;
   };
-  // Errors of MakePlan, and of a profile that is not one; Cancelled if it was stopped before its
-  // turn came. `timeline`, if not null, becomes the plan's simulated step.
+  // Returns the errors of MakePlan, InvalidArgument for a bad profile, and Cancelled if `stop` was
+  // true before the request's turn. If `timeline` is not null, stores the plan's simulated step in
+  // it.
   absl::StatusOr<v1::Plan> Make(const Request& request,
                                    std::shared_ptr<const Timeline>* timeline = nullptr);
 
-  // What ranks on these devices have told of their messages and collectives; null if they have not.
+  // Returns the cost model of messages and collectives that ranks on these devices have measured,
+  // or null if they have not.
   std::shared_ptr<const CommunicationModel> Communication(
       const std::vector<v1::Device>& devices);
-  // Keeps what they tell. A profile that makes no sense is logged and dropped.
+  // Stores a measured profile. An implausible one is logged and dropped.
   void RecordCommunication(const std::vector<v1::Device>& devices,
                            const v1::CommunicationProfile& profile);
-  // A job that ran, by rank.
+  // A finished run; vectors are by rank.
   struct Run {
     const Graph* graph = nullptr;  // bound
     const v1::Plan* plan = nullptr;
     const std::vector<v1::Program>* programs = nullptr;
     const std::vector<v1::Device>* devices = nullptr;
-    std::vector<std::vector<OperatorTime>> times;  // in a step
+    std::vector<std::vector<OperatorTime>> times;  // per step
   };
   struct CalibrationReport {
-    std::vector<OperatorDrift> drifts;  // SortByError
-    bool includes_transfers = false;          // some of them
+    std::vector<OperatorDrift> drifts;  // sorted by SortByError
+    bool includes_transfers = false;  // some drifts are of messages or collectives
   };
-  // Learns from a job's steps (ObserveRun, ObserveTransfers), and says which operators, messages
-  // and collectives took other times than predicted. A run that fits no plan is logged and dropped.
+  // Updates the stored times from a job's steps (ObserveRun, ObserveTransfers), and returns the
+  // operators, messages and collectives whose times differ from the prediction. A run that does not
+  // match its plan is logged and dropped.
   CalibrationReport RecordRun(const Run& run);
-  // Messages between these devices will be measured anew by the next job that runs on them.
+  // Drops the profile of these devices, so that the next job on them measures messages again.
   void ForgetCommunication(const std::vector<v1::Device>& devices);
-  // All that has been measured, as a profile file.
+  // Returns all measurements as a profile file.
   std::string Profile();
 
  private:
-  // What is needed to simulate a plan, without the planner.
+  // Everything needed to simulate a plan without holding mutex_.
   struct Simulation;
 
   absl::StatusOr<v1::Plan> MakeExclusive(const Request& request,
@@ -98,8 +102,8 @@ class CalibratedPlanner {
   void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SaveCommunication() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communication_mutex_);
   std::vector<OperatorDrift> RecordTransfers(const Run& run);
-  // The measurer of a plan's cost model and its forks, which ask one at a time, while the thread
-  // that makes the plan holds mutex_.
+  // Called back by the cost model and its forks, one call at a time, while the planning thread
+  // holds mutex_.
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
                                             const v1::Device& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,7 +112,7 @@ class CalibratedPlanner {
   JobStore* const store_;
   const double measure_seconds_;
   SearchThreads threads_;
-  // Who plans next; at mutex_ itself those who wait could not give up.
+  // Orders the planning requests. Waiting on mutex_ itself could not be cancelled.
   absl::Mutex turn_mutex_;
   bool planning_ ABSL_GUARDED_BY(turn_mutex_) = false;
   absl::Mutex mutex_;
@@ -116,7 +120,7 @@ class CalibratedPlanner {
   MeasuredCost cost_ ABSL_GUARDED_BY(mutex_);
   const Request* current_ ABSL_GUARDED_BY(mutex_) = nullptr;
   double seconds_left_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Reports of running jobs do not wait for a plan that is being made.
+  // A lock of its own, so that reports of running jobs do not wait for a plan.
   absl::Mutex communication_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   CommunicationProfiles communication_ ABSL_GUARDED_BY(communication_mutex_);
 };

@@ -24,7 +24,7 @@ void RemoveAllBut(const std::filesystem::path& folder, const std::filesystem::pa
 }  // namespace
 
 std::string CheckpointWithinJob(const std::string& directory) {
-  // Without "..", which a worker could name.
+  // Normalized, as a worker could report a path with "..".
   const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
   return (path.parent_path().filename() / path.filename()).string();
 }

@@ -1,19 +1,19 @@
-// Where the checkpoints of a job lie: <checkpoint root>/<job>/attempt-<n>/<a folder for each>.
+// Paths of a job's checkpoints: <checkpoint root>/<job>/attempt-<n>/<one folder per checkpoint>.
 #pragma once
 
 #include <string>
 
 namespace espalier {
 
-// The last two names of a checkpoint's folder, which is what a job's record keeps of it: they stay
-// the same however the data folder is spelled and wherever it is moved. Records of earlier releases
-// have the whole path; either is taken. Empty (no checkpoint) stays empty.
+// Returns the last two components of a checkpoint's path, which are what a job's record stores:
+// they stay valid if the data folder is moved or spelled differently. Accepts full paths too
+// (records of earlier releases). Empty (no checkpoint) stays empty.
 std::string CheckpointWithinJob(const std::string& directory);
 
-// Removes what lies in a job's folder but the checkpoint `keep`, which is as CheckpointWithinJob
-// gives it; empty: nothing is kept, the folder itself neither. If `keep` has no manifest there,
-// nothing is removed: what is there may be all that is left of the job. Blocks for as long as the
-// file system takes; what cannot be removed stays.
+// Removes everything in a job's folder except the checkpoint `keep`, given as by
+// CheckpointWithinJob. If `keep` is empty, removes the folder itself. If `keep` has no manifest
+// there, removes nothing: the rest may be all that is left of the job. Blocks; files that cannot be
+// removed stay.
 void RemoveCheckpoints(const std::string& job_folder, const std::string& keep);
 
 }  // namespace espalier

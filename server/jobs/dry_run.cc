@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// The devices that the job would be given if nobody else wanted them.
+// Fills in the devices that the job would get if all live workers were idle.
 absl::Status FillDevices(const AttemptTools& tools, const v1::SearchOptions& search,
                          Machine* machine) {
   for (const v1::WorkerInfo& info : tools.workers->List()) {
@@ -59,7 +59,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   if (!devices.ok()) stop(devices);
   if (!reply->unsupported().empty()) {
     if (absl::Status fields = CheckSpec(*tools.registry, spec); !fields.ok()) stop(fields);
-    return;  // there is no graph to say more of
+    return;  // nothing more can be checked without a graph
   }
   absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools.registry, *tools.artifacts, spec);
   if (!prepared.ok()) return stop(prepared.status());

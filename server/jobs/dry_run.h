@@ -1,4 +1,4 @@
-// What would come of a job, without queueing it.
+// Checks and plans a job without queueing it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,9 +7,9 @@
 
 namespace espalier {
 
-// Fills in all that can be said for the workers that are alive, busy ones included: everything that
-// stands in the way is in `reply->problems()`, and none of it is an error of this call. The plan is
-// the one that a first attempt would make on them.
+// Fills in the plan that a first attempt would make on the live workers, busy ones included.
+// Everything that prevents the job is listed in `reply->problems()`; nothing is an error of this
+// call.
 void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunReply* reply);
 
 }  // namespace espalier

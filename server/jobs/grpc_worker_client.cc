@@ -69,7 +69,7 @@ class GrpcWorkerClient : public WorkerClient {
   }
 
  private:
-  // A call in progress, so that Cancel finds it.
+  // A call in progress; registered so that Cancel can end it.
   struct Call {
     Call(GrpcWorkerClient* owner, absl::Duration timeout) : owner(owner) {
       if (timeout != absl::InfiniteDuration()) {
@@ -94,7 +94,7 @@ class GrpcWorkerClient : public WorkerClient {
     bool Write(const v1::ServingStep& step) override { return stream->Write(step); }
     bool Read(v1::ServingResult* result) override { return stream->Read(result); }
     absl::Status Finish() override {
-      // What came before the end has to be taken first.
+      // gRPC requires pending messages to be read before Finish.
       for (v1::ServingResult rest; stream->Read(&rest);) continue;
       return FromGrpc(stream->Finish());
     }
@@ -118,8 +118,8 @@ WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(message_limit_bytes);
     arguments.SetMaxSendMessageSize(message_limit_bytes);
-    // A channel of its own: connections must not outlive the attempt, nor be shared with a
-    // worker that had the address before.
+    // A channel of its own: connections must not outlive the attempt, nor be shared with a previous
+    // worker at the same address.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     return std::make_unique<GrpcWorkerClient>(

@@ -29,7 +29,8 @@ std::string Text(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-// Ends of names of tensors that the artifact may hold beside the parameters of its model.
+// Returns name suffixes of tensors that the artifact may hold in addition to the model's
+// parameters.
 absl::StatusOr<std::vector<std::string>> IgnoredIn(const OpRegistry& registry, FileSystem& files,
                                                    const std::string& folder) {
   absl::StatusOr<std::string> config = ReadModelConfig(files, folder);
@@ -41,8 +42,8 @@ absl::StatusOr<std::vector<std::string>> IgnoredIn(const OpRegistry& registry, F
   return std::move(training->ignored);
 }
 
-// Under its name or, as for serving, without the model's prefix ("transformer."), which bare models
-// lack; end() if it is not there.
+// Finds a tensor by its name or without the model's prefix ("transformer."), which checkpoints of
+// bare models lack. Returns end() if there is none.
 auto Find(const WeightFiles& weights, const std::string& name) {
   const auto found = weights.tensors().find(name);
   return found != weights.tensors().end() ? found
@@ -51,7 +52,7 @@ auto Find(const WeightFiles& weights, const std::string& name) {
 
 }  // namespace
 
-// Newer files call the type "dtype".
+// Newer config.json files call the field "dtype" instead of "torch_dtype".
 std::string ConfigAfterTraining(const std::string& config) {
   Json json = Json::parse(config, nullptr, false);
   if (json.contains("dtype")) json["dtype"] = "float32";

@@ -1,4 +1,4 @@
-// The model that a job starts from: TrainingSpec.init_artifact.
+// Loads the model that a job starts from: TrainingSpec.init_artifact.
 #pragma once
 
 #include <string>
@@ -9,21 +9,20 @@
 
 namespace espalier {
 
-// The training graph of the artifact's own config.json, for examples of so many tokens, or of
-// bytes. NotFound if there is no such artifact; InvalidArgument or Unimplemented, by field, for a
-// model that training cannot build (BuildTraining, ops/models/model.h), and for bytes where its
-// tokens are others.
+// Builds the training graph from the artifact's config.json for examples of `sequence_length`
+// tokens (of bytes, if `bytes`). Returns NotFound if the artifact does not exist, and
+// InvalidArgument or Unimplemented, naming the field, for a model that training cannot build
+// (BuildTraining, ops/models/model.h) or, with `bytes`, one that has another tokenizer.
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
                                 const std::string& artifact, int64_t sequence_length, bool bytes);
 
-// What the config.json of a trained model says: all that `config` did, and the type that training
-// writes. REQUIRES: `config` is a JSON object.
+// Returns the config.json of the trained model: all fields of `config`, with the data type that
+// training writes. REQUIRES: `config` is a JSON object.
 std::string ConfigAfterTraining(const std::string& config);
-// The same for a model that is trained from nothing: with that tokenizer, "bytes" or
-// none of its own.
+// Returns the config.json of a model trained from scratch. `tokenizer` is "bytes" or empty.
 std::string ConfigFromScratch(const std::string& config, const std::string& tokenizer);
 
-// The folder of the artifact, if it holds each parameter of the graph in its shape and no other
+// Returns the artifact's folder if it holds every parameter of the graph in its shape and no other
 // tensor. InvalidArgument names the first that differs, with both shapes.
 absl::StatusOr<ArtifactFolder> InitFolder(const OpRegistry& registry,
                                           const ArtifactStore& artifacts,

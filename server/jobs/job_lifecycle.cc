@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-// Of an attempt that is over, whatever the job's state by now.
+// Ends an attempt, in whatever state the job is by now.
 void EndAttempt(JobDecision* decision) {
   decision->life.attempt_running = false;
   decision->actions.push_back(JobAction::kReleaseWorkers);
@@ -105,7 +105,7 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
 
     case JobEventKind::kStopped:
       if (present) EndAttempt(&decision);
-      // Told to stop though nobody cancelled: the coordinator is going down. It starts over then.
+      // Stopped without a Cancel: the coordinator shuts down. The job recovers after its restart.
       if (counts) next.state = v1::RECOVERING;
       return decision;
 

@@ -1,4 +1,4 @@
-// The life of a job as a pure function: what it was, what happened -> what it is, what to do.
+// The state machine of a job as a pure function: (state, event) -> (new state, actions).
 //
 //              WorkersReady           Running              Finished
 //   QUEUED ------------> PLANNING ------------> RUNNING ------------> SUCCEEDED
@@ -8,7 +8,7 @@
 //   FAILED, CANCELLED       +------ Running ------> RUNNING   Running ends the recovery)
 //
 // FAILED: AttemptFailed at any time, or too many attempts without progress. CANCELLED: Cancel
-// before the end. After a restart of the coordinator whatever was under way is RECOVERING.
+// before the end. After a restart of the coordinator every active job is RECOVERING.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +23,25 @@ namespace espalier {
 
 struct JobLifecycle {
   v1::JobState state = v1::QUEUED;
-  bool attempt_running = false;     // threads and workers are busy with the attempt `attempts`
-  int32_t attempts = 0;             // started so far; the last one's number
-  int64_t checkpoint_step = 0;      // of the last durable checkpoint
-  bool attempt_progressed = false;  // a checkpoint became durable in this attempt
-  int32_t attempts_without_progress = 0;            // attempts lost since the last progress
-  std::string failures;             // their reasons, one per line
+  bool attempt_running = false;  // attempt number `attempts` holds threads and workers
+  int32_t attempts = 0;  // started so far; also the latest attempt's number
+  int64_t checkpoint_step = 0;  // of the latest durable checkpoint
+  bool attempt_progressed = false;  // this attempt made a checkpoint durable
+  int32_t attempts_without_progress = 0;  // attempts lost since the last progress
+  std::string failures;  // reasons of those attempts, one per line
 
   bool operator==(const JobLifecycle&) const = default;
 };
 
 enum class JobEventKind {
-  kWorkersReady,   // workers are reserved for the next attempt
+  kWorkersReady,  // workers are reserved for the next attempt
   kRunning,        // the programs are loaded and the first step begins
   kCheckpointed,   // `step`: a checkpoint is durable
-  kWorkersLost,    // the attempt ended for lack of a worker; `reason`
-  kTooFewWorkers,  // the attempt ended as no plan fits into the workers that are left; `reason`
-  kAttemptFailed,  // the attempt ended by the job's own fault; `reason`
-  kFinished,       // the attempt did all steps and the model is registered
-  kStopped,        // the attempt ended because it was told to
+  kWorkersLost,  // the attempt lost a worker; `reason`
+  kTooFewWorkers,  // no plan fits into the remaining workers; `reason`
+  kAttemptFailed,  // the attempt failed by the job's own error; `reason`
+  kFinished,  // all steps are done and the model is registered
+  kStopped,  // the attempt ended on request
   kCancel,         // a person
   kResume,         // a person
   kRestart,        // the coordinator was started again
@@ -50,7 +50,7 @@ enum class JobEventKind {
 struct JobLifecycleEvent {
   JobEventKind kind;
   int32_t attempt =
-      0;  // of the events of an attempt: those of another than the present one are stale
+      0;  // of attempt events; stale if it is not the current attempt
   int64_t step = 0;
   std::string reason;
 };
@@ -58,27 +58,27 @@ struct JobLifecycleEvent {
 enum class JobAction {
   kRollBack,  // to the last checkpoint: drop the reports of later steps
   kStartAttempt,
-  kStopAttempt,  // tell it to end; it answers with one of the five endings
+  kStopAttempt,  // request its end; it answers with one of the five endings
   kReleaseWorkers,
 };
 
 struct JobDecision {
   JobLifecycle life;
   std::vector<JobAction> actions;
-  std::string error;    // for the job's record, when it has just FAILED
-  std::string message;  // for people; may be empty
+  std::string error;  // for the job's record if it has just FAILED
+  std::string message;  // for the job's log; may be empty
 };
 
 struct JobPolicy {
   int max_attempts_without_progress = 5;
 };
 
-// Whether what an attempt does counts for the job. Not once it was cancelled, though it be resumed
-// before the attempt has ended.
+// Returns true while the results of an attempt count for the job. False once the job is cancelled,
+// even if it is resumed before the attempt has ended.
 bool IsActive(v1::JobState state);
 
-// FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change
-// nothing.
+// Returns FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events
+// change nothing.
 absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleEvent& event,
                                    const JobPolicy& policy);
 

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
             kNothing}),
     [](const auto& info) { return info.param.what; });
 
-// What an attempt leaves is taken over by this question.
+// The runner uses IsActive to decide whether an attempt's results count.
 TEST(JobLifecycle, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
   for (int number = v1::JobState_MIN; number <= v1::JobState_MAX; ++number) {
     if (!v1::JobState_IsValid(number) || number == v1::SUCCEEDED) continue;
@@ -157,7 +157,7 @@ TEST(JobLifecycle, ACheckpointStartsTheCountAnew) {
   }
 }
 
-// Memory that is missing says nothing of the job: however often workers come and go, it is kept.
+// Lack of memory does not count against the job, however often workers come and go.
 TEST(JobLifecycle, AttemptsWithTooFewWorkersAreNotCounted) {
   JobPolicy policy{.max_attempts_without_progress = 2};
   JobLifecycle life = In(v1::QUEUED, false, 0);
@@ -173,8 +173,8 @@ TEST(JobLifecycle, AttemptsWithTooFewWorkersAreNotCounted) {
   }
 }
 
-// Whatever happens in whatever order: one attempt at a time, its number never falls, checkpoints
-// never go back, and a job that is over stays so unless it is resumed.
+// Invariants under any order of events: one attempt at a time, attempt numbers and checkpoints
+// never decrease, and a finished job stays so unless it is resumed.
 TEST(JobLifecycle, HoldsItsInvariantsUnderRandomEvents) {
   std::mt19937 random(7);
   for (int run = 0; run < 200; ++run) {

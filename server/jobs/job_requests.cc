@@ -1,4 +1,4 @@
-// What JobRunner answers to clients.
+// The client requests of JobRunner.
 #include <spdlog/spdlog.h>
 
 #include <deque>
@@ -16,7 +16,7 @@ namespace espalier {
 namespace {
 
 constexpr int kWatchPage = 500;
-// Of reports and messages in one answer: half of what a message may have, whose other half is for
+// Bytes of reports and messages in one reply: half of a message's limit; the other half is left for
 // the job itself.
 constexpr size_t kMostLogBytes = 32 << 20;
 
@@ -107,7 +107,7 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
   absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
   if (!record.ok()) return record.status();
   *reply->mutable_job() = std::move(record->job);
-  // The submitted graph can be as large as a message may be; who wants it has it.
+  // Drop the submitted graph: it can be as large as a message may be, and its submitter has it.
   StripSpec(reply->mutable_job());
   if (!request.with_reports()) return absl::OkStatus();
   std::deque<JobLogEntry> newest;
@@ -159,12 +159,13 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         absl::StatusOr<Job*> job = Find(request.job_id());
         if (!job.ok()) return job.status();
         if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
-        if (kind == JobEventKind::kResume) (*job)->insufficient.clear();  // it is to be tried again
+        // retry with the same workers
+        if (kind == JobEventKind::kResume) (*job)->insufficient.clear();
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {
           (*job)->pending.idempotency_record = MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
-          (*job)->dirty = true;  // also where nothing else has changed
+          (*job)->dirty = true;  // to store the idempotency record even if nothing else changed
         }
         return Flush(*job);
       });
@@ -199,7 +200,7 @@ absl::Status JobRunner::Watch(const v1::WatchRequest& request,
       }
       version = (*job)->version;
     }
-    // Read after the version: whatever was written up to it is in the store.
+    // Read after the version, so that everything written up to that version is in the store.
     absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
     if (!record.ok()) return record.status();
     StripSpec(&record->job);

@@ -25,17 +25,17 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Whether a finished job's steps took other times than its plan predicted.
+// Returns true if a finished job's step time differs from its plan's prediction.
 bool HasDrifted(const v1::Job& job) {
   constexpr double kMostError = 0.25;
-  constexpr int64_t kFewestSteps = 10;  // the first ones are not like the others
+  constexpr int64_t kFewestSteps = 10;  // the first steps are atypical
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
   if (job.steps_done() < kFewestSteps || predicted <= 0 || measured <= 0) return false;
   return std::abs(predicted / measured - 1) > kMostError;
 }
 
-// What to say of it. `drifts`: the worst first.
+// Returns the message about it. `drifts` are sorted, worst first.
 std::string DriftMessage(const v1::Job& job, const std::vector<OperatorDrift>& drifts) {
   constexpr size_t kMostNamed = 3;
   const double predicted = job.plan().prediction().step_seconds();
@@ -175,7 +175,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
         tools_.workers->Release(record.id());
         break;
       case JobAction::kStartAttempt:
-        break;  // TryStart, once the attempt's number is durable
+        break;  // done by TryStart once the attempt's number is durable
     }
   }
   job->dirty = true;
@@ -221,7 +221,7 @@ void JobRunner::Loop() {
       quit = quit_;
     }
     std::vector<std::thread> finished;
-    std::vector<std::pair<std::string, std::string>> over;  // jobs' folders, what to keep there
+    std::vector<std::pair<std::string, std::string>> over;  // (job folder, checkpoint to keep)
     bool busy = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -230,7 +230,8 @@ void JobRunner::Loop() {
       for (auto& [id, job] : jobs_) {
         if (job->dirty && absl::Now() >= job->retry_at) Flush(job.get()).IgnoreError();
         busy = busy || job->attempt != nullptr;
-        // Once its end is durable: until then a restarted coordinator would want the checkpoint.
+        // Only once the job's end is durable: until then a restarted coordinator needs the
+        // checkpoint.
         if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty && !job->checkpoints_removed) {
           job->checkpoints_removed = true;
           over.emplace_back(JobFolder(id), job->record.checkpoint_dir);
@@ -239,7 +240,8 @@ void JobRunner::Loop() {
       if (!stopping_) Schedule();
     }
     for (std::thread& thread : finished) thread.join();
-    // Without the lock, as large files take a while. It is this thread that would start an attempt.
+    // Without the lock, as removing large files takes time. Only this thread starts attempts, so no
+    // attempt can begin meanwhile.
     for (const auto& [folder, keep] : over) RemoveCheckpoints(folder, keep);
     if (quit && !busy) return;
   }
@@ -288,23 +290,23 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         break;
     }
     v1::Job& record = job->record.job;
-    // One that was cancelled meanwhile, and perhaps resumed, goes on from its checkpoint.
+    // A job that was cancelled (and perhaps resumed) meanwhile continues from its checkpoint.
     if (end.kind == AttemptEnd::kFinished && IsActive(job->life.state)) {
       record.clear_evaluation();
       for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
       record.set_output_model(end.output_model);
-      job->record.checkpoint_dir.clear();  // the model has all that is needed of it
+      job->record.checkpoint_dir.clear();  // the exported model replaces it
       record.clear_measured_peak_bytes();
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
       if (HasDrifted(record)) {
         job->pending.messages.push_back(DriftMessage(record, end.calibration.drifts));
         job->dirty = true;
-        // What the run told of has been learnt already.
+        // If the run reported transfers, the stored profile is already up to date.
         if (!end.calibration.includes_transfers) tools_.planner->ForgetCommunication(devices);
       }
     }
-    Apply(job.get(), event).IgnoreError();  // endings are always allowed
+    Apply(job.get(), event).IgnoreError();  // attempt endings are always valid
   }
 }
 
@@ -356,7 +358,7 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt,
     job.median_at = absl::Now();
     job.record.job.set_median_step_seconds(Median(job.step_seconds));
   }
-  job.dirty = true;  // written by the loop, some ten times a second
+  job.dirty = true;  // flushed by the loop, about ten times a second
 }
 
 void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
@@ -367,13 +369,13 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t
   const int64_t before = job.life.checkpoint_step;
   Apply(&job, {.kind = JobEventKind::kCheckpointed, .attempt = attempt, .step = steps_done})
       .IgnoreError();
-  // It counts for nothing if, say, the job was cancelled and resumed while it was written: folder
-  // and step go together.
+  // Ignored if, for example, the job was cancelled and resumed while it was written. Folder and
+  // step must change together.
   if (job.life.checkpoint_step == before) return;
   const std::string previous = CheckpointFolder(job);
   job.record.checkpoint_dir = CheckpointWithinJob(directory);
   job.dirty = true;
-  if (!Flush(&job).ok()) return;  // the loop tries again; the old checkpoint stays until the next
+  if (!Flush(&job).ok()) return;  // the loop retries; the old checkpoint stays until the next
   metrics_->CheckpointWritten();
   std::error_code ignored;
   if (!previous.empty()) std::filesystem::remove_all(previous, ignored);

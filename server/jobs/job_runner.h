@@ -1,5 +1,6 @@
-// All training jobs: takes them in, keeps their records, gives them workers in the order in which
-// they came, runs their attempts and answers for them. What is told to a client is durable.
+// Runs all training jobs: accepts them, keeps their records, assigns workers in order of
+// submission, runs their attempts, and answers queries. Everything acknowledged to a client is
+// durable.
 #pragma once
 
 #include <functional>
@@ -37,13 +38,13 @@ class JobRunner : public AttemptObserver {
             Metrics* metrics);
   ~JobRunner();
 
-  // Takes up the jobs of the store; those that were under way are RECOVERING.
+  // Loads the jobs of the store. Those that were active are RECOVERING.
   absl::Status Start();
-  // Stops the attempts, writes what is known and waits for all threads. Jobs go on after a new
+  // Stops the attempts, writes pending records and joins all threads. Jobs continue after the next
   // Start.
   void Stop();
 
-  // Workers came, went or became idle.
+  // Called when workers joined, left or became idle.
   void WorkersChanged();
 
   absl::Status Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply);
@@ -52,8 +53,9 @@ class JobRunner : public AttemptObserver {
   absl::Status List(v1::ListJobsReply* reply);
   absl::Status Cancel(const v1::CancelRequest& request, v1::CancelReply* reply);
   absl::Status Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply);
-  // Sends the job's record, its reports and messages so far and then as they come, until the job is
-  // over, `send` returns false, `cancelled` returns true (asked a few times a second) or Stop.
+  // Sends the job's record, its reports and messages so far, then new ones as they come. Returns
+  // when the job is over, `send` returns false, `cancelled` returns true (polled several times a
+  // second) or on Stop.
   absl::Status Watch(const v1::WatchRequest& request,
                      const std::function<bool(const v1::JobEvent&)>& send,
                      const std::function<bool()>& cancelled);
@@ -70,19 +72,19 @@ class JobRunner : public AttemptObserver {
     JobWrite pending;  // not yet durable
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
-    int64_t version = 0;     // of what is durable: watchers wait for it to change
-    int workers_before = 0;  // of the last attempt: who recovers waits a while for as many
+    int64_t version = 0;  // of the durable record; watchers wait for a change
+    int workers_before = 0;  // of the last attempt; a recovering job waits for as many
     WorkerMemory enough;     // of the last attempt that had a plan
-    std::vector<WorkerMemory> insufficient;  // of those behind it, in vain
-    size_t imported_for = 0;  // workers of the plan that it imports; 0: none, or not yet known
+    std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
+    size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
     std::thread thread;
     bool attempt_over = false;
     AttemptEnd end;
-    std::vector<double> step_seconds;  // of the present attempt
+    std::vector<double> step_seconds;  // of the current attempt
     absl::Time median_at = absl::InfinitePast();
-    bool checkpoints_removed = false;  // since it is over: of checkpoints that nobody needs
+    bool checkpoints_removed = false;  // unneeded checkpoints, once the job is over
   };
 
   // AttemptObserver.
@@ -93,7 +95,7 @@ class JobRunner : public AttemptObserver {
                     const std::string& directory) override;
   void OnMessage(const std::string& job_id, const std::string& message) override;
 
-  // Cancel and Resume: an event that somebody asks for.
+  // Cancel and Resume: applies an event that a client requests.
   template <typename Request, typename Reply>
   absl::Status ApplyRequest(const char* method, JobEventKind kind, const Request& request, Reply* reply);
 
@@ -105,12 +107,12 @@ class JobRunner : public AttemptObserver {
   void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False if the job has to wait, and with it all behind it.
+  // Returns false if the job, and with it all jobs behind it, must wait.
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of running attempts.
+  // Returns the workers of running attempts.
   std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RollBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the job's last durable checkpoint; empty if there is none.
+  // Returns the folder of the job's last durable checkpoint; empty if there is none.
   std::string CheckpointFolder(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string JobFolder(const std::string& job_id) const;
@@ -124,12 +126,12 @@ class JobRunner : public AttemptObserver {
   Idempotency idempotency_;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar published_;  // some job's version has changed
+  absl::CondVar published_;  // signalled when some job's version changes
   std::map<std::string, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Apart from mutex_: the registry wakes the loop from inside of calls made under mutex_.
+  // Separate from mutex_, as the registry wakes the loop from within calls made under mutex_.
   absl::Mutex wake_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   absl::CondVar wake_;
   bool woken_ ABSL_GUARDED_BY(wake_mutex_) = false;

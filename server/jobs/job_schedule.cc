@@ -1,4 +1,4 @@
-// JobRunner: which job gets which workers next.
+// The scheduling part of JobRunner: which job gets which workers next.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// Between attempts that get nowhere.
+// Backoff between attempts without progress.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(5);
 
@@ -24,7 +24,7 @@ void JobRunner::Schedule() {
     if (waits && job->attempt == nullptr && !job->life.attempt_running)
       waiting.push_back(job.get());
   }
-  // Those that were interrupted first, then in the order of submission.
+  // Interrupted jobs first, then in order of submission.
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
     return std::make_pair(a->life.state == v1::QUEUED, a->number) <
            std::make_pair(b->life.state == v1::QUEUED, b->number);
@@ -45,7 +45,7 @@ std::vector<Member> JobRunner::TrainingWorkers() const {
 }
 
 bool JobRunner::TryStart(Job* job) {
-  // What is wrong in the store may be wrong with this job alone.
+  // The store's error may concern this job only, so the others do not wait.
   if (absl::Now() < job->retry_at) return true;
   const v1::SearchOptions& search = job->record.job.spec().search();
   const std::vector<Member> idle = tools_.workers->Idle();
@@ -77,7 +77,7 @@ bool JobRunner::TryStart(Job* job) {
     return false;
   }
   if (job->life.state == v1::RECOVERING && is_in_vain(members)) {
-    // The jobs behind it wait only for workers that train now and may be what it lacks.
+    // Jobs behind this one wait only if busy training workers could supply what it lacks.
     std::vector<Member> reachable = TrainingWorkers();
     reachable.insert(reachable.end(), idle.begin(), idle.end());
     return is_in_vain(choose(reachable));
@@ -87,17 +87,17 @@ bool JobRunner::TryStart(Job* job) {
     job->retry_at = absl::Now() + kStoreRetry;
     return true;
   }
-  // Of an attempt before the coordinator was started again.
+  // From an attempt before the coordinator's restart.
   if (job->enough.workers == 0) job->enough = MemoryOf(full->job.plan().devices());
   const bool imported = search.strategy() == v1::SearchOptions::IMPORTED;
-  // A search that starts from a plan needs the plan's devices, too, and may use more.
+  // A search that starts from an imported plan needs that plan's devices too, and may use more.
   const bool has_plan = full->job.spec().search().has_imported();
   const size_t planned =
       has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
                : static_cast<size_t>(std::max(0, search.pipeline_stages()));
   if (imported) job->imported_for = std::max<size_t>(planned, 1);
   members.resize(usable(members.size()));
-  // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
+  // The first attempt keeps the plan's worker count; later ones may use fewer (see Attempt).
   if (job->life.attempts == 0 && members.size() < planned) {
     const std::string message =
         absl::StrCat(has_plan ? "the imported plan" : "the pipeline", " is for ", planned,
@@ -107,16 +107,16 @@ bool JobRunner::TryStart(Job* job) {
       job->pending.messages.push_back(message);
       job->dirty = true;
     }
-    // As soon as those that are idle and those that train are enough, the jobs behind it wait, too:
-    // the workers that become idle are kept for it, so that smaller jobs cannot starve it. Until
-    // then (workers may serve for ever, or never join) the others have their turns.
+    // Once idle and training workers together suffice, the jobs behind this one wait and freed
+    // workers are kept for it, so that smaller jobs cannot starve it. Until then (a worker may
+    // serve forever, or never join) the other jobs go ahead.
     return usable(idle.size() + TrainingWorkers().size()) < planned;
   }
   const std::string id = job->record.job.id();
   if (!tools_.workers->Assign(members, id).ok()) return false;
   const JobLifecycle before = job->life;
   Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
-  // Workers tell attempts apart by their numbers: a number must not be used before it is durable.
+  // Workers identify attempts by number: a number must be durable before it is used.
   if (!Flush(job).ok()) {
     job->life = before;
     job->record.job.set_state(before.state);

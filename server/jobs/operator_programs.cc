@@ -23,15 +23,15 @@ class Builder {
     AttributesToProto(attributes, compute_.mutable_attributes());
   }
 
-  // When an operand was written, as seen from the operator that reads it in a step.
+  // When the operand was written, relative to the operator that reads it.
   enum Age { kEarlier, kJustNow };
 
-  // An operand with a value; an absent one if the type is invalid.
+  // Adds an operand with a value, or an absent one if the type is invalid.
   void Input(const TensorType& type, Age age = kEarlier) {
     compute_.add_inputs(Operand(type, age));
   }
 
-  // The buffer of such an operand, or -1.
+  // Returns the operand's buffer, or -1 if it is absent.
   int Operand(const TensorType& type, Age age) {
     if (type.dtype == DType::kInvalid) return -1;
     const int index = program_.buffers_size();
@@ -58,9 +58,9 @@ class Builder {
     Add(type)->set_kind(v1::SCRATCH);
   }
 
-  // Instead of the operator: the move of a parameter, whose inputs (Update) are these.
+  // Adds, instead of the operator, the parameter move of `update` with these inputs.
   void Moves(const Update& update, const std::vector<TensorType>& inputs) {
-    // It is only made into a whole program by the optimiser's rates.
+    // Set only so that the program is complete: a move takes its rates from an optimizer.
     program_.mutable_optimizer()->set_name(update.variants[0].name);
     v1::UpdateInstruction* out = program_.add_instructions()->mutable_update();
     out->set_op(compute_.op());
@@ -68,7 +68,7 @@ class Builder {
     out->set_parameter(Operand(inputs[0], kEarlier));
     out->set_gradient(Operand(inputs[1], kEarlier));
     out->set_scale(Operand(inputs[2], kEarlier));
-    // Learning rate and step: 0 would leave the parameter alone.
+    // Learning rate and step. Zeros would leave the parameter unchanged.
     const float hyper[2] = {1e-3f, 1.0f};
     out->set_hyper(program_.buffers_size());
     v1::Buffer* buffer = Add({DType::kF32, {2}});
@@ -103,8 +103,8 @@ class Builder {
   int64_t offset_ = 0;
 };
 
-// A part of an image has pads only where the image ends, too (ops/kernel/part_pads.h). Which part
-// it is, types do not say; their sizes say how many pads there are.
+// A shard of an image is padded only where the image ends (ops/kernel/part_pads.h). The types do
+// not say which part it is, but their sizes give the amount of padding.
 Attributes AttributesOf(const OpDef& def, const NodeTypes& shard) {
   Attributes out = shard.attributes;
   const bool pools = def.name == "pool2d";
@@ -120,7 +120,7 @@ Attributes AttributesOf(const OpDef& def, const NodeTypes& shard) {
                              dilations = out.Ints("dilations", std::vector<int64_t>(spatial, 1));
   for (size_t i = 0; i < spatial; ++i) {
     int64_t &before = pads[i], &after = pads[spatial + i];
-    // What the windows reach over; what is left over, or lacking with ceil_mode, is less than a
+    // The extent that the windows cover. The remainder (or excess, with ceil_mode) is less than one
     // stride.
     const int64_t reach = (y[2 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1;
     if (std::abs(x[2 + i] + before + after - reach) < strides[i]) continue;
@@ -151,7 +151,7 @@ std::vector<v1::Program> OperatorPrograms(const OpDef& def, const NodeTypes& sha
 
   const Gradient& gradient = *def.gradient;
   const int inputs = static_cast<int>(shard.inputs.size());
-  // A variadic input is named by its first index and stands for all that follow.
+  // A variadic input is named by its first index and covers all later ones.
   auto last_of = [&](int index) {
     const bool variadic = index < static_cast<int>(def.inputs.size()) && def.inputs[index].variadic;
     return variadic ? inputs : std::min(index + 1, inputs);

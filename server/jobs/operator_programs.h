@@ -1,4 +1,4 @@
-// Programs of a single operator, for measuring it on a worker.
+// Programs with a single operator, for measuring its time on a worker.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace espalier {
 
-// The forward program of one shard, and then, if the operator is differentiable, that of its
-// gradient; of an update without sums, one move of a parameter. Floating-point operands hold small
-// random numbers, integer ones zeros.
+// Returns the forward program of one shard, followed by its backward program if the operator is
+// differentiable. For an update without sums, returns one parameter move.
 //
-// Operands that the operator before has just written in a step are SCRATCH: what the first input
-// mostly is, and the gradients of outputs. All others (weights, tensors saved for the backward
-// pass) were last touched long before, and are kept buffers.
+// Floating-point operands hold small random numbers, integer operands zeros. Operands that the
+// preceding operator has just written are SCRATCH, as they are in a step: usually the first input,
+// and the gradients of outputs. All others (weights, tensors saved for the backward pass) were last
+// touched long before and are kept buffers.
 std::vector<v1::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard);
 
 }  // namespace espalier

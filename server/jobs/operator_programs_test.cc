@@ -20,7 +20,7 @@ NodeTypes Convolution(const Dims& x, const Dims& y, int64_t kernel, int64_t stri
   return types;
 }
 
-// Of an image of 16 rows, which a plan splits: parts read a halo, and have pads at its ends alone.
+// Shards of an image of 16 rows: each reads a halo and is padded only at the image's ends.
 TEST(OperatorPrograms, PartsOfAnImageCanBeMeasured) {
   OpRegistry registry;
   RegisterAllOperators(registry);

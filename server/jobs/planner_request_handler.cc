@@ -40,7 +40,8 @@ absl::Status CheckDevice(const std::string& field, const v1::Device& device) {
 
 }  // namespace
 
-// The devices to plan for: of a machine model, those that are named, or the workers.
+// Fills in the devices to plan for: those of a machine model, those that the request names, or the
+// live workers.
 absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
                                     CalibratedPlanner::Request* plan) const {
   Machine& machine = plan->machine;
@@ -73,7 +74,7 @@ absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
     }
     machine.devices = std::move(model->devices);
     machine.name = model->name;
-    // Swaps go over the slowest host.
+    // Swap bandwidth is that of the slowest host.
     v1::MemoryOptions* memory = plan->search.mutable_memory();
     double slowest = 0;
     for (double rate : model->host_bandwidth) {
@@ -162,7 +163,7 @@ absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
   if (absl::Status status = FillMachine(request, &plan); !status.ok()) return status;
   const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
   if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
-  // A link that was given, or a topology, is to be planned with.
+  // A measured communication model applies only if the request gives no link or topology.
   if (request.link().bandwidth() <= 0 && plan.machine.topology == nullptr) {
     plan.machine.communication = planner_->Communication(plan.machine.devices);
   }

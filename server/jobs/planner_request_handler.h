@@ -1,4 +1,4 @@
-// What the Planner service answers: plans without a job, and the plans of jobs.
+// Implements the requests of the Planner service: plans without a job, and the plans of jobs.
 #pragma once
 
 #include <functional>
@@ -17,11 +17,11 @@
 
 namespace espalier {
 
-// Thread-safe. Where a request names no optimiser, memory is counted for Adam, which needs the
+// Thread-safe. Where a request names no optimizer, memory is planned for Adam, which needs the
 // most.
 class PlannerRequestHandler {
  public:
-  // All pointers must outlive this.
+  // All pointers must outlive the handler.
   PlannerRequestHandler(const OpRegistry* registry, CalibratedPlanner* planner, const ArtifactStore* artifacts,
             WorkerRegistry* workers, JobStore* store, WorkerDialer dial)
       : registry_(registry),
@@ -31,7 +31,7 @@ class PlannerRequestHandler {
         store_(store),
         dial_(std::move(dial)) {}
 
-  // Optional: once it is true, a search ends with the best plan so far.
+  // Optional. Once it returns true, a search ends with the best plan so far.
   using Stop = std::function<bool()>;
 
   absl::Status Make(const v1::PlanRequest& request, const Stop& stop, v1::PlanReply* reply);
@@ -45,15 +45,15 @@ class PlannerRequestHandler {
   absl::Status Machines(const v1::MachinesRequest& request, v1::MachinesReply* reply);
 
  private:
-  // A plan, what it is for, and what a step of it looks like.
+  // A plan, its graph, and its simulated step.
   struct PlannedGraph {
     v1::Plan plan;
     Graph graph;
-    std::shared_ptr<const Timeline> timeline;  // if asked for
+    std::shared_ptr<const Timeline> timeline;  // null unless requested
   };
   absl::StatusOr<PlannedGraph> Make(const v1::PlanRequest& request, const Stop& stop,
                             bool with_timeline);
-  absl::StatusOr<Graph> GraphOf(const v1::PlanRequest& request) const;  // bound, to be planned
+  absl::StatusOr<Graph> GraphOf(const v1::PlanRequest& request) const;  // bound; what is planned
   absl::Status FillMachine(const v1::PlanRequest& request, CalibratedPlanner::Request* plan) const;
   absl::StatusOr<v1::Job> JobWithPlan(const std::string& job_id) const;
 

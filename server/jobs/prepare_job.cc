@@ -31,7 +31,7 @@ absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
 }
 
-// The input that a dataset column feeds must have its shape, and its values must be usable.
+// Checks that the input fed by a dataset column has its shape and that the values are usable.
 absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
                           const Dataset& dataset) {
   for (const Value& value : graph.values()) {
@@ -57,7 +57,7 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
   return absl::OkStatus();
 }
 
-// The only .onnx file of the artifact: weights may lie beside it.
+// Returns the artifact's only .onnx file; weight files may lie next to it.
 absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::string& name) {
   absl::StatusOr<v1::Artifact> artifact = artifacts.Find(name);
   if (!artifact.ok()) return artifact.status();
@@ -211,7 +211,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
 
 absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound, DType precision,
                                   std::map<std::string, int>* fused) {
-  // Casts would hide what the rules look for.
+  // Fuse first: casts would hide the patterns of the rules.
   absl::StatusOr<Graph> graph = Fuse(registry, bound, fused);
   if (!graph.ok()) return graph.status();
   return WithPrecision(registry, *graph, precision);

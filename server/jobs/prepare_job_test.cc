@@ -16,7 +16,7 @@ class AddLossAndMetricsTest : public ::testing::Test {
  protected:
   AddLossAndMetricsTest() { RegisterAllOperators(registry_); }
 
-  // As the importer hands it over: a dynamic batch and no loss.
+  // As the importer returns it: a dynamic batch and no loss.
   Graph Model(const std::string& output = "scores") {
     GraphBuilder builder(registry_, "m");
     const ValueId x = builder.Input("x", DType::kF32, {-1, 6});
@@ -50,7 +50,7 @@ TEST_F(AddLossAndMetricsTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
 }
 
 TEST_F(AddLossAndMetricsTest, RegressionLabelsHaveTheShapeOfTheOutput) {
-  Graph graph = Model("loss");  // a name that is ours
+  Graph graph = Model("loss");  // a reserved name
   ASSERT_TRUE(AddLossAndMetrics(registry_, "mean_squared_error", {}, 8, DType::kI32, &graph).ok());
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   EXPECT_EQ(graph.value(graph.FindValue(kLabelsInput)).type, (TensorType{DType::kF32, {8, 3}}));

@@ -59,7 +59,7 @@ absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::Ad
                                               rank, " wrote to ", shard.directory(), ", rank ",
                                               other, " to ", part.directory()));
     }
-    // A rank without parameters has nothing to save.
+    // A rank without parameters saves no file.
     if (part.file().empty()) continue;
     checkpoint.files.push_back({part.file(), part.sha256(), part.bytes()});
   }

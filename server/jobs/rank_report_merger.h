@@ -1,5 +1,5 @@
-// Puts together what the ranks of an attempt report: a step is done, and a checkpoint complete,
-// when every rank has said so.
+// Merges the reports of an attempt's ranks: a step is done, and a checkpoint complete, when every
+// rank has reported it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace espalier {
 
-// Sums the values of the ranks; "learning_rate" is the same on all and is not summed. Seconds are
-// those of the slowest rank.
+// Sums the values over ranks, except "learning_rate", which is the same on all. Seconds are the
+// maximum over ranks.
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 
 // Not thread-safe.
@@ -24,7 +24,8 @@ class RankReportMerger {
  public:
   explicit RankReportMerger(int ranks) : ranks_(ranks) {}
 
-  // What values become once they are merged, by name; others stay as they are. Before any report.
+  // Sets the functions applied to merged values, by name; other values stay unchanged. Call before
+  // any report.
   void SetFinishes(std::map<std::string, double (*)(double)> finishes) {
     finishes_ = std::move(finishes);
   }
@@ -35,11 +36,12 @@ class RankReportMerger {
     std::vector<ManifestFile> files;  // by rank
   };
 
-  // The merged report once the last rank has finished the step.
+  // Returns the merged report once the last rank has finished the step.
   std::optional<v1::StepReport> AddStep(int rank, const v1::StepReport& report);
-  // Likewise for the evaluation at the end.
+  // Returns the merged report once the last rank has finished the final evaluation.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
-  // The complete set once the last shard is durable. Internal if the ranks name different folders.
+  // Returns the complete checkpoint once the last shard is durable. Returns Internal if the ranks
+  // name different folders.
   absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:

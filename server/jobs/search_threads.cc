@@ -33,12 +33,13 @@ void SearchThreads::ForEach(int count, const std::function<void(int)>& work) {
   std::vector<std::thread> helpers;
   for (int i = 1; i < count && TakeOne(); ++i) {
     try {
-      // One that has nothing left to do here is free for a search within the others' work.
+      // A helper that is done here is free for a nested search.
       helpers.emplace_back([&] {
         run();
         GiveBack();
       });
-    } catch (const std::system_error&) {  // no more threads are to be had: those that are there do
+    // no more threads available: the existing ones do the rest
+    } catch (const std::system_error&) {
       GiveBack();
       break;
     }

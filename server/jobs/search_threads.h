@@ -1,5 +1,4 @@
-// The threads on which plans are searched: as many as there are cores, however many parts a search
-// falls into.
+// A bound on the threads of plan searches: one per core, shared by nested parallel loops.
 #pragma once
 
 #include <functional>
@@ -12,13 +11,12 @@ namespace espalier {
 // Thread-safe.
 class SearchThreads {
  public:
-  // `threads`: that may work at one time, the callers' own among them; 0: as many as this process
-  // has cores.
+  // At most `threads` threads run at a time, callers' own included; 0: the number of cores.
   explicit SearchThreads(int threads = 0);
 
-  // Calls work(0) to work(count - 1), each once, and returns when all are done. The caller works
-  // itself, and beside it as many threads as are free; so `work` may call this again, and a call
-  // never waits for another's. `work` must not throw.
+  // Calls work(0) to work(count - 1), each once, and returns when all are done. The calling thread
+  // takes part, helped by as many threads as are free. A call never waits for another call's
+  // threads, so `work` may call ForEach. REQUIRES: `work` does not throw.
   void ForEach(int count, const std::function<void(int)>& work);
 
   int threads() const { return threads_; }

@@ -21,7 +21,7 @@ TEST(SearchThreadsTest, EverythingIsDoneOnceWhateverTheThreads) {
   }
 }
 
-// Parts that wait for each other end only if they run at one time.
+// Parts that wait for each other finish only if they run concurrently.
 TEST(SearchThreadsTest, PartsRunAtOneTime) {
   SearchThreads pool(3);
   std::atomic<int> begun = 0;
@@ -32,7 +32,7 @@ TEST(SearchThreadsTest, PartsRunAtOneTime) {
   EXPECT_EQ(begun, 3);
 }
 
-// A search within a search, and one beside it: none waits for threads that another has.
+// A nested search and a concurrent one: neither waits for the other's threads.
 TEST(SearchThreadsTest, NeverMoreThanAllowedAndNeverStuck) {
   SearchThreads pool(4);
   std::atomic<int> running = 0, most = 0, done = 0;

@@ -1,4 +1,4 @@
-// Which idle workers a job takes that had too little memory.
+// Chooses the idle workers of a job whose last workers had too little memory.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,9 @@ namespace espalier {
 
 WorkerMemory MemoryOfMembers(absl::Span<const Member> members);
 
-// The largest of them, at most `most`, in the order in which they were; without those that are
-// smaller than any that sufficed, where the others are enough: one of them may be what no plan fits
-// into.
+// Returns the largest of `members`, at most `most`, in their original order. Leaves out workers
+// smaller than the smallest that sufficed before (`enough`) if the others are enough: one small
+// worker can make every plan infeasible.
 std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members, const WorkerMemory& enough,
                                    size_t most);
 

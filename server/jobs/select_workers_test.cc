@@ -23,7 +23,7 @@ std::vector<std::string> Chosen(const std::vector<std::pair<std::string, int64_t
 }
 
 TEST(SelectWorkers, AReplacementIsUsedWhateverItIsCalled) {
-  // Two sufficed, 80 and 16.
+  // Two workers sufficed before: 80 and 16.
   EXPECT_THAT(Chosen({{"b", 16}, {"c", 16}, {"d", 80}}, {2, 96, 16, 80}, 2), ElementsAre("b", "d"));
 }
 

@@ -1,5 +1,5 @@
-// One worker as an attempt of a job, or a served model, sees it. The interface keeps gRPC out of
-// them; tests put scripted workers behind it.
+// The interface to one worker for a job's attempt or a served model. Keeps gRPC out of them, so
+// tests can script workers.
 #pragma once
 
 #include <functional>
@@ -15,43 +15,44 @@
 
 namespace espalier {
 
-// The steps of one rank of a served model. All calls block and are of one thread; false once the
-// stream is broken or the client was cancelled, and Finish says why.
+// The step stream of one rank of a served model. Calls block and are made by one thread. Read and
+// Write return false once the stream is broken or the client was cancelled; Finish says why.
 class ServingStream {
  public:
   virtual ~ServingStream() = default;
 
   virtual bool Write(const v1::ServingStep& step) = 0;
   virtual bool Read(v1::ServingResult* result) = 0;
-  // After Read gave false, or the client was cancelled; no other call follows.
+  // Call once, last, after Read returned false or the client was cancelled.
   virtual absl::Status Finish() = 0;
 };
 
-// Thread-safe. All calls block. A worker that cannot be reached, or is lost during a call, gives
-// Unavailable; after Cancel every call gives Cancelled.
+// Thread-safe. All calls block. They return Unavailable if the worker cannot be reached or is lost
+// during the call, and Cancelled after Cancel.
 class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
   virtual absl::StatusOr<v1::LoadProgramReply> LoadProgram(
       const v1::LoadProgramRequest& request, absl::Duration timeout) = 0;
-  // Calls `on_event` for each event; returns how the stream ended.
+  // Calls `on_event` for each event; returns the stream's final status.
   virtual absl::Status Run(const v1::RunRequest& request,
                            const std::function<void(const v1::RunEvent&)>& on_event) = 0;
   virtual absl::StatusOr<v1::StartServingReply> StartServing(
       const v1::StartServingRequest& request, absl::Duration timeout) = 0;
-  // Must not outlive the client.
+  // The stream must not outlive the client.
   virtual std::unique_ptr<ServingStream> ServingSteps() = 0;
   virtual absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                                       absl::Duration timeout) = 0;
-  // Breaks off all calls but Stop, present and later.
+  // Cancels all current and future calls except Stop.
   virtual void Cancel() = 0;
 };
 
 using WorkerDialer = std::function<std::unique_ptr<WorkerClient>(const std::string& address)>;
 
-// Over gRPC; with TLS to workers off loopback if tls.calls(). Every call shows `key`; null: none.
+// Dials over gRPC, with TLS to workers off loopback if tls.calls(). Every call carries the API key
+// `key`; null: none.
 WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
                               const TransportSecurity& tls = TransportSecurity());
 

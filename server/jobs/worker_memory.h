@@ -1,4 +1,4 @@
-// The memory of a job's workers: what sufficed for a plan is compared with what there is.
+// Memory of a job's workers, to compare what a plan needed with what is available.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace espalier {
 
 struct WorkerMemory {
-  int workers = 0;       // 0: nothing is known
-  int64_t bytes = 0;     // of all
-  int64_t smallest = 0;  // bytes of the one that has the least
-  int64_t largest = 0;   // bytes of the one that has the most
+  int workers = 0;  // 0: unknown
+  int64_t bytes = 0;  // total
+  int64_t smallest = 0;  // bytes of the smallest worker
+  int64_t largest = 0;  // bytes of the largest worker
 
   bool operator==(const WorkerMemory&) const = default;
 };
@@ -30,8 +30,8 @@ WorkerMemory MemoryOf(const Devices& devices) {
   return memory;
 }
 
-// Whether a plan may fit into `b` though none fits into `a`. Equal parts of a model want the
-// smallest worker to be large, one large operator the largest, others the sum.
+// Returns true if a plan may fit into `b` although none fits into `a`. Equal shards of a model are
+// limited by the smallest worker, one large operator by the largest, everything else by the total.
 inline bool IsLessInAny(const WorkerMemory& a, const WorkerMemory& b) {
   return a.workers < b.workers || a.bytes < b.bytes || a.smallest < b.smallest ||
          a.largest < b.largest;
