@@ -29,7 +29,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/http/exchange.h"
+#include "server/http/response_stream.h"
 #include "server/http/http_message.h"
 #include "server/http/http_server.h"
 
@@ -40,11 +40,11 @@ class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
   // Sees to it that a request is answered.
-  virtual void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) = 0;
+  virtual void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& exchange) = 0;
   // The answer to a request whose header is reason enough not to read its body; none: it is read.
-  virtual std::optional<Exchange::Part> RefusalOf(const HttpRequest& header) = 0;
+  virtual std::optional<ResponseStream::Part> RefusalOf(const HttpRequest& header) = 0;
   // The answer to one whose body there is no room for.
-  virtual Exchange::Part NoRoomFor(const HttpRequest& header) = 0;
+  virtual ResponseStream::Part NoRoomFor(const HttpRequest& header) = 0;
   // So many bytes more of a body have been read, and are held until they are let go of. False, and
   // they are not: together with those of other connections they are too many.
   virtual bool Hold(size_t bytes) = 0;
@@ -86,7 +86,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
 
   ~Connection() override {
     host_.LetGo(held_);
-    if (exchange_) exchange_->Close(true, /*wake=*/false);
+    if (response_) response_->Close(true, /*wake=*/false);
   }
 
   Awaitable<> Run() {
@@ -112,7 +112,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
 
   void Stop() override {
     boost::asio::post(stream_.get_executor(), [self = this->shared_from_this()] {
-      if (self->exchange_) self->exchange_->Close(true);
+      if (self->response_) self->response_->Close(true);
       self->lowest().close();
     });
   }
@@ -150,7 +150,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     parser.body_limit(options_.max_body_bytes);
     HttpRequest request;
     HttpForm form;
-    std::optional<Exchange::Part> refusal;
+    std::optional<ResponseStream::Part> refusal;
     if (co_await Read(parser, &request, &form, &refusal)) {
       const bool keep = co_await Answer(std::move(request), form);
       co_return keep;
@@ -166,7 +166,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
 
   // A request that has begun. False if there is none, or if it has the answer `refusal` already.
   Awaitable<bool> Read(Parser& parser, HttpRequest* request, HttpForm* form,
-                       std::optional<Exchange::Part>* refusal) {
+                       std::optional<ResponseStream::Part>* refusal) {
     const absl::Time start = absl::Now();
     SetDeadline();
     Error error;
@@ -295,7 +295,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
 
   // Notices that the client goes away while the answer is being made. Bytes are the next request,
   // sent early: they are kept until this one is done.
-  static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<Exchange> exchange) {
+  static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<ResponseStream> exchange) {
     Error error;
     while (!error && !exchange->closed()) {
       if (self->buffer_.size() < kAhead) {
@@ -325,7 +325,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
 
   void StartWatch() {
     watching_ = true;
-    boost::asio::co_spawn(stream_.get_executor(), Watch(this->shared_from_this(), exchange_),
+    boost::asio::co_spawn(stream_.get_executor(), Watch(this->shared_from_this(), response_),
                           boost::asio::detached);
   }
 
@@ -341,30 +341,30 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   // Something new is in the exchange.
   void Woken() {
     wake_.cancel();
-    if (exchange_ && exchange_->overflow()) {
-      exchange_->Close(true);
+    if (response_ && response_->overflow()) {
+      response_->Close(true);
       lowest().close();  // a write waits for the client
     }
   }
 
   // False if the connection must be closed.
   Awaitable<bool> Answer(HttpRequest request, HttpForm form) {
-    exchange_ =
-        std::make_shared<Exchange>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
+    response_ =
+        std::make_shared<ResponseStream>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
           if (auto self = weak.lock()) {
             boost::asio::post(self->stream_.get_executor(), [self] { self->Woken(); });
           }
         });
-    host_.Dispatch(std::move(request), exchange_);
+    host_.Dispatch(std::move(request), response_);
     bool good = true, unwanted = false;
     for (bool done = false; good && !done;) {
-      Exchange::Part part;
-      if (exchange_->closed()) {
+      ResponseStream::Part part;
+      if (response_->closed()) {
         good = false;
-      } else if (exchange_->Take(&part)) {
+      } else if (response_->Pop(&part)) {
         // Nothing but the head of a stream is wanted of one.
-        unwanted = part.kind == Exchange::Part::kHeader && form.head;
-        done = part.kind == Exchange::Part::kWhole || part.kind == Exchange::Part::kEnd || unwanted;
+        unwanted = part.kind == ResponseStream::Part::kHeader && form.head;
+        done = part.kind == ResponseStream::Part::kComplete || part.kind == ResponseStream::Part::kEnd || unwanted;
         good = co_await WritePart(std::move(part), &form);
       } else {
         if (!watching_) StartWatch();
@@ -372,17 +372,17 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
         co_await wake_.async_wait(Into(ignored));
       }
     }
-    exchange_->Close(!good || unwanted);
-    exchange_.reset();
+    response_->Close(!good || unwanted);
+    response_.reset();
     co_await StopWatch();
     co_return good&& form.keep;
   }
 
-  Awaitable<bool> WritePart(Exchange::Part part, HttpForm* form) {
+  Awaitable<bool> WritePart(ResponseStream::Part part, HttpForm* form) {
     namespace http = boost::beast::http;
     bool good = true;
     switch (part.kind) {
-      case Exchange::Part::kWhole: {
+      case ResponseStream::Part::kComplete: {
         const std::string header = HeaderOf(part, *form, absl::Now());
         const std::array<boost::asio::const_buffer, 2> buffers = {
             boost::asio::buffer(header),
@@ -390,7 +390,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
         good = co_await Write(buffers);
         break;
       }
-      case Exchange::Part::kHeader: {
+      case ResponseStream::Part::kHeader: {
         // HTTP/1.0 knows no chunks: such a stream ends with its connection.
         form->chunked = form->version >= 11;
         if (!form->chunked && !form->head) form->keep = false;
@@ -399,7 +399,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
         good = co_await Write(buffers);
         break;
       }
-      case Exchange::Part::kChunk:
+      case ResponseStream::Part::kChunk:
         if (form->chunked) {
           const auto chunk = http::make_chunk(boost::asio::buffer(part.data));
           good = co_await Write(chunk);
@@ -408,13 +408,13 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
           good = co_await Write(buffers);
         }
         break;
-      case Exchange::Part::kEnd:
+      case ResponseStream::Part::kEnd:
         if (form->chunked) {
           const auto end = http::make_chunk_last();
           good = co_await Write(end);
         }
         break;
-      case Exchange::Part::kLost:
+      case ResponseStream::Part::kAborted:
         good = false;
         break;
     }
@@ -461,7 +461,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   const HttpServerOptions& options_;
   ConnectionHost& host_;
   std::string peer_;
-  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<ResponseStream> response_;
 };
 
 }  // namespace espalier

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/http/exchange.h"
+#include "server/http/response_stream.h"
 #include "server/http/http_server.h"
 
 namespace espalier {
@@ -63,8 +63,8 @@ HttpRefusal Unsupported(const Request& request) {
   return {};
 }
 
-inline Exchange::Part ErrorPart(const HttpRefusal& refusal) {
-  return {Exchange::Part::kWhole,
+inline ResponseStream::Part ErrorPart(const HttpRefusal& refusal) {
+  return {ResponseStream::Part::kComplete,
           refusal.status,
           "application/json",
           absl::StrCat(R"({"error":{"message":")", refusal.message,
@@ -106,7 +106,7 @@ HttpRequest Translate(const Request& request, const std::string& peer) {
 }
 
 // `now` is told to the client.
-inline std::string HeaderOf(const Exchange::Part& part, const HttpForm& form, absl::Time now) {
+inline std::string HeaderOf(const ResponseStream::Part& part, const HttpForm& form, absl::Time now) {
   namespace http = boost::beast::http;
   http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};
   message.set(http::field::server, "espalier");
@@ -115,7 +115,7 @@ inline std::string HeaderOf(const Exchange::Part& part, const HttpForm& form, ab
   message.set(http::field::content_type, part.content_type);
   for (const auto& [name, value] : part.headers) message.set(name, value);
   message.keep_alive(form.keep);
-  if (part.kind == Exchange::Part::kWhole) {
+  if (part.kind == ResponseStream::Part::kComplete) {
     message.content_length(part.data.size());
   } else if (form.chunked) {
     message.chunked(true);

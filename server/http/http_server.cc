@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "server/http/exchange.h"
+#include "server/http/response_stream.h"
 #include "server/http/handler_pool.h"
 #include "server/http/http_connection.h"
 
@@ -125,8 +125,8 @@ class Server : public HttpServer, public ConnectionHost {
     return !accepting_ && connections_.empty();
   }
 
-  void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) override {
-    exchange->CountIn(open_, unsent_);
+  void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& exchange) override {
+    exchange->CountTowards(open_, unsent_);
     if (options_.quick && options_.quick(request)) {
       Call(handler_, std::move(request), exchange);
       return;
@@ -140,11 +140,11 @@ class Server : public HttpServer, public ConnectionHost {
     if (!added) Call(overloaded_, std::move(*kept), exchange);
   }
 
-  std::optional<Exchange::Part> RefusalOf(const HttpRequest& header) override {
-    std::optional<Exchange::Part> refusal;
+  std::optional<ResponseStream::Part> RefusalOf(const HttpRequest& header) override {
+    std::optional<ResponseStream::Part> refusal;
     if (options_.admit == nullptr) return refusal;
     bool admitted = false;
-    Exchange::Part part = AtOnce(
+    ResponseStream::Part part = AtOnce(
         [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           admitted = options_.admit(request, responder);
         },
@@ -152,7 +152,7 @@ class Server : public HttpServer, public ConnectionHost {
     if (!admitted) refusal = std::move(part);
     return refusal;
   }
-  Exchange::Part NoRoomFor(const HttpRequest& header) override {
+  ResponseStream::Part NoRoomFor(const HttpRequest& header) override {
     return AtOnce(overloaded_, header);
   }
   bool Hold(size_t bytes) override {
@@ -167,21 +167,21 @@ class Server : public HttpServer, public ConnectionHost {
   }
 
   // What `handler` answers before it returns: by then it lets go of the responder.
-  static Exchange::Part AtOnce(const HttpHandler& handler, HttpRequest request) {
-    const auto exchange = std::make_shared<Exchange>(0, [] {});
+  static ResponseStream::Part AtOnce(const HttpHandler& handler, HttpRequest request) {
+    const auto exchange = std::make_shared<ResponseStream>(0, [] {});
     Call(handler, std::move(request), exchange);
-    Exchange::Part part{Exchange::Part::kWhole, 500, "application/json", "", {}};
-    exchange->Take(&part);
+    ResponseStream::Part part{ResponseStream::Part::kComplete, 500, "application/json", "", {}};
+    exchange->Pop(&part);
     return part;
   }
 
   // An exception of a library that a handler uses ends its request alone: without an answer by now
   // that is a 500.
   static void Call(const HttpHandler& handler, HttpRequest request,
-                   const std::shared_ptr<Exchange>& exchange) {
+                   const std::shared_ptr<ResponseStream>& exchange) {
     const std::string name = absl::StrCat(request.method, " ", request.path.substr(0, 200));
     try {
-      handler(std::move(request), std::make_shared<ExchangeResponder>(exchange));
+      handler(std::move(request), std::make_shared<StreamResponder>(exchange));
     } catch (const std::exception& exception) {
       spdlog::error("HTTP: {} has failed: {}", name, exception.what());
     }

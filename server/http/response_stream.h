@@ -15,11 +15,11 @@ namespace espalier {
 
 // The connection's strand takes parts out; any thread puts them in. May outlive connection and
 // server: it holds nothing of theirs but `wake`, which is dropped when it closes.
-class Exchange {
+class ResponseStream {
  public:
   struct Part {
-    // kLost: nobody is left who could end the stream.
-    enum Kind { kWhole, kHeader, kChunk, kEnd, kLost } kind;
+    // kAborted: nobody is left who could end the stream.
+    enum Kind { kComplete, kHeader, kChunk, kEnd, kAborted } kind;
     int status = 200;
     std::string content_type;
     std::string data;
@@ -27,28 +27,28 @@ class Exchange {
   };
 
   // `wake` tells the connection, from any thread and without blocking, that there is something new.
-  Exchange(size_t max_unsent, std::function<void()> wake);
+  ResponseStream(size_t max_unsent, std::function<void()> wake);
 
   // Is one of the open ones until it closes, and what it holds by then is part of the bytes that
   // are unsent.
-  void CountIn(std::shared_ptr<std::atomic<int>> open, std::shared_ptr<std::atomic<size_t>> unsent);
-  void Put(Part part);
-  bool Started();  // whether it had been called before
+  void CountTowards(std::shared_ptr<std::atomic<int>> open, std::shared_ptr<std::atomic<size_t>> unsent);
+  void Push(Part part);
+  bool TestAndSetStarted();  // whether it had been called before
   void OnClose(std::function<void()> closed);
   bool closed();
 
   // The rest run on the strand.
 
   // The part before has been sent.
-  bool Take(Part* part);
+  bool Pop(Part* part);
   // More of a stream waits than may: its client does not read.
   bool overflow();
   // The client has gone, or the answer is complete (`notify` false).
   void Close(bool notify, bool wake = true);
 
  private:
-  void Hold(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LetGo(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPendingBytes(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemovePendingBytes(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_unsent_;
   absl::Mutex mutex_;
@@ -60,28 +60,28 @@ class Exchange {
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
-  std::shared_ptr<std::atomic<int>> open_ ABSL_GUARDED_BY(mutex_);  // null: it is not counted
-  std::shared_ptr<std::atomic<size_t>> all_unsent_ ABSL_GUARDED_BY(mutex_);  // likewise
-  size_t held_ ABSL_GUARDED_BY(mutex_) = 0;   // bytes of parts that wait or are being sent
-  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, those of the part taken last
+  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
+  std::shared_ptr<std::atomic<int>> open_requests_ ABSL_GUARDED_BY(mutex_);  // null: it is not counted
+  std::shared_ptr<std::atomic<size_t>> server_unsent_ ABSL_GUARDED_BY(mutex_);  // likewise
+  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // bytes of parts that wait or are being sent
+  size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, those of the part taken last
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
 };
 
-class ExchangeResponder : public HttpResponder {
+class StreamResponder : public HttpResponder {
  public:
-  explicit ExchangeResponder(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
-  ~ExchangeResponder() override;
+  explicit StreamResponder(std::shared_ptr<ResponseStream> exchange) : response_(std::move(exchange)) {}
+  ~StreamResponder() override;
 
   void Send(int status, std::string content_type, std::string body, Headers headers) override;
   void StartStream(int status, std::string content_type, Headers headers) override;
   void Write(std::string data) override;
   void End() override;
-  void OnClose(std::function<void()> closed) override { exchange_->OnClose(std::move(closed)); }
+  void OnClose(std::function<void()> closed) override { response_->OnClose(std::move(closed)); }
 
  private:
-  const std::shared_ptr<Exchange> exchange_;
+  const std::shared_ptr<ResponseStream> response_;
   std::atomic<bool> streaming_ = false;
   std::atomic<bool> ended_ = false;
 };

@@ -1,34 +1,34 @@
-#include "server/http/exchange.h"
+#include "server/http/response_stream.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace espalier {
 
-Exchange::Exchange(size_t max_unsent, std::function<void()> wake)
+ResponseStream::ResponseStream(size_t max_unsent, std::function<void()> wake)
     : max_unsent_(max_unsent), wake_(std::move(wake)) {}
 
-void Exchange::CountIn(std::shared_ptr<std::atomic<int>> open,
+void ResponseStream::CountTowards(std::shared_ptr<std::atomic<int>> open,
                        std::shared_ptr<std::atomic<size_t>> unsent) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return;
   ++*open;
-  open_ = std::move(open);
-  all_unsent_ = std::move(unsent);
-  *all_unsent_ += held_;
+  open_requests_ = std::move(open);
+  server_unsent_ = std::move(unsent);
+  *server_unsent_ += pending_bytes_;
 }
 
-void Exchange::Hold(size_t bytes) {
-  held_ += bytes;
-  if (all_unsent_ != nullptr) *all_unsent_ += bytes;
+void ResponseStream::AddPendingBytes(size_t bytes) {
+  pending_bytes_ += bytes;
+  if (server_unsent_ != nullptr) *server_unsent_ += bytes;
 }
 
-void Exchange::LetGo(size_t bytes) {
-  held_ -= bytes;
-  if (all_unsent_ != nullptr) *all_unsent_ -= bytes;
+void ResponseStream::RemovePendingBytes(size_t bytes) {
+  pending_bytes_ -= bytes;
+  if (server_unsent_ != nullptr) *server_unsent_ -= bytes;
 }
 
-void Exchange::Put(Part part) {
+void ResponseStream::Push(Part part) {
   absl::MutexLock lock(&mutex_);
   if (closed_ || overflow_) return;
   if (part.kind == Part::kChunk) {
@@ -46,40 +46,40 @@ void Exchange::Put(Part part) {
   if (overflow_) {
     parts_.clear();
   } else {
-    Hold(part.data.size());
+    AddPendingBytes(part.data.size());
     parts_.push_back(std::move(part));
   }
   wake_();
 }
 
-bool Exchange::Started() {
+bool ResponseStream::TestAndSetStarted() {
   absl::MutexLock lock(&mutex_);
   return std::exchange(started_, true);
 }
 
-void Exchange::OnClose(std::function<void()> closed) {
+void ResponseStream::OnClose(std::function<void()> closed) {
   {
     absl::MutexLock lock(&mutex_);
     if (!closed_) {
       on_close_ = std::move(closed);
       return;
     }
-    if (!gone_) return;
+    if (!client_gone_) return;
   }
   closed();
 }
 
-bool Exchange::closed() {
+bool ResponseStream::closed() {
   absl::MutexLock lock(&mutex_);
   return closed_;
 }
 
-bool Exchange::Take(Part* part) {
+bool ResponseStream::Pop(Part* part) {
   absl::MutexLock lock(&mutex_);
-  LetGo(std::exchange(taken_, 0));
+  RemovePendingBytes(std::exchange(in_flight_bytes_, 0));
   if (parts_.empty()) return false;
   *part = std::move(parts_.front());
-  taken_ = part->data.size();
+  in_flight_bytes_ = part->data.size();
   parts_.pop_front();
   if (part->kind == Part::kChunk) {
     unsent_ -= part->data.size();
@@ -88,24 +88,24 @@ bool Exchange::Take(Part* part) {
   return true;
 }
 
-bool Exchange::overflow() {
+bool ResponseStream::overflow() {
   absl::MutexLock lock(&mutex_);
   return overflow_;
 }
 
-void Exchange::Close(bool notify, bool wake) {
+void ResponseStream::Close(bool notify, bool wake) {
   std::function<void()> closed;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     closed_ = true;
-    gone_ = notify;
+    client_gone_ = notify;
     parts_.clear();
-    if (open_ != nullptr) --*open_;
-    open_ = nullptr;
-    LetGo(held_);
-    taken_ = 0;
-    all_unsent_ = nullptr;
+    if (open_requests_ != nullptr) --*open_requests_;
+    open_requests_ = nullptr;
+    RemovePendingBytes(pending_bytes_);
+    in_flight_bytes_ = 0;
+    server_unsent_ = nullptr;
     closed = std::move(on_close_);
     on_close_ = nullptr;
     if (wake) wake_();
@@ -114,38 +114,38 @@ void Exchange::Close(bool notify, bool wake) {
   if (notify && closed) closed();
 }
 
-ExchangeResponder::~ExchangeResponder() {
-  if (!exchange_->Started()) {
-    exchange_->Put({Exchange::Part::kWhole,
+StreamResponder::~StreamResponder() {
+  if (!response_->TestAndSetStarted()) {
+    response_->Push({ResponseStream::Part::kComplete,
                     500,
                     "application/json",
                     R"({"error":{"message":"the request was dropped","type":"server_error"}})",
                     {}});
   } else if (streaming_ && !ended_) {
-    exchange_->Put({Exchange::Part::kLost, 200, "", "", {}});
+    response_->Push({ResponseStream::Part::kAborted, 200, "", "", {}});
   }
 }
 
-void ExchangeResponder::Send(int status, std::string content_type, std::string body,
+void StreamResponder::Send(int status, std::string content_type, std::string body,
                              Headers headers) {
-  if (exchange_->Started()) return;
-  exchange_->Put({Exchange::Part::kWhole, status, std::move(content_type), std::move(body),
+  if (response_->TestAndSetStarted()) return;
+  response_->Push({ResponseStream::Part::kComplete, status, std::move(content_type), std::move(body),
                   std::move(headers)});
 }
 
-void ExchangeResponder::StartStream(int status, std::string content_type, Headers headers) {
-  if (exchange_->Started()) return;
+void StreamResponder::StartStream(int status, std::string content_type, Headers headers) {
+  if (response_->TestAndSetStarted()) return;
   streaming_ = true;
-  exchange_->Put(
-      {Exchange::Part::kHeader, status, std::move(content_type), "", std::move(headers)});
+  response_->Push(
+      {ResponseStream::Part::kHeader, status, std::move(content_type), "", std::move(headers)});
 }
 
-void ExchangeResponder::Write(std::string data) {
-  if (!data.empty()) exchange_->Put({Exchange::Part::kChunk, 200, "", std::move(data), {}});
+void StreamResponder::Write(std::string data) {
+  if (!data.empty()) response_->Push({ResponseStream::Part::kChunk, 200, "", std::move(data), {}});
 }
 
-void ExchangeResponder::End() {
-  if (!ended_.exchange(true)) exchange_->Put({Exchange::Part::kEnd, 200, "", "", {}});
+void StreamResponder::End() {
+  if (!ended_.exchange(true)) response_->Push({ResponseStream::Part::kEnd, 200, "", "", {}});
 }
 
 }  // namespace espalier
