@@ -42,20 +42,20 @@ class ConnectionHost {
   // Sees to it that a request is answered.
   virtual void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& exchange) = 0;
   // The answer to a request whose header is reason enough not to read its body; none: it is read.
-  virtual std::optional<ResponseStream::Part> RefusalOf(const HttpRequest& header) = 0;
+  virtual std::optional<ResponseStream::Part> RejectByHeader(const HttpRequest& header) = 0;
   // The answer to one whose body there is no room for.
-  virtual ResponseStream::Part NoRoomFor(const HttpRequest& header) = 0;
+  virtual ResponseStream::Part OverloadedPart(const HttpRequest& header) = 0;
   // So many bytes more of a body have been read, and are held until they are let go of. False, and
   // they are not: together with those of other connections they are too many.
-  virtual bool Hold(size_t bytes) = 0;
-  virtual void LetGo(size_t bytes) = 0;
+  virtual bool ReserveBodyBytes(size_t bytes) = 0;
+  virtual void ReleaseBodyBytes(size_t bytes) = 0;
   // The connection refused what it had read of a request, for so long; `method` may be empty.
-  virtual void Refused(const std::string& method, int status, absl::Duration after) = 0;
+  virtual void OnRejected(const std::string& method, int status, absl::Duration after) = 0;
 };
 
-class AnyConnection {
+class ConnectionBase {
  public:
-  virtual ~AnyConnection() = default;
+  virtual ~ConnectionBase() = default;
   // From any thread.
   virtual void Stop() = 0;
 };
@@ -63,7 +63,7 @@ class AnyConnection {
 // `Stream`: a beast::tcp_stream, or a beast::ssl_stream of one, whose executor is a strand. All but
 // Stop runs on it. `options` and `host` must outlive the connection.
 template <typename Stream>
-class Connection : public AnyConnection, public std::enable_shared_from_this<Connection<Stream>> {
+class Connection : public ConnectionBase, public std::enable_shared_from_this<Connection<Stream>> {
   template <typename T = void>
   using Awaitable = boost::asio::awaitable<T>;
   using Error = boost::system::error_code;
@@ -71,10 +71,10 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
  public:
   Connection(Stream stream, const HttpServerOptions& options, ConnectionHost& host)
       : stream_(std::move(stream)),
-        buffer_(2 * options.max_header_bytes + kAhead),
+        buffer_(2 * options.max_header_bytes + kMaxPipelinedBytes),
         wake_(stream_.get_executor()),
         deadline_(stream_.get_executor()),
-        look_(stream_.get_executor()),
+        hang_up_timer_(stream_.get_executor()),
         options_(options),
         host_(host) {
     wake_.expires_at(std::chrono::steady_clock::time_point::max());
@@ -85,7 +85,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
   ~Connection() override {
-    host_.LetGo(held_);
+    host_.ReleaseBodyBytes(reserved_bytes_);
     if (response_) response_->Close(true, /*wake=*/false);
   }
 
@@ -100,10 +100,10 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     while (keep) keep = co_await ServeOne();
     Error ignored;
     if constexpr (kSecure) {
-      lowest().expires_after(kGoodbye);
+      lowest().expires_after(kCloseTimeout);
       co_await stream_.async_shutdown(Into(ignored));
     }
-    if (refused_) co_await Drain();
+    if (rejected_) co_await Drain();
     socket().shutdown(boost::asio::socket_base::shutdown_both, ignored);
     lowest().close();
   }
@@ -121,11 +121,11 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   static constexpr bool kSecure = !std::is_same_v<Stream, boost::beast::tcp_stream>;
-  static constexpr std::chrono::seconds kGoodbye{1};  // for a connection to end in good order
-  static constexpr std::chrono::seconds kLook{1};  // between looks at a client that says too much
-  static constexpr size_t kRead = 4096;            // bytes
-  static constexpr size_t kAhead = 64 << 10;   // bytes taken in of requests that are not their turn
-  static constexpr size_t kSlice = 256 << 10;  // bytes of an answer that have write_timeout
+  static constexpr std::chrono::seconds kCloseTimeout{1};  // for a connection to end in good order
+  static constexpr std::chrono::seconds kHangUpPollInterval{1};  // between looks at a client that says too much
+  static constexpr size_t kReadBytes = 4096;            // bytes
+  static constexpr size_t kMaxPipelinedBytes = 64 << 10;   // bytes taken in of requests that are not their turn
+  static constexpr size_t kWriteSliceBytes = 256 << 10;  // bytes of an answer that have write_timeout
 
   static std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
@@ -141,7 +141,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     if (buffer_.size() == 0) {
       Error error;
       lowest().expires_after(Chrono(options_.idle_timeout));
-      const size_t n = co_await stream_.async_read_some(buffer_.prepare(kRead), Into(error));
+      const size_t n = co_await stream_.async_read_some(buffer_.prepare(kReadBytes), Into(error));
       buffer_.commit(n);
       if (error) co_return false;
     }
@@ -149,14 +149,14 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
     parser.body_limit(options_.max_body_bytes);
     HttpRequest request;
-    HttpForm form;
+    ResponseFraming form;
     std::optional<ResponseStream::Part> refusal;
     if (co_await Read(parser, &request, &form, &refusal)) {
       const bool keep = co_await Answer(std::move(request), form);
       co_return keep;
     }
     if (refusal.has_value()) {
-      refused_ = true;
+      rejected_ = true;
       form.keep = false;
       form.head = parser.get().method() == boost::beast::http::verb::head;
       co_await WritePart(*std::move(refusal), &form);
@@ -165,43 +165,43 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
   // A request that has begun. False if there is none, or if it has the answer `refusal` already.
-  Awaitable<bool> Read(Parser& parser, HttpRequest* request, HttpForm* form,
+  Awaitable<bool> Read(Parser& parser, HttpRequest* request, ResponseFraming* form,
                        std::optional<ResponseStream::Part>* refusal) {
     const absl::Time start = absl::Now();
     SetDeadline();
     Error error;
-    HttpRefusal reason;
+    HttpRejection reason;
     parser.eager(false);
     co_await Parse(parser, &error);
-    if (!error) reason = Unsupported(parser.get());
+    if (!error) reason = CheckSupported(parser.get());
     if (!error && reason.status == 0) {
-      *form = FormOf(parser.get());
-      *request = Translate(parser.get(), peer_);
+      *form = FramingOf(parser.get());
+      *request = ToHttpRequest(parser.get(), peer_);
       if (!parser.is_done()) {
-        *refusal = host_.RefusalOf(*request);
+        *refusal = host_.RejectByHeader(*request);
         if (!refusal->has_value()) co_await ReadBody(parser, &error);
       }
       request->body = std::move(parser.get().body());
     }
-    host_.LetGo(std::exchange(held_, 0));
-    reading_ = 0;
+    host_.ReleaseBodyBytes(std::exchange(reserved_bytes_, 0));
+    current_request_ = 0;
     deadline_.cancel();
-    if (error && crowded_) {
+    if (error && over_budget_) {
       std::string().swap(request->body);  // there is no room for it
-      *refusal = host_.NoRoomFor(*request);
+      *refusal = host_.OverloadedPart(*request);
     } else if (error) {
-      reason = ReasonOf(error);
+      reason = RejectionFor(error);
     }
     if (reason.status != 0) {
-      host_.Refused(std::string(parser.get().method_string()), reason.status, absl::Now() - start);
-      *refusal = ErrorPart(reason);
+      host_.OnRejected(std::string(parser.get().method_string()), reason.status, absl::Now() - start);
+      *refusal = RejectionPart(reason);
     }
     co_return !error && !refusal->has_value();
   }
 
   Awaitable<> ReadBody(Parser& parser, Error* error) {
     // One who has sent something of the body waits for no leave.
-    if (WantsLeave(parser.get()) && buffer_.size() == 0) {
+    if (ExpectsContinue(parser.get()) && buffer_.size() == 0) {
       static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
       co_await boost::asio::async_write(
           stream_, boost::asio::buffer(kContinue, sizeof kContinue - 1), Into(*error));
@@ -218,7 +218,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     bool wants = buffer_.size() == 0;
     for (size_t all = 0; !*error && !(whole ? parser.is_done() : parser.is_header_done());) {
       if (wants) {
-        const size_t room = std::min(whole ? kAhead : kRead, buffer_.max_size() - buffer_.size());
+        const size_t room = std::min(whole ? kMaxPipelinedBytes : kReadBytes, buffer_.max_size() - buffer_.size());
         if (room == 0) {
           *error = http::error::buffer_overflow;
           co_return;
@@ -230,7 +230,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
       }
       const size_t parsed = Put(parser, error);
       all += parsed;
-      if (!HoldBody(parser)) *error = boost::asio::error::no_buffer_space;
+      if (!ReserveBody(parser)) *error = boost::asio::error::no_buffer_space;
       wants = *error == http::error::need_more || buffer_.size() == 0;
       const size_t known = all + (wants ? buffer_.size() : 0);
       if (*error == http::error::need_more) *error = {};
@@ -251,31 +251,31 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
   // Counts what has come of the body.
-  bool HoldBody(const Parser& parser) {
-    const size_t more = parser.get().body().size() - held_;
-    crowded_ = more > 0 && !host_.Hold(more);
-    if (!crowded_) held_ += more;
-    return !crowded_;
+  bool ReserveBody(const Parser& parser) {
+    const size_t more = parser.get().body().size() - reserved_bytes_;
+    over_budget_ = more > 0 && !host_.ReserveBodyBytes(more);
+    if (!over_budget_) reserved_bytes_ += more;
+    return !over_budget_;
   }
 
   // Beast's own time limit closes the connection, and the client would not hear why. It stands
   // behind this one, which may fall between two reads and cancel neither.
   void SetDeadline() {
-    late_ = false;
-    reading_ = ++requests_;
-    lowest().expires_after(Chrono(options_.read_timeout) + kGoodbye);
+    timed_out_ = false;
+    current_request_ = ++requests_;
+    lowest().expires_after(Chrono(options_.read_timeout) + kCloseTimeout);
     deadline_.expires_after(Chrono(options_.read_timeout));
-    deadline_.async_wait([weak = this->weak_from_this(), request = reading_](Error error) {
+    deadline_.async_wait([weak = this->weak_from_this(), request = current_request_](Error error) {
       auto self = weak.lock();
-      if (error || self == nullptr || self->reading_ != request) return;
-      self->late_ = true;
+      if (error || self == nullptr || self->current_request_ != request) return;
+      self->timed_out_ = true;
       self->socket().cancel(error);
     });
   }
 
-  HttpRefusal ReasonOf(const Error& error) const {
+  HttpRejection RejectionFor(const Error& error) const {
     namespace http = boost::beast::http;
-    if (late_) {
+    if (timed_out_) {
       return {408, absl::StrCat("the request took longer than ",
                                 absl::FormatDuration(options_.read_timeout))};
     }
@@ -298,17 +298,17 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<ResponseStream> exchange) {
     Error error;
     while (!error && !exchange->closed()) {
-      if (self->buffer_.size() < kAhead) {
+      if (self->buffer_.size() < kMaxPipelinedBytes) {
         self->lowest().expires_never();  // a limit that the writer has set is not the reader's
-        const size_t room = std::min(kRead, kAhead - self->buffer_.size());
+        const size_t room = std::min(kReadBytes, kMaxPipelinedBytes - self->buffer_.size());
         const size_t n =
             co_await self->stream_.async_read_some(self->buffer_.prepare(room), Into(error));
         self->buffer_.commit(n);
       } else {
         Error cancelled;
-        self->look_.expires_after(kLook);
-        co_await self->look_.async_wait(Into(cancelled));
-        if (!cancelled && self->HungUp()) error = boost::asio::error::eof;
+        self->hang_up_timer_.expires_after(kHangUpPollInterval);
+        co_await self->hang_up_timer_.async_wait(Into(cancelled));
+        if (!cancelled && self->PeerHungUp()) error = boost::asio::error::eof;
       }
     }
     self->watching_ = false;
@@ -318,7 +318,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
 
   // Whether the kernel knows that the client has closed, whatever there is still to be read: it
   // does not if the client has sent more than the kernel, too, takes in.
-  bool HungUp() {
+  bool PeerHungUp() {
     pollfd state{socket().native_handle(), POLLRDHUP, 0};
     return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
   }
@@ -333,13 +333,13 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     Error ignored;
     while (watching_) {
       socket().cancel(ignored);
-      look_.cancel();
+      hang_up_timer_.cancel();
       co_await wake_.async_wait(Into(ignored));
     }
   }
 
   // Something new is in the exchange.
-  void Woken() {
+  void OnWake() {
     wake_.cancel();
     if (response_ && response_->overflow()) {
       response_->Close(true);
@@ -348,11 +348,11 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   }
 
   // False if the connection must be closed.
-  Awaitable<bool> Answer(HttpRequest request, HttpForm form) {
+  Awaitable<bool> Answer(HttpRequest request, ResponseFraming form) {
     response_ =
         std::make_shared<ResponseStream>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
           if (auto self = weak.lock()) {
-            boost::asio::post(self->stream_.get_executor(), [self] { self->Woken(); });
+            boost::asio::post(self->stream_.get_executor(), [self] { self->OnWake(); });
           }
         });
     host_.Dispatch(std::move(request), response_);
@@ -378,12 +378,12 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     co_return good&& form.keep;
   }
 
-  Awaitable<bool> WritePart(ResponseStream::Part part, HttpForm* form) {
+  Awaitable<bool> WritePart(ResponseStream::Part part, ResponseFraming* form) {
     namespace http = boost::beast::http;
     bool good = true;
     switch (part.kind) {
       case ResponseStream::Part::kComplete: {
-        const std::string header = HeaderOf(part, *form, absl::Now());
+        const std::string header = SerializeHeader(part, *form, absl::Now());
         const std::array<boost::asio::const_buffer, 2> buffers = {
             boost::asio::buffer(header),
             boost::asio::buffer(part.data.data(), form->head ? 0 : part.data.size())};
@@ -394,7 +394,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
         // HTTP/1.0 knows no chunks: such a stream ends with its connection.
         form->chunked = form->version >= 11;
         if (!form->chunked && !form->head) form->keep = false;
-        const std::string header = HeaderOf(part, *form, absl::Now());
+        const std::string header = SerializeHeader(part, *form, absl::Now());
         const std::array<boost::asio::const_buffer, 1> buffers = {boost::asio::buffer(header)};
         good = co_await Write(buffers);
         break;
@@ -428,7 +428,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     Error error;
     while (!error && boost::beast::buffer_bytes(rest) > 0) {
       lowest().expires_after(Chrono(options_.write_timeout));
-      const auto slice = boost::beast::buffers_prefix(kSlice, rest);
+      const auto slice = boost::beast::buffers_prefix(kWriteSliceBytes, rest);
       const size_t n = co_await boost::asio::async_write(stream_, slice, Into(error));
       rest.consume(n);
     }
@@ -439,8 +439,8 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   Awaitable<> Drain() {
     Error error;
     socket().shutdown(boost::asio::socket_base::shutdown_send, error);
-    std::string unread(kAhead, 0);
-    lowest().expires_after(kGoodbye);
+    std::string unread(kMaxPipelinedBytes, 0);
+    lowest().expires_after(kCloseTimeout);
     while (!error) {
       co_await lowest().async_read_some(boost::asio::buffer(unread), Into(error));
     }
@@ -451,13 +451,13 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   bool watching_ = false;               // the watcher reads, and nobody else may meanwhile
   boost::asio::steady_timer wake_;      // never expires: cancelled to wake what waits for parts
   boost::asio::steady_timer deadline_;  // of the request that is being read
-  boost::asio::steady_timer look_;
+  boost::asio::steady_timer hang_up_timer_;
   uint64_t requests_ = 0;
-  uint64_t reading_ = 0;  // the number of the request that is being read; 0: none is
-  bool late_ = false;     // the deadline has passed
-  size_t held_ = 0;       // bytes of its body
-  bool crowded_ = false;  // with more of them there would be too many
-  bool refused_ = false;  // an answer was given to what may not have been read to its end
+  uint64_t current_request_ = 0;  // the number of the request that is being read; 0: none is
+  bool timed_out_ = false;     // the deadline has passed
+  size_t reserved_bytes_ = 0;       // bytes of its body
+  bool over_budget_ = false;  // with more of them there would be too many
+  bool rejected_ = false;  // an answer was given to what may not have been read to its end
   const HttpServerOptions& options_;
   ConnectionHost& host_;
   std::string peer_;

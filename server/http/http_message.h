@@ -17,13 +17,13 @@
 namespace espalier {
 
 // Why a request is not handled.
-struct HttpRefusal {
+struct HttpRejection {
   int status = 0;  // 0: there is nobody to tell
   std::string message;
 };
 
 // How an answer is written.
-struct HttpForm {
+struct ResponseFraming {
   unsigned version = 11;
   bool keep = false;  // the connection, afterwards
   bool head = false;  // without a body
@@ -31,19 +31,19 @@ struct HttpForm {
 };
 
 template <typename Request>
-HttpForm FormOf(const Request& request) {
+ResponseFraming FramingOf(const Request& request) {
   return {request.version(), request.keep_alive(),
           request.method() == boost::beast::http::verb::head};
 }
 
 template <typename Request>
-bool WantsLeave(const Request& request) {
+bool ExpectsContinue(const Request& request) {
   return request.version() == 11 && request.count(boost::beast::http::field::expect) > 0;
 }
 
 // Of a request whose header has been read.
 template <typename Request>
-HttpRefusal Unsupported(const Request& request) {
+HttpRejection CheckSupported(const Request& request) {
   using Field = boost::beast::http::field;
   const auto coding = request.find(Field::transfer_encoding);
   if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
@@ -57,13 +57,13 @@ HttpRefusal Unsupported(const Request& request) {
   if (request.version() == 11 && request.count(Field::host) != 1) {
     return {400, "a request of HTTP/1.1 has one 'Host'"};
   }
-  if (WantsLeave(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
+  if (ExpectsContinue(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
     return {417, "the only expectation that is understood is '100-continue'"};
   }
   return {};
 }
 
-inline ResponseStream::Part ErrorPart(const HttpRefusal& refusal) {
+inline ResponseStream::Part RejectionPart(const HttpRejection& refusal) {
   return {ResponseStream::Part::kComplete,
           refusal.status,
           "application/json",
@@ -88,7 +88,7 @@ inline std::string OriginForm(absl::string_view target) {
 // All but the body. Before that is read: behind it Beast puts the fields of trailers among the
 // headers, where they must not come (RFC 9110, 6.5.1).
 template <typename Request>
-HttpRequest Translate(const Request& request, const std::string& peer) {
+HttpRequest ToHttpRequest(const Request& request, const std::string& peer) {
   HttpRequest out;
   out.method = std::string(request.method_string());
   const std::string target =
@@ -106,7 +106,7 @@ HttpRequest Translate(const Request& request, const std::string& peer) {
 }
 
 // `now` is told to the client.
-inline std::string HeaderOf(const ResponseStream::Part& part, const HttpForm& form, absl::Time now) {
+inline std::string SerializeHeader(const ResponseStream::Part& part, const ResponseFraming& form, absl::Time now) {
   namespace http = boost::beast::http;
   http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};
   message.set(http::field::server, "espalier");

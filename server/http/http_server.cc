@@ -31,15 +31,15 @@ namespace {
 namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
-using Plain = boost::beast::tcp_stream;
-using Secure = boost::beast::ssl_stream<boost::beast::tcp_stream>;
+using PlainStream = boost::beast::tcp_stream;
+using TlsStream = boost::beast::ssl_stream<boost::beast::tcp_stream>;
 
 class Server : public HttpServer, public ConnectionHost {
  public:
   Server(HttpServerOptions options, HttpHandler handler)
       : options_(std::move(options)),
         handler_(std::move(handler)),
-        overloaded_(options_.overloaded ? options_.overloaded : &Refuse),
+        overloaded_(options_.overloaded ? options_.overloaded : &RejectOverloaded),
         acceptor_(asio::make_strand(context_)) {}
   ~Server() override { Stop(); }
 
@@ -110,7 +110,7 @@ class Server : public HttpServer, public ConnectionHost {
     // cut.
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(this, &Server::IsQuiet), kFarewell);
+      mutex_.AwaitWithTimeout(absl::Condition(this, &Server::IsIdle), kStopTimeout);
     }
     if (handlers_.has_value()) handlers_->Stop();
     context_.stop();
@@ -119,9 +119,9 @@ class Server : public HttpServer, public ConnectionHost {
   }
 
  private:
-  static constexpr absl::Duration kFarewell = absl::Seconds(1);
+  static constexpr absl::Duration kStopTimeout = absl::Seconds(1);
 
-  bool IsQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !accepting_ && connections_.empty();
   }
 
@@ -140,11 +140,11 @@ class Server : public HttpServer, public ConnectionHost {
     if (!added) Call(overloaded_, std::move(*kept), exchange);
   }
 
-  std::optional<ResponseStream::Part> RefusalOf(const HttpRequest& header) override {
+  std::optional<ResponseStream::Part> RejectByHeader(const HttpRequest& header) override {
     std::optional<ResponseStream::Part> refusal;
     if (options_.admit == nullptr) return refusal;
     bool admitted = false;
-    ResponseStream::Part part = AtOnce(
+    ResponseStream::Part part = CallInline(
         [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           admitted = options_.admit(request, responder);
         },
@@ -152,22 +152,22 @@ class Server : public HttpServer, public ConnectionHost {
     if (!admitted) refusal = std::move(part);
     return refusal;
   }
-  ResponseStream::Part NoRoomFor(const HttpRequest& header) override {
-    return AtOnce(overloaded_, header);
+  ResponseStream::Part OverloadedPart(const HttpRequest& header) override {
+    return CallInline(overloaded_, header);
   }
-  bool Hold(size_t bytes) override {
+  bool ReserveBodyBytes(size_t bytes) override {
     const size_t most = std::max(options_.max_reading_bytes, options_.max_body_bytes);
-    if ((reading_ += bytes) <= most) return true;
-    reading_ -= bytes;
+    if ((body_bytes_ += bytes) <= most) return true;
+    body_bytes_ -= bytes;
     return false;
   }
-  void LetGo(size_t bytes) override { reading_ -= bytes; }
-  void Refused(const std::string& method, int status, absl::Duration after) override {
+  void ReleaseBodyBytes(size_t bytes) override { body_bytes_ -= bytes; }
+  void OnRejected(const std::string& method, int status, absl::Duration after) override {
     if (options_.refused) options_.refused(method, status, after);
   }
 
   // What `handler` answers before it returns: by then it lets go of the responder.
-  static ResponseStream::Part AtOnce(const HttpHandler& handler, HttpRequest request) {
+  static ResponseStream::Part CallInline(const HttpHandler& handler, HttpRequest request) {
     const auto exchange = std::make_shared<ResponseStream>(0, [] {});
     Call(handler, std::move(request), exchange);
     ResponseStream::Part part{ResponseStream::Part::kComplete, 500, "application/json", "", {}};
@@ -187,7 +187,7 @@ class Server : public HttpServer, public ConnectionHost {
     }
   }
 
-  static void Refuse(HttpRequest, const std::shared_ptr<HttpResponder>& responder) {
+  static void RejectOverloaded(HttpRequest, const std::shared_ptr<HttpResponder>& responder) {
     responder->Send(
         503, "application/json",
         R"({"error":{"message":"too many requests, or bytes of them or of answers, wait; try again later",)"
@@ -215,9 +215,9 @@ class Server : public HttpServer, public ConnectionHost {
       // OpenSSL counts the references of connections to what is in a context.
       if (const std::shared_ptr<asio::ssl::context> tls = Tls()) {
         Spawn(
-            std::make_shared<Connection<Secure>>(Secure(std::move(socket), *tls), options_, *this));
+            std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), options_, *this));
       } else {
-        Spawn(std::make_shared<Connection<Plain>>(Plain(std::move(socket)), options_, *this));
+        Spawn(std::make_shared<Connection<PlainStream>>(PlainStream(std::move(socket)), options_, *this));
       }
     }
   }
@@ -262,7 +262,7 @@ class Server : public HttpServer, public ConnectionHost {
   const HttpServerOptions options_;
   const HttpHandler handler_;
   const HttpHandler overloaded_;
-  std::atomic<size_t> reading_ = 0;  // bytes of bodies that are not read whole yet
+  std::atomic<size_t> body_bytes_ = 0;  // bytes of bodies that are not read whole yet
   // Of answers. Shared, as an answer may be given later than there is a server.
   const std::shared_ptr<std::atomic<size_t>> unsent_ = std::make_shared<std::atomic<size_t>>(0);
   std::optional<HandlerPool> handlers_;  // once it listens
@@ -274,7 +274,7 @@ class Server : public HttpServer, public ConnectionHost {
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
   std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: in the clear
-  std::set<std::shared_ptr<AnyConnection>> connections_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<ConnectionBase>> connections_ ABSL_GUARDED_BY(mutex_);
   bool accepting_ ABSL_GUARDED_BY(mutex_) = false;  // until the listening socket is closed
 };
 

@@ -12,7 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/testing/flood.h"
+#include "server/http/testing/flooding_handler.h"
 #include "server/http/testing/raw_client.h"
 #include "server/http/testing/start_server.h"
 
@@ -139,7 +139,7 @@ TEST(HttpServer, StreamWhoseClientDoesNotReadIsClosedWhileAWriteWaitsForIt) {
   HttpServerOptions options;
   options.max_unsent_bytes = 1 << 20;
   options.write_timeout = absl::Hours(1);
-  Flood flood;
+  FloodingHandler flood;
   auto server = StartServer(flood.Handler(kSoon), options);
   RawClient client(server->port(), /*receive_buffer=*/64 << 10);
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/http/http_server.h"
-#include "server/http/testing/flood.h"
+#include "server/http/testing/flooding_handler.h"
 #include "server/http/testing/raw_client.h"
 
 namespace espalier {
@@ -236,7 +236,7 @@ TEST(HttpServerTls, StreamWhoseClientDoesNotReadIsClosedWhileAWriteWaitsForIt) {
   HttpServerOptions options;
   options.max_unsent_bytes = 1 << 20;
   options.write_timeout = absl::Hours(1);
-  Flood flood;
+  FloodingHandler flood;
   auto server = StartServer(flood.Handler(kSoon), options);
   TlsClient client(server->port(), /*receive_buffer=*/64 << 10);
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");

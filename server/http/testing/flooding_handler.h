@@ -13,9 +13,9 @@
 namespace espalier {
 
 // Of one request. Outlives the server.
-class Flood {
+class FloodingHandler {
  public:
-  ~Flood() {
+  ~FloodingHandler() {
     if (writer_.joinable()) writer_.join();
   }
 
