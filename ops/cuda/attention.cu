@@ -2,7 +2,7 @@
 // workspace, [heads, S, T] in f32. The backward pass computes the probabilities again.
 #include <cmath>
 
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"

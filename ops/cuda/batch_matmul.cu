@@ -2,7 +2,7 @@
 // beyond it; the length stays on the device.
 #include <algorithm>
 
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"

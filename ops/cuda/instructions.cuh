@@ -35,7 +35,7 @@ __device__ __forceinline__ uint4* LaunchedMemory() {
 // 2 t + 8 and 2 t + 9, and columns 2 t and 2 t + 1 of c. wgmma gives the same bits (measured on an
 // H200).
 template <bool kFirst = false>
-__device__ __forceinline__ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+__device__ __forceinline__ void MmaM16N8K16Bf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                              float (&c)[4]) {
   if constexpr (kFirst) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "

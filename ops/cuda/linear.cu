@@ -1,14 +1,14 @@
-// Training: cuBLAS for y, dx and dweight. Serving: RowProducts for f32, BatchInvariantLinear for bf16 and
+// Training: cuBLAS for y, dx and dweight. Serving: MixedInputGemm for f32, BatchInvariantLinear for bf16 and
 // f16.
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/convert.h"
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
-#include "ops/cuda/row_products.h"
-#include "ops/cuda/batch_invariant_linear.h"
+#include "ops/cuda/mixed_input_gemm.h"
+#include "ops/cuda/gemm/batch_invariant_linear.h"
 
 namespace espalier {
 namespace cuda_linear {
@@ -218,9 +218,9 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
           const int64_t rows = RowsOf(spec.inputs[0].dims), in = spec.inputs[0].dims.back();
           return MakeKernel(
               [activation](const KernelArgs& args) {
-                return RunRowProducts("linear", RowWeights::kF32, activation, args);
+                return RunMixedInputGemm("linear", GemmWeightFormat::kF32, activation, args);
               },
-              RowProductsWorkspace(RowWeights::kF32, rows, in));
+              MixedInputGemmWorkspace(GemmWeightFormat::kF32, rows, in));
         }
         return MakeKernel([activation](const KernelArgs& args) {
           const size_t each = args.inputs.size() / args.outputs.size();

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"

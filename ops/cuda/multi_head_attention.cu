@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ops/cuda/convert.h"
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/cuda/attend.cuh"
+#include "ops/cuda/attention/paged_attention_kernel.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
@@ -79,14 +79,14 @@ struct Shape {
 };
 
 // Where blocks share a row's groups of keys.
-struct Sharing {
+struct SplitKv {
   static constexpr int64_t kEnoughBlocks = 4 * 132;  // that keep a GPU's memory busy
   static constexpr int64_t kMostBytes = int64_t{128} << 20;
 
   int64_t groups;  // most of a row
   int64_t rows;    // up to which they are shared
 
-  static Sharing Of(int64_t keys, int64_t rows, int64_t heads, int64_t dim) {
+  static SplitKv Of(int64_t keys, int64_t rows, int64_t heads, int64_t dim) {
     const int64_t groups = (keys + kGroup - 1) / kGroup;
     const int64_t row_bytes = heads * groups * (dim + 2) * static_cast<int64_t>(sizeof(float));
     if (groups < 2) return {groups, 0};
@@ -104,8 +104,8 @@ struct Sharing {
 
 template <typename T, typename C, int kDim, bool kWhole>
 KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
-                    const Sharing& sharing, uint32_t* arrivals) {
-  const auto heads = Tile::Heads::Of(s.heads, s.kv_heads);
+                    const SplitKv& sharing, uint32_t* arrivals) {
+  const auto heads = QueryTile::Heads::Of(s.heads, s.kv_heads);
   const Attention<T, C> attention{args.inputs[kQ].as<T>(),
                                   args.inputs[kKCache].as<C>(),
                                   args.inputs[kVCache].as<C>(),
@@ -123,8 +123,8 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
                                        std::min(s.rows, batch.sequences)) *
                               heads.TilesOfRow();
   const int64_t parts = blocks > DeviceContext::kArrivals ? 1 : sharing.Parts(s.rows, least_tiles);
-  const auto kernel = AttendKernel<T, C, kDim, kWhole>;
-  constexpr int kBytes = Memory<kDim>::kAll;
+  const auto kernel = PagedAttentionKernel<T, C, kDim, kWhole>;
+  constexpr int kBytes = SharedMemory<kDim>::kAll;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
                  "paged_attention"));
@@ -160,7 +160,7 @@ KernelStatus Store(const KernelArgs& args, const Batch& batch, const Shape& s) {
 
 template <typename T, typename C>
 KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s,
-                    const Sharing& sharing, uint32_t* arrivals) {
+                    const SplitKv& sharing, uint32_t* arrivals) {
   ESPALIER_KERNEL_RETURN_IF_ERROR((Store<T, C>(args, batch, s)));
   if (!args.outputs[0].present() || s.rows == 0) return KernelStatus::Ok();
   const auto aligned = [&](Input i) {
@@ -175,7 +175,7 @@ KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s,
 }
 
 KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, Scores scores,
-                 const Sharing& sharing) {
+                 const SplitKv& sharing) {
   DeviceContext* context = nullptr;
   ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
   const auto table = [&](Input i) { return args.inputs[i].as<int32_t>(); };
@@ -257,8 +257,8 @@ void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contex
                             spec.attributes.String("alibi") == "bf16",
                             spec.attributes.Int("window")};
         const int64_t rows = spec.inputs[kQ].dims[0], heads = spec.inputs[kQ].dims[1] / dim;
-        const Sharing sharing =
-            Sharing::Of(spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0],
+        const SplitKv sharing =
+            SplitKv::Of(spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0],
                         rows, heads, dim);
         return MakeKernel(
             [&contexts, dim, scores, sharing](const KernelArgs& args) {

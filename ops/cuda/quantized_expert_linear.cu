@@ -5,7 +5,7 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/packed.cuh"
+#include "ops/cuda/gemm/packed_weights_gemv.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
 
@@ -37,7 +37,7 @@ struct Problem {
 // Grid: rows of y by blocks of outputs.
 template <bool kFourBits>
 __global__ void __launch_bounds__(kThreads)
-    PackedKernel(PackedWeights shape, const uint8_t* weights, PackedRows x, Problem p) {
+    PackedKernel(PackedWeights shape, const uint8_t* weights, QuantizedActivations x, Problem p) {
   __shared__ float parts[kWarps][kPackOutputs];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t row = blockIdx.x;
@@ -115,7 +115,7 @@ class QuantizedExpertLinear : public Kernel {
       return weight.dtype() == DType::kF16 ? launch(TypeTag<__half>())
                                            : launch(TypeTag<__nv_bfloat16>());
     }
-    const PackedRows rounded = rounded_.At(args, RowsOf(x.dims()));
+    const QuantizedActivations rounded = rounded_.At(args, RowsOf(x.dims()));
     ESPALIER_KERNEL_RETURN_IF_ERROR(Round(args, kName, rounded));
     const dim3 grid(rows, static_cast<unsigned>(shape_.blocks()));
     const auto kernel = shape_.bits == 4 ? PackedKernel<true> : PackedKernel<false>;
@@ -129,7 +129,7 @@ class QuantizedExpertLinear : public Kernel {
   DeviceContexts& contexts_;
   WorkspaceLayout layout_;
   const PackedWeights shape_;
-  const PackedRowsLayout rounded_;
+  const QuantizedActivationsLayout rounded_;
 };
 
 }  // namespace cuda_quantized_expert_linear

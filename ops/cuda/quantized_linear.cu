@@ -2,15 +2,15 @@
 #include <algorithm>
 
 #include "ops/cuda/register.h"
-#include "ops/cuda/row_products.h"
+#include "ops/cuda/mixed_input_gemm.h"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
 namespace cuda_quantized_linear {
 
-RowWeights KindOf(int bits, DType dtype) {
-  if (bits == 16) return dtype == DType::kF16 ? RowWeights::kF16 : RowWeights::kBF16;
-  return bits == 8 ? RowWeights::kPacked8 : RowWeights::kPacked4;
+GemmWeightFormat KindOf(int bits, DType dtype) {
+  if (bits == 16) return dtype == DType::kF16 ? GemmWeightFormat::kF16 : GemmWeightFormat::kBF16;
+  return bits == 8 ? GemmWeightFormat::kPacked8 : GemmWeightFormat::kPacked4;
 }
 
 std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
@@ -28,13 +28,13 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
       return nullptr;
     }
   }
-  const RowWeights kind = KindOf(bits, dtype);
+  const GemmWeightFormat kind = KindOf(bits, dtype);
   const Activation activation = ActivationOf(spec.attributes);
   return MakeKernel(
       [kind, activation](const KernelArgs& args) {
-        return RunRowProducts("quantized_linear", kind, activation, args);
+        return RunMixedInputGemm("quantized_linear", kind, activation, args);
       },
-      RowProductsWorkspace(kind, RowsOf(spec.inputs[0].dims), in));
+      MixedInputGemmWorkspace(kind, RowsOf(spec.inputs[0].dims), in));
 }
 
 }  // namespace cuda_quantized_linear

@@ -7,7 +7,7 @@ namespace espalier::gpu_check {
 namespace {
 
 // Numbers of rows on both sides of those where kernels change, sizes that fill no tile.
-void AddRowProducts(std::vector<Case>* cases) {
+void AddMixedInputGemms(std::vector<Case>* cases) {
   const auto add = [&](const Weights& weights, int64_t rows, int64_t in, int64_t out,
                        const char* activation) {
     Case c{.op = weights.bits == 32 ? "linear" : "quantized_linear",
@@ -138,7 +138,7 @@ void AddMixedAttention(std::vector<Case>* cases) {
 }  // namespace
 
 void AddServingCases(std::vector<Case>* cases) {
-  AddRowProducts(cases);
+  AddMixedInputGemms(cases);
   AddExperts(cases);
   AddLongAttention(cases);
   AddMixedAttention(cases);

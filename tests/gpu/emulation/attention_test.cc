@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/cuda/attend.cuh"
+#include "ops/cuda/attention/paged_attention_kernel.cuh"
 #include "tests/gpu/mixed_batch.h"
 
 namespace espalier::gpu_check {
@@ -72,7 +72,7 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
   result.y.assign(static_cast<size_t>(rows * how.heads * how.dim), -7e30f);
   std::vector<float> partials(static_cast<size_t>(rows * how.heads * groups * (how.dim + 2)));
   int32_t claimed = 0;
-  const auto heads = Tile::Heads::Of(static_cast<int>(how.heads), static_cast<int>(how.kv_heads));
+  const auto heads = QueryTile::Heads::Of(static_cast<int>(how.heads), static_cast<int>(how.kv_heads));
   std::vector<uint32_t> arrivals(static_cast<size_t>(rows * heads.TilesOfRow()));
   const Attention<float, C> attention{
       in.q.data() + first * how.heads * how.dim,
@@ -95,8 +95,8 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
     constexpr int kDim = decltype(dim)::value;
     result.error =
         emulation::Launch({static_cast<uint32_t>(arrivals.size()), static_cast<uint32_t>(parts), 1},
-                          kBlock, Memory<kDim>::kAll,
-                          [&] { AttendKernel<float, C, kDim, decltype(whole)::value>(attention); });
+                          kBlock, SharedMemory<kDim>::kAll,
+                          [&] { PagedAttentionKernel<float, C, kDim, decltype(whole)::value>(attention); });
   };
   if (how.dim % 8 != 0) {
     launch(std::integral_constant<int, kMostDim>(), std::false_type());

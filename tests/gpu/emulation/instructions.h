@@ -99,7 +99,7 @@ inline int32_t atomicCAS(int32_t* at, int32_t compare, int32_t value) {
 }
 
 template <bool kFirst = false>
-void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
+void MmaM16N8K16Bf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
   struct Given {
     float a[4][2], b[2][2];
   };

@@ -1,4 +1,4 @@
-// y = x weight^T + bias in bf16 or f16 (f32: row_products.h) with one order of summation per
+// y = x weight^T + bias in bf16 or f16 (f32: mixed_input_gemm.h) with one order of summation per
 // element of y, whatever the number of rows: serving needs a row's result not to depend on the
 // batch it rides in. cuBLAS chooses its order by the shape.
 #pragma once

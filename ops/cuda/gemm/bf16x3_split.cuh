@@ -13,15 +13,15 @@
 namespace espalier {
 
 // The upper halves of two f32 numbers: bf16, cut off.
-__device__ __forceinline__ uint32_t UpperHalves(uint32_t first, uint32_t second) {
+__device__ __forceinline__ uint32_t TruncatePairToBf16(uint32_t first, uint32_t second) {
   return __byte_perm(first, second, 0x7632);
 }
-__device__ __forceinline__ uint32_t Rest(uint32_t x) {
+__device__ __forceinline__ uint32_t Bf16Remainder(uint32_t x) {
   return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & 0xffff0000u));
 }
 // Of an infinity nothing is left.
-__device__ __forceinline__ uint32_t FiniteRest(uint32_t x) {
-  return isfinite(__uint_as_float(x)) ? Rest(x) : 0u;
+__device__ __forceinline__ uint32_t FiniteBf16Remainder(uint32_t x) {
+  return isfinite(__uint_as_float(x)) ? Bf16Remainder(x) : 0u;
 }
 
 // Two f16 numbers as f32.
@@ -36,7 +36,7 @@ __device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& 
 // Products of a sum of kPlanes bf16 numbers, from the largest to the smallest, with one of three:
 // those that are not less than 2^-24 of the largest, the smallest first.
 template <int kPlanes>
-struct PlaneProducts {
+struct SplitProducts {
   struct Planes {
     int narrow, wide;
   };

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/cuda/attention_numbers.cuh"
-#include "ops/cuda/attention_rows.cuh"
+#include "ops/cuda/attention/kv_fragments.cuh"
+#include "ops/cuda/attention/query_tile.cuh"
 #include "ops/cuda/instructions.cuh"
 #include "ops/cuda/numeric.cuh"
 
@@ -16,12 +16,12 @@ namespace cuda_paged_attention {
 
 constexpr int kWarps = 4;
 constexpr int kBlock = kWarps * 32;  // threads
-constexpr int kPiece = 64;           // keys
-constexpr int kGroup = kWarps * kPiece;
+constexpr int kKvTileKeys = 64;           // keys
+constexpr int kGroup = kWarps * kKvTileKeys;
 constexpr int kMostDim = 256;
 constexpr int kChunk = 32;       // elements of a head, which a lane has eight neighbours of
-constexpr int kTileKeys = 8;     // keys in a product with queries
-constexpr int kValueKeys = 16;   // keys in a product with values
+constexpr int kMmaKeys = 8;     // keys in a product with queries
+constexpr int kMmaValueKeys = 16;   // keys in a product with values
 constexpr int kQueryPlanes = 3;  // of queries, and of weights
 
 // What the numbers of a slot's head are multiplied by, if the cache has scales; null: it has none.
@@ -50,21 +50,21 @@ struct Attention {
   T* y;
   Partials partials;
   Batch batch;
-  Tile::Heads heads;
+  QueryTile::Heads heads;
   int kv_heads, dim;
   Scores how;
 };
 
 // Shared memory, in bytes.
 template <int kDim>
-struct Memory {
+struct SharedMemory {
   static constexpr int kQuery = kDim / kChunk * 2 * kQueryPlanes * 512;
   // A warp's: products with ancestors and, in 8 bits, the scales of their values; or its weights;
   // or its results, in rows that lie in different banks.
   static constexpr int kStride = kDim + 8;
-  static constexpr int kAncestors = Tile::kQueries * kPiece * 4;
-  static constexpr int kWeights = kPiece / kValueKeys * kQueryPlanes * 512;
-  static constexpr int kResults = Tile::kQueries * kStride * 4;
+  static constexpr int kAncestors = QueryTile::kQueries * kKvTileKeys * 4;
+  static constexpr int kWeights = kKvTileKeys / kMmaValueKeys * kQueryPlanes * 512;
+  static constexpr int kResults = QueryTile::kQueries * kStride * 4;
   static constexpr int kOfWarp = kResults > 2 * kAncestors ? kResults : 2 * kAncestors;
   static constexpr int kAll = kQuery + kWarps * kOfWarp;
   static_assert(kWeights <= kOfWarp);
@@ -80,13 +80,13 @@ __device__ __forceinline__ float Weight(float score, float top) {
 // g and g + 8, and of a chunk elements 8 t to 8 t + 7, of a half four: the tensor cores multiply
 // what lies at the same place, and do not ask which element it is.
 template <typename T, typename C, int kDim>
-__device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Tile& tile,
+__device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const QueryTile& tile,
                                              uint4* queries) {
   const int lane = threadIdx.x % 32;
   const T* from[2];
 #pragma unroll
   for (int high = 0; high < 2; ++high) {
-    const Tile::Query query = tile.At(lane / 4 + 8 * high);
+    const QueryTile::Query query = tile.At(lane / 4 + 8 * high);
     from[high] =
         query.there ? a.q + ((tile.row + query.row) * a.heads.all + query.head) * a.dim : nullptr;
   }
@@ -106,12 +106,12 @@ __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Til
 #pragma unroll
     for (int p = 0; p < kQueryPlanes; ++p) {
       queries[(i * kQueryPlanes + p) * 32 + lane] = make_uint4(
-          UpperHalves(numbers[0][0], numbers[0][1]), UpperHalves(numbers[1][0], numbers[1][1]),
-          UpperHalves(numbers[0][2], numbers[0][3]), UpperHalves(numbers[1][2], numbers[1][3]));
+          TruncatePairToBf16(numbers[0][0], numbers[0][1]), TruncatePairToBf16(numbers[1][0], numbers[1][1]),
+          TruncatePairToBf16(numbers[0][2], numbers[0][3]), TruncatePairToBf16(numbers[1][2], numbers[1][3]));
 #pragma unroll
       for (int high = 0; high < 2; ++high) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) numbers[high][e] = FiniteRest(numbers[high][e]);
+        for (int e = 0; e < 4; ++e) numbers[high][e] = FiniteBf16Remainder(numbers[high][e]);
       }
     }
   }
@@ -120,10 +120,10 @@ __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Til
 // A warp's work on a piece of keys. Code is kept short: steps of one row run it once, and wait for
 // every instruction that no cache has.
 template <typename T, typename C, int kDim, bool kWhole>
-class Piece {
+class KvTile {
  public:
-  __device__ __forceinline__ Piece(const Attention<T, C>& a, const Tile& tile, const Keys* keys,
-                                   const TileKeys& all, const uint4* queries, uint8_t* memory)
+  __device__ __forceinline__ KvTile(const Attention<T, C>& a, const QueryTile& tile, const Keys* keys,
+                                   const QueryTileKeys& all, const uint4* queries, uint8_t* memory)
       : a_(a),
         tile_(tile),
         keys_(keys),
@@ -158,7 +158,7 @@ class Piece {
   }
   // Whether a row sees any of them.
   __device__ __forceinline__ bool Any() const {
-    return first_ < all_.end && first_ + kPiece > all_.begin;
+    return first_ < all_.end && first_ + kKvTileKeys > all_.begin;
   }
 
   // most and sum: [kQueries]; the weighted sums of values are left in the warp's memory,
@@ -168,7 +168,7 @@ class Piece {
     if (first_ < all_.prefix) {
       int slots[kTiles];
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) slots[n] = SlotInSequence(n * kTileKeys + g_);
+      for (int n = 0; n < kTiles; ++n) slots[n] = SlotInSequence(n * kMmaKeys + g_);
       Dots(slots, scores);
     }
     DotsWithAncestors();
@@ -184,7 +184,7 @@ class Piece {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float* const to =
-            results + (g_ + i / 2 * 8) * Memory<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
+            results + (g_ + i / 2 * 8) * SharedMemory<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
 #pragma unroll
         for (int e = 0; e < 8; e += 4) {
           *reinterpret_cast<float4*>(to + e) = make_float4(
@@ -195,10 +195,10 @@ class Piece {
   }
 
  private:
-  static constexpr int kTiles = kPiece / kTileKeys;
+  static constexpr int kTiles = kKvTileKeys / kMmaKeys;
   static constexpr bool kScaled = std::is_same_v<C, int8_t>;
-  static constexpr int kPlanes = Eight<C>::kPlanes;
-  using Products = PlaneProducts<kPlanes>;
+  static constexpr int kPlanes = KvVector8<C>::kPlanes;
+  using Products = SplitProducts<kPlanes>;
 
   // Of key `key` of the piece; all lanes ask for keys of the same half.
   __device__ __forceinline__ int SlotInSequence(int key) const {
@@ -210,7 +210,7 @@ class Piece {
   __device__ __forceinline__ void Dots(const int (&slots)[kCount], float (&dots)[kCount][4]) const {
 #pragma unroll 1
     for (int chunk = 0; chunk * kChunk < a_.dim; ++chunk) {
-      Eight<C> keys[kCount];
+      KvVector8<C> keys[kCount];
 #pragma unroll
       for (int n = 0; n < kCount; ++n) {
         keys[n].template Load<kWhole>(k_ + slots[n] * width_, chunk * kChunk + 8 * t_, a_.dim);
@@ -237,7 +237,7 @@ class Piece {
             const auto planes = Products::Of(p);
 #pragma unroll
             for (int n = 0; n < kTurns; ++n) {
-              MultiplyBF16(x[planes.wide], low[n][planes.narrow], high[n][planes.narrow],
+              MmaM16N8K16Bf16(x[planes.wide], low[n][planes.narrow], high[n][planes.narrow],
                            dots[n0 + n]);
             }
           }
@@ -271,25 +271,25 @@ class Piece {
 
   // Where products with ancestors, and the scales of their values, lie.
   __device__ __forceinline__ float* AncestorDots(int query) const {
-    return reinterpret_cast<float*>(memory_) + query * kPiece;
+    return reinterpret_cast<float*>(memory_) + query * kKvTileKeys;
   }
   __device__ __forceinline__ float* AncestorScales(int query) const {
-    return AncestorDots(query) + Tile::kQueries * kPiece;
+    return AncestorDots(query) + QueryTile::kQueries * kKvTileKeys;
   }
 
   // Ancestors are each row's own: eight keys of its list are multiplied with all queries, and what
   // belongs to the row is kept.
   __device__ __forceinline__ void DotsWithAncestors() const {
     uint32_t rows =
-        RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kPiece); });
+        RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kKvTileKeys); });
 #pragma unroll 1
     for (; rows != 0; rows &= rows - 1) {
       const int row = __ffs(static_cast<int>(rows)) - 1;
       const Keys& keys = keys_[row];
-      const int end = min(keys.size, first_ + kPiece);
+      const int end = min(keys.size, first_ + kKvTileKeys);
 #pragma unroll 1
-      for (int at = max(keys.prefix - first_, 0) / kTileKeys * kTileKeys; first_ + at < end;
-           at += kTileKeys) {
+      for (int at = max(keys.prefix - first_, 0) / kMmaKeys * kMmaKeys; first_ + at < end;
+           at += kMmaKeys) {
         const int slot[1] = {
             keys.Slot(a_.batch, tile_.row + row, min(first_ + at + g_, keys.size - 1))};
         float dots[1][4] = {};
@@ -326,7 +326,7 @@ class Piece {
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int key = n * kTileKeys + 2 * t_ + i, j = first_ + key;
+          const int key = n * kMmaKeys + 2 * t_ + i, j = first_ + key;
           function(half, key, j >= begin && j < size, j < prefix, scores[n][2 * half + i]);
         }
       }
@@ -353,9 +353,9 @@ class Piece {
     Each(scores, [&](int half, int key, bool, bool, float& score) { place(half, key) = score; });
 #pragma unroll 1
     for (int i = 0; i < 4 * kTiles; ++i) {
-      const int half = i / (2 * kTiles), key = i / 2 % kTiles * kTileKeys + 2 * t_ + i % 2;
+      const int half = i / (2 * kTiles), key = i / 2 % kTiles * kMmaKeys + 2 * t_ + i % 2;
       const int j = first_ + key;
-      const Tile::Query query = half == 0 ? own_[0] : own_[1];
+      const QueryTile::Query query = half == 0 ? own_[0] : own_[1];
       const Keys& keys = keys_[query.there ? query.row : 0];
       float& score = place(half, key);
       score = query.there && j >= keys.begin && j < keys.size
@@ -403,12 +403,12 @@ class Piece {
       float scales[kTiles][2];
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        ScalesOf(a_.scales.v, SlotInSequence(n * kTileKeys + g_), scales[n]);
+        ScalesOf(a_.scales.v, SlotInSequence(n * kMmaKeys + g_), scales[n]);
       }
       Each(scores, [&](int half, int key, bool seen, bool in_sequence, float& score) {
         if (!seen) return;
         score *=
-            in_sequence ? scales[key / kTileKeys][key % 2] : AncestorScales(g_ + 8 * half)[key];
+            in_sequence ? scales[key / kMmaKeys][key % 2] : AncestorScales(g_ + 8 * half)[key];
       });
     }
     __syncwarp();  // what was in memory has been read
@@ -422,9 +422,9 @@ class Piece {
         for (int i = 0; i < 4; ++i) {
           float* const pair = &scores[n + i / 2][i % 2 * 2];
           const uint32_t low = __float_as_uint(pair[0]), high = __float_as_uint(pair[1]);
-          pairs[i] = UpperHalves(low, high);
-          pair[0] = __uint_as_float(Rest(low));
-          pair[1] = __uint_as_float(Rest(high));
+          pairs[i] = TruncatePairToBf16(low, high);
+          pair[0] = __uint_as_float(Bf16Remainder(low));
+          pair[1] = __uint_as_float(Bf16Remainder(high));
         }
         weights[(n / 2 * kQueryPlanes + p) * 32] =
             make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
@@ -435,8 +435,8 @@ class Piece {
   __device__ __forceinline__ void AddValues(float (&values)[kDim / 64][8][4]) const {
     const uint32_t all = (1u << tile_.rows) - 1;
 #pragma unroll 1
-    for (int at = 0; at < kPiece; at += kValueKeys) {
-      const int from = first_ + at, to = from + kValueKeys;
+    for (int at = 0; at < kKvTileKeys; at += kMmaValueKeys) {
+      const int from = first_ + at, to = from + kMmaValueKeys;
       uint32_t rows = RowsWhere([&](const Keys& k) { return k.Sees(from, to); });
       if (rows == 0) continue;
       int slots[4];
@@ -474,7 +474,7 @@ class Piece {
     for (int d = 8 * g_; d < a_.dim; d += 64) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        Eight<C> eight;
+        KvVector8<C> eight;
         eight.template Load<kWhole>(v_ + slots[i] * width_, d, a_.dim);
         finite = finite && eight.Finite();
       }
@@ -486,7 +486,7 @@ class Piece {
   // `high`.
   __device__ __forceinline__ void AddChunk(const int (&slots)[4], int at, bool low, bool high,
                                            float (&values)[kDim / 64][8][4]) const {
-    Eight<C> v[kDim / 64][4];
+    KvVector8<C> v[kDim / 64][4];
 #pragma unroll
     for (int d = 0; d < kDim / 64; ++d) {
 #pragma unroll
@@ -498,7 +498,7 @@ class Piece {
     const uint4* const from = reinterpret_cast<const uint4*>(memory_) + lane_;
 #pragma unroll
     for (int p = 0; p < kQueryPlanes; ++p) {
-      Fragment(from[(at / kValueKeys * kQueryPlanes + p) * 32], weights[p]);
+      Fragment(from[(at / kMmaValueKeys * kQueryPlanes + p) * 32], weights[p]);
     }
     constexpr int kTurns = 4;  // as in Dots
 #pragma unroll
@@ -519,7 +519,7 @@ class Piece {
           const auto planes = Products::Of(p);
 #pragma unroll
           for (int e = 0; e < kTurns; ++e) {
-            MultiplyBF16(weights[planes.wide], first[e][planes.narrow], second[e][planes.narrow],
+            MmaM16N8K16Bf16(weights[planes.wide], first[e][planes.narrow], second[e][planes.narrow],
                          sums[e]);
           }
         }
@@ -535,16 +535,16 @@ class Piece {
   }
 
   const Attention<T, C>& a_;
-  const Tile& tile_;
+  const QueryTile& tile_;
   const Keys* const keys_;
-  const TileKeys& all_;
+  const QueryTileKeys& all_;
   const uint4* const queries_;
   uint8_t* const memory_;
   const int lane_, g_, t_;
   const int64_t width_;
   const C* const k_;
   const C* const v_;
-  const Tile::Query own_[2];
+  const QueryTile::Query own_[2];
   int first_ = 0;
   int slots_[2] = {};
 };

@@ -8,7 +8,7 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/batch_invariant_linear.h"
+#include "ops/cuda/gemm/batch_invariant_linear.h"
 
 namespace espalier {
 namespace {

@@ -6,14 +6,14 @@
 
 namespace espalier {
 
-struct RoundedGroup {
+struct QuantizedGroup {
   int q;  // this lane's
   int sum;
   float scale;  // NaN if an input is not finite
 };
 
 // For a whole warp, each lane with one of the inputs.
-__device__ __forceinline__ RoundedGroup RoundGroup(float value) {
+__device__ __forceinline__ QuantizedGroup QuantizeGroup(float value) {
   const bool finite = __all_sync(0xffffffffu, isfinite(value));
   const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);
   const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;

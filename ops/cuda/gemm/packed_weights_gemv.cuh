@@ -6,14 +6,14 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
-#include "ops/cuda/round_group.cuh"
+#include "ops/cuda/gemm/quantize_group.cuh"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
 
 constexpr int kPackedWarps = kThreads / 32;
 
-struct PackedRows {
+struct QuantizedActivations {
   int64_t rows, groups;
   int8_t* q;     // [rows, groups * 32]
   float* scale;  // [rows, groups]
@@ -22,13 +22,13 @@ struct PackedRows {
 
 // One warp per group of a row.
 static __global__ void __launch_bounds__(kThreads)
-    RoundRows(const float* x, int64_t in, PackedRows to) {
+    QuantizeRows(const float* x, int64_t in, QuantizedActivations to) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kPackedWarps + threadIdx.x / 32;
   if (at >= to.rows * to.groups) return;
   const int lane = threadIdx.x % 32;
   const int64_t i = at % to.groups * kPackGroup + lane;
   const float value = i < in ? x[at / to.groups * in + i] : 0.0f;
-  const RoundedGroup rounded = RoundGroup(value);
+  const QuantizedGroup rounded = QuantizeGroup(value);
   to.q[at * kPackGroup + lane] = static_cast<int8_t>(rounded.q);
   if (lane == 0) {
     to.scale[at] = rounded.scale;
@@ -48,7 +48,7 @@ __device__ __forceinline__ int DotBytes(uint32_t weights, uint32_t x, int sum) {
 // warp, which the warps of a thread block take in turns.
 template <bool kFourBits>
 __device__ float SumPackedGroups(const PackedWeights& shape, const uint8_t* block,
-                                 const PackedRows& x, int64_t row) {
+                                 const QuantizedActivations& x, int64_t row) {
   float total = 0;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int output = lane % kPackOutputs, half = lane / kPackOutputs;
@@ -87,15 +87,15 @@ __device__ float SumPackedGroups(const PackedWeights& shape, const uint8_t* bloc
 }
 
 // Workspace for rounded rows.
-class PackedRowsLayout {
+class QuantizedActivationsLayout {
  public:
-  PackedRowsLayout(int64_t rows, int64_t groups, WorkspaceLayout* layout)
+  QuantizedActivationsLayout(int64_t rows, int64_t groups, WorkspaceLayout* layout)
       : groups_(groups),
         q_(layout->Add(static_cast<size_t>(rows * groups * kPackGroup))),
         scale_(layout->Add(static_cast<size_t>(rows * groups) * sizeof(float))),
         sum_(layout->Add(static_cast<size_t>(rows * groups) * sizeof(int32_t))) {}
 
-  PackedRows At(const KernelArgs& args, int64_t rows) const {
+  QuantizedActivations At(const KernelArgs& args, int64_t rows) const {
     return {rows, groups_, WorkspaceAt<int8_t>(args, q_), WorkspaceAt<float>(args, scale_),
             WorkspaceAt<int32_t>(args, sum_)};
   }
@@ -105,10 +105,10 @@ class PackedRowsLayout {
   size_t q_, scale_, sum_;
 };
 
-inline KernelStatus Round(const KernelArgs& args, const char* op, const PackedRows& to) {
+inline KernelStatus Round(const KernelArgs& args, const char* op, const QuantizedActivations& to) {
   const TensorView& x = args.inputs[0];
   const int64_t blocks = (to.rows * to.groups + kPackedWarps - 1) / kPackedWarps;
-  RoundRows<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(args)>>>(x.as<float>(),
+  QuantizeRows<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(args)>>>(x.as<float>(),
                                                                             x.dims().back(), to);
   return LaunchStatus(op);
 }

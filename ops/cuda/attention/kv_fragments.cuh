@@ -6,14 +6,14 @@
 #include <type_traits>
 
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/planes.cuh"
+#include "ops/cuda/gemm/bf16x3_split.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {
 
-// Eight neighbouring numbers of a head.
+// KvVector8 neighbouring numbers of a head.
 template <typename C>
-struct Eight {
+struct KvVector8 {
   static constexpr int kPlanes = std::is_same_v<C, float> ? 3 : std::is_same_v<C, __half> ? 2 : 1;
   static constexpr int kWords = 2 * sizeof(C);
   uint32_t words[kWords];
@@ -48,7 +48,7 @@ struct Eight {
     }
   }
   // Number e of this and of another key.
-  __device__ __forceinline__ void Pair(const Eight& next, int e, uint32_t (&pair)[kPlanes]) const {
+  __device__ __forceinline__ void Pair(const KvVector8& next, int e, uint32_t (&pair)[kPlanes]) const {
     if constexpr (std::is_same_v<C, __nv_bfloat16>) {
       pair[0] = __byte_perm(words[e / 2], next.words[e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
     } else {
@@ -95,10 +95,10 @@ struct Eight {
 #pragma unroll
     for (int p = 0; p < kPlanes; ++p) {
       if (p > 0) {
-        first = Rest(first);
-        second = Rest(second);
+        first = Bf16Remainder(first);
+        second = Bf16Remainder(second);
       }
-      pair[p] = UpperHalves(first, second);
+      pair[p] = TruncatePairToBf16(first, second);
     }
   }
 };

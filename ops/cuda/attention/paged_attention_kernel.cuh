@@ -2,7 +2,7 @@
 // ancestors) always falls to the same place of the same sums. So the bits do not depend on the
 // batch, on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
 //
-// A warp takes 16 queries and a piece of 64 keys (see Tile), with a softmax of its own, four warps
+// A warp takes 16 queries and a piece of 64 keys (see QueryTile), with a softmax of its own, four warps
 // a group of four pieces. Pieces are merged in order, then groups (Milakov and Gimelshein 2018), by
 // one block that went through all of them, or, where there are too few blocks, by the last one of
 // several that each went through some (Dao et al., "Flash-Decoding", 2023).
@@ -14,8 +14,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/cuda/attention_piece.cuh"
-#include "ops/cuda/attention_rows.cuh"
+#include "ops/cuda/attention/kv_tile.cuh"
+#include "ops/cuda/attention/query_tile.cuh"
 #include "ops/cuda/instructions.cuh"
 #include "ops/cuda/numeric.cuh"
 
@@ -24,7 +24,7 @@ namespace cuda_paged_attention {
 
 // The softmax over the keys seen so far, and kValues elements of their weighted sum.
 template <int kValues>
-struct Merged {
+struct OnlineSoftmax {
   float most = -INFINITY, sum = 0;
   float values[kValues] = {};
 
@@ -49,23 +49,23 @@ constexpr int TogetherOf(int dim) { return dim <= 64 ? 3 : dim <= 128 ? 2 : 1; }
 // A block has a tile's queries, and of the groups of keys every gridDim.y-th. kDim: a head's
 // elements, and more.
 template <typename T, typename C, int kDim, bool kWhole>
-__global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) AttendKernel(Attention<T, C> a) {
-  constexpr int kValues = kDim / (kBlock / Tile::kQueries);  // of a query, that a thread merges
+__global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel(Attention<T, C> a) {
+  constexpr int kValues = kDim / (kBlock / QueryTile::kQueries);  // of a query, that a thread merges
   constexpr int kEvery = kDim / kValues;
   uint4* const shared = LaunchedMemory();
-  __shared__ Keys keys[Tile::kQueries];
-  __shared__ float most[kWarps][Tile::kQueries], sum[kWarps][Tile::kQueries];
+  __shared__ Keys keys[QueryTile::kQueries];
+  __shared__ float most[kWarps][QueryTile::kQueries], sum[kWarps][QueryTile::kQueries];
   __shared__ bool last;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, dim = a.dim;
   LaunchNext();
   // The tables are no kernel's: they were there before the first.
-  const Tile tile = Tile::Of(a.batch, a.heads, blockIdx.x);
+  const QueryTile tile = QueryTile::Of(a.batch, a.heads, blockIdx.x);
   if (tile.rows == 0) return;
   if (thread < tile.rows) {
     keys[thread] = Keys::Of(a.batch, tile.row + thread, a.how.window);
   }
   __syncthreads();
-  const TileKeys all = TileKeys::Of(keys, tile.rows);
+  const QueryTileKeys all = QueryTileKeys::Of(keys, tile.rows);
   const int first_group = all.begin / kGroup, end_group = (all.end + kGroup - 1) / kGroup;
   // Blocks that have any; one needs no merging.
   const int parts = min(static_cast<int>(gridDim.y), max(end_group - first_group, 1));
@@ -73,34 +73,34 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) AttendKernel(Attenti
   if (part >= parts) return;
   const bool alone = parts == 1;
 
-  uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + Memory<kDim>::kQuery;
-  Piece<T, C, kDim, kWhole> piece(a, tile, keys, all, shared,
-                                  memory + warp * Memory<kDim>::kOfWarp);
-  const auto find = [&](int group) { piece.Find(group * kGroup + warp * kPiece); };
+  uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + SharedMemory<kDim>::kQuery;
+  KvTile<T, C, kDim, kWhole> piece(a, tile, keys, all, shared,
+                                  memory + warp * SharedMemory<kDim>::kOfWarp);
+  const auto find = [&](int group) { piece.Find(group * kGroup + warp * kKvTileKeys); };
   find(first_group + part);
   AwaitPrevious();
   SplitQueries<T, C, kDim>(a, tile, shared);
   __syncthreads();
   const int query = thread / kEvery, element = thread % kEvery;
-  const Tile::Query own = tile.At(query);
+  const QueryTile::Query own = tile.At(query);
   const bool there = own.there;
   const int64_t row_head = (tile.row + own.row) * a.heads.all + own.head;
-  Merged<kValues> merged;
+  OnlineSoftmax<kValues> merged;
   for (int group = first_group + part; group < end_group; group += parts) {
     if (piece.Any()) {
       piece.Run(most[warp], sum[warp]);
-    } else if (thread % 32 < Tile::kQueries) {
+    } else if (thread % 32 < QueryTile::kQueries) {
       most[warp][thread % 32] = -INFINITY;
       sum[warp][thread % 32] = 0;
     }
     find(group + parts);
     __syncthreads();
-    Merged<kValues> of_group;
+    OnlineSoftmax<kValues> of_group;
 #pragma unroll 1
     for (int w = 0; w < kWarps; ++w) {
       const float* const results =
-          reinterpret_cast<const float*>(memory + w * Memory<kDim>::kOfWarp) +
-          query * Memory<kDim>::kStride + element;
+          reinterpret_cast<const float*>(memory + w * SharedMemory<kDim>::kOfWarp) +
+          query * SharedMemory<kDim>::kStride + element;
       of_group.Add(most[w][query], sum[w][query], [&](int i) { return results[i * kEvery]; });
     }
     if (alone) {

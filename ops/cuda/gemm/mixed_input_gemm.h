@@ -17,13 +17,13 @@
 
 namespace espalier {
 
-enum class RowWeights { kF32, kBF16, kF16, kPacked8, kPacked4 };
+enum class GemmWeightFormat { kF32, kBF16, kF16, kPacked8, kPacked4 };
 
 // One matrix and where its products go. REQUIRES: no kernel of the same step writes the weights.
 // Kernels read them ahead of AwaitPrevious (launch.cuh), while the kernel before may still be
 // running. Nothing tells a kernel who wrote its operands; in serving programs, the only ones that
 // come here, matrices are parameters (ServingBuilder::Linear).
-struct RowProduct {
+struct MixedInputGemmWeight {
   const void* weights = nullptr;  // [out, in], or packed (ops/kernel/packed_weights.h)
   const float* bias = nullptr;    // [out], or null
   float* y = nullptr;             // [rows, out]
@@ -31,26 +31,26 @@ struct RowProduct {
 };
 
 // Several matrices of the same rows.
-struct RowProducts {
+struct MixedInputGemm {
   static constexpr int kMost = 8;
 
   const char* op = "linear";  // for errors
-  RowWeights kind = RowWeights::kF32;
+  GemmWeightFormat kind = GemmWeightFormat::kF32;
   Activation activation = Activation::kNone;
   int64_t rows = 0, in = 0;
   const float* x = nullptr;  // [rows, in]
   int count = 0;
-  RowProduct products[kMost];
+  MixedInputGemmWeight products[kMost];
 };
 
 // Bytes for up to `rows` rows.
-size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in);
+size_t MixedInputGemmWorkspace(GemmWeightFormat kind, int64_t rows, int64_t in);
 
-KernelStatus RunRowProducts(const RowProducts& problem, void* workspace, cudaStream_t stream);
+KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, cudaStream_t stream);
 
 // The same for a kernel's operands: x, weight, bias (which may be absent), again and again, and an
 // output for each.
-KernelStatus RunRowProducts(const char* op, RowWeights kind, Activation activation,
+KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation activation,
                             const KernelArgs& args);
 
 }  // namespace espalier

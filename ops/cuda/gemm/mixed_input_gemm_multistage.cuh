@@ -1,32 +1,32 @@
-// Products of many rows: see row_products.cu. A block has 128 outputs of 64 rows; weights and x
+// Products of many rows: see mixed_input_gemm.cu. A block has 128 outputs of 64 rows; weights and x
 // come through shared memory, several stages ahead of their use, and a chunk's operands are in
 // registers while those of the one before are multiplied. Matrices are whole, and not f32: taking
-// f32 weights apart is most of the work, and better done once for each of them (FewKernel).
+// f32 weights apart is most of the work, and better done once for each of them (SkinnyKernel).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/row_formats.cuh"
-#include "ops/cuda/row_stages.cuh"
+#include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
+#include "ops/cuda/gemm/mixed_input_gemm_stages.cuh"
 
 namespace espalier {
-namespace row_products {
+namespace mixed_input_gemm {
 
 // How a block's work is shared out to its warps, and what of it is in shared memory.
-template <RowWeights kind>
-struct ManyShape {
+template <GemmWeightFormat kind>
+struct MultistageShape {
   // A warp copies one tile of outputs, and one of rows; it multiplies kOut of the former with kIn
   // of the latter.
   static constexpr int kTiles = kWarps, kRows = kTiles * kTileRows;
-  static_assert(kRows == kManyRows);
+  static_assert(kRows == kBlockRows);
   static constexpr int kOut = 2, kIn = kTiles / kOut, kAcross = kWarps / kOut;
 
   static constexpr int kPer = Stage<kind>::kChunks;
   static_assert(kPer % 2 == 0, "parts begin at even chunks, and operands take turns");
   // Bytes: of a tile of outputs, of one of rows, and of a stage.
   static constexpr int kOutTile = Stage<kind>::kBytes,
-                       kInTile = kPer * Format<kind>::Inputs::kBytes;
+                       kInTile = kPer * WeightLayout<kind>::Inputs::kBytes;
   static constexpr int kStage = kTiles * (kOutTile + kInTile);
   static constexpr int kStages = std::min(5, 226 * 1024 / kStage);
   static_assert(kStages >= 2);
@@ -35,12 +35,12 @@ struct ManyShape {
 
 // Grid: blocks of rows, by groups of 8 tiles of outputs: blocks that read the same weights are
 // neighbours.
-template <RowWeights kind>
+template <GemmWeightFormat kind>
 __global__ void __launch_bounds__(kThreads, 1)
-    ManyKernel(Matrices m, Rows x, Activation activation) {
-  using F = Format<kind>;
+    MultistageKernel(Matrices m, PackedX x, Activation activation) {
+  using F = WeightLayout<kind>;
   using Inputs = typename F::Inputs;
-  using Shape = ManyShape<kind>;
+  using Shape = MultistageShape<kind>;
   constexpr int kRows = Shape::kRows, kPer = Shape::kPer, kStages = Shape::kStages;
   constexpr int kOut = Shape::kOut, kIn = Shape::kIn;
   extern __shared__ __align__(16) uint8_t stages[];
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // Of tiles beyond the last that one is copied again.
   const int64_t copied = min(tile0 + warp, m.tiles - 1);
-  const Piece& piece = PieceOf(m, copied);
+  const WeightMatrix& piece = MatrixOfTile(m, copied);
   typename Stage<kind>::Source source(m, piece, copied - piece.first_tile, lane);
   const auto copy_weights = [&](int number, int slot) {
     if (number * kPer < x.chunks) {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
 
   float totals[kOut][kIn][4] = {}, sums[kOut][kIn][4] = {};
-  int part = 0, next = BeginOf(x.chunks, 1);
+  int part = 0, next = SplitKBegin(x.chunks, 1);
   const auto end_part = [&] {
 #pragma unroll
     for (int o = 0; o < kOut; ++o) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     ++part;
-    next = BeginOf(x.chunks, part + 1);
+    next = SplitKBegin(x.chunks, part + 1);
   };
 
   struct Operands {
@@ -147,12 +147,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
-  while (part < kParts) end_part();
+  while (part < kSplitK) end_part();
 #pragma unroll
   for (int o = 0; o < kOut; ++o) {
     const int64_t tile = tile0 + out0 + o;
     if (tile >= m.tiles) return;
-    const Piece& here = PieceOf(m, tile);
+    const WeightMatrix& here = MatrixOfTile(m, tile);
 #pragma unroll
     for (int i = 0; i < kIn; ++i) {
 #pragma unroll
@@ -164,5 +164,5 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-}  // namespace row_products
+}  // namespace mixed_input_gemm
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm/cublas_gemm.h"
 
 #include "ops/cuda/cublas_status.h"
 #include "ops/cuda/status.h"

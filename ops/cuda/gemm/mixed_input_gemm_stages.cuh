@@ -1,6 +1,6 @@
 // Weights on their way through shared memory (row_products_many.cuh). A stage is a few chunks of a
 // tile of 16 outputs; one warp copies stage after stage, ahead of their use, and any warp loads a
-// chunk's numbers from there as Format's Load does from the matrix, without two lanes in the same
+// chunk's numbers from there as WeightLayout's Load does from the matrix, without two lanes in the same
 // bank. Matrices are whole (Matrices::whole).
 #pragma once
 
@@ -8,18 +8,18 @@
 
 #include <cstdint>
 
-#include "ops/cuda/row_formats.cuh"
+#include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
 
 namespace espalier {
-namespace row_products {
+namespace mixed_input_gemm {
 
 constexpr int kStageChunks = 4;  // at most
 
-template <RowWeights kind>
+template <GemmWeightFormat kind>
 struct Stage;
 
-// Rows of bf16 or f16: [chunk][16 outputs][4 lanes] of 16 bytes, which are a lane's eight inputs.
-template <RowWeights kind, typename T>
+// PackedX of bf16 or f16: [chunk][16 outputs][4 lanes] of 16 bytes, which are a lane's eight inputs.
+template <GemmWeightFormat kind, typename T>
 struct RowStage {
   static constexpr int kChunks = 2;
   static constexpr int kPieces = 4;                                // of a row's chunk
@@ -33,7 +33,7 @@ struct RowStage {
     const T* next[kRows];
     int chunk, chunks, at;
 
-    __device__ __forceinline__ Source(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
         : chunk(0), chunks(static_cast<int>((m.in + kChunk - 1) / kChunk)) {
       const int part = lane % kPieces, first_output = lane / kPieces;
 #pragma unroll
@@ -60,7 +60,7 @@ struct RowStage {
     }
   };
 
-  using Raw = typename Format<kind>::Raw;
+  using Raw = typename WeightLayout<kind>::Raw;
   static __device__ __forceinline__ Raw Load(const uint8_t* tile, int chunk, int lane) {
     const uint8_t* const at = tile + chunk * kPlane + 16 * lane;
     Raw raw;
@@ -71,9 +71,9 @@ struct RowStage {
 };
 
 template <>
-struct Stage<RowWeights::kBF16> : RowStage<RowWeights::kBF16, __nv_bfloat16> {};
+struct Stage<GemmWeightFormat::kBF16> : RowStage<GemmWeightFormat::kBF16, __nv_bfloat16> {};
 template <>
-struct Stage<RowWeights::kF16> : RowStage<RowWeights::kF16, __half> {};
+struct Stage<GemmWeightFormat::kF16> : RowStage<GemmWeightFormat::kF16, __half> {};
 
 // Units of packed weights in lines of 64 bytes, one of scales and then the words of 16 outputs,
 // kPitch bytes apart.
@@ -89,7 +89,7 @@ struct PackedStage {
     const uint8_t* next;
     int left, at, lane;  // bytes from `next` to the block's end
 
-    __device__ __forceinline__ Source(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
         : lane(lane) {
       const PackedWeights shape{kBits, piece.out, m.in};
       next = piece.weights + tile * shape.block_bytes() + 16 * lane;
@@ -111,8 +111,8 @@ struct PackedStage {
 };
 
 template <>
-struct Stage<RowWeights::kPacked8> : PackedStage<8, 80> {
-  using Raw = Format<RowWeights::kPacked8>::Raw;
+struct Stage<GemmWeightFormat::kPacked8> : PackedStage<8, 80> {
+  using Raw = WeightLayout<GemmWeightFormat::kPacked8>::Raw;
   static __device__ __forceinline__ Raw Load(const uint8_t* tile, int chunk, int lane) {
     const int g = lane / 4, t = lane % 4;
     const uint8_t* const unit = tile + chunk / 2 * kUnit;
@@ -128,8 +128,8 @@ struct Stage<RowWeights::kPacked8> : PackedStage<8, 80> {
 };
 
 template <>
-struct Stage<RowWeights::kPacked4> : PackedStage<4, 96> {
-  using Raw = Format<RowWeights::kPacked4>::Raw;
+struct Stage<GemmWeightFormat::kPacked4> : PackedStage<4, 96> {
+  using Raw = WeightLayout<GemmWeightFormat::kPacked4>::Raw;
   static __device__ __forceinline__ Raw Load(const uint8_t* tile, int chunk, int lane) {
     const int g = lane / 4, t = lane % 4;
     const uint8_t* const unit = tile + chunk * kUnit;
@@ -140,5 +140,5 @@ struct Stage<RowWeights::kPacked4> : PackedStage<4, 96> {
   }
 };
 
-}  // namespace row_products
+}  // namespace mixed_input_gemm
 }  // namespace espalier

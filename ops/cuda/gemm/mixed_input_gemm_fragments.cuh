@@ -1,4 +1,4 @@
-// What a product's operands look like to a warp: see row_products.cu.
+// What a product's operands look like to a warp: see mixed_input_gemm.cu.
 //
 // Lane (g, t), g = lane / 4 and t = lane % 4, holds of a tile's weights outputs g and g + 8, and of
 // x row g, inputs 8 t to 8 t + 7 of a chunk: the tensor cores multiply what lies at the same place,
@@ -14,23 +14,23 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/planes.cuh"
-#include "ops/cuda/row_products.h"
+#include "ops/cuda/gemm/bf16x3_split.cuh"
+#include "ops/cuda/mixed_input_gemm.h"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
-namespace row_products {
+namespace mixed_input_gemm {
 
 constexpr int kWarps = kThreads / 32;
-constexpr int kParts = 8;
+constexpr int kSplitK = 8;
 constexpr int kChunk = 32;    // inputs
 constexpr int kTileRows = 8;  // of x in a product of the tensor cores
 constexpr int kTileOutputs = 16;
-constexpr int kManyRows = 64;  // of a block, at most
+constexpr int kBlockRows = 64;  // of a block, at most
 
 static_assert(kChunk == kPackGroup && kTileOutputs == kPackOutputs);
 
-struct Piece {
+struct WeightMatrix {
   const uint8_t* weights;
   const float* bias;
   float* y;
@@ -39,14 +39,14 @@ struct Piece {
 };
 
 struct Matrices {
-  Piece pieces[RowProducts::kMost];
+  WeightMatrix pieces[MixedInputGemm::kMost];
   int count;
   int64_t tiles, in;
   bool whole;  // chunks are aligned memory
 };
 
 // x, split or rounded, in the order in which lanes read it: [rows / 8][chunks] of Inputs::kBytes.
-struct Rows {
+struct PackedX {
   int64_t rows;
   int chunks;
   const uint8_t* data;
@@ -54,7 +54,7 @@ struct Rows {
 
 // Whole numbers as floats, exactly where their magnitude is below 2^22: they are added to the bits
 // of 1.5 * 2^23, of which the unit in the last place is 1.
-__device__ __forceinline__ void MultiplyI8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+__device__ __forceinline__ void MmaM16N8K32I8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                            float (&c)[4]) {
   constexpr int kBits = 0x4b400000;
   int d[4];
@@ -67,13 +67,13 @@ __device__ __forceinline__ void MultiplyI8(const uint32_t (&a)[4], uint32_t b0, 
 }
 
 // Where part p of the inputs begins. Parts are whole units of packed weights.
-__device__ __forceinline__ int BeginOf(int chunks, int p) {
-  return p == kParts ? chunks : chunks * p / kParts / 2 * 2;
+__device__ __forceinline__ int SplitKBegin(int chunks, int p) {
+  return p == kSplitK ? chunks : chunks * p / kSplitK / 2 * 2;
 }
 
 // A chunk of eight rows in 8 bits: [8][32] numbers, [8] scales, [8] scales times sums of the
 // numbers.
-struct RoundedInputs {
+struct QuantizedInputs {
   static constexpr int kBytes = kTileRows * (kChunk + 8);
   uint2 q;
   float2 scale, scaled_sum;
@@ -119,8 +119,8 @@ struct SplitInputs {
 // of the n-th chunk from there as they are read (Load), as they are multiplied (Unpack), the
 // products with eight rows, one after the other (Step of kSteps), and their sum, added to `sums`
 // (Finish). Stage: see row_stages.cuh.
-template <RowWeights kind>
-struct Format;
+template <GemmWeightFormat kind>
+struct WeightLayout;
 
 // Products of a chunk with kTiles tiles of rows. A tile's wait for each other, so those of all
 // tiles take turns.
@@ -139,7 +139,7 @@ __device__ __forceinline__ void AddTiles(const typename F::Weights& weights,
 }
 
 // A lane's scale is one of the four that it needs; its neighbours have the others.
-__device__ __forceinline__ float OfNeighbour(float value, int lane, int t) {
+__device__ __forceinline__ float FromQuadLane(float value, int lane, int t) {
   return __shfl_sync(0xffffffffu, value, lane - lane % 4 + t);
 }
 
@@ -149,7 +149,7 @@ struct PackedCursor {
   const uint8_t* words;
   const uint8_t* scale;
   PackedCursor() = default;
-  __device__ __forceinline__ PackedCursor(const PackedWeights& shape, const Piece& piece,
+  __device__ __forceinline__ PackedCursor(const PackedWeights& shape, const WeightMatrix& piece,
                                           int64_t tile, int word, int scale_number) {
     const uint8_t* const block = piece.weights + tile * shape.block_bytes();
     words = block + shape.numbers_at(0) + word * 4;
@@ -162,12 +162,12 @@ struct PackedCursor {
 };
 
 template <>
-struct Format<RowWeights::kPacked8> {
-  using Inputs = RoundedInputs;
+struct WeightLayout<GemmWeightFormat::kPacked8> {
+  using Inputs = QuantizedInputs;
   static constexpr int kGroup = kTileOutputs * kChunk, kUnit = 64 + 2 * kGroup;  // bytes
   struct Cursor : PackedCursor {
     Cursor() = default;
-    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
         : PackedCursor({8, piece.out, m.in}, piece, tile, 2 * (lane % 4) * kTileOutputs + lane / 4,
                        lane % 2 * 8 + lane / 4) {}
     __device__ __forceinline__ void Advance(int chunks) { Move(chunks / 2 * kUnit); }
@@ -197,13 +197,13 @@ struct Format<RowWeights::kPacked8> {
     for (int i = 0; i < 4; ++i) w.a[i] = raw.words[i] ^ 0x80808080u;  // less 128, with a sign
     const float own = __half2float(raw.scale);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) w.scale[i] = OfNeighbour(own, lane, i);
+    for (int i = 0; i < 2; ++i) w.scale[i] = FromQuadLane(own, lane, i);
     return w;
   }
   static constexpr int kSteps = 1;
   template <int kStep>
   static __device__ __forceinline__ void Step(const Weights& w, const Inputs& x, float (&dots)[4]) {
-    MultiplyI8(w.a, x.q.x, x.q.y, dots);
+    MmaM16N8K32I8(w.a, x.q.x, x.q.y, dots);
   }
   static __device__ __forceinline__ void Finish(const Weights& w, const Inputs& x,
                                                 const float (&dots)[4], float (&sums)[4]) {
@@ -216,12 +216,12 @@ struct Format<RowWeights::kPacked8> {
 };
 
 template <>
-struct Format<RowWeights::kPacked4> {
-  using Inputs = RoundedInputs;
+struct WeightLayout<GemmWeightFormat::kPacked4> {
+  using Inputs = QuantizedInputs;
   static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
   struct Cursor : PackedCursor {
     Cursor() = default;
-    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
         : PackedCursor({4, piece.out, m.in}, piece, tile, lane % 4 * kTileOutputs + lane / 4,
                        lane % 4 * 8 + lane / 4) {}
     __device__ __forceinline__ void Advance(int chunks) { Move(chunks * kUnit); }
@@ -248,15 +248,15 @@ struct Format<RowWeights::kPacked4> {
     for (int i = 0; i < 2; ++i) {
       w.a[i] = raw.words[i] & 0x0f0f0f0fu;
       w.a[2 + i] = raw.words[i] >> 4 & 0x0f0f0f0fu;
-      w.scale[i] = OfNeighbour(own, lane, i);
-      w.minimum[i] = OfNeighbour(own, lane, 2 + i);
+      w.scale[i] = FromQuadLane(own, lane, i);
+      w.minimum[i] = FromQuadLane(own, lane, 2 + i);
     }
     return w;
   }
   static constexpr int kSteps = 1;
   template <int kStep>
   static __device__ __forceinline__ void Step(const Weights& w, const Inputs& x, float (&dots)[4]) {
-    MultiplyI8(w.a, x.q.x, x.q.y, dots);
+    MmaM16N8K32I8(w.a, x.q.x, x.q.y, dots);
   }
   static __device__ __forceinline__ void Finish(const Weights& w, const Inputs& x,
                                                 const float (&dots)[4], float (&sums)[4]) {
@@ -269,7 +269,7 @@ struct Format<RowWeights::kPacked4> {
   }
 };
 
-// Rows g and g + 8 of a tile, in f32, bf16 or f16. Beyond the last output that one is read again.
+// PackedX g and g + 8 of a tile, in f32, bf16 or f16. Beyond the last output that one is read again.
 template <typename T>
 struct RowCursor {
   const T* low;
@@ -278,7 +278,7 @@ struct RowCursor {
   bool whole;
 
   RowCursor() = default;
-  __device__ __forceinline__ RowCursor(const Matrices& m, const Piece& piece, int64_t tile,
+  __device__ __forceinline__ RowCursor(const Matrices& m, const WeightMatrix& piece, int64_t tile,
                                        int lane) {
     const int first = lane % 4 * 8;
     const auto* const weights = reinterpret_cast<const T*>(piece.weights);
@@ -327,20 +327,20 @@ struct Fragments {
   }
   template <int kHalf, bool kFirst>
   __device__ __forceinline__ void Multiply(const uint4& b, float (&sums)[4]) const {
-    MultiplyBF16<kFirst>(a[kHalf], kHalf == 0 ? b.x : b.z, kHalf == 0 ? b.y : b.w, sums);
+    MmaM16N8K16Bf16<kFirst>(a[kHalf], kHalf == 0 ? b.x : b.z, kHalf == 0 ? b.y : b.w, sums);
   }
 };
 
 // Weights that are sums of kPlanes bf16 numbers, from the largest to the smallest; x's planes are
 // three.
 template <int kPlanes>
-struct PlaneFragments {
+struct SplitOperand {
   Fragments plane[kPlanes];
 
-  static constexpr int kProducts = PlaneProducts<kPlanes>::kCount;
+  static constexpr int kProducts = SplitProducts<kPlanes>::kCount;
   template <int kStep>
   __device__ __forceinline__ void Step(const SplitInputs& x, float (&of_chunk)[4]) const {
-    constexpr auto planes = PlaneProducts<kPlanes>::Of(kStep / 2);
+    constexpr auto planes = SplitProducts<kPlanes>::Of(kStep / 2);
     plane[planes.narrow].template Multiply<kStep % 2, kStep == 0>(x.plane[planes.wide], of_chunk);
   }
 };
@@ -373,7 +373,7 @@ struct RowFormat {
 };
 
 template <>
-struct Format<RowWeights::kBF16> : RowFormat<__nv_bfloat16, PlaneFragments<1>> {
+struct WeightLayout<GemmWeightFormat::kBF16> : RowFormat<__nv_bfloat16, SplitOperand<1>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     Weights w;
     w.plane[0].Set({raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
@@ -384,7 +384,7 @@ struct Format<RowWeights::kBF16> : RowFormat<__nv_bfloat16, PlaneFragments<1>> {
 
 // f32 numbers of two outputs as sums of bf16 numbers, cut off one after the other.
 template <int kPlanes>
-struct SplitFragments : PlaneFragments<kPlanes> {
+struct SplitFragments : SplitOperand<kPlanes> {
   SplitFragments() = default;
   __device__ __forceinline__ explicit SplitFragments(uint32_t (&rest)[2][8]) {
 #pragma unroll
@@ -394,10 +394,10 @@ struct SplitFragments : PlaneFragments<kPlanes> {
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          pairs[half][i] = UpperHalves(rest[half][2 * i], rest[half][2 * i + 1]);
+          pairs[half][i] = TruncatePairToBf16(rest[half][2 * i], rest[half][2 * i + 1]);
         }
 #pragma unroll
-        for (int i = 0; i < 8; ++i) rest[half][i] = Rest(rest[half][i]);
+        for (int i = 0; i < 8; ++i) rest[half][i] = Bf16Remainder(rest[half][i]);
       }
       this->plane[p].Set(pairs[0], pairs[1]);
     }
@@ -405,7 +405,7 @@ struct SplitFragments : PlaneFragments<kPlanes> {
 };
 
 template <>
-struct Format<RowWeights::kF32> : RowFormat<float, SplitFragments<3>> {
+struct WeightLayout<GemmWeightFormat::kF32> : RowFormat<float, SplitFragments<3>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     uint32_t numbers[2][8] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w, raw.low[1].x,
                                raw.low[1].y, raw.low[1].z, raw.low[1].w},
@@ -417,7 +417,7 @@ struct Format<RowWeights::kF32> : RowFormat<float, SplitFragments<3>> {
 
 // The 11 bits of an f16 number are those of two bf16 numbers, exactly.
 template <>
-struct Format<RowWeights::kF16> : RowFormat<__half, SplitFragments<2>> {
+struct WeightLayout<GemmWeightFormat::kF16> : RowFormat<__half, SplitFragments<2>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     const uint32_t pairs[2][4] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
                                   {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w}};
@@ -434,7 +434,7 @@ struct Format<RowWeights::kF16> : RowFormat<__half, SplitFragments<2>> {
 };
 
 // The piece that tile `tile` of all pieces belongs to.
-__device__ __forceinline__ const Piece& PieceOf(const Matrices& m, int64_t tile) {
+__device__ __forceinline__ const WeightMatrix& MatrixOfTile(const Matrices& m, int64_t tile) {
   int p = 0;
   while (p + 1 < m.count && tile >= m.pieces[p + 1].first_tile) ++p;
   return m.pieces[p];
@@ -458,12 +458,12 @@ __device__ __forceinline__ float Activate(Activation activation, float x) {
   return x;
 }
 
-__device__ __forceinline__ void Finish(const Piece& piece, const Rows& x, Activation activation,
+__device__ __forceinline__ void Finish(const WeightMatrix& piece, const PackedX& x, Activation activation,
                                        int64_t row, int64_t output, float sum) {
   if (row >= x.rows || output >= piece.out) return;
   if (piece.bias != nullptr) sum += piece.bias[output];
   piece.y[row * piece.out + output] = Activate(activation, sum);
 }
 
-}  // namespace row_products
+}  // namespace mixed_input_gemm
 }  // namespace espalier

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "ops/cuda/register.h"
-#include "ops/cuda/round_group.cuh"
-#include "ops/cuda/row_formats.cuh"
-#include "ops/cuda/row_products.h"
-#include "ops/cuda/row_products_many.cuh"
+#include "ops/cuda/gemm/quantize_group.cuh"
+#include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
+#include "ops/cuda/mixed_input_gemm.h"
+#include "ops/cuda/gemm/mixed_input_gemm_multistage.cuh"
 
 namespace espalier {
-namespace row_products {
+namespace mixed_input_gemm {
 
 constexpr int kPad = 4;  // floats behind a row of outputs in shared memory
 
@@ -20,40 +20,40 @@ constexpr int kPad = 4;  // floats behind a row of outputs in shared memory
 struct Depth {
   int weights, x, blocks;
 };
-constexpr Depth DepthOf(RowWeights kind, int tiles) {
+constexpr Depth DepthOf(GemmWeightFormat kind, int tiles) {
   const int blocks = tiles == 4 ? 1 : 2;
-  if (kind == RowWeights::kF32) return {2, tiles == 1 ? 2 : 1, blocks};
-  if (kind == RowWeights::kBF16 || kind == RowWeights::kF16) {
+  if (kind == GemmWeightFormat::kF32) return {2, tiles == 1 ? 2 : 1, blocks};
+  if (kind == GemmWeightFormat::kBF16 || kind == GemmWeightFormat::kF16) {
     return {tiles == 1 ? 4 : 2, 2, blocks};
   }
   if (tiles > 1) return {4, 2, blocks};
-  return kind == RowWeights::kPacked8 ? Depth{6, 3, 2} : Depth{6, 2, 3};
+  return kind == GemmWeightFormat::kPacked8 ? Depth{6, 3, 2} : Depth{6, 2, 3};
 }
 
 // Blocks of 8 kTiles rows and 16 kOut outputs, whose warps have one part of the inputs each. Grid:
 // blocks of rows, which read the same weights at about the same time, by groups of outputs.
-template <RowWeights kind, int kTiles, int kOut>
+template <GemmWeightFormat kind, int kTiles, int kOut>
 __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
-    FewKernel(Matrices m, Rows x, Activation activation) {
-  using F = Format<kind>;
+    SkinnyKernel(Matrices m, PackedX x, Activation activation) {
+  using F = WeightLayout<kind>;
   using Inputs = typename F::Inputs;
   constexpr int kRows = kTiles * kTileRows, kOutputs = kOut * kTileOutputs;
   constexpr Depth kDepth = DepthOf(kind, kTiles);
   constexpr int kAhead = kDepth.weights, kAheadX = kDepth.x;
   static_assert(kAhead % 2 == 0 && kAhead % kAheadX == 0, "cursors stand at even chunks");
-  __shared__ float parts[kParts][kRows][kOutputs + kPad];
-  static_assert(kParts == kWarps);
+  __shared__ float parts[kSplitK][kRows][kOutputs + kPad];
+  static_assert(kSplitK == kWarps);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int64_t row0 = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t tile0 = static_cast<int64_t>(blockIdx.y) * kOut;
-  const int begin = BeginOf(x.chunks, warp), end = BeginOf(x.chunks, warp + 1);
+  const int begin = SplitKBegin(x.chunks, warp), end = SplitKBegin(x.chunks, warp + 1);
 
   typename F::Cursor cursors[kOut];
 #pragma unroll
   for (int o = 0; o < kOut; ++o) {
     // Of tiles beyond the last that one is read again.
     const int64_t tile = min(tile0 + o, m.tiles - 1);
-    const Piece& piece = PieceOf(m, tile);
+    const WeightMatrix& piece = MatrixOfTile(m, tile);
     cursors[o] = typename F::Cursor(m, piece, tile - piece.first_tile, lane);
     cursors[o].Advance(begin);
   }
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     if (tile >= m.tiles) break;
     float sum = 0;
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) sum += parts[p][row][output];
-    const Piece& piece = PieceOf(m, tile);
+    for (int p = 0; p < kSplitK; ++p) sum += parts[p][row][output];
+    const WeightMatrix& piece = MatrixOfTile(m, tile);
     Finish(piece, x, activation, row0 + row,
            (tile - piece.first_tile) * kTileOutputs + output % kTileOutputs, sum);
   }
@@ -172,16 +172,16 @@ struct SplitRows {
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
       *reinterpret_cast<uint2*>(tile + p * SplitInputs::kPlane) =
-          make_uint2(UpperHalves(rest[0], rest[1]), UpperHalves(rest[2], rest[3]));
+          make_uint2(TruncatePairToBf16(rest[0], rest[1]), TruncatePairToBf16(rest[2], rest[3]));
 #pragma unroll
-      for (int e = 0; e < 4; ++e) rest[e] = FiniteRest(rest[e]);
+      for (int e = 0; e < 4; ++e) rest[e] = FiniteBf16Remainder(rest[e]);
     }
   }
 };
 
 // One warp for each chunk of a row: 8 bits with the sign, times a scale.
 __global__ void __launch_bounds__(kThreads)
-    RoundRows(const float* x, int64_t rows, int64_t in, int64_t chunks, uint8_t* to) {
+    QuantizeRows(const float* x, int64_t rows, int64_t in, int64_t chunks, uint8_t* to) {
   LaunchNext();
   AwaitPrevious();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32;
   const int64_t row = at / chunks, chunk = at % chunks, i = chunk * kChunk + lane;
   const float value = i < in ? x[row * in + i] : 0.0f;
-  const RoundedGroup rounded = RoundGroup(value);
-  uint8_t* const tile = to + (row / kTileRows * chunks + chunk) * RoundedInputs::kBytes;
+  const QuantizedGroup rounded = QuantizeGroup(value);
+  uint8_t* const tile = to + (row / kTileRows * chunks + chunk) * QuantizedInputs::kBytes;
   tile[row % kTileRows * kChunk + lane] = static_cast<uint8_t>(static_cast<int8_t>(rounded.q));
   if (lane == 0) {
     auto* const scales = reinterpret_cast<float*>(tile + kTileRows * kChunk);
@@ -199,54 +199,54 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-bool Packed(RowWeights kind) {
-  return kind == RowWeights::kPacked8 || kind == RowWeights::kPacked4;
+bool Packed(GemmWeightFormat kind) {
+  return kind == GemmWeightFormat::kPacked8 || kind == GemmWeightFormat::kPacked4;
 }
 
 int64_t Chunks(int64_t in) { return (in + kChunk - 1) / kChunk; }
 
-// Rows that a block reads beyond the last are those of the workspace, whatever it holds.
-int64_t Padded(int64_t rows) { return (rows + kManyRows - 1) / kManyRows * kManyRows; }
+// PackedX that a block reads beyond the last are those of the workspace, whatever it holds.
+int64_t Padded(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
 constexpr int64_t kEnoughBlocks = 128;  // for a GPU's multiprocessors
-constexpr int64_t kFewRows = 192;       // up to which weights are read by blocks of few rows
+constexpr int64_t kMaxSkinnyRows = 192;       // up to which weights are read by blocks of few rows
 
-size_t WorkspaceBytes(RowWeights kind, int64_t rows, int64_t in) {
-  const int64_t bytes = Packed(kind) ? RoundedInputs::kBytes : SplitInputs::kBytes;
+size_t WorkspaceBytes(GemmWeightFormat kind, int64_t rows, int64_t in) {
+  const int64_t bytes = Packed(kind) ? QuantizedInputs::kBytes : SplitInputs::kBytes;
   // Copies of whole stages end behind the last row.
   const int64_t chunks = Padded(rows) / kTileRows * Chunks(in) + kStageChunks;
   return static_cast<size_t>(chunks * bytes);
 }
 
-KernelStatus Prepare(const RowProducts& p, uint8_t* data, cudaStream_t stream, Rows* rows) {
+KernelStatus Prepare(const MixedInputGemm& p, uint8_t* data, cudaStream_t stream, PackedX* rows) {
   const int64_t chunks = Chunks(p.in);
   *rows = {p.rows, static_cast<int>(chunks), data};
   if (!Packed(p.kind)) {
     return ForEach(p.rows * chunks * kChunk / 4, SplitRows{p.x, p.in, chunks, data}, stream, p.op);
   }
   const int64_t blocks = (p.rows * chunks + kWarps - 1) / kWarps;
-  return LaunchOverlapping(RoundRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
+  return LaunchOverlapping(QuantizeRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
                            p.op, p.x, p.rows, p.in, chunks, data);
 }
 
-template <RowWeights kind, int kTiles, int kOut>
-KernelStatus LaunchFew(const RowProducts& p, const Matrices& m, const Rows& x,
+template <GemmWeightFormat kind, int kTiles, int kOut>
+KernelStatus LaunchSkinny(const MixedInputGemm& p, const Matrices& m, const PackedX& x,
                        cudaStream_t stream) {
   constexpr int64_t kRows = kTiles * kTileRows;
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>((m.tiles + kOut - 1) / kOut));
-  return LaunchOverlapping(FewKernel<kind, kTiles, kOut>, grid, kThreads, 0, stream, p.op, m, x,
+  return LaunchOverlapping(SkinnyKernel<kind, kTiles, kOut>, grid, kThreads, 0, stream, p.op, m, x,
                            p.activation);
 }
 
 int64_t Across(const Matrices& m) { return (m.tiles + kWarps - 1) / kWarps; }
-int64_t Down(const RowProducts& p) { return (p.rows + kManyRows - 1) / kManyRows; }
+int64_t Down(const MixedInputGemm& p) { return (p.rows + kBlockRows - 1) / kBlockRows; }
 
-template <RowWeights kind>
-KernelStatus LaunchMany(const RowProducts& p, const Matrices& m, const Rows& x,
+template <GemmWeightFormat kind>
+KernelStatus LaunchMultistage(const MixedInputGemm& p, const Matrices& m, const PackedX& x,
                         cudaStream_t stream) {
-  constexpr size_t kBytes = ManyShape<kind>::kBytes;
-  const auto kernel = ManyKernel<kind>;
+  constexpr size_t kBytes = MultistageShape<kind>::kBytes;
+  const auto kernel = MultistageKernel<kind>;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(kBytes)),
@@ -255,33 +255,33 @@ KernelStatus LaunchMany(const RowProducts& p, const Matrices& m, const Rows& x,
   return LaunchOverlapping(kernel, grid, kThreads, kBytes, stream, p.op, m, x, p.activation);
 }
 
-template <RowWeights kind>
-KernelStatus Choose(const RowProducts& p, const Matrices& m, const Rows& x, cudaStream_t stream) {
-  if constexpr (kind != RowWeights::kF32) {
-    if (m.whole && p.rows > kFewRows && Across(m) * Down(p) >= kEnoughBlocks) {
-      return LaunchMany<kind>(p, m, x, stream);
+template <GemmWeightFormat kind>
+KernelStatus Choose(const MixedInputGemm& p, const Matrices& m, const PackedX& x, cudaStream_t stream) {
+  if constexpr (kind != GemmWeightFormat::kF32) {
+    if (m.whole && p.rows > kMaxSkinnyRows && Across(m) * Down(p) >= kEnoughBlocks) {
+      return LaunchMultistage<kind>(p, m, x, stream);
     }
   }
-  if (p.rows <= kTileRows) return LaunchFew<kind, 1, 1>(p, m, x, stream);
+  if (p.rows <= kTileRows) return LaunchSkinny<kind, 1, 1>(p, m, x, stream);
   // Of few outputs there would not be enough blocks.
   const bool narrow = p.rows <= 4 * kTileRows && m.tiles <= kEnoughBlocks;
-  if (p.rows <= 2 * kTileRows || narrow) return LaunchFew<kind, 2, 1>(p, m, x, stream);
-  return LaunchFew<kind, 4, 2>(p, m, x, stream);
+  if (p.rows <= 2 * kTileRows || narrow) return LaunchSkinny<kind, 2, 1>(p, m, x, stream);
+  return LaunchSkinny<kind, 4, 2>(p, m, x, stream);
 }
 
-}  // namespace row_products
+}  // namespace mixed_input_gemm
 
-size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in) {
-  return row_products::WorkspaceBytes(kind, rows, in);
+size_t MixedInputGemmWorkspace(GemmWeightFormat kind, int64_t rows, int64_t in) {
+  return mixed_input_gemm::WorkspaceBytes(kind, rows, in);
 }
 
-KernelStatus RunRowProducts(const RowProducts& problem, void* workspace, cudaStream_t stream) {
-  using namespace row_products;
+KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, cudaStream_t stream) {
+  using namespace mixed_input_gemm;
   Matrices m{};
   m.in = problem.in;
   m.whole = Packed(problem.kind) || problem.in % kChunk == 0;
   for (int i = 0; i < problem.count; ++i) {
-    const RowProduct& product = problem.products[i];
+    const MixedInputGemmWeight& product = problem.products[i];
     m.pieces[i] = {static_cast<const uint8_t*>(product.weights), product.bias, product.y,
                    product.out, m.tiles};
     m.tiles += (product.out + kTileOutputs - 1) / kTileOutputs;
@@ -289,43 +289,43 @@ KernelStatus RunRowProducts(const RowProducts& problem, void* workspace, cudaStr
   }
   m.count = problem.count;
   if (problem.rows == 0 || m.tiles == 0) return KernelStatus::Ok();
-  Rows x;
+  PackedX x;
   ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(problem, static_cast<uint8_t*>(workspace), stream, &x));
   switch (problem.kind) {
-    case RowWeights::kF32:
-      return Choose<RowWeights::kF32>(problem, m, x, stream);
-    case RowWeights::kBF16:
-      return Choose<RowWeights::kBF16>(problem, m, x, stream);
-    case RowWeights::kF16:
-      return Choose<RowWeights::kF16>(problem, m, x, stream);
-    case RowWeights::kPacked8:
-      return Choose<RowWeights::kPacked8>(problem, m, x, stream);
-    case RowWeights::kPacked4:
-      return Choose<RowWeights::kPacked4>(problem, m, x, stream);
+    case GemmWeightFormat::kF32:
+      return Choose<GemmWeightFormat::kF32>(problem, m, x, stream);
+    case GemmWeightFormat::kBF16:
+      return Choose<GemmWeightFormat::kBF16>(problem, m, x, stream);
+    case GemmWeightFormat::kF16:
+      return Choose<GemmWeightFormat::kF16>(problem, m, x, stream);
+    case GemmWeightFormat::kPacked8:
+      return Choose<GemmWeightFormat::kPacked8>(problem, m, x, stream);
+    case GemmWeightFormat::kPacked4:
+      return Choose<GemmWeightFormat::kPacked4>(problem, m, x, stream);
   }
   return KernelStatus::Ok();
 }
 
-KernelStatus RunRowProducts(const char* op, RowWeights kind, Activation activation,
+KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation activation,
                             const KernelArgs& args) {
   const size_t count = args.outputs.size(), each = args.inputs.size() / count;
   const TensorView& x = args.inputs[0];
-  for (size_t first = 0; first < count; first += RowProducts::kMost) {
-    RowProducts problem;
+  for (size_t first = 0; first < count; first += MixedInputGemm::kMost) {
+    MixedInputGemm problem;
     problem.op = op;
     problem.kind = kind;
     problem.activation = activation;
     problem.rows = RowsOf(x.dims());
     problem.in = x.dims().back();
     problem.x = x.as<float>();
-    for (size_t i = first; i < std::min(count, first + RowProducts::kMost); ++i) {
+    for (size_t i = first; i < std::min(count, first + MixedInputGemm::kMost); ++i) {
       const size_t bias = i * each + 2;
       problem.products[problem.count++] = {
           args.inputs[i * each + 1].data,
           each > 2 && Has(args.inputs, bias) ? args.inputs[bias].as<float>() : nullptr,
           args.outputs[i].as<float>(), args.outputs[i].dims().back()};
     }
-    ESPALIER_KERNEL_RETURN_IF_ERROR(RunRowProducts(problem, args.workspace, StreamOf(args)));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(RunMixedInputGemm(problem, args.workspace, StreamOf(args)));
   }
   return KernelStatus::Ok();
 }

@@ -97,7 +97,7 @@ struct Keys {
 
 // Queries that meet the same keys in one tile of the tensor cores' 16 rows: neighbouring heads that
 // share their keys, of neighbouring rows of one sequence.
-struct Tile {
+struct QueryTile {
   static constexpr int kQueries = 16;
   // Tiles begin anew where a row's number is a multiple of this, so that a row finds its tile soon.
   static constexpr int kStretch = 64;
@@ -120,8 +120,8 @@ struct Tile {
   int head, heads, kv_head, of_tile;
 
   // Block `block` is one of TilesOfRow() of row `block` / TilesOfRow(). By all lanes of a warp.
-  __device__ static Tile Of(const Batch& b, Heads h, uint32_t block) {
-    Tile tile;
+  __device__ static QueryTile Of(const Batch& b, Heads h, uint32_t block) {
+    QueryTile tile;
     const auto tiles_of_row = static_cast<uint32_t>(h.TilesOfRow());
     tile.row = block / tiles_of_row;
     const int number = static_cast<int>(block % tiles_of_row);
@@ -180,13 +180,13 @@ struct Tile {
 };
 
 // The keys of a tile's rows, whatever each sees of them.
-struct TileKeys {
+struct QueryTileKeys {
   int begin = INT32_MAX, prefix = 0, end = 0;
   bool ancestors = false;
   const int32_t* sequence = nullptr;
 
-  __device__ static TileKeys Of(const Keys* keys, int rows) {
-    TileKeys all;
+  __device__ static QueryTileKeys Of(const Keys* keys, int rows) {
+    QueryTileKeys all;
     for (int r = 0; r < rows; ++r) {
       if (keys[r].size == 0) continue;
       all.begin = min(all.begin, keys[r].begin);
