@@ -22,7 +22,7 @@ openai::EmbeddingsRequest FormOf(const openai::EmbeddingsRequest& request) {
 
 }  // namespace
 
-void Embed(const HttpRequest& http, const GenerateContext& context,
+void Embed(const HttpRequest& http, const RouteContext& context,
            std::shared_ptr<HttpResponder> responder) {
   openai::EmbeddingsRequest request;
   if (const auto error = openai::ParseEmbeddings(http.body, &request)) {
@@ -36,7 +36,7 @@ void Embed(const HttpRequest& http, const GenerateContext& context,
   absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
       request.embed, *std::move(target), context.metrics,
       [responder, form = FormOf(request),
-       large = context.large](const absl::StatusOr<v1::EmbedReply>& reply) {
+       large = context.serialization_thread](const absl::StatusOr<v1::EmbedReply>& reply) {
         if (!reply.ok()) return SendError(*responder, reply.status());
         const auto send = [responder, form](const v1::EmbedReply& all) {
           responder->Send(200, "application/json", openai::EmbeddingsJson(form, all));

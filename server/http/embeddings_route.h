@@ -3,12 +3,12 @@
 
 #include <memory>
 
-#include "server/http/generate_route.h"
+#include "server/http/completions_route.h"
 
 namespace espalier {
 
 // Returns at once; the answer comes from the engine's thread. A client that goes away ends it.
-void Embed(const HttpRequest& http, const GenerateContext& context,
+void Embed(const HttpRequest& http, const RouteContext& context,
            std::shared_ptr<HttpResponder> responder);
 
 }  // namespace espalier

@@ -117,8 +117,8 @@ std::string KeyOf(const HttpRequest& request) {
 
 }  // namespace
 
-Gateway::Known& Gateway::Add(const std::string& path, const char* method, Route route) {
-  Known& known = routes_[path];
+Gateway::RegisteredRoute& Gateway::Add(const std::string& path, const char* method, Route route) {
+  RegisteredRoute& known = routes_[path];
   known.name = path;
   known.by_method[method] = route;
   for (const absl::string_view name : kNames) {
@@ -131,7 +131,7 @@ Gateway::Known& Gateway::Add(const std::string& path, const char* method, Route 
 }
 
 void Gateway::AddProbe(const std::string& path, Route route) {
-  Known& known = Add(path, "GET", route);
+  RegisteredRoute& known = Add(path, "GET", route);
   known.probe = true;
   known.quick = true;
 }
@@ -147,8 +147,8 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v1/responses/ID", "DELETE", &Gateway::DeleteResponse);
   Add("/v1/responses/ID/cancel", "POST", &Gateway::CancelResponse);
   Add("/v1/responses/ID/input_items", "GET", &Gateway::ListResponseInput);
-  Add("/v1/messages", "POST", &Gateway::CreateMessage).error_form = &anthropic::ErrorJson;
-  Add("/v1/messages/count_tokens", "POST", &Gateway::CountMessageTokens).error_form =
+  Add("/v1/messages", "POST", &Gateway::CreateMessage).error_formatter = &anthropic::ErrorJson;
+  Add("/v1/messages/count_tokens", "POST", &Gateway::CountMessageTokens).error_formatter =
       &anthropic::ErrorJson;
   Add("/v1/embeddings", "POST", &Gateway::Embeddings);
   Add("/tokenize", "POST", &Gateway::Tokenize);
@@ -162,8 +162,8 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v2", "GET", &Gateway::ServerMetadata);
   AddProbe("/v2/health/live", &Gateway::Health);
   AddProbe("/v2/health/ready", &Gateway::Ready);
-  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_form = &OpenInferenceError;
-  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_form = &OpenInferenceError;
+  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_formatter = &OpenInferenceError;
+  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_formatter = &OpenInferenceError;
 }
 
 std::vector<Gateway::RouteName> Gateway::Routes() const {
@@ -174,10 +174,10 @@ std::vector<Gateway::RouteName> Gateway::Routes() const {
   return routes;
 }
 
-const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
+const Gateway::RegisteredRoute* Gateway::FindRoute(const std::string& path) const {
   const auto exact = routes_.find(path);
   if (exact != routes_.end() && exact->second.prefix.empty()) return &exact->second;
-  const Known* best = nullptr;
+  const RegisteredRoute* best = nullptr;
   for (const auto& [name, known] : routes_) {
     const bool fits = !known.prefix.empty() && absl::StartsWith(path, known.prefix) &&
                       absl::EndsWith(path, known.suffix) &&
@@ -187,7 +187,7 @@ const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
   return best;
 }
 
-Gateway::Responder Gateway::Noted(const HttpRequest& request, const Known* known,
+Gateway::Responder Gateway::Metered(const HttpRequest& request, const RegisteredRoute* known,
                                   const std::string& id, Responder responder) const {
   responder = WithRequestId(std::move(responder), id);
   if (options_.metrics == nullptr) return responder;
@@ -203,16 +203,16 @@ std::string Gateway::IdOf(const HttpRequest& request) const {
 }
 
 bool Gateway::Quick(const HttpRequest& request) const {
-  const Known* known = FindRoute(request.path);
+  const RegisteredRoute* known = FindRoute(request.path);
   return known != nullptr && known->quick;
 }
 
 void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  const Known* known = FindRoute(request.path);
-  SendError(*Noted(request, known, IdOf(request), std::move(responder)),
+  const RegisteredRoute* known = FindRoute(request.path);
+  SendError(*Metered(request, known, IdOf(request), std::move(responder)),
             absl::UnavailableError("too many requests, or bytes of them or of answers, wait; try "
                                    "again later"),
-            FormOf(known));
+            ErrorFormatterFor(known));
 }
 
 void Gateway::Refused(const std::string& method, int status, absl::Duration after) const {
@@ -221,17 +221,17 @@ void Gateway::Refused(const std::string& method, int status, absl::Duration afte
                                  absl::ToDoubleSeconds(after));
 }
 
-ErrorForm Gateway::FormOf(const Known* known) {
-  return known != nullptr ? known->error_form : &openai::ToJson;
+ErrorFormatter Gateway::ErrorFormatterFor(const RegisteredRoute* known) {
+  return known != nullptr ? known->error_formatter : &openai::ToJson;
 }
 
 bool Gateway::Admit(const HttpRequest& header,
                     const std::shared_ptr<HttpResponder>& responder) const {
-  const Known* known = FindRoute(header.path);
-  return Admit(header, known, *Noted(header, known, IdOf(header), responder));
+  const RegisteredRoute* known = FindRoute(header.path);
+  return Admit(header, known, *Metered(header, known, IdOf(header), responder));
 }
 
-bool Gateway::Admit(const HttpRequest& header, const Known* known, HttpResponder& responder) const {
+bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder) const {
   const bool open = options_.open_probes && known != nullptr && known->probe;
   const std::string method = header.method == "HEAD" ? "GET" : header.method;
   // Before anything is told about what there is.
@@ -240,7 +240,7 @@ bool Gateway::Admit(const HttpRequest& header, const Known* known, HttpResponder
         absl::StrCat(method.substr(0, 40), " ", known != nullptr ? known->name : "other"),
         KeyOf(header));
     if (!allowed.ok()) {
-      SendError(responder, allowed, FormOf(known));
+      SendError(responder, allowed, ErrorFormatterFor(known));
       return false;
     }
   }
@@ -260,15 +260,15 @@ bool Gateway::Admit(const HttpRequest& header, const Known* known, HttpResponder
             openai::Error{.http_status = 405,
                           .message = absl::StrCat(known->name, " takes ", allowed, ", not ",
                                                   header.method.substr(0, 40))},
-            {{"Allow", allowed}}, known->error_form);
+            {{"Allow", allowed}}, known->error_formatter);
   return false;
 }
 
 void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  const Known* known = FindRoute(request.path);
+  const RegisteredRoute* known = FindRoute(request.path);
   Call call{std::move(request), "", ""};
   call.id = IdOf(call);
-  responder = Noted(call, known, call.id, std::move(responder));
+  responder = Metered(call, known, call.id, std::move(responder));
   if (!Admit(call, known, *responder)) return;
   call.headers["authorization"] = KeyOf(call);
   const size_t around = known->prefix.size() + known->suffix.size();
@@ -277,8 +277,8 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   (this->*route)(call, std::move(responder));
 }
 
-GenerateContext Gateway::Context(const Call& request) {
-  return {options_.models, options_.metrics, options_.clock, request.id, large_};
+RouteContext Gateway::Context(const Call& request) {
+  return {options_.models, options_.metrics, options_.clock, request.id, serialization_thread_};
 }
 
 void Gateway::Completions(const Call& request, Responder responder) {

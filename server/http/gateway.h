@@ -25,7 +25,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "server/http/generate_route.h"
+#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/responses_route.h"
 #include "server/inference/models/model_server.h"
@@ -75,26 +75,26 @@ class Gateway {
     std::string id;    // different for each request, unless the client has given it
   };
   using Route = void (Gateway::*)(const Call&, Responder);
-  struct Known {
+  struct RegisteredRoute {
     std::string name;            // as metrics and authorisation know it, "/v1/models/NAME"
     std::string prefix, suffix;  // of the paths; both empty: only the name itself is one
     std::map<std::string, Route> by_method;
     bool probe = false;  // says yes or no about the process, and nothing else
     bool quick = false;
-    ErrorForm error_form = &openai::ToJson;
+    ErrorFormatter error_formatter = &openai::ToJson;
   };
 
-  Known& Add(const std::string& path, const char* method, Route route);
+  RegisteredRoute& Add(const std::string& path, const char* method, Route route);
   void AddProbe(const std::string& path, Route route);
-  static ErrorForm FormOf(const Known* known);
+  static ErrorFormatter ErrorFormatterFor(const RegisteredRoute* known);
   // Null if there is no such path.
-  const Known* FindRoute(const std::string& path) const;
+  const RegisteredRoute* FindRoute(const std::string& path) const;
   // `responder`, with an eye on it for the metrics, and with the id among the answer's headers.
-  Responder Noted(const HttpRequest& request, const Known* known, const std::string& id,
+  Responder Metered(const HttpRequest& request, const RegisteredRoute* known, const std::string& id,
                   Responder responder) const;
   std::string IdOf(const HttpRequest& request) const;
-  bool Admit(const HttpRequest& header, const Known* known, HttpResponder& responder) const;
-  GenerateContext Context(const Call& request);
+  bool Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder) const;
+  RouteContext Context(const Call& request);
   ResponsesContext ForResponses(const Call& request);
 
   void Completions(const Call& request, Responder responder);
@@ -122,8 +122,8 @@ class Gateway {
 
   const GatewayOptions options_;
   const std::shared_ptr<ResponseStore> responses_;
-  const std::shared_ptr<AnswerThread> large_ = std::make_shared<AnswerThread>();
-  std::map<std::string, Known> routes_;  // by name
+  const std::shared_ptr<SerializationThread> serialization_thread_ = std::make_shared<SerializationThread>();
+  std::map<std::string, RegisteredRoute> routes_;  // by name
   mutable std::atomic<int64_t> counter_ = 0;
 };
 

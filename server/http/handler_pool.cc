@@ -44,7 +44,7 @@ void HandlerPool::Work() {
     std::function<void()> handler;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &HandlerPool::HasNews));
+      mutex_.Await(absl::Condition(this, &HandlerPool::HasWork));
       if (stopped_) return;
       handler = std::move(waiting_.front().handler);
       bytes_ -= waiting_.front().bytes;

@@ -34,7 +34,7 @@ class HandlerPool {
   };
 
   void Work();
-  bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopped_ || !waiting_.empty();
   }
 

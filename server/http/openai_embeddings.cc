@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "server/http/json_reader.h"
 #include "server/http/openai_sampling.h"
-#include "server/http/text_reader.h"
+#include "server/http/text_or_tokens_reader.h"
 
 namespace espalier::openai {
 namespace {
@@ -32,7 +32,7 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   JsonReader reader(parsed);
   v1::EmbedRequest& embed = request->embed;
   reader.String("model", true, embed.mutable_model());
-  ReadTexts(reader, "input", kMaxEmbedInputs, [&] { return embed.add_inputs(); });
+  ReadTextsOrTokens(reader, "input", kMaxEmbedInputs, [&] { return embed.add_inputs(); });
   std::string format = "float";
   reader.String("encoding_format", false, &format);
   request->base64 = format == "base64";

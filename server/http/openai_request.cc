@@ -6,8 +6,8 @@
 #include "server/http/json_reader.h"
 #include "server/http/openai_chat.h"
 #include "server/http/openai_sampling.h"
-#include "server/http/openai_structured.h"
-#include "server/http/text_reader.h"
+#include "server/http/openai_structured_output.h"
+#include "server/http/text_or_tokens_reader.h"
 
 namespace espalier::openai {
 namespace {
@@ -16,7 +16,7 @@ using json = nlohmann::ordered_json;
 
 void ReadCompletion(JsonReader& reader, Request* request) {
   v1::GenerateRequest& generate = request->generate;
-  ReadTexts(reader, "prompt", kMaxPrompts, [&] { return &request->prompts.emplace_back(); });
+  ReadTextsOrTokens(reader, "prompt", kMaxPrompts, [&] { return &request->prompts.emplace_back(); });
   bool echo = false;
   reader.Bool("echo", &echo);
   generate.set_echo(echo);
@@ -108,8 +108,8 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
     options.Bool("continuous_usage_stats", &request->usage_in_every_chunk);
   });
   ReadSampling(reader, &generate);
-  ReadAnswer(reader, &generate);
-  ReadStructured(reader, &generate);
+  ReadOutputOptions(reader, &generate);
+  ReadStructuredOutput(reader, &generate);
   if (kind == Kind::kCompletion) {
     ReadCompletion(reader, request);
   } else {

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/http/text_reader.h"
+#include "server/http/text_or_tokens_reader.h"
 
 namespace espalier::openai {
 namespace {
@@ -102,7 +102,7 @@ void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate) {
   }
 }
 
-void ReadAnswer(JsonReader& reader, v1::GenerateRequest* generate) {
+void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate) {
   ReadStop(reader, generate);
   reader.Tokens("stop_token_ids", 1024, [&](int token) { generate->add_stop_token_ids(token); });
   bool include_stop = false, ignore_eos = false, skip_special = true, add_special = true;

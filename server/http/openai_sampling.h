@@ -18,7 +18,7 @@ inline constexpr int kMaxTokensLimit = 1 << 20;
 void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate);
 
 // stop to speculation: how the answer ends and what comes with it.
-void ReadAnswer(JsonReader& reader, v1::GenerateRequest* generate);
+void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate);
 
 // truncate_prompt_tokens: a number of tokens from 1 on, or -1: as many as there is room for.
 void ReadTruncation(JsonReader& reader, int* most);

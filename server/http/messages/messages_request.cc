@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/http/json_reader.h"
-#include "server/http/messages/message_blocks.h"
+#include "server/http/messages/content_blocks.h"
 #include "server/http/openai_chat.h"
 #include "server/http/openai_sampling.h"
-#include "server/http/openai_structured.h"
+#include "server/http/openai_structured_output.h"
 
 namespace espalier::anthropic {
 namespace {
@@ -154,7 +154,7 @@ void ReadOutput(JsonReader& reader, v1::GenerateRequest* generate) {
 void ReadHowToAnswer(JsonReader& reader, MessagesRequest* request) {
   v1::GenerateRequest& generate = request->generate;
   openai::ReadSampling(reader, &generate);
-  openai::ReadAnswer(reader, &generate);
+  openai::ReadOutputOptions(reader, &generate);
   int most = 0;
   reader.Integer("max_tokens", 1, openai::kMaxTokensLimit, &most);
   if (most == 0) reader.Fail("max_tokens", "field 'max_tokens' is missing");

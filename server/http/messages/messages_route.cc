@@ -6,9 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/http/answer_run.h"
+#include "server/http/response_producer.h"
 #include "server/http/json_reader.h"
-#include "server/http/messages/message_answer.h"
+#include "server/http/messages/messages_formatter.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_request.h"
 #include "server/inference/requests/generation.h"
@@ -23,7 +23,7 @@ struct Wanted {
 };
 
 std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest& http,
-                                  const GenerateContext& context, Wanted* wanted) {
+                                  const RouteContext& context, Wanted* wanted) {
   v1::GenerateRequest& generate = wanted->request.generate;
   if (auto error = anthropic::ParseMessages(purpose, http.body, &wanted->request)) return error;
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
@@ -40,7 +40,7 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
 
 }  // namespace
 
-void CreateMessage(const HttpRequest& http, const GenerateContext& context,
+void CreateMessage(const HttpRequest& http, const RouteContext& context,
                    std::shared_ptr<HttpResponder> responder) {
   Wanted wanted;
   if (const auto error = Read(anthropic::Purpose::kAnswer, http, context, &wanted)) {
@@ -54,13 +54,13 @@ void CreateMessage(const HttpRequest& http, const GenerateContext& context,
                               .model = generate.model(),
                               .max_tokens = generate.max_tokens(),
                               .include_thinking = wanted.request.include_thinking};
-  AnswerRunOptions options;
+  ResponseProducerOptions options;
   options.writer =
-      std::make_unique<anthropic::MessageAnswer>(std::move(head), wanted.request.stream);
-  options.error_form = &anthropic::ErrorJson;
+      std::make_unique<anthropic::MessagesFormatter>(std::move(head), wanted.request.stream);
+  options.error_formatter = &anthropic::ErrorJson;
   options.clock = context.clock;
-  options.large = context.large;
-  const auto run = std::make_shared<AnswerRun>(std::move(options), responder);
+  options.serialization_thread = context.serialization_thread;
+  const auto run = std::make_shared<ResponseProducer>(std::move(options), responder);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       StartGeneration(generate, wanted.model, context.models, context.metrics, run->Listener());
   if (!generation.ok()) {
@@ -70,7 +70,7 @@ void CreateMessage(const HttpRequest& http, const GenerateContext& context,
   run->Accept(*std::move(generation));
 }
 
-void CountMessageTokens(const HttpRequest& http, const GenerateContext& context,
+void CountMessageTokens(const HttpRequest& http, const RouteContext& context,
                         std::shared_ptr<HttpResponder> responder) {
   Wanted wanted;
   if (const auto error = Read(anthropic::Purpose::kCount, http, context, &wanted)) {

@@ -100,8 +100,8 @@ class ItemReader {
   json Begin(const char* type) {
     std::string id;
     reader_.String("id", false, &id);
-    if (id.size() > kLongestItemId) {
-      Fail("id", absl::StrCat(place_, ".id has more than ", kLongestItemId,
+    if (id.size() > kMaxItemIdBytes) {
+      Fail("id", absl::StrCat(place_, ".id has more than ", kMaxItemIdBytes,
                               " bytes; leave it out, and it gets one"));
     }
     json item = {{"id", id.empty() ? ids_->NewFor(type) : id}, {"type", type}};
@@ -355,7 +355,7 @@ std::optional<Error> ResolveReferences(const FindItem& find, json* items) {
   return std::nullopt;
 }
 
-void SeparateIds(const json& before, ItemIds* ids, json* items) {
+void MakeIdsUnique(const json& before, ItemIds* ids, json* items) {
   std::set<std::string> taken;
   for (const json& item : before) taken.insert(item["id"].get<std::string>());
   for (json& item : *items) {

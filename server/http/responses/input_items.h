@@ -29,12 +29,12 @@ class ItemIds {
 
 // Field "input": a text, which is the user's, or a list of messages, calls of functions, their
 // outputs, thoughts and references to items. `items` gets them in the form in which they are listed
-// later on, with ids where they bring none; an id of their own has at most kLongestItemId bytes and
+// later on, with ids where they bring none; an id of their own has at most kMaxItemIdBytes bytes and
 // stands for one item alone. Images, files and what belongs to tools that are not
 // functions are refused by name.
 void ReadInput(JsonReader& reader, ItemIds* ids, nlohmann::ordered_json* items);
 
-inline constexpr size_t kLongestItemId = 64;
+inline constexpr size_t kMaxItemIdBytes = 64;
 
 // Of all that one input refers to, as of an HTTP body: a reference is short, what it stands for is
 // copied each time.
@@ -48,7 +48,7 @@ std::optional<Error> ResolveReferences(const FindItem& find, nlohmann::ordered_j
 
 // Gives a new id to each item whose id one of `before`, or an item before it, has, be it referred
 // to or given again: where a list of items goes on is said by an id.
-void SeparateIds(const nlohmann::ordered_json& before, ItemIds* ids, nlohmann::ordered_json* items);
+void MakeIdsUnique(const nlohmann::ordered_json& before, ItemIds* ids, nlohmann::ordered_json* items);
 
 // A whole conversation as turns behind those that `chat` has: thoughts, text and calls that the
 // assistant gave one after another are one turn, as templates expect. An error if an output answers

@@ -145,7 +145,7 @@ TEST(InputItemsTest, EveryItemOfAConversationHasAnIdOfItsOwn) {
   json items = json::array({message, message, message, call, call});
   items.push_back({{"id", "msg_2"}, {"type", "message"}});
   ItemIds ids("test");
-  SeparateIds(before, &ids, &items);
+  MakeIdsUnique(before, &ids, &items);
   std::set<std::string> seen = {"msg_1"};
   for (const json& item : items) {
     EXPECT_TRUE(seen.insert(item["id"].get<std::string>()).second) << item;
@@ -176,8 +176,8 @@ TEST(InputItemsTest, OneInputGivesAnIdToOneItemOnly) {
   const auto with_id = [](size_t length) {
     return ReadItems({{{"role", "user"}, {"id", std::string(length, 'i')}, {"content", "x"}}});
   };
-  EXPECT_FALSE(with_id(kLongestItemId).error);
-  const Read long_id = with_id(kLongestItemId + 1);
+  EXPECT_FALSE(with_id(kMaxItemIdBytes).error);
+  const Read long_id = with_id(kMaxItemIdBytes + 1);
   ASSERT_TRUE(long_id.error);
   EXPECT_THAT(long_id.error->message, HasSubstr("input[0].id has more than 64 bytes"));
 }

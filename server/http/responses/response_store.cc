@@ -10,7 +10,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// What one item costs in the index, with an id of kLongestItemId, and one response in the maps.
+// What one item costs in the index, with an id of kMaxItemIdBytes, and one response in the maps.
 constexpr size_t kIndexBytes = 256;
 constexpr size_t kEntryBytes = 512;
 
@@ -57,7 +57,7 @@ size_t BytesOf(const StoredResponse& response) {
 size_t Shrink(size_t max_bytes, StoredResponse* response) {
   size_t bytes = BytesOf(*response);
   if (bytes > max_bytes) {
-    response->lost_events = !response->events.empty();
+    response->events_dropped = !response->events.empty();
     std::vector<std::string>().swap(response->events);
     bytes = BytesOf(*response);
   }
@@ -78,7 +78,7 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
                                  " are kept at most (espalierd --response_store_bytes)")}};
     response->object["output"] = json::array();
     response->input = json::array();
-    response->lost_conversation = true;
+    response->conversation_dropped = true;
     // What it repeats of the request, which may be as large.
     for (const auto& [echo, nothing] : {std::pair<const char*, json>("instructions", nullptr),
                                         {"tools", json::array()},
@@ -127,7 +127,7 @@ void ResponseStore::Remove(const std::string& id, Dropped* dropped) {
 }
 
 void ResponseStore::Start(const std::string& id, std::string owner,
-                          std::shared_ptr<LiveAnswer> running) {
+                          std::shared_ptr<InProgressResponse> running) {
   absl::MutexLock lock(&mutex_);
   entries_[id] = {.owner = std::move(owner), .running = std::move(running)};
 }
@@ -153,7 +153,7 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
 
 void ResponseStore::End(const std::string& id, StoredResponse response) {
   const size_t bytes = Shrink(max_bytes_, &response);
-  std::shared_ptr<LiveAnswer> ended;  // let go of without the lock
+  std::shared_ptr<InProgressResponse> ended;  // let go of without the lock
   Dropped dropped;
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(id);

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/http/live_answer.h"
+#include "server/http/in_progress_response.h"
 
 namespace espalier {
 
@@ -23,7 +23,7 @@ struct StoredResponse {
   nlohmann::ordered_json input;     // items of the whole conversation before its output
   std::vector<std::string> events;  // of one that can be streamed again
   // What was too large to be kept: the events; the conversation, the answer with it.
-  bool lost_events = false, lost_conversation = false;
+  bool events_dropped = false, conversation_dropped = false;
 };
 
 // Thread-safe.
@@ -34,7 +34,7 @@ class ResponseStore {
 
   bool keeps() const { return max_bytes_ > 0; }
 
-  void Start(const std::string& id, std::string owner, std::shared_ptr<LiveAnswer> running);
+  void Start(const std::string& id, std::string owner, std::shared_ptr<InProgressResponse> running);
   void Put(const std::string& id, StoredResponse response);
   // What ran under this id has ended; nothing happens if it was erased since. Too large to be kept
   // it loses its events, then its log-probabilities, and at last is kept as failed, with the
@@ -42,7 +42,7 @@ class ResponseStore {
   void End(const std::string& id, StoredResponse response);
 
   struct Found {
-    std::shared_ptr<LiveAnswer> running;          // or
+    std::shared_ptr<InProgressResponse> running;          // or
     std::shared_ptr<const StoredResponse> ended;  // or neither
   };
   Found Find(const std::string& id, const std::string& owner);
@@ -56,7 +56,7 @@ class ResponseStore {
  private:
   struct Entry {
     std::string owner;
-    std::shared_ptr<LiveAnswer> running;
+    std::shared_ptr<InProgressResponse> running;
     std::shared_ptr<const StoredResponse> ended;
     size_t bytes = 0;
     std::list<std::string>::iterator used;  // if it has ended

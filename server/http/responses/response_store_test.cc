@@ -19,7 +19,7 @@ StoredResponse Response(const std::string& id, const std::string& owner, size_t 
           .input = {{{"id", "msg_in_" + id}}}};
 }
 
-class Running : public LiveAnswer {
+class Running : public InProgressResponse {
  public:
   json Snapshot() override { return {{"status", "in_progress"}}; }
   bool streams() const override { return false; }
@@ -163,12 +163,12 @@ TEST(ResponseStoreTest, WhatEndsTooLargeLosesWhatItCanSpareAndAtLastSaysWhyItFai
   auto kept = ended(10, 10, 10);
   ASSERT_NE(kept, nullptr);
   EXPECT_EQ(kept->events.size(), 10u);
-  EXPECT_FALSE(kept->lost_events);
+  EXPECT_FALSE(kept->events_dropped);
   kept = ended(1000, 10, 10);
   ASSERT_NE(kept, nullptr);
   EXPECT_TRUE(kept->events.empty());
-  EXPECT_TRUE(kept->lost_events);
-  EXPECT_FALSE(kept->lost_conversation);
+  EXPECT_TRUE(kept->events_dropped);
+  EXPECT_FALSE(kept->conversation_dropped);
   EXPECT_EQ(part(kept)["logprobs"].size(), 10u);
   kept = ended(1000, 2000, 10);
   ASSERT_NE(kept, nullptr);
@@ -181,7 +181,7 @@ TEST(ResponseStoreTest, WhatEndsTooLargeLosesWhatItCanSpareAndAtLastSaysWhyItFai
   EXPECT_TRUE(kept->object["output"].empty());
   EXPECT_NE(kept->object["error"]["message"].get<std::string>().find("--response_store_bytes"),
             std::string::npos);
-  EXPECT_TRUE(kept->lost_conversation);
+  EXPECT_TRUE(kept->conversation_dropped);
 }
 
 TEST(ResponseStoreTest, WhatRepeatsALargeRequestIsKeptAsFailedToo) {

@@ -8,7 +8,7 @@
 #include "server/http/json_reader.h"
 #include "server/http/openai_chat.h"
 #include "server/http/openai_sampling.h"
-#include "server/http/openai_structured.h"
+#include "server/http/openai_structured_output.h"
 
 namespace espalier::openai {
 namespace {
@@ -232,8 +232,8 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   ReadStream(reader, &request->stream);
   ReadKeeping(reader, request);
   ReadSampling(reader, &generate);
-  ReadAnswer(reader, &generate);
-  ReadStructured(reader, &generate);
+  ReadOutputOptions(reader, &generate);
+  ReadStructuredOutput(reader, &generate);
   ReadText(reader, request);
   ReadFlatTools(reader, request);
   ReadThoughts(reader, request);

@@ -9,10 +9,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/http/answer_run.h"
+#include "server/http/response_producer.h"
 #include "server/http/json_reader.h"
-#include "server/http/responses/fit_context.h"
-#include "server/http/responses/response_answer.h"
+#include "server/http/responses/truncate_conversation.h"
+#include "server/http/responses/responses_formatter.h"
 #include "server/http/responses/responses_request.h"
 #include "server/inference/requests/generation.h"
 #include "server/random_id.h"
@@ -73,7 +73,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   json before = json::array();
   if (!request.previous.empty()) {
     const ResponseStore::Found found = context.store->Find(request.previous, owner);
-    if (found.ended == nullptr || found.ended->lost_conversation) {
+    if (found.ended == nullptr || found.ended->conversation_dropped) {
       openai::Error error =
           found.ended == nullptr ? Missing(request.previous) : ConversationLost(*found.ended);
       if (found.running != nullptr) error.message = "the response to go on from has not ended";
@@ -90,10 +90,10 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
           [&](const std::string& id) { return context.store->Item(id, owner); }, &request.items)) {
     return error;
   }
-  openai::SeparateIds(before, ids, &request.items);
+  openai::MakeIdsUnique(before, ids, &request.items);
   if (auto error = openai::FillChat(before, &request)) return error;
   if (request.truncate) {
-    const absl::Status fitted = FitContext(*wanted->model, &request.generate);
+    const absl::Status fitted = TruncateConversation(*wanted->model, &request.generate);
     if (!fitted.ok()) return openai::FromStatus(fitted);
   }
   return std::nullopt;
@@ -164,14 +164,14 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
                             .with_logprobs = request.generate.has_logprobs(),
                             .include_reasoning = request.include_reasoning};
   const std::string owner = OwnerOf(http);
-  AnswerRunOptions options;
-  options.writer = std::make_unique<openai::ResponseAnswer>(std::move(head), ids, request.stream);
+  ResponseProducerOptions options;
+  options.writer = std::make_unique<openai::ResponsesFormatter>(std::move(head), ids, request.stream);
   options.background = request.background;
   options.clock = context.generate.clock;
-  options.large = context.generate.large;
-  options.head_bytes = request.echo_bytes;
+  options.serialization_thread = context.generate.serialization_thread;
+  options.envelope_bytes = request.echo_bytes;
   if (store) {
-    options.kept_values = CountValues(request.items);
+    options.stored_values = CountValues(request.items);
     options.ended = [store = context.store, id, owner, background = request.background,
                      items = std::move(request.items)](json object,
                                                        std::vector<std::string> events) {
@@ -183,7 +183,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
       }
     };
   }
-  const auto run = std::make_shared<AnswerRun>(std::move(options), responder);
+  const auto run = std::make_shared<ResponseProducer>(std::move(options), responder);
   if (request.background) context.store->Start(id, owner, run);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       StartGeneration(request.generate, wanted.model, context.generate.models,
@@ -231,7 +231,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
     return;
   }
   const ResponseStore::Found found = store.Find(id, OwnerOf(http));
-  const std::shared_ptr<LiveAnswer> run = found.running;
+  const std::shared_ptr<InProgressResponse> run = found.running;
   if (run == nullptr && found.ended == nullptr) {
     SendError(*responder, Missing(id));
     return;
@@ -241,7 +241,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
     return;
   }
   if (run != nullptr ? !run->streams() : found.ended->events.empty()) {
-    const bool lost = run == nullptr && found.ended->lost_events;
+    const bool lost = run == nullptr && found.ended->events_dropped;
     SendError(
         *responder,
         openai::Error{.message = lost ? "the events of this response were too many to be kept "
@@ -264,7 +264,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
 void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
                     Responder responder) {
   const std::string owner = OwnerOf(http);
-  const std::shared_ptr<LiveAnswer> run = store.Find(id, owner).running;
+  const std::shared_ptr<InProgressResponse> run = store.Find(id, owner).running;
   if (!store.Erase(id, owner)) {
     SendError(*responder, Missing(id));
     return;
@@ -325,7 +325,7 @@ void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseS
     SendError(*responder, error);
     return;
   }
-  if (found.ended->lost_conversation) {
+  if (found.ended->conversation_dropped) {
     SendError(*responder, ConversationLost(*found.ended));
     return;
   }

@@ -4,14 +4,14 @@
 #include <memory>
 #include <string>
 
-#include "server/http/generate_route.h"
+#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/response_store.h"
 
 namespace espalier {
 
 struct ResponsesContext {
-  GenerateContext generate;
+  RouteContext generate;
   std::shared_ptr<ResponseStore> store;
 };
 

@@ -12,6 +12,6 @@ namespace espalier::openai {
 std::string SchemaText(const nlohmann::ordered_json& schema);
 
 // vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
-void ReadStructured(JsonReader& reader, v1::GenerateRequest* generate);
+void ReadStructuredOutput(JsonReader& reader, v1::GenerateRequest* generate);
 
 }  // namespace espalier::openai

@@ -14,34 +14,34 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
-#include "server/http/answer_thread.h"
-#include "server/http/answer_writer.h"
-#include "server/http/generate_route.h"
+#include "server/http/serialization_thread.h"
+#include "server/http/response_formatter.h"
+#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
-#include "server/http/live_answer.h"
+#include "server/http/in_progress_response.h"
 #include "server/inference/requests/generation.h"
 
 namespace espalier {
 
-struct AnswerRunOptions {
-  std::unique_ptr<AnswerWriter> writer;
+struct ResponseProducerOptions {
+  std::unique_ptr<ResponseFormatter> writer;
   // The client is answered when it is accepted, and may go away.
   bool background = false;
-  ErrorForm error_form = &openai::ToJson;
+  ErrorFormatter error_formatter = &openai::ToJson;
   // It has ended and nobody threw it away: what it became, and its events if it is a background
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
-  size_t kept_values = 0;  // of JSON, that `ended` looks at beside the answer
-  size_t head_bytes = 0;   // that are written at the beginning and at the end
+  size_t stored_values = 0;  // of JSON, that `ended` looks at beside the answer
+  size_t envelope_bytes = 0;   // that are written at the beginning and at the end
   const Clock* clock = nullptr;
   // Writes what is large, be it at the end. Null: the engine's thread does.
-  std::weak_ptr<AnswerThread> large;
+  std::weak_ptr<SerializationThread> serialization_thread;
 };
 
-class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerRun> {
+class ResponseProducer : public InProgressResponse, public std::enable_shared_from_this<ResponseProducer> {
  public:
   // A background answer is told of by Accept; another one by what the engine says.
-  AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> responder);
+  ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder);
 
   GenerationListener Listener();
   // Once, when it is submitted. REQUIRES: the caller holds the model.
@@ -53,23 +53,23 @@ class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerR
   void Cancel() override;
 
  private:
-  void On(const absl::StatusOr<v1::GenerateReply>& reply, bool last)
+  void OnReply(const absl::StatusOr<v1::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the events that are new, in one piece: see WriteEvents.
-  void Pass() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendNewEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After the end.
-  void Settle(bool keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GoneAway(const HttpResponder* responder);
+  void Conclude(bool keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseWatchers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnClientGone(const HttpResponder* responder);
 
-  const AnswerRunOptions options_;
-  AnswerSteps steps_;                 // what the engine says
-  std::atomic<size_t> listed_ = 0;    // of its log-probabilities, so far
-  std::atomic<bool> spoken_ = false;  // the engine has said something
+  const ResponseProducerOptions options_;
+  TaskSequence tasks_;                 // what the engine says
+  std::atomic<size_t> values_seen_ = 0;    // of its log-probabilities, so far
+  std::atomic<bool> started_ = false;  // the engine has said something
 
   absl::Mutex mutex_;
-  AnswerWriter& writer_ ABSL_GUARDED_BY(mutex_);
+  ResponseFormatter& formatter_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> history_ ABSL_GUARDED_BY(mutex_);  // of a background stream
   std::vector<std::shared_ptr<HttpResponder>> watchers_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);

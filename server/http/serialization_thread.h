@@ -15,14 +15,14 @@
 namespace espalier {
 
 // Log-probabilities and tokens whose JSON is written at once.
-inline constexpr size_t kSmallAnswer = 256;
+inline constexpr size_t kMaxInlineSize = 256;
 
 // Thread-safe.
-class AnswerThread {
+class SerializationThread {
  public:
-  AnswerThread();
+  SerializationThread();
   // Runs what waits. Not from work.
-  ~AnswerThread();
+  ~SerializationThread();
 
   // Returns at once; `work` runs on the thread, in the order of the calls. It must not hold on to
   // the thread itself.
@@ -30,7 +30,7 @@ class AnswerThread {
 
  private:
   void Work();
-  bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !waiting_.empty();
   }
 
@@ -42,17 +42,17 @@ class AnswerThread {
 
 // The steps of one answer, in order: large ones, and those that come behind one, on the thread.
 // What is given in one call of Run must be given by the same thread as what came before.
-class AnswerSteps {
+class TaskSequence {
  public:
   // Weak: steps must not hold on to their thread. Null: whoever gives a step takes it.
-  explicit AnswerSteps(std::weak_ptr<AnswerThread> thread) : thread_(std::move(thread)) {}
+  explicit TaskSequence(std::weak_ptr<SerializationThread> thread) : thread_(std::move(thread)) {}
 
   // Calls `step` with copies of `arguments` and with `mutex` held. Does not wait: not even for the
   // mutex, which a step on the thread may hold for long. `step` must hold on to this and to
   // `mutex`.
   template <typename Step, typename... Arguments>
   void Run(bool large, absl::Mutex& mutex, Step step, const Arguments&... arguments) {
-    const std::shared_ptr<AnswerThread> thread = thread_.lock();
+    const std::shared_ptr<SerializationThread> thread = thread_.lock();
     if (thread == nullptr) {
       absl::MutexLock lock(&mutex);
       step(arguments...);
@@ -75,7 +75,7 @@ class AnswerSteps {
   bool on_thread() const { return waiting_ > 0; }
 
  private:
-  const std::weak_ptr<AnswerThread> thread_;
+  const std::weak_ptr<SerializationThread> thread_;
   std::atomic<int> waiting_ = 0;  // for the thread, or on it
 };
 

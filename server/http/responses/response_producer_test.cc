@@ -1,6 +1,6 @@
 // Who gets what of an answer while it runs, when it ends, and when clients come and go; of answers
 // that are kept, such as responses.
-#include "server/http/answer_run.h"
+#include "server/http/response_producer.h"
 
 #include <limits>
 #include <thread>
@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "base/testing/fake_clock.h"
-#include "server/http/responses/response_answer.h"
+#include "server/http/responses/responses_formatter.h"
 #include "server/http/responses/response_store.h"
 
 namespace espalier {
@@ -94,20 +94,20 @@ v1::GenerateReply Last(const std::string& text) {
   return reply;
 }
 
-class AnswerRunTest : public ::testing::Test {
+class ResponseProducerTest : public ::testing::Test {
  protected:
-  std::shared_ptr<AnswerRun> Make(bool stream, bool background) {
+  std::shared_ptr<ResponseProducer> Make(bool stream, bool background) {
     openai::ResponseHead head{.id = "resp_1", .model = "lm", .with_logprobs = true};
     head.echo["background"] = background;
-    return MakeOf(std::make_unique<openai::ResponseAnswer>(head, openai::ItemIds("1"), stream),
+    return MakeOf(std::make_unique<openai::ResponsesFormatter>(head, openai::ItemIds("1"), stream),
                   background);
   }
 
-  std::shared_ptr<AnswerRun> MakeOf(std::unique_ptr<AnswerWriter> writer, bool background) {
-    AnswerRunOptions options;
+  std::shared_ptr<ResponseProducer> MakeOf(std::unique_ptr<ResponseFormatter> writer, bool background) {
+    ResponseProducerOptions options;
     options.writer = std::move(writer);
-    options.large = large_;
-    options.kept_values = kept_values_;
+    options.serialization_thread = serialization_thread_;
+    options.stored_values = kept_values_;
     options.background = background;
     options.ended = [this, background](json object, std::vector<std::string> events) {
       StoredResponse ended{"", std::move(object), json::array(), std::move(events)};
@@ -118,7 +118,7 @@ class AnswerRunTest : public ::testing::Test {
       }
     };
     options.clock = &clock_;
-    auto run = std::make_shared<AnswerRun>(std::move(options), client_);
+    auto run = std::make_shared<ResponseProducer>(std::move(options), client_);
     if (background) store_->Start("resp_1", "", run);
     return run;
   }
@@ -132,11 +132,11 @@ class AnswerRunTest : public ::testing::Test {
   std::shared_ptr<ResponseStore> store_ = std::make_shared<ResponseStore>(64 << 20);
   std::shared_ptr<Client> client_ = std::make_shared<Client>();
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
-  std::shared_ptr<AnswerThread> large_;  // null unless a test wants one
+  std::shared_ptr<SerializationThread> serialization_thread_;  // null unless a test wants one
   size_t kept_values_ = 0;
 };
 
-TEST_F(AnswerRunTest, AWholeAnswerComesOnceAndIsKept) {
+TEST_F(ResponseProducerTest, AWholeAnswerComesOnceAndIsKept) {
   auto run = Make(false, false);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -149,7 +149,7 @@ TEST_F(AnswerRunTest, AWholeAnswerComesOnceAndIsKept) {
   EXPECT_EQ(generation_.use_count(), 1) << "what has ended is let go of";
 }
 
-TEST_F(AnswerRunTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
+TEST_F(ResponseProducerTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
     auto run = Make(stream, false);
@@ -161,7 +161,7 @@ TEST_F(AnswerRunTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
   }
 }
 
-TEST_F(AnswerRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
+TEST_F(ResponseProducerTest, ErrorsBeforeTheFirstByteAreAStatus) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
     auto run = Make(stream, false);
@@ -175,7 +175,7 @@ TEST_F(AnswerRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
 }
 
 // Half an answer is no answer, as a status or, where that is too late, as an event.
-TEST_F(AnswerRunTest, WhatTheServerCancelsHasFailed) {
+TEST_F(ResponseProducerTest, WhatTheServerCancelsHasFailed) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
     auto run = Make(stream, false);
@@ -192,7 +192,7 @@ TEST_F(AnswerRunTest, WhatTheServerCancelsHasFailed) {
   }
 }
 
-TEST_F(AnswerRunTest, LaterErrorsOfAStreamAreEvents) {
+TEST_F(ResponseProducerTest, LaterErrorsOfAStreamAreEvents) {
   auto run = Make(true, false);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -204,7 +204,7 @@ TEST_F(AnswerRunTest, LaterErrorsOfAStreamAreEvents) {
   EXPECT_THAT(client_->body(), HasSubstr("a worker is lost"));
 }
 
-TEST_F(AnswerRunTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
+TEST_F(ResponseProducerTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
   for (const bool background : {false, true}) {
     client_ = std::make_shared<Client>();
     generation_ = std::make_shared<FakeGeneration>();
@@ -225,7 +225,7 @@ TEST_F(AnswerRunTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
   }
 }
 
-TEST_F(AnswerRunTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
+TEST_F(ResponseProducerTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -238,7 +238,7 @@ TEST_F(AnswerRunTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
   EXPECT_EQ(Stored()["status"], "completed");
 }
 
-TEST_F(AnswerRunTest, ABackgroundResponseThatFailsSaysWhyLater) {
+TEST_F(ResponseProducerTest, ABackgroundResponseThatFailsSaysWhyLater) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   listener(absl::ResourceExhaustedError("the queue is full"), true);
@@ -249,7 +249,7 @@ TEST_F(AnswerRunTest, ABackgroundResponseThatFailsSaysWhyLater) {
 }
 
 // Whenever somebody comes to see it, what is sent before and after make one whole stream.
-TEST_F(AnswerRunTest, StreamsCanBeTakenUpAgainAnywhere) {
+TEST_F(ResponseProducerTest, StreamsCanBeTakenUpAgainAnywhere) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
   listener(Text("a"), false);  // before it is accepted
@@ -280,7 +280,7 @@ TEST_F(AnswerRunTest, StreamsCanBeTakenUpAgainAnywhere) {
 }
 
 // At its end a stream says everything four times, which looked like a client that does not read.
-TEST_F(AnswerRunTest, WhatOneReplyBringsIsWrittenInOnePiece) {
+TEST_F(ResponseProducerTest, WhatOneReplyBringsIsWrittenInOnePiece) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -303,13 +303,13 @@ v1::GenerateReply Listed(const std::string& text) {
 }
 
 // All streams wait for the engine's thread: what takes long is done beside it, in order.
-TEST_F(AnswerRunTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
+TEST_F(ResponseProducerTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
   std::vector<std::string> bodies;
   for (const bool aside : {false, true}) {
     client_ = std::make_shared<Client>();
     absl::Notification go;
-    large_ = aside ? std::make_shared<AnswerThread>() : nullptr;
-    if (aside) large_->Run([&] { go.WaitForNotification(); });
+    serialization_thread_ = aside ? std::make_shared<SerializationThread>() : nullptr;
+    if (aside) serialization_thread_->Run([&] { go.WaitForNotification(); });
     auto run = Make(true, false);
     const GenerationListener listener = run->Listener();
     run->Accept(generation_);
@@ -324,7 +324,7 @@ TEST_F(AnswerRunTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
       EXPECT_FALSE(client_->ended());
     }
     go.Notify();
-    large_.reset();  // runs what waits
+    serialization_thread_.reset();  // runs what waits
     EXPECT_TRUE(client_->ended());
     EXPECT_EQ(generation_.use_count(), 1);
     bodies.push_back(client_->body());
@@ -332,13 +332,13 @@ TEST_F(AnswerRunTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
   EXPECT_EQ(bodies[0], bodies[1]);
 }
 
-TEST_F(AnswerRunTest, AnAnswerToALongConversationIsKeptBesideTheEngine) {
+TEST_F(ResponseProducerTest, AnAnswerToALongConversationIsKeptBesideTheEngine) {
   for (const size_t kept : {size_t{10}, size_t{100'000}}) {
     absl::Notification go;
     client_ = std::make_shared<Client>();
     store_ = std::make_shared<ResponseStore>(64 << 20);
-    large_ = std::make_shared<AnswerThread>();
-    large_->Run([&] { go.WaitForNotification(); });
+    serialization_thread_ = std::make_shared<SerializationThread>();
+    serialization_thread_->Run([&] { go.WaitForNotification(); });
     kept_values_ = kept;
     auto run = Make(false, false);
     const GenerationListener listener = run->Listener();
@@ -346,17 +346,17 @@ TEST_F(AnswerRunTest, AnAnswerToALongConversationIsKeptBesideTheEngine) {
     listener(Last("."), true);
     EXPECT_EQ(Stored().is_null(), kept > 1000);
     go.Notify();
-    large_.reset();  // runs what waits
+    serialization_thread_.reset();  // runs what waits
     EXPECT_EQ(Stored()["status"], "completed");
     EXPECT_EQ(client_->Body()["status"], "completed");
   }
 }
 
 // One whose object takes as long as the test wants.
-class SlowWriter : public openai::ResponseAnswer {
+class SlowWriter : public openai::ResponsesFormatter {
  public:
   SlowWriter(absl::Notification* looked, absl::Notification* go)
-      : ResponseAnswer({.id = "resp_1", .echo = json::object()}, openai::ItemIds("1"), false),
+      : ResponsesFormatter({.id = "resp_1", .echo = json::object()}, openai::ItemIds("1"), false),
         looked_(looked),
         go_(go) {}
 
@@ -365,7 +365,7 @@ class SlowWriter : public openai::ResponseAnswer {
       looked_->Notify();
       go_->WaitForNotification();
     }
-    return ResponseAnswer::Object();
+    return ResponsesFormatter::Object();
   }
 
  private:
@@ -373,9 +373,9 @@ class SlowWriter : public openai::ResponseAnswer {
   absl::Notification* const go_;
 };
 
-TEST_F(AnswerRunTest, TheEngineDoesNotWaitForThoseWhoLook) {
+TEST_F(ResponseProducerTest, TheEngineDoesNotWaitForThoseWhoLook) {
   absl::Notification looked, go, said;
-  large_ = std::make_shared<AnswerThread>();
+  serialization_thread_ = std::make_shared<SerializationThread>();
   auto run = MakeOf(std::make_unique<SlowWriter>(&looked, &go), false);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -390,11 +390,11 @@ TEST_F(AnswerRunTest, TheEngineDoesNotWaitForThoseWhoLook) {
   go.Notify();
   engine.join();
   client.join();
-  large_.reset();
+  serialization_thread_.reset();
   EXPECT_EQ(client_->Body()["output"][0]["content"][0]["text"], "In order");
 }
 
-TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {
+TEST_F(ResponseProducerTest, ACancelledResponseIsKeptAsItWas) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -408,10 +408,10 @@ TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {
 }
 
 // For ThreadSanitizer: the engine writes while clients watch, look, cancel and go away.
-TEST_F(AnswerRunTest, ThreadsMayMeet) {
+TEST_F(ResponseProducerTest, ThreadsMayMeet) {
   for (int round = 0; round < 30; ++round) {
     client_ = std::make_shared<Client>();
-    large_ = round % 5 == 0 ? nullptr : std::make_shared<AnswerThread>();
+    serialization_thread_ = round % 5 == 0 ? nullptr : std::make_shared<SerializationThread>();
     auto run = Make(true, true);
     const GenerationListener listener = run->Listener();
     std::vector<std::thread> threads;
@@ -436,7 +436,7 @@ TEST_F(AnswerRunTest, ThreadsMayMeet) {
       }
     });
     for (std::thread& thread : threads) thread.join();
-    large_.reset();
+    serialization_thread_.reset();
     EXPECT_TRUE(client_->ended());
     EXPECT_EQ(Stored()["status"], round % 3 == 0 ? Stored()["status"] : json("completed"));
     EXPECT_TRUE(round % 2 == 0 || watcher->ended());

@@ -1,4 +1,4 @@
-#include "server/http/messages/message_blocks.h"
+#include "server/http/messages/content_blocks.h"
 
 #include <set>
 #include <string>

@@ -1,10 +1,10 @@
 // A stream tells all that the whole answer holds, in an order that clients can build it from.
-#include "server/http/responses/response_answer.h"
+#include "server/http/responses/responses_formatter.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/testing/cut_replies.h"
-#include "server/http/testing/event_stream.h"
+#include "server/http/testing/split_replies.h"
+#include "server/http/testing/parse_sse.h"
 
 namespace espalier::openai {
 namespace {
@@ -57,7 +57,7 @@ v1::GenerateReply Last(const std::string& finish_reason) {
 }
 
 std::vector<json> Parse(const std::vector<std::string>& events) {
-  std::vector<json> out = ParseEvents(events);
+  std::vector<json> out = ParseSse(events);
   for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i]["sequence_number"], i);
   return out;
 }
@@ -104,10 +104,10 @@ class Client {
   json items = json::array();
 };
 
-TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
-  ResponseAnswer streamed(Head(), ItemIds("1"), true);
-  ResponseAnswer whole(Head(), ItemIds("1"), false);
-  for (ResponseAnswer* answer : {&streamed, &whole}) {
+TEST(ResponsesFormatterTest, EventsBuildTheWholeAnswer) {
+  ResponsesFormatter streamed(Head(), ItemIds("1"), true);
+  ResponsesFormatter whole(Head(), ItemIds("1"), false);
+  for (ResponsesFormatter* answer : {&streamed, &whole}) {
     answer->Begin();
     for (const v1::GenerateReply& reply : Replies()) answer->Add(reply);
     answer->Finish(Last("tool_calls"), 9);
@@ -149,16 +149,16 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
 }
 
 // A text behind a call had closed it, with half of its arguments.
-TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
-  const std::vector<SaidPart> parts = TextsAroundCalls();
+TEST(ResponsesFormatterTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
+  const std::vector<AnswerPart> parts = TextsBetweenCalls();
   const size_t end = 80;  // more characters than there are
   ResponseHead head = Head();
   head.with_logprobs = true;
   for (size_t first = 0; first < end; ++first) {
     for (size_t second = first; second < end; second += 5) {
-      ResponseAnswer answer(head, ItemIds("1"), false);
+      ResponsesFormatter answer(head, ItemIds("1"), false);
       answer.Begin();
-      for (const auto& reply : CutReplies(parts, first, second)) answer.Add(reply);
+      for (const auto& reply : SplitIntoReplies(parts, first, second)) answer.Add(reply);
       answer.Finish(Last("tool_calls"), 9);
       const json output = answer.Object()["output"];
       ASSERT_EQ(output.size(), parts.size()) << first << ", " << second << ": " << output;
@@ -180,7 +180,7 @@ TEST(ResponseAnswerTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
 }
 
 // The end of a step whose other tokens were thoughts, or a call, may be the first of a text.
-TEST(ResponseAnswerTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
+TEST(ResponsesFormatterTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
   ResponseHead head = Head();
   head.with_logprobs = true;
   const auto with_tokens = [](v1::GenerateReply reply, const std::vector<std::string>& tokens) {
@@ -191,7 +191,7 @@ TEST(ResponseAnswerTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
   call.add_tool_calls()->set_id("call_1");
   call.mutable_tool_calls(0)->set_arguments("{}");
   for (const v1::GenerateReply& hidden : {Reply(" so", ""), call}) {
-    ResponseAnswer answer(head, ItemIds("1"), false);
+    ResponsesFormatter answer(head, ItemIds("1"), false);
     answer.Begin();
     answer.Add(with_tokens(hidden, {"I", " so", "<end>", "\n\n", "I"}));
     answer.Add(with_tokens(Reply("", "I am"), {" am"}));
@@ -204,8 +204,8 @@ TEST(ResponseAnswerTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
   }
 }
 
-TEST(ResponseAnswerTest, AnAnswerThatIsCutOffSaysSo) {
-  ResponseAnswer answer(Head(), ItemIds("1"), true);
+TEST(ResponsesFormatterTest, AnAnswerThatIsCutOffSaysSo) {
+  ResponsesFormatter answer(Head(), ItemIds("1"), true);
   answer.Begin();
   answer.Add(Reply("", "In the"));
   // In the midst of it.
@@ -220,8 +220,8 @@ TEST(ResponseAnswerTest, AnAnswerThatIsCutOffSaysSo) {
   EXPECT_EQ(Parse(answer.TakeEvents()).back()["type"], "response.incomplete");
 }
 
-TEST(ResponseAnswerTest, FailuresAndCancelsKeepWhatThereIs) {
-  ResponseAnswer failed(Head(), ItemIds("1"), true);
+TEST(ResponsesFormatterTest, FailuresAndCancelsKeepWhatThereIs) {
+  ResponsesFormatter failed(Head(), ItemIds("1"), true);
   failed.Begin();
   failed.Add(Reply("", "In"));
   failed.Fail({.http_status = 503, .message = "a worker is lost"});
@@ -231,7 +231,7 @@ TEST(ResponseAnswerTest, FailuresAndCancelsKeepWhatThereIs) {
   EXPECT_EQ(failed.Object()["output"][0]["content"][0]["text"], "In");
   EXPECT_EQ(Parse(failed.TakeEvents()).back()["type"], "response.failed");
 
-  ResponseAnswer cancelled(Head(), ItemIds("1"), true);
+  ResponsesFormatter cancelled(Head(), ItemIds("1"), true);
   cancelled.Queue();
   EXPECT_EQ(cancelled.Object()["status"], "queued");
   cancelled.Begin();
@@ -240,11 +240,11 @@ TEST(ResponseAnswerTest, FailuresAndCancelsKeepWhatThereIs) {
   EXPECT_EQ(Parse(cancelled.TakeEvents()).size(), 3);  // created once: queued, in_progress
 }
 
-TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
+TEST(ResponsesFormatterTest, LogprobsAreThoseOfTheText) {
   ResponseHead head = Head();
   head.with_logprobs = true;
   head.include_reasoning = false;
-  ResponseAnswer answer(head, ItemIds("1"), true);
+  ResponsesFormatter answer(head, ItemIds("1"), true);
   const auto add = [&](v1::GenerateReply reply, const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
     answer.Add(reply);
@@ -274,10 +274,10 @@ TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
   EXPECT_EQ(streamed, part["logprobs"]);
 }
 
-TEST(ResponseAnswerTest, ASpaceThatIsNotShownMovesNoLogprob) {
+TEST(ResponsesFormatterTest, ASpaceThatIsNotShownMovesNoLogprob) {
   ResponseHead head = Head();
   head.with_logprobs = true;
-  ResponseAnswer answer(head, ItemIds("1"), false);
+  ResponsesFormatter answer(head, ItemIds("1"), false);
   v1::GenerateReply reply = Reply("", "In the.");
   for (const char* token : {" In", " the", ".", "\n"}) reply.add_logprobs()->set_text(token);
   answer.Begin();

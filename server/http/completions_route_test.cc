@@ -1,5 +1,5 @@
 // Whole requests on a model of letters: how many prompts one may have, and what writes its answer.
-#include "server/http/generate_route.h"
+#include "server/http/completions_route.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -83,12 +83,12 @@ class GenerateRouteTest : public testing::Test {
   }
 
   std::shared_ptr<Client> Complete(const std::string& fields,
-                                   std::shared_ptr<AnswerThread> large = nullptr) {
+                                   std::shared_ptr<SerializationThread> large = nullptr) {
     HttpRequest http;
     http.body = absl::StrCat(R"({"model": "m", "seed": 1, )", fields, "}");
     const auto client = std::make_shared<Client>();
     Generate(openai::Kind::kCompletion, http,
-             {.models = &*models_, .clock = &clock_, .id = absl::StrCat(++number_), .large = large},
+             {.models = &*models_, .clock = &clock_, .id = absl::StrCat(++number_), .serialization_thread = large},
              client);
     return client;
   }
@@ -165,7 +165,7 @@ TEST_F(GenerateRouteTest, AnEchoHasAsManyAlternativesAsTheAnswer) {
 TEST_F(GenerateRouteTest, ALargeAnswerIsWrittenBesideTheEngine) {
   absl::Notification go;
   {
-    const auto large = std::make_shared<AnswerThread>();
+    const auto large = std::make_shared<SerializationThread>();
     large->Run([&] { go.WaitForNotification(); });
     const std::string fields = ManyPrompts(20) + R"(, "max_tokens": 20, "ignore_eos": true)";
     const auto listed = Complete(fields + R"(, "logprobs": 5)", large);
@@ -203,7 +203,7 @@ TEST_F(GenerateRouteTest, ALargeEventOfAStreamIsWrittenBesideTheEngine) {
   const auto at_once = Complete(fields);
   EXPECT_EQ(at_once->status(), 200);
   absl::Notification go;
-  const auto large = std::make_shared<AnswerThread>();
+  const auto large = std::make_shared<SerializationThread>();
   large->Run([&] { go.WaitForNotification(); });
   const auto aside = Complete(fields, large);
   const auto model = models_->Find("m");
@@ -218,7 +218,7 @@ TEST_F(GenerateRouteTest, ALargeEventOfAStreamIsWrittenBesideTheEngine) {
   EXPECT_EQ(Streamed(aside->body()), Streamed(at_once->body()));
 }
 
-class Ended : public LiveAnswer {
+class Ended : public InProgressResponse {
  public:
   nlohmann::ordered_json Snapshot() override { return {}; }
   bool streams() const override { return true; }

@@ -1,4 +1,4 @@
-#include "server/http/responses/response_answer.h"
+#include "server/http/responses/responses_formatter.h"
 
 #include <algorithm>
 #include <utility>
@@ -32,10 +32,10 @@ const char* CodeOf(const Error& error) {
 
 }  // namespace
 
-ResponseAnswer::ResponseAnswer(ResponseHead head, ItemIds ids, bool streams)
-    : AnswerWriter(streams), head_(std::move(head)), ids_(std::move(ids)) {}
+ResponsesFormatter::ResponsesFormatter(ResponseHead head, ItemIds ids, bool streams)
+    : ResponseFormatter(streams), head_(std::move(head)), ids_(std::move(ids)) {}
 
-void ResponseAnswer::Emit(const char* type, json fields) {
+void ResponsesFormatter::Emit(const char* type, json fields) {
   if (!streams()) return;
   // Their numbers count from 0.
   json event = {{"type", type}, {"sequence_number", sequence_++}};
@@ -43,30 +43,30 @@ void ResponseAnswer::Emit(const char* type, json fields) {
   AddEvent(absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n"));
 }
 
-void ResponseAnswer::EmitResponse(const char* type) {
+void ResponsesFormatter::EmitResponse(const char* type) {
   if (streams()) Emit(type, {{"response", Object()}});
 }
 
-void ResponseAnswer::Queue() {
+void ResponsesFormatter::Queue() {
   status_ = "queued";
   EmitResponse("response.created");
   EmitResponse("response.queued");
 }
 
-void ResponseAnswer::Begin() {
+void ResponsesFormatter::Begin() {
   if (status_ != "queued") EmitResponse("response.created");
   status_ = "in_progress";
   EmitResponse("response.in_progress");
 }
 
-json ResponseAnswer::OpenPart() const {
+json ResponsesFormatter::OpenPart() const {
   if (open_ == Open::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
   json part = {{"type", "output_text"}, {"text", text_}, {"annotations", json::array()}};
   if (head_.with_logprobs) part["logprobs"] = logprobs_;
   return part;
 }
 
-json ResponseAnswer::OpenItemNow(const char* status) const {
+json ResponsesFormatter::OpenItemNow(const char* status) const {
   json item = output_.back();
   item["status"] = status;
   if (open_ == Open::kCall) {
@@ -77,13 +77,13 @@ json ResponseAnswer::OpenItemNow(const char* status) const {
   return item;
 }
 
-json ResponseAnswer::Place(bool part) const {
+json ResponsesFormatter::Place(bool part) const {
   json fields = {{"item_id", output_.back()["id"]}, {"output_index", output_.size() - 1}};
   if (part) fields["content_index"] = 0;
   return fields;
 }
 
-void ResponseAnswer::OpenItem(Open kind, json item) {
+void ResponsesFormatter::OpenItem(Open kind, json item) {
   CloseItem("completed");
   open_ = kind;
   text_.clear();
@@ -98,7 +98,7 @@ void ResponseAnswer::OpenItem(Open kind, json item) {
   Emit("response.content_part.added", std::move(fields));
 }
 
-void ResponseAnswer::CloseItem(const char* status) {
+void ResponsesFormatter::CloseItem(const char* status) {
   if (open_ == Open::kNone) return;
   output_.back() = OpenItemNow(status);
   if (streams()) {
@@ -122,7 +122,7 @@ void ResponseAnswer::CloseItem(const char* status) {
   open_ = Open::kNone;
 }
 
-void ResponseAnswer::AddReasoning(const std::string& text) {
+void ResponsesFormatter::AddReasoning(const std::string& text) {
   if (open_ != Open::kReasoning) {
     OpenItem(Open::kReasoning, {{"id", ids_.New("rs_")},
                                 {"type", "reasoning"},
@@ -137,18 +137,18 @@ void ResponseAnswer::AddReasoning(const std::string& text) {
   Emit("response.reasoning_text.delta", std::move(fields));
 }
 
-std::string ResponseAnswer::WaitingBytes() const {
+std::string ResponsesFormatter::WaitingBytes() const {
   std::string bytes;
   for (const v1::TokenLogprobs& token : waiting_) bytes += token.text();
   return bytes;
 }
 
-void ResponseAnswer::SkipWaiting(const std::string& bytes) {
+void ResponsesFormatter::SkipWaiting(const std::string& bytes) {
   const size_t at = WaitingBytes().find(bytes, skipped_);
   if (at != std::string::npos) skipped_ = at + bytes.size();
 }
 
-void ResponseAnswer::KeepWaiting(size_t count) {
+void ResponsesFormatter::KeepWaiting(size_t count) {
   if (waiting_.size() <= count) return;
   const size_t before = WaitingBytes().size();
   waiting_.erase(waiting_.begin(), waiting_.end() - static_cast<int64_t>(count));
@@ -157,7 +157,7 @@ void ResponseAnswer::KeepWaiting(size_t count) {
 
 // The first tokens of a message may begin with what is not shown, be it thoughts, a call or a
 // space: a mark of theirs may look like the text, and so may a call behind it.
-void ResponseAnswer::AlignLogprobs(const std::string& text, bool last) {
+void ResponsesFormatter::AlignLogprobs(const std::string& text, bool last) {
   const std::string bytes = WaitingBytes();
   size_t begin = hidden_ && last ? bytes.rfind(text) : bytes.find(text, skipped_);
   if (begin == std::string::npos || begin < skipped_) begin = skipped_;
@@ -172,7 +172,7 @@ void ResponseAnswer::AlignLogprobs(const std::string& text, bool last) {
 
 // Of the tokens that wait, those that begin within the text so far: what is held back, and what
 // belongs to a stop string, is not there.
-json ResponseAnswer::TakeLogprobs() {
+json ResponsesFormatter::TakeLogprobs() {
   json out = json::array();
   size_t taken = 0;
   for (; taken < waiting_.size() && waiting_at_ < static_cast<int64_t>(text_.size()); ++taken) {
@@ -183,7 +183,7 @@ json ResponseAnswer::TakeLogprobs() {
   return out;
 }
 
-void ResponseAnswer::AddText(const std::string& text, bool last) {
+void ResponsesFormatter::AddText(const std::string& text, bool last) {
   if (open_ != Open::kMessage) {
     OpenItem(Open::kMessage, {{"id", ids_.New("msg_")},
                               {"type", "message"},
@@ -204,7 +204,7 @@ void ResponseAnswer::AddText(const std::string& text, bool last) {
   logprobs_.insert(logprobs_.end(), logprobs.begin(), logprobs.end());
 }
 
-void ResponseAnswer::AddCall(const v1::ToolCall& call) {
+void ResponsesFormatter::AddCall(const v1::ToolCall& call) {
   if (!call.id().empty()) {
     OpenItem(Open::kCall, {{"id", ids_.New("fc_")},
                            {"type", "function_call"},
@@ -221,7 +221,7 @@ void ResponseAnswer::AddCall(const v1::ToolCall& call) {
   Emit("response.function_call_arguments.delta", std::move(fields));
 }
 
-void ResponseAnswer::Add(const v1::GenerateReply& reply) {
+void ResponsesFormatter::Add(const v1::GenerateReply& reply) {
   if (head_.with_logprobs) {
     waiting_.insert(waiting_.end(), reply.logprobs().begin(), reply.logprobs().end());
   }
@@ -250,14 +250,14 @@ void ResponseAnswer::Add(const v1::GenerateReply& reply) {
     KeepWaiting(static_cast<size_t>(reply.logprobs_size()));
 }
 
-void ResponseAnswer::End(const char* status, const char* item_status, const char* event) {
+void ResponsesFormatter::End(const char* status, const char* item_status, const char* event) {
   CloseItem(item_status);
   status_ = status;
   over_ = true;
   EmitResponse(event);
 }
 
-void ResponseAnswer::Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) {
+void ResponsesFormatter::Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) {
   usage_ = UsageJson(last.usage());
   if (last.finish_reason() == "length") {
     incomplete_ = {{"reason", "max_output_tokens"}};
@@ -268,19 +268,19 @@ void ResponseAnswer::Finish(const v1::GenerateReply& last, int64_t now_unix_seco
   }
 }
 
-void ResponseAnswer::Fail(const Error& error) {
+void ResponsesFormatter::Fail(const Error& error) {
   error_ = {{"code", CodeOf(error)}, {"message", error.message}};
   End("failed", "incomplete", "response.failed");
 }
 
 // No event that clients know tells of it: the stream just ends.
-void ResponseAnswer::Cancel() {
+void ResponsesFormatter::Cancel() {
   CloseItem("incomplete");
   status_ = "cancelled";
   over_ = true;
 }
 
-json ResponseAnswer::Object() const {
+json ResponsesFormatter::Object() const {
   json object = {{"id", head_.id},
                  {"object", "response"},
                  {"created_at", head_.created_unix_seconds},

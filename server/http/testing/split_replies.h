@@ -9,12 +9,12 @@
 
 namespace espalier {
 
-struct SaidPart {
+struct AnswerPart {
   std::string call_id;  // empty: a text
   std::string what;     // the text, or the call's arguments
 };
 
-inline std::vector<SaidPart> TextsAroundCalls() {
+inline std::vector<AnswerPart> TextsBetweenCalls() {
   return {{"", "Let me see."},
           {"call_1", R"({"city":"Ur"})"},
           {"", "And there?"},
@@ -24,12 +24,12 @@ inline std::vector<SaidPart> TextsAroundCalls() {
 
 // Cut before the characters with these numbers. Each character is a token whose log-probability is
 // its number, negated.
-inline std::vector<v1::GenerateReply> CutReplies(const std::vector<SaidPart>& parts,
+inline std::vector<v1::GenerateReply> SplitIntoReplies(const std::vector<AnswerPart>& parts,
                                                     size_t first, size_t second) {
   std::vector<v1::GenerateReply> replies(1);
   size_t at = 0;
   int index = -1;
-  for (const SaidPart& part : parts) {
+  for (const AnswerPart& part : parts) {
     const bool is_call = !part.call_id.empty();
     if (is_call) ++index;
     for (size_t i = 0; i < part.what.size(); ++i, ++at) {

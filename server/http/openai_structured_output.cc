@@ -1,4 +1,4 @@
-#include "server/http/openai_structured.h"
+#include "server/http/openai_structured_output.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -86,7 +86,7 @@ std::string SchemaText(const json& schema) {
   return schema.is_string() ? schema.get<std::string>() : Dump(schema);
 }
 
-void ReadStructured(JsonReader& reader, v1::GenerateRequest* generate) {
+void ReadStructuredOutput(JsonReader& reader, v1::GenerateRequest* generate) {
   int given = 0;
   const auto read = [&](JsonReader& from, const std::string& prefix) {
     const auto out = [&] {

@@ -1,4 +1,4 @@
-#include "server/http/messages/message_answer.h"
+#include "server/http/messages/messages_formatter.h"
 
 #include <utility>
 
@@ -28,21 +28,21 @@ json UsageJson(const v1::Usage& usage) {
 
 }  // namespace
 
-MessageAnswer::MessageAnswer(MessageHead head, bool streams)
-    : AnswerWriter(streams), head_(std::move(head)) {}
+MessagesFormatter::MessagesFormatter(MessageHead head, bool streams)
+    : ResponseFormatter(streams), head_(std::move(head)) {}
 
-void MessageAnswer::Emit(const char* type, json fields) {
+void MessagesFormatter::Emit(const char* type, json fields) {
   if (!streams()) return;
   json event = {{"type", type}};
   event.update(fields);
   AddEvent(absl::StrCat("event: ", type, "\ndata: ", openai::Dump(event), "\n\n"));
 }
 
-bool MessageAnswer::IsOpen(const char* type) const {
+bool MessagesFormatter::IsOpen(const char* type) const {
   return open_ && content_.back()["type"] == type;
 }
 
-void MessageAnswer::Open(json block) {
+void MessagesFormatter::Open(json block) {
   Close();
   open_ = true;
   text_.clear();
@@ -50,14 +50,14 @@ void MessageAnswer::Open(json block) {
   Emit("content_block_start", {{"index", content_.size() - 1}, {"content_block", content_.back()}});
 }
 
-void MessageAnswer::AddDelta(const char* delta_type, const char* field, const std::string& text) {
+void MessagesFormatter::AddDelta(const char* delta_type, const char* field, const std::string& text) {
   text_ += text;
   if (!streams()) return;
   Emit("content_block_delta",
        {{"index", content_.size() - 1}, {"delta", {{"type", delta_type}, {field, text}}}});
 }
 
-void MessageAnswer::Close() {
+void MessagesFormatter::Close() {
   if (!std::exchange(open_, false)) return;
   json& block = content_.back();
   if (block["type"] == "tool_use") {
@@ -70,12 +70,12 @@ void MessageAnswer::Close() {
   Emit("content_block_stop", {{"index", content_.size() - 1}});
 }
 
-void MessageAnswer::AddText(const std::string& text) {
+void MessagesFormatter::AddText(const std::string& text) {
   if (!IsOpen("text")) Open({{"type", "text"}, {"text", ""}});
   AddDelta("text_delta", "text", text);
 }
 
-void MessageAnswer::AddCall(const v1::ToolCall& call) {
+void MessagesFormatter::AddCall(const v1::ToolCall& call) {
   if (!call.id().empty()) {
     Open({{"type", "tool_use"},
           {"id", call.id()},
@@ -85,7 +85,7 @@ void MessageAnswer::AddCall(const v1::ToolCall& call) {
   if (!call.arguments().empty()) AddDelta("input_json_delta", "partial_json", call.arguments());
 }
 
-void MessageAnswer::Add(const v1::GenerateReply& reply) {
+void MessagesFormatter::Add(const v1::GenerateReply& reply) {
   if (!std::exchange(begun_, true)) {
     usage_ = {{"input_tokens", reply.prompt_tokens_size()}, {"output_tokens", 0}};
     if (streams()) Emit("message_start", {{"message", Object()}});
@@ -100,7 +100,7 @@ void MessageAnswer::Add(const v1::GenerateReply& reply) {
       [this](const v1::ToolCall& call) { AddCall(call); });
 }
 
-void MessageAnswer::Finish(const v1::GenerateReply& last, int64_t) {
+void MessagesFormatter::Finish(const v1::GenerateReply& last, int64_t) {
   const std::string& reason = last.finish_reason();
   Close();
   usage_ = UsageJson(last.usage());
@@ -123,12 +123,12 @@ void MessageAnswer::Finish(const v1::GenerateReply& last, int64_t) {
   Emit("message_stop", json::object());
 }
 
-void MessageAnswer::Fail(const openai::Error& error) {
+void MessagesFormatter::Fail(const openai::Error& error) {
   over_ = true;
   if (streams()) AddEvent(absl::StrCat("event: error\ndata: ", ErrorJson(error), "\n\n"));
 }
 
-json MessageAnswer::Object() const {
+json MessagesFormatter::Object() const {
   return {{"id", head_.id},
           {"type", "message"},
           {"role", "assistant"},

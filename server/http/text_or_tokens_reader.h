@@ -12,7 +12,7 @@ inline constexpr size_t kMaxPromptTokens = 4 << 20;
 
 // `add` makes a message with fields `text` and `tokens` for each of them, at most `most`.
 template <typename Add>
-void ReadTexts(JsonReader& reader, const std::string& field, size_t most, const Add& add) {
+void ReadTextsOrTokens(JsonReader& reader, const std::string& field, size_t most, const Add& add) {
   using json = nlohmann::ordered_json;
   const json* value = reader.Find(field);
   const auto wrong = [&] {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "espalier/v1/inference.pb.h"
-#include "server/http/answer_writer.h"
+#include "server/http/response_formatter.h"
 
 namespace espalier::anthropic {
 
@@ -19,9 +19,9 @@ struct MessageHead {
 
 // REQUIRES: the first reply has the prompt's tokens (GenerateRequest.return_prompt_tokens), of
 // which a stream tells first.
-class MessageAnswer : public AnswerWriter {
+class MessagesFormatter : public ResponseFormatter {
  public:
-  MessageAnswer(MessageHead head, bool streams);
+  MessagesFormatter(MessageHead head, bool streams);
 
   void Begin() override {}
   void Add(const v1::GenerateReply& reply) override;

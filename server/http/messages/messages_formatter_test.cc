@@ -1,10 +1,10 @@
 // A stream of events builds the whole message; why it ended is told in the API's words.
-#include "server/http/messages/message_answer.h"
+#include "server/http/messages/messages_formatter.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/testing/cut_replies.h"
-#include "server/http/testing/event_stream.h"
+#include "server/http/testing/split_replies.h"
+#include "server/http/testing/parse_sse.h"
 
 namespace espalier::anthropic {
 namespace {
@@ -44,9 +44,9 @@ v1::GenerateReply Last(const std::string& reason) {
   return reply;
 }
 
-TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
-  MessageAnswer streamed(Head(), true), whole(Head(), false);
-  for (MessageAnswer* answer : {&streamed, &whole}) {
+TEST(MessagesFormatterTest, EventsBuildTheWholeMessage) {
+  MessagesFormatter streamed(Head(), true), whole(Head(), false);
+  for (MessagesFormatter* answer : {&streamed, &whole}) {
     answer->Begin();
     for (const v1::GenerateReply& reply : Replies()) answer->Add(reply);
     answer->Finish(Last("tool_calls"), 0);
@@ -58,7 +58,7 @@ TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
   json message;
   std::string input;
   std::vector<std::string> types;
-  for (const json& event : ParseEvents(streamed.TakeEvents())) {
+  for (const json& event : ParseSse(streamed.TakeEvents())) {
     types.push_back(event["type"]);
     if (types.back() == "message_start") {
       message = event["message"];
@@ -104,13 +104,13 @@ TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
 }
 
 // A text behind a call had closed it, with half of its arguments.
-TEST(MessageAnswerTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
-  const std::vector<SaidPart> parts = TextsAroundCalls();
+TEST(MessagesFormatterTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
+  const std::vector<AnswerPart> parts = TextsBetweenCalls();
   const size_t end = 60;  // more characters than there are
   for (size_t first = 0; first < end; ++first) {
     for (size_t second = first; second < end; second += 5) {
-      MessageAnswer answer(Head(), false);
-      for (const auto& reply : CutReplies(parts, first, second)) answer.Add(reply);
+      MessagesFormatter answer(Head(), false);
+      for (const auto& reply : SplitIntoReplies(parts, first, second)) answer.Add(reply);
       answer.Finish(Last("tool_calls"), 0);
       const json content = answer.Object()["content"];
       ASSERT_EQ(content.size(), parts.size()) << first << ", " << second << ": " << content;
@@ -127,11 +127,11 @@ TEST(MessageAnswerTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
   }
 }
 
-TEST(MessageAnswerTest, WhyItEnded) {
+TEST(MessagesFormatterTest, WhyItEnded) {
   const auto ended = [](v1::GenerateReply last, int max_tokens = 6) {
     MessageHead head = Head();
     head.max_tokens = max_tokens;
-    MessageAnswer answer(head, false);
+    MessagesFormatter answer(head, false);
     answer.Add(last);
     answer.Finish(last, 0);
     return std::pair{answer.Object()["stop_reason"], answer.Object()["stop_sequence"]};
@@ -144,10 +144,10 @@ TEST(MessageAnswerTest, WhyItEnded) {
   EXPECT_EQ(ended(stopped), std::pair(json("stop_sequence"), json("END")));
 }
 
-TEST(MessageAnswerTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
+TEST(MessagesFormatterTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
   MessageHead head = Head();
   head.include_thinking = false;
-  MessageAnswer answer(head, false);
+  MessagesFormatter answer(head, false);
   for (size_t i = 0; i < 3; ++i) answer.Add(Replies()[i]);
   answer.Finish(Last("length"), 0);
   const json content = answer.Object()["content"];
@@ -157,8 +157,8 @@ TEST(MessageAnswerTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
 }
 
 // Models write what they will; copying a value recurses once for each of its levels.
-TEST(MessageAnswerTest, ArgumentsThatNestWithoutEndAreNoInput) {
-  MessageAnswer answer(Head(), false);
+TEST(MessagesFormatterTest, ArgumentsThatNestWithoutEndAreNoInput) {
+  MessagesFormatter answer(Head(), false);
   v1::GenerateReply reply;
   v1::ToolCall* call = reply.add_tool_calls();
   call->set_id("call_1");
@@ -169,11 +169,11 @@ TEST(MessageAnswerTest, ArgumentsThatNestWithoutEndAreNoInput) {
   EXPECT_EQ(answer.Object()["content"][0]["input"], json::object());
 }
 
-TEST(MessageAnswerTest, AnErrorInTheMidstIsAnEvent) {
-  MessageAnswer answer(Head(), true);
+TEST(MessagesFormatterTest, AnErrorInTheMidstIsAnEvent) {
+  MessagesFormatter answer(Head(), true);
   answer.Add(Replies()[0]);
   answer.Fail({.http_status = 503, .message = "a worker is lost"});
-  const std::vector<json> events = ParseEvents(answer.TakeEvents());
+  const std::vector<json> events = ParseSse(answer.TakeEvents());
   EXPECT_EQ(events.back()["error"]["type"], "overloaded_error");
   EXPECT_THAT(events.back()["error"]["message"].get<std::string>(), HasSubstr("worker"));
 }

@@ -10,9 +10,9 @@
 namespace espalier {
 
 // Thread-safe.
-class LiveAnswer {
+class InProgressResponse {
  public:
-  virtual ~LiveAnswer() = default;
+  virtual ~InProgressResponse() = default;
   virtual nlohmann::ordered_json Snapshot() = 0;
   virtual bool streams() const = 0;
   // Its events after the one with this number, those to come included. REQUIRES: it streams in the

@@ -1,4 +1,4 @@
-#include "server/http/answer_run.h"
+#include "server/http/response_producer.h"
 
 #include <algorithm>
 #include <iterator>
@@ -13,7 +13,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
-constexpr size_t kBytesOfAValue = 64;  // that take as long as a value
+constexpr size_t kBytesPerValue = 64;  // that take as long as a value
 
 }  // namespace
 
@@ -30,51 +30,51 @@ void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResp
   responder.Write(std::move(all));
 }
 
-AnswerRun::AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> responder)
+ResponseProducer::ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
-      steps_(options_.large),
-      writer_(*options_.writer),
+      tasks_(options_.serialization_thread),
+      formatter_(*options_.writer),
       watchers_({std::move(responder)}),
       accepted_(!options_.background) {
-  if (options_.background) writer_.Queue();
+  if (options_.background) formatter_.Queue();
 }
 
-GenerationListener AnswerRun::Listener() {
+GenerationListener ResponseProducer::Listener() {
   return [self = shared_from_this()](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
     const auto step = [self](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
       self->mutex_.AssertHeld();
-      self->On(reply, last);
+      self->OnReply(reply, last);
     };
     // The end brings all of the answer once more, and what keeps it looks at all of it.
     const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
-    const size_t all = self->listed_ += listed;
+    const size_t all = self->values_seen_ += listed;
     // A call ends the text before it, which is then written once more.
     const bool whole = last || (reply.ok() && reply->tool_calls_size() > 0);
-    const bool head = !self->spoken_.exchange(true) || last;
-    const size_t values = (whole ? all : listed) + (last ? self->options_.kept_values : 0) +
-                          (head ? self->options_.head_bytes / kBytesOfAValue : 0);
-    const bool large = values > kSmallAnswer;
-    self->steps_.Run(large, self->mutex_, step, reply, last);
+    const bool head = !self->started_.exchange(true) || last;
+    const size_t values = (whole ? all : listed) + (last ? self->options_.stored_values : 0) +
+                          (head ? self->options_.envelope_bytes / kBytesPerValue : 0);
+    const bool large = values > kMaxInlineSize;
+    self->tasks_.Run(large, self->mutex_, step, reply, last);
   };
 }
 
-void AnswerRun::Accept(std::shared_ptr<Generation> generation) {
+void ResponseProducer::Accept(std::shared_ptr<Generation> generation) {
   std::shared_ptr<HttpResponder> client;
   bool over = false;
   {
     absl::MutexLock lock(&mutex_);
     if (!watchers_.empty()) client = watchers_[0];
-    Pass();
+    SendNewEvents();
     accepted_ = true;
-    over = writer_.over();
+    over = formatter_.over();
     if (!over) generation_ = generation;
     if (options_.background && !streams()) {
-      client->Send(200, kJson, openai::Dump(writer_.Object()));
+      client->Send(200, kJson, openai::Dump(formatter_.Object()));
       watchers_.clear();
     } else if (options_.background) {
       StartEventStream(*client);
       WriteEvents(history_, -1, *client);
-      if (over) Release();
+      if (over) CloseWatchers();
     }
   }
   if (over) {
@@ -84,32 +84,32 @@ void AnswerRun::Accept(std::shared_ptr<Generation> generation) {
   if (client == nullptr) return;
   // Without the lock: it may be called at once.
   client->OnClose([weak = weak_from_this(), gone = client.get()] {
-    if (auto self = weak.lock()) self->GoneAway(gone);
+    if (auto self = weak.lock()) self->OnClientGone(gone);
   });
 }
 
-json AnswerRun::Snapshot() {
+json ResponseProducer::Snapshot() {
   absl::MutexLock lock(&mutex_);
-  return writer_.Object();
+  return formatter_.Object();
 }
 
-void AnswerRun::Watch(std::shared_ptr<HttpResponder> responder, int64_t after) {
+void ResponseProducer::Watch(std::shared_ptr<HttpResponder> responder, int64_t after) {
   {
     absl::MutexLock lock(&mutex_);
     StartEventStream(*responder);
     WriteEvents(history_, after, *responder);
-    if (writer_.over()) {
+    if (formatter_.over()) {
       responder->End();
       return;
     }
     watchers_.push_back(responder);
   }
   responder->OnClose([weak = weak_from_this(), gone = responder.get()] {
-    if (auto self = weak.lock()) self->GoneAway(gone);
+    if (auto self = weak.lock()) self->OnClientGone(gone);
   });
 }
 
-void AnswerRun::GoneAway(const HttpResponder* responder) {
+void ResponseProducer::OnClientGone(const HttpResponder* responder) {
   if (!options_.background) {
     Cancel();
     return;
@@ -120,37 +120,37 @@ void AnswerRun::GoneAway(const HttpResponder* responder) {
                   watchers_.end());
 }
 
-void AnswerRun::Cancel() {
+void ResponseProducer::Cancel() {
   std::shared_ptr<Generation> generation;
   {
     absl::MutexLock lock(&mutex_);
-    if (writer_.over()) return;
+    if (formatter_.over()) return;
     generation = generation_;
-    writer_.Cancel();
-    Pass();
-    Settle(/*keep=*/options_.background);
+    formatter_.Cancel();
+    SendNewEvents();
+    Conclude(/*keep=*/options_.background);
   }
   // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which
   // may want it.
   if (generation != nullptr) generation->Cancel();
 }
 
-void AnswerRun::Fail(const absl::Status& status) {
+void ResponseProducer::Fail(const absl::Status& status) {
   // Before the first byte the status line can still tell; afterwards only the response can.
   if (!options_.background && (!begun_ || !streams())) {
-    writer_.Cancel();
-    SendError(*watchers_[0], status, options_.error_form);
+    formatter_.Cancel();
+    SendError(*watchers_[0], status, options_.error_formatter);
     watchers_.clear();
-    Settle(/*keep=*/false);
+    Conclude(/*keep=*/false);
     return;
   }
-  writer_.Fail(openai::FromStatus(status));
-  Pass();
-  Settle(/*keep=*/true);
+  formatter_.Fail(openai::FromStatus(status));
+  SendNewEvents();
+  Conclude(/*keep=*/true);
 }
 
-void AnswerRun::On(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
-  if (writer_.over()) return;
+void ResponseProducer::OnReply(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+  if (formatter_.over()) return;
   if (!reply.ok()) return Fail(reply.status());
   if (last && reply->finish_reason() == "cancelled") {
     // Not by this run, which would be over.
@@ -158,16 +158,16 @@ void AnswerRun::On(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
   }
   if (!std::exchange(begun_, true)) {
     if (streams() && !options_.background) StartEventStream(*watchers_[0]);
-    writer_.Begin();
+    formatter_.Begin();
   }
-  writer_.Add(*reply);
-  if (last) writer_.Finish(*reply, options_.clock->NowUnixMillis() / 1000);
-  Pass();
-  if (last) Settle(/*keep=*/true);
+  formatter_.Add(*reply);
+  if (last) formatter_.Finish(*reply, options_.clock->NowUnixMillis() / 1000);
+  SendNewEvents();
+  if (last) Conclude(/*keep=*/true);
 }
 
-void AnswerRun::Pass() {
-  std::vector<std::string> events = writer_.TakeEvents();
+void ResponseProducer::SendNewEvents() {
+  std::vector<std::string> events = formatter_.TakeEvents();
   if (events.empty()) return;
   if (accepted_ && !watchers_.empty()) {
     const std::string all = absl::StrJoin(events, "");
@@ -179,20 +179,20 @@ void AnswerRun::Pass() {
   }
 }
 
-void AnswerRun::Settle(bool keep) {
+void ResponseProducer::Conclude(bool keep) {
   // What runs holds this answer, so at its end the answer lets go of what runs.
   generation_.reset();
   // Before the client knows: it may ask for it at once.
-  if (keep && options_.ended) options_.ended(writer_.Object(), history_);
-  if (accepted_) Release();
+  if (keep && options_.ended) options_.ended(formatter_.Object(), history_);
+  if (accepted_) CloseWatchers();
 }
 
-void AnswerRun::Release() {
+void ResponseProducer::CloseWatchers() {
   for (const auto& watcher : watchers_) {
     if (streams()) {
       watcher->End();
     } else {
-      watcher->Send(200, kJson, openai::Dump(writer_.Object()));
+      watcher->Send(200, kJson, openai::Dump(formatter_.Object()));
     }
   }
   watchers_.clear();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "espalier/v1/inference.pb.h"
-#include "server/http/answer_writer.h"
+#include "server/http/response_formatter.h"
 #include "server/http/responses/input_items.h"
 
 namespace espalier::openai {
@@ -22,9 +22,9 @@ struct ResponseHead {
   bool include_reasoning = true;
 };
 
-class ResponseAnswer : public AnswerWriter {
+class ResponsesFormatter : public ResponseFormatter {
  public:
-  ResponseAnswer(ResponseHead head, ItemIds ids, bool streams);
+  ResponsesFormatter(ResponseHead head, ItemIds ids, bool streams);
 
   void Queue() override;
   void Begin() override;

@@ -1,4 +1,4 @@
-#include "server/http/generate_route.h"
+#include "server/http/completions_route.h"
 
 #include <algorithm>
 #include <set>
@@ -22,14 +22,14 @@ constexpr char kJson[] = "application/json";
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
   Answer(openai::Head head, openai::Request request, size_t prompts,
-         std::shared_ptr<HttpResponder> responder, const std::shared_ptr<AnswerThread>& large)
+         std::shared_ptr<HttpResponder> responder, const std::shared_ptr<SerializationThread>& large)
       : head_(std::move(head)),
         request_(std::move(request)),
         per_prompt_(std::max(1, request_.generate.n())),
         prompts_(std::max(1, static_cast<int>(prompts))),
         responder_(std::move(responder)),
-        large_(large),
-        steps_(large) {
+        serialization_thread_(large),
+        tasks_(large) {
     for (int i = 0; i < per_prompt_ * prompts_; ++i) {
       openai::ChoicePart part;
       part.index = i;
@@ -48,11 +48,11 @@ class Answer : public std::enable_shared_from_this<Answer> {
       const auto step = [self](int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
                                bool last) {
         self->mutex_.AssertHeld();
-        self->On(prompt, reply, last);
+        self->OnReply(prompt, reply, last);
       };
       // What is not streamed is put together here, and written when all of it is there.
-      const bool large = self->request_.stream && reply.ok() && ListedIn(*reply) > kSmallAnswer;
-      self->steps_.Run(large, self->mutex_, step, prompt, reply, last);
+      const bool large = self->request_.stream && reply.ok() && ListedIn(*reply) > kMaxInlineSize;
+      self->tasks_.Run(large, self->mutex_, step, prompt, reply, last);
     };
   }
 
@@ -113,7 +113,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     responder_->End();
   }
 
-  void On(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last)
+  void OnReply(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     if (!reply.ok()) {
@@ -263,8 +263,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
       responder->Send(200, kJson, openai::WholeAnswer(head, *parts, usage));
     };
     // The thread itself must not be the last one to hold on to it.
-    const auto large = steps_.on_thread() ? nullptr : large_.lock();
-    if (listed > kSmallAnswer && large != nullptr) {
+    const auto large = tasks_.on_thread() ? nullptr : serialization_thread_.lock();
+    if (listed > kMaxInlineSize && large != nullptr) {
       large->Run(std::move(send));
     } else {
       send();
@@ -276,8 +276,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const int per_prompt_;
   const int prompts_;
   const std::shared_ptr<HttpResponder> responder_;
-  const std::weak_ptr<AnswerThread> large_;
-  AnswerSteps steps_;  // what the engine says
+  const std::weak_ptr<SerializationThread> serialization_thread_;
+  TaskSequence tasks_;  // what the engine says
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
@@ -294,7 +294,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
 }  // namespace
 
 void SendError(HttpResponder& responder, const openai::Error& error, HttpResponder::Headers headers,
-               ErrorForm form) {
+               ErrorFormatter form) {
   const bool has_delay = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
     return header.first == "Retry-After";
   });
@@ -305,7 +305,7 @@ void SendError(HttpResponder& responder, const openai::Error& error, HttpRespond
   responder.Send(error.http_status, kJson, form(error), std::move(headers));
 }
 
-void SendError(HttpResponder& responder, const absl::Status& status, ErrorForm form) {
+void SendError(HttpResponder& responder, const absl::Status& status, ErrorFormatter form) {
   HttpResponder::Headers headers;
   if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
     headers.emplace_back("Retry-After", std::string(*delay));
@@ -328,7 +328,7 @@ void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* reques
   }
 }
 
-void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext& context,
+void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& context,
               std::shared_ptr<HttpResponder> responder) {
   openai::Request request;
   if (const auto error = openai::Parse(kind, http.body, &request)) {
@@ -362,7 +362,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     request.generate.set_prompt_logprobs(asked.prompt_logprobs());
   }
   auto answer = std::make_shared<Answer>(std::move(head), std::move(request), prompts.size(),
-                                         responder, context.large);
+                                         responder, context.serialization_thread);
   const BatchListener listener = answer->Listener();
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       kind == openai::Kind::kCompletion

@@ -16,11 +16,11 @@
 namespace espalier {
 
 // Not thread-safe.
-class AnswerWriter {
+class ResponseFormatter {
  public:
   // Without `streams` no events are made.
-  explicit AnswerWriter(bool streams) : streams_(streams) {}
-  virtual ~AnswerWriter() = default;
+  explicit ResponseFormatter(bool streams) : streams_(streams) {}
+  virtual ~ResponseFormatter() = default;
 
   virtual void Queue() {}    // it waits, in the background
   virtual void Begin() = 0;  // it runs

@@ -1,4 +1,4 @@
-#include "server/http/responses/fit_context.h"
+#include "server/http/responses/truncate_conversation.h"
 
 #include <algorithm>
 #include <vector>
@@ -23,7 +23,7 @@ v1::ChatPrompt From(const v1::ChatPrompt& chat, int first) {
 
 }  // namespace
 
-absl::Status FitContext(const LoadedModel& model, v1::GenerateRequest* request) {
+absl::Status TruncateConversation(const LoadedModel& model, v1::GenerateRequest* request) {
   const v1::ChatPrompt whole = request->chat();
   const int room = RoomForPrompt(model.host->context(), request->max_tokens());
   // Whether it fits from this turn on.

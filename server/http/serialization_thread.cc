@@ -1,12 +1,12 @@
-#include "server/http/answer_thread.h"
+#include "server/http/serialization_thread.h"
 
 #include <utility>
 
 namespace espalier {
 
-AnswerThread::AnswerThread() : thread_([this] { Work(); }) {}
+SerializationThread::SerializationThread() : thread_([this] { Work(); }) {}
 
-AnswerThread::~AnswerThread() {
+SerializationThread::~SerializationThread() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -14,17 +14,17 @@ AnswerThread::~AnswerThread() {
   thread_.join();
 }
 
-void AnswerThread::Run(std::function<void()> work) {
+void SerializationThread::Run(std::function<void()> work) {
   absl::MutexLock lock(&mutex_);
   waiting_.push_back(std::move(work));
 }
 
-void AnswerThread::Work() {
+void SerializationThread::Work() {
   for (;;) {
     std::function<void()> work;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &AnswerThread::HasNews));
+      mutex_.Await(absl::Condition(this, &SerializationThread::HasWork));
       if (waiting_.empty()) return;
       work = std::move(waiting_.front());
       waiting_.pop_front();

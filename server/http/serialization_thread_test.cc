@@ -1,4 +1,4 @@
-#include "server/http/answer_thread.h"
+#include "server/http/serialization_thread.h"
 
 #include <vector>
 
@@ -8,12 +8,12 @@
 namespace espalier {
 namespace {
 
-TEST(AnswerThread, RunsInOrderOnAnotherThreadAndLeavesNothingUndone) {
+TEST(SerializationThread, RunsInOrderOnAnotherThreadAndLeavesNothingUndone) {
   std::vector<int> done;
   absl::Notification go;
   std::thread::id other;
   {
-    AnswerThread thread;
+    SerializationThread thread;
     thread.Run([&] {
       other = std::this_thread::get_id();
       go.WaitForNotification();

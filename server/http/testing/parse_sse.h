@@ -12,7 +12,7 @@
 namespace espalier {
 
 // The data of each event, whose name must be its type.
-inline std::vector<nlohmann::ordered_json> ParseEvents(const std::vector<std::string>& events) {
+inline std::vector<nlohmann::ordered_json> ParseSse(const std::vector<std::string>& events) {
   std::vector<nlohmann::ordered_json> out;
   for (const std::string& event : events) {
     const std::vector<std::string> lines = absl::StrSplit(event, '\n');
