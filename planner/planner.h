@@ -92,17 +92,17 @@ struct LoweringOptions {
   std::map<std::string, std::string> columns;
 };
 
-// See MemoryOptions.max_batch_slices: what 0 stands for is said here. Sums over slices are rounded
+// See MemoryOptions.max_batch_tiles: what 0 stands for is said here. Sums over tiles are rounded
 // in another order; nothing else changes.
-inline int MostBatchSlices(const v1::MemoryOptions& options) {
-  if (options.max_batch_slices() > 0) return options.max_batch_slices();
+inline int MaxBatchTiles(const v1::MemoryOptions& options) {
+  if (options.max_batch_tiles() > 0) return options.max_batch_tiles();
   return options.disable_swap() && options.disable_recompute() ? 1 : 8;
 }
-inline int BatchSlicesOf(const v1::Plan& plan) {
-  return plan.batch_slices() > 0 ? plan.batch_slices() : 1;
+inline int BatchTilesOf(const v1::Plan& plan) {
+  return plan.batch_tiles() > 0 ? plan.batch_tiles() : 1;
 }
 
-// Devices whose programs must fit, and how they are made to: swaps, recomputation, slices.
+// Devices whose programs must fit, and how they are made to: swaps, recomputation, tiles.
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
   // More of the device, in which kernels' workspace may lie but not the program; empty: none.
@@ -118,7 +118,7 @@ struct MemoryLimits {
     overhead_seconds.push_back(device.op_overhead_seconds());
   }
   bool may_change_programs() const {
-    return !(options.disable_swap() && options.disable_recompute()) || MostBatchSlices(options) > 1;
+    return !(options.disable_swap() && options.disable_recompute()) || MaxBatchTiles(options) > 1;
   }
 };
 

@@ -95,8 +95,8 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
        [&](const Request& r) { return r.computation_graph() && !r.costs_in_graph(); }},
       {{"--compgraph", home_ + "/graph.dot", "--include-costs-dot-graph"},
        [&](const Request& r) { return r.computation_graph() && r.costs_in_graph(); }},
-      {{"--batch-slices=4"},
-       [&](const Request& r) { return search(r).memory().max_batch_slices() == 4; }},
+      {{"--batch-tiles=4"},
+       [&](const Request& r) { return search(r).memory().max_batch_tiles() == 4; }},
       {{"-b", "64"}, [&](const Request& r) { return r.plan().batch_size() == 64; }},
   };
   for (const Case& c : cases) {
@@ -122,7 +122,7 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
            {"--budget=0"},
            {"--budget=-1"},
-           {"--batch-slices=6"},
+           {"--batch-tiles=6"},
            {"--only-data-parallel", "--import=" + exported},
            {"--enable-parameter-parallel", "--disable-parameter-parallel"},
            {"--search-num-nodes=2"},

@@ -24,8 +24,8 @@ std::vector<FlagSpec> MemoryFlags() {
        1 << 30},
       {"sync-mode", FlagType::kInt, "N",
        "computation waits for: 0 nothing, 1 what leaves, 2 what comes back, 3 both (0)", 0, 0, 3},
-      {"batch-slices", FlagType::kInt, "N",
-       "what still does not fit goes through the batch in up to N slices, operator by operator: a "
+      {"batch-tiles", FlagType::kInt, "N",
+       "what still does not fit runs operator by operator in up to N batch tiles: a "
        "power of two; 1: never (8, or 1 with --no-swap and --no-recompute)",
        0, 1, 64},
   };
@@ -51,12 +51,12 @@ absl::Status FillMemory(const ParsedFlags& flags, v1::SearchOptions* search) {
   memory->set_swapout_threshold(static_cast<int32_t>(flags.Int("swapout-threshold", 0)));
   memory->set_swapin_ahead(static_cast<int32_t>(flags.Int("swapin-ahead", 0)));
   memory->set_swapin_groupby(static_cast<int32_t>(flags.Int("swapin-groupby", 0)));
-  const int64_t slices = flags.Int("batch-slices", 0);
-  if ((slices & (slices - 1)) != 0) {
-    return UsageError(absl::StrCat("--batch-slices is \"", slices,
+  const int64_t tiles = flags.Int("batch-tiles", 0);
+  if ((tiles & (tiles - 1)) != 0) {
+    return UsageError(absl::StrCat("--batch-tiles is \"", tiles,
                                    "\"; accepted: a power of two from 1 (never) to 64"));
   }
-  memory->set_max_batch_slices(static_cast<int32_t>(slices));
+  memory->set_max_batch_tiles(static_cast<int32_t>(tiles));
   memory->set_sync_mode(static_cast<int32_t>(flags.Int("sync-mode", 0)));
   return absl::OkStatus();
 }

@@ -82,9 +82,9 @@ std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal) {
     absl::StrAppend(&out, "the batch in ", plan.micro_batches(), " micro-batches\n");
   }
   if (plan.zero_stage() > 0) absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), "\n");
-  if (plan.batch_slices() > 1) {
-    absl::StrAppend(&out, "made to fit: operators in up to ", plan.batch_slices(),
-                    " slices of the batch\n");
+  if (plan.batch_tiles() > 1) {
+    absl::StrAppend(&out, "made to fit: operators in up to ", plan.batch_tiles(),
+                    " batch tiles\n");
   }
   const v1::SearchSummary& search = plan.search();
   if (search.proposals() > 0) {

@@ -39,12 +39,12 @@ uint64_t NodeKey(const std::string& node_name) {
 }
 
 Emitter::Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-                 int num_ranks, const LoweringOptions& options, int batch_slices)
+                 int num_ranks, const LoweringOptions& options, int batch_tiles)
     : structure_(structure),
       placement_(placement),
       table_(table),
       options_(options),
-      batch_slices_(batch_slices) {
+      batch_tiles_(batch_tiles) {
   for (int rank = 0; rank < num_ranks; ++rank) ranks_.emplace_back(rank, num_ranks);
   for (const Value& value : structure.graph().values()) names_.push_back(value.name);
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
@@ -321,7 +321,7 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
       compute.add_outputs(results[k] == nullptr ? -1 : (*results[k])[part]);
     }
     compute.set_node_key(NodeKey(plan_node.name));
-    EmitSliced(position, devices[part], plan_node.name, compute);
+    EmitTiled(position, devices[part], plan_node.name, compute);
   }
 }
 
@@ -355,7 +355,7 @@ void Emitter::EmitSumOrSeed(const Position& position,
     for (const Instance* operand : operands) compute.add_inputs((*operand)[part]);
     compute.add_outputs(result.back());
     compute.set_node_key(NodeKey(node.name));
-    EmitSliced(position, layout.shards[part].device, plan_node.name, compute);
+    EmitTiled(position, layout.shards[part].device, plan_node.name, compute);
   }
   instances_[{node.outputs[0], id}] = std::move(result);
 }

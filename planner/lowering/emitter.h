@@ -22,10 +22,10 @@ namespace espalier {
 
 class Emitter {
  public:
-  // All must outlive the emitter. With `batch_slices` above 1, operators run in so many pieces of
-  // their samples where they can (emit_slices.cc).
+  // All must outlive the emitter. With `batch_tiles` above 1, operators run in so many pieces of
+  // their samples where they can (emit_batch_tiles.cc).
   Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-          int num_ranks, const LoweringOptions& options, int batch_slices = 1);
+          int num_ranks, const LoweringOptions& options, int batch_tiles = 1);
 
   // Forward and, unless structure.forward_only, backward, synchronisation and update. Errors are
   // Internal and name node and tensor.
@@ -36,8 +36,8 @@ class Emitter {
   const std::vector<int>& OutputBuffers(ValueId output) {
     return instances_.at({output, Resolved(structure_.base[output])});
   }
-  // Whether anything runs in slices.
-  bool sliced() const { return !slices_.empty(); }
+  // Whether anything runs in tiles.
+  bool tiled() const { return !tiles_.empty(); }
 
  private:
   // The buffers that hold one value in one layout, by shard.
@@ -64,11 +64,11 @@ class Emitter {
   void EmitCompute(const Position& position, const std::vector<const Instance*>& operands);
   void EmitSumOrSeed(const Position& position, const std::vector<const Instance*>& operands);
   void EmitReports(const Node& node);
-  // At the end of rank `rank`, in slices where `position` allows it, else as it is.
-  void EmitSliced(const Position& position, int rank, const std::string& node,
+  // At the end of rank `rank`, in tiles where `position` allows it, else as it is.
+  void EmitTiled(const Position& position, int rank, const std::string& node,
                   const v1::ComputeInstruction& whole);
-  // Piece `slice` of the buffer, along dimension 0.
-  int SliceOf(int rank, int buffer, int slice);
+  // Piece `tile` of the buffer, along dimension 0.
+  int TileOf(int rank, int buffer, int tile);
 
   absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
   // Forgets the copies of operands that each use makes anew, so that they need not stay in between.
@@ -142,8 +142,8 @@ class Emitter {
   const Placement& placement_;
   ConfigTable& table_;
   const LoweringOptions& options_;
-  const int batch_slices_;
-  std::map<std::pair<int, int>, std::vector<int>> slices_;  // of a rank's buffer
+  const int batch_tiles_;
+  std::map<std::pair<int, int>, std::vector<int>> tiles_;  // of a rank's buffer
   UpdateChoice update_;                                     // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value

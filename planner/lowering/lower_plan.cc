@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
                                                   const LoweringOptions& options,
                                                   const MemoryLimits& limits, bool forward_only,
                                                   std::vector<int64_t>* kept_bytes) {
-  const int slices = forward_only ? 1 : BatchSlicesOf(plan);
+  const int tiles = forward_only ? 1 : BatchTilesOf(plan);
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, graph, forward_only, plan.zero_stage());
   if (!structure.ok()) return structure.status();
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
     absl::Status alike = CheckMovedAlike(*structure, placement, table.layouts());
     if (!alike.ok()) return alike;
   }
-  const double instructions = InstructionsOf(*structure, placement) * slices;
+  const double instructions = InstructionsOf(*structure, placement) * tiles;
   if (instructions > kMostInstructions) {
     return absl::InvalidArgumentError(absl::StrCat(
         "plan: its programs would have about ", instructions, " instructions, in ",
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
   }
   absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
       *structure, placement, table, plan.devices_size(), options, kept_bytes, &limits,
-      /*made=*/nullptr, slices);
+      /*made=*/nullptr, tiles);
   if (!programs.ok()) return programs.status();
   for (v1::Program& program : *programs) {
     program.set_plan_fingerprint(plan.graph_fingerprint());
@@ -74,8 +74,8 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
     return status;
   }
   if (absl::Status status = CheckPlanIsFor(given, plan); !status.ok()) return status;
-  absl::Status slices = CheckBatchSlices(plan.batch_slices(), "plan: field 'batch_slices'");
-  if (!slices.ok()) return slices;
+  absl::Status tiles = CheckBatchTiles(plan.batch_tiles(), "plan: field 'batch_tiles'");
+  if (!tiles.ok()) return tiles;
   absl::StatusOr<Graph> rewritten;
   if (plan.rewrites_size() > 0) {
     rewritten = RewrittenGraph(registry, given, plan);

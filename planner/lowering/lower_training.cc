@@ -17,9 +17,9 @@
 namespace espalier {
 namespace {
 
-// Instructions of all devices together: programs of more are not written again in more slices,
+// Instructions of all devices together: programs of more are not written again in more tiles,
 // which would take minutes.
-constexpr int64_t kMostToSlice = 100'000;
+constexpr int64_t kMaxInstructionsToTile = 100'000;
 
 // The backward part of an operator takes two thirds, as its arithmetic does.
 double SecondsOf(const v1::Instruction& instruction, const MemoryLimits& limits) {
@@ -59,7 +59,7 @@ absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const Memo
   request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - beside);
   request.reserved_bytes = reserved_bytes;
   request.settings = *settings;
-  // Slices share the time of their operator.
+  // Tiles share the time of their operator.
   std::map<std::pair<std::string, std::string>, int> runs;  // by node and operator
   for (const v1::Instruction& i : program->program().instructions()) {
     if (i.has_compute()) ++runs[{i.node(), i.compute().op()}];
@@ -78,25 +78,25 @@ absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const Memo
   return plan;
 }
 
-// One attempt to lower, with all operators that can in `batch_slices` slices.
+// One attempt to lower, with all operators that can in `batch_tiles` tiles.
 class Attempt {
  public:
   Attempt(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-          int num_devices, const LoweringOptions& options, int batch_slices)
+          int num_devices, const LoweringOptions& options, int batch_tiles)
       : structure_(structure),
         options_(options),
-        batch_slices_(batch_slices),
-        emitter_(structure, placement, table, num_devices, options, batch_slices) {}
+        batch_tiles_(batch_tiles),
+        emitter_(structure, placement, table, num_devices, options, batch_tiles) {}
 
   absl::Status Emit() {
     if (absl::Status status = emitter_.Run(); !status.ok()) return status;
     for (RankProgram& rank : emitter_.ranks()) {
-      if (batch_slices_ > 1) rank.SplitIntoPieces();
+      if (batch_tiles_ > 1) rank.SplitIntoPieces();
     }
     return absl::OkStatus();
   }
 
-  bool sliced() const { return emitter_.sliced(); }
+  bool tiled() const { return emitter_.tiled(); }
   int64_t instructions() {
     int64_t count = 0;
     for (RankProgram& rank : emitter_.ranks()) count += rank.program().instructions_size();
@@ -104,7 +104,7 @@ class Attempt {
   }
 
   // `kept_bytes` as LowerPlacement. ResourceExhausted says what is in the way, and `hopeless`
-  // whether slices would not help.
+  // whether tiles would not help.
   absl::Status MakeFit(const MemoryLimits& limits, const std::vector<int64_t>& kept_bytes,
                        std::vector<v1::MemoryPlan>* plans, bool* hopeless) {
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
@@ -161,7 +161,7 @@ class Attempt {
  private:
   const PcgStructure& structure_;
   const LoweringOptions& options_;
-  const int batch_slices_;
+  const int batch_tiles_;
   Emitter emitter_;
 };
 
@@ -181,23 +181,23 @@ double InstructionsOf(double parts, int micro_batches) { return 3 * parts * micr
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,
-    MadeToFit* made, int least_slices) {
+    MadeToFit* made, int min_tiles) {
   kept_bytes->resize(num_devices, 0);
   const bool limited = limits != nullptr && limits->may_change_programs() && !limits->bytes.empty();
-  const int most = limited ? std::max(MostBatchSlices(limits->options), least_slices) : 1;
+  const int most = limited ? std::max(MaxBatchTiles(limits->options), min_tiles) : 1;
   MadeToFit unused;
   if (made == nullptr) made = &unused;
   absl::Status refused;
-  for (int slices = least_slices;; slices *= 2) {
-    Attempt attempt(structure, placement, table, num_devices, options, slices);
+  for (int tiles = min_tiles;; tiles *= 2) {
+    Attempt attempt(structure, placement, table, num_devices, options, tiles);
     if (absl::Status status = attempt.Emit(); !status.ok()) return status;
-    if (slices > least_slices && !attempt.sliced()) return refused;
+    if (tiles > min_tiles && !attempt.tiled()) return refused;
     std::vector<v1::MemoryPlan> plans(num_devices);
     bool hopeless = false;
     const absl::Status fit =
         limited ? attempt.MakeFit(*limits, *kept_bytes, &plans, &hopeless) : absl::OkStatus();
     if (!fit.ok() && !absl::IsResourceExhausted(fit)) return fit;
-    if (slices == least_slices) {
+    if (tiles == min_tiles) {
       refused = fit;
       // Of programs that were looked at in vain the plan is empty.
       if (!fit.ok()) made->bytes_without = attempt.Needs(0, *kept_bytes);
@@ -210,19 +210,19 @@ absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
       for (int r = 0; r < num_devices; ++r) {
         if (plans[r].bytes_without() > 0) plans[r].set_bytes_without(made->bytes_without[r]);
       }
-      made->batch_slices = slices;
+      made->batch_tiles = tiles;
       made->memory = std::move(plans);
       return attempt.Finish(kept_bytes);
     }
-    if (hopeless || (slices == least_slices && 2 * slices > most)) return refused;
-    if (attempt.instructions() > kMostToSlice) {
+    if (hopeless || (tiles == min_tiles && 2 * tiles > most)) return refused;
+    if (attempt.instructions() > kMaxInstructionsToTile) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          refused.message(), "; more slices of the batch than ", slices,
+          refused.message(), "; more batch tiles than ", tiles,
           " were not tried: the programs have ", attempt.instructions(), " instructions already"));
     }
-    if (2 * slices > most) {
+    if (2 * tiles > most) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(refused.message(), "; nor do up to ", slices, " slices of the batch"));
+          absl::StrCat(refused.message(), "; nor do up to ", tiles, " batch tiles"));
     }
   }
 }

@@ -12,7 +12,7 @@ namespace espalier {
 
 // What it took to make programs fit.
 struct MadeToFit {
-  int batch_slices = 1;
+  int batch_tiles = 1;
   std::vector<v1::MemoryPlan> memory;  // by device
   // By device, without any of it: what does not fit. Also set where nothing makes it fit; 0 where
   // there is no limit.
@@ -31,11 +31,11 @@ inline constexpr double kMostInstructions = 2e7;
 // One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
 // to leave free at the start of each arena (empty: nothing); out, what the programs keep there.
 // With `limits` programs that are too large are rewritten (offload_program.h), as they are or in
-// slices (emit_slices.cc), at least `least_slices` and the fewest that do, which `made` says, if it
+// tiles (emit_batch_tiles.cc), at least `min_tiles` and the fewest that do, which `made` says, if it
 // is not null; ResourceExhausted if one cannot be made to fit.
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes,
-    const MemoryLimits* limits = nullptr, MadeToFit* made = nullptr, int least_slices = 1);
+    const MemoryLimits* limits = nullptr, MadeToFit* made = nullptr, int min_tiles = 1);
 
 }  // namespace espalier

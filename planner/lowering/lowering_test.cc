@@ -140,7 +140,7 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         }
         if (round % 3 == 0) limits.options.set_host_bandwidth(1e6);
         limits.options.set_disable_recompute(round % 5 == 0);
-        limits.options.set_max_batch_slices(round % 12 == 5 ? 8 : 1);
+        limits.options.set_max_batch_tiles(round % 12 == 5 ? 8 : 1);
         kept.clear();
         MadeToFit made;
         programs = LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept,
@@ -170,7 +170,7 @@ int Computed(const std::vector<v1::Program>& programs) {
   return count;
 }
 
-// Operators in slices of their samples read what was written for them, whatever else is cut how.
+// Operators in tiles of their samples read what was written for them, whatever else is cut how.
 TEST(LowerPlanTest, SlicesFitTogether) {
   const Graph graphs[] = {Mlp(1024), Cnn(64), Llama(SmallLlama(2), 32, 32),
                           Llama(LargerLlama(2, true), 16)};
@@ -182,7 +182,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
       ASSERT_TRUE(structure.ok()) << structure.status();
       const SearchSpace space(*structure, {.num_devices = 3});
       Random random(29);
-      int sliced = 0;
+      int tiled = 0;
       for (int round = 0; round < 4; ++round) {
         ConfigTable table(*structure);
         Placement placement(structure->nodes.size(), nullptr);
@@ -191,21 +191,21 @@ TEST(LowerPlanTest, SlicesFitTogether) {
                                     : table.Get(n, space.Draw(n, &random));
         }
         int whole = 0;
-        for (int slices : {1, 2, 8}) {
+        for (int tiles : {1, 2, 8}) {
           std::vector<int64_t> kept;
           absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
-              *structure, placement, table, 3, Options(), &kept, nullptr, nullptr, slices);
+              *structure, placement, table, 3, Options(), &kept, nullptr, nullptr, tiles);
           ASSERT_TRUE(programs.ok()) << programs.status();
           ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus())
-              << graph.name << " stage " << stage << " round " << round << ", " << slices;
-          if (slices == 1) whole = Computed(*programs);
-          sliced += Computed(*programs) > whole;
+              << graph.name << " stage " << stage << " round " << round << ", " << tiles;
+          if (tiles == 1) whole = Computed(*programs);
+          tiled += Computed(*programs) > whole;
           if (!forward_only) {
             ASSERT_EQ(SquaredElements(*programs), TrainedElements(graph));
           }
         }
       }
-      EXPECT_GT(sliced, 0) << graph.name << " stage " << stage;
+      EXPECT_GT(tiled, 0) << graph.name << " stage " << stage;
     }
   }
 }

@@ -307,10 +307,10 @@ std::string WhatIsPresent(const View& view, const OffloadPlan& plan, const RankP
 
 }  // namespace
 
-absl::Status CheckBatchSlices(int slices, const std::string& field) {
+absl::Status CheckBatchTiles(int tiles, const std::string& field) {
   constexpr int kMost = 64;
-  if (slices >= 0 && slices <= kMost && (slices & (slices - 1)) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", slices,
+  if (tiles >= 0 && tiles <= kMost && (tiles & (tiles - 1)) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", tiles,
                                                  "; accepted: a power of two from 1 (none) to ",
                                                  kMost, ", or 0 (chosen)"));
 }
@@ -337,9 +337,9 @@ absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options) {
     return bad("host_bandwidth", absl::StrCat(options.host_bandwidth()),
                "0 (the default), or bytes per second up to 1e15");
   }
-  if (absl::Status slices = CheckBatchSlices(options.max_batch_slices(), "memory.max_batch_slices");
-      !slices.ok()) {
-    return slices;
+  if (absl::Status tiles = CheckBatchTiles(options.max_batch_tiles(), "memory.max_batch_tiles");
+      !tiles.ok()) {
+    return tiles;
   }
   OffloadSettings settings;
   settings.swap = !options.disable_swap();

@@ -13,7 +13,7 @@
 namespace espalier {
 
 // InvalidArgument names the field and what it may be.
-absl::Status CheckBatchSlices(int slices, const std::string& field);
+absl::Status CheckBatchTiles(int tiles, const std::string& field);
 absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options);
 
 struct OffloadRequest {

@@ -117,7 +117,7 @@ absl::StatusOr<TightProblem> MakeTightProblem(uint64_t seed, double most_placeme
   tight.options.set_micro_batches(1);
   v1::MemoryOptions& memory = *tight.options.mutable_memory();
   memory.set_host_bandwidth(kHosts[seed / std::size(kParts) % std::size(kHosts)]);
-  memory.set_max_batch_slices(1);
+  memory.set_max_batch_tiles(1);
   absl::StatusOr<FittingOptimum> ample =
       FindFittingOptimum(small.Problem(), tight.options, /*stages=*/{0});
   if (!ample.ok()) return ample.status();

@@ -218,7 +218,7 @@ absl::StatusOr<v1::Plan> MakePlanAtStage(const PlanProblem& problem,
       problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory(),
       {.zero_stage = zero_stage,
        .micro_batches = micro_batches,
-       .batch_slices = as_it_is ? options.imported().batch_slices() : 0});
+       .batch_tiles = as_it_is ? options.imported().batch_tiles() : 0});
   if (!made.ok()) return made.status();
   Planning& planning = **made;
 

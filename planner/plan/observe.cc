@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost) {
   std::vector<OperatorDrift> drifts;
   const std::vector<v1::Device> devices(plan.devices().begin(), plan.devices().end());
-  if (BatchSlicesOf(plan) > 1 || SharedCores(devices).needed()) return drifts;
+  if (BatchTilesOf(plan) > 1 || SharedCores(devices).needed()) return drifts;
   if (absl::Status s = CheckPlanIsFor(graph, plan); !s.ok()) return s;
   absl::StatusOr<Graph> own = GraphOf(registry, graph, plan);
   if (!own.ok()) return own.status();

@@ -131,7 +131,7 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
 TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   const Graph graph = Cnn(256);
   v1::SearchOptions options = WithStrategy(v1::SearchOptions::SINGLE_DEVICE);
-  options.mutable_memory()->set_max_batch_slices(1);
+  options.mutable_memory()->set_max_batch_tiles(1);
   const int64_t need = Made(TestProblem(graph, 256, 1), options).prediction().peak_bytes(0);
   int64_t memory = need;
   absl::Status refused;
@@ -142,11 +142,11 @@ TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   options.clear_memory();
   const v1::Plan plan = Made(TestProblem(graph, 256, 1, memory), options);
-  ASSERT_GT(plan.batch_slices(), 1);
+  ASSERT_GT(plan.batch_tiles(), 1);
   EXPECT_LE(plan.prediction().peak_bytes(0), memory);
   EXPECT_EQ(plan.memory_plans(0).bytes_without(), need);
   EXPECT_GT(plan.memory_plans(0).added_seconds(), 0);
-  EXPECT_NE(RenderPlan(plan).find("slices of the batch"), std::string::npos) << RenderPlan(plan);
+  EXPECT_NE(RenderPlan(plan).find("batch tiles"), std::string::npos) << RenderPlan(plan);
 
   LoweringOptions lowering;
   lowering.optimizer = TestOptimizer();
@@ -158,11 +158,11 @@ TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   // Edited: four slices, though there is room.
   v1::SearchOptions imported = WithStrategy(v1::SearchOptions::IMPORTED);
   *imported.mutable_imported() = Made(TestProblem(graph, 256, 1), options);
-  imported.mutable_imported()->set_batch_slices(4);
-  EXPECT_EQ(Made(TestProblem(graph, 256, 1), imported).batch_slices(), 4);
-  imported.mutable_imported()->set_batch_slices(3);
+  imported.mutable_imported()->set_batch_tiles(4);
+  EXPECT_EQ(Made(TestProblem(graph, 256, 1), imported).batch_tiles(), 4);
+  imported.mutable_imported()->set_batch_tiles(3);
   const absl::Status odd = MakePlan(TestProblem(graph, 256, 1), imported).status();
-  EXPECT_NE(MessageOf(odd).find("'batch_slices' is 3; accepted: a power of two"), std::string::npos)
+  EXPECT_NE(MessageOf(odd).find("'batch_tiles' is 3; accepted: a power of two"), std::string::npos)
       << odd;
 }
 

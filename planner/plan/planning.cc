@@ -46,8 +46,8 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
                                                          const v1::MemoryOptions& memory,
                                                          const StepShape& shape) {
   if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
-  absl::Status slices = CheckBatchSlices(shape.batch_slices, "plan: field 'batch_slices'");
-  if (!slices.ok()) return slices;
+  absl::Status tiles = CheckBatchTiles(shape.batch_tiles, "plan: field 'batch_tiles'");
+  if (!tiles.ok()) return tiles;
   std::unique_ptr<Planning> planning(new Planning(problem));
   planning->machine_ = problem.machine;
   if (num_devices > static_cast<int>(problem.machine.devices.size())) {
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   }
   planning->optimizer_ = problem.optimizer;
   planning->memory_ = memory;
-  planning->batch_slices_ = std::max(1, shape.batch_slices);
+  planning->batch_tiles_ = std::max(1, shape.batch_tiles);
   if (planning->optimizer_.name().empty()) {
     planning->optimizer_.set_name("sgd");  // only planned for, never run
   }
@@ -184,7 +184,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   MadeToFit made;
   absl::StatusOr<std::vector<v1::Program>> programs =
       LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept,
-                     may_change ? &limits : nullptr, &made, batch_slices_);
+                     may_change ? &limits : nullptr, &made, batch_tiles_);
   if (absl::IsResourceExhausted(programs.status())) {
     for (int d = 0; d < num_devices(); ++d) {
       if (made.bytes_without[d] > 0) candidate.prediction.set_peak_bytes(d, made.bytes_without[d]);
@@ -194,7 +194,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
     return candidate;
   }
   if (!programs.ok()) return programs.status();
-  bool changed = made.batch_slices > 1;
+  bool changed = made.batch_tiles > 1;
   double added = 0;
   for (const v1::Program& program : *programs) {
     const int d = program.rank();
@@ -208,7 +208,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
                     " needs ", program.arena_bytes(), " bytes but has ", memory);
   }
   if (!changed) return candidate;
-  candidate.batch_slices = made.batch_slices;
+  candidate.batch_tiles = made.batch_tiles;
   candidate.memory = std::move(made.memory);
   candidate.prediction.set_step_seconds(candidate.prediction.step_seconds() + added);
   return candidate;
@@ -370,7 +370,7 @@ absl::StatusOr<v1::Plan> Planning::ToPlan(const Candidate& candidate) {
   plan.set_zero_stage(structure_.zero_stage);
   *plan.mutable_memory() = memory_;
   for (const v1::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
-  if (candidate.batch_slices > 1) plan.set_batch_slices(candidate.batch_slices);
+  if (candidate.batch_tiles > 1) plan.set_batch_tiles(candidate.batch_tiles);
   *plan.mutable_prediction() = candidate.prediction;
   if (absl::Status status = AddParallelOperators(candidate.placement, &plan); !status.ok()) {
     return status;

@@ -23,14 +23,14 @@ struct Candidate {
   std::string refused;                    // why it cannot run; empty if it can
   bool lacks_memory = false;              // that is why; else no memory would help
   std::vector<v1::MemoryPlan> memory;  // by device; empty if all fits as it is
-  int batch_slices = 1;
+  int batch_tiles = 1;
 };
 
 // What of a plan is not said by the configurations of its operators.
 struct StepShape {
   int zero_stage = 0;
   int micro_batches = 1;
-  int batch_slices = 1;     // at least so many (MemoryOptions.max_batch_slices)
+  int batch_tiles = 1;     // at least so many (MemoryOptions.max_batch_tiles)
   bool only_costs = false;  // see CutForCosts; not for plans
 };
 
@@ -106,7 +106,7 @@ class Planning {
   Machine machine_;  // the devices that may be used
   v1::Optimizer optimizer_;
   v1::MemoryOptions memory_;
-  int batch_slices_ = 1;
+  int batch_tiles_ = 1;
   PcgStructure structure_;
   AnalyticCost analytic_;
   std::unique_ptr<ConfigTable> table_;

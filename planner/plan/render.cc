@@ -74,9 +74,9 @@ std::string MemoryLines(const v1::Plan& plan) {
         ReadableBytes(static_cast<double>(memory.bytes_without())),
         ReadableSeconds(memory.added_seconds()));
   }
-  if (plan.batch_slices() > 1) {
-    absl::StrAppend(&out, "  operators run in up to ", plan.batch_slices(),
-                    " slices of the batch, one behind the other\n");
+  if (plan.batch_tiles() > 1) {
+    absl::StrAppend(&out, "  operators run in up to ", plan.batch_tiles(),
+                    " batch tiles, one after another\n");
   }
   return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
 }

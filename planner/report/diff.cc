@@ -209,7 +209,7 @@ std::vector<TextPair> StepPairs(const v1::Plan& a, const v1::Plan& b) {
       {"ZeRO stage", absl::StrCat(a.zero_stage()), absl::StrCat(b.zero_stage())},
       {"swaps", SwapText(fit_a), SwapText(fit_b)},
       {"computed again", absl::StrCat(fit_a.recomputed), absl::StrCat(fit_b.recomputed)},
-      {"slices of the batch", parts(a.batch_slices()), parts(b.batch_slices())},
+      {"batch tiles", parts(a.batch_tiles()), parts(b.batch_tiles())},
   };
   std::erase_if(pairs, [](const TextPair& pair) { return pair.a == pair.b; });
   return pairs;

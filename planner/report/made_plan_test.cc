@@ -97,10 +97,10 @@ TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
   EXPECT_GT(fit.swaps + fit.recomputed, 0);
   const std::string told = RenderPlanDiff(DiffPlans(*alone, *squeezed), "alone", "squeezed");
   EXPECT_THAT(told, fit.swaps > 0 ? HasSubstr("swaps") : HasSubstr("computed again"));
-  squeezed->set_batch_slices(8);
-  EXPECT_THAT(text(*squeezed), HasSubstr("8 slices of the batch"));
+  squeezed->set_batch_tiles(8);
+  EXPECT_THAT(text(*squeezed), HasSubstr("8 batch tiles"));
   EXPECT_THAT(RenderPlanDiff(DiffPlans(*alone, *squeezed), "alone", "squeezed"),
-              HasSubstr("slices of the batch"));
+              HasSubstr("batch tiles"));
 }
 
 // Graphviz' graphs: tasks lead forward in time, and every operator and byte is there.

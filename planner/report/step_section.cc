@@ -48,9 +48,9 @@ std::string Parts(const v1::Plan& plan) {
     lines.push_back(absl::StrCat("ZeRO stage ", plan.zero_stage(), ": replicas share out ",
                                  shared[std::min(plan.zero_stage(), 3) - 1], "."));
   }
-  if (plan.batch_slices() > 1) {
-    lines.push_back(absl::StrCat("Made to fit: operators run in up to ", plan.batch_slices(),
-                                 " slices of the batch, all slices of one before the next."));
+  if (plan.batch_tiles() > 1) {
+    lines.push_back(absl::StrCat("Made to fit: operators run in up to ", plan.batch_tiles(),
+                                 " batch tiles, all tiles of one before the next."));
   }
   std::string out;
   for (const std::string& line : lines) absl::StrAppend(&out, "<p>", Escaped(line), "</p>\n");

@@ -176,7 +176,7 @@ TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
       simulator.AllowRelief(settings);
       ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
       MemoryLimits limits;
-      limits.options.set_max_batch_slices(1);
+      limits.options.set_max_batch_tiles(1);
       limits.options.set_host_bandwidth(settings.host_bandwidth);
       for (const v1::Device& device : machine.devices) limits.AddDevice(device);
       for (NodeId n : bench.structure.LiveNodes()) {

@@ -59,7 +59,7 @@ v1::MemoryOptions Never() {
 
 v1::MemoryOptions NoSlices() {
   v1::MemoryOptions options;
-  options.set_max_batch_slices(1);
+  options.set_max_batch_tiles(1);
   return options;
 }
 

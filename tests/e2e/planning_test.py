@@ -46,7 +46,7 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(failed["state"].upper(), "FAILED")
         self.assertIn("does not fit", failed["error"])
 
-    def test_where_swaps_end_a_job_goes_through_the_batch_in_slices(self):
+    def test_batch_tiling_fits_what_swaps_cannot(self):
         def planned(batch, *flags):
             try:
                 return self.small.run("plan", MODEL, "-b", str(batch), "--single-device", "--devices=1",
@@ -56,19 +56,19 @@ class PlanningTest(unittest.TestCase):
                 return None
 
         batch = 32
-        while planned(batch, "--batch-slices=1") is not None:
+        while planned(batch, "--batch-tiles=1") is not None:
             batch *= 2
-        self.assertGreater(int(planned(batch)["batch_slices"]), 1)
+        self.assertGreater(int(planned(batch)["batch_tiles"]), 1)
         job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=3", "-b", str(batch), "--single-device", "--seed=4",
                "--holdout=0"]
-        refused = self.small.wait_for_job(self.small.train(*job, "--batch-slices=1"))
+        refused = self.small.wait_for_job(self.small.train(*job, "--batch-tiles=1"))
         self.assertEqual(refused["state"].upper(), "FAILED")
         self.assertIn("does not fit", refused["error"])
-        sliced = self.small.wait_for_job(self.small.train(*job))
-        self.assertEqual(sliced["state"].upper(), "SUCCEEDED", sliced)
-        self.assertGreater(int(sliced["plan"]["batch_slices"]), 1)
-        self.assertIn("slices of the batch", self.small.cli("explain", sliced["id"]).stdout)
-        same = self.small.losses(sliced["id"])
+        tiled = self.small.wait_for_job(self.small.train(*job))
+        self.assertEqual(tiled["state"].upper(), "SUCCEEDED", tiled)
+        self.assertGreater(int(tiled["plan"]["batch_tiles"]), 1)
+        self.assertIn("batch tiles", self.small.cli("explain", tiled["id"]).stdout)
+        same = self.small.losses(tiled["id"])
         with Cluster(workers=1) as roomy:
             whole = roomy.wait_for_job(roomy.train(*job))
             self.assertEqual(whole["state"].upper(), "SUCCEEDED", whole)

@@ -218,9 +218,9 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
        Code::kInvalidArgument,
        {"for 4 devices", "there are 3"}},
       {"slices that are no power of two",
-       WithPlan([](v1::Plan* plan) { plan->set_batch_slices(6); }),
+       WithPlan([](v1::Plan* plan) { plan->set_batch_tiles(6); }),
        Code::kInvalidArgument,
-       {"'batch_slices' is 6", "a power of two"}},
+       {"'batch_tiles' is 6", "a power of two"}},
 
       {"a budget of zero",
        Changed([](v1::PlanRequest* r) { r->mutable_search()->set_budget(0); }),

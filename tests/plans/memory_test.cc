@@ -40,7 +40,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
                                      : v1::SearchOptions::DATA_PARALLEL);
     search.set_zero_stage(stage_);
     *search.mutable_memory() = options;
-    search.mutable_memory()->set_max_batch_slices(1);  // slices_test.cc
+    search.mutable_memory()->set_max_batch_tiles(1);  // batch_tiling_test.cc
     return MakePlan(problem, search);
   }
 

@@ -1,4 +1,4 @@
-// Where swaps do not make a step fit, operators that work on slices of the batch do; what a network
+// Where swaps do not make a step fit, operators that work on batch tiles do; what a network
 // with batch norm learns stays the same but for the rounding of sums.
 #include <algorithm>
 #include <cmath>
@@ -42,7 +42,7 @@ std::shared_ptr<const Dataset> Images(int32_t count, int nudged = 0) {
   return dataset.ok() ? *dataset : nullptr;
 }
 
-class SlicesTest : public ::testing::Test {
+class BatchTilingTest : public ::testing::Test {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
@@ -57,8 +57,8 @@ class SlicesTest : public ::testing::Test {
     optimizer_.mutable_learning_rate()->set_peak(1e-3);
   }
 
-  // `slices`: see MemoryOptions.
-  absl::StatusOr<v1::Plan> PlanFor(int64_t memory, int slices) {
+  // `tiles`: see MemoryOptions.
+  absl::StatusOr<v1::Plan> PlanFor(int64_t memory, int tiles) {
     PlanProblem problem;
     problem.registry = &registry_;
     problem.graph = &graph_;
@@ -71,7 +71,7 @@ class SlicesTest : public ::testing::Test {
     search.set_strategy(devices_ == 1 ? v1::SearchOptions::SINGLE_DEVICE
                                       : v1::SearchOptions::DATA_PARALLEL);
     search.set_zero_stage(0);
-    search.mutable_memory()->set_max_batch_slices(slices);
+    search.mutable_memory()->set_max_batch_tiles(tiles);
     return MakePlan(problem, search);
   }
 
@@ -110,53 +110,53 @@ double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name
 }
 
 // With so many percent of the memory that the whole batch needs.
-void SlicesTest::ExpectTheSame(int percent) {
+void BatchTilingTest::ExpectTheSame(int percent) {
   const absl::StatusOr<v1::Plan> roomy = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
-  EXPECT_EQ(roomy->batch_slices(), 0);
+  EXPECT_EQ(roomy->batch_tiles(), 0);
   const absl::StatusOr<TrainingRun> whole = Train(*roomy);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const int64_t memory = roomy->prediction().peak_bytes(0) * percent / 100;
   EXPECT_TRUE(absl::IsResourceExhausted(PlanFor(memory, 1).status()));
   const absl::StatusOr<v1::Plan> plan = PlanFor(memory, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_GT(plan->batch_slices(), 1);
-  const absl::StatusOr<TrainingRun> sliced = Train(*plan);
-  ASSERT_TRUE(sliced.ok()) << sliced.status();
-  for (int64_t peak : sliced->measured_peak_bytes) EXPECT_LE(peak, memory);
-  EXPECT_NEAR(sliced->losses[0], whole->losses[0], 1e-5 * whole->losses[0]);
-  ASSERT_EQ(sliced->parameters.size(), whole->parameters.size());
+  EXPECT_GT(plan->batch_tiles(), 1);
+  const absl::StatusOr<TrainingRun> tiled = Train(*plan);
+  ASSERT_TRUE(tiled.ok()) << tiled.status();
+  for (int64_t peak : tiled->measured_peak_bytes) EXPECT_LE(peak, memory);
+  EXPECT_NEAR(tiled->losses[0], whole->losses[0], 1e-5 * whole->losses[0]);
+  ASSERT_EQ(tiled->parameters.size(), whole->parameters.size());
   int statistics = 0;
   for (const auto& [name, unused] : whole->parameters) {
     // Moved once in the step, by the statistics of the whole batch.
     const bool statistic = name.find("running_") != std::string::npos;
     statistics += statistic;
     // A bias is its gradient after one step, in which a rounded sum turns some relu over.
-    EXPECT_LE(Apart(*sliced, *whole, name), statistic ? 1e-4 : 0.1) << name;
+    EXPECT_LE(Apart(*tiled, *whole, name), statistic ? 1e-4 : 0.1) << name;
   }
   EXPECT_GT(statistics, 0);
 }
 
-TEST_F(SlicesTest, TrainsWhereSwapsDoNotReach) { ExpectTheSame(40); }
+TEST_F(BatchTilingTest, TrainsWhereSwapsDoNotReach) { ExpectTheSame(40); }
 
-TEST_F(SlicesTest, ReplicasDoToo) {
+TEST_F(BatchTilingTest, ReplicasDoToo) {
   devices_ = 2;
   ExpectTheSame(50);
 }
 
 // Rounding alone: a ResNet on a small batch makes much of it within a few steps. The same examples
-// in another order, or pixels that are rounded otherwise, lead as far away as slices do. Which relu
+// in another order, or pixels that are rounded otherwise, lead as far away as tiles do. Which relu
 // turns over first is chance: several of each are tried.
-TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
+TEST_F(BatchTilingTest, AsNearAsAnotherRoundingOfTheExamples) {
   dataset_ = Images(kBatch);  // each step has all of them
   const absl::StatusOr<v1::Plan> plan = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  v1::Plan in_slices = *plan;
-  in_slices.set_batch_slices(8);
+  v1::Plan in_tiles = *plan;
+  in_tiles.set_batch_tiles(8);
   constexpr int kSteps = 6;
   const absl::StatusOr<TrainingRun> whole = Train(*plan, kSteps);
-  const absl::StatusOr<TrainingRun> sliced = Train(in_slices, kSteps);
-  ASSERT_TRUE(whole.ok() && sliced.ok()) << whole.status() << sliced.status();
+  const absl::StatusOr<TrainingRun> tiled = Train(in_tiles, kSteps);
+  ASSERT_TRUE(whole.ok() && tiled.ok()) << whole.status() << tiled.status();
   std::vector<TrainingRun> reordered, nudged;
   for (int i = 1; i <= 5; ++i) {
     absl::StatusOr<TrainingRun> run = Train(*plan, kSteps, static_cast<uint64_t>(i));
@@ -169,7 +169,7 @@ TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
     ASSERT_TRUE(run.ok()) << run.status();
     nudged.push_back(*std::move(run));
   }
-  double others = 1e-6, slices = 0;  // up to a step
+  double others = 1e-6, tiles = 0;  // up to a step
   for (int step = 0; step < kSteps; ++step) {
     const auto apart = [&](const TrainingRun& run) {
       return std::abs(run.losses[step] / whole->losses[step] - 1);
@@ -180,16 +180,16 @@ TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
       return far;
     };
     others = std::max({others, farthest(reordered), farthest(nudged)});
-    slices = std::max(slices, apart(*sliced));
-    std::printf("step %d: loss %.6f, slices %.1e apart, another order %.1e, rounding %.1e\n", step,
-                whole->losses[step], apart(*sliced), farthest(reordered), farthest(nudged));
-    EXPECT_LE(slices, 4 * others) << step;
+    tiles = std::max(tiles, apart(*tiled));
+    std::printf("step %d: loss %.6f, tiles %.1e apart, another order %.1e, rounding %.1e\n", step,
+                whole->losses[step], apart(*tiled), farthest(reordered), farthest(nudged));
+    EXPECT_LE(tiles, 4 * others) << step;
   }
 }
 
 // Running statistics under data parallelism drift from those of one device with what the network
 // makes of rounding, and no more: another order of the same examples does the same.
-TEST_F(SlicesTest, RunningStatisticsOfReplicasAreAsNearAsAnotherOrder) {
+TEST_F(BatchTilingTest, RunningStatisticsOfReplicasAreAsNearAsAnotherOrder) {
   dataset_ = Images(kBatch);
   const absl::StatusOr<v1::Plan> single = PlanFor(int64_t{8} << 30, 0);
   devices_ = 2;

@@ -1,8 +1,8 @@
-// Emitter: operators in slices of their samples, one behind the other, so that no more than a slice
+// Emitter: operators in tiles of their samples, one behind the other, so that no more than a tile
 // of what they work on need be there at once, and kernels need as much less workspace. (Nie et al.,
 // "TSPLIT: fine-grained GPU memory management for efficient DNN training via tensor splitting",
-// ICDE 2022.) What may be cut, and which results are sums over the slices, is what SplitRule says
-// of shards on several devices. All slices of an operator run before the next operator, so that
+// ICDE 2022.) What may be cut, and which results are sums over the tiles, is what SplitRule says
+// of shards on several devices. All tiles of an operator run before the next operator, so that
 // statistics of the whole batch stay those of the whole batch: sums are rounded in another order,
 // nothing else changes.
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace espalier {
 namespace {
 
 // Smaller pieces gain no memory that counts.
-constexpr int64_t kLeastSlice = 4096;
-// What is not trained may be a running statistic, which its operator moves; each slice but the
+constexpr int64_t kMinTileBytes = 4096;
+// What is not trained may be a running statistic, which its operator moves; each tile but the
 // first works on a copy. Larger operands are weights that are not to be copied.
 constexpr int64_t kMostCopied = 65536;
 
@@ -30,28 +30,28 @@ bool Has(const std::vector<int>& axes, int axis) {
 
 }  // namespace
 
-int Emitter::SliceOf(int rank, int buffer, int slice) {
+int Emitter::TileOf(int rank, int buffer, int tile) {
   RankProgram& program = ranks_[rank];
-  std::vector<int>& slices = slices_[{rank, buffer}];
-  while (static_cast<int>(slices.size()) <= slice) {
+  std::vector<int>& tiles = tiles_[{rank, buffer}];
+  while (static_cast<int>(tiles.size()) <= tile) {
     TensorSpec spec = program.spec(buffer);
-    spec.dims[0] /= batch_slices_;
-    spec.offset[0] += static_cast<int64_t>(slices.size()) * spec.dims[0];
-    slices.push_back(program.AddBuffer(
+    spec.dims[0] /= batch_tiles_;
+    spec.offset[0] += static_cast<int64_t>(tiles.size()) * spec.dims[0];
+    tiles.push_back(program.AddBuffer(
         program.buffer(buffer)->name(), spec, program.kind(buffer), program.allocation_of(buffer),
-        program.offset_in_allocation(buffer) + static_cast<int64_t>(slices.size()) * spec.bytes()));
+        program.offset_in_allocation(buffer) + static_cast<int64_t>(tiles.size()) * spec.bytes()));
   }
-  return slices[slice];
+  return tiles[tile];
 }
 
-void Emitter::EmitSliced(const Position& position, int rank, const std::string& node,
+void Emitter::EmitTiled(const Position& position, int rank, const std::string& node,
                          const v1::ComputeInstruction& whole) {
   RankProgram& program = ranks_[rank];
   const auto emit = [&](const v1::ComputeInstruction& compute) {
     *program.Emit(node)->mutable_compute() = compute;
   };
   const LayoutRef& of = position.outputs[0];
-  if (batch_slices_ == 1 || of.mode == LayoutRef::kParameterSum) return emit(whole);
+  if (batch_tiles_ == 1 || of.mode == LayoutRef::kParameterSum) return emit(whole);
   const SplitRule& rule = structure_.nodes[of.node].rule;
 
   struct Operand {
@@ -86,9 +86,9 @@ void Emitter::EmitSliced(const Position& position, int rank, const std::string& 
         if (not_trained(o) && spec.bytes() > kMostCopied) return false;
         continue;
       }
-      const int64_t bytes = spec.bytes() / batch_slices_;
+      const int64_t bytes = spec.bytes() / batch_tiles_;
       if ((*o.axes)[0] != axis || std::count(o.axes->begin(), o.axes->end(), axis) != 1 ||
-          spec.dims[0] % batch_slices_ != 0 || bytes % kArenaAlignment != 0) {
+          spec.dims[0] % batch_tiles_ != 0 || bytes % kArenaAlignment != 0) {
         return false;
       }
       largest = std::max(largest, bytes);
@@ -96,7 +96,7 @@ void Emitter::EmitSliced(const Position& position, int rank, const std::string& 
     for (const Halo& halo : rule.halos) {
       if (rule.inputs[halo.input][halo.dim] == axis) return false;
     }
-    return largest >= kLeastSlice && rule.axes[axis].size % batch_slices_ == 0;
+    return largest >= kMinTileBytes && rule.axes[axis].size % batch_tiles_ == 0;
   };
   int axis = 0;
   while (axis < static_cast<int>(rule.axes.size()) &&
@@ -105,34 +105,34 @@ void Emitter::EmitSliced(const Position& position, int rank, const std::string& 
   }
   if (axis == static_cast<int>(rule.axes.size())) return emit(whole);
 
-  // By slice and operand: the buffer that stands for the whole one.
-  std::vector<std::vector<int>> instead(batch_slices_);
-  for (int slice = 0; slice < batch_slices_; ++slice) {
+  // By tile and operand: the buffer that stands for the whole one.
+  std::vector<std::vector<int>> instead(batch_tiles_);
+  for (int tile = 0; tile < batch_tiles_; ++tile) {
     for (const Operand& o : operands) {
       int buffer = o.buffer;
       const TensorSpec spec = program.spec(o.buffer);
       const Dims zero(spec.dims.size(), 0);
       if (Has(*o.axes, axis)) {
-        buffer = SliceOf(rank, o.buffer, slice);
-      } else if (slice > 0 && (o.output || not_trained(o))) {
+        buffer = TileOf(rank, o.buffer, tile);
+      } else if (tile > 0 && (o.output || not_trained(o))) {
         buffer = program.AddBuffer(program.buffer(o.buffer)->name(), spec, v1::SCRATCH);
         if (!o.output) program.Copy(node, o.buffer, buffer, zero, zero, spec.dims, false);
       }
-      instead[slice].push_back(buffer);
+      instead[tile].push_back(buffer);
     }
   }
-  for (int slice = 0; slice < batch_slices_; ++slice) {
+  for (int tile = 0; tile < batch_tiles_; ++tile) {
     v1::ComputeInstruction compute = whole;
-    auto next = instead[slice].begin();
+    auto next = instead[tile].begin();
     for (auto* buffers : {compute.mutable_inputs(), compute.mutable_outputs()}) {
       for (int32_t& b : *buffers) b = b < 0 ? b : *next++;
     }
     emit(compute);
-    for (size_t i = 0; slice > 0 && i < operands.size(); ++i) {
+    for (size_t i = 0; tile > 0 && i < operands.size(); ++i) {
       if (!operands[i].output || Has(*operands[i].axes, axis)) continue;
       const Dims dims = program.spec(operands[i].buffer).dims;
       const Dims zero(dims.size(), 0);
-      program.Copy(node, instead[slice][i], operands[i].buffer, zero, zero, dims,
+      program.Copy(node, instead[tile][i], operands[i].buffer, zero, zero, dims,
                    /*accumulate=*/true);
     }
   }
