@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "espalier/v1/boosting.pb.h"
+#include "espalier/v1/distillation.pb.h"
 #include "espalier/v1/training.pb.h"
 
 namespace espalier {

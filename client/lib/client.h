@@ -23,7 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "espalier/v1/boosting.pb.h"
+#include "espalier/v1/distillation.pb.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"

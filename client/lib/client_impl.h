@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "client/lib/client.h"
-#include "espalier/v1/boosting.grpc.pb.h"
+#include "espalier/v1/distillation.grpc.pb.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/inference.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"

@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "espalier/v1/boosting.pb.h"
-#include "server/boosting/boost_tools.h"
-#include "serving/boosting/evaluate.h"
+#include "espalier/v1/distillation.pb.h"
+#include "server/distillation/boost_tools.h"
+#include "serving/distillation/evaluate.h"
 
 namespace espalier {
 

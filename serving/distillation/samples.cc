@@ -1,4 +1,4 @@
-#include "serving/boosting/samples.h"
+#include "serving/distillation/samples.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "server/boosting/continuations.h"
+#include "server/distillation/continuations.h"
 
 #include <filesystem>
 #include <memory>

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "espalier/v1/boosting.pb.h"
-#include "server/boosting/boost_tools.h"
+#include "espalier/v1/distillation.pb.h"
+#include "server/distillation/boost_tools.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "serving/boosting/evaluate.h"
+#include "serving/distillation/evaluate.h"
 
 #include <map>
 #include <memory>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "espalier/v1/boosting.pb.h"
-#include "server/boosting/boost_tools.h"
+#include "espalier/v1/distillation.pb.h"
+#include "server/distillation/boost_tools.h"
 
 namespace espalier {
 

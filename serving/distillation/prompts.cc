@@ -1,4 +1,4 @@
-#include "serving/boosting/prompts.h"
+#include "serving/distillation/prompts.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

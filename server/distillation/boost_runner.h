@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "espalier/v1/boosting.pb.h"
-#include "server/boosting/boost_tools.h"
+#include "espalier/v1/distillation.pb.h"
+#include "server/distillation/boost_tools.h"
 
 namespace espalier {
 
