@@ -1,4 +1,4 @@
-#include "serving/distillation/prompts.h"
+#include "serving/distillation/distillation_prompts.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

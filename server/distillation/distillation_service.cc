@@ -1,9 +1,9 @@
-#include "server/distillation/boosting_service.h"
+#include "server/distillation/distillation_service.h"
 
 #include <grpcpp/grpcpp.h>
 
 #include "espalier/v1/distillation.grpc.pb.h"
-#include "server/distillation/boost_runner.h"
+#include "server/distillation/distillation_runner.h"
 #include "server/services/call_interceptor.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "server/distillation/continuations.h"
+#include "server/distillation/teacher_continuations.h"
 
 #include <cmath>
 #include <deque>

@@ -1,4 +1,4 @@
-#include "server/distillation/boost_spec.h"
+#include "server/distillation/check_distillation_spec.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "ops/models/model.h"
 #include "ops/optimizer/optimizer.h"
 #include "ops/quantized/quantize_graph.h"
-#include "serving/distillation/prompts.h"
+#include "serving/distillation/distillation_prompts.h"
 #include "serving/models/check_same_vocabulary.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/logprobs.h"

@@ -1,6 +1,6 @@
 // Boost-tunings that are cancelled, resumed and written down, over a coordinator that has no
 // workers: what they submit stays queued.
-#include "server/distillation/boost_run.h"
+#include "server/distillation/distillation_run.h"
 
 #include <filesystem>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/artifacts/artifact_store.h"
-#include "server/distillation/boost_runner.h"
+#include "server/distillation/distillation_runner.h"
 #include "base/clock.h"
 #include "server/coordinator.h"
 #include "serving/testing/letter_tokenizer.h"

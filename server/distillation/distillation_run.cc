@@ -1,4 +1,4 @@
-#include "server/distillation/boost_run.h"
+#include "server/distillation/distillation_run.h"
 
 #include <google/protobuf/util/json_util.h>
 
@@ -16,9 +16,9 @@
 #include "ops/models/distillation.h"
 #include "proto/states.h"
 #include "server/artifacts/model_assets.h"
-#include "server/distillation/continuations.h"
+#include "server/distillation/teacher_continuations.h"
 #include "server/jobs/init_model.h"
-#include "serving/distillation/samples.h"
+#include "serving/distillation/distillation_samples.h"
 #include "worker/data/npz_write.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "server/distillation/boost_runner.h"
+#include "server/distillation/distillation_runner.h"
 
 #include <spdlog/spdlog.h>
 
@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/states.h"
-#include "server/distillation/boost_run.h"
-#include "server/distillation/boost_spec.h"
+#include "server/distillation/distillation_run.h"
+#include "server/distillation/check_distillation_spec.h"
 #include "server/store/idempotency.h"
 
 namespace espalier {

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "espalier/v1/distillation.pb.h"
-#include "server/distillation/boost_tools.h"
-#include "serving/distillation/evaluate.h"
+#include "server/distillation/distillation_dependencies.h"
+#include "serving/distillation/evaluate_drafts.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "serving/distillation/evaluate.h"
+#include "serving/distillation/evaluate_drafts.h"
 
 #include <map>
 #include <memory>

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "serving/distillation/samples.h"
+#include "serving/distillation/distillation_samples.h"
 #include "serving/engine/engine.h"
 
 namespace espalier {

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "serving/distillation/evaluate.h"
-#include "serving/distillation/prompts.h"
-#include "serving/distillation/samples.h"
+#include "serving/distillation/evaluate_drafts.h"
+#include "serving/distillation/distillation_prompts.h"
+#include "serving/distillation/distillation_samples.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
 

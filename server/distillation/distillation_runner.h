@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/distillation.pb.h"
-#include "server/distillation/boost_tools.h"
+#include "server/distillation/distillation_dependencies.h"
 
 namespace espalier {
 

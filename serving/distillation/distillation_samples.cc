@@ -1,4 +1,4 @@
-#include "serving/distillation/samples.h"
+#include "serving/distillation/distillation_samples.h"
 
 #include <algorithm>
 
