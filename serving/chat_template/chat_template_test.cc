@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "serving/chat_template/chat_template.h"
+#include "serving/chat_template/plain_chat_template.h"
 
 namespace espalier {
 namespace {
@@ -91,6 +92,14 @@ TEST(ChatTemplate, ChoosesTheTemplateForToolsAndRefusesWithoutAny) {
   config.chat_templates["default"] = "{% if %}";
   EXPECT_THAT(std::string(ChatTemplate::Create(config).status().message()),
               HasSubstr("template \"default\""));
+}
+
+TEST(PlainChatTemplate, WritesALinePerMessageAndLetsTheAssistantGoOn) {
+  EXPECT_EQ(*RenderPlainChat({{"system", "Be brief."}, {"user", "Who?"}}),
+            "system: Be brief.\nuser: Who?\nassistant:");
+  EXPECT_THAT(std::string(RenderPlainChat({{"user", ""}, {"robot", ""}}).status().message()),
+              HasSubstr("messages[1].role is \"robot\""));
+  EXPECT_FALSE(RenderPlainChat({}).ok());
 }
 
 }  // namespace

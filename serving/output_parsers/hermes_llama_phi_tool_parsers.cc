@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "serving/output_parsers/tool_parser.h"
+#include "serving/output_parsers/tool_call_parser.h"
 
 namespace espalier {
 namespace {

@@ -49,65 +49,6 @@ bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
 
 }  // namespace
 
-ReasoningParser::ReasoningParser(ReasoningTags marks, bool begins_inside)
-    : marks_(std::move(marks)),
-      state_(marks_.empty() ? State::kOver : (begins_inside ? State::kInside : State::kUndecided)) {
-}
-
-void ReasoningParser::AppendReasoning(absl::string_view text, std::string* reasoning) {
-  if (!has_reasoning_) text = absl::StripLeadingAsciiWhitespace(text);
-  if (text.empty()) return;
-  has_reasoning_ = true;
-  absl::StrAppend(reasoning, text);
-}
-
-void ReasoningParser::Append(absl::string_view text, std::string* reasoning, std::string* rest) {
-  if (state_ == State::kOver) {
-    absl::StrAppend(rest, text);
-    return;
-  }
-  absl::StrAppend(&held_, text);
-  if (state_ == State::kUndecided) {
-    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
-    if (absl::StartsWith(begun, marks_.open)) {
-      held_ = std::string(begun.substr(marks_.open.size()));
-      state_ = State::kInside;
-    } else if (absl::StartsWith(marks_.open, begun)) {
-      return;
-    } else {
-      state_ = State::kOver;
-      absl::StrAppend(rest, std::exchange(held_, ""));
-      return;
-    }
-  }
-  if (state_ == State::kInside) {
-    const size_t close = held_.find(marks_.close);
-    if (close == kNowhere) {
-      // Blanks that may turn out to be the last ones wait, as does what may be the mark.
-      absl::string_view sure = held_;
-      sure.remove_suffix(PartialTagOverlap(sure, marks_.close));
-      sure = absl::StripTrailingAsciiWhitespace(sure);
-      AppendReasoning(sure, reasoning);
-      held_.erase(0, sure.size());
-      return;
-    }
-    AppendReasoning(absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, close)), reasoning);
-    held_.erase(0, close + marks_.close.size());
-    state_ = State::kBehind;
-  }
-  const absl::string_view behind = absl::StripLeadingAsciiWhitespace(held_);
-  if (behind.empty()) return;
-  absl::StrAppend(rest, behind);
-  held_.clear();
-  state_ = State::kOver;
-}
-
-void ReasoningParser::Finish(std::string* reasoning, std::string* rest) {
-  if (state_ == State::kUndecided) absl::StrAppend(rest, held_);
-  if (state_ == State::kInside) AppendReasoning(absl::StripTrailingAsciiWhitespace(held_), reasoning);
-  held_.clear();
-}
-
 OutputParser::OutputParser(OutputParserOptions options)
     : options_(std::move(options)),
       sections_(SectionsOf(options_)),

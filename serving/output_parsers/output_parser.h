@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "serving/output_parsers/reasoning_parser.h"
-#include "serving/output_parsers/tool_parser.h"
+#include "serving/output_parsers/tool_call_parser.h"
 
 namespace espalier {
 
@@ -47,28 +47,6 @@ struct OutputDelta {
   std::string reasoning;
   std::string text;
   std::vector<ToolCallDelta> calls;
-};
-
-// Splits thoughts from what follows. Blanks around thoughts, and before what follows, are dropped.
-class ReasoningParser {
- public:
-  ReasoningParser(ReasoningTags marks, bool begins_inside);
-
-  void Append(absl::string_view text, std::string* reasoning, std::string* rest);
-  void Finish(std::string* reasoning, std::string* rest);
-
-  // Whether what comes next cannot be a thought.
-  bool done() const { return state_ == State::kBehind || state_ == State::kOver; }
-
- private:
-  enum class State { kUndecided, kInside, kBehind, kOver };
-
-  void AppendReasoning(absl::string_view text, std::string* reasoning);
-
-  const ReasoningTags marks_;
-  State state_;
-  bool has_reasoning_ = false;  // something but blanks
-  std::string held_;
 };
 
 class OutputParser {

@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "serving/output_parsers/python_literal.h"
-#include "serving/output_parsers/tool_parser.h"
+#include "serving/output_parsers/tool_call_parser.h"
 
 namespace espalier {
 namespace {

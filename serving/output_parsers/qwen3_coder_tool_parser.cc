@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
-#include "serving/output_parsers/tool_parser.h"
+#include "serving/output_parsers/tool_call_parser.h"
 
 namespace espalier {
 namespace {

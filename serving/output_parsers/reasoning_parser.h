@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/output_parsers/tool_parser.h"
 
 namespace espalier {
 
@@ -24,5 +23,27 @@ ReasoningTags ReasoningTagsFor(absl::string_view chat_template);
 // Whether a prompt ends within thoughts, so that the answer begins there: its last text, but for
 // blanks, is the mark that opens them.
 bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& marks);
+
+// Splits thoughts from what follows. Blanks around thoughts, and before what follows, are dropped.
+class ReasoningParser {
+ public:
+  ReasoningParser(ReasoningTags marks, bool begins_inside);
+
+  void Append(absl::string_view text, std::string* reasoning, std::string* rest);
+  void Finish(std::string* reasoning, std::string* rest);
+
+  // Whether what comes next cannot be a thought.
+  bool done() const { return state_ == State::kBehind || state_ == State::kOver; }
+
+ private:
+  enum class State { kUndecided, kInside, kBehind, kOver };
+
+  void AppendReasoning(absl::string_view text, std::string* reasoning);
+
+  const ReasoningTags marks_;
+  State state_;
+  bool has_reasoning_ = false;  // something but blanks
+  std::string held_;
+};
 
 }  // namespace espalier

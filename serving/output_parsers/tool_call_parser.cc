@@ -1,4 +1,4 @@
-#include "serving/output_parsers/tool_parser.h"
+#include "serving/output_parsers/tool_call_parser.h"
 
 #include <algorithm>
 

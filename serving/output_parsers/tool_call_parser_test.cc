@@ -1,5 +1,5 @@
 // Styles are told by what chat templates of the models say.
-#include "serving/output_parsers/tool_parser.h"
+#include "serving/output_parsers/tool_call_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

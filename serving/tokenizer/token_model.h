@@ -71,6 +71,9 @@ std::unique_ptr<TokenModel> MakeWordLevel(const JsonReader& json);
 // Reads {"spelling": id, ...}.
 void ReadVocabulary(const JsonReader& json, Vocabulary* vocabulary);
 
+// The error of a model whose unknown token, `spelling`, is not in its vocabulary.
+absl::Status MissingUnknownToken(absl::string_view spelling);
+
 // "<0x0A>" for 10.
 std::string ByteTokenSpelling(unsigned char byte);
 

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "serving/tokenizer/byte_tokenizer.h"
-#include "serving/chat_template/plain_chat_template.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
@@ -92,14 +91,6 @@ TEST(Utf8Stream, RandomBytesGiveTheSameValidTextHoweverTheyAreCut) {
     EXPECT_EQ(text, expected);
     EXPECT_TRUE(IsValidUtf8(text));
   }
-}
-
-TEST(PlainChat, WritesALinePerMessageAndLetsTheAssistantGoOn) {
-  EXPECT_EQ(*RenderPlainChat({{"system", "Be brief."}, {"user", "Who?"}}),
-            "system: Be brief.\nuser: Who?\nassistant:");
-  EXPECT_THAT(std::string(RenderPlainChat({{"user", ""}, {"robot", ""}}).status().message()),
-              HasSubstr("messages[1].role is \"robot\""));
-  EXPECT_FALSE(RenderPlainChat({}).ok());
 }
 
 }  // namespace
