@@ -40,7 +40,7 @@ class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
   // Sees to it that a request is answered.
-  virtual void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& exchange) = 0;
+  virtual void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& response) = 0;
   // The answer to a request whose header is reason enough not to read its body; none: it is read.
   virtual std::optional<ResponseStream::Part> RejectByHeader(const HttpRequest& header) = 0;
   // The answer to one whose body there is no room for.
@@ -295,9 +295,9 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
 
   // Notices that the client goes away while the answer is being made. Bytes are the next request,
   // sent early: they are kept until this one is done.
-  static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<ResponseStream> exchange) {
+  static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<ResponseStream> response) {
     Error error;
-    while (!error && !exchange->closed()) {
+    while (!error && !response->closed()) {
       if (self->buffer_.size() < kMaxPipelinedBytes) {
         self->lowest().expires_never();  // a limit that the writer has set is not the reader's
         const size_t room = std::min(kReadBytes, kMaxPipelinedBytes - self->buffer_.size());
@@ -313,7 +313,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     }
     self->watching_ = false;
     self->wake_.cancel();
-    if (error && !exchange->closed()) exchange->Close(true);
+    if (error && !response->closed()) response->Close(true);
   }
 
   // Whether the kernel knows that the client has closed, whatever there is still to be read: it
@@ -338,7 +338,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     }
   }
 
-  // Something new is in the exchange.
+  // Something new is in the response.
   void OnWake() {
     wake_.cancel();
     if (response_ && response_->overflow()) {

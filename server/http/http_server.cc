@@ -125,19 +125,19 @@ class Server : public HttpServer, public ConnectionHost {
     return !accepting_ && connections_.empty();
   }
 
-  void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& exchange) override {
-    exchange->CountTowards(open_, unsent_);
+  void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& response) override {
+    response->CountTowards(open_, unsent_);
     if (options_.quick && options_.quick(request)) {
-      Call(handler_, std::move(request), exchange);
+      Call(handler_, std::move(request), response);
       return;
     }
     auto kept = std::make_shared<HttpRequest>(std::move(request));
-    const bool added = handlers_->Add(kept->body.size(), [this, kept, exchange] {
-      if (exchange->closed()) return;
+    const bool added = handlers_->Add(kept->body.size(), [this, kept, response] {
+      if (response->closed()) return;
       const bool room = *unsent_ <= options_.max_all_unsent_bytes;
-      Call(room ? handler_ : overloaded_, std::move(*kept), exchange);
+      Call(room ? handler_ : overloaded_, std::move(*kept), response);
     });
-    if (!added) Call(overloaded_, std::move(*kept), exchange);
+    if (!added) Call(overloaded_, std::move(*kept), response);
   }
 
   std::optional<ResponseStream::Part> RejectByHeader(const HttpRequest& header) override {
@@ -168,20 +168,20 @@ class Server : public HttpServer, public ConnectionHost {
 
   // What `handler` answers before it returns: by then it lets go of the responder.
   static ResponseStream::Part CallInline(const HttpHandler& handler, HttpRequest request) {
-    const auto exchange = std::make_shared<ResponseStream>(0, [] {});
-    Call(handler, std::move(request), exchange);
+    const auto response = std::make_shared<ResponseStream>(0, [] {});
+    Call(handler, std::move(request), response);
     ResponseStream::Part part{ResponseStream::Part::kComplete, 500, "application/json", "", {}};
-    exchange->Pop(&part);
+    response->Pop(&part);
     return part;
   }
 
   // An exception of a library that a handler uses ends its request alone: without an answer by now
   // that is a 500.
   static void Call(const HttpHandler& handler, HttpRequest request,
-                   const std::shared_ptr<ResponseStream>& exchange) {
+                   const std::shared_ptr<ResponseStream>& response) {
     const std::string name = absl::StrCat(request.method, " ", request.path.substr(0, 200));
     try {
-      handler(std::move(request), std::make_shared<StreamResponder>(exchange));
+      handler(std::move(request), std::make_shared<StreamResponder>(response));
     } catch (const std::exception& exception) {
       spdlog::error("HTTP: {} has failed: {}", name, exception.what());
     }

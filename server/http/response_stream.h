@@ -71,7 +71,7 @@ class ResponseStream {
 
 class StreamResponder : public HttpResponder {
  public:
-  explicit StreamResponder(std::shared_ptr<ResponseStream> exchange) : response_(std::move(exchange)) {}
+  explicit StreamResponder(std::shared_ptr<ResponseStream> response) : response_(std::move(response)) {}
   ~StreamResponder() override;
 
   void Send(int status, std::string content_type, std::string body, Headers headers) override;
