@@ -23,17 +23,17 @@ std::string StateName(v1::JobState state) {
   }
 }
 
-std::string StateName(v1::BoostState state) {
+std::string StateName(v1::DistillationState state) {
   switch (state) {
-    case v1::BOOST_QUEUED:
+    case v1::DISTILLATION_QUEUED:
       return "queued";
-    case v1::BOOST_RUNNING:
+    case v1::DISTILLATION_RUNNING:
       return "running";
-    case v1::BOOST_SUCCEEDED:
+    case v1::DISTILLATION_SUCCEEDED:
       return "succeeded";
-    case v1::BOOST_FAILED:
+    case v1::DISTILLATION_FAILED:
       return "failed";
-    case v1::BOOST_CANCELLED:
+    case v1::DISTILLATION_CANCELLED:
       return "cancelled";
     default:
       return "unknown";
@@ -44,9 +44,9 @@ bool IsOver(v1::JobState state) {
   return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
 }
 
-bool IsOver(v1::BoostState state) {
-  return state == v1::BOOST_SUCCEEDED || state == v1::BOOST_FAILED ||
-         state == v1::BOOST_CANCELLED;
+bool IsOver(v1::DistillationState state) {
+  return state == v1::DISTILLATION_SUCCEEDED || state == v1::DISTILLATION_FAILED ||
+         state == v1::DISTILLATION_CANCELLED;
 }
 
 }  // namespace espalier

@@ -10,10 +10,10 @@ namespace espalier {
 
 // "queued", "running", ...; "unknown" for a value that this version does not have.
 std::string StateName(v1::JobState state);
-std::string StateName(v1::BoostState state);
+std::string StateName(v1::DistillationState state);
 
 // Whether only a resume moves it on.
 bool IsOver(v1::JobState state);
-bool IsOver(v1::BoostState state);
+bool IsOver(v1::DistillationState state);
 
 }  // namespace espalier

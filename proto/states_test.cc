@@ -18,7 +18,7 @@ void ExpectNamesAndEnds(const google::protobuf::EnumDescriptor& states) {
   for (int i = 0; i < states.value_count(); ++i) {
     const auto state = static_cast<State>(states.value(i)->number());
     const std::string name =
-        absl::AsciiStrToLower(absl::StripPrefix(states.value(i)->name(), "BOOST_"));
+        absl::AsciiStrToLower(absl::StripPrefix(states.value(i)->name(), "DISTILLATION_"));
     EXPECT_EQ(StateName(state), state == 0 ? "unknown" : name);
     EXPECT_EQ(IsOver(state), ends.count(name) > 0) << name;
   }
@@ -31,8 +31,8 @@ TEST(StatesTest, EveryStateOfAJobHasANameAndThreeAreOver) {
   ExpectNamesAndEnds<v1::JobState>(*v1::JobState_descriptor());
 }
 
-TEST(StatesTest, EveryStateOfABoostTuningHasANameAndThreeAreOver) {
-  ExpectNamesAndEnds<v1::BoostState>(*v1::BoostState_descriptor());
+TEST(StatesTest, EveryDistillationStateHasANameAndThreeAreOver) {
+  ExpectNamesAndEnds<v1::DistillationState>(*v1::DistillationState_descriptor());
 }
 
 }  // namespace

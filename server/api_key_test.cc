@@ -51,8 +51,8 @@ class Daemon {
     open_inference_ =
         NewOpenInferenceService(&models_, &coordinator_->interceptor(), nullptr, "a version");
     coordinator_->AddService(open_inference_.get());
-    boosting_ = NewBoostingService(&coordinator_->interceptor(), &boosts_);
-    coordinator_->AddService(boosting_.get());
+    distillation_ = NewDistillationService(&coordinator_->interceptor(), &distillations_);
+    coordinator_->AddService(distillation_.get());
     EXPECT_TRUE(coordinator_->Start().ok());
   }
   ~Daemon() { coordinator_->Stop(); }
@@ -65,8 +65,8 @@ class Daemon {
  private:
   ModelServer models_{{}};
   OpRegistry operators_;
-  BoostRunner boosts_{{.operators = &operators_}};
-  std::unique_ptr<grpc::Service> inference_, open_inference_, boosting_;
+  DistillationRunner distillations_{{.operators = &operators_}};
+  std::unique_ptr<grpc::Service> inference_, open_inference_, distillation_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 

@@ -310,7 +310,7 @@ absl::Status Serve(const sigset_t& signals) {
       NewOpenInferenceService(&models, &coordinator.interceptor(), ready, kVersion);
   coordinator.AddService(open_inference.get());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  BoostRunner boosts({.operators = &coordinator.operators(),
+  DistillationRunner distillations({.operators = &coordinator.operators(),
                       .artifacts = &coordinator.artifacts(),
                       .store = &coordinator.store(),
                       .jobs = &coordinator.jobs(),
@@ -322,9 +322,9 @@ absl::Status Serve(const sigset_t& signals) {
                         if (!described.ok()) return described.status();
                         return std::move(described->description);
                       }});
-  if (status = boosts.Open(); !status.ok()) return status;
-  std::unique_ptr<grpc::Service> boosting = NewBoostingService(&coordinator.interceptor(), &boosts);
-  coordinator.AddService(boosting.get());
+  if (status = distillations.Open(); !status.ok()) return status;
+  std::unique_ptr<grpc::Service> distillation = NewDistillationService(&coordinator.interceptor(), &distillations);
+  coordinator.AddService(distillation.get());
   coordinator.SetServedModels([&models] { return models.Names(); });
   Gateway gateway(
       {.models = &models,
@@ -357,7 +357,7 @@ absl::Status Serve(const sigset_t& signals) {
       Report(status);
       std::quick_exit(status.ok() ? 0 : 1);
     }
-    boosts.Stop();
+    distillations.Stop();
     coordinator.Stop();
     models.Stop();
   });
@@ -430,7 +430,7 @@ absl::Status Serve(const sigset_t& signals) {
     caught = WaitForSignal(signals, absl::InfiniteFuture(), [&] { return models.restored(); });
   }
   if (caught == 0) {
-    boosts.Start();
+    distillations.Start();
     if (!absl::GetFlag(FLAGS_ready_file).empty()) {
       status =
           WriteReadyFile(absl::GetFlag(FLAGS_ready_file), coordinator.grpc_address(), http_address);

@@ -26,12 +26,12 @@ std::string Figure(bool there, const v1::DraftMeasure& measure) {
   return there ? absl::StrFormat("%.2f", measure.tokens_per_verification()) : "";
 }
 
-std::string StartedFrom(const v1::BoostStart& start) {
+std::string StartedFrom(const v1::DistillationStart& start) {
   return start.artifact().empty() ? "random" : Printable(start.artifact());
 }
 
 // What has come of it so far.
-void Show(Context& context, const v1::BoostJob& job) {
+void Show(Context& context, const v1::DistillationJob& job) {
   if (context.json()) {
     context.Document(ToJson(job));
     return;
@@ -46,7 +46,7 @@ void Show(Context& context, const v1::BoostJob& job) {
                {"tokens/verification before", Align::kRight},
                {"after", Align::kRight}});
   for (int k = 0; k < std::min(job.ssms_size(), job.spec().ssms_size()); ++k) {
-    const v1::BoostedSsm& ssm = job.ssms(k);
+    const v1::DistilledSsm& ssm = job.ssms(k);
     table.Row({Printable(ssm.output()), StartedFrom(job.spec().ssms(k)),
                ssm.skipped() ? "none left" : absl::StrCat(ssm.samples()),
                ssm.scored() ? absl::StrCat(ssm.learnt()) : "",
@@ -57,9 +57,9 @@ void Show(Context& context, const v1::BoostJob& job) {
                Figure(job.has_after(), job.after())});
   }
   context.out() << table.Render(context.terminal());
-  if (job.state() == v1::BOOST_SUCCEEDED) {
+  if (job.state() == v1::DISTILLATION_SUCCEEDED) {
     context.out() << "use them: espalier serve " << Printable(job.spec().llm());
-    for (const v1::BoostedSsm& ssm : job.ssms()) {
+    for (const v1::DistilledSsm& ssm : job.ssms()) {
       if (!ssm.skipped()) context.out() << " --ssm=" << Printable(ssm.output());
     }
     context.out() << "\n";
@@ -70,10 +70,10 @@ void Show(Context& context, const v1::BoostJob& job) {
 // Follows the job to its end, also over a restart of the coordinator.
 absl::Status Watch(Context& context, Client* client, const std::string& id) {
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
-  v1::BoostJob job;
+  v1::DistillationJob job;
   absl::Time seen = absl::Now();
   while (true) {
-    absl::StatusOr<v1::BoostJob> now = client->GetBoost(id);
+    absl::StatusOr<v1::DistillationJob> now = client->GetDistillation(id);
     if (now.ok()) {
       seen = absl::Now();
       job = *std::move(now);
@@ -93,7 +93,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
   }
   if (!context.json()) printer.Finish();
   Show(context, job);
-  if (job.state() == v1::BOOST_SUCCEEDED) return absl::OkStatus();
+  if (job.state() == v1::DISTILLATION_SUCCEEDED) return absl::OkStatus();
   return absl::AbortedError(
       absl::StrCat(Printable(job.id()), " ", StateName(job.state()),
                    job.error().empty() ? "" : ": ", Printable(job.error(), true),
@@ -101,12 +101,12 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
 }
 
 absl::Status List(Context& context, Client* client) {
-  auto jobs = client->ListBoosts();
+  auto jobs = client->ListDistillations();
   if (!jobs.ok()) return jobs.status();
   if (context.json()) {
     nlohmann::ordered_json json;
     json["jobs"] = nlohmann::ordered_json::array();
-    for (const v1::BoostJob& job : *jobs) json["jobs"].push_back(ToJson(job));
+    for (const v1::DistillationJob& job : *jobs) json["jobs"].push_back(ToJson(job));
     context.Document(json);
     return absl::OkStatus();
   }
@@ -116,7 +116,7 @@ absl::Status List(Context& context, Client* client) {
                {"SSMs", Align::kRight},
                {"state"},
                {"error", Align::kLeft, true}});
-  for (const v1::BoostJob& job : *jobs) {
+  for (const v1::DistillationJob& job : *jobs) {
     table.Row({Printable(job.id()), Printable(job.spec().name()), Printable(job.spec().llm()),
                absl::StrCat(job.ssms_size()), StateName(job.state()), Printable(job.error())});
   }
@@ -126,7 +126,7 @@ absl::Status List(Context& context, Client* client) {
   return absl::OkStatus();
 }
 
-absl::Status AddStarts(const ParsedFlags& flags, v1::BoostSpec* spec) {
+absl::Status AddStarts(const ParsedFlags& flags, v1::DistillationSpec* spec) {
   for (const std::string& artifact : flags.Values("ssm")) spec->add_ssms()->set_artifact(artifact);
   for (const std::string& model : flags.Values("model")) {
     absl::StatusOr<std::string> config = ModelConfig(model, 1);
@@ -139,8 +139,8 @@ absl::Status AddStarts(const ParsedFlags& flags, v1::BoostSpec* spec) {
       "as often as you like");
 }
 
-absl::StatusOr<v1::BoostSpec> SpecOf(const ParsedFlags& flags) {
-  v1::BoostSpec spec;
+absl::StatusOr<v1::DistillationSpec> SpecOf(const ParsedFlags& flags) {
+  v1::DistillationSpec spec;
   spec.set_llm(flags.positional()[0]);
   spec.set_name(flags.Text("name", absl::StrCat(spec.llm(), "-boost")));
   spec.set_weights(flags.Text("weights"));
@@ -171,14 +171,14 @@ absl::StatusOr<v1::BoostSpec> SpecOf(const ParsedFlags& flags) {
 }
 
 // spec.prompts, after an upload where one is needed.
-absl::Status FillPrompts(Context& context, Client* client, v1::BoostSpec* spec) {
+absl::Status FillPrompts(Context& context, Client* client, v1::DistillationSpec* spec) {
   const ParsedFlags& flags = context.flags();
   if (flags.Has("prompts") == flags.Has("dataset")) {
     return UsageError(
         "which prompts? Give --prompts=FILE, a JSON list of texts, or --dataset=FILE, "
         "a text of which pieces are taken");
   }
-  spec->set_prompt_format(flags.Has("prompts") ? v1::BoostSpec::LIST : v1::BoostSpec::TEXT);
+  spec->set_prompt_format(flags.Has("prompts") ? v1::DistillationSpec::LIST : v1::DistillationSpec::TEXT);
   absl::string_view given =
       flags.Has("prompts") ? flags.Values("prompts").back() : flags.Values("dataset").back();
   if (absl::ConsumePrefix(&given, "artifact:")) {
@@ -191,10 +191,10 @@ absl::Status FillPrompts(Context& context, Client* client, v1::BoostSpec* spec) 
   return absl::OkStatus();
 }
 
-absl::Status Submit(Context& context, Client* client, v1::BoostSpec spec) {
+absl::Status Submit(Context& context, Client* client, v1::DistillationSpec spec) {
   const bool detach = context.flags().Has("detach");
   if (absl::Status s = FillPrompts(context, client, &spec); !s.ok()) return s;
-  auto job = client->SubmitBoost(spec);
+  auto job = client->SubmitDistillation(spec);
   if (!job.ok()) return job.status();
   if (detach && context.json()) {
     context.Document(ToJson(*job));
@@ -223,7 +223,7 @@ absl::Status Run(Context& context) {
     return s;
   }
   // All that can be wrong here is said before the first byte goes out.
-  absl::StatusOr<v1::BoostSpec> spec = v1::BoostSpec();
+  absl::StatusOr<v1::DistillationSpec> spec = v1::DistillationSpec();
   if (other == 0) spec = SpecOf(flags);
   if (!spec.ok()) return spec.status();
   auto client = context.client();
@@ -231,12 +231,12 @@ absl::Status Run(Context& context) {
   if (flags.Has("list")) return List(context, *client);
   if (flags.Has("watch")) return Watch(context, *client, flags.Text("watch"));
   if (flags.Has("cancel")) {
-    auto job = (*client)->CancelBoost(flags.Text("cancel"));
+    auto job = (*client)->CancelDistillation(flags.Text("cancel"));
     if (job.ok()) Show(context, *job);
     return job.status();
   }
   if (flags.Has("resume")) {
-    auto job = (*client)->ResumeBoost(flags.Text("resume"));
+    auto job = (*client)->ResumeDistillation(flags.Text("resume"));
     if (!job.ok()) return job.status();
     return Watch(context, *client, job->id());
   }

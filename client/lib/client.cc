@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   impl->models = v1::Models::NewStub(impl->channel);
   impl->cluster = v1::Cluster::NewStub(impl->channel);
   impl->inference = v1::Inference::NewStub(impl->channel);
-  impl->boosting = v1::Boosting::NewStub(impl->channel);
+  impl->distillation = v1::Distillation::NewStub(impl->channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
@@ -213,35 +213,35 @@ absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& job_id) {
   return reply->job();
 }
 
-absl::StatusOr<v1::BoostJob> Client::SubmitBoost(const v1::BoostSpec& spec,
+absl::StatusOr<v1::DistillationJob> Client::SubmitDistillation(const v1::DistillationSpec& spec,
                                                     const std::string& key) {
-  v1::SubmitBoostRequest request;
+  v1::SubmitDistillationRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
   auto reply =
-      Call<v1::BoostReply>(*impl_, impl_->boosting.get(), &v1::Boosting::Stub::SubmitBoost,
+      Call<v1::DistillationReply>(*impl_, impl_->distillation.get(), &v1::Distillation::Stub::SubmitDistillation,
                               request, impl_->options.plan_timeout);
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_job());
 }
 
-absl::StatusOr<std::vector<v1::BoostJob>> Client::ListBoosts() {
-  auto reply = Call<v1::ListBoostsReply>(
-      *impl_, impl_->boosting.get(), &v1::Boosting::Stub::ListBoosts, v1::ListBoostsRequest(),
+absl::StatusOr<std::vector<v1::DistillationJob>> Client::ListDistillations() {
+  auto reply = Call<v1::ListDistillationsReply>(
+      *impl_, impl_->distillation.get(), &v1::Distillation::Stub::ListDistillations, v1::ListDistillationsRequest(),
       impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
-  return std::vector<v1::BoostJob>(reply->jobs().begin(), reply->jobs().end());
+  return std::vector<v1::DistillationJob>(reply->jobs().begin(), reply->jobs().end());
 }
 
 namespace {
 
 // A call about one boost-tuning.
 template <typename Method>
-absl::StatusOr<v1::BoostJob> OfBoost(const Client::Impl& impl, Method method,
+absl::StatusOr<v1::DistillationJob> CallDistillation(const Client::Impl& impl, Method method,
                                         const std::string& id) {
-  v1::BoostRequest request;
+  v1::DistillationRequest request;
   request.set_id(id);
-  auto reply = Call<v1::BoostReply>(impl, impl.boosting.get(), method, request,
+  auto reply = Call<v1::DistillationReply>(impl, impl.distillation.get(), method, request,
                                        impl.options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_job());
@@ -249,16 +249,16 @@ absl::StatusOr<v1::BoostJob> OfBoost(const Client::Impl& impl, Method method,
 
 }  // namespace
 
-absl::StatusOr<v1::BoostJob> Client::GetBoost(const std::string& id) {
-  return OfBoost(*impl_, &v1::Boosting::Stub::GetBoost, id);
+absl::StatusOr<v1::DistillationJob> Client::GetDistillation(const std::string& id) {
+  return CallDistillation(*impl_, &v1::Distillation::Stub::GetDistillation, id);
 }
 
-absl::StatusOr<v1::BoostJob> Client::CancelBoost(const std::string& id) {
-  return OfBoost(*impl_, &v1::Boosting::Stub::CancelBoost, id);
+absl::StatusOr<v1::DistillationJob> Client::CancelDistillation(const std::string& id) {
+  return CallDistillation(*impl_, &v1::Distillation::Stub::CancelDistillation, id);
 }
 
-absl::StatusOr<v1::BoostJob> Client::ResumeBoost(const std::string& id) {
-  return OfBoost(*impl_, &v1::Boosting::Stub::ResumeBoost, id);
+absl::StatusOr<v1::DistillationJob> Client::ResumeDistillation(const std::string& id) {
+  return CallDistillation(*impl_, &v1::Distillation::Stub::ResumeDistillation, id);
 }
 
 absl::StatusOr<v1::Plan> Client::MakePlan(const v1::PlanRequest& request) {

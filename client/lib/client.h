@@ -91,12 +91,12 @@ class Client {
   absl::StatusOr<v1::Job> ResumeJob(const std::string& job_id);
 
   // Boost-tuning of SSMs. An empty key as for Submit.
-  absl::StatusOr<v1::BoostJob> SubmitBoost(const v1::BoostSpec& spec,
+  absl::StatusOr<v1::DistillationJob> SubmitDistillation(const v1::DistillationSpec& spec,
                                               const std::string& key = "");
-  absl::StatusOr<v1::BoostJob> GetBoost(const std::string& id);
-  absl::StatusOr<std::vector<v1::BoostJob>> ListBoosts();
-  absl::StatusOr<v1::BoostJob> CancelBoost(const std::string& id);
-  absl::StatusOr<v1::BoostJob> ResumeBoost(const std::string& id);
+  absl::StatusOr<v1::DistillationJob> GetDistillation(const std::string& id);
+  absl::StatusOr<std::vector<v1::DistillationJob>> ListDistillations();
+  absl::StatusOr<v1::DistillationJob> CancelDistillation(const std::string& id);
+  absl::StatusOr<v1::DistillationJob> ResumeDistillation(const std::string& id);
 
   // Plans.
   absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request);

@@ -36,7 +36,7 @@ struct Client::Impl {
   std::unique_ptr<v1::Models::Stub> models;
   std::unique_ptr<v1::Cluster::Stub> cluster;
   std::unique_ptr<v1::Inference::Stub> inference;
-  std::unique_ptr<v1::Boosting::Stub> boosting;
+  std::unique_ptr<v1::Distillation::Stub> distillation;
 
   // Sets the token and, unless infinite, the deadline.
   void Prepare(grpc::ClientContext* context, absl::Duration timeout) const;

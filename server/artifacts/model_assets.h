@@ -10,7 +10,7 @@
 namespace espalier {
 
 // What boost-tuning found out about a model, beside its weights: it is true of those alone.
-inline constexpr char kBoostReport[] = "boost_tuning.json";
+inline constexpr char kDistillationReport[] = "boost_tuning.json";
 
 absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to);
 

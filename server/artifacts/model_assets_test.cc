@@ -85,7 +85,7 @@ TEST_F(ModelAssetsTest, FilesOfItsOwnAreNotReplaced) {
 TEST_F(ModelAssetsTest, WeightsAndReportsStayBehindAndATokenizerThatIsNotReadDoes) {
   WriteGguf("chameleon");
   Write("config.json", "{}");
-  Write(kBoostReport, "{}");
+  Write(kDistillationReport, "{}");
   Write("LICENSE", "mit");
   ASSERT_TRUE(Copy().ok());
   EXPECT_THAT(Copied(), ElementsAre("LICENSE"));

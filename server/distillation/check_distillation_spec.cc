@@ -42,7 +42,7 @@ absl::Status InRange(const std::string& name, int64_t value, int64_t most) {
 }
 
 // The fields by themselves.
-absl::StatusOr<v1::BoostSpec> Complete(const OpRegistry& operators, v1::BoostSpec spec) {
+absl::StatusOr<v1::DistillationSpec> Complete(const OpRegistry& operators, v1::DistillationSpec spec) {
   if (absl::Status s = CheckArtifactName(spec.name()); !s.ok()) return Field("name", s);
   if (spec.llm().empty()) return Field("llm", "names no artifact");
   if (spec.prompts().empty()) return Field("prompts", "names no artifact");
@@ -50,7 +50,7 @@ absl::StatusOr<v1::BoostSpec> Complete(const OpRegistry& operators, v1::BoostSpe
     return Field("ssms", absl::StrCat("has ", spec.ssms_size(), " entries, expected 1 to ",
                                       kMaxSsms, " models to tune"));
   }
-  if (!v1::BoostSpec::PromptFormat_IsValid(spec.prompt_format())) {
+  if (!v1::DistillationSpec::PromptFormat_IsValid(spec.prompt_format())) {
     return Field("prompt_format", absl::StrCat("is ", static_cast<int>(spec.prompt_format()),
                                                ", expected LIST or TEXT"));
   }
@@ -102,7 +102,7 @@ absl::StatusOr<v1::BoostSpec> Complete(const OpRegistry& operators, v1::BoostSpe
   return spec;
 }
 
-absl::StatusOr<ModelDescription> Describe(const BoostTools& tools, const std::string& artifact) {
+absl::StatusOr<ModelDescription> Describe(const DistillationDependencies& tools, const std::string& artifact) {
   absl::StatusOr<v1::Artifact> found = tools.artifacts->Find(artifact);
   if (!found.ok()) return found.status();
   if (found->kind() != v1::Artifact::MODEL) {
@@ -121,7 +121,7 @@ absl::Status SameSize(const std::string& llm, const ModelDescription& large, con
                                                  "; an SSM must have the LLM's"));
 }
 
-absl::Status LongEnough(const std::string& model, int64_t positions, const v1::BoostSpec& spec) {
+absl::Status LongEnough(const std::string& model, int64_t positions, const v1::DistillationSpec& spec) {
   // One more than what is trained on: scoring makes room for an answer.
   const int64_t needed = int64_t{spec.prompt_tokens()} + spec.continuation_tokens() + 1;
   if (positions >= needed) return absl::OkStatus();
@@ -130,10 +130,10 @@ absl::Status LongEnough(const std::string& model, int64_t positions, const v1::B
       spec.continuation_tokens(), " of continuation and one more need ", needed));
 }
 
-absl::Status CheckStart(const BoostTools& tools, const v1::BoostSpec& spec,
-                        const ModelDescription& llm, const v1::BoostStart& start) {
+absl::Status CheckStart(const DistillationDependencies& tools, const v1::DistillationSpec& spec,
+                        const ModelDescription& llm, const v1::DistillationStart& start) {
   switch (start.start_case()) {
-    case v1::BoostStart::kArtifact: {
+    case v1::DistillationStart::kArtifact: {
       absl::StatusOr<ModelDescription> ssm = Describe(tools, start.artifact());
       if (!ssm.ok()) return ssm.status();
       absl::Status status = SameSize(spec.llm(), llm, start.artifact(), *ssm);
@@ -148,7 +148,7 @@ absl::Status CheckStart(const BoostTools& tools, const v1::BoostSpec& spec,
       return LongEnough(absl::StrCat("'", start.artifact(), "'"), ssm->model.facts.max_positions,
                         spec);
     }
-    case v1::BoostStart::kConfig: {
+    case v1::DistillationStart::kConfig: {
       absl::StatusOr<LanguageModel> model = ReadModel(start.config());
       if (!model.ok()) return model.status();
       absl::Status status = BuildTraining(*tools.operators, *model, 1).status();
@@ -160,17 +160,17 @@ absl::Status CheckStart(const BoostTools& tools, const v1::BoostSpec& spec,
       }
       return LongEnough("the configuration", model->facts.max_positions, spec);
     }
-    case v1::BoostStart::START_NOT_SET:
+    case v1::DistillationStart::START_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("names neither an artifact nor a configuration");
 }
 
 // The artifacts that the job writes must not be those that it reads.
-absl::StatusOr<std::vector<std::string>> Outputs(const BoostTools& tools,
-                                                 const v1::BoostSpec& spec) {
+absl::StatusOr<std::vector<std::string>> Outputs(const DistillationDependencies& tools,
+                                                 const v1::DistillationSpec& spec) {
   std::set<std::string> read = {spec.llm(), spec.prompts()};
-  for (const v1::BoostStart& start : spec.ssms()) read.insert(start.artifact());
+  for (const v1::DistillationStart& start : spec.ssms()) read.insert(start.artifact());
   std::vector<std::string> outputs;
   for (int k = 0; k < spec.ssms_size(); ++k) {
     outputs.push_back(absl::StrCat(spec.name(), "-", k + 1));
@@ -185,8 +185,8 @@ absl::StatusOr<std::vector<std::string>> Outputs(const BoostTools& tools,
   return outputs;
 }
 
-absl::StatusOr<v1::BoostPrompts> ReadPrompts(const BoostTools& tools,
-                                                const v1::BoostSpec& spec,
+absl::StatusOr<v1::DistillationPrompts> ReadPrompts(const DistillationDependencies& tools,
+                                                const v1::DistillationSpec& spec,
                                                 const Tokenizer& tokenizer) {
   absl::StatusOr<std::string> path = tools.artifacts->SingleFile(spec.prompts());
   if (!path.ok()) return path.status();
@@ -194,7 +194,7 @@ absl::StatusOr<v1::BoostPrompts> ReadPrompts(const BoostTools& tools,
   if (!bytes.ok()) return bytes.status();
   const PromptLimits limits{.max_tokens = spec.prompt_tokens(), .max_prompts = spec.max_prompts()};
   absl::StatusOr<std::vector<std::vector<int>>> read =
-      spec.prompt_format() == v1::BoostSpec::TEXT ? PromptsOfText(*bytes, tokenizer, limits)
+      spec.prompt_format() == v1::DistillationSpec::TEXT ? PromptsOfText(*bytes, tokenizer, limits)
                                                      : PromptsOfList(*bytes, tokenizer, limits);
   if (!read.ok()) return read.status();
   const int64_t count = static_cast<int64_t>(read->size());
@@ -216,9 +216,9 @@ absl::StatusOr<v1::BoostPrompts> ReadPrompts(const BoostTools& tools,
                      spec.soft_labels(), " soft labels each are more than ", kMaxSoftLabels,
                      "; take fewer prompts or labels"));
   }
-  v1::BoostPrompts prompts;
+  v1::DistillationPrompts prompts;
   for (int64_t i = 0; i < count; ++i) {
-    v1::BoostPrompt* prompt =
+    v1::DistillationPrompt* prompt =
         i < count - held_out ? prompts.add_prompts() : prompts.add_held_out();
     const std::vector<int>& tokens = (*read)[static_cast<size_t>(i)];
     prompt->mutable_prompt()->Assign(tokens.begin(), tokens.end());
@@ -228,8 +228,8 @@ absl::StatusOr<v1::BoostPrompts> ReadPrompts(const BoostTools& tools,
 
 }  // namespace
 
-absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const v1::BoostSpec& given) {
-  absl::StatusOr<v1::BoostSpec> spec = Complete(*tools.operators, given);
+absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools, const v1::DistillationSpec& given) {
+  absl::StatusOr<v1::DistillationSpec> spec = Complete(*tools.operators, given);
   if (!spec.ok()) return spec.status();
   absl::StatusOr<ModelDescription> llm = Describe(tools, spec->llm());
   if (!llm.ok()) return Field("llm", llm.status());
@@ -246,9 +246,9 @@ absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const v1::Boost
   }
   absl::StatusOr<std::vector<std::string>> outputs = Outputs(tools, *spec);
   if (!outputs.ok()) return outputs.status();
-  absl::StatusOr<v1::BoostPrompts> prompts = ReadPrompts(tools, *spec, *llm->tokenizer);
+  absl::StatusOr<v1::DistillationPrompts> prompts = ReadPrompts(tools, *spec, *llm->tokenizer);
   if (!prompts.ok()) return Field("prompts", prompts.status());
-  return CheckedBoost{*std::move(spec), *std::move(prompts), *std::move(outputs)};
+  return CheckedDistillation{*std::move(spec), *std::move(prompts), *std::move(outputs)};
 }
 
 }  // namespace espalier

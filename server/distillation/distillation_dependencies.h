@@ -16,7 +16,7 @@
 
 namespace espalier {
 
-struct BoostTools {
+struct DistillationDependencies {
   const OpRegistry* operators = nullptr;
   ArtifactStore* artifacts = nullptr;
   JobStore* store = nullptr;

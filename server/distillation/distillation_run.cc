@@ -30,13 +30,13 @@ constexpr int kWriting = 20;                             // at most one part of 
 constexpr int kAtOnce = 8;                               // requests of scoring and measuring
 constexpr int kRows = 512, kMostRows = 65536;            // of one of their steps
 
-std::vector<BoostPrompt> PlainPrompts(
-    const google::protobuf::RepeatedPtrField<v1::BoostPrompt>& prompts, int soft_labels) {
-  std::vector<BoostPrompt> plain;
-  for (const v1::BoostPrompt& prompt : prompts) {
+std::vector<DistillationPrompt> PlainPrompts(
+    const google::protobuf::RepeatedPtrField<v1::DistillationPrompt>& prompts, int soft_labels) {
+  std::vector<DistillationPrompt> plain;
+  for (const v1::DistillationPrompt& prompt : prompts) {
     plain.push_back({{prompt.prompt().begin(), prompt.prompt().end()},
                      {prompt.continuation().begin(), prompt.continuation().end()},
-                     {prompt.learnt_by().begin(), prompt.learnt_by().end()},
+                     {prompt.learned_by().begin(), prompt.learned_by().end()},
                      {}});
     if (soft_labels == 0) continue;
     plain.back().likely.resize(static_cast<size_t>(prompt.likely_size() / soft_labels));
@@ -58,7 +58,7 @@ Array ArrayOf(TensorType type, const std::vector<T>& values) {
 }
 
 // What a training job reads.
-absl::StatusOr<std::string> ExamplesOf(const BoostRound& round) {
+absl::StatusOr<std::string> ExamplesOf(const DistillationRound& round) {
   const Dims places = {round.rows, round.columns};
   std::map<std::string, Array> columns;
   columns["tokens"] = ArrayOf({DType::kI32, places}, round.tokens);
@@ -71,7 +71,7 @@ absl::StatusOr<std::string> ExamplesOf(const BoostRound& round) {
   return WriteNpz(columns);
 }
 
-v1::DraftMeasure MeasureOf(const DraftWorth& worth) {
+v1::DraftMeasure MeasureOf(const DraftEfficiency& worth) {
   v1::DraftMeasure measure;
   measure.set_tokens(worth.tokens);
   measure.set_verifications(worth.verifications);
@@ -83,20 +83,20 @@ v1::DraftMeasure MeasureOf(const DraftWorth& worth) {
 
 }  // namespace
 
-std::string BoostPromptsBlob(const std::string& id) { return absl::StrCat("boosting/", id); }
+std::string DistillationPromptsBlob(const std::string& id) { return absl::StrCat("distillation/", id); }
 
 absl::Duration PauseBetweenWrites(absl::Duration taken) {
   return std::max(kWriteDown, (kWriting - 1) * taken);
 }
 
-std::string BoostRun::RoundName(int k) const { return absl::StrCat(job_.id(), ".round-", k + 1); }
+std::string DistillationRun::RoundName(int k) const { return absl::StrCat(job_.id(), ".round-", k + 1); }
 
-BoostProgress BoostRun::ProgressOf(const std::string& stage) {
+DistillationProgress DistillationRun::ProgressOf(const std::string& stage) {
   return
       [this, stage](int64_t done, int64_t total) { return listener_.progress(stage, done, total); };
 }
 
-absl::Status BoostRun::Run() {
+absl::Status DistillationRun::Run() {
   absl::Status status = LoadPrompts();
   if (status.ok()) status = MakeContinuations();
   for (int k = 0; k < job_.ssms_size() && status.ok(); ++k) {
@@ -105,24 +105,24 @@ absl::Status BoostRun::Run() {
   }
   if (status.ok()) status = Measure();
   for (int k = 0; k < job_.ssms_size() && status.ok(); ++k) status = Report(k);
-  return status.ok() ? TidyUp() : status;
+  return status.ok() ? CleanUp() : status;
 }
 
-absl::Status BoostRun::LoadPrompts() {
-  absl::StatusOr<std::string> blob = tools_.store->GetBlob(BoostPromptsBlob(job_.id()));
+absl::Status DistillationRun::LoadPrompts() {
+  absl::StatusOr<std::string> blob = tools_.store->GetBlob(DistillationPromptsBlob(job_.id()));
   if (!blob.ok()) return blob.status();
   if (prompts_.ParseFromString(*blob)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the prompts of ", job_.id(), " do not parse"));
 }
 
-absl::Status BoostRun::SavePrompts() {
-  return tools_.store->PutBlob(BoostPromptsBlob(job_.id()), prompts_.SerializeAsString());
+absl::Status DistillationRun::SavePrompts() {
+  return tools_.store->PutBlob(DistillationPromptsBlob(job_.id()), prompts_.SerializeAsString());
 }
 
-absl::Status BoostRun::MakeContinuations() {
+absl::Status DistillationRun::MakeContinuations() {
   const int64_t all = prompts_.prompts_size();
   const int64_t before = std::count_if(prompts_.prompts().begin(), prompts_.prompts().end(),
-                                       [](const v1::BoostPrompt& p) { return p.continued(); });
+                                       [](const v1::DistillationPrompt& p) { return p.continued(); });
   if (before < all) {
     int64_t saved = before;
     absl::Time next = absl::Now() + kWriteDown;
@@ -143,7 +143,7 @@ absl::Status BoostRun::MakeContinuations() {
   return Save();
 }
 
-absl::Status BoostRun::Train(int k) {
+absl::Status DistillationRun::Train(int k) {
   if (job_.ssms(k).trained() || job_.ssms(k).skipped()) return absl::OkStatus();
   if (job_.ssms(k).job_id().empty()) {
     if (absl::Status status = SubmitTraining(k); !status.ok()) return status;
@@ -151,11 +151,11 @@ absl::Status BoostRun::Train(int k) {
   return job_.ssms(k).skipped() ? absl::OkStatus() : WaitForTraining(k);
 }
 
-absl::Status BoostRun::SubmitTraining(int k) {
-  const v1::BoostSpec& boost = job_.spec();
-  const v1::BoostStart& start = boost.ssms(k);
-  v1::BoostedSsm* ssm = job_.mutable_ssms(k);
-  const BoostRound round = MakeRound(PlainPrompts(prompts_.prompts(), boost.soft_labels()),
+absl::Status DistillationRun::SubmitTraining(int k) {
+  const v1::DistillationSpec& boost = job_.spec();
+  const v1::DistillationStart& start = boost.ssms(k);
+  v1::DistilledSsm* ssm = job_.mutable_ssms(k);
+  const DistillationRound round = MakeRound(PlainPrompts(prompts_.prompts(), boost.soft_labels()),
                                      boost.sample_tokens(), boost.soft_labels());
   ssm->set_samples(round.samples);
   ssm->set_rows(round.rows);
@@ -178,12 +178,12 @@ absl::Status BoostRun::SubmitTraining(int k) {
 
   // The same request whenever it is made: a crash between here and Save leaves one job.
   v1::SubmitRequest request;
-  request.set_idempotency_key(absl::StrCat("boosting/", job_.id(), "/", k));
+  request.set_idempotency_key(absl::StrCat("distillation/", job_.id(), "/", k));
   v1::TrainingSpec& spec = *request.mutable_spec();
   spec.set_name(ssm->output());
   spec.set_output_model(ssm->output());
   std::string config;
-  if (start.start_case() == v1::BoostStart::kArtifact) {
+  if (start.start_case() == v1::DistillationStart::kArtifact) {
     spec.set_init_artifact(start.artifact());
     absl::StatusOr<ModelDescription> ssm = tools_.describe(start.artifact());
     if (!ssm.ok()) return ssm.status();
@@ -196,7 +196,7 @@ absl::Status BoostRun::SubmitTraining(int k) {
     config = ConfigFromScratch(start.config(), tokenizer);
   }
   // An artifact's own graph with the usual loss is what the job builds by itself.
-  if (round.soft > 0 || start.start_case() == v1::BoostStart::kConfig) {
+  if (round.soft > 0 || start.start_case() == v1::DistillationStart::kConfig) {
     absl::StatusOr<LanguageModel> model = ReadModel(config);
     if (!model.ok()) return model.status();
     absl::StatusOr<TrainingModel> training =
@@ -236,7 +236,7 @@ absl::Status BoostRun::SubmitTraining(int k) {
 }
 
 // A job that was submitted before, and cancelled before the record knew of it.
-absl::Status BoostRun::ResumeCancelled(const std::string& job_id) {
+absl::Status DistillationRun::ResumeCancelled(const std::string& job_id) {
   v1::GetJobRequest get;
   get.set_job_id(job_id);
   v1::GetJobReply job;
@@ -248,8 +248,8 @@ absl::Status BoostRun::ResumeCancelled(const std::string& job_id) {
   return tools_.jobs->Resume(resume, &ignored);
 }
 
-absl::Status BoostRun::WaitForTraining(int k) {
-  v1::BoostedSsm* ssm = job_.mutable_ssms(k);
+absl::Status DistillationRun::WaitForTraining(int k) {
+  v1::DistilledSsm* ssm = job_.mutable_ssms(k);
   v1::GetJobRequest request;
   request.set_job_id(ssm->job_id());
   while (true) {
@@ -272,14 +272,14 @@ absl::Status BoostRun::WaitForTraining(int k) {
   return Save();
 }
 
-absl::Status BoostRun::Score(int k) {
-  v1::BoostedSsm* ssm = job_.mutable_ssms(k);
+absl::Status DistillationRun::Score(int k) {
+  v1::DistilledSsm* ssm = job_.mutable_ssms(k);
   if (ssm->scored() || ssm->skipped()) return absl::OkStatus();
   const int width = job_.spec().sample_tokens();
-  std::vector<BoostPrompt> prompts = PlainPrompts(prompts_.prompts(), 0);
+  std::vector<DistillationPrompt> prompts = PlainPrompts(prompts_.prompts(), 0);
   // A score that was interrupted before the record knew of it.
-  for (BoostPrompt& prompt : prompts) {
-    std::replace(prompt.learnt_by.begin(), prompt.learnt_by.end(), k + 1, 0);
+  for (DistillationPrompt& prompt : prompts) {
+    std::replace(prompt.learned_by.begin(), prompt.learned_by.end(), k + 1, 0);
   }
   v1::ServeModelRequest request;
   request.set_artifact(ssm->output());
@@ -296,10 +296,10 @@ absl::Status BoostRun::Score(int k) {
   if (!agrees.ok()) return agrees.status();
   int64_t learnt = 0;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    learnt += MarkLearnt((*agrees)[p], width, k + 1, &prompts[p]);
+    learnt += MarkLearned((*agrees)[p], width, k + 1, &prompts[p]);
     prompts_.mutable_prompts(static_cast<int>(p))
-        ->mutable_learnt_by()
-        ->Assign(prompts[p].learnt_by.begin(), prompts[p].learnt_by.end());
+        ->mutable_learned_by()
+        ->Assign(prompts[p].learned_by.begin(), prompts[p].learned_by.end());
   }
   if (absl::Status status = SavePrompts(); !status.ok()) return status;
   ssm->set_learnt(learnt);
@@ -307,12 +307,12 @@ absl::Status BoostRun::Score(int k) {
   return Save();
 }
 
-absl::StatusOr<DraftWorth> BoostRun::Worth(const ModelServer::Prepared& models,
+absl::StatusOr<DraftEfficiency> DistillationRun::MeasureEfficiency(const ModelServer::Prepared& models,
                                            const std::vector<int>& ssms, const std::string& stage) {
   std::vector<ModelRunner*> runners;
   for (const int ssm : ssms) runners.push_back(models.parts.ssms[static_cast<size_t>(ssm)].get());
   std::vector<std::vector<int>> prompts;
-  for (const v1::BoostPrompt& prompt : prompts_.held_out()) {
+  for (const v1::DistillationPrompt& prompt : prompts_.held_out()) {
     prompts.emplace_back(prompt.prompt().begin(), prompt.prompt().end());
   }
   const SamplingParameters sampling{.temperature = job_.spec().temperature(),
@@ -321,9 +321,9 @@ absl::StatusOr<DraftWorth> BoostRun::Worth(const ModelServer::Prepared& models,
                        prompts, job_.spec().continuation_tokens(), sampling, ProgressOf(stage));
 }
 
-absl::Status BoostRun::Measure() {
+absl::Status DistillationRun::Measure() {
   if (job_.has_after()) return absl::OkStatus();
-  const v1::BoostSpec& spec = job_.spec();
+  const v1::DistillationSpec& spec = job_.spec();
   v1::ServeModelRequest request;
   request.set_artifact(spec.llm());
   request.set_weights(spec.weights());
@@ -338,7 +338,7 @@ absl::Status BoostRun::Measure() {
     after_of[k] = request.ssm_artifacts_size();
     after.push_back(request.ssm_artifacts_size());
     request.add_ssm_artifacts(job_.ssms(k).output());
-    if (spec.ssms(k).start_case() != v1::BoostStart::kArtifact) continue;
+    if (spec.ssms(k).start_case() != v1::DistillationStart::kArtifact) continue;
     before_of[k] = request.ssm_artifacts_size();
     before.push_back(request.ssm_artifacts_size());
     request.add_ssm_artifacts(spec.ssms(k).artifact());
@@ -352,12 +352,12 @@ absl::Status BoostRun::Measure() {
   if (!models.ok()) return models.status();
   const auto measure = [&](const std::vector<int>& ssms, const std::string& stage,
                            v1::DraftMeasure* out) {
-    absl::StatusOr<DraftWorth> worth = Worth(*models, ssms, absl::StrCat("measuring ", stage));
+    absl::StatusOr<DraftEfficiency> worth = MeasureEfficiency(*models, ssms, absl::StrCat("measuring ", stage));
     if (worth.ok()) *out = MeasureOf(*worth);
     return worth.status();
   };
   for (const auto& [k, index] : after_of) {
-    v1::BoostedSsm* ssm = job_.mutable_ssms(k);
+    v1::DistilledSsm* ssm = job_.mutable_ssms(k);
     absl::Status status = measure({index}, ssm->output(), ssm->mutable_after());
     if (!status.ok()) return status;
     if (before_of.count(k) == 0) continue;
@@ -376,7 +376,7 @@ absl::Status BoostRun::Measure() {
   return Save();
 }
 
-absl::Status BoostRun::Report(int k) {
+absl::Status DistillationRun::Report(int k) {
   if (job_.ssms(k).skipped()) return absl::OkStatus();
   const std::string& name = job_.ssms(k).output();
   absl::StatusOr<v1::Artifact> artifact = tools_.artifacts->Find(name);
@@ -403,7 +403,7 @@ absl::Status BoostRun::Report(int k) {
     }
     if (!status.ok()) return status;
   }
-  v1::BoostJob report = job_;
+  v1::DistillationJob report = job_;
   report.clear_idempotency_key();
   report.clear_stage();
   report.clear_done();
@@ -415,7 +415,7 @@ absl::Status BoostRun::Report(int k) {
   if (!google::protobuf::util::MessageToJsonString(report, &json, print).ok()) {
     return absl::InternalError("the report of a boost-tuning has no JSON");
   }
-  absl::Status status = WriteFileAtomically(*tools_.files, JoinPath(*staging, kBoostReport), json);
+  absl::Status status = WriteFileAtomically(*tools_.files, JoinPath(*staging, kDistillationReport), json);
   if (!status.ok()) return status;
   std::map<std::string, std::string> metadata(artifact->metadata().begin(),
                                               artifact->metadata().end());
@@ -426,7 +426,7 @@ absl::Status BoostRun::Report(int k) {
   return status;
 }
 
-absl::Status BoostRun::TidyUp() {
+absl::Status DistillationRun::CleanUp() {
   for (int k = 0; k < job_.ssms_size(); ++k) {
     const absl::Status status = tools_.artifacts->Delete(RoundName(k), nullptr);
     if (!status.ok() && !absl::IsNotFound(status)) return status;

@@ -19,29 +19,29 @@
 namespace espalier {
 
 // Where the prompts of a job are kept in the job store.
-std::string BoostPromptsBlob(const std::string& id);
+std::string DistillationPromptsBlob(const std::string& id);
 
 // How long to go on before what has come is written down once more, if the last writing took so
 // long: all of it is written each time, which may be hundreds of megabytes, and others wait for the
 // job store meanwhile.
 absl::Duration PauseBetweenWrites(absl::Duration taken);
 
-class BoostRun {
+class DistillationRun {
  public:
   struct Listener {
     // Makes the record durable.
-    std::function<absl::Status(const v1::BoostJob&)> save;
+    std::function<absl::Status(const v1::DistillationJob&)> save;
     // Tells of the present stage. An error, Cancelled as a rule, ends the run with it.
     std::function<absl::Status(const std::string& stage, int64_t done, int64_t total)> progress;
   };
 
-  BoostRun(const BoostTools& tools, v1::BoostJob job, Listener listener)
+  DistillationRun(const DistillationDependencies& tools, v1::DistillationJob job, Listener listener)
       : tools_(tools), job_(std::move(job)), listener_(std::move(listener)) {}
 
   // Blocks until all is done.
   absl::Status Run();
 
-  const v1::BoostJob& job() const { return job_; }
+  const v1::DistillationJob& job() const { return job_; }
 
  private:
   absl::Status LoadPrompts();
@@ -53,18 +53,18 @@ class BoostRun {
   absl::Status WaitForTraining(int k);
   absl::Status Score(int k);
   absl::Status Measure();
-  absl::StatusOr<DraftWorth> Worth(const ModelServer::Prepared& models,
+  absl::StatusOr<DraftEfficiency> MeasureEfficiency(const ModelServer::Prepared& models,
                                    const std::vector<int>& ssms, const std::string& stage);
   absl::Status Report(int k);
-  absl::Status TidyUp();
+  absl::Status CleanUp();
   std::string RoundName(int k) const;
-  BoostProgress ProgressOf(const std::string& stage);
+  DistillationProgress ProgressOf(const std::string& stage);
   absl::Status Save() { return listener_.save(job_); }
 
-  const BoostTools& tools_;
-  v1::BoostJob job_;
+  const DistillationDependencies& tools_;
+  v1::DistillationJob job_;
   const Listener listener_;
-  v1::BoostPrompts prompts_;
+  v1::DistillationPrompts prompts_;
 };
 
 }  // namespace espalier

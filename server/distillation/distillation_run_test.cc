@@ -29,9 +29,9 @@ constexpr char kConfig[] = R"({"architectures": ["Qwen3ForCausalLM"], "model_typ
   "max_position_embeddings": 64, "tie_word_embeddings": true, "hidden_act": "silu",
   "rms_norm_eps": 1e-6, "rope_theta": 10000.0})";
 
-class BoostRunTest : public ::testing::Test {
+class DistillationRunTest : public ::testing::Test {
  protected:
-  BoostRunTest() {
+  DistillationRunTest() {
     CoordinatorOptions options;
     options.data_dir = ::testing::TempDir() + "/boost_run_" +
                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
@@ -50,7 +50,7 @@ class BoostRunTest : public ::testing::Test {
       return llm;
     };
     job_.set_id("boost-1");
-    v1::BoostSpec& spec = *job_.mutable_spec();
+    v1::DistillationSpec& spec = *job_.mutable_spec();
     spec.set_name("small");
     spec.set_llm("large");
     spec.add_ssms()->set_config(kConfig);
@@ -60,13 +60,13 @@ class BoostRunTest : public ::testing::Test {
     spec.mutable_optimizer()->set_name("sgd");
     spec.mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
     job_.add_ssms()->set_output("small-1");
-    v1::BoostPrompts prompts;
-    v1::BoostPrompt* prompt = prompts.add_prompts();
+    v1::DistillationPrompts prompts;
+    v1::DistillationPrompt* prompt = prompts.add_prompts();
     for (const int token : {1, 2}) prompt->add_prompt(token);
     for (const int token : {3, 4, 5, 6}) prompt->add_continuation(token);
     prompt->set_continued(true);
     EXPECT_TRUE(
-        tools_.store->PutBlob(BoostPromptsBlob("boost-1"), prompts.SerializeAsString()).ok());
+        tools_.store->PutBlob(DistillationPromptsBlob("boost-1"), prompts.SerializeAsString()).ok());
   }
 
   std::vector<v1::JobState> Training() {
@@ -88,13 +88,13 @@ class BoostRunTest : public ::testing::Test {
 
   std::unique_ptr<Coordinator> coordinator_;
   SystemClock clock_;
-  BoostTools tools_;
-  v1::BoostJob job_;
+  DistillationDependencies tools_;
+  v1::DistillationJob job_;
 };
 
-TEST_F(BoostRunTest, WhatWasCancelledSubmitsNoTraining) {
-  BoostRun run(tools_, job_,
-               {.save = [](const v1::BoostJob&) { return absl::OkStatus(); },
+TEST_F(DistillationRunTest, WhatWasCancelledSubmitsNoTraining) {
+  DistillationRun run(tools_, job_,
+               {.save = [](const v1::DistillationJob&) { return absl::OkStatus(); },
                 .progress = [](const std::string&, int64_t,
                                int64_t) { return absl::CancelledError("it was cancelled"); }});
   EXPECT_TRUE(absl::IsCancelled(run.Run()));
@@ -102,19 +102,19 @@ TEST_F(BoostRunTest, WhatWasCancelledSubmitsNoTraining) {
 }
 
 // Its id was nowhere yet, so whoever cancelled the tuning could not cancel it.
-TEST_F(BoostRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResumedWithIt) {
+TEST_F(DistillationRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResumedWithIt) {
   const auto going = [](const std::string&, int64_t, int64_t) { return absl::OkStatus(); };
-  const auto cancelled = [](const v1::BoostJob& job) {
+  const auto cancelled = [](const v1::DistillationJob& job) {
     return job.ssms(0).job_id().empty() ? absl::OkStatus() : absl::CancelledError("cancelled");
   };
-  BoostRun run(tools_, job_, {.save = cancelled, .progress = going});
+  DistillationRun run(tools_, job_, {.save = cancelled, .progress = going});
   EXPECT_TRUE(absl::IsCancelled(run.Run()));
   EXPECT_THAT(Training(), ElementsAre(v1::CANCELLED));
 
   bool known = false;
-  BoostRun again(tools_, job_,
+  DistillationRun again(tools_, job_,
                  {.save =
-                      [&](const v1::BoostJob& job) {
+                      [&](const v1::DistillationJob& job) {
                         known = !job.ssms(0).job_id().empty();
                         return absl::OkStatus();
                       },
@@ -128,19 +128,19 @@ TEST_F(BoostRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResume
   EXPECT_NE(Training()[0], v1::CANCELLED);
 }
 
-TEST_F(BoostRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
-  v1::BoostRecords records;
-  job_.set_state(v1::BOOST_CANCELLED);
+TEST_F(DistillationRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
+  v1::DistillationRecords records;
+  job_.set_state(v1::DISTILLATION_CANCELLED);
   *records.add_jobs() = job_;
   job_.set_id("boost-2");
-  job_.set_state(v1::BOOST_QUEUED);
+  job_.set_state(v1::DISTILLATION_QUEUED);
   *records.add_jobs() = job_;
-  ASSERT_TRUE(tools_.store->PutBlob("boosting", records.SerializeAsString()).ok());
-  BoostRunner runner(tools_);
+  ASSERT_TRUE(tools_.store->PutBlob("distillation", records.SerializeAsString()).ok());
+  DistillationRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
-  v1::BoostRequest request;
+  v1::DistillationRequest request;
   request.set_id("boost-1");
-  v1::BoostReply reply;
+  v1::DistillationReply reply;
   const absl::Status status = runner.Resume(request, &reply);
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("boost-2"));
@@ -150,7 +150,7 @@ TEST_F(BoostRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
 }
 
 // It was answered with the first job, even where it could not have been submitted at all.
-TEST_F(BoostRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
+TEST_F(DistillationRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   tools_.files = files.get();
   tools_.describe = [](const std::string&) {
@@ -162,57 +162,57 @@ TEST_F(BoostRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
   };
   ASSERT_NO_FATAL_FAILURE(Put("large", v1::Artifact::MODEL, "{}"));
   ASSERT_NO_FATAL_FAILURE(Put("texts", v1::Artifact::DATASET, R"(["ab", "cd", "ef"])"));
-  v1::SubmitBoostRequest request;
+  v1::SubmitDistillationRequest request;
   request.set_idempotency_key("once");
-  v1::BoostSpec& spec = *request.mutable_spec();
+  v1::DistillationSpec& spec = *request.mutable_spec();
   spec = job_.spec();
   spec.set_prompts("texts");
   spec.set_prompt_tokens(8);
   spec.set_continuation_tokens(8);
 
-  v1::BoostReply first, again;
+  v1::DistillationReply first, again;
   {
-    BoostRunner runner(tools_);
+    DistillationRunner runner(tools_);
     ASSERT_TRUE(runner.Open().ok());
     const absl::Status status = runner.Submit(request, &first);
     ASSERT_TRUE(status.ok()) << status;
   }
-  BoostRunner runner(tools_);
+  DistillationRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
   const absl::Status repeated = runner.Submit(request, &again);
   ASSERT_TRUE(repeated.ok()) << repeated;
   EXPECT_EQ(again.job().id(), first.job().id());
 
-  const auto refused = [&](const v1::SubmitBoostRequest& changed) {
+  const auto refused = [&](const v1::SubmitDistillationRequest& changed) {
     const absl::Status status = runner.Submit(changed, &again);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr("another request"));
   };
-  v1::SubmitBoostRequest other = request;
+  v1::SubmitDistillationRequest other = request;
   other.mutable_spec()->set_seed(7);
   refused(other);
   other.mutable_spec()->clear_name();
   refused(other);
-  v1::ListBoostsReply all;
+  v1::ListDistillationsReply all;
   ASSERT_TRUE(runner.List(&all).ok());
   EXPECT_EQ(all.jobs_size(), 1);
 }
 
 // It was taken for LIST.
-TEST_F(BoostRunTest, AFormatOfPromptsThatThereIsNotIsRefused) {
-  BoostRunner runner(tools_);
+TEST_F(DistillationRunTest, AFormatOfPromptsThatThereIsNotIsRefused) {
+  DistillationRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
-  v1::SubmitBoostRequest request;
+  v1::SubmitDistillationRequest request;
   *request.mutable_spec() = job_.spec();
   request.mutable_spec()->set_prompts("texts");
-  request.mutable_spec()->set_prompt_format(static_cast<v1::BoostSpec::PromptFormat>(77));
-  v1::BoostReply reply;
+  request.mutable_spec()->set_prompt_format(static_cast<v1::DistillationSpec::PromptFormat>(77));
+  v1::DistillationReply reply;
   const absl::Status status = runner.Submit(request, &reply);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("prompt_format"));
 }
 
-TEST(BoostWrites, TakeATwentiethOfTheTimeAtMost) {
+TEST(DistillationWrites, TakeATwentiethOfTheTimeAtMost) {
   EXPECT_EQ(PauseBetweenWrites(absl::ZeroDuration()), absl::Seconds(2));
   for (const absl::Duration taken : {absl::Milliseconds(200), absl::Seconds(3)}) {
     EXPECT_LE(20 * taken, taken + PauseBetweenWrites(taken));

@@ -16,13 +16,13 @@
 namespace espalier {
 namespace {
 
-constexpr char kRecords[] = "boosting";
+constexpr char kRecords[] = "distillation";
 // Records that are kept; beyond it the oldest ones that are over go.
 constexpr int kMaxRecords = 1000;
 
 }  // namespace
 
-absl::Status BoostRunner::Open() {
+absl::Status DistillationRunner::Open() {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::string> blob = tools_.store->GetBlob(kRecords);
   if (!blob.ok() && !absl::IsNotFound(blob.status())) return blob.status();
@@ -32,11 +32,11 @@ absl::Status BoostRunner::Open() {
   return absl::OkStatus();
 }
 
-void BoostRunner::Start() {
+void DistillationRunner::Start() {
   thread_ = std::thread([this] { Loop(); });
 }
 
-void BoostRunner::Stop() {
+void DistillationRunner::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -44,16 +44,16 @@ void BoostRunner::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<v1::BoostJob*> BoostRunner::Find(const std::string& id) {
-  for (v1::BoostJob& job : *records_.mutable_jobs()) {
+absl::StatusOr<v1::DistillationJob*> DistillationRunner::Find(const std::string& id) {
+  for (v1::DistillationJob& job : *records_.mutable_jobs()) {
     if (job.id() == id) return &job;
   }
   return absl::NotFoundError(absl::StrCat("there is no boost-tuning '", id.substr(0, 100),
                                           "'; `espalier boost-tune --list` lists them"));
 }
 
-absl::Status BoostRunner::CheckSoleWriter(const std::string& name) const {
-  for (const v1::BoostJob& job : records_.jobs()) {
+absl::Status DistillationRunner::CheckSoleWriter(const std::string& name) const {
+  for (const v1::DistillationJob& job : records_.jobs()) {
     if (IsOver(job.state()) || job.spec().name() != name) continue;
     return absl::AlreadyExistsError(
         absl::StrCat("field 'name': ", job.id(), " is ", StateName(job.state()),
@@ -62,10 +62,10 @@ absl::Status BoostRunner::CheckSoleWriter(const std::string& name) const {
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Write(const v1::BoostJob& job) {
-  v1::BoostRecords next = records_;
+absl::Status DistillationRunner::Write(const v1::DistillationJob& job) {
+  v1::DistillationRecords next = records_;
   auto* jobs = next.mutable_jobs();
-  const auto same = std::find_if(jobs->begin(), jobs->end(), [&](const v1::BoostJob& other) {
+  const auto same = std::find_if(jobs->begin(), jobs->end(), [&](const v1::DistillationJob& other) {
     return other.id() == job.id();
   });
   if (same != jobs->end()) {
@@ -74,7 +74,7 @@ absl::Status BoostRunner::Write(const v1::BoostJob& job) {
     *next.add_jobs() = job;
     next.set_next_number(next.next_number() + 1);
   }
-  const auto over = std::find_if(jobs->begin(), jobs->end(), [](const v1::BoostJob& other) {
+  const auto over = std::find_if(jobs->begin(), jobs->end(), [](const v1::DistillationJob& other) {
     return IsOver(other.state());
   });
   if (jobs->size() > kMaxRecords && over != jobs->end()) {
@@ -85,15 +85,15 @@ absl::Status BoostRunner::Write(const v1::BoostJob& job) {
   return status;
 }
 
-absl::Status BoostRunner::Submit(const v1::SubmitBoostRequest& request,
-                                 v1::BoostReply* reply) {
+absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& request,
+                                 v1::DistillationReply* reply) {
   const std::string& key = request.idempotency_key();
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   const std::string sum = RequestSha256(request);
-  absl::StatusOr<CheckedBoost> checked = CheckBoost(tools_, request.spec());
+  absl::StatusOr<CheckedDistillation> checked = CheckDistillationSpec(tools_, request.spec());
   absl::MutexLock lock(&mutex_);
   // A repetition of a call is answered, whatever has become of the artifacts since.
-  for (const v1::BoostJob& job : records_.jobs()) {
+  for (const v1::DistillationJob& job : records_.jobs()) {
     if (key.empty() || job.idempotency_key() != key) continue;
     // Records of earlier versions have no sum.
     if (!job.request_sha256().empty() && job.request_sha256() != sum) {
@@ -107,10 +107,10 @@ absl::Status BoostRunner::Submit(const v1::SubmitBoostRequest& request,
   if (!checked.ok()) return checked.status();
   if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
   if (absl::Status status = CheckSoleWriter(checked->spec.name()); !status.ok()) return status;
-  v1::BoostJob job;
+  v1::DistillationJob job;
   job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
   *job.mutable_spec() = std::move(checked->spec);
-  job.set_state(v1::BOOST_QUEUED);
+  job.set_state(v1::DISTILLATION_QUEUED);
   job.set_prompts(checked->prompts.prompts_size());
   job.set_held_out(checked->prompts.held_out_size());
   for (const std::string& output : checked->outputs) job.add_ssms()->set_output(output);
@@ -118,7 +118,7 @@ absl::Status BoostRunner::Submit(const v1::SubmitBoostRequest& request,
   job.set_idempotency_key(key);
   if (!key.empty()) job.set_request_sha256(sum);
   absl::Status status =
-      tools_.store->PutBlob(BoostPromptsBlob(job.id()), checked->prompts.SerializeAsString());
+      tools_.store->PutBlob(DistillationPromptsBlob(job.id()), checked->prompts.SerializeAsString());
   if (status.ok()) status = Write(job);
   if (!status.ok()) return status;
   spdlog::info("boost id={} state=queued llm=\"{}\" ssms={} prompts={}", job.id(),
@@ -127,36 +127,36 @@ absl::Status BoostRunner::Submit(const v1::SubmitBoostRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Get(const v1::BoostRequest& request, v1::BoostReply* reply) {
+absl::Status DistillationRunner::Get(const v1::DistillationRequest& request, v1::DistillationReply* reply) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<v1::BoostJob*> job = Find(request.id());
+  absl::StatusOr<v1::DistillationJob*> job = Find(request.id());
   if (!job.ok()) return job.status();
   *reply->mutable_job() = **job;
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::List(v1::ListBoostsReply* reply) {
+absl::Status DistillationRunner::List(v1::ListDistillationsReply* reply) {
   absl::MutexLock lock(&mutex_);
   *reply->mutable_jobs() = records_.jobs();
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Cancel(const v1::BoostRequest& request, v1::BoostReply* reply) {
+absl::Status DistillationRunner::Cancel(const v1::DistillationRequest& request, v1::DistillationReply* reply) {
   std::string training;
   {
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<v1::BoostJob*> job = Find(request.id());
+    absl::StatusOr<v1::DistillationJob*> job = Find(request.id());
     if (!job.ok()) return job.status();
     if (IsOver((*job)->state())) {
       return absl::FailedPreconditionError(
           absl::StrCat(request.id(), " is ", StateName((*job)->state()), " already"));
     }
-    v1::BoostJob cancelled = **job;
-    cancelled.set_state(v1::BOOST_CANCELLED);
+    v1::DistillationJob cancelled = **job;
+    cancelled.set_state(v1::DISTILLATION_CANCELLED);
     cancelled.set_finished_unix_ms(tools_.clock->NowUnixMillis());
     if (absl::Status status = Write(cancelled); !status.ok()) return status;
     if (running_ == request.id()) cancel_ = true;
-    for (const v1::BoostedSsm& ssm : cancelled.ssms()) {
+    for (const v1::DistilledSsm& ssm : cancelled.ssms()) {
       if (!ssm.job_id().empty() && !ssm.trained()) training = ssm.job_id();
     }
     *reply->mutable_job() = std::move(cancelled);
@@ -170,12 +170,12 @@ absl::Status BoostRunner::Cancel(const v1::BoostRequest& request, v1::BoostReply
   return absl::OkStatus();
 }
 
-absl::Status BoostRunner::Resume(const v1::BoostRequest& request, v1::BoostReply* reply) {
+absl::Status DistillationRunner::Resume(const v1::DistillationRequest& request, v1::DistillationReply* reply) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<v1::BoostJob*> job = Find(request.id());
+  absl::StatusOr<v1::DistillationJob*> job = Find(request.id());
   if (!job.ok()) return job.status();
-  const v1::BoostState state = (*job)->state();
-  if (state != v1::BOOST_FAILED && state != v1::BOOST_CANCELLED) {
+  const v1::DistillationState state = (*job)->state();
+  if (state != v1::DISTILLATION_FAILED && state != v1::DISTILLATION_CANCELLED) {
     return absl::FailedPreconditionError(absl::StrCat(
         request.id(), " is ", StateName(state), "; only a failed or cancelled one can be resumed"));
   }
@@ -183,7 +183,7 @@ absl::Status BoostRunner::Resume(const v1::BoostRequest& request, v1::BoostReply
     return absl::UnavailableError(absl::StrCat(request.id(), " is still ending; try again"));
   }
   if (absl::Status status = CheckSoleWriter((*job)->spec().name()); !status.ok()) return status;
-  for (const v1::BoostedSsm& ssm : (*job)->ssms()) {
+  for (const v1::DistilledSsm& ssm : (*job)->ssms()) {
     if (ssm.job_id().empty() || ssm.trained()) continue;
     v1::GetJobRequest get;
     get.set_job_id(ssm.job_id());
@@ -197,8 +197,8 @@ absl::Status BoostRunner::Resume(const v1::BoostRequest& request, v1::BoostReply
     v1::ResumeReply resumed;
     if (absl::Status status = tools_.jobs->Resume(resume, &resumed); !status.ok()) return status;
   }
-  v1::BoostJob queued = **job;
-  queued.set_state(v1::BOOST_QUEUED);
+  v1::DistillationJob queued = **job;
+  queued.set_state(v1::DISTILLATION_QUEUED);
   queued.clear_error();
   queued.clear_finished_unix_ms();
   if (absl::Status status = Write(queued); !status.ok()) return status;
@@ -206,27 +206,27 @@ absl::Status BoostRunner::Resume(const v1::BoostRequest& request, v1::BoostReply
   return absl::OkStatus();
 }
 
-bool BoostRunner::HasWork() const {
+bool DistillationRunner::HasWork() const {
   return stopping_ || std::any_of(records_.jobs().begin(), records_.jobs().end(),
-                                  [](const v1::BoostJob& job) { return !IsOver(job.state()); });
+                                  [](const v1::DistillationJob& job) { return !IsOver(job.state()); });
 }
 
-const v1::BoostJob* BoostRunner::Next() {
+const v1::DistillationJob* DistillationRunner::Next() {
   const auto next = std::find_if(records_.jobs().begin(), records_.jobs().end(),
-                                 [](const v1::BoostJob& job) { return !IsOver(job.state()); });
+                                 [](const v1::DistillationJob& job) { return !IsOver(job.state()); });
   return next == records_.jobs().end() ? nullptr : &*next;
 }
 
-void BoostRunner::Loop() {
+void DistillationRunner::Loop() {
   while (true) {
-    v1::BoostJob job;
+    v1::DistillationJob job;
     absl::Status begun;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &BoostRunner::HasWork));
+      mutex_.Await(absl::Condition(this, &DistillationRunner::HasWork));
       if (stopping_) return;
       job = *Next();
-      job.set_state(v1::BOOST_RUNNING);
+      job.set_state(v1::DISTILLATION_RUNNING);
       running_ = job.id();
       cancel_ = false;
       begun = Write(job);
@@ -235,7 +235,7 @@ void BoostRunner::Loop() {
   }
 }
 
-absl::Status BoostRunner::Interrupted() {
+absl::Status DistillationRunner::Interrupted() {
   absl::MutexLock lock(&mutex_);
   if (cancel_) return absl::CancelledError("it was cancelled");
   if (stopping_ || tools_.models->draining())
@@ -243,9 +243,9 @@ absl::Status BoostRunner::Interrupted() {
   return absl::OkStatus();
 }
 
-void BoostRunner::RunOne(const v1::BoostJob& job, absl::Status status) {
-  BoostRun::Listener listener;
-  listener.save = [this](const v1::BoostJob& now) {
+void DistillationRunner::RunOne(const v1::DistillationJob& job, absl::Status status) {
+  DistillationRun::Listener listener;
+  listener.save = [this](const v1::DistillationJob& now) {
     if (absl::Status status = Interrupted(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
     // Cancelled meanwhile: its record is not ours any more.
@@ -254,14 +254,14 @@ void BoostRunner::RunOne(const v1::BoostJob& job, absl::Status status) {
   listener.progress = [this, id = job.id()](const std::string& stage, int64_t done, int64_t total) {
     if (absl::Status status = Interrupted(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<v1::BoostJob*> record = Find(id);
+    absl::StatusOr<v1::DistillationJob*> record = Find(id);
     if (!record.ok()) return record.status();
     (*record)->set_stage(stage);
     (*record)->set_done(done);
     (*record)->set_total(total);
     return absl::OkStatus();
   };
-  BoostRun run(tools_, job, std::move(listener));
+  DistillationRun run(tools_, job, std::move(listener));
   if (status.ok()) status = run.Run();
 
   absl::MutexLock lock(&mutex_);
@@ -271,8 +271,8 @@ void BoostRunner::RunOne(const v1::BoostJob& job, absl::Status status) {
     if (!cancel_) stopping_ = true;
     return;
   }
-  v1::BoostJob over = run.job();
-  over.set_state(status.ok() ? v1::BOOST_SUCCEEDED : v1::BOOST_FAILED);
+  v1::DistillationJob over = run.job();
+  over.set_state(status.ok() ? v1::DISTILLATION_SUCCEEDED : v1::DISTILLATION_FAILED);
   over.set_error(std::string(status.message()));
   over.set_finished_unix_ms(tools_.clock->NowUnixMillis());
   over.clear_stage();
@@ -281,10 +281,10 @@ void BoostRunner::RunOne(const v1::BoostJob& job, absl::Status status) {
   if (absl::Status written = Write(over); !written.ok()) {
     // In memory at least, so that it is not run again and again.
     spdlog::error("boost id={} not written: {}", over.id(), written.ToString());
-    if (absl::StatusOr<v1::BoostJob*> record = Find(over.id()); record.ok()) **record = over;
+    if (absl::StatusOr<v1::DistillationJob*> record = Find(over.id()); record.ok()) **record = over;
     return;
   }
-  if (status.ok()) tools_.store->PutBlob(BoostPromptsBlob(over.id()), "").IgnoreError();
+  if (status.ok()) tools_.store->PutBlob(DistillationPromptsBlob(over.id()), "").IgnoreError();
 }
 
 }  // namespace espalier

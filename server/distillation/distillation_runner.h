@@ -16,10 +16,10 @@
 namespace espalier {
 
 // Thread-safe.
-class BoostRunner {
+class DistillationRunner {
  public:
-  explicit BoostRunner(BoostTools tools) : tools_(std::move(tools)) {}
-  ~BoostRunner() { Stop(); }
+  explicit DistillationRunner(DistillationDependencies tools) : tools_(std::move(tools)) {}
+  ~DistillationRunner() { Stop(); }
 
   // Takes up the records of the store. Before any other call but Stop.
   absl::Status Open();
@@ -28,36 +28,36 @@ class BoostRunner {
   // Interrupts what runs, which goes on after a new start, and joins the thread. Idempotent.
   void Stop();
 
-  // The same request with its idempotency key gives the same job. Errors are those of CheckBoost;
+  // The same request with its idempotency key gives the same job. Errors are those of CheckDistillationSpec;
   // InvalidArgument for another request with that key; AlreadyExists if another job that is not
   // over would write the same artifacts.
-  absl::Status Submit(const v1::SubmitBoostRequest& request, v1::BoostReply* reply);
-  absl::Status Get(const v1::BoostRequest& request, v1::BoostReply* reply);
-  absl::Status List(v1::ListBoostsReply* reply);
+  absl::Status Submit(const v1::SubmitDistillationRequest& request, v1::DistillationReply* reply);
+  absl::Status Get(const v1::DistillationRequest& request, v1::DistillationReply* reply);
+  absl::Status List(v1::ListDistillationsReply* reply);
   // FailedPrecondition for a job that is over. The training job that runs for it is cancelled, too.
-  absl::Status Cancel(const v1::BoostRequest& request, v1::BoostReply* reply);
+  absl::Status Cancel(const v1::DistillationRequest& request, v1::DistillationReply* reply);
   // FailedPrecondition for a job that did not fail and was not cancelled; AlreadyExists as for
   // Submit.
-  absl::Status Resume(const v1::BoostRequest& request, v1::BoostReply* reply);
+  absl::Status Resume(const v1::DistillationRequest& request, v1::DistillationReply* reply);
 
  private:
   void Loop();
   // Takes the next job to run; null: there is none.
-  const v1::BoostJob* Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const v1::DistillationJob* Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `status`: whether the record knows that it runs.
-  void RunOne(const v1::BoostJob& job, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunOne(const v1::DistillationJob& job, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // AlreadyExists if another job that is not over writes what one of this name does.
   absl::Status CheckSoleWriter(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<v1::BoostJob*> Find(const std::string& id)
+  absl::StatusOr<v1::DistillationJob*> Find(const std::string& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes `job` the record of its id, durably; without an error only.
-  absl::Status Write(const v1::BoostJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Write(const v1::DistillationJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Interrupted() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const BoostTools tools_;
+  const DistillationDependencies tools_;
   absl::Mutex mutex_;
-  v1::BoostRecords records_ ABSL_GUARDED_BY(mutex_);
+  v1::DistillationRecords records_ ABSL_GUARDED_BY(mutex_);
   std::string running_ ABSL_GUARDED_BY(mutex_);  // id; empty: none
   bool cancel_ ABSL_GUARDED_BY(mutex_) = false;  // the running one
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -10,48 +10,48 @@ namespace espalier {
 namespace {
 
 using grpc::ServerContext;
-using v1::BoostReply;
-using v1::BoostRequest;
+using v1::DistillationReply;
+using v1::DistillationRequest;
 
-class BoostingService final : public v1::Boosting::Service {
+class DistillationService final : public v1::Distillation::Service {
  public:
-  BoostingService(CallInterceptor* interceptor, BoostRunner* runner) : interceptor_(*interceptor), runner_(*runner) {}
+  DistillationService(CallInterceptor* interceptor, DistillationRunner* runner) : interceptor_(*interceptor), runner_(*runner) {}
 
-  grpc::Status SubmitBoost(ServerContext* context, const v1::SubmitBoostRequest* request,
-                           BoostReply* reply) override {
-    return interceptor_.Handle(context, "Boosting/SubmitBoost",
+  grpc::Status SubmitDistillation(ServerContext* context, const v1::SubmitDistillationRequest* request,
+                           DistillationReply* reply) override {
+    return interceptor_.Handle(context, "Distillation/SubmitDistillation",
                          [&] { return runner_.Submit(*request, reply); });
   }
-  grpc::Status GetBoost(ServerContext* context, const BoostRequest* request,
-                        BoostReply* reply) override {
-    return interceptor_.Handle(context, "Boosting/GetBoost",
+  grpc::Status GetDistillation(ServerContext* context, const DistillationRequest* request,
+                        DistillationReply* reply) override {
+    return interceptor_.Handle(context, "Distillation/GetDistillation",
                          [&] { return runner_.Get(*request, reply); });
   }
-  grpc::Status ListBoosts(ServerContext* context, const v1::ListBoostsRequest*,
-                          v1::ListBoostsReply* reply) override {
-    return interceptor_.Handle(context, "Boosting/ListBoosts", [&] { return runner_.List(reply); });
+  grpc::Status ListDistillations(ServerContext* context, const v1::ListDistillationsRequest*,
+                          v1::ListDistillationsReply* reply) override {
+    return interceptor_.Handle(context, "Distillation/ListDistillations", [&] { return runner_.List(reply); });
   }
-  grpc::Status CancelBoost(ServerContext* context, const BoostRequest* request,
-                           BoostReply* reply) override {
+  grpc::Status CancelDistillation(ServerContext* context, const DistillationRequest* request,
+                           DistillationReply* reply) override {
     return interceptor_.Handle(
-        context, "Boosting/CancelBoost", [&] { return runner_.Cancel(*request, reply); },
+        context, "Distillation/CancelDistillation", [&] { return runner_.Cancel(*request, reply); },
         CallKind::kShort);
   }
-  grpc::Status ResumeBoost(ServerContext* context, const BoostRequest* request,
-                           BoostReply* reply) override {
-    return interceptor_.Handle(context, "Boosting/ResumeBoost",
+  grpc::Status ResumeDistillation(ServerContext* context, const DistillationRequest* request,
+                           DistillationReply* reply) override {
+    return interceptor_.Handle(context, "Distillation/ResumeDistillation",
                          [&] { return runner_.Resume(*request, reply); });
   }
 
  private:
   CallInterceptor& interceptor_;
-  BoostRunner& runner_;
+  DistillationRunner& runner_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* interceptor, BoostRunner* runner) {
-  return std::make_unique<BoostingService>(interceptor, runner);
+std::unique_ptr<grpc::Service> NewDistillationService(CallInterceptor* interceptor, DistillationRunner* runner) {
+  return std::make_unique<DistillationService>(interceptor, runner);
 }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// The Boosting service over the runner.
+// The Distillation service over the runner.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@ class Service;
 
 namespace espalier {
 
-class BoostRunner;
+class DistillationRunner;
 class CallInterceptor;
 
 // Both must outlive the service.
-std::unique_ptr<grpc::Service> NewBoostingService(CallInterceptor* interceptor, BoostRunner* runner);
+std::unique_ptr<grpc::Service> NewDistillationService(CallInterceptor* interceptor, DistillationRunner* runner);
 
 }  // namespace espalier

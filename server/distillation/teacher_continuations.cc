@@ -52,8 +52,8 @@ class Inbox {
 };
 
 // The served model that says what the artifact says; null: there is none.
-absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const BoostTools& tools,
-                                                        const v1::BoostSpec& spec) {
+absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDependencies& tools,
+                                                        const v1::DistillationSpec& spec) {
   std::string weights = spec.weights();
   if (weights.empty()) {
     absl::StatusOr<ModelDescription> llm = tools.describe(spec.llm());
@@ -79,8 +79,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const BoostTools& tools,
   return std::shared_ptr<LoadedModel>();
 }
 
-absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const BoostTools& tools,
-                                                       const v1::BoostSpec& spec) {
+absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const DistillationDependencies& tools,
+                                                       const v1::DistillationSpec& spec) {
   v1::ServeModelRequest request;
   request.set_artifact(spec.llm());
   request.set_weights(spec.weights());
@@ -97,8 +97,8 @@ absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const BoostTools& tools,
 class Asking {
  public:
   // `name` of the model. Its engine may go at any time, and is not kept from it.
-  Asking(std::weak_ptr<EngineHost> host, std::string name, const v1::BoostSpec& spec,
-         v1::BoostPrompts* prompts)
+  Asking(std::weak_ptr<EngineHost> host, std::string name, const v1::DistillationSpec& spec,
+         v1::DistillationPrompts* prompts)
       : host_(std::move(host)), name_(std::move(name)), spec_(spec), prompts_(*prompts) {}
   ~Asking() {
     const std::shared_ptr<EngineHost> host = host_.lock();
@@ -159,7 +159,7 @@ class Asking {
   }
 
   absl::Status Accept(int index, const RequestEvent& event) {
-    v1::BoostPrompt& arrived = arrived_[index];
+    v1::DistillationPrompt& arrived = arrived_[index];
     arrived.mutable_continuation()->Add(event.tokens.begin(), event.tokens.end());
     for (const TokenLogprobs& token : event.logprobs) {
       for (const auto& [id, logprob] : token.top) {
@@ -181,7 +181,7 @@ class Asking {
       return absl::Status(event.error.code(),
                           absl::StrCat("prompt ", index, ": ", event.error.message()));
     }
-    v1::BoostPrompt* prompt = prompts_.mutable_prompts(index);
+    v1::DistillationPrompt* prompt = prompts_.mutable_prompts(index);
     prompt->MergeFrom(arrived);
     prompt->set_continued(true);
     arrived_.erase(index);
@@ -191,20 +191,20 @@ class Asking {
 
   const std::weak_ptr<EngineHost> host_;
   const std::string name_;
-  const v1::BoostSpec& spec_;
-  v1::BoostPrompts& prompts_;
+  const v1::DistillationSpec& spec_;
+  v1::DistillationPrompts& prompts_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
   std::deque<int> waiting_;
   std::map<int, EngineHost::Ticket> open_;
-  std::map<int, v1::BoostPrompt> arrived_;  // what is new of them
+  std::map<int, v1::DistillationPrompt> arrived_;  // what is new of them
   int64_t done_ = 0;
   absl::Time next_try_ = absl::InfinitePast();
 };
 
 }  // namespace
 
-absl::Status Continue(const BoostTools& tools, const v1::BoostSpec& spec,
-                      v1::BoostPrompts* prompts, const ContinuationListener& listener) {
+absl::Status Continue(const DistillationDependencies& tools, const v1::DistillationSpec& spec,
+                      v1::DistillationPrompts* prompts, const ContinuationListener& listener) {
   absl::StatusOr<std::shared_ptr<LoadedModel>> served = FindServed(tools, spec);
   if (!served.ok()) return served.status();
   if (*served != nullptr) {

@@ -16,7 +16,7 @@ using ContinuationListener = std::function<absl::Status(int64_t done)>;
 // Fills in the continuations that `prompts` lacks. Where the LLM is served with the weights that
 // are asked for, its engine makes them, behind all requests of users; otherwise it is loaded
 // beside. `listener` is called whenever some have come and at least a few times a second.
-absl::Status Continue(const BoostTools& tools, const v1::BoostSpec& spec,
-                      v1::BoostPrompts* prompts, const ContinuationListener& listener);
+absl::Status Continue(const DistillationDependencies& tools, const v1::DistillationSpec& spec,
+                      v1::DistillationPrompts* prompts, const ContinuationListener& listener);
 
 }  // namespace espalier

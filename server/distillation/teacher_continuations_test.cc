@@ -59,7 +59,7 @@ class ContinuationsTest : public ::testing::Test {
     spec_.set_prompt_tokens(2);
     spec_.set_continuation_tokens(20);
     for (int i = 0; i < 5; ++i) {
-      v1::BoostPrompt* prompt = prompts_.add_prompts();
+      v1::DistillationPrompt* prompt = prompts_.add_prompts();
       prompt->add_prompt(i);
       prompt->add_prompt(i + 1);
     }
@@ -74,16 +74,16 @@ class ContinuationsTest : public ::testing::Test {
   SystemClock clock_;
   std::unique_ptr<SqliteStore> store_;
   std::optional<ModelServer> models_;
-  BoostTools tools_;
-  v1::BoostSpec spec_;
-  v1::BoostPrompts prompts_;
+  DistillationDependencies tools_;
+  v1::DistillationSpec spec_;
+  v1::DistillationPrompts prompts_;
 };
 
 TEST_F(ContinuationsTest, AServedModelMakesThem) {
   const absl::Status status =
       Continue(tools_, spec_, &prompts_, [](int64_t) { return absl::OkStatus(); });
   ASSERT_TRUE(status.ok()) << status;
-  for (const v1::BoostPrompt& prompt : prompts_.prompts()) {
+  for (const v1::DistillationPrompt& prompt : prompts_.prompts()) {
     EXPECT_TRUE(prompt.continued());
     EXPECT_EQ(prompt.continuation_size(), 20);
   }

@@ -5,18 +5,18 @@
 namespace espalier {
 namespace {
 
-bool Left(const BoostPrompt& prompt, int sample) {
-  return sample >= static_cast<int>(prompt.learnt_by.size()) || prompt.learnt_by[sample] == 0;
+bool Left(const DistillationPrompt& prompt, int sample) {
+  return sample >= static_cast<int>(prompt.learned_by.size()) || prompt.learned_by[sample] == 0;
 }
 
-int LeftOf(const BoostPrompt& prompt, int width) {
+int LeftOf(const DistillationPrompt& prompt, int width) {
   int left = 0;
   for (int s = 0; s < SamplesOf(prompt, width); ++s) left += Left(prompt, s) ? 1 : 0;
   return left;
 }
 
 // Labels in the place of token `t` of the continuation; they lie from `at` on.
-void AddSoftLabels(const BoostPrompt& prompt, size_t t, size_t at, BoostRound* round) {
+void AddSoftLabels(const DistillationPrompt& prompt, size_t t, size_t at, DistillationRound* round) {
   const size_t last = at + static_cast<size_t>(round->soft) - 1;
   bool drawn_is_among = false;
   if (t < prompt.likely.size()) {
@@ -34,54 +34,54 @@ void AddSoftLabels(const BoostPrompt& prompt, size_t t, size_t at, BoostRound* r
 
 }  // namespace
 
-int SamplesOf(const BoostPrompt& prompt, int width) {
+int SamplesOf(const DistillationPrompt& prompt, int width) {
   return (static_cast<int>(prompt.continuation.size()) + width - 1) / width;
 }
 
-int64_t CountSamples(absl::Span<const BoostPrompt> prompts, int width) {
+int64_t CountSamples(absl::Span<const DistillationPrompt> prompts, int width) {
   int64_t count = 0;
-  for (const BoostPrompt& prompt : prompts) count += SamplesOf(prompt, width);
+  for (const DistillationPrompt& prompt : prompts) count += SamplesOf(prompt, width);
   return count;
 }
 
-int64_t CountLeft(absl::Span<const BoostPrompt> prompts, int width) {
+int64_t CountLeft(absl::Span<const DistillationPrompt> prompts, int width) {
   int64_t count = 0;
-  for (const BoostPrompt& prompt : prompts) count += LeftOf(prompt, width);
+  for (const DistillationPrompt& prompt : prompts) count += LeftOf(prompt, width);
   return count;
 }
 
-int64_t MarkLearnt(const std::vector<bool>& agrees, int width, int ssm, BoostPrompt* prompt) {
+int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm, DistillationPrompt* prompt) {
   const int samples = SamplesOf(*prompt, width);
-  prompt->learnt_by.resize(samples, 0);
+  prompt->learned_by.resize(samples, 0);
   int64_t marked = 0;
   for (int s = 0; s < samples; ++s) {
     const auto begin = agrees.begin() + s * width;
     const auto end = agrees.begin() + std::min<int64_t>((s + 1) * width, agrees.size());
-    if (prompt->learnt_by[s] != 0 || begin >= end ||
+    if (prompt->learned_by[s] != 0 || begin >= end ||
         !std::all_of(begin, end, [](bool b) { return b; })) {
       continue;
     }
-    prompt->learnt_by[s] = ssm;
+    prompt->learned_by[s] = ssm;
     ++marked;
   }
   return marked;
 }
 
-BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width, int likely) {
-  BoostRound round;
+DistillationRound MakeRound(absl::Span<const DistillationPrompt> prompts, int width, int likely) {
+  DistillationRound round;
   round.soft = likely > 0 ? likely + 1 : 0;
-  for (const BoostPrompt& prompt : prompts) {
+  for (const DistillationPrompt& prompt : prompts) {
     // The last token is only a target.
     round.columns = std::max<int64_t>(
         round.columns, static_cast<int64_t>(prompt.prompt.size() + prompt.continuation.size()) - 1);
   }
-  for (const BoostPrompt& prompt : prompts) {
+  for (const DistillationPrompt& prompt : prompts) {
     const int left = LeftOf(prompt, width);
     if (left == 0) continue;
     round.samples += left;
     const size_t row = static_cast<size_t>(round.rows++ * round.columns);
     round.tokens.resize(row + static_cast<size_t>(round.columns), 0);
-    round.targets.resize(row + static_cast<size_t>(round.columns), BoostRound::kIgnored);
+    round.targets.resize(row + static_cast<size_t>(round.columns), DistillationRound::kIgnored);
     std::vector<int> all = prompt.prompt;
     all.insert(all.end(), prompt.continuation.begin(), prompt.continuation.end());
     std::copy(all.begin(), all.end() - 1, round.tokens.begin() + static_cast<int64_t>(row));

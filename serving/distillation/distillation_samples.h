@@ -23,32 +23,32 @@ struct LikelyToken {
   bool operator==(const LikelyToken&) const = default;
 };
 
-struct BoostPrompt {
+struct DistillationPrompt {
   std::vector<int> prompt;        // not empty
   std::vector<int> continuation;  // the LLM's
   // By sample, which SSM was the first to learn it, counted from 1; 0: none has. Missing ones are
   // 0.
-  std::vector<int> learnt_by;
+  std::vector<int> learned_by;
   // By token of the continuation, the LLM's most probable ones in its place, each once. Empty: not
   // known.
   std::vector<std::vector<LikelyToken>> likely;
 
-  bool operator==(const BoostPrompt&) const = default;
+  bool operator==(const DistillationPrompt&) const = default;
 };
 
 // The last sample of a continuation may be shorter than the others. REQUIRES: width > 0.
-int SamplesOf(const BoostPrompt& prompt, int width);
-int64_t CountSamples(absl::Span<const BoostPrompt> prompts, int width);
+int SamplesOf(const DistillationPrompt& prompt, int width);
+int64_t CountSamples(absl::Span<const DistillationPrompt> prompts, int width);
 // Those that no SSM has learnt.
-int64_t CountLeft(absl::Span<const BoostPrompt> prompts, int width);
+int64_t CountLeft(absl::Span<const DistillationPrompt> prompts, int width);
 
 // Marks the samples of which every token agrees and that nobody has learnt before. `agrees`: by
 // token of the continuation, whether it is what SSM number `ssm` would say after all tokens before
 // it. Returns how many were marked.
-int64_t MarkLearnt(const std::vector<bool>& agrees, int width, int ssm, BoostPrompt* prompt);
+int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm, DistillationPrompt* prompt);
 
 // One example for each prompt with a sample that is left.
-struct BoostRound {
+struct DistillationRound {
   static constexpr int32_t kIgnored = -100;  // label that adds nothing to the loss
 
   int64_t rows = 0;
@@ -66,6 +66,6 @@ struct BoostRound {
   std::vector<float> soft_weights;
 };
 // `likely`: how many of the LLM's most probable tokens are labels; 0: the next tokens alone.
-BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width, int likely = 0);
+DistillationRound MakeRound(absl::Span<const DistillationPrompt> prompts, int width, int likely = 0);
 
 }  // namespace espalier

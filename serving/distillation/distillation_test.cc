@@ -16,17 +16,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kWidth = 2;
-constexpr int32_t kNone = BoostRound::kIgnored;
+constexpr int32_t kNone = DistillationRound::kIgnored;
 
 // Two samples, and one and a half.
-std::vector<BoostPrompt> TwoPrompts() {
+std::vector<DistillationPrompt> TwoPrompts() {
   return {{{1, 2}, {3, 4, 5, 6}, {}, {}}, {{7}, {8, 9, 1}, {}, {}}};
 }
 
-TEST(BoostSamples, TheFirstRoundTrainsOnEveryTokenOfTheContinuationsAndOnNoPrompt) {
-  const std::vector<BoostPrompt> prompts = TwoPrompts();
+TEST(DistillationSamples, TheFirstRoundTrainsOnEveryTokenOfTheContinuationsAndOnNoPrompt) {
+  const std::vector<DistillationPrompt> prompts = TwoPrompts();
   EXPECT_EQ(CountSamples(prompts, kWidth), 4);
-  const BoostRound round = MakeRound(prompts, kWidth);
+  const DistillationRound round = MakeRound(prompts, kWidth);
   EXPECT_EQ(round.rows, 2);
   EXPECT_EQ(round.columns, 5);
   EXPECT_EQ(round.samples, 4);
@@ -34,20 +34,20 @@ TEST(BoostSamples, TheFirstRoundTrainsOnEveryTokenOfTheContinuationsAndOnNoPromp
   EXPECT_THAT(round.targets, ElementsAre(kNone, 3, 4, 5, 6, 8, 9, 1, kNone, kNone));
 }
 
-TEST(BoostSamples, ASampleIsLearntOnlyIfAllOfItsTokensAgree) {
-  std::vector<BoostPrompt> prompts = TwoPrompts();
-  EXPECT_EQ(MarkLearnt({true, true, true, false}, kWidth, 1, &prompts[0]), 1);
-  EXPECT_THAT(prompts[0].learnt_by, ElementsAre(1, 0));
-  EXPECT_EQ(MarkLearnt({false, true, true}, kWidth, 1, &prompts[1]), 1) << "a short last sample";
-  EXPECT_THAT(prompts[1].learnt_by, ElementsAre(0, 1));
+TEST(DistillationSamples, ASampleIsLearntOnlyIfAllOfItsTokensAgree) {
+  std::vector<DistillationPrompt> prompts = TwoPrompts();
+  EXPECT_EQ(MarkLearned({true, true, true, false}, kWidth, 1, &prompts[0]), 1);
+  EXPECT_THAT(prompts[0].learned_by, ElementsAre(1, 0));
+  EXPECT_EQ(MarkLearned({false, true, true}, kWidth, 1, &prompts[1]), 1) << "a short last sample";
+  EXPECT_THAT(prompts[1].learned_by, ElementsAre(0, 1));
 }
 
-TEST(BoostSamples, TheNextRoundHasNoneOfTheLearntSamplesButTheSameShape) {
-  std::vector<BoostPrompt> prompts = TwoPrompts();
-  MarkLearnt({true, true, true, true}, kWidth, 1, &prompts[0]);
-  MarkLearnt({true, true, false}, kWidth, 1, &prompts[1]);
+TEST(DistillationSamples, TheNextRoundHasNoneOfTheLearntSamplesButTheSameShape) {
+  std::vector<DistillationPrompt> prompts = TwoPrompts();
+  MarkLearned({true, true, true, true}, kWidth, 1, &prompts[0]);
+  MarkLearned({true, true, false}, kWidth, 1, &prompts[1]);
   EXPECT_EQ(CountLeft(prompts, kWidth), 1);
-  const BoostRound round = MakeRound(prompts, kWidth);
+  const DistillationRound round = MakeRound(prompts, kWidth);
   EXPECT_EQ(round.rows, 1) << "a prompt of which all is learnt is left out";
   EXPECT_EQ(round.columns, 5) << "the graph stays the same";
   EXPECT_EQ(round.samples, 1);
@@ -55,21 +55,21 @@ TEST(BoostSamples, TheNextRoundHasNoneOfTheLearntSamplesButTheSameShape) {
   EXPECT_THAT(round.targets, ElementsAre(kNone, kNone, 1, kNone, kNone));
 }
 
-TEST(BoostSamples, WhatOneHasLearntStaysItsOwn) {
-  std::vector<BoostPrompt> prompts = TwoPrompts();
-  MarkLearnt({true, true, false, false}, kWidth, 1, &prompts[0]);
-  EXPECT_EQ(MarkLearnt({true, true, true, true}, kWidth, 2, &prompts[0]), 1);
-  EXPECT_THAT(prompts[0].learnt_by, ElementsAre(1, 2));
+TEST(DistillationSamples, WhatOneHasLearntStaysItsOwn) {
+  std::vector<DistillationPrompt> prompts = TwoPrompts();
+  MarkLearned({true, true, false, false}, kWidth, 1, &prompts[0]);
+  EXPECT_EQ(MarkLearned({true, true, true, true}, kWidth, 2, &prompts[0]), 1);
+  EXPECT_THAT(prompts[0].learned_by, ElementsAre(1, 2));
   EXPECT_EQ(CountLeft(prompts, kWidth), 2);
-  EXPECT_EQ(MarkLearnt({}, kWidth, 2, &prompts[1]), 0) << "one that was not scored";
+  EXPECT_EQ(MarkLearned({}, kWidth, 2, &prompts[1]), 0) << "one that was not scored";
 }
 
-TEST(BoostSamples, SoftLabelsAreTheLikelyTokensAndTheDrawnOneBeyondThem) {
-  std::vector<BoostPrompt> prompts = TwoPrompts();
+TEST(DistillationSamples, SoftLabelsAreTheLikelyTokensAndTheDrawnOneBeyondThem) {
+  std::vector<DistillationPrompt> prompts = TwoPrompts();
   prompts[1].likely = {{{8, 0.5f}, {4, 0.25f}}, {{3, 0.75f}, {4, 0.125f}}, {{1, 1.0f}, {2, 0.0f}}};
-  MarkLearnt({false, false, true}, kWidth, 1, &prompts[1]);  // the third token
-  MarkLearnt({true, true, true, true}, kWidth, 1, &prompts[0]);
-  const BoostRound round = MakeRound(prompts, kWidth, 2);
+  MarkLearned({false, false, true}, kWidth, 1, &prompts[1]);  // the third token
+  MarkLearned({true, true, true, true}, kWidth, 1, &prompts[0]);
+  const DistillationRound round = MakeRound(prompts, kWidth, 2);
   ASSERT_EQ(round.rows, 1);
   ASSERT_EQ(round.soft, 3);
   EXPECT_THAT(round.targets, ElementsAre(8, 9, kNone, kNone, kNone));
@@ -81,12 +81,12 @@ TEST(BoostSamples, SoftLabelsAreTheLikelyTokensAndTheDrawnOneBeyondThem) {
 }
 
 // The weights' sum of any function of the token is, on average, its mean under the LLM.
-TEST(BoostSamples, SoftLabelsEstimateTheWholeDistributionWithoutBias) {
+TEST(DistillationSamples, SoftLabelsEstimateTheWholeDistributionWithoutBias) {
   const std::vector<double> law = {0.4, 0.3, 0.2, 0.1};  // of tokens 0 to 3; two of them likely
   double mean = 0, expected = 0;
   for (int drawn = 0; drawn < 4; ++drawn) {
-    const std::vector<BoostPrompt> prompts = {{{0}, {drawn}, {}, {{{0, 0.4f}, {1, 0.3f}}}}};
-    const BoostRound round = MakeRound(prompts, 1, 2);
+    const std::vector<DistillationPrompt> prompts = {{{0}, {drawn}, {}, {{{0, 0.4f}, {1, 0.3f}}}}};
+    const DistillationRound round = MakeRound(prompts, 1, 2);
     for (size_t i = 0; i < round.soft_tokens.size(); ++i) {
       const double value = 1 + round.soft_tokens[i] * round.soft_tokens[i];
       mean += law[static_cast<size_t>(drawn)] * static_cast<double>(round.soft_weights[i]) * value;
@@ -96,7 +96,7 @@ TEST(BoostSamples, SoftLabelsEstimateTheWholeDistributionWithoutBias) {
   EXPECT_NEAR(mean, expected, 1e-6);
 }
 
-TEST(BoostPromptsOfList, KeepsTheLastTokensAndNamesWhatIsWrong) {
+TEST(DistillationPromptsOfList, KeepsTheLastTokensAndNamesWhatIsWrong) {
   const LetterTokenizer tokenizer(26);
   const PromptLimits limits{.max_tokens = 3, .max_prompts = 2};
   const auto prompts = PromptsOfList(R"(["ab", "abcde", "z"])", tokenizer, limits);
@@ -115,7 +115,7 @@ TEST(BoostPromptsOfList, KeepsTheLastTokensAndNamesWhatIsWrong) {
   EXPECT_FALSE(PromptsOfList(std::string(100000, '['), tokenizer, limits).ok()) << "deep nesting";
 }
 
-TEST(BoostPromptsOfText, TakesPiecesAtEvenDistances) {
+TEST(DistillationPromptsOfText, TakesPiecesAtEvenDistances) {
   const LetterTokenizer tokenizer(26);
   const auto prompts =
       PromptsOfText("abcdefghijklmnopqrst", tokenizer, {.max_tokens = 4, .max_prompts = 2});
@@ -125,12 +125,12 @@ TEST(BoostPromptsOfText, TakesPiecesAtEvenDistances) {
               HasSubstr("3 bytes"));
 }
 
-class BoostEvaluation : public ::testing::Test {
+class DraftEvaluation : public ::testing::Test {
  protected:
   static constexpr int kVocabulary = 12;
   static constexpr int kTokens = 12;
 
-  BoostEvaluation()
+  DraftEvaluation()
       : base_(HashModel(7, kVocabulary)), llm_(FakeModelRunner::LargeLimits(kVocabulary), base_) {
     for (int i = 0; i < 10; ++i)
       prompts_.push_back({i % kVocabulary, (3 * i + 1) % kVocabulary, 5});
@@ -141,15 +141,15 @@ class BoostEvaluation : public ::testing::Test {
     return FakeModelRunner(FakeModelRunner::LargeLimits(kVocabulary),
                            AgreeingModel(base_, DisagreeingModel(base_), agreement, seed));
   }
-  std::vector<BoostPrompt> Continued() {
-    std::vector<BoostPrompt> continued;
+  std::vector<DistillationPrompt> Continued() {
+    std::vector<DistillationPrompt> continued;
     for (const std::vector<int>& prompt : prompts_) {
       continued.push_back({prompt, GreedyContinuation(base_, prompt, kTokens), {}, {}});
     }
     return continued;
   }
   std::vector<std::vector<bool>> Score(FakeModelRunner& model,
-                                       const std::vector<BoostPrompt>& prompts) {
+                                       const std::vector<DistillationPrompt>& prompts) {
     auto agrees = ScoreContinuations(&model, tokenizer_, options_, prompts, kWidth,
                                      [](int64_t, int64_t) { return absl::OkStatus(); });
     EXPECT_TRUE(agrees.ok()) << agrees.status();
@@ -170,10 +170,10 @@ class BoostEvaluation : public ::testing::Test {
   EngineOptions options_;
 };
 
-TEST_F(BoostEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
+TEST_F(DraftEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
   const FakeModel model = AgreeingModel(base_, HashModel(8, kVocabulary), 0.5, 3);
   FakeModelRunner runner(FakeModelRunner::LargeLimits(kVocabulary), model);
-  const std::vector<BoostPrompt> prompts = Continued();
+  const std::vector<DistillationPrompt> prompts = Continued();
   const auto agrees = Score(runner, prompts);
   int agreed = 0, all = 0;
   for (size_t p = 0; p < prompts.size(); ++p) {
@@ -192,8 +192,8 @@ TEST_F(BoostEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
   EXPECT_LT(agreed, all);
 }
 
-TEST_F(BoostEvaluation, TheLlmItselfHasLearntEverythingAndItsContraryNothing) {
-  std::vector<BoostPrompt> prompts = Continued();
+TEST_F(DraftEvaluation, TheLlmItselfHasLearntEverythingAndItsContraryNothing) {
+  std::vector<DistillationPrompt> prompts = Continued();
   FakeModelRunner same = Ssm(1, 1), contrary = Ssm(0, 1);
   for (const std::vector<bool>& agrees : Score(same, prompts)) {
     EXPECT_THAT(agrees, ::testing::Each(true));
@@ -203,16 +203,16 @@ TEST_F(BoostEvaluation, TheLlmItselfHasLearntEverythingAndItsContraryNothing) {
   }
 }
 
-TEST_F(BoostEvaluation, PromptsWithoutASampleThatIsLeftAreNotLookedAt) {
-  std::vector<BoostPrompt> prompts = Continued();
-  prompts[4].learnt_by.assign(kTokens / kWidth, 1);
+TEST_F(DraftEvaluation, PromptsWithoutASampleThatIsLeftAreNotLookedAt) {
+  std::vector<DistillationPrompt> prompts = Continued();
+  prompts[4].learned_by.assign(kTokens / kWidth, 1);
   FakeModelRunner ssm = Ssm(1, 1);
   const auto agrees = Score(ssm, prompts);
   EXPECT_TRUE(agrees[4].empty());
   EXPECT_EQ(agrees[5].size(), static_cast<size_t>(kTokens));
 }
 
-TEST_F(BoostEvaluation, DraftsAreWorthWhatTheyAgreeAndMergedTreesMoreThanEither) {
+TEST_F(DraftEvaluation, DraftsAreWorthWhatTheyAgreeAndMergedTreesMoreThanEither) {
   FakeModelRunner contrary = Ssm(0, 1), half = Ssm(0.5, 1), other = Ssm(0.5, 2), same = Ssm(1, 1);
   EXPECT_EQ(Worth({&contrary}), 1);
   const double one = Worth({&half}), two = Worth({&other});
@@ -221,7 +221,7 @@ TEST_F(BoostEvaluation, DraftsAreWorthWhatTheyAgreeAndMergedTreesMoreThanEither)
   EXPECT_GT(Worth({&same}), 3) << "a chain of three and the token after it";
 }
 
-TEST_F(BoostEvaluation, AnErrorOfTheListenerEndsIt) {
+TEST_F(DraftEvaluation, AnErrorOfTheListenerEndsIt) {
   FakeModelRunner ssm = Ssm(1, 1);
   const auto worth = MeasureDrafts(
       &llm_, {&ssm}, tokenizer_, options_, prompts_, kTokens, {}, [](int64_t done, int64_t total) {

@@ -18,7 +18,7 @@ struct Question {
 absl::Status AskAll(Engine& engine, int64_t count, int at_once,
                     const std::function<Question(int64_t)>& question,
                     const std::function<void(int64_t, const RequestEvent&)>& take,
-                    const BoostProgress& progress) {
+                    const DistillationProgress& progress) {
   std::map<RequestId, int64_t> open;
   int64_t asked = 0, done = 0;
   while (done < count) {
@@ -49,7 +49,7 @@ absl::Status AskAll(Engine& engine, int64_t count, int at_once,
   return absl::OkStatus();
 }
 
-bool HasLeft(const BoostPrompt& prompt, int width) {
+bool HasLeft(const DistillationPrompt& prompt, int width) {
   return CountLeft(absl::MakeConstSpan(&prompt, 1), width) > 0;
 }
 
@@ -57,7 +57,7 @@ bool HasLeft(const BoostPrompt& prompt, int width) {
 
 absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
     ModelRunner* model, const Tokenizer& tokenizer, const EngineOptions& options,
-    absl::Span<const BoostPrompt> prompts, int width, const BoostProgress& progress) {
+    absl::Span<const DistillationPrompt> prompts, int width, const DistillationProgress& progress) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model, {}, &tokenizer, options);
   if (!engine.ok()) return engine.status();
   std::vector<size_t> asked;
@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
   }
   std::vector<std::vector<bool>> agrees(prompts.size());
   const auto question = [&](int64_t i) {
-    const BoostPrompt& from = prompts[asked[static_cast<size_t>(i)]];
+    const DistillationPrompt& from = prompts[asked[static_cast<size_t>(i)]];
     Question all{from.prompt, {}};
     all.prompt.insert(all.prompt.end(), from.continuation.begin(), from.continuation.end());
     all.options.max_tokens = 1;
@@ -87,14 +87,14 @@ absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
   return agrees;
 }
 
-absl::StatusOr<DraftWorth> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
+absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
                                          const Tokenizer& tokenizer, const EngineOptions& options,
                                          absl::Span<const std::vector<int>> prompts, int tokens,
                                          const SamplingParameters& sampling,
-                                         const BoostProgress& progress) {
+                                         const DistillationProgress& progress) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(llm, ssms, &tokenizer, options);
   if (!engine.ok()) return engine.status();
-  DraftWorth worth;
+  DraftEfficiency worth;
   const auto question = [&](int64_t i) {
     Question prompt{prompts[static_cast<size_t>(i)], {}};
     prompt.options.max_tokens = tokens;

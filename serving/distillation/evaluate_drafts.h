@@ -15,16 +15,16 @@
 namespace espalier {
 
 // Requests that are over, and all. An error ends the call with it.
-using BoostProgress = std::function<absl::Status(int64_t done, int64_t total)>;
+using DistillationProgress = std::function<absl::Status(int64_t done, int64_t total)>;
 
 // By prompt and token of its continuation: whether the model's most probable token after all tokens
 // before it is that token. `width`: prompts without a sample that is left are not looked at, and
 // have no entries.
 absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
     ModelRunner* model, const Tokenizer& tokenizer, const EngineOptions& options,
-    absl::Span<const BoostPrompt> prompts, int width, const BoostProgress& progress);
+    absl::Span<const DistillationPrompt> prompts, int width, const DistillationProgress& progress);
 
-struct DraftWorth {
+struct DraftEfficiency {
   int64_t tokens = 0;  // of all answers but for the first of each, which comes with the prompt
   int64_t verifications = 0;
   int64_t drafted = 0;
@@ -38,10 +38,10 @@ struct DraftWorth {
 
 // Answers the prompts with trees of all SSMs, merged. Prompt i is sampled with seed
 // sampling.seed + i.
-absl::StatusOr<DraftWorth> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
+absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
                                          const Tokenizer& tokenizer, const EngineOptions& options,
                                          absl::Span<const std::vector<int>> prompts, int tokens,
                                          const SamplingParameters& sampling,
-                                         const BoostProgress& progress);
+                                         const DistillationProgress& progress);
 
 }  // namespace espalier

@@ -28,7 +28,7 @@ class BoostTuning(unittest.TestCase):
         return [j for j in self.cluster.run("jobs")["jobs"] if j["spec"]["name"].startswith(name)]
 
     def check(self, job, name):
-        self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
+        self.assertEqual(job["state"], "DISTILLATION_SUCCEEDED", job)
         self.assertEqual([ssm["output"] for ssm in job["ssms"]], [f"{name}-1", f"{name}-2"])
         first, second = job["ssms"]
         self.assertEqual(first["samples"], job["samples"])
@@ -59,7 +59,7 @@ class BoostTuning(unittest.TestCase):
         for stage in ("training drafts-1", "training drafts-2"):
             def reached(stage=stage):
                 now = self.boosts()[boost]
-                self.assertNotEqual(now["state"], "BOOST_FAILED", now)
+                self.assertNotEqual(now["state"], "DISTILLATION_FAILED", now)
                 return now["stage"] == stage and now["done"] > 5
             cluster.wait(reached, 120, stage)
             cluster.kill(cluster.daemon)
@@ -99,7 +99,7 @@ class BoostTuning(unittest.TestCase):
         self.assertIn("fresh-1", done)
         self.assertIn("random", done)
         job = [job for job in self.boosts().values() if job["spec"]["name"] == "fresh"][0]
-        self.assertEqual((job["state"], job["prompts"], job["held_out"]), ("BOOST_SUCCEEDED", 90, 10))
+        self.assertEqual((job["state"], job["prompts"], job["held_out"]), ("DISTILLATION_SUCCEEDED", 90, 10))
         self.assertNotIn("before", job["ssms"][0])
         self.assertGreater(job["ssms"][0]["after"]["tokens_per_verification"], 1)
         self.assertGreaterEqual(self.generated_tokens("llm") - before, 90 * 16, "the engine that serves made the continuations")
@@ -109,14 +109,14 @@ class BoostTuning(unittest.TestCase):
         cluster = self.cluster
         boost = cluster.run("boost-tune", "llm", "--ssm=ssm", "--name=again", "--detach", *BOOST)["id"]
         cluster.wait(lambda: self.boosts()[boost]["stage"] == "training again-1", 60, "it trains")
-        self.assertEqual(cluster.run("boost-tune", f"--cancel={boost}")["state"], "BOOST_CANCELLED")
+        self.assertEqual(cluster.run("boost-tune", f"--cancel={boost}")["state"], "DISTILLATION_CANCELLED")
         cluster.wait(lambda: self.trainings("again-")[0]["state"] == "CANCELLED", 30, "its training is cancelled too")
         self.refused("already", f"--cancel={boost}")
         def resumed():
             return cluster.cli("boost-tune", f"--resume={boost}", check=False).returncode == 0
         cluster.wait(resumed, 120, "it goes on")
         job = self.boosts()[boost]
-        self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
+        self.assertEqual(job["state"], "DISTILLATION_SUCCEEDED", job)
         self.assertEqual(len(self.trainings("again-")), 1)
 
     def refused(self, what, *args, code=1):
@@ -198,7 +198,7 @@ class BoostTuning(unittest.TestCase):
             self.assertIn('token 97 is "b" in \'turned\'', refused.stderr)
         # Bytes are the same tokens by another name.
         job = cluster.run("boost-tune", "wordy", "--ssm=ssm", "--model=" + SHAPE.format(32, 64), "--name=named", *some)
-        self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
+        self.assertEqual(job["state"], "DISTILLATION_SUCCEEDED", job)
         files = {a["name"]: a["files"] for a in cluster.run("models")["artifacts"]}
         self.assertNotIn("tokenizer.json", files["named-1"], "it goes on as it began")
         self.assertIn("tokenizer.json", files["named-2"], "a new one has the LLM's")
@@ -221,7 +221,7 @@ class BoostTuning(unittest.TestCase):
         trained = cluster.train(f"--model={qwen}", "-d", TEXT, "--sequence-length=48", "-b", "16", "--steps=30", "--lr=5e-3", "--name=qwen")
         self.assertEqual(cluster.wait_for_job(trained)["state"], "SUCCEEDED", cluster.job(trained))
         job = cluster.run("boost-tune", "llm", "--ssm=qwen", f"--model={gpt2}", "--name=mixed", "--soft-labels=8", *BOOST)
-        self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
+        self.assertEqual(job["state"], "DISTILLATION_SUCCEEDED", job)
         first = job["ssms"][0]
         self.assertGreater(first["after"]["tokens_per_verification"], first["before"]["tokens_per_verification"])
         families = {a["name"]: a["metadata"]["family"] for a in cluster.run("models")["artifacts"] if a["name"].startswith("mixed-")}
