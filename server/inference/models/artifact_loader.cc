@@ -13,7 +13,7 @@
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "planner/planner.h"
-#include "server/inference/placement/choose_places.h"
+#include "server/inference/placement/choose_placement.h"
 #include "serving/engine/vocabulary_resizing_runner.h"
 #include "serving/models/check_same_vocabulary.h"
 #include "worker/device/device.h"
@@ -231,7 +231,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.preferred.assign(remote.place.workers().begin(), remote.place.workers().end());
   model.group = remote.group;
   model.drafts = remote.drafts;
-  model.shares_first = remote.shares_first;
+  model.prefers_shared = remote.prefers_shared;
   model.weights = std::move(serving.weights);
   NameEverySource(serving.graph, &model.weights);
   model.adapter_folders = remote.adapters.folders();
@@ -276,7 +276,7 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
                                     int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
   const int requests = placement.expected_requests;
-  PlacesQuestion question;
+  PlacementRequest question;
   question.registry = options_.operators;
   if (options_.cluster.workers != nullptr) {
     question.workers = options_.cluster.workers->Idle();
@@ -324,7 +324,7 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
   if (!own.ok()) return own.status();
   question.own = *std::move(own);
   question.tokens_per_round = ExpectedTokens(expansion, ssms, requests);
-  absl::StatusOr<Places> places = ChoosePlaces(question);
+  absl::StatusOr<PlacementDecision> places = ChoosePlacement(question);
   if (!places.ok()) return places.status();
   loaded->placements = std::move(places->chosen);
   loaded->candidates = std::move(places->candidates);
@@ -424,7 +424,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
                               .concurrent_steps = m == 0 && alone ? place.pipeline_parallel() : 1,
                               .group = group,
                               .drafts = m > 0,
-                              .shares_first = m > 0 && Shared(place, loaded.placements[0]),
+                              .prefers_shared = m > 0 && Shared(place, loaded.placements[0]),
                               .may_wait = placement.may_wait},
                              &loaded.parts);
       if (!made.ok()) return Making(part.artifact, part.shape, made.status());

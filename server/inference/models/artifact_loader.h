@@ -97,7 +97,7 @@ class ArtifactLoader : public ModelLoader {
     int concurrent_steps = 1;
     std::shared_ptr<ServingGroup> group;
     bool drafts = false;
-    bool shares_first = false;
+    bool prefers_shared = false;
     bool may_wait = false;
   };
   absl::StatusOr<std::unique_ptr<RemoteModelRunner>> MakeRemote(const Part& part,

@@ -12,9 +12,9 @@
 namespace espalier {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(200);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
 // After a load that has failed: at first, and, four times as long each time, at most.
-constexpr absl::Duration kFirstPause = absl::Seconds(1), kLongestPause = absl::Seconds(10);
+constexpr absl::Duration kInitialBackoff = absl::Seconds(1), kMaxBackoff = absl::Seconds(10);
 constexpr char kReady[] = "ready";
 
 // So many of them, those with the fastest memory; fewer if there are not so many. Of one kind if
@@ -47,11 +47,11 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> RemoteModelRunner::Create(Ser
     absl::MutexLock lock(&runner->mutex_);
     runner->state_ = "waiting for workers";
   } else {
-    const absl::StatusOr<std::shared_ptr<ServingSession>> session = runner->TakeWorkers();
+    const absl::StatusOr<std::shared_ptr<ServingSession>> session = runner->AssignWorkers();
     if (!session.ok()) return session.status();
     if (absl::Status status = runner->Load(*session); !status.ok()) return status;
   }
-  runner->keeper_ = std::thread([runner = runner.get()] { runner->Keep(); });
+  runner->reload_thread_ = std::thread([runner = runner.get()] { runner->ReloadLoop(); });
   return runner;
 }
 
@@ -63,7 +63,7 @@ RemoteModelRunner::~RemoteModelRunner() {
     if (loading_ != nullptr) loading_->Break("the model is being unloaded");
     changed_.SignalAll();
   }
-  if (keeper_.joinable()) keeper_.join();
+  if (reload_thread_.joinable()) reload_thread_.join();
   {
     absl::MutexLock lock(&mutex_);
     newest = std::move(newest_);
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t byt
   if (preferred.size() == wanted) return preferred;
   // A worker that others have too is lost to all of them at once.
   std::vector<std::vector<Member>> choices = {idle, all};
-  if (model_.shares_first) choices.insert(choices.begin(), shared);
+  if (model_.prefers_shared) choices.insert(choices.begin(), shared);
   for (const std::vector<Member>& from : choices) {
     std::vector<Member> chosen = Fastest(from, wanted);
     if (chosen.size() == wanted) return chosen;
@@ -133,8 +133,8 @@ absl::Status RemoteModelRunner::TooFewWorkers(
       ": start larger ones, free memory, split the model otherwise, or make its KV cache smaller"));
 }
 
-absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::TakeWorkers() {
-  if (model_.drafts && model_.group->leader() != ServingGroup::Leader::kLoaded) {
+absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::AssignWorkers() {
+  if (model_.drafts && model_.group->llm_state() != ServingGroup::LlmState::kLoaded) {
     return absl::FailedPreconditionError(absl::StrCat(
         "model '", model_.group->name(), "', for which it drafts, takes its workers first"));
   }
@@ -161,7 +161,7 @@ absl::Status RemoteModelRunner::Load(const std::shared_ptr<ServingSession>& sess
   if (!status.ok()) return status;
   newest_ = session;
   state_ = kReady;
-  if (leads()) model_.group->SetLeader(ServingGroup::Leader::kLoaded);
+  if (is_llm()) model_.group->SetLlmState(ServingGroup::LlmState::kLoaded);
   return absl::OkStatus();
 }
 
@@ -171,11 +171,11 @@ bool RemoteModelRunner::SleepUnlessStopping(absl::Duration duration) {
   return !stopping_;
 }
 
-void RemoteModelRunner::Keep() {
-  absl::Duration pause = kFirstPause;
+void RemoteModelRunner::ReloadLoop() {
+  absl::Duration pause = kInitialBackoff;
   absl::Time next_load = absl::InfinitePast();
   std::string told;  // why it is not loaded
-  while (SleepUnlessStopping(kTick)) {
+  while (SleepUnlessStopping(kPollInterval)) {
     std::shared_ptr<ServingSession> session;
     {
       absl::MutexLock lock(&mutex_);
@@ -183,7 +183,7 @@ void RemoteModelRunner::Keep() {
     }
     if (session != nullptr) {
       session->Watch();
-      if (model_.drafts && model_.group->leader() == ServingGroup::Leader::kWaiting) {
+      if (model_.drafts && model_.group->llm_state() == ServingGroup::LlmState::kWaiting) {
         session->Break(absl::StrCat("model '", model_.group->name(), "' waits for its workers"));
       }
       const std::string reason = session->broken();
@@ -194,15 +194,15 @@ void RemoteModelRunner::Keep() {
         newest_.reset();
         state_ = absl::StrCat("loading again: ", reason);
       }
-      if (leads()) model_.group->SetLeader(ServingGroup::Leader::kAway);
+      if (is_llm()) model_.group->SetLlmState(ServingGroup::LlmState::kUnloaded);
       session->End();
     }
     if (cluster_.now() < next_load) continue;
-    const absl::StatusOr<std::shared_ptr<ServingSession>> taken = TakeWorkers();
+    const absl::StatusOr<std::shared_ptr<ServingSession>> taken = AssignWorkers();
     const absl::Status status = taken.ok() ? Load(*taken) : taken.status();
     if (status.ok()) {
       spdlog::info("model {} is loaded on {} workers", model_.name, model_.programs.size());
-      pause = kFirstPause;
+      pause = kInitialBackoff;
       told.clear();
       continue;
     }
@@ -210,10 +210,10 @@ void RemoteModelRunner::Keep() {
     // has read its weights in vain.
     if (taken.ok()) {
       next_load = cluster_.now() + pause;
-      pause = std::min(4 * pause, kLongestPause);
-    } else if (leads() &&
+      pause = std::min(4 * pause, kMaxBackoff);
+    } else if (is_llm() &&
                (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status))) {
-      model_.group->SetLeader(ServingGroup::Leader::kWaiting);
+      model_.group->SetLlmState(ServingGroup::LlmState::kWaiting);
     }
     {
       absl::MutexLock lock(&mutex_);

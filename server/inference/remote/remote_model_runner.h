@@ -49,15 +49,15 @@ class RemoteModelRunner : public ModelRunner {
       : cluster_(std::move(cluster)), model_(std::move(model)) {}
   absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes) const;
   absl::Status TooFewWorkers(int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const;
-  bool leads() const { return model_.group != nullptr && !model_.drafts; }
+  bool is_llm() const { return model_.group != nullptr && !model_.drafts; }
   // What Begin and End say of a session's error.
   absl::Status Explain(const absl::Status& status);
   // A session on workers that are taken for it.
-  absl::StatusOr<std::shared_ptr<ServingSession>> TakeWorkers();
+  absl::StatusOr<std::shared_ptr<ServingSession>> AssignWorkers();
   // Loads it, for the next step to find.
   absl::Status Load(const std::shared_ptr<ServingSession>& session);
   // The keeper's thread: watches the newest session, and makes another one when it is broken.
-  void Keep();
+  void ReloadLoop();
   // False when it is time to end.
   bool SleepUnlessStopping(absl::Duration duration);
 
@@ -72,7 +72,7 @@ class RemoteModelRunner : public ModelRunner {
   std::shared_ptr<ServingSession> newest_ ABSL_GUARDED_BY(mutex_);
   std::string state_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread keeper_;
+  std::thread reload_thread_;
 
   // Of the engine's thread.
   std::shared_ptr<ServingSession> current_;

@@ -246,12 +246,12 @@ class RemoteModelRunnerTest : public ::testing::Test {
     model.group = group_;
     return Start(std::move(model), may_wait);
   }
-  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreateSsm(bool shares_first = false,
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreateSsm(bool prefers_shared = false,
                                                                bool may_wait = false) {
     RemoteModel model = ModelOf("lm/ssm0", 1);
     model.group = group_;
     model.drafts = true;
-    model.shares_first = shares_first;
+    model.prefers_shared = prefers_shared;
     return Start(std::move(model), may_wait);
   }
 
@@ -655,7 +655,7 @@ TEST_F(RemoteModelRunnerTest, AnIdleWorkerIsTakenBeforeASharedOneUnlessSharingWa
   ASSERT_TRUE(llm.ok()) << llm.status();
   EXPECT_EQ((*llm)->placement().workers, (std::vector<std::string>{"w1"}));
   EXPECT_EQ((*CreateSsm())->placement().workers, (std::vector<std::string>{"w2"}));
-  EXPECT_EQ((*CreateSsm(/*shares_first=*/true))->placement().workers,
+  EXPECT_EQ((*CreateSsm(/*prefers_shared=*/true))->placement().workers,
             (std::vector<std::string>{"w1"}));
 }
 
@@ -697,7 +697,7 @@ TEST_F(RemoteModelRunnerTest, ASmallModelLeavesItsWorkerToAnLlmThatHasNone) {
 }
 
 TEST_F(RemoteModelRunnerTest, ASmallModelThatMayWaitTakesNoWorkerFromItsLlm) {
-  auto ssm = CreateSsm(/*shares_first=*/false, /*may_wait=*/true);
+  auto ssm = CreateSsm(/*prefers_shared=*/false, /*may_wait=*/true);
   ASSERT_TRUE(ssm.ok()) << ssm.status();
   AddWorker(/*memory=*/1000);
   EXPECT_TRUE(Within(absl::Seconds(5), [&] {

@@ -14,7 +14,7 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
-constexpr absl::Duration kEchoWait = absl::Milliseconds(200);
+constexpr absl::Duration kPeerErrorWait = absl::Milliseconds(200);
 
 // Calls work(rank) for each rank, all at once.
 template <typename Work>
@@ -70,7 +70,7 @@ void ServingSession::End() {
     if (ranks_[r].stream != nullptr) ranks_[r].stream->Finish().IgnoreError();
     ranks_[r].stream.reset();
     v1::StopRequest request;
-    *request.mutable_attempt() = Ticket(r);
+    *request.mutable_attempt() = AttemptOf(r);
     const absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
     // It must not be given work again before it has joined anew.
     if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
@@ -88,7 +88,7 @@ std::string ServingSession::Describe(size_t rank) const {
                       member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
 }
 
-v1::Attempt ServingSession::Ticket(size_t rank) const {
+v1::Attempt ServingSession::AttemptOf(size_t rank) const {
   v1::Attempt ticket;
   ticket.set_job_id(JobId(model_));
   ticket.set_attempt(attempt_);
@@ -98,7 +98,7 @@ v1::Attempt ServingSession::Ticket(size_t rank) const {
 
 absl::Status ServingSession::LoadRank(size_t rank) {
   v1::StartServingRequest request;
-  *request.mutable_attempt() = Ticket(rank);
+  *request.mutable_attempt() = AttemptOf(rank);
   *request.mutable_program() = model_.programs[rank];
   request.set_folder(model_.folder);
   SetWeights(model_.weights, &request);
@@ -112,7 +112,7 @@ absl::Status ServingSession::LoadRank(size_t rank) {
   if (!status.ok()) return status;
   ranks_[rank].stream = ranks_[rank].client->ServingSteps();
   v1::ServingStep hello;
-  *hello.mutable_attempt() = Ticket(rank);
+  *hello.mutable_attempt() = AttemptOf(rank);
   v1::ServingResult ready;
   if (ranks_[rank].stream->Write(hello) && ranks_[rank].stream->Read(&ready)) {
     return absl::OkStatus();
@@ -137,9 +137,9 @@ absl::Status ServingSession::Load() {
     Break(std::string(first.message()));
   });
   // Broken from outside: no rank says why.
-  if (first.ok()) first = Whole();
+  if (first.ok()) first = CheckNotBroken();
   if (first.ok() && model_.limits.concurrent_steps > 1) {
-    reader_ = std::make_unique<ResultReader>(ranks_[logits_rank_].stream.get());
+    reader_ = std::make_unique<ResultPrefetcher>(ranks_[logits_rank_].stream.get());
   }
   return first;
 }
@@ -165,36 +165,36 @@ void ServingSession::Watch() {
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (began_.empty() || absl::Now() - began_.front() < cluster_.step_timeout) return;
+    if (step_started_.empty() || absl::Now() - step_started_.front() < cluster_.step_timeout) return;
   }
   Break(absl::StrCat("a step has taken longer than ", absl::FormatDuration(cluster_.step_timeout)));
 }
 
-absl::Status ServingSession::Whole() const {
+absl::Status ServingSession::CheckNotBroken() const {
   const std::string reason = broken();
   return reason.empty() ? absl::OkStatus() : absl::UnavailableError(reason);
 }
 
-absl::Status ServingSession::Settle(absl::Status status) {
+absl::Status ServingSession::BreakIfUnavailable(absl::Status status) {
   if (!absl::IsUnavailable(status)) return status;
   Break(std::string(status.message()));
   // If it was broken from outside, that is why the streams ended.
-  return Whole();
+  return CheckNotBroken();
 }
 
 absl::Status ServingSession::BeginStep(const RunnerBatch& batch) {
   absl::MutexLock step_lock(&step_mutex_);
-  if (absl::Status status = Whole(); !status.ok()) return status;
+  if (absl::Status status = CheckNotBroken(); !status.ok()) return status;
   {
     absl::MutexLock lock(&mutex_);
-    began_.push_back(absl::Now());
+    step_started_.push_back(absl::Now());
   }
-  const absl::Status status = Settle(Send(batch));
+  const absl::Status status = BreakIfUnavailable(Send(batch));
   if (status.ok()) {
     open_.push_back({steps_, batch.logit_rows.size(), batch.wants_hidden, batch.row_outputs});
   } else {
     absl::MutexLock lock(&mutex_);
-    began_.pop_back();
+    step_started_.pop_back();
   }
   return status;
 }
@@ -203,11 +203,11 @@ absl::Status ServingSession::EndStep(RunnerOutput* logits) {
   absl::MutexLock step_lock(&step_mutex_);
   const OpenStep step = std::move(open_.front());
   open_.pop_front();
-  absl::Status status = Whole();
-  if (status.ok()) status = Settle(Receive(step, logits));
+  absl::Status status = CheckNotBroken();
+  if (status.ok()) status = BreakIfUnavailable(Receive(step, logits));
   absl::MutexLock lock(&mutex_);
-  began_.pop_front();
-  if (!began_.empty()) began_.front() = absl::Now();  // until now it waited for this one
+  step_started_.pop_front();
+  if (!step_started_.empty()) step_started_.front() = absl::Now();  // until now it waited for this one
   return status;
 }
 
@@ -215,7 +215,7 @@ absl::Status ServingSession::Send(const RunnerBatch& batch) {
   SetBatch(batch, &step_);
   step_.set_number(++steps_);
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    if (!ranks_[r].stream->Write(step_)) return Inquire(r);
+    if (!ranks_[r].stream->Write(step_)) return DiagnoseFailure(r);
   }
   return absl::OkStatus();
 }
@@ -250,7 +250,7 @@ absl::Status ServingSession::Receive(const OpenStep& step, RunnerOutput* logits)
   v1::ServingResult& result = result_;
   bool begun = false;
   do {
-    if (!ReadResult()) return Inquire(logits_rank_);
+    if (!ReadResult()) return DiagnoseFailure(logits_rank_);
     if (!result.refused().empty()) return absl::InvalidArgumentError(result.refused());
     if (!std::exchange(begun, true)) {
       if (!TakeChoices(result, logits) || logits->choices.size() > rows) {
@@ -289,11 +289,11 @@ absl::Status ServingSession::Finish(size_t rank) {
   return end;
 }
 
-absl::Status ServingSession::Inquire(size_t first) {
+absl::Status ServingSession::DiagnoseFailure(size_t first) {
   std::vector<absl::Status> ends(ranks_.size());
   ends[first] = Finish(first);
   // The others notice that a peer is gone, and may know more; what still runs then is broken off.
-  absl::SleepFor(kEchoWait);
+  absl::SleepFor(kPeerErrorWait);
   for (Rank& rank : ranks_) rank.client->Cancel();
   std::string lost, other;
   for (size_t r = 0; r < ranks_.size(); ++r) {

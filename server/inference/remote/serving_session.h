@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "ops/models/adapters.h"
 #include "ops/models/model.h"
-#include "server/inference/remote/result_reader.h"
+#include "server/inference/remote/result_prefetcher.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
@@ -46,20 +46,20 @@ struct ServingCluster {
 // workers in common, and where there are too few for all the LLM has them. Thread-safe.
 class ServingGroup {
  public:
-  enum class Leader { kAway, kWaiting, kLoaded };  // kWaiting: for workers, in vain so far
+  enum class LlmState { kUnloaded, kWaiting, kLoaded };  // kWaiting: for workers, in vain so far
 
   // As the LLM is served; `here`: in this process.
   ServingGroup(std::string name, bool here)
-      : name_(std::move(name)), leader_(here ? Leader::kLoaded : Leader::kAway) {}
+      : name_(std::move(name)), llm_state_(here ? LlmState::kLoaded : LlmState::kUnloaded) {}
 
   const std::string& name() const { return name_; }
   // Of the LLM. Small models take workers only once it is loaded, and leave them if it waits.
-  Leader leader() const { return leader_; }
-  void SetLeader(Leader leader) { leader_ = leader; }
+  LlmState llm_state() const { return llm_state_; }
+  void SetLlmState(LlmState llm_state) { llm_state_ = llm_state; }
 
  private:
   const std::string name_;
-  std::atomic<Leader> leader_;
+  std::atomic<LlmState> llm_state_;
 };
 
 // What the workers get.
@@ -73,7 +73,7 @@ struct RemoteModel {
   // Null: it has its workers for itself.
   std::shared_ptr<ServingGroup> group;
   bool drafts = false;        // in the group: it is not the LLM
-  bool shares_first = false;  // workers of the group rather than idle ones
+  bool prefers_shared = false;  // workers of the group rather than idle ones
   WeightMap weights;
   // Of low-rank adapters: where they lie, and the parameters that they fill.
   std::vector<std::string> adapter_folders;
@@ -138,9 +138,9 @@ class ServingSession {
                  std::vector<Member> members, uint64_t attempt);
   absl::Status LoadRank(size_t rank);
   // The reason why the session is broken, if it is.
-  absl::Status Whole() const;
+  absl::Status CheckNotBroken() const;
   // What a half of a step comes to: Unavailable breaks the session.
-  absl::Status Settle(absl::Status status);
+  absl::Status BreakIfUnavailable(absl::Status status);
   absl::Status Send(const RunnerBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   bool ReadResult() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   absl::Status Receive(const OpenStep& step, RunnerOutput* logits)
@@ -148,9 +148,9 @@ class ServingSession {
   // How the rank's stream ended; nobody reads it any more.
   absl::Status Finish(size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   // Unavailable: the stream of rank `first` broke. Why, by what all ranks say.
-  absl::Status Inquire(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  absl::Status DiagnoseFailure(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   std::string Describe(size_t rank) const;
-  v1::Attempt Ticket(size_t rank) const;
+  v1::Attempt AttemptOf(size_t rank) const;
 
   const ServingCluster& cluster_;
   const RemoteModel& model_;
@@ -159,7 +159,7 @@ class ServingSession {
   size_t logits_rank_ = 0;
   std::vector<Rank> ranks_;  // clients never change; streams are of who holds step_mutex_
   // Of the stream with the logits, where steps overlap; null: whoever ends a step reads it.
-  std::unique_ptr<ResultReader> reader_ ABSL_GUARDED_BY(step_mutex_);
+  std::unique_ptr<ResultPrefetcher> reader_ ABSL_GUARDED_BY(step_mutex_);
   uint64_t steps_ = 0;
   std::deque<OpenStep> open_;  // of the thread that steps
   v1::ServingStep step_;    // these two: memory that serves again
@@ -169,7 +169,7 @@ class ServingSession {
   bool ended_ ABSL_GUARDED_BY(step_mutex_) = false;
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(step_mutex_);
   std::string broken_ ABSL_GUARDED_BY(mutex_);
-  std::deque<absl::Time> began_ ABSL_GUARDED_BY(mutex_);  // of the open steps
+  std::deque<absl::Time> step_started_ ABSL_GUARDED_BY(mutex_);  // of the open steps
 };
 
 }  // namespace espalier

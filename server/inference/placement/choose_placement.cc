@@ -1,4 +1,4 @@
-#include "server/inference/placement/choose_places.h"
+#include "server/inference/placement/choose_placement.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@ namespace {
 // What a step on workers takes beside its program and its bytes: a message out and one back over
 // gRPC, with the threads that wait for them. An estimate; tests/benchmarks/serving_on_workers.py
 // has the difference between one worker and the coordinator's process.
-constexpr double kRemoteSeconds = 3e-4;
+constexpr double kRemoteStepOverheadSeconds = 3e-4;
 
-// Of each level of a tree, to hold the next token. The same for all places, so it changes the
+// Of each level of a tree, to hold the next token. The same for all decision, so it changes the
 // tokens per second that are shown, and not their order.
-constexpr double kAcceptance = 0.6;
+constexpr double kAssumedAcceptanceRate = 0.6;
 
-v1::ModelPlacement PlaceOf(const ServingSpot& spot, const std::vector<Member>& workers) {
+v1::ModelPlacement PlacementOf(const ServingSpot& spot, const std::vector<Member>& workers) {
   v1::ModelPlacement place;
   if (spot.own()) return place;
   place.set_tensor_parallel(spot.degrees.tensor_parallel);
@@ -59,34 +59,34 @@ ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion,
 double ExpectedTokens(const Expansion& expansion, int ssms, int requests) {
   double each = 1;
   for (int depth = 1; ssms > 0 && depth <= expansion.depth(); ++depth) {
-    each += std::pow(kAcceptance, depth);
+    each += std::pow(kAssumedAcceptanceRate, depth);
   }
   return each * requests;
 }
 
-absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question) {
+absl::StatusOr<PlacementDecision> ChoosePlacement(const PlacementRequest& request) {
   AnalyticCost cost;
   ServingProblem problem;
-  problem.registry = question.registry;
-  problem.models = question.models;
-  for (const Member& member : question.workers) problem.machine.devices.push_back(member.device);
-  problem.machine.link = question.link;
-  problem.machine.communication = question.communication;
-  problem.own = question.own;
-  problem.remote_seconds = kRemoteSeconds;
-  problem.tokens_per_round = question.tokens_per_round;
+  problem.registry = request.registry;
+  problem.models = request.models;
+  for (const Member& member : request.workers) problem.machine.devices.push_back(member.device);
+  problem.machine.link = request.link;
+  problem.machine.communication = request.communication;
+  problem.own = request.own;
+  problem.remote_seconds = kRemoteStepOverheadSeconds;
+  problem.tokens_per_round = request.tokens_per_round;
   problem.cost = &cost;
   const absl::StatusOr<std::vector<ServingChoice>> choices = PlaceServing(problem);
   if (!choices.ok()) return choices.status();
-  Places places;
+  PlacementDecision decision;
   for (const ServingChoice& choice : *choices) {
     v1::PlacementCandidate candidate;
     std::map<int, int64_t> bytes;  // by device; -1: this process
     for (size_t m = 0; m < choice.models.size(); ++m) {
       const ServingSpot& spot = choice.models[m];
-      const v1::ModelPlacement place = PlaceOf(spot, question.workers);
+      const v1::ModelPlacement place = PlacementOf(spot, request.workers);
       *(m == 0 ? candidate.mutable_llm() : candidate.add_ssms()) = place;
-      if (places.candidates.empty()) places.chosen.push_back(place);
+      if (decision.candidates.empty()) decision.chosen.push_back(place);
       for (size_t r = 0; r < spot.bytes.size(); ++r) {
         bytes[spot.own() ? -1 : spot.devices[r]] += spot.bytes[r];
       }
@@ -99,10 +99,10 @@ absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question) {
     candidate.set_tokens_per_second(choice.tokens_per_second);
     candidate.set_most_bytes(most);
     candidate.set_refused(choice.refused);
-    candidate.set_chosen(places.candidates.empty());
-    places.candidates.push_back(std::move(candidate));
+    candidate.set_chosen(decision.candidates.empty());
+    decision.candidates.push_back(std::move(candidate));
   }
-  return places;
+  return decision;
 }
 
 }  // namespace espalier

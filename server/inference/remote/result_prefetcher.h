@@ -12,12 +12,12 @@
 
 namespace espalier {
 
-class ResultReader {
+class ResultPrefetcher {
  public:
   // Nobody else reads the stream, which outlives the reader. What is kept is what begun steps give.
-  explicit ResultReader(ServingStream* stream);
+  explicit ResultPrefetcher(ServingStream* stream);
   // The stream is broken, or its client was cancelled: otherwise this waits.
-  ~ResultReader();
+  ~ResultPrefetcher();
 
   // The next one; blocks. False once the stream is broken and all that came has been read.
   bool Read(v1::ServingResult* result);

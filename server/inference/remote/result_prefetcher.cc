@@ -1,14 +1,14 @@
-#include "server/inference/remote/result_reader.h"
+#include "server/inference/remote/result_prefetcher.h"
 
 #include <utility>
 
 namespace espalier {
 
-ResultReader::ResultReader(ServingStream* stream) : stream_(stream), thread_([this] { Run(); }) {}
+ResultPrefetcher::ResultPrefetcher(ServingStream* stream) : stream_(stream), thread_([this] { Run(); }) {}
 
-ResultReader::~ResultReader() { thread_.join(); }
+ResultPrefetcher::~ResultPrefetcher() { thread_.join(); }
 
-void ResultReader::Run() {
+void ResultPrefetcher::Run() {
   for (;;) {
     v1::ServingResult result;
     const bool came = stream_->Read(&result);
@@ -21,9 +21,9 @@ void ResultReader::Run() {
   }
 }
 
-bool ResultReader::Read(v1::ServingResult* result) {
+bool ResultPrefetcher::Read(v1::ServingResult* result) {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &ResultReader::Ready));
+  mutex_.Await(absl::Condition(this, &ResultPrefetcher::Ready));
   if (results_.empty()) return false;
   *result = std::move(results_.front());
   results_.pop_front();

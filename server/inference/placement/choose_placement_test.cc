@@ -1,4 +1,4 @@
-#include "server/inference/placement/choose_places.h"
+#include "server/inference/placement/choose_placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(ExpectStep, HasARowForEachNodeOfEachTreeAndNeverMoreThanTheLargestStep) {
   EXPECT_GT(ExpectedTokens(tree, 1, 3), ExpectedTokens(*Expansion::Create({1, 1}), 1, 3));
 }
 
-TEST(ChoosePlaces, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
+TEST(ChoosePlacement, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   LlamaConfig config;
@@ -63,7 +63,7 @@ TEST(ChoosePlaces, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
   absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, Largest());
   ASSERT_TRUE(graph.ok()) << graph.status();
   ASSERT_TRUE(BindAndInfer(registry, 1, &*graph).ok());
-  PlacesQuestion question;
+  PlacementRequest question;
   question.registry = &registry;
   question.models = {{"lm", &*graph, &*graph, 1}};
   for (const double bandwidth : {1e8, 4e8, 2e8}) {
@@ -78,7 +78,7 @@ TEST(ChoosePlaces, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
   question.link.set_latency_seconds(10);  // nobody cuts anything
   question.link.set_bandwidth(1e12);
   question.tokens_per_round = 4;
-  const absl::StatusOr<Places> places = ChoosePlaces(question);
+  const absl::StatusOr<PlacementDecision> places = ChoosePlacement(question);
   ASSERT_TRUE(places.ok()) << places.status();
   ASSERT_EQ(places->chosen.size(), 1u);
   EXPECT_EQ(places->chosen[0].tensor_parallel(), 1);
@@ -92,7 +92,7 @@ TEST(ChoosePlaces, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
     EXPECT_LE(places->candidates[i].tokens_per_second(), first.tokens_per_second());
   }
   for (Member& member : question.workers) member.device.set_memory_bytes(1000);
-  const absl::Status status = ChoosePlaces(question).status();
+  const absl::Status status = ChoosePlacement(question).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("model 'lm' needs"));
 }

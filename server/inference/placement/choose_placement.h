@@ -29,7 +29,7 @@ ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion,
 // Tokens of one round, if each level of a tree has the next token with the same chance.
 double ExpectedTokens(const Expansion& expansion, int ssms, int requests);
 
-struct PlacesQuestion {
+struct PlacementRequest {
   const OpRegistry* registry = nullptr;
   std::vector<PlacedModel> models;                          // the LLM, then the SSMs
   std::vector<Member> workers;                              // that are idle
@@ -39,12 +39,12 @@ struct PlacesQuestion {
   double tokens_per_round = 1;
 };
 
-struct Places {
+struct PlacementDecision {
   std::vector<v1::ModelPlacement> chosen;  // with the workers' ids
   std::vector<v1::PlacementCandidate> candidates;
 };
 
 // Errors of PlaceServing.
-absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question);
+absl::StatusOr<PlacementDecision> ChoosePlacement(const PlacementRequest& request);
 
 }  // namespace espalier
