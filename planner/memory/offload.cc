@@ -159,7 +159,7 @@ class Planner {
           d.absence.before - d.absence.after > Gap()) {
         swaps.push_back({d, -1, std::max(0.0, 2 * CopySeconds(t) - room)});
       }
-      if (settings_.recompute && CanRemake(tensor, d.absence)) {
+      if (settings_.recompute && CanRecompute(tensor, d.absence)) {
         d.absence.recompute = true;
         remakes.push_back({d, -1, seconds_[tensor.maker]});
       }
@@ -215,7 +215,7 @@ class Planner {
 
   // Everything that the maker reads must be there, unchanged, in front of `before` without having
   // to live longer for it.
-  bool CanRemake(const OffloadTensor& tensor, const Absence& absence) const {
+  bool CanRecompute(const OffloadTensor& tensor, const Absence& absence) const {
     if (tensor.maker < 0 || tensor.last_write != tensor.maker || absence.before >= tensor.stale) {
       return false;
     }

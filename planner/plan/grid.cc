@@ -425,7 +425,7 @@ absl::StatusOr<GridPlan> GridPlanner::MakeOf(const PlanProblem& problem,
   }
   plan.placement = plan.planning->FromConfigs(spread);
   Simulator simulator(structure, plan.planning->table(), plan.planning->costs());
-  if (relief_.has_value()) plan.planning->PriceMemory(plan.placement, &simulator);
+  if (offload_settings_.has_value()) plan.planning->PriceMemory(plan.placement, &simulator);
   if (absl::Status status = simulator.Reset(plan.placement); !status.ok()) return status;
   plan.cost = simulator.cost();
   plan.fits = simulator.can_fit();
@@ -447,9 +447,9 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
     const auto over = [&](double bytes) {
       return memory == 0 ? 0 : std::max(0.0, bytes - kMemorySlack * memory);
     };
-    if (relief_.has_value()) {
+    if (offload_settings_.has_value()) {
       // Out and back, as if behind nothing.
-      const double copies = 2 * over(estimate->bytes) / relief_->host_bandwidth;
+      const double copies = 2 * over(estimate->bytes) / offload_settings_->host_bandwidth;
       order.push_back({{over(estimate->kept_bytes), estimate->seconds + copies}, shape});
     } else {
       order.push_back({{over(estimate->bytes), estimate->seconds}, shape});

@@ -48,7 +48,7 @@ struct GridPlan {
   std::unique_ptr<Planning> planning;
   Placement placement;
   Picoseconds cost = 0;  // simulated; penalty for memory included
-  bool fits = false;     // as estimated; with AllowRelief, if it is made to
+  bool fits = false;     // as estimated; with EnableOffloadPenalty, if it is made to
 };
 
 struct GridEstimate {
@@ -71,7 +71,7 @@ class GridPlanner {
 
   // From here on what plans need beyond a device's memory is priced at what swaps and recomputation
   // would add, as far as they help (Planning::PriceMemory).
-  void AllowRelief(const OffloadSettings& settings) { relief_ = settings; }
+  void EnableOffloadPenalty(const OffloadSettings& settings) { offload_settings_ = settings; }
 
   // Shapes that use all devices and divide the batch, at one ZeRO stage; several stages only of a
   // graph whose batch can be cut. `micro_batches` 0: several are tried, as many as programs can be
@@ -142,7 +142,7 @@ class GridPlanner {
   const SpaceOptions space_;
   const int64_t budget_;
   const Share share_;
-  std::optional<OffloadSettings> relief_;
+  std::optional<OffloadSettings> offload_settings_;
   PlanProblem group_problem_;  // devices without a limit of their memory
   // An error where there is none.
   std::map<TemplateKey, absl::StatusOr<std::vector<NodeConfig>>> templates_;

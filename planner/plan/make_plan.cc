@@ -181,7 +181,7 @@ absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
   GridPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
   const absl::StatusOr<OffloadSettings> settings = SettingsOf(options.memory());
   if (!settings.ok()) return settings.status();
-  if (settings->swap || settings->recompute) planner.AllowRelief(*settings);
+  if (settings->swap || settings->recompute) planner.EnableOffloadPenalty(*settings);
   std::vector<GridShape> shapes;
   for (int stage : zero_stages) {
     const std::vector<GridShape> more = planner.Shapes(stage, options.micro_batches());

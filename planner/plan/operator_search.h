@@ -1,7 +1,7 @@
 // The search over all operators of one problem at one ZeRO stage, with what memory costs a plan.
 //
 // Where memory is ample, the search's placement is the plan. Where it is short, the search goes by
-// an estimate of what swaps and recomputation would add (Simulator::AllowRelief), and so ranks many
+// an estimate of what swaps and recomputation would add (Simulator::EnableOffloadPenalty), and so ranks many
 // placements; the first of them, and those of a search that keeps within the limit, are lowered and
 // made to fit, and the one that is then predicted to be fastest is taken. Slices of the batch are
 // no part of the estimate: they only make fit what is lowered.

@@ -143,7 +143,7 @@ bool Planning::PriceMemory(const Placement& placement, Simulator* simulator) con
       Instructions(placement) > kMostLowered) {
     return false;
   }
-  simulator->AllowRelief(*settings);
+  simulator->EnableOffloadPenalty(*settings);
   return true;
 }
 

@@ -69,7 +69,7 @@ class Planning {
   // peak_bytes are those of the programs as they are.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
-  // Has the simulator price memory at what Evaluate would do about it (Simulator::AllowRelief),
+  // Has the simulator price memory at what Evaluate would do about it (Simulator::EnableOffloadPenalty),
   // where the options allow anything to be done, and `placement` is not so large that nothing would
   // be. Whether it does.
   bool PriceMemory(const Placement& placement, Simulator* simulator) const;

@@ -643,14 +643,14 @@ Picoseconds Simulator::PriceOf(int device, int64_t bytes) const {
   // All devices' together can be added to a step.
   const Picoseconds most = kLongestStep / devices_;
   const Picoseconds price = std::min(bytes / (1 << 20) + 1, most / kPerMiB) * kPerMiB;
-  if (!relief_) return price;
-  // Against relief it has to be dear on small and on large devices.
+  if (!offload_penalty_) return price;
+  // Against offload it has to be dear on small and on large devices.
   constexpr double kPerMemory = 4;  // of the step's time
   const double part =
       static_cast<double>(bytes) / static_cast<double>(costs_.device(device).memory_bytes());
-  const double relief = kPerMemory * part * static_cast<double>(time_);
-  if (relief >= static_cast<double>(most)) return most;
-  return std::max(price, static_cast<Picoseconds>(relief));
+  const double offload = kPerMemory * part * static_cast<double>(time_);
+  if (offload >= static_cast<double>(most)) return most;
+  return std::max(price, static_cast<Picoseconds>(offload));
 }
 
 Picoseconds Simulator::Penalty(Picoseconds limit) {
@@ -669,10 +669,10 @@ Picoseconds Simulator::Penalty(Picoseconds limit) {
   Picoseconds penalty = 0;
   for (int d = 0; d < devices_; ++d) {
     const int64_t bytes = over(d, peak[d]);
-    if (bytes > 0 && (!relief_ || over(d, kept_[d]) > 0)) penalty += PriceOf(d, bytes);
+    if (bytes > 0 && (!offload_penalty_ || over(d, kept_[d]) > 0)) penalty += PriceOf(d, bytes);
   }
   can_fit_ = penalty == 0;
-  return relief_ && penalty < limit - time_ ? penalty + ReliefPenalty(peak, limit - penalty)
+  return offload_penalty_ && penalty < limit - time_ ? penalty + OffloadPenalty(peak, limit - penalty)
                                             : penalty;
 }
 

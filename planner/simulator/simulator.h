@@ -34,7 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/memory/offload.h"
-#include "planner/memory/relief.h"
+#include "planner/memory/offload_estimate.h"
 #include "planner/pcg/buckets.h"
 #include "planner/pcg/schedule.h"
 #include "planner/report/timeline.h"
@@ -52,9 +52,9 @@ class Simulator {
             bool full_only = false);
 
   // From the next Reset on a device over its memory costs what swaps and recomputation are
-  // estimated to add to the step (planner/memory/relief.h), the slowest device's; what they cannot
+  // estimated to add to the step (planner/memory/offload_estimate.h), the slowest device's; what they cannot
   // free is as dear as without them, or dearer.
-  void AllowRelief(const OffloadSettings& settings);
+  void EnableOffloadPenalty(const OffloadSettings& settings);
 
   // Starts over from `placement`. InvalidArgument if its tasks take longer than can be counted, 46
   // days of all devices together.
@@ -63,7 +63,7 @@ class Simulator {
   static constexpr Picoseconds kNoLimit = std::numeric_limits<Picoseconds>::max();
 
   // Simulates with these nodes changed, each named once; Accept or Reject must follow. Returns the
-  // step's time plus the penalty of devices over their memory (1 ms per MiB, or see AllowRelief). A
+  // step's time plus the penalty of devices over their memory (1 ms per MiB, or see EnableOffloadPenalty). A
   // cost of `limit` or more need not be exact; such a proposal must be rejected.
   absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes,
                                       Picoseconds limit = kNoLimit);
@@ -72,7 +72,7 @@ class Simulator {
 
   Picoseconds time() const { return time_; }  // of the step, without the penalty
   Picoseconds cost() const { return time_ + penalty_; }
-  // Of the last Reset: nothing is over a device's memory that AllowRelief could not free, as far as
+  // Of the last Reset: nothing is over a device's memory that EnableOffloadPenalty could not free, as far as
   // is estimated.
   bool can_fit() const { return can_fit_; }
   const Placement& placement() const { return placement_; }
@@ -185,18 +185,18 @@ class Simulator {
   // What `bytes` over the memory of a device cost that nothing can free.
   Picoseconds PriceOf(int device, int64_t bytes) const;
 
-  // relief.cc
+  // offload_penalty.cc
   struct IdleValue;
-  struct ReliefSteps;
-  // Of the devices that AllowRelief speaks of. Exact below `limit` - time_.
-  Picoseconds ReliefPenalty(const std::vector<int64_t>& peak, Picoseconds limit);
+  struct OffloadSteps;
+  // Of the devices that EnableOffloadPenalty speaks of. Exact below `limit` - time_.
+  Picoseconds OffloadPenalty(const std::vector<int64_t>& peak, Picoseconds limit);
   double SecondsOfPosition(int p);
   int64_t Workspace(int device);
   int LastUse(ValueId v, int layout) const;
-  bool CanRemake(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const;
+  bool CanRecompute(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const;
   void FindIdle(std::vector<IdleValue>* idle);
   void AddIdle(ValueId v, std::vector<IdleValue>* idle);
-  Relief ReliefOf(int device, const ReliefSteps& steps, const std::vector<IdleValue>& idle);
+  OffloadEstimate OffloadEstimateOf(int device, const OffloadSteps& steps, const std::vector<IdleValue>& idle);
 
   const PcgStructure& structure_;
   ConfigTable& table_;
@@ -230,8 +230,8 @@ class Simulator {
   bool limited_ = false;  // some device states its memory
   bool can_fit_ = true;
 
-  bool relief_ = false;  // see AllowRelief
-  OffloadSettings relief_settings_;
+  bool offload_penalty_ = false;  // see EnableOffloadPenalty
+  OffloadSettings offload_settings_;
   std::vector<std::vector<int>> uses_of_slot_;  // moments, those of views of the value included
   std::vector<ValueId> idle_values_;            // that may be unused for long
   std::vector<ValueId> root_;          // by value: whose memory it shares, itself if nobody's

@@ -58,18 +58,18 @@ struct Bench {
   SearchSpace space;
 };
 
-// Proposes, accepts and rejects at random; with `relief`, memory over the limit costs what swaps
+// Proposes, accepts and rejects at random; with `offload`, memory over the limit costs what swaps
 // and recomputation would add.
 void ExpectDeltaEqualsFull(Bench& bench, int rounds,
-                           const std::optional<OffloadSettings>& relief = std::nullopt,
+                           const std::optional<OffloadSettings>& offload = std::nullopt,
                            int* relieved_rounds = nullptr) {
   const Graph& graph = bench.graph;
   Simulator delta(bench.structure, bench.table, bench.costs);
   Simulator full(bench.structure, bench.table, bench.costs);
   int relieved = 0;
-  if (relief.has_value()) {
-    delta.AllowRelief(*relief);
-    full.AllowRelief(*relief);
+  if (offload.has_value()) {
+    delta.EnableOffloadPenalty(*offload);
+    full.EnableOffloadPenalty(*offload);
   }
   ASSERT_EQ(delta.Reset(bench.Single()), absl::OkStatus());
   Random random(17);
@@ -147,8 +147,8 @@ TEST(SimulatorTest, DeltaEqualsFullWhereMemoryIsRelieved) {
 }
 
 // Placements at random on devices with less memory than they need: what the simulator takes their
-// relief to cost, against what lowering adds.
-TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
+// offload to cost, against what lowering adds.
+TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
   const Graph graphs[] = {Llama(SmallLlama(8), 32), Llama(LargerLlama(6), 64), Cnn(256)};
   Random random(41);
   int compared = 0, close = 0, disagree = 0, relieved = 0;
@@ -173,7 +173,7 @@ TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
       Simulator simulator(bench.structure, bench.table, costs);
       OffloadSettings settings;
       settings.host_bandwidth = round % 3 == 0 ? 1e9 : 6e9;
-      simulator.AllowRelief(settings);
+      simulator.EnableOffloadPenalty(settings);
       ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
       MemoryLimits limits;
       limits.options.set_max_batch_tiles(1);

@@ -1,4 +1,4 @@
-#include "planner/memory/relief.h"
+#include "planner/memory/offload_estimate.h"
 
 #include <gtest/gtest.h>
 
@@ -34,63 +34,63 @@ OffloadProblem Chain(int n, double seconds) {
   return problem;
 }
 
-ReliefProblem ReliefOf(const OffloadProblem& problem) {
-  ReliefProblem relief;
-  relief.seconds = problem.seconds;
-  relief.limit = problem.limit;
-  relief.live.assign(problem.seconds.size(), problem.fixed_bytes);
+OffloadEstimateProblem EstimateProblemOf(const OffloadProblem& problem) {
+  OffloadEstimateProblem offload;
+  offload.seconds = problem.seconds;
+  offload.limit = problem.limit;
+  offload.live.assign(problem.seconds.size(), problem.fixed_bytes);
   std::map<int, std::vector<int>> idle_of;  // by tensor
   for (size_t t = 0; t < problem.tensors.size(); ++t) {
     const OffloadTensor& tensor = problem.tensors[t];
-    for (int k = tensor.uses.front(); k <= tensor.uses.back(); ++k) relief.live[k] += tensor.bytes;
+    for (int k = tensor.uses.front(); k <= tensor.uses.back(); ++k) offload.live[k] += tensor.bytes;
     for (size_t u = 1; u < tensor.uses.size(); ++u) {
       if (tensor.uses[u] - tensor.uses[u - 1] < 2) continue;
-      idle_of[static_cast<int>(t)].push_back(static_cast<int>(relief.idle.size()));
-      IdleTensor& idle = relief.idle.emplace_back();
+      idle_of[static_cast<int>(t)].push_back(static_cast<int>(offload.idle.size()));
+      IdleTensor& idle = offload.idle.emplace_back();
       idle.bytes = tensor.bytes;
       idle.after = tensor.uses[u - 1];
       idle.before = tensor.uses[u];
       if (tensor.maker < 0) continue;
-      idle.remake_seconds = problem.seconds[tensor.maker];
+      idle.recompute_seconds = problem.seconds[tensor.maker];
       for (int from : tensor.from) {
-        if (problem.tensors[from].uses.back() < idle.before) idle.remake_seconds = -1;
+        if (problem.tensors[from].uses.back() < idle.before) idle.recompute_seconds = -1;
         for (int f : idle_of[from]) {
-          const IdleTensor& other = relief.idle[f];
+          const IdleTensor& other = offload.idle[f];
           if (other.after < idle.before && idle.before < other.before) idle.from.push_back(f);
         }
       }
     }
   }
-  return relief;
+  return offload;
 }
 
 int64_t MostAlive(const OffloadProblem& problem) {
-  const std::vector<int64_t> live = ReliefOf(problem).live;
+  const std::vector<int64_t> live = EstimateProblemOf(problem).live;
   return *std::max_element(live.begin(), live.end());
 }
 
-TEST(ReliefTest, WhatFitsCostsNothing) {
+TEST(OffloadEstimateTest, WhatFitsCostsNothing) {
   OffloadProblem problem = Chain(10, 1e-3);
   problem.limit = MostAlive(problem);
-  const Relief relief = EstimateRelief(ReliefOf(problem), {});
-  EXPECT_EQ(relief.seconds, 0);
-  EXPECT_EQ(relief.bytes_left, 0);
+  const OffloadEstimate offload = EstimateOffload(EstimateProblemOf(problem), {});
+  EXPECT_EQ(offload.seconds, 0);
+  EXPECT_EQ(offload.bytes_left, 0);
 }
 
-TEST(ReliefTest, CopiesThatHideBehindTheComputationCostNothing) {
+TEST(OffloadEstimateTest, CopiesThatHideBehindTheComputationCostNothing) {
   OffloadProblem problem = Chain(40, 1e-3);
   problem.limit = MostAlive(problem) / 3;
   OffloadSettings settings;
   settings.recompute = false;
   settings.host_bandwidth = 1e11;
-  const Relief relief = EstimateRelief(ReliefOf(problem), settings);
-  EXPECT_EQ(relief.bytes_left, 0);
-  EXPECT_NEAR(relief.seconds, 0, 1e-9);
+  const OffloadEstimate offload = EstimateOffload(EstimateProblemOf(problem), settings);
+  EXPECT_EQ(offload.bytes_left, 0);
+  EXPECT_NEAR(offload.seconds, 0, 1e-9);
 }
 
 // One tensor over the limit, idle for three steps of a millisecond.
-TEST(ReliefTest, OneTensorCostsTheCheaperOfBothWays) {
-  ReliefProblem problem;
+TEST(OffloadEstimateTest, OneTensorCostsTheCheaperOfBothWays) {
+  OffloadEstimateProblem problem;
   problem.seconds.assign(5, 1e-3);
   problem.live.assign(5, 2 * kMiB);
   problem.limit = kMiB;
@@ -99,33 +99,33 @@ TEST(ReliefTest, OneTensorCostsTheCheaperOfBothWays) {
   OffloadSettings settings;
   settings.host_latency = 0;
   settings.host_bandwidth = kMiB / 1e-3;  // out and in within the steps beside the full one
-  EXPECT_NEAR(EstimateRelief(problem, settings).seconds, 0, 1e-12);
+  EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 0, 1e-12);
   settings.host_bandwidth = kMiB / 3e-3;  // each two steps too long
-  EXPECT_NEAR(EstimateRelief(problem, settings).seconds, 4e-3, 1e-12);
+  EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 4e-3, 1e-12);
   settings.host_bandwidth = kMiB / 30e-3;
-  EXPECT_NEAR(EstimateRelief(problem, settings).seconds, 7e-3, 1e-12);
+  EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 7e-3, 1e-12);
   settings.recompute = false;
-  EXPECT_NEAR(EstimateRelief(problem, settings).seconds, 58e-3, 1e-12);
+  EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 58e-3, 1e-12);
   settings.host_bytes = kMiB - 1;
-  EXPECT_EQ(EstimateRelief(problem, settings).bytes_left, kMiB);
+  EXPECT_EQ(EstimateOffload(problem, settings).bytes_left, kMiB);
 }
 
-TEST(ReliefTest, NothingIsMadeAgainFromWhatIsAway) {
-  ReliefProblem problem;
+TEST(OffloadEstimateTest, NothingIsMadeAgainFromWhatIsAway) {
+  OffloadEstimateProblem problem;
   problem.seconds.assign(6, 1e-3);
   problem.live = {kMiB, 2 * kMiB, 3 * kMiB, 2 * kMiB, kMiB, kMiB};
   problem.limit = kMiB;
   problem.idle = {{kMiB, 0, 5, true, 1e-3}, {kMiB, 1, 4, true, 1e-3, {0}}};
   OffloadSettings settings;
   settings.swap = false;
-  EXPECT_EQ(EstimateRelief(problem, settings).bytes_left, kMiB);
+  EXPECT_EQ(EstimateOffload(problem, settings).bytes_left, kMiB);
   problem.idle[1].from.clear();
-  EXPECT_EQ(EstimateRelief(problem, settings).bytes_left, 0);
-  EXPECT_NEAR(EstimateRelief(problem, settings).seconds, 2e-3, 1e-12);
+  EXPECT_EQ(EstimateOffload(problem, settings).bytes_left, 0);
+  EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 2e-3, 1e-12);
 }
 
 // Over limits from ample to what no plan can do without, and hosts from slow to fast.
-TEST(ReliefTest, IsCloseToWhatThePlanAdds) {
+TEST(OffloadEstimateTest, IsCloseToWhatThePlanAdds) {
   int compared = 0, close = 0, disagreed = 0;
   for (int n : {6, 15, 40}) {
     for (double bandwidth : {1e8, 3e8, 1e9, 3e9, 1e10}) {
@@ -139,15 +139,15 @@ TEST(ReliefTest, IsCloseToWhatThePlanAdds) {
           settings.host_bandwidth = bandwidth;
           settings.recompute = recompute;
           const OffloadPlan plan = PlanOffload(problem, settings);
-          const Relief relief = EstimateRelief(ReliefOf(problem), settings);
-          if (plan.problem.empty() != (relief.bytes_left == 0)) {
+          const OffloadEstimate offload = EstimateOffload(EstimateProblemOf(problem), settings);
+          if (plan.problem.empty() != (offload.bytes_left == 0)) {
             ++disagreed;
             continue;
           }
           if (!plan.problem.empty()) continue;
           ++compared;
           // Of the step.
-          const double real = plan.seconds / alone, estimate = 1 + relief.seconds / alone;
+          const double real = plan.seconds / alone, estimate = 1 + offload.seconds / alone;
           close += std::abs(estimate - real) <= 0.1 * real;
         }
       }

@@ -20,24 +20,24 @@ struct IdleTensor {
   int64_t bytes = 0;
   int after = 0, before = 0;  // steps that use it; none between them does
   bool may_swap = true;
-  double remake_seconds = -1;  // of computing it again in front of `before`; negative: impossible
+  double recompute_seconds = -1;  // of computing it again in front of `before`; negative: impossible
   // Idle tensors (indices) that must not be away if it is computed again.
   absl::InlinedVector<int, 2> from;
 };
 
-struct ReliefProblem {
+struct OffloadEstimateProblem {
   std::vector<double> seconds;  // by step
   std::vector<int64_t> live;    // by step: bytes that are there if nothing leaves
   int64_t limit = 0;
   std::vector<IdleTensor> idle;
 };
 
-struct Relief {
+struct OffloadEstimate {
   double seconds = 0;      // that swaps and recomputation add
   int64_t bytes_left = 0;  // over the limit even so
 };
 
 // The settings' distances between uses are for callers to look at, by `may_swap`.
-Relief EstimateRelief(const ReliefProblem& problem, const OffloadSettings& settings);
+OffloadEstimate EstimateOffload(const OffloadEstimateProblem& problem, const OffloadSettings& settings);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "planner/memory/relief.h"
+#include "planner/memory/offload_estimate.h"
 
 #include <algorithm>
 #include <limits>
@@ -14,7 +14,7 @@ constexpr double kDearer = 1.2;
 
 class Estimator {
  public:
-  Estimator(const ReliefProblem& problem, const OffloadSettings& settings)
+  Estimator(const OffloadEstimateProblem& problem, const OffloadSettings& settings)
       : problem_(problem),
         settings_(settings),
         steps_(static_cast<int>(problem.seconds.size())),
@@ -26,17 +26,17 @@ class Estimator {
     for (int k = 0; k < steps_; ++k) starts_[k + 1] = starts_[k] + problem.seconds[k];
   }
 
-  Relief Run() {
-    Relief relief;
+  OffloadEstimate Run() {
+    OffloadEstimate offload;
     for (int worst = Worst(); worst >= 0; worst = Worst()) {
       if (!Relieve(worst)) {
-        relief.bytes_left = live_[worst] - problem_.limit;
+        offload.bytes_left = live_[worst] - problem_.limit;
         break;
       }
       Schedule();
     }
-    relief.seconds = Delay();
-    return relief;
+    offload.seconds = Delay();
+    return offload;
   }
 
  private:
@@ -69,8 +69,8 @@ class Estimator {
     return worst;
   }
 
-  bool CanRemake(int i) const {
-    if (!settings_.recompute || Idle(i).remake_seconds < 0) return false;
+  bool CanRecompute(int i) const {
+    if (!settings_.recompute || Idle(i).recompute_seconds < 0) return false;
     return std::all_of(Idle(i).from.begin(), Idle(i).from.end(),
                        [this](int f) { return state_[f] == kThere; });
   }
@@ -104,7 +104,7 @@ class Estimator {
     double seconds = kImpossible;
     if (state_[i] != kThere || worst <= Idle(i).after || worst >= before_[i]) return seconds;
     if (CanSwap(i)) seconds = SwapSeconds(i, worst);
-    if (CanRemake(i)) seconds = std::min(seconds, Idle(i).remake_seconds);
+    if (CanRecompute(i)) seconds = std::min(seconds, Idle(i).recompute_seconds);
     return seconds;
   }
 
@@ -113,7 +113,7 @@ class Estimator {
     std::vector<Candidate>& all = candidates_;
     all.clear();
     const auto add = [&](int idle, int extends, double seconds) {
-      const bool remakes = extends < 0 && CanRemake(idle) && seconds == Idle(idle).remake_seconds;
+      const bool remakes = extends < 0 && CanRecompute(idle) && seconds == Idle(idle).recompute_seconds;
       all.push_back(
           {idle, extends, remakes, (seconds + kLeast) / static_cast<double>(Idle(idle).bytes)});
     };
@@ -156,12 +156,12 @@ class Estimator {
     const int i = c.idle;
     const IdleTensor& tensor = Idle(i);
     const double seconds = SecondsOf(i, worst);
-    if (seconds == kImpossible || (c.remakes && !CanRemake(i))) return false;
+    if (seconds == kImpossible || (c.remakes && !CanRecompute(i))) return false;
     if (settings_.recompute &&
         seconds + kLeast > kDearer * c.price * static_cast<double>(tensor.bytes))
       return false;
     taken_.push_back({i, tensor.after + 1, before_[i], worst, worst});
-    if (CanRemake(i) && seconds == tensor.remake_seconds) {
+    if (CanRecompute(i) && seconds == tensor.recompute_seconds) {
       state_[i] = kRemade;
       for (int f : tensor.from) before_[f] = std::min(before_[f], before_[i]);
       return true;
@@ -258,7 +258,7 @@ class Estimator {
           break;
         case kNeeded:
           if (state_[i] == kRemade) {
-            delay += Idle(i).remake_seconds;
+            delay += Idle(i).recompute_seconds;
           } else {
             delay = std::max(delay, in_done[e.taken] - start);
           }
@@ -272,7 +272,7 @@ class Estimator {
     return delay;
   }
 
-  const ReliefProblem& problem_;
+  const OffloadEstimateProblem& problem_;
   const OffloadSettings& settings_;
   const int steps_;
   std::vector<double> starts_;  // by step, and the end
@@ -293,7 +293,7 @@ class Estimator {
 
 }  // namespace
 
-Relief EstimateRelief(const ReliefProblem& problem, const OffloadSettings& settings) {
+OffloadEstimate EstimateOffload(const OffloadEstimateProblem& problem, const OffloadSettings& settings) {
   return Estimator(problem, settings).Run();
 }
 

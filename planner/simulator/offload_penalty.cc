@@ -1,6 +1,6 @@
 // Simulator: what devices that are over their memory would pay for swaps and recomputation. All of
 // it follows from the placement alone, so that it is the same after any changes that lead there.
-#include "planner/memory/relief.h"
+#include "planner/memory/offload_estimate.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kShort = 6;             // moments: nothing leaves for less
+constexpr int kMinIdlePoints = 6;             // moments: nothing leaves for less
 constexpr double kForward = 1.0 / 3;  // of an operator's time, as lowering counts it
 
 }  // namespace
@@ -25,11 +25,11 @@ struct Simulator::IdleValue {
   const std::vector<int64_t>* bytes = nullptr;  // by device
   int after = 0, before = 0;                    // moments
   bool may_swap = true;
-  double remake_seconds = -1;
+  double recompute_seconds = -1;
   absl::InlinedVector<int, 2> from;  // as in IdleTensor
 };
 
-struct Simulator::ReliefSteps {
+struct Simulator::OffloadSteps {
   std::vector<std::pair<int, int>> moments;  // in order, and their micro-batches
   std::vector<int> of;                       // by micro-batch and moment: place in `moments`
   std::vector<double> seconds;               // by position, on each of its devices
@@ -38,10 +38,10 @@ struct Simulator::ReliefSteps {
   int Of(int micro_batch, int moment) const { return of[micro_batch * count + moment]; }
 };
 
-void Simulator::AllowRelief(const OffloadSettings& settings) {
-  relief_ = settings.swap || settings.recompute;
-  relief_settings_ = settings;
-  if (!relief_ || !uses_of_slot_.empty()) return;
+void Simulator::EnableOffloadPenalty(const OffloadSettings& settings) {
+  offload_penalty_ = settings.swap || settings.recompute;
+  offload_settings_ = settings;
+  if (!offload_penalty_ || !uses_of_slot_.empty()) return;
   const int end = static_cast<int>(structure_.positions.size());
   for (ValueId v : all_values_) root_.push_back(v);
   uses_of_slot_.resize(structure_.slots.size());
@@ -84,7 +84,7 @@ void Simulator::AllowRelief(const OffloadSettings& settings) {
         parameter ? Reshards(structure_.slots[slots[0]].position) : Runs(position_of_value_[v]);
     int last = first;
     for (int s : slots) last = std::max(last, uses_of_slot_[s].back());
-    if (last - first > kShort) idle_values_.push_back(v);
+    if (last - first > kMinIdlePoints) idle_values_.push_back(v);
   }
 }
 
@@ -137,7 +137,7 @@ int Simulator::LastUse(ValueId v, int layout) const {
 
 // Whether what computes the value could run again at `moment`, from the values `from` and others
 // that are always there.
-bool Simulator::CanRemake(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const {
+bool Simulator::CanRecompute(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const {
   const Position& position = structure_.positions[position_of_value_[v]];
   if (position.role != Position::kForward) return false;
   int outputs = 0;
@@ -163,7 +163,7 @@ void Simulator::FindIdle(std::vector<IdleValue>* idle) {
   std::vector<int> first_of(structure_.base.size(), -1);  // by value: index into `idle`
   absl::InlinedVector<ValueId, 4> from;
   const int distance =
-      2 * std::max(relief_settings_.swapout_threshold, relief_settings_.swapin_groupby);
+      2 * std::max(offload_settings_.swapout_threshold, offload_settings_.swapin_groupby);
   for (ValueId v : idle_values_) {
     const size_t begin = idle->size();
     AddIdle(v, idle);
@@ -172,10 +172,10 @@ void Simulator::FindIdle(std::vector<IdleValue>* idle) {
     for (size_t i = begin; i < idle->size(); ++i) {
       IdleValue& added = (*idle)[i];
       added.may_swap = added.before - added.after > distance;
-      if (added.remake_seconds < 0) continue;
+      if (added.recompute_seconds < 0) continue;
       from.clear();
-      if (!CanRemake(v, added.before, &from)) {
-        added.remake_seconds = -1;
+      if (!CanRecompute(v, added.before, &from)) {
+        added.recompute_seconds = -1;
         continue;
       }
       for (ValueId u : from) {
@@ -236,7 +236,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
       added.bytes = &bytes;
       added.after = h.uses[i - 1];
       added.before = h.uses[i];
-      if (remake) added.remake_seconds = SecondsOfPosition(position_of_value_[v]);
+      if (remake) added.recompute_seconds = SecondsOfPosition(position_of_value_[v]);
     }
   };
   for (size_t i = 1; i < held.size(); ++i) {
@@ -252,9 +252,9 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   add(held[0], costs_.BytesByDevice(held[0].layout, element), makes);
 }
 
-Relief Simulator::ReliefOf(int device, const ReliefSteps& steps,
+OffloadEstimate Simulator::OffloadEstimateOf(int device, const OffloadSteps& steps,
                            const std::vector<IdleValue>& idle) {
-  ReliefProblem problem;
+  OffloadEstimateProblem problem;
   problem.limit = costs_.device(device).memory_bytes() - Workspace(device);
   int first = -1, last = -1;  // steps over the limit
   int64_t now = kept_[device];
@@ -292,21 +292,21 @@ Relief Simulator::ReliefOf(int device, const ReliefSteps& steps,
       tensor.after = after;
       tensor.before = before;
       tensor.may_swap = value.may_swap;
-      tensor.remake_seconds = value.remake_seconds;
+      tensor.recompute_seconds = value.recompute_seconds;
       for (int f : value.from) {
         if (index[f] >= 0) tensor.from.push_back(index[f]);
       }
     }
   }
-  return EstimateRelief(problem, relief_settings_);
+  return EstimateOffload(problem, offload_settings_);
 }
 
-Picoseconds Simulator::ReliefPenalty(const std::vector<int64_t>& peak, Picoseconds limit) {
+Picoseconds Simulator::OffloadPenalty(const std::vector<int64_t>& peak, Picoseconds limit) {
   const int end = static_cast<int>(structure_.positions.size());
-  ReliefSteps steps;
+  OffloadSteps steps;
   std::vector<IdleValue> idle;
   Picoseconds left = 0, added = 0;
-  Relief before;
+  OffloadEstimate before;
   int before_device = -2;
   for (int d = 0; d < devices_; ++d) {
     const int64_t memory = costs_.device(d).memory_bytes();
@@ -330,7 +330,7 @@ Picoseconds Simulator::ReliefPenalty(const std::vector<int64_t>& peak, Picosecon
     const bool alike = before_device == d - 1 && memory == costs_.device(d - 1).memory_bytes() &&
                        kept_[d] == kept_[d - 1] && change_[d] == change_[d - 1] &&
                        gradient_change_[d] == gradient_change_[d - 1];
-    if (!alike) before = ReliefOf(d, steps, idle);
+    if (!alike) before = OffloadEstimateOf(d, steps, idle);
     before_device = d;
     added = std::max(added, ToPicoseconds(before.seconds));
     if (before.bytes_left > 0) left += PriceOf(d, before.bytes_left);
