@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "ops/models/quantize.h"
 #include "ops/quantized/quantize_graph.h"
-#include "server/inference/models/engine_host.h"
+#include "server/inference/models/async_engine.h"
 #include "worker/weights/own_format.h"
 
 namespace espalier {
@@ -79,7 +79,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDepend
   return std::shared_ptr<LoadedModel>();
 }
 
-absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const DistillationDependencies& tools,
+absl::StatusOr<std::unique_ptr<AsyncEngine>> LoadBeside(const DistillationDependencies& tools,
                                                        const v1::DistillationSpec& spec) {
   v1::ServeModelRequest request;
   request.set_artifact(spec.llm());
@@ -90,18 +90,18 @@ absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const DistillationDepende
   request.set_max_tokens_per_batch(kRows);
   absl::StatusOr<ModelServer::Prepared> llm = tools.models->Prepare(request);
   if (!llm.ok()) return llm.status();
-  return EngineHost::Create(std::move(llm->parts), std::move(llm->options));
+  return AsyncEngine::Create(std::move(llm->parts), std::move(llm->options));
 }
 
 // Keeps as many requests open as the engine has places, and takes what comes.
 class Asking {
  public:
   // `name` of the model. Its engine may go at any time, and is not kept from it.
-  Asking(std::weak_ptr<EngineHost> host, std::string name, const v1::DistillationSpec& spec,
+  Asking(std::weak_ptr<AsyncEngine> host, std::string name, const v1::DistillationSpec& spec,
          v1::DistillationPrompts* prompts)
       : host_(std::move(host)), name_(std::move(name)), spec_(spec), prompts_(*prompts) {}
   ~Asking() {
-    const std::shared_ptr<EngineHost> host = host_.lock();
+    const std::shared_ptr<AsyncEngine> host = host_.lock();
     if (host == nullptr) return;
     for (const auto& [index, ticket] : open_) host->Cancel(ticket);
   }
@@ -122,7 +122,7 @@ class Asking {
 
  private:
   absl::Status AskMore() {
-    const std::shared_ptr<EngineHost> host = host_.lock();
+    const std::shared_ptr<AsyncEngine> host = host_.lock();
     if (host == nullptr) return Gone();
     if (absl::Now() < next_try_) return absl::OkStatus();
     while (!waiting_.empty() && static_cast<int>(open_.size()) < host->at_once()) {
@@ -139,7 +139,7 @@ class Asking {
         "artifact is loaded for it"));
   }
 
-  absl::Status Ask(EngineHost& host) {
+  absl::Status Ask(AsyncEngine& host) {
     const int index = waiting_.front();
     waiting_.pop_front();
     const auto& tokens = prompts_.prompts(index).prompt();
@@ -150,7 +150,7 @@ class Asking {
     if (spec_.soft_labels() > 0) options.logprobs = spec_.soft_labels();
     // By prompt, so that what is left after a restart goes on as it would have.
     options.sampling.seed = spec_.seed() + static_cast<uint64_t>(index);
-    absl::StatusOr<EngineHost::Ticket> ticket = host.Submit(
+    absl::StatusOr<AsyncEngine::Ticket> ticket = host.Submit(
         {tokens.begin(), tokens.end()}, std::move(options),
         [inbox = inbox_, index](const RequestEvent& event) { inbox->Put(index, event); });
     if (!ticket.ok()) return ticket.status();
@@ -189,13 +189,13 @@ class Asking {
     return absl::OkStatus();
   }
 
-  const std::weak_ptr<EngineHost> host_;
+  const std::weak_ptr<AsyncEngine> host_;
   const std::string name_;
   const v1::DistillationSpec& spec_;
   v1::DistillationPrompts& prompts_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
   std::deque<int> waiting_;
-  std::map<int, EngineHost::Ticket> open_;
+  std::map<int, AsyncEngine::Ticket> open_;
   std::map<int, v1::DistillationPrompt> arrived_;  // what is new of them
   int64_t done_ = 0;
   absl::Time next_try_ = absl::InfinitePast();
@@ -209,13 +209,13 @@ absl::Status Continue(const DistillationDependencies& tools, const v1::Distillat
   if (!served.ok()) return served.status();
   if (*served != nullptr) {
     const std::string name = (*served)->description.name();
-    EngineHost* const engine = (*served)->host.get();
-    const std::weak_ptr<EngineHost> host = std::shared_ptr<EngineHost>(*std::move(served), engine);
+    AsyncEngine* const engine = (*served)->engine.get();
+    const std::weak_ptr<AsyncEngine> host = std::shared_ptr<AsyncEngine>(*std::move(served), engine);
     return Asking(host, name, spec, prompts).Run(listener);
   }
-  absl::StatusOr<std::unique_ptr<EngineHost>> loaded = LoadBeside(tools, spec);
+  absl::StatusOr<std::unique_ptr<AsyncEngine>> loaded = LoadBeside(tools, spec);
   if (!loaded.ok()) return loaded.status();
-  const std::shared_ptr<EngineHost> own = *std::move(loaded);
+  const std::shared_ptr<AsyncEngine> own = *std::move(loaded);
   return Asking(own, spec.llm(), spec, prompts).Run(listener);
 }
 

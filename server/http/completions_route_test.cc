@@ -172,7 +172,7 @@ TEST_F(GenerateRouteTest, ALargeAnswerIsWrittenBesideTheEngine) {
     EXPECT_EQ(Complete(fields, large)->status(), 200);
     const auto model = models_->Find("m");
     ASSERT_TRUE(model.ok());
-    while ((*model)->host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+    while ((*model)->engine->open() > 0) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_FALSE(listed->done());
     go.Notify();
     EXPECT_EQ(listed->status(), 200);
@@ -208,7 +208,7 @@ TEST_F(GenerateRouteTest, ALargeEventOfAStreamIsWrittenBesideTheEngine) {
   const auto aside = Complete(fields, large);
   const auto model = models_->Find("m");
   ASSERT_TRUE(model.ok());
-  while ((*model)->host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+  while ((*model)->engine->open() > 0) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_FALSE(aside->done());
   EXPECT_EQ(aside->body(), "");
   go.Notify();

@@ -29,7 +29,7 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
   if (!model.ok()) return openai::FromStatus(model.status());
   wanted->model = *std::move(model);
-  const ChatTemplate* format = wanted->model->host->chat();
+  const ChatTemplate* format = wanted->model->engine->chat();
   if (wanted->request.no_thinking && generate.chat().reasoning_effort().empty() &&
       format != nullptr &&
       absl::StrContains(format->Source(!generate.chat().tools().empty()), "enable_thinking")) {

@@ -98,12 +98,12 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
 v1::ServedModel Describe(const LoadedModel& model) {
   v1::ServedModel description = model.description;
   if (model.describe) model.describe(&description);
-  const SpeculationStatistics speculation = model.host->statistics().speculation;
+  const SpeculationStatistics speculation = model.engine->statistics().speculation;
   const std::vector<absl::Status>& ssms = speculation.ssm_status;
   for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {
     v1::ModelPlacement& place = *description.mutable_ssm_placements(s);
     const int limit = speculation.ssm_limits[s];
-    if (limit < model.host->context()) place.set_draft_tokens(std::max(1, limit));
+    if (limit < model.engine->context()) place.set_draft_tokens(std::max(1, limit));
     // One that is only away says so itself, and by what it says it is back before the engine knows.
     const bool away = !place.state().empty() && place.state() != "ready";
     const bool back = absl::IsUnavailable(ssms[s]) && place.state() == "ready";
@@ -293,15 +293,15 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelReq
                                              NoteGone(name);
                                            });
   model->description = prepared->Describe(0, options_.clock->Now());
-  absl::StatusOr<std::unique_ptr<EngineHost>> host =
-      EngineHost::Create(std::move(prepared->parts), std::move(prepared->options));
-  if (!host.ok()) return host.status();
-  model->host = *std::move(host);
+  absl::StatusOr<std::unique_ptr<AsyncEngine>> engine =
+      AsyncEngine::Create(std::move(prepared->parts), std::move(prepared->options));
+  if (!engine.ok()) return engine.status();
+  model->engine = *std::move(engine);
   model->describe = std::move(prepared->describe);
-  model->description.set_max_sequence_length(model->host->context());
-  model->description.set_concurrent_steps(model->host->concurrent_steps());
-  model->description.set_embeddings(model->host->embedding_size() > 0);
-  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  model->description.set_max_sequence_length(model->engine->context());
+  model->description.set_concurrent_steps(model->engine->concurrent_steps());
+  model->description.set_embeddings(model->engine->embedding_size() > 0);
+  model->grammars = std::make_unique<GrammarCache>(model->engine->shared_tokenizer());
   model->clock = options_.clock;
   return model;
 }
@@ -532,7 +532,7 @@ bool ModelServer::draining() const {
 void ModelServer::EndRequests(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   for (const auto& [name, entry] : models_) {
-    if (entry.model != nullptr) entry.model->host->End(why);
+    if (entry.model != nullptr) entry.model->engine->End(why);
   }
 }
 
@@ -540,7 +540,7 @@ int ModelServer::OpenRequests() const {
   absl::MutexLock lock(&mutex_);
   int open = 0;
   for (const auto& [name, entry] : models_) {
-    if (entry.model != nullptr) open += entry.model->host->open();
+    if (entry.model != nullptr) open += entry.model->engine->open();
   }
   return open;
 }

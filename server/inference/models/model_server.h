@@ -18,7 +18,7 @@
 #include "ops/quantized/quantize_graph.h"
 #include "espalier/v1/inference.pb.h"
 #include "base/clock.h"
-#include "server/inference/models/engine_host.h"
+#include "server/inference/models/async_engine.h"
 #include "server/inference/models/grammar_cache.h"
 #include "server/inference/models/serving_metrics.h"
 #include "server/store/job_store.h"
@@ -29,7 +29,7 @@ namespace espalier {
 // One model with its engine. Immutable but for the engine's own state.
 struct LoadedModel {
   v1::ServedModel description;
-  std::unique_ptr<EngineHost> host;
+  std::unique_ptr<AsyncEngine> engine;
   std::unique_ptr<GrammarCache> grammars;
   const Clock* clock = nullptr;
   // Adds what changes while the model is served: its workers and their state. Null: nothing does.

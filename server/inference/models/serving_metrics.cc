@@ -197,7 +197,7 @@ void ServingMetrics::Add(std::shared_ptr<const LoadedModel> model) {
   Gauge& config = families_->cache_config.Add(
       {{"model_name", name},
        {"block_size", absl::StrCat(KvCache::kBlock)},
-       {"num_slots", absl::StrCat(model->host->statistics().kv.slots)},
+       {"num_slots", absl::StrCat(model->engine->statistics().kv.slots)},
        {"enable_prefix_caching", model->description.no_prefix_cache() ? "False" : "True"}});
   config.Set(1);
   Watched& watched = models_[name];
@@ -235,7 +235,7 @@ void ServingMetrics::SetModels(const std::map<std::string, int>& by_state) {
 void ServingMetrics::Collect() {
   absl::MutexLock lock(&mutex_);
   for (auto& [name, watched] : models_) {
-    const EngineStatistics s = watched.model->host->statistics();
+    const EngineStatistics s = watched.model->engine->statistics();
     const prometheus::Labels labels = {{"model_name", name}};
     Families& f = *families_;
     f.running.Add(labels).Set(s.running);
@@ -245,7 +245,7 @@ void ServingMetrics::Collect() {
           .Set(reason == kWaitReasons[0] ? s.waiting : 0);
     }
     f.kv_usage.Add(labels).Set(UsageOf(s.kv));
-    f.kv_bytes.Add(labels).Set(static_cast<double>(watched.model->host->kv_cache_bytes()));
+    f.kv_bytes.Add(labels).Set(static_cast<double>(watched.model->engine->kv_cache_bytes()));
     watched.RaiseBy(f.prompt_tokens.Add(labels), s.whole_prompt_tokens);
     watched.RaiseBy(f.prompt_tokens_cached.Add(labels), s.cached_prompt_tokens);
     for (const auto& [source, tokens] :

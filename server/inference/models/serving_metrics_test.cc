@@ -60,22 +60,22 @@ std::shared_ptr<LoadedModel> Model(const ModelOptions& given = {}) {
   parts.llm = std::move(llm);
   options.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
   auto model = std::make_shared<LoadedModel>();
-  auto host = EngineHost::Create(std::move(parts), options);
-  EXPECT_TRUE(host.ok()) << host.status();
-  model->host = *std::move(host);
+  auto engine = AsyncEngine::Create(std::move(parts), options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  model->engine = *std::move(engine);
   model->description.set_name("lm");
   model->description.add_ssm_artifacts("small");
   for (const std::string& name : given.adapters) model->description.add_adapters()->set_name(name);
   return model;
 }
 
-void Answer(EngineHost& host, std::vector<int> prompt, int tokens) {
+void Answer(AsyncEngine& engine, std::vector<int> prompt, int tokens) {
   const auto ticket =
-      host.Submit(std::move(prompt), {.max_tokens = tokens, .ignore_eos = true},
+      engine.Submit(std::move(prompt), {.max_tokens = tokens, .ignore_eos = true},
                   [](const RequestEvent& event) { EXPECT_TRUE(event.error.ok()) << event.error; });
   ASSERT_TRUE(ticket.ok());
   // Statistics are taken over after the events.
-  while (host.open() > 0 || host.statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
+  while (engine.open() > 0 || engine.statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 class MetricsTest : public ::testing::Test {
@@ -101,7 +101,7 @@ TEST_F(MetricsTest, DraftsAreCountedByTreePositionAndPromptsByWhatWasCached) {
   serving_.Add(model);
   const std::vector<int> prompt(33, 1);
   // The prompt's own step gives one token, each of three trees its path of two and one more.
-  Answer(*model->host, prompt, 10);
+  Answer(*model->engine, prompt, 10);
   const std::string m = "{model_name=\"lm\"}";
   EXPECT_EQ(Value("espalier_spec_decode_num_drafts_total" + m), 3);
   EXPECT_EQ(Value("espalier_spec_decode_num_draft_tokens_total" + m), 12);
@@ -117,7 +117,7 @@ TEST_F(MetricsTest, DraftsAreCountedByTreePositionAndPromptsByWhatWasCached) {
   EXPECT_EQ(Value("espalier_spec_decode_ssm_active{model_name=\"lm\",ssm=\"small\"}"), 1);
   EXPECT_EQ(Value("espalier_prefix_cache_queries_total" + m), 33);
   EXPECT_EQ(Value("espalier_prefix_cache_hits_total" + m), 0);
-  Answer(*model->host, prompt, 10);
+  Answer(*model->engine, prompt, 10);
   EXPECT_EQ(Value("espalier_prefix_cache_queries_total" + m), 66);
   EXPECT_EQ(Value("espalier_prefix_cache_hits_total" + m), 32);
   EXPECT_EQ(Value("espalier_prompt_tokens_total" + m), 66);
@@ -143,23 +143,23 @@ TEST_F(MetricsTest, BlocksAreTimedWhenTheyAreTakenAgainAndWhenTheyGo) {
   // Room for one prompt and its answer: another prompt takes the slots of the first.
   const auto model = Model({.kv_slots = 96});
   serving_.Add(model);
-  Answer(*model->host, std::vector<int>(33, 1), 10);
+  Answer(*model->engine, std::vector<int>(33, 1), 10);
   const std::string m = "_count{model_name=\"lm\"}";
   EXPECT_EQ(Value("espalier_kv_block_reuse_gap_seconds" + m), 0);
-  Answer(*model->host, std::vector<int>(33, 1), 10);
+  Answer(*model->engine, std::vector<int>(33, 1), 10);
   EXPECT_EQ(Value("espalier_kv_block_reuse_gap_seconds" + m), 2);
   EXPECT_EQ(Value("espalier_kv_block_lifetime_seconds" + m), 0);
-  Answer(*model->host, std::vector<int>(64, 2), 10);
+  Answer(*model->engine, std::vector<int>(64, 2), 10);
   const double evicted = Value("espalier_kv_block_lifetime_seconds" + m);
   EXPECT_GT(evicted, 0);
   EXPECT_EQ(Value("espalier_kv_block_idle_before_evict_seconds" + m), evicted);
-  EXPECT_EQ(static_cast<double>(model->host->statistics().kv.evicted_total), evicted);
+  EXPECT_EQ(static_cast<double>(model->engine->statistics().kv.evicted_total), evicted);
   EXPECT_GT(Value("espalier_kv_block_lifetime_seconds_sum{model_name=\"lm\"}"), 0);
 }
 
 TEST_F(MetricsTest, ARequestIsCountedOnceHoweverManyAnswersItHas) {
   const auto model = Model();
-  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  model->grammars = std::make_unique<GrammarCache>(model->engine->shared_tokenizer());
   v1::GenerateRequest request;
   request.set_text("abc");
   request.set_n(3);
@@ -195,7 +195,7 @@ TEST_F(MetricsTest, EmbeddingsHaveALatencyAndNoAnswer) {
   absl::Notification done;
   RequestOptions options;
   options.embed = true;
-  const auto ticket = model->host->Submit({1, 2, 3}, options, [&](const RequestEvent& event) {
+  const auto ticket = model->engine->Submit({1, 2, 3}, options, [&](const RequestEvent& event) {
     serving_.RequestFinished("lm", v1::GenerateRequest::default_instance(), event);
     done.Notify();
   });
@@ -210,7 +210,7 @@ TEST_F(MetricsTest, EmbeddingsHaveALatencyAndNoAnswer) {
   EXPECT_EQ(Value("espalier_request_prompt_tokens_sum" + m), 3);
   EXPECT_EQ(Value("espalier_time_to_first_token_seconds_count" + m), -1);
   EXPECT_EQ(Value("espalier_request_generation_tokens_count" + m), -1);
-  while (model->host->statistics().whole_prompt_tokens == 0) absl::SleepFor(absl::Milliseconds(1));
+  while (model->engine->statistics().whole_prompt_tokens == 0) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(Value("espalier_prompt_tokens_total" + m), 3);
 }
 
@@ -228,7 +228,7 @@ TEST_F(MetricsTest, AdaptersAreNamedWhileTheyAreUsedOrWaitedFor) {
   for (const int adapter : {1, 0}) {
     RequestOptions options{.max_tokens = 3, .ignore_eos = true};
     options.adapter = adapter;
-    ASSERT_TRUE(model->host->Submit({1, 2}, options, [](const RequestEvent&) {}).ok());
+    ASSERT_TRUE(model->engine->Submit({1, 2}, options, [](const RequestEvent&) {}).ok());
   }
   // Both are there before the first one's prompt is over; its third step does not end, and
   // statistics are those of the second.
@@ -239,7 +239,7 @@ TEST_F(MetricsTest, AdaptersAreNamedWhileTheyAreUsedOrWaitedFor) {
   EXPECT_GT(Value(info("clerk", "poet")), 0);
   EXPECT_EQ(Value(info("", "")), -1);
   third->Notify();
-  while (model->host->open() > 0 || model->host->statistics().running > 0) {
+  while (model->engine->open() > 0 || model->engine->statistics().running > 0) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   EXPECT_GT(Value(info("", "")), 0);
@@ -288,17 +288,17 @@ TEST_F(MetricsTest, AnSsmsCacheIsUsedWhileARequestRunsAndEmptyAfterwards) {
       "espalier_spec_decode_ssm_kv_cache_usage_ratio{model_name=\"lm\",ssm=\"small\"}";
   EXPECT_EQ(Value(usage), 0);
   absl::Notification over;
-  const auto ticket = model->host->Submit({1, 2, 3}, {.max_tokens = 1000, .ignore_eos = true},
+  const auto ticket = model->engine->Submit({1, 2, 3}, {.max_tokens = 1000, .ignore_eos = true},
                                           [&](const RequestEvent& event) {
                                             if (event.finished) over.Notify();
                                           });
   ASSERT_TRUE(ticket.ok());
   while (Value(usage) <= 0) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_LE(Value(usage), 1);
-  model->host->Cancel(*ticket);
+  model->engine->Cancel(*ticket);
   gate->Notify();
   over.WaitForNotification();
-  while (model->host->statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
+  while (model->engine->statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(Value(usage), 0);
   serving_.Remove("lm");
   EXPECT_EQ(Value(usage), -1);
@@ -307,11 +307,11 @@ TEST_F(MetricsTest, AnSsmsCacheIsUsedWhileARequestRunsAndEmptyAfterwards) {
 TEST_F(MetricsTest, CountersGoOnWhenAModelIsLoadedAgain) {
   auto model = Model();
   serving_.Add(model);
-  Answer(*model->host, {1, 2, 3}, 7);
+  Answer(*model->engine, {1, 2, 3}, 7);
   serving_.Remove("lm");  // nobody has asked for the metrics until now
   model = Model();
   serving_.Add(model);
-  Answer(*model->host, {1, 2, 3}, 4);
+  Answer(*model->engine, {1, 2, 3}, 4);
   EXPECT_EQ(Value("espalier_generation_tokens_total{model_name=\"lm\"}"), 11);
 }
 

@@ -106,9 +106,9 @@ class ChatAnswerTest : public testing::Test {
     model_ = std::make_shared<LoadedModel>();
     EngineOptions options;
     options.max_requests = 4;
-    auto host = EngineHost::Create(std::move(parts), options);
-    ASSERT_TRUE(host.ok()) << host.status();
-    model_->host = *std::move(host);
+    auto engine = AsyncEngine::Create(std::move(parts), options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    model_->engine = *std::move(engine);
     model_->grammars = std::make_unique<GrammarCache>(tokenizer_);
     model_->clock = &clock_;
   }

@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<int>> TokensOf(const v1::EmbedRequest& request, int i
   const v1::EmbedInput& input = request.inputs(index);
   v1::GenerateRequest prompt;
   prompt.set_no_added_tokens(request.no_added_tokens());
-  prompt.set_truncate_prompt_tokens(request.truncate() ? model.host->context()
+  prompt.set_truncate_prompt_tokens(request.truncate() ? model.engine->context()
                                                        : request.truncate_prompt_tokens());
   if (input.input_case() == v1::EmbedInput::kTokens) {
     *prompt.mutable_tokens() = input.tokens();
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<int>> TokensOf(const v1::EmbedRequest& request, int i
     prompt.set_text(input.text());
   }
   absl::StatusOr<Prompt> read = PromptOf(prompt, model);
-  const int most = model.host->context();
+  const int most = model.engine->context();
   absl::Status status = read.status();
   std::vector<int> tokens;
   if (read.ok()) tokens = std::move(read->tokens);
@@ -97,7 +97,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       : request_(std::move(request)),
         name_(target.model->description.name()),
         model_(target.model),
-        host_(*target.model->host),
+        engine_(*target.model->engine),
         options_(std::move(options)),
         metrics_(metrics),
         listener_(std::move(listener)),
@@ -109,7 +109,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   absl::Status Start() {
     absl::MutexLock lock(&mutex_);
     absl::Status status;
-    for (int i = 0; status.ok() && i < host_.at_once(); ++i) status = SubmitNext();
+    for (int i = 0; status.ok() && i < engine_.max_concurrent(); ++i) status = SubmitNext();
     if (!status.ok()) {
       over_ = true;
       CancelAll();
@@ -139,7 +139,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       const double spent = absl::ToDoubleSeconds(absl::Now() - came_);
       own.timeout_seconds = std::max(own.timeout_seconds - spent, kShortest);
     }
-    absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+    absl::StatusOr<AsyncEngine::Ticket> ticket = engine_.Submit(
         std::move(inputs_[index]), std::move(own),
         [self = shared_from_this(), index](const RequestEvent& event) { self->On(index, event); });
     if (ticket.ok()) tickets_[index] = *ticket;
@@ -147,10 +147,10 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   }
 
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const auto& [index, ticket] : tickets_) host_.Cancel(ticket);
+    for (const auto& [index, ticket] : tickets_) engine_.Cancel(ticket);
   }
 
-  // On the engine's thread, which the host outlives.
+  // On the engine's thread, which the engine outlives.
   void On(size_t index, const RequestEvent& event) {
     if (!event.finished) return;
     if (metrics_ != nullptr) {
@@ -192,7 +192,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   const v1::EmbedRequest request_;
   const std::string name_;
   const std::weak_ptr<LoadedModel> model_;
-  EngineHost& host_;  // of the model
+  AsyncEngine& engine_;  // of the model
   const RequestOptions options_;
   ServingMetrics* const metrics_;
   const EmbeddingListener listener_;
@@ -202,7 +202,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   std::vector<std::vector<int>> inputs_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<size_t, EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
+  std::map<size_t, AsyncEngine::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
   v1::EmbedReply reply_;  // used under mutex_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its call, or will have none
@@ -216,7 +216,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest requ
                                                            EmbeddingListener listener) {
   const LoadedModel& model = *target.model;
   absl::Status status =
-      CheckRequest(request, model.host->embedding_size(), model.description.name());
+      CheckRequest(request, model.engine->embedding_size(), model.description.name());
   if (!status.ok()) return status;
   std::vector<std::vector<int>> inputs;
   for (int i = 0; i < request.inputs_size(); ++i) {

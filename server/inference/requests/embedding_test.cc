@@ -45,9 +45,9 @@ ModelServer::Target Target(int max_requests, int max_queue, const std::string& a
   options.max_queue = max_queue;
   options.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
   auto model = std::make_shared<LoadedModel>();
-  auto host = EngineHost::Create(std::move(parts), options);
-  EXPECT_TRUE(host.ok()) << host.status();
-  model->host = *std::move(host);
+  auto engine = AsyncEngine::Create(std::move(parts), options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  model->engine = *std::move(engine);
   for (const char* name : {"first", "second"}) model->description.add_adapters()->set_name(name);
   return {std::move(model), adapter};
 }
@@ -133,7 +133,7 @@ TEST(Embedding, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
   absl::Notification other;
   std::thread meanwhile([&] {
     began->WaitForNotification();
-    const auto ticket = target.model->host->Submit(std::vector<int>{1}, {.max_tokens = 1},
+    const auto ticket = target.model->engine->Submit(std::vector<int>{1}, {.max_tokens = 1},
                                                    [&](const RequestEvent& event) {
                                                      EXPECT_TRUE(event.error.ok()) << event.error;
                                                      if (event.finished) other.Notify();
@@ -214,8 +214,8 @@ TEST(Embedding, CancelledItEndsOnceAndFreesTheEngine) {
   const auto after = Ask(Request(3), target);
   ASSERT_TRUE(after.ok()) << after.status();
   ExpectVectors(*after, 3, -1, kHidden, true);
-  // The test's time limit is the only one: the host counts them out after it has told.
-  while (target.model->host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+  // The test's time limit is the only one: the engine counts them out after it has told.
+  while (target.model->engine->open() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 }  // namespace

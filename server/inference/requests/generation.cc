@@ -63,7 +63,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const LoadedModel&
   if (request.prompt_only() && !request.echo()) {
     return absl::InvalidArgumentError("without an answer there is nothing to return but an echo");
   }
-  return CheckQueue(request, model.host->max_queue());
+  return CheckQueue(request, model.engine->max_queue());
 }
 
 // Before anything is made of it: the engine would say so, but on a thread that others wait for, and
@@ -85,13 +85,13 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
   Prompt prompt;
   if (request.has_chat()) {
     absl::StatusOr<Prompt> chat =
-        RenderChat(request.chat(), model.host->tokenizer(), model.host->chat(), model.clock);
+        RenderChat(request.chat(), model.engine->tokenizer(), model.engine->chat(), model.clock);
     if (!chat.ok()) return Unreadable("messages", "conversation", chat.status());
     prompt = *std::move(chat);
   } else if (request.has_tokens()) {
     prompt.tokens = {request.tokens().ids().begin(), request.tokens().ids().end()};
   } else {
-    absl::StatusOr<std::vector<int>> tokens = model.host->tokenizer().TryEncode(
+    absl::StatusOr<std::vector<int>> tokens = model.engine->tokenizer().TryEncode(
         request.text(), {.add_special = !request.no_added_tokens(), .parse_special = true});
     if (!tokens.ok()) return Unreadable("prompt", "text", tokens.status());
     prompt.tokens = *std::move(tokens);
@@ -103,7 +103,7 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
         absl::StrCat("truncate_prompt_tokens is ", most,
                      ", expected 1 or more, or -1 for what the context has room for"));
   }
-  if (most == -1) most = RoomForPrompt(model.host->context(), request.max_tokens());
+  if (most == -1) most = RoomForPrompt(model.engine->context(), request.max_tokens());
   if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
     prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }
@@ -168,13 +168,13 @@ RunContext ContextOf(v1::GenerateRequest request, RequestOptions options,
           .names_stops = names_stops,
           .model = model,
           .model_name = model->description.name(),
-          .host = model->host.get(),
+          .engine = model->engine.get(),
           .metrics = metrics};
 }
 
 std::string EchoOf(const v1::GenerateRequest& request, const std::vector<int>& tokens,
                    const LoadedModel& model) {
-  return request.has_text() ? request.text() : model.host->tokenizer().Decode(tokens);
+  return request.has_text() ? request.text() : model.engine->tokenizer().Decode(tokens);
 }
 
 uint64_t SeedOf(const v1::GenerateRequest& request, ModelServer* models) {
@@ -193,7 +193,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
 
   Batch(RunContext context, std::deque<Waiting> waiting, BatchListener listener)
       : context_(std::move(context)),
-        at_once_(PromptsAtOnce(*context_.host, AnswersOf(*context_.request))),
+        at_once_(PromptsAtOnce(*context_.engine, AnswersOf(*context_.request))),
         listener_(std::move(listener)),
         waiting_(std::move(waiting)) {}
 
@@ -219,10 +219,10 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   }
 
  private:
-  static int PromptsAtOnce(const EngineHost& host, size_t answers) {
+  static int PromptsAtOnce(const AsyncEngine& engine, size_t answers) {
     const int each = static_cast<int>(answers);
-    const int wanted = (host.at_once() + each - 1) / each;
-    return std::max(1, std::min(wanted, host.max_queue() / each));
+    const int wanted = (engine.max_concurrent() + each - 1) / each;
+    return std::max(1, std::min(wanted, engine.max_queue() / each));
   }
 
   absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -246,7 +246,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     for (const auto& [prompt, run] : std::exchange(runs_, {})) run->Stop();
   }
 
-  // On the engine's thread, which the host outlives.
+  // On the engine's thread, which the engine outlives.
   void On(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
     {
       absl::MutexLock lock(&mutex_);
@@ -295,7 +295,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
   }
   absl::StatusOr<Prompt> prompt = PromptOf(request, *model);
   if (!prompt.ok()) return prompt.status();
-  if (absl::Status status = CheckLength(request, prompt->tokens.size(), model->host->context());
+  if (absl::Status status = CheckLength(request, prompt->tokens.size(), model->engine->context());
       !status.ok()) {
     return status;
   }
@@ -306,7 +306,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
   absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, tools);
   if (!options.ok()) return options.status();
   absl::Status few = CheckLogprobs(
-      *options, LogprobsOf(request, *options, prompt->tokens.size(), model->host->context()));
+      *options, LogprobsOf(request, *options, prompt->tokens.size(), model->engine->context()));
   if (!few.ok()) return few;
   const uint64_t seed = SeedOf(request, models);
   std::string echo = request.echo() ? EchoOf(request, prompt->tokens, *model) : "";
@@ -338,10 +338,10 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
     prompt.set_truncate_prompt_tokens(request.truncate_prompt_tokens());
     absl::StatusOr<Prompt> read = PromptOf(prompt, *model);
     if (!read.ok()) return read.status();
-    absl::Status status = CheckLength(prompt, read->tokens.size(), model->host->context());
+    absl::Status status = CheckLength(prompt, read->tokens.size(), model->engine->context());
     if (status.ok()) status = CheckSpeculation(request, *model, read->tokens.size());
     if (!status.ok()) return status;
-    logprobs += LogprobsOf(request, *options, read->tokens.size(), model->host->context());
+    logprobs += LogprobsOf(request, *options, read->tokens.size(), model->engine->context());
     waiting.push_back({.echo = request.echo() ? EchoOf(prompt, read->tokens, *model) : "",
                        .seed = SeedOf(request, models)});
     waiting.back().tokens = std::move(read->tokens);

@@ -67,7 +67,7 @@ TEST(GenerationBatch, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
         // Before the next one comes.
         for (int i = 0; ended == 0 && i < kQueue; ++i) {
           EXPECT_TRUE(
-              model->host
+              model->engine
                   ->Submit(std::vector<int>{1}, {.max_tokens = 3}, [](const RequestEvent&) {})
                   .ok());
         }
@@ -116,8 +116,8 @@ TEST(GenerationBatch, ACancelledBatchSubmitsNoMore) {
   ASSERT_TRUE(batch.ok()) << batch.status();
   first.WaitForNotification();
   (*batch)->Cancel();
-  for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(model->host->open(), 0);
+  for (int i = 0; model->engine->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(model->engine->open(), 0);
   EXPECT_LT(begun, 200);
   EXPECT_EQ(errors, 0);
 }
@@ -126,11 +126,11 @@ TEST(GenerationBatch, OnePromptOfABatchThatCannotBeReadRefusesAll) {
   const auto model = Model();
   ModelServer models({});
   std::vector<v1::GenerateRequest> prompts = Prompts(3);
-  prompts[2].set_text(std::string(static_cast<size_t>(model->host->context()), 'a'));
+  prompts[2].set_text(std::string(static_cast<size_t>(model->engine->context()), 'a'));
   const auto batch = StartBatch(Request("", 5), prompts, model, &models, nullptr,
                                 [](int, const auto&, bool) { FAIL() << "was started"; });
   EXPECT_EQ(FieldOf(batch.status()), "prompt");
-  EXPECT_EQ(model->host->open(), 0);
+  EXPECT_EQ(model->engine->open(), 0);
 }
 
 TEST(GenerationBatch, MoreLogprobsThanThereIsRoomForAreRefusedByName) {

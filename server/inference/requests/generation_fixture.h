@@ -38,10 +38,10 @@ inline std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig 
   options.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
   options.speculation.sampled = sampled;
   auto model = std::make_shared<LoadedModel>();
-  auto host = EngineHost::Create(std::move(parts), options);
-  EXPECT_TRUE(host.ok()) << host.status();
-  model->host = *std::move(host);
-  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  auto engine = AsyncEngine::Create(std::move(parts), options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  model->engine = *std::move(engine);
+  model->grammars = std::make_unique<GrammarCache>(model->engine->shared_tokenizer());
   return model;
 }
 

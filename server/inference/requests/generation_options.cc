@@ -35,7 +35,7 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Log
 
 // Null: what the model's authors would have is not wanted.
 const GenerationConfig* ConfigOf(const LoadedModel& model) {
-  return model.description.generation_config() == "none" ? nullptr : &model.host->generation();
+  return model.description.generation_config() == "none" ? nullptr : &model.engine->generation();
 }
 
 // Those hold whatever the request says.
@@ -202,7 +202,7 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> RulesOf(
   rules->allowed.erase(std::unique(rules->allowed.begin(), rules->allowed.end()),
                        rules->allowed.end());
   rules->allowed.shrink_to_fit();
-  const int vocabulary = model.host->tokenizer().vocabulary();
+  const int vocabulary = model.engine->tokenizer().vocabulary();
   if (rules->allowed.size() > static_cast<size_t>(vocabulary)) {
     return FieldError("allowed_token_ids",
                       absl::StrCat("allowed_token_ids has ", rules->allowed.size(),
@@ -210,7 +210,7 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> RulesOf(
   }
   if (config != nullptr) AddBadWords(*config, vocabulary, rules.get());
   for (const std::string& word : sampling.bad_words()) {
-    absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
+    absl::Status status = AddBadWord(word, model.engine->tokenizer(), rules.get());
     if (!status.ok()) return status;
   }
   absl::StatusOr<std::shared_ptr<TokenMasker>> form = FormOf(request, model, prompt, tools, shown);
@@ -219,7 +219,7 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> RulesOf(
   if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
     auto budget =
         ThinkingBudget::Create(ReasoningPrefixOf(prompt), request.chat().thinking_token_budget(),
-                              model.host->shared_tokenizer(), std::move(rules->constraint));
+                              model.engine->shared_tokenizer(), std::move(rules->constraint));
     if (!budget.ok()) return InField("thinking_token_budget", budget.status());
     rules->constraint = *std::move(budget);
   }
@@ -255,7 +255,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
     // Chat answers run to the end of the context unless they are limited.
     options.max_tokens =
         request.has_chat()
-            ? std::max(1, model.host->context() - static_cast<int>(prompt.tokens.size()))
+            ? std::max(1, model.engine->context() - static_cast<int>(prompt.tokens.size()))
             : kDefaultMaxTokens;
     if (config != nullptr && config->max_new_tokens) {
       options.max_tokens = std::min(options.max_tokens, *config->max_new_tokens);
@@ -274,7 +274,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
   options.include_stop = request.include_stop();
   options.ignore_eos = request.ignore_eos();
   options.show_special_tokens = request.show_special_tokens();
-  options.shown_tokens = MarksOf(request, prompt, model.host->tokenizer());
+  options.shown_tokens = MarksOf(request, prompt, model.engine->tokenizer());
   options.speculate = request.speculation() != v1::SPECULATION_OFF;
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();

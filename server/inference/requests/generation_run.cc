@@ -40,9 +40,9 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
         options_(context.options),
         names_stops_(context.names_stops),
         name_(context.model_name),
-        tokenizer_(context.host->shared_tokenizer()),
+        tokenizer_(context.engine->shared_tokenizer()),
         model_(context.model),
-        host_(*context.host),
+        engine_(*context.engine),
         metrics_(context.metrics),
         listener_(std::move(listener)),
         wanted_(std::max(1, request_.n())),
@@ -63,8 +63,8 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     }
   }
 
-  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) override {
-    const double waited = absl::ToDoubleSeconds(absl::Now() - came);
+  absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time arrival) override {
+    const double waited = absl::ToDoubleSeconds(absl::Now() - arrival);
     const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
     const std::vector<int>& prompt = *shared;
     first_token_ = prompt.empty() ? -1 : prompt[0];
@@ -82,7 +82,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
       absl::MutexLock lock(&mutex_);
       // An answer before it was refused, and nobody would hear of this one.
       if (silent_) break;
-      absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+      absl::StatusOr<AsyncEngine::Ticket> ticket = engine_.Submit(
           shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);
           });
@@ -126,15 +126,15 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
 
   bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
 
-  // From the engine's thread, which its host outlives, or by one who holds the model.
+  // From the engine's thread, which its engine outlives, or by one who holds the model.
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const EngineHost::Ticket ticket : tickets_) host_.Cancel(ticket);
+    for (const AsyncEngine::Ticket ticket : tickets_) engine_.Cancel(ticket);
   }
 
   // Of what would only be dropped.
   void CutShort(int index) {
     absl::MutexLock lock(&mutex_);
-    host_.Cancel(tickets_[index]);
+    engine_.Cancel(tickets_[index]);
     answers_[index].cut = true;
   }
 
@@ -311,7 +311,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   const std::string name_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::weak_ptr<LoadedModel> model_;
-  EngineHost& host_;  // of the model
+  AsyncEngine& engine_;  // of the model
   ServingMetrics* const metrics_;
   const GenerationListener listener_;
   const int wanted_;
@@ -327,7 +327,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   v1::Usage usage_;
 
   absl::Mutex mutex_;
-  std::vector<EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AsyncEngine::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
 };

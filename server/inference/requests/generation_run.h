@@ -22,15 +22,15 @@ struct RunContext {
   bool names_stops = false;          // the request does; those of the options may be the model's
   std::weak_ptr<LoadedModel> model;  // which a client that waits must not keep from being unloaded
   std::string model_name;
-  EngineHost* host = nullptr;         // of the model
+  AsyncEngine* engine = nullptr;         // of the model
   ServingMetrics* metrics = nullptr;  // optional
 };
 
 class GenerationRun : public Generation {
  public:
-  // Once. `came`: when the request did, whose timeout counts from then on. REQUIRES: the caller
+  // Once. `arrival`: when the request did, whose timeout counts from then on. REQUIRES: the caller
   // holds the model, or is on its engine's thread.
-  virtual absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time came) = 0;
+  virtual absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time arrival) = 0;
 };
 
 // Answers to each prompt, those that compete among them.

@@ -31,7 +31,7 @@ TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
   v1::GenerateRequest request = Request("", 1);
   request.set_n(kMaxAnswers);
   for (const int room : {0, 1}) {
-    request.set_text(std::string(static_cast<size_t>(model->host->context() - room), 'a'));
+    request.set_text(std::string(static_cast<size_t>(model->engine->context() - room), 'a'));
     const auto generation = StartGeneration(request, model, &models, nullptr, answers.Listener());
     ASSERT_EQ(generation.ok(), room == 1) << generation.status();
     if (generation.ok()) {
@@ -40,14 +40,14 @@ TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
     } else {
       EXPECT_EQ(FieldOf(generation.status()), "prompt");
       EXPECT_THAT(generation.status().message(), HasSubstr("of which at least one"));
-      EXPECT_EQ(model->host->open(), 0);
+      EXPECT_EQ(model->engine->open(), 0);
     }
   }
 }
 
 TEST(Generation, PromptsAreCutToTheirLastTokens) {
   const auto model = Model();
-  const int context = model->host->context();
+  const int context = model->engine->context();
   v1::GenerateRequest request = Request(std::string(static_cast<size_t>(context), 'a') + "b", 5);
   const auto length = [&](int most) {
     request.set_truncate_prompt_tokens(most);
@@ -345,8 +345,8 @@ TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
   const Answers& answers = *refused;
   EXPECT_EQ(answers.error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(answers.error.GetPayload(kRetryAfterPayload).has_value());
-  for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(model->host->open(), 0);
+  for (int i = 0; model->engine->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(model->engine->open(), 0);
   EXPECT_EQ(answers.calls_after_last, 0);
 }
 
@@ -368,7 +368,7 @@ TEST(Generation, WhoComesBeforeItBreaksNoAnswerThatHasBegun) {
                         if (std::exchange(first, false)) {
                           started.WaitForNotification();
                           for (int i = 0; i < kQueue; ++i) {
-                            EXPECT_TRUE(model->host
+                            EXPECT_TRUE(model->engine
                                             ->Submit(std::vector<int>{1}, {.max_tokens = 3},
                                                      [](const RequestEvent&) {})
                                             .ok());
@@ -396,14 +396,14 @@ TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
                                                   return HashModel(1, kVocabulary)(path);
                                                 });
   const auto model = std::make_shared<LoadedModel>();
-  model->host = *EngineHost::Create(std::move(parts), {.max_queue = kQueue});
-  EngineHost& host = *model->host;
+  model->engine = *AsyncEngine::Create(std::move(parts), {.max_queue = kQueue});
+  AsyncEngine& engine = *model->engine;
   const auto submit = [&] {
-    return *host.Submit(std::vector<int>{1}, {.max_tokens = 1}, [](const RequestEvent&) {});
+    return *engine.Submit(std::vector<int>{1}, {.max_tokens = 1}, [](const RequestEvent&) {});
   };
   submit();
   began.WaitForNotification();
-  std::vector<EngineHost::Ticket> others;
+  std::vector<AsyncEngine::Ticket> others;
   for (int i = 0; i < kQueue; ++i) others.push_back(submit());
   v1::GenerateRequest request = Request("abc", 5);
   request.set_n(kQueue);
@@ -416,17 +416,17 @@ TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
       {.request = std::make_shared<const v1::GenerateRequest>(request),
        .options = std::make_shared<const RequestOptions>(std::move(options)),
        .model = model,
-       .host = &host},
+       .engine = &engine},
       [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
         // Now there is room.
-        for (const EngineHost::Ticket other : others) host.Cancel(other);
+        for (const AsyncEngine::Ticket other : others) engine.Cancel(other);
         collect(reply, last);
       },
       "", std::nullopt);
   ASSERT_TRUE(run->Submit({1, 2}, 7, absl::Now()).ok());
   answers.done.WaitForNotification();
   EXPECT_TRUE(absl::IsResourceExhausted(answers.error)) << answers.error;
-  EXPECT_EQ(host.open(), 1);
+  EXPECT_EQ(engine.open(), 1);
   go_on.Notify();
 }
 
@@ -501,8 +501,8 @@ TEST(Generation, CancelEndsEveryAnswer) {
   EXPECT_GT(std::count_if(answers.reasons.begin(), answers.reasons.end(),
                           [](const auto& entry) { return entry.second == "cancelled"; }),
             0);
-  for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(model->host->open(), 0);
+  for (int i = 0; model->engine->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(model->engine->open(), 0);
 }
 
 TEST(Generation, ErrorsThatCanBeKnownComeAtOnceAndNameTheField) {

@@ -34,7 +34,7 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
   v1::TokenizeReply reply;
   reply.mutable_tokens()->Assign(prompt->tokens.begin(), prompt->tokens.end());
   reply.set_count(static_cast<int>(prompt->tokens.size()));
-  reply.set_max_model_len(target->model->host->context());
+  reply.set_max_model_len(target->model->engine->context());
   if (request.return_token_strings()) {
     if (reply.count() > kMaxTokenStrings) {
       return FieldError(
@@ -42,7 +42,7 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
           absl::StrCat("the text has ", reply.count(), " tokens, and at most ", kMaxTokenStrings,
                        " come with their texts; leave return_token_strs out"));
     }
-    const Tokenizer& tokenizer = target->model->host->tokenizer();
+    const Tokenizer& tokenizer = target->model->engine->tokenizer();
     for (const int token : prompt->tokens) reply.add_token_strings(tokenizer.TokenBytes(token));
   }
   return reply;
@@ -56,7 +56,7 @@ absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& requ
   }
   const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model());
   if (!target.ok()) return target.status();
-  const Tokenizer& tokenizer = target->model->host->tokenizer();
+  const Tokenizer& tokenizer = target->model->engine->tokenizer();
   for (const int token : request.tokens()) {
     if (token >= 0 && token < tokenizer.vocabulary()) continue;
     return FieldError("tokens", absl::StrCat("token ", token, " is outside the vocabulary of ",

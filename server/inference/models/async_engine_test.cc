@@ -1,6 +1,6 @@
 // The engine on its thread: answers reach whoever asked, from any thread, and nobody waits for
 // ever.
-#include "server/inference/models/engine_host.h"
+#include "server/inference/models/async_engine.h"
 
 #include <atomic>
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kVocabulary = 20;
 
-std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nullptr,
+std::unique_ptr<AsyncEngine> Host(int max_queue = 256, FakeModelRunner** llm = nullptr,
                                  FakeModel model = HashModel(1, kVocabulary)) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
@@ -30,9 +30,9 @@ std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nu
   options.expansion = *Expansion::Create({1, 2});
   options.max_queue = max_queue;
   options.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
-  auto host = EngineHost::Create(std::move(parts), options);
-  EXPECT_TRUE(host.ok()) << host.status();
-  return *std::move(host);
+  auto engine = AsyncEngine::Create(std::move(parts), options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
 }
 
 // Its steps take until they may go on.
@@ -54,7 +54,7 @@ struct Collected {
   std::vector<int> tokens;
   RequestEvent last;
 
-  EngineHost::Listener listener() {
+  AsyncEngine::Listener listener() {
     return [this](const RequestEvent& event) {
       tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
       if (!event.finished) return;
@@ -64,8 +64,8 @@ struct Collected {
   }
 };
 
-TEST(EngineHost, ManyThreadsGetTheirOwnAnswers) {
-  auto host = Host();
+TEST(AsyncEngine, ManyThreadsGetTheirOwnAnswers) {
+  auto engine = Host();
   std::vector<std::unique_ptr<Collected>> collected;
   for (int i = 0; i < 24; ++i) collected.push_back(std::make_unique<Collected>());
   std::vector<std::thread> threads;
@@ -75,7 +75,7 @@ TEST(EngineHost, ManyThreadsGetTheirOwnAnswers) {
         RequestOptions options;
         options.max_tokens = 30;
         options.speculate = i % 2 == 0;
-        ASSERT_TRUE(host->Submit({i % kVocabulary, 3}, options, collected[i]->listener()).ok());
+        ASSERT_TRUE(engine->Submit({i % kVocabulary, 3}, options, collected[i]->listener()).ok());
       }
     });
   }
@@ -88,37 +88,37 @@ TEST(EngineHost, ManyThreadsGetTheirOwnAnswers) {
   }
 }
 
-TEST(EngineHost, ARequestThatIsNotAdmittedGetsItsErrorAsAnEvent) {
-  auto host = Host();
+TEST(AsyncEngine, ARequestThatIsNotAdmittedGetsItsErrorAsAnEvent) {
+  auto engine = Host();
   Collected collected;
-  ASSERT_TRUE(host->Submit({kVocabulary + 5}, {}, collected.listener()).ok());
+  ASSERT_TRUE(engine->Submit({kVocabulary + 5}, {}, collected.listener()).ok());
   ASSERT_TRUE(collected.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(collected.last.error.code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(EngineHost, CancelEndsARequestAndTheRestGoOn) {
-  auto host = Host();
+TEST(AsyncEngine, CancelEndsARequestAndTheRestGoOn) {
+  auto engine = Host();
   Collected cancelled, other;
   RequestOptions longest;
   longest.max_tokens = 1 << 20;
-  auto ticket = host->Submit({1}, longest, cancelled.listener());
+  auto ticket = engine->Submit({1}, longest, cancelled.listener());
   RequestOptions shorter;
   shorter.max_tokens = 10;
-  ASSERT_TRUE(host->Submit({2}, shorter, other.listener()).ok());
-  host->Cancel(*ticket);
+  ASSERT_TRUE(engine->Submit({2}, shorter, other.listener()).ok());
+  engine->Cancel(*ticket);
   ASSERT_TRUE(cancelled.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(cancelled.last.reason, FinishReason::kCancelled);
   ASSERT_TRUE(other.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(other.tokens.size(), 10u);
 }
 
-TEST(EngineHost, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
+TEST(AsyncEngine, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
   FakeModelRunner* llm = nullptr;
-  auto host = Host(256, &llm);
+  auto engine = Host(256, &llm);
   llm->FailFrom(1);
   for (int i = 0; i < 2; ++i) {
     Collected collected;
-    ASSERT_TRUE(host->Submit({1}, {}, collected.listener()).ok());
+    ASSERT_TRUE(engine->Submit({1}, {}, collected.listener()).ok());
     ASSERT_TRUE(collected.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(collected.last.reason, FinishReason::kError);
     EXPECT_EQ(collected.last.error.code(), absl::StatusCode::kUnavailable);
@@ -126,9 +126,9 @@ TEST(EngineHost, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
 }
 
 // A worker that hangs keeps its lease: a step may then take minutes.
-TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
+TEST(AsyncEngine, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   absl::Notification submitted, hangs, go_on;
-  auto host = Host(3, nullptr, [&](absl::Span<const int> path) {
+  auto engine = Host(3, nullptr, [&](absl::Span<const int> path) {
     submitted.WaitForNotification();
     // In a step with the last of those that were there before.
     if (path[0] == 2 && path.size() == 3 && !hangs.HasBeenNotified()) {
@@ -142,23 +142,23 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   options.speculate = late.speculate = false;
   late.timeout_seconds = 0.1;
   Collected runs, runs_late, cancelled, waits_late, dropped, waits;
-  ASSERT_TRUE(host->Submit({1}, late, runs_late.listener()).ok());
-  const auto running = host->Submit({1}, options, runs.listener());
-  const auto unwanted = host->Submit({2}, options, cancelled.listener());
+  ASSERT_TRUE(engine->Submit({1}, late, runs_late.listener()).ok());
+  const auto running = engine->Submit({1}, options, runs.listener());
+  const auto unwanted = engine->Submit({2}, options, cancelled.listener());
   submitted.Notify();
   hangs.WaitForNotification();
-  host->Cancel(*unwanted);
-  ASSERT_TRUE(host->Submit({3}, late, waits_late.listener()).ok());
-  const auto forgotten = host->Submit({4}, options, dropped.listener());
+  engine->Cancel(*unwanted);
+  ASSERT_TRUE(engine->Submit({3}, late, waits_late.listener()).ok());
+  const auto forgotten = engine->Submit({4}, options, dropped.listener());
   Collected refused, waits_too;
-  ASSERT_TRUE(host->Submit({5}, options, waits_too.listener()).ok());
-  ASSERT_TRUE(host->Submit({6}, options, refused.listener()).ok());
+  ASSERT_TRUE(engine->Submit({5}, options, waits_too.listener()).ok());
+  ASSERT_TRUE(engine->Submit({6}, options, refused.listener()).ok());
   ASSERT_TRUE(refused.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(refused.last.error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(refused.last.error.GetPayload(kRetryAfterPayload).has_value());
   // Whoever goes makes room.
-  host->Cancel(*forgotten);
-  ASSERT_TRUE(host->Submit({5}, options, waits.listener()).ok());
+  engine->Cancel(*forgotten);
+  ASSERT_TRUE(engine->Submit({5}, options, waits.listener()).ok());
   for (Collected* one : {&runs_late, &waits_late}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(one->last.error.code(), absl::StatusCode::kDeadlineExceeded);
@@ -169,7 +169,7 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   }
   EXPECT_FALSE(runs.done.HasBeenNotified());
   EXPECT_FALSE(waits.done.HasBeenNotified());
-  EXPECT_EQ(host->open(), 3);
+  EXPECT_EQ(engine->open(), 3);
   go_on.Notify();
   ASSERT_TRUE(runs.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   ASSERT_TRUE(waits.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
@@ -178,40 +178,40 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 100));
 }
 
-TEST(EngineHost, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
+TEST(AsyncEngine, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
   HeldModel held;
-  auto host = Host(3, nullptr, held.model());
+  auto engine = Host(3, nullptr, held.model());
   Collected runs, waits;
-  ASSERT_TRUE(host->Submit({1}, {}, runs.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, {}, runs.listener()).ok());
   held.began.WaitForNotification();
-  ASSERT_TRUE(host->Submit({2}, {}, waits.listener()).ok());
+  ASSERT_TRUE(engine->Submit({2}, {}, waits.listener()).ok());
   const absl::Status why = absl::UnavailableError("the end has come");
-  host->End(why);
+  engine->End(why);
   for (Collected* one : {&runs, &waits}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(one->last.error, why);
   }
-  EXPECT_EQ(host->open(), 0);
+  EXPECT_EQ(engine->open(), 0);
   held.go_on.Notify();
 }
 
-TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
+TEST(AsyncEngine, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
   HeldModel held;
-  auto host = Host(2, nullptr, held.model());
+  auto engine = Host(2, nullptr, held.model());
   RequestOptions options;
   options.max_tokens = 5;
   Collected runs, gone, waits, comes;
-  ASSERT_TRUE(host->Submit({1}, options, runs.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, options, runs.listener()).ok());
   held.began.WaitForNotification();
-  const auto ticket = host->Submit({2}, options, gone.listener());
-  ASSERT_TRUE(host->Submit({3}, options, waits.listener()).ok());
-  host->Cancel(*ticket);
-  host->Cancel(*ticket);
-  ASSERT_TRUE(host->Submit({4}, options, comes.listener()).ok());
+  const auto ticket = engine->Submit({2}, options, gone.listener());
+  ASSERT_TRUE(engine->Submit({3}, options, waits.listener()).ok());
+  engine->Cancel(*ticket);
+  engine->Cancel(*ticket);
+  ASSERT_TRUE(engine->Submit({4}, options, comes.listener()).ok());
   // While the step goes on.
   ASSERT_TRUE(gone.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(gone.last.reason, FinishReason::kCancelled);
-  EXPECT_EQ(host->open(), 3);
+  EXPECT_EQ(engine->open(), 3);
   held.go_on.Notify();
   for (Collected* one : {&runs, &waits, &comes}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
@@ -219,21 +219,21 @@ TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
   }
 }
 
-TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
+TEST(AsyncEngine, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
   HeldModel held;
-  auto host = Host(2, nullptr, held.model());
+  auto engine = Host(2, nullptr, held.model());
   RequestOptions user, background;
   background.priority = 5;
   Collected runs, first, last, before;
-  ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, user, runs.listener()).ok());
   held.began.WaitForNotification();
-  ASSERT_TRUE(host->Submit({1}, background, first.listener()).ok());
-  ASSERT_TRUE(host->Submit({1}, background, last.listener()).ok());
-  ASSERT_TRUE(host->Submit({1}, user, before.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, background, first.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, background, last.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, user, before.listener()).ok());
   ASSERT_TRUE(last.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_TRUE(absl::IsResourceExhausted(last.last.error)) << last.last.error;
   EXPECT_TRUE(last.last.error.GetPayload(kRetryAfterPayload).has_value());
-  EXPECT_EQ(host->open(), 3);
+  EXPECT_EQ(engine->open(), 3);
   held.go_on.Notify();
   for (Collected* one : {&runs, &first, &before}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
@@ -241,18 +241,18 @@ TEST(EngineHost, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
   }
 }
 
-TEST(EngineHost, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
+TEST(AsyncEngine, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
   for (const bool has_begun : {false, true}) {
     HeldModel held;
-    auto host = Host(1, nullptr, held.model());
+    auto engine = Host(1, nullptr, held.model());
     RequestOptions user, sibling;
     sibling.priority = 5;
     sibling.group_started = std::make_shared<std::atomic<bool>>(has_begun);
     Collected runs, waits, comes;
-    ASSERT_TRUE(host->Submit({1}, user, runs.listener()).ok());
+    ASSERT_TRUE(engine->Submit({1}, user, runs.listener()).ok());
     held.began.WaitForNotification();
-    ASSERT_TRUE(host->Submit({1}, sibling, waits.listener()).ok());
-    ASSERT_TRUE(host->Submit({1}, user, comes.listener()).ok());
+    ASSERT_TRUE(engine->Submit({1}, sibling, waits.listener()).ok());
+    ASSERT_TRUE(engine->Submit({1}, user, comes.listener()).ok());
     held.go_on.Notify();
     for (Collected* one : {&runs, &waits, &comes}) {
       ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
@@ -263,13 +263,13 @@ TEST(EngineHost, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
 }
 
 // It came during a step that took long, and nobody saw that it waited.
-TEST(EngineHost, TimesCountFromWhenTheRequestCame) {
+TEST(AsyncEngine, TimesCountFromWhenTheRequestCame) {
   HeldModel held;
-  auto host = Host(2, nullptr, held.model());
+  auto engine = Host(2, nullptr, held.model());
   Collected runs, waits;
-  ASSERT_TRUE(host->Submit({1}, {}, runs.listener()).ok());
+  ASSERT_TRUE(engine->Submit({1}, {}, runs.listener()).ok());
   held.began.WaitForNotification();
-  ASSERT_TRUE(host->Submit({2}, {}, waits.listener()).ok());
+  ASSERT_TRUE(engine->Submit({2}, {}, waits.listener()).ok());
   const absl::Time came = absl::Now();
   absl::SleepFor(absl::Milliseconds(50));
   const double waited = absl::ToDoubleSeconds(absl::Now() - came);
@@ -280,23 +280,23 @@ TEST(EngineHost, TimesCountFromWhenTheRequestCame) {
   EXPECT_GE(waits.last.usage.seconds, waits.last.usage.seconds_to_first_token);
 }
 
-TEST(EngineHost, WhoIsThereAtTheEndHearsWhy) {
-  const auto host = Host();
+TEST(AsyncEngine, WhoIsThereAtTheEndHearsWhy) {
+  const auto engine = Host();
   const absl::Status why = absl::UnavailableError("the end has come");
   std::vector<std::unique_ptr<Collected>> waiters;
   for (int i = 0; i < 30; ++i) {
     waiters.push_back(std::make_unique<Collected>());
-    ASSERT_TRUE(host->Submit({1, 2}, {.max_tokens = 250}, waiters.back()->listener()).ok());
+    ASSERT_TRUE(engine->Submit({1, 2}, {.max_tokens = 250}, waiters.back()->listener()).ok());
   }
-  host->End(why);
-  host->End(absl::InternalError("another one"));
+  engine->End(why);
+  engine->End(absl::InternalError("another one"));
   for (const auto& waiter : waiters) {
     waiter->done.WaitForNotification();
     EXPECT_TRUE(waiter->last.error == why || waiter->last.error.ok()) << waiter->last.error;
   }
   EXPECT_EQ(waiters.back()->last.error, why);
-  EXPECT_EQ(host->Submit({1, 2}, {}, [](const RequestEvent&) {}).status(), why);
-  while (host->open() > 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(engine->Submit({1, 2}, {}, [](const RequestEvent&) {}).status(), why);
+  while (engine->open() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 // Waits for a worker that says nothing.
@@ -316,32 +316,32 @@ class HangingRunner : public FakeModelRunner {
   absl::Notification abandoned_;
 };
 
-TEST(EngineHost, DestructionDoesNotWaitForAStepThatHangs) {
+TEST(AsyncEngine, DestructionDoesNotWaitForAStepThatHangs) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   auto runner = std::make_unique<HangingRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                 HashModel(1, kVocabulary));
   HangingRunner* const llm = runner.get();
   parts.llm = std::move(runner);
-  auto host = EngineHost::Create(std::move(parts), {});
-  ASSERT_TRUE(host.ok()) << host.status();
+  auto engine = AsyncEngine::Create(std::move(parts), {});
+  ASSERT_TRUE(engine.ok()) << engine.status();
   Collected runs;
-  ASSERT_TRUE((*host)->Submit({1}, {}, runs.listener()).ok());
+  ASSERT_TRUE((*engine)->Submit({1}, {}, runs.listener()).ok());
   llm->hangs.WaitForNotification();
-  host->reset();
+  engine->reset();
   EXPECT_TRUE(runs.done.HasBeenNotified());
   EXPECT_TRUE(absl::IsUnavailable(runs.last.error)) << runs.last.error;
 }
 
-TEST(EngineHost, DestructionAnswersEverybody) {
+TEST(AsyncEngine, DestructionAnswersEverybody) {
   std::vector<std::unique_ptr<Collected>> collected;
   {
-    auto host = Host();
+    auto engine = Host();
     for (int i = 0; i < 8; ++i) {
       collected.push_back(std::make_unique<Collected>());
       RequestOptions options;
       options.max_tokens = 1 << 20;
-      ASSERT_TRUE(host->Submit({i}, options, collected.back()->listener()).ok());
+      ASSERT_TRUE(engine->Submit({i}, options, collected.back()->listener()).ok());
     }
   }
   for (const auto& request : collected) EXPECT_TRUE(request->done.HasBeenNotified());

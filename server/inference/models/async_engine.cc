@@ -1,4 +1,4 @@
-#include "server/inference/models/engine_host.h"
+#include "server/inference/models/async_engine.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,11 +13,11 @@ namespace espalier {
 namespace {
 
 // A step that takes longer hangs. Large models' steps take some tenths of a second.
-constexpr absl::Duration kHangs = absl::Seconds(2);
-constexpr absl::Duration kLook = absl::Milliseconds(250);
+constexpr absl::Duration kHungStepTimeout = absl::Seconds(2);
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(250);
 
-absl::Time DeadlineOf(absl::Time came, double timeout_seconds) {
-  return timeout_seconds > 0 ? came + absl::Seconds(timeout_seconds) : absl::InfiniteFuture();
+absl::Time DeadlineOf(absl::Time arrival, double timeout_seconds) {
+  return timeout_seconds > 0 ? arrival + absl::Seconds(timeout_seconds) : absl::InfiniteFuture();
 }
 
 // Of a request that the engine does not answer.
@@ -32,35 +32,35 @@ RequestEvent LastEvent(absl::Status why) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Create(EngineParts parts,
+absl::StatusOr<std::unique_ptr<AsyncEngine>> AsyncEngine::Create(EngineParts parts,
                                                                EngineOptions options) {
   std::vector<ModelRunner*> ssms;
   for (const auto& ssm : parts.ssms) ssms.push_back(ssm.get());
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(parts.llm.get(), ssms, parts.tokenizer.get(), options);
   if (!engine.ok()) return engine.status();
-  return std::unique_ptr<EngineHost>(new EngineHost(std::move(parts), *std::move(engine),
+  return std::unique_ptr<AsyncEngine>(new AsyncEngine(std::move(parts), *std::move(engine),
                                                     options.max_requests, options.max_queue));
 }
 
-EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests,
+AsyncEngine::AsyncEngine(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests,
                        int max_queue)
     : parts_(std::move(parts)),
       max_requests_(max_requests),
       max_queue_(std::max(1, max_queue)),
-      at_once_(std::max(1, std::min(max_requests, max_queue))),
+      max_concurrent_(std::max(1, std::min(max_requests, max_queue))),
       engine_(std::move(engine)) {
   statistics_ = engine_->statistics();
   thread_ = std::thread([this] { Run(); });
   watcher_ = std::thread([this] { Watch(); });
 }
 
-EngineHost::~EngineHost() {
+AsyncEngine::~AsyncEngine() {
   End(absl::UnavailableError("the model was unloaded"));
   bool hangs;
   {
     absl::MutexLock lock(&mutex_);
-    hangs = !mutex_.AwaitWithTimeout(absl::Condition(&left_), kHangs);
+    hangs = !mutex_.AwaitWithTimeout(absl::Condition(&loop_ended_), kHungStepTimeout);
   }
   if (hangs) {
     parts_.llm->Abandon();
@@ -70,10 +70,10 @@ EngineHost::~EngineHost() {
   watcher_.join();
 }
 
-absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, RequestOptions options,
+absl::StatusOr<AsyncEngine::Ticket> AsyncEngine::Submit(SharedPrompt prompt, RequestOptions options,
                                                       Listener listener) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_) return why_;
+  if (stopping_) return end_status_;
   const Ticket ticket = next_ticket_++;
   // The engine would refuse one, too, when it comes to it, which may take long.
   if (submitted_ >= max_queue_ && !options.admission_guaranteed()) {
@@ -83,9 +83,9 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
         continue;
       if (last == inbox_.end() || one->options.priority >= last->options.priority) last = one;
     }
-    answers_.emplace_back(
+    rejections_.emplace_back(
         std::move(last == inbox_.end() ? listener : last->listener),
-        WithDelay(absl::ResourceExhaustedError(
+        WithRetryAfter(absl::ResourceExhaustedError(
             absl::StrCat(submitted_,
                          " requests have come during one step, and no more may wait: try again "
                          "later"))));
@@ -100,18 +100,18 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
                     .prompt = std::move(prompt),
                     .options = std::move(options),
                     .listener = std::move(listener),
-                    .came = absl::Now()});
+                    .arrival = absl::Now()});
   return ticket;
 }
 
-void EngineHost::End(absl::Status why) {
+void AsyncEngine::End(absl::Status why) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   stopping_ = true;
-  why_ = std::move(why);
+  end_status_ = std::move(why);
 }
 
-void EngineHost::Cancel(Ticket ticket) {
+void AsyncEngine::Cancel(Ticket ticket) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   const auto waits = std::find_if(inbox_.begin(), inbox_.end(), [&](const Command& command) {
@@ -122,46 +122,46 @@ void EngineHost::Cancel(Ticket ticket) {
     return;
   }
   // The engine has never heard of it: its place is free now, not after the step that runs.
-  answers_.emplace_back(std::move(waits->listener), absl::CancelledError("cancelled"));
+  rejections_.emplace_back(std::move(waits->listener), absl::CancelledError("cancelled"));
   inbox_.erase(waits);
   --submitted_;
   --open_count_;
 }
 
-EngineStatistics EngineHost::statistics() const {
+EngineStatistics AsyncEngine::statistics() const {
   absl::MutexLock lock(&mutex_);
   return statistics_;
 }
 
-int EngineHost::open() const {
+int AsyncEngine::open() const {
   absl::MutexLock lock(&mutex_);
   return open_count_;
 }
 
-int EngineHost::RetryAfterSeconds() const {
+int AsyncEngine::RetryAfterSeconds() const {
   absl::MutexLock lock(&mutex_);
   return DelaySeconds();
 }
 
-int EngineHost::DelaySeconds() const {
+int AsyncEngine::DelaySeconds() const {
   // As many leave in that time as run at once.
-  return static_cast<int>(std::clamp(std::ceil(seconds_each_ / max_requests_), 1.0, 60.0));
+  return static_cast<int>(std::clamp(std::ceil(mean_seconds_ / max_requests_), 1.0, 60.0));
 }
 
-absl::Status EngineHost::WithDelay(absl::Status status) const {
+absl::Status AsyncEngine::WithRetryAfter(absl::Status status) const {
   if (status.code() != absl::StatusCode::kResourceExhausted) return status;
   status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(DelaySeconds())));
   return status;
 }
 
-void EngineHost::Run() {
+void AsyncEngine::Run() {
   for (;;) {
     std::vector<Command> commands;
     {
       absl::MutexLock lock(&mutex_);
-      if (engine_->idle()) mutex_.Await(absl::Condition(this, &EngineHost::HasWork));
+      if (engine_->idle()) mutex_.Await(absl::Condition(this, &AsyncEngine::HasWork));
       if (stopping_) {
-        left_ = true;
+        loop_ended_ = true;
         break;
       }
       commands.swap(inbox_);
@@ -176,15 +176,15 @@ void EngineHost::Run() {
     step_began_ = absl::InfiniteFuture();
     statistics_ = engine_->statistics();
   }
-  absl::MutexLock speaking(&speaking_);
+  absl::MutexLock delivery_lock(&delivery_mutex_);
   std::vector<Command> commands;
-  std::vector<Answer> answers;
+  std::vector<Rejection> answers;
   RequestEvent last;
   {
     absl::MutexLock lock(&mutex_);
-    last = LastEvent(why_);
+    last = LastEvent(end_status_);
     commands.swap(inbox_);
-    answers.swap(answers_);
+    answers.swap(rejections_);
   }
   for (const auto& [id, open] : open_) {
     if (open.listener) open.listener(last);
@@ -197,32 +197,32 @@ void EngineHost::Run() {
   open_count_ = 0;
 }
 
-void EngineHost::Execute(Command command) {
-  absl::MutexLock speaking(&speaking_);
+void AsyncEngine::Execute(Command command) {
+  absl::MutexLock delivery_lock(&delivery_mutex_);
   if (command.cancel) {
     auto it = ids_.find(command.ticket);
     if (it != ids_.end()) engine_->Cancel(it->second);
     return;
   }
   const double timeout = command.options.timeout_seconds;
-  const double age = std::max(0.0, absl::ToDoubleSeconds(absl::Now() - command.came));
+  const double age = std::max(0.0, absl::ToDoubleSeconds(absl::Now() - command.arrival));
   absl::StatusOr<RequestId> id = engine_->Submit(*command.prompt, std::move(command.options), age);
   if (!id.ok()) {
     absl::Status status;
     {
       absl::MutexLock lock(&mutex_);
       --open_count_;
-      status = WithDelay(id.status());
+      status = WithRetryAfter(id.status());
     }
     command.listener(LastEvent(std::move(status)));
     return;
   }
   ids_[command.ticket] = *id;
-  open_[*id] = {command.ticket, std::move(command.listener), DeadlineOf(command.came, timeout)};
+  open_[*id] = {command.ticket, std::move(command.listener), DeadlineOf(command.arrival, timeout)};
 }
 
-void EngineHost::Dispatch() {
-  absl::MutexLock speaking(&speaking_);
+void AsyncEngine::Dispatch() {
+  absl::MutexLock delivery_lock(&delivery_mutex_);
   for (const RequestEvent& event : engine_->TakeEvents()) {
     auto it = open_.find(event.id);
     if (it == open_.end()) continue;
@@ -231,7 +231,7 @@ void EngineHost::Dispatch() {
       RequestEvent refusal = event;
       {
         absl::MutexLock lock(&mutex_);
-        refusal.error = WithDelay(event.error);
+        refusal.error = WithRetryAfter(event.error);
       }
       it->second.listener(refusal);
     } else if (!answered) {
@@ -242,46 +242,46 @@ void EngineHost::Dispatch() {
       absl::MutexLock lock(&mutex_);
       --open_count_;
       const double seconds = event.usage.seconds - event.usage.seconds_queued;
-      seconds_each_ += (seconds_each_ == 0 ? 1 : 0.1) * (seconds - seconds_each_);
+      mean_seconds_ += (mean_seconds_ == 0 ? 1 : 0.1) * (seconds - mean_seconds_);
     }
     ids_.erase(it->second.ticket);
     open_.erase(it);
   }
 }
 
-void EngineHost::Watch() {
+void AsyncEngine::Watch() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(this, &EngineHost::HasAnswers), kLook);
-      if (left_) return;
-      if (answers_.empty() && absl::Now() - step_began_ < kHangs) continue;
+      mutex_.AwaitWithTimeout(absl::Condition(this, &AsyncEngine::HasRejections), kWatchInterval);
+      if (loop_ended_) return;
+      if (rejections_.empty() && absl::Now() - step_began_ < kHungStepTimeout) continue;
     }
-    absl::MutexLock speaking(&speaking_);
-    AnswerBesideTheEngine();
+    absl::MutexLock delivery_lock(&delivery_mutex_);
+    DeliverWithoutEngine();
   }
 }
 
-void EngineHost::AnswerBesideTheEngine() {
-  std::vector<Answer> answers;
+void AsyncEngine::DeliverWithoutEngine() {
+  std::vector<Rejection> answers;
   {
     absl::MutexLock lock(&mutex_);
-    answers.swap(answers_);
-    FindThoseWhoNeedNotWait(&answers);
+    answers.swap(rejections_);
+    CollectExpired(&answers);
   }
   for (const auto& [listener, why] : answers) listener(LastEvent(why));
 }
 
 // Of a step that hangs. The engine learns of it by the cancel that waits for the end of its step.
-void EngineHost::FindThoseWhoNeedNotWait(std::vector<Answer>* answers) {
+void AsyncEngine::CollectExpired(std::vector<Rejection>* answers) {
   const absl::Time now = absl::Now();
-  if (now - step_began_ < kHangs) return;
+  if (now - step_began_ < kHungStepTimeout) return;
   const absl::Status late = absl::DeadlineExceededError(
       absl::StrCat("the request's time is over; the model's step has taken ",
                    absl::FormatDuration(absl::Trunc(now - step_began_, absl::Seconds(1))),
                    " so far, as if a worker hung"));
   const absl::Status cancelled = absl::CancelledError("cancelled");
-  const absl::Status& otherwise = stopping_ ? why_ : late;
+  const absl::Status& otherwise = stopping_ ? end_status_ : late;
   absl::flat_hash_set<Ticket> unwanted;
   for (const Command& command : inbox_) {
     if (command.cancel) unwanted.insert(command.ticket);
@@ -300,7 +300,7 @@ void EngineHost::FindThoseWhoNeedNotWait(std::vector<Answer>* answers) {
   const auto gone = [&](Command& command) {
     if (command.cancel) return false;
     const double timeout = command.options.timeout_seconds;
-    return answer(command.ticket, DeadlineOf(command.came, timeout), command.listener);
+    return answer(command.ticket, DeadlineOf(command.arrival, timeout), command.listener);
   };
   const auto end = std::remove_if(inbox_.begin(), inbox_.end(), gone);
   submitted_ -= static_cast<int>(inbox_.end() - end);

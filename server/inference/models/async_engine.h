@@ -39,19 +39,19 @@ struct EngineParts {
 };
 
 // Thread-safe.
-class EngineHost {
+class AsyncEngine {
  public:
-  // Called on a thread of the host, one call at a time, in order; must not block. The last event
+  // Called on a thread of the engine, one call at a time, in order; must not block. The last event
   // has `finished` set. A request that was not admitted gets one event with an error (kError).
   using Listener = std::function<void(const RequestEvent&)>;
   using Ticket = int64_t;
 
-  static absl::StatusOr<std::unique_ptr<EngineHost>> Create(EngineParts parts,
+  static absl::StatusOr<std::unique_ptr<AsyncEngine>> Create(EngineParts parts,
                                                             EngineOptions options);
   // Ends every request with Unavailable and joins the thread.
-  ~EngineHost();
+  ~AsyncEngine();
 
-  // Returns at once. Once the host ends, the error that it ends with. Requests of one prompt share
+  // Returns at once. Once the engine ends, the error that it ends with. Requests of one prompt share
   // it until the engine takes them. If as many as may wait came during one step, the event with the
   // error comes at once, to the last one that this one outranks if there is such a one.
   using SharedPrompt = std::shared_ptr<const std::vector<int>>;
@@ -70,7 +70,7 @@ class EngineHost {
   void End(absl::Status why);
 
   // Requests of one client that the queue has room for at once, if nobody else is there.
-  int at_once() const { return at_once_; }
+  int max_concurrent() const { return max_concurrent_; }
   int max_queue() const { return max_queue_; }
   // Requests that have not ended.
   int open() const;
@@ -95,7 +95,7 @@ class EngineHost {
     SharedPrompt prompt;
     RequestOptions options;
     Listener listener;
-    absl::Time came;  // a request
+    absl::Time arrival;  // a request
   };
   struct Open {
     Ticket ticket;
@@ -103,19 +103,19 @@ class EngineHost {
     absl::Time deadline;
   };
 
-  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests, int max_queue);
-  absl::Status WithDelay(absl::Status status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  AsyncEngine(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests, int max_queue);
+  absl::Status WithRetryAfter(absl::Status status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   void Execute(Command command);
   void Dispatch();
-  using Answer = std::pair<Listener, absl::Status>;
+  using Rejection = std::pair<Listener, absl::Status>;
   void Watch();
-  void FindThoseWhoNeedNotWait(std::vector<Answer>* answers)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_, mutex_);
-  void AnswerBesideTheEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_);
+  void CollectExpired(std::vector<Rejection>* answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(delivery_mutex_, mutex_);
+  void DeliverWithoutEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(delivery_mutex_);
   int DelaySeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasAnswers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return left_ || !answers_.empty();
+  bool HasRejections() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return loop_ended_ || !rejections_.empty();
   }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !inbox_.empty();
@@ -124,25 +124,25 @@ class EngineHost {
   EngineParts parts_;
   const int max_requests_;
   const int max_queue_;
-  const int at_once_;
+  const int max_concurrent_;
   std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
 
   // Held while listeners are called; taken before mutex_.
-  absl::Mutex speaking_;
-  absl::flat_hash_map<RequestId, Open> open_ ABSL_GUARDED_BY(speaking_);
-  absl::flat_hash_map<Ticket, RequestId> ids_ ABSL_GUARDED_BY(speaking_);
+  absl::Mutex delivery_mutex_;
+  absl::flat_hash_map<RequestId, Open> open_ ABSL_GUARDED_BY(delivery_mutex_);
+  absl::flat_hash_map<Ticket, RequestId> ids_ ABSL_GUARDED_BY(delivery_mutex_);
 
   mutable absl::Mutex mutex_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);  // that nobody has told yet
+  std::vector<Rejection> rejections_ ABSL_GUARDED_BY(mutex_);  // that nobody has told yet
   int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // of the inbox: requests
   absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);   // if it is stopping
-  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // no further step begins
+  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);   // if it is stopping
+  bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;  // no further step begins
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int open_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  double seconds_each_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late
+  double mean_seconds_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late
   EngineStatistics statistics_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_, watcher_;
 };
