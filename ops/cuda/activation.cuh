@@ -2,7 +2,7 @@
 // apply one to their result (attribute `activation`).
 #pragma once
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/kernel/activation.h"
 

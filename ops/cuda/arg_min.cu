@@ -1,4 +1,4 @@
-#include "ops/cuda/arg_extreme.cuh"
+#include "ops/cuda/arg_min_max.cuh"
 
 namespace espalier {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 

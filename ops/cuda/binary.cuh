@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/cuda/elementwise.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

@@ -1,5 +1,5 @@
 #include "ops/cuda/register.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 namespace {

@@ -2,9 +2,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/cuda/bits.cuh"
+#include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/copy.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 

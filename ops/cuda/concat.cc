@@ -1,4 +1,4 @@
-#include "ops/cuda/pieces.h"
+#include "ops/cuda/axis_slices.h"
 
 namespace espalier {
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "ops/cuda/convert.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 

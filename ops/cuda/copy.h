@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ops/cuda/register.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 

@@ -1,6 +1,6 @@
 #include <cub/block/block_scan.cuh>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/lines.h"

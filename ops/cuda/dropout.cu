@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/copy.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/strided.h"

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/integer_math.h"

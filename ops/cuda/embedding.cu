@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/scatter_rows.h"

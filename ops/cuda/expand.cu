@@ -1,6 +1,6 @@
 #include "ops/cuda/binary.cuh"
 #include "ops/cuda/copy.h"
-#include "ops/cuda/reduce_op.cuh"
+#include "ops/cuda/reduce_sum_mean.cuh"
 
 namespace espalier {
 namespace cuda_expand {

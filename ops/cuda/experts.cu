@@ -2,7 +2,7 @@
 // expert first; all else is one thread or block per element, in one order.
 #include <algorithm>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

@@ -1,4 +1,4 @@
-#include "ops/cuda/pieces.h"
+#include "ops/cuda/axis_slices.h"
 #include "ops/cuda/scatter.cuh"
 
 namespace espalier {
@@ -22,7 +22,7 @@ void RegisterGatherElementsCuda(KernelRegistry& registry, DeviceContexts& contex
         const TensorSpec& dx = spec.outputs[0];
         if (!TakesFloat(dx.dtype, refusal)) return nullptr;
         const auto sort =
-            PlaceSort::Make(spec.inputs[0].num_elements(), dx.num_elements(), refusal);
+            StableIndexSort::Make(spec.inputs[0].num_elements(), dx.num_elements(), refusal);
         if (sort == nullptr) return nullptr;
         const size_t axis = AxisOf(spec.attributes, dx.dims.size());
         return MakeKernel(

@@ -23,7 +23,7 @@ void RegisterGatherNdCuda(KernelRegistry& registry, DeviceContexts& contexts) {
         const int64_t batch_dims = spec.attributes.Int("batch_dims");
         const TupleTarget shape(spec.inputs[0].dims, dx.dims, batch_dims);
         const auto sort =
-            PlaceSort::Make(shape.batch * shape.tuples, shape.batch * shape.rows, refusal);
+            StableIndexSort::Make(shape.batch * shape.tuples, shape.batch * shape.rows, refusal);
         if (sort == nullptr) return nullptr;
         return MakeKernel(
             [&contexts, batch_dims, sort](const KernelArgs& args) {

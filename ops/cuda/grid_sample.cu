@@ -1,7 +1,7 @@
 // Sampling at the points of a grid. The gradient of x is a scatter: each sample's taps are sorted
 // by where they go, and added up in order.
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/scatter_rows.h"

@@ -1,5 +1,5 @@
 // Group norm: the elements of a group lie in one piece, a row; each channel has one plane of it.
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

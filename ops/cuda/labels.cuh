@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/fault.h"
+#include "ops/cuda/runtime/device_fault.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

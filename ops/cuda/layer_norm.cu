@@ -1,7 +1,7 @@
 // Layer norm, also of a sum with a residual: one block per row. A row's bits depend on the row
 // alone.
 #include "ops/cuda/copy.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

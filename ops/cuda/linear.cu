@@ -3,7 +3,7 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

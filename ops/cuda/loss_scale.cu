@@ -1,4 +1,4 @@
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/loss_scale.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/strided.h"

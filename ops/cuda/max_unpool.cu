@@ -1,6 +1,6 @@
 // Of equal indices the last one counts: the largest number of an element of x is found first, so
 // that the order of the threads does not matter.
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/plane_index.h"

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "ops/cuda/copy.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
 
 namespace espalier {

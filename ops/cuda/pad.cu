@@ -1,5 +1,5 @@
-#include "ops/cuda/bits.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/element_bits.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/strided.h"

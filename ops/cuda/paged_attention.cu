@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "ops/cuda/attention/paged_attention_kernel.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/paged_attention_inputs.h"
@@ -124,11 +124,11 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
                               heads.TilesOfRow();
   const int64_t parts = blocks > DeviceContext::kArrivals ? 1 : sharing.Parts(s.rows, least_tiles);
   const auto kernel = PagedAttentionKernel<T, C, kDim, kWhole>;
-  constexpr int kBytes = SharedMemory<kDim>::kAll;
+  constexpr int kBytes = SharedMemoryLayout<kDim>::kAll;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
                  "paged_attention"));
-  return LaunchOverlapping(kernel,
+  return LaunchWithPdl(kernel,
                            dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)),
                            kBlock, kBytes, StreamOf(args), "paged_attention", attention);
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "ops/cuda/context.h"
-#include "ops/cuda/nccl_communicator.h"
+#include "ops/cuda/runtime/device_context.h"
+#include "ops/cuda/runtime/nccl_communicator.h"
 #include "ops/cuda/register_all.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -76,7 +76,7 @@ class Plugin : public CudaPlugin {
 
   KernelStatus CopyToDevice(int device, void* device_destination, const void* host_source,
                             int64_t bytes) override {
-    if (bytes <= StagedCopies::kMost) {
+    if (bytes <= PinnedStaging::kMost) {
       DeviceContext* context = nullptr;
       ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
       return context->staged().ToDevice(device_destination, host_source, bytes, context->stream());
@@ -86,7 +86,7 @@ class Plugin : public CudaPlugin {
   }
   KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
                           int64_t bytes) override {
-    if (bytes <= StagedCopies::kMost) {
+    if (bytes <= PinnedStaging::kMost) {
       DeviceContext* context = nullptr;
       ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
       return context->staged().ToHost(host_destination, device_source, bytes, context->stream());
@@ -98,20 +98,20 @@ class Plugin : public CudaPlugin {
                                  int64_t bytes, uint64_t* ticket) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->copies().Begin(device_destination, host_source, bytes, cudaMemcpyHostToDevice,
+    return context->copy_streams().Begin(device_destination, host_source, bytes, cudaMemcpyHostToDevice,
                                    context->stream(), ticket);
   }
   KernelStatus BeginCopyToHost(int device, void* host_destination, const void* device_source,
                                int64_t bytes, uint64_t* ticket) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->copies().Begin(host_destination, device_source, bytes, cudaMemcpyDeviceToHost,
+    return context->copy_streams().Begin(host_destination, device_source, bytes, cudaMemcpyDeviceToHost,
                                    context->stream(), ticket);
   }
   KernelStatus AwaitCopy(int device, uint64_t ticket) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->copies().Await(ticket, context->stream());
+    return context->copy_streams().Await(ticket, context->stream());
   }
   KernelStatus CopyBoxOnDevice(int device, const BoxCopy& copy) override {
     DeviceContext* context = nullptr;
@@ -135,24 +135,24 @@ class Plugin : public CudaPlugin {
     return context->Synchronize();
   }
 
-  KernelStatus BeginRecording(int device) override {
+  KernelStatus BeginCapture(int device) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->recordings().Begin(context->stream());
+    return context->graphs().Begin(context->stream());
   }
-  KernelStatus EndRecording(int device, uint64_t* recording) override {
+  KernelStatus EndCapture(int device, uint64_t* graph_id) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->recordings().End(context->stream(), recording);
+    return context->graphs().End(context->stream(), graph_id);
   }
-  KernelStatus Replay(int device, uint64_t recording) override {
+  KernelStatus LaunchGraph(int device, uint64_t graph_id) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->recordings().Replay(recording, context->stream());
+    return context->graphs().LaunchGraph(graph_id, context->stream());
   }
-  void Forget(int device, uint64_t recording) override {
+  void DestroyGraph(int device, uint64_t graph_id) override {
     DeviceContext* context = nullptr;
-    if (Enter(device, &context).ok()) context->recordings().Forget(recording);
+    if (Enter(device, &context).ok()) context->graphs().DestroyGraph(graph_id);
   }
 
   void RegisterKernels(KernelRegistry* registry) override {

@@ -118,12 +118,12 @@ class CudaPlugin {
                             double value) = 0;
 
   // Between the two calls what this thread enqueues on the device's stream is recorded, not run;
-  // EndRecording ends that also if something failed. Replay enqueues all of it again, with the same
+  // EndCapture ends that also if something failed. LaunchGraph enqueues all of it again, with the same
   // arguments.
-  virtual KernelStatus BeginRecording(int device) = 0;
-  virtual KernelStatus EndRecording(int device, uint64_t* recording) = 0;
-  virtual KernelStatus Replay(int device, uint64_t recording) = 0;
-  virtual void Forget(int device, uint64_t recording) = 0;
+  virtual KernelStatus BeginCapture(int device) = 0;
+  virtual KernelStatus EndCapture(int device, uint64_t* graph_id) = 0;
+  virtual KernelStatus LaunchGraph(int device, uint64_t graph_id) = 0;
+  virtual void DestroyGraph(int device, uint64_t graph_id) = 0;
 
   // The cudaStream_t that KernelArgs::stream of this device carries.
   virtual void* Stream(int device) = 0;

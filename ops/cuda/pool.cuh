@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 

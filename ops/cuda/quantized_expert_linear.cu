@@ -3,7 +3,7 @@
 // the other rows.
 #include <cstdint>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/gemm/packed_weights_gemv.cuh"
 #include "ops/cuda/reduce.cuh"

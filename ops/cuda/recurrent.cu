@@ -4,7 +4,7 @@
 
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/recurrent_steps.h"
 

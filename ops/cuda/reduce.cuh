@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/tensor/shape.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "ops/cuda/extreme.cuh"
+#include "ops/cuda/reduce_min_max.cuh"
 
 namespace espalier {
 namespace cuda_reduce_log_sum_exp {
@@ -31,7 +31,7 @@ struct Gradient {
   }
 };
 
-KernelStatus Run(const FoldPlan& plan, const KernelArgs& args) {
+KernelStatus Run(const ReductionPlan& plan, const KernelArgs& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   float* most = WorkspaceAt<float>(args, plan.extra);
   return DispatchFloat(x.dtype(), "reduce_log_sum_exp", [&](auto type) {
@@ -51,8 +51,8 @@ void RegisterReduceLogSumExpCuda(KernelRegistry& registry, DeviceContexts&) {
   registry.Add("reduce_log_sum_exp",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-                 const FoldPlan plan =
-                     FoldPlan::Make<SumOp>(spec, spec.inputs[0].dims, sizeof(float));
+                 const ReductionPlan plan =
+                     ReductionPlan::Make<SumOp>(spec, spec.inputs[0].dims, sizeof(float));
                  return MakeKernel([plan](const KernelArgs& args) { return Run(plan, args); },
                                    plan.layout.bytes());
                });

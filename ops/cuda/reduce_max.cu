@@ -1,4 +1,4 @@
-#include "ops/cuda/extreme.cuh"
+#include "ops/cuda/reduce_min_max.cuh"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "ops/cuda/reduce_op.cuh"
+#include "ops/cuda/reduce_sum_mean.cuh"
 
 namespace espalier {
 

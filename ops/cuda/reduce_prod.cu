@@ -1,4 +1,4 @@
-#include "ops/cuda/fold.cuh"
+#include "ops/cuda/reduce_generic.cuh"
 
 namespace espalier {
 namespace cuda_reduce_prod {
@@ -88,7 +88,7 @@ struct GradientElement {
   }
 };
 
-KernelStatus Gradient(const FoldPlan& plan, const KernelArgs& args) {
+KernelStatus Gradient(const ReductionPlan& plan, const KernelArgs& args) {
   const TensorView &x = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
   if (!dx.present()) return KernelStatus::Ok();
   double* products = WorkspaceAt<double>(args, plan.extra);
@@ -113,7 +113,7 @@ void RegisterReduceProdCuda(KernelRegistry& registry, DeviceContexts&) {
   registry.Add(
       "reduce_prod", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesNumber(spec.inputs[0].dtype, refusal)) return nullptr;
-        const FoldPlan plan = FoldPlan::Make<ProductOp>(spec, spec.inputs[0].dims);
+        const ReductionPlan plan = ReductionPlan::Make<ProductOp>(spec, spec.inputs[0].dims);
         return MakeKernel(
             [plan](const KernelArgs& args) {
               const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -129,8 +129,8 @@ void RegisterReduceProdCuda(KernelRegistry& registry, DeviceContexts&) {
   registry.Add("reduce_prod_grad",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-                 const FoldPlan plan =
-                     FoldPlan::Make<ProductOp>(spec, spec.inputs[0].dims, 2 * sizeof(double));
+                 const ReductionPlan plan =
+                     ReductionPlan::Make<ProductOp>(spec, spec.inputs[0].dims, 2 * sizeof(double));
                  return MakeKernel([plan](const KernelArgs& args) { return Gradient(plan, args); },
                                    plan.layout.bytes());
                });

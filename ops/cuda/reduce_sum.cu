@@ -1,4 +1,4 @@
-#include "ops/cuda/fold.cuh"
+#include "ops/cuda/reduce_generic.cuh"
 
 namespace espalier {
 

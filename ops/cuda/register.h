@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ops/cuda/context.h"
+#include "ops/cuda/runtime/device_context.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

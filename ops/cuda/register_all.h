@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/cuda/context.h"
+#include "ops/cuda/runtime/device_context.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

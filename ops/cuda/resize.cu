@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "ops/cuda/copy.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/kernel/resize_taps.h"

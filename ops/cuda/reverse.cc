@@ -1,4 +1,4 @@
-#include "ops/cuda/window.h"
+#include "ops/cuda/slice_copy.h"
 
 namespace espalier {
 

@@ -1,8 +1,8 @@
-#include "ops/cuda/bits.cuh"
+#include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/kernel/lines.h"
 
 namespace espalier {

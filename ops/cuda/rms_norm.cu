@@ -1,6 +1,6 @@
 // RMS norm, also of a sum with a residual: one block per row. A row's bits depend on the row alone.
 #include "ops/cuda/copy.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads)
     HeldForwardKernel(const T* x, const T* weight, T* y, Residual<T> residual, int n,
                       float epsilon) {
   float weights[kHeld], values[kHeld];
-  LaunchNext();
-  AwaitPrevious();
+  LaunchDependentGrids();
+  WaitOnDependentGrids();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * n;
   float sum = 0;
 #pragma unroll
@@ -56,8 +56,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ForwardKernel(const T* x, const T* weight, T* y, Residual<T> residual, int64_t n,
                   float epsilon) {
-  LaunchNext();
-  AwaitPrevious();
+  LaunchDependentGrids();
+  WaitOnDependentGrids();
   x = residual.AddTo(x + blockIdx.x * n, blockIdx.x * n, n);
   if (y == nullptr) return;
   y += blockIdx.x * n;
@@ -117,12 +117,12 @@ KernelStatus Forward(const KernelArgs& args, bool has_residual, float epsilon) {
     // Where the sum is nobody's it lies where y comes.
     const bool apart = !has_residual || !args.outputs[0].present() || args.outputs[1].present();
     if (n <= kHeld * kThreads && apart) {
-      return LaunchOverlapping(HeldForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args),
+      return LaunchWithPdl(HeldForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args),
                                "rms_norm", x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
                                has_residual ? Residual<T>::Of(args) : Residual<T>(),
                                static_cast<int>(n), epsilon);
     }
-    return LaunchOverlapping(ForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args), "rms_norm",
+    return LaunchWithPdl(ForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args), "rms_norm",
                              x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
                              has_residual ? Residual<T>::Of(args) : Residual<T>(), x.dims().back(),
                              epsilon);

@@ -1,7 +1,7 @@
 // Rotary position embedding in Hugging Face's "rotate half" form: frequencies and angles in f32.
 #include <cmath>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 

@@ -1,14 +1,14 @@
-// Reading and writing at places given by a tensor of indices.
+// Reading and writing at positions given by a tensor of indices.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <type_traits>
 
-#include "ops/cuda/bits.cuh"
+#include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/launch.cuh"
-#include "ops/cuda/place_sort.h"
+#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/stable_index_sort.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -127,18 +127,18 @@ struct FillKeys {
   Target target;
   uint32_t none;
   uint32_t* keys;
-  uint32_t* places;
+  uint32_t* positions;
   __device__ void operator()(int64_t i) const {
     const int64_t found = target(i);
     keys[i] = found < 0 ? none : static_cast<uint32_t>(found);
-    places[i] = static_cast<uint32_t>(i);
+    positions[i] = static_cast<uint32_t>(i);
   }
 };
 
 template <typename Body>
 struct VisitRun {
   const uint32_t* keys;
-  const uint32_t* places;
+  const uint32_t* positions;
   int64_t count, inner;
   uint32_t none;
   Body body;
@@ -148,42 +148,42 @@ struct VisitRun {
     if (key == none || (first > 0 && keys[first - 1] == key)) return;
     int64_t end = first + 1;
     while (end < count && keys[end] == key) ++end;
-    body(static_cast<int64_t>(key) * inner + column, places + first, end - first, inner, column);
+    body(static_cast<int64_t>(key) * inner + column, positions + first, end - first, inner, column);
   }
 };
 
-// Calls body(offset of the target, places, number of places, inner, column) on the device for every
-// element of every row of x that at least one place has as its target; the places in order.
+// Calls body(offset of the target, positions, number of positions, inner, column) on the device for every
+// element of every row of x that at least one place has as its target; the positions in order.
 template <typename Target, typename Body>
-KernelStatus ForTargets(const PlaceSort& sort, const Target& target, int64_t inner,
+KernelStatus ForTargets(const StableIndexSort& sort, const Target& target, int64_t inner,
                         const Body& body, const KernelArgs& args, const char* op) {
   const uint32_t none = static_cast<uint32_t>(sort.targets());
   ESPALIER_KERNEL_RETURN_IF_ERROR(
-      ForEach(sort.count(), FillKeys<Target>{target, none, sort.keys(args), sort.places(args)},
+      ForEach(sort.count(), FillKeys<Target>{target, none, sort.keys(args), sort.positions(args)},
               StreamOf(args), op));
   ESPALIER_KERNEL_RETURN_IF_ERROR(sort.Sort(args));
   return ForEach(sort.count() * inner,
-                 VisitRun<Body>{sort.sorted_keys(args), sort.sorted_places(args), sort.count(),
+                 VisitRun<Body>{sort.sorted_keys(args), sort.sorted_positions(args), sort.count(),
                                 inner, none, body},
                  StreamOf(args), op);
 }
 
-// to[target] = the sum of `from` over its places.
+// to[target] = the sum of `from` over its positions.
 template <typename T>
 struct SumPlaces {
   const T* from;
   T* to;
-  __device__ void operator()(int64_t target, const uint32_t* places, int64_t n, int64_t inner,
+  __device__ void operator()(int64_t target, const uint32_t* positions, int64_t n, int64_t inner,
                              int64_t column) const {
     float sum = 0;
-    for (int64_t k = 0; k < n; ++k) sum += ToFloat(from[places[k] * inner + column]);
+    for (int64_t k = 0; k < n; ++k) sum += ToFloat(from[positions[k] * inner + column]);
     to[target] = FromFloat<T>(sum);
   }
 };
 
 // The gradient of a gather: dx is 0 but for the sums of dy.
 template <typename Target>
-KernelStatus GatherGradient(const PlaceSort& sort, const Target& target, int64_t inner,
+KernelStatus GatherGradient(const StableIndexSort& sort, const Target& target, int64_t inner,
                             const TensorView& dy, const TensorView& dx, const KernelArgs& args,
                             const char* op) {
   ESPALIER_KERNEL_RETURN_IF_ERROR(
@@ -199,9 +199,9 @@ template <typename T>
 struct TakeLast {
   const T* updates;
   T* y;
-  __device__ void operator()(int64_t target, const uint32_t* places, int64_t n, int64_t inner,
+  __device__ void operator()(int64_t target, const uint32_t* positions, int64_t n, int64_t inner,
                              int64_t column) const {
-    y[target] = updates[places[n - 1] * inner + column];
+    y[target] = updates[positions[n - 1] * inner + column];
   }
 };
 
@@ -254,11 +254,11 @@ struct CombinePlaces {
   const T* updates;
   T* y;
   F f;
-  __device__ void operator()(int64_t target, const uint32_t* places, int64_t n, int64_t inner,
+  __device__ void operator()(int64_t target, const uint32_t* positions, int64_t n, int64_t inner,
                              int64_t column) const {
     auto value = LoadUpdated(y[target]);
     for (int64_t k = 0; k < n; ++k) {
-      value = f(value, LoadUpdated(updates[places[k] * inner + column]));
+      value = f(value, LoadUpdated(updates[positions[k] * inner + column]));
     }
     y[target] = StoreUpdated<T>(value);
   }
@@ -274,7 +274,7 @@ KernelStatus DispatchUpdated(DType dtype, bool wraps, const char* op, Function f
 
 // y = x, and the updates.
 template <typename Target>
-KernelStatus Scatter(const PlaceSort& sort, const Target& target, int64_t inner,
+KernelStatus Scatter(const StableIndexSort& sort, const Target& target, int64_t inner,
                      const std::string& reduction, const KernelArgs& args, const char* op) {
   const TensorView &x = args.inputs[0], &updates = args.inputs[2], &y = args.outputs[0];
   if (y.num_elements() > 0) {
@@ -309,19 +309,19 @@ struct TakeLastGradient {
   const T* dy;
   T* dx;
   T* d_updates;
-  __device__ void operator()(int64_t target, const uint32_t* places, int64_t n, int64_t inner,
+  __device__ void operator()(int64_t target, const uint32_t* positions, int64_t n, int64_t inner,
                              int64_t column) const {
     if (dx != nullptr) dx[target] = T(0);
     if (d_updates == nullptr) return;
     for (int64_t k = 0; k < n; ++k) {
-      d_updates[places[k] * inner + column] = k == n - 1 ? dy[target] : T(0);
+      d_updates[positions[k] * inner + column] = k == n - 1 ? dy[target] : T(0);
     }
   }
 };
 
 // indices, dy -> dx, d_updates. `sort` is null if the reduction is an addition.
 template <typename Target>
-KernelStatus ScatterGradient(const PlaceSort* sort, const Target& target, int64_t inner,
+KernelStatus ScatterGradient(const StableIndexSort* sort, const Target& target, int64_t inner,
                              const KernelArgs& args, const char* op) {
   const TensorView &dy = args.inputs[1], &dx = args.outputs[0], &updates = args.outputs[1];
   if (dx.present() && dx.num_elements() > 0) {

@@ -1,4 +1,4 @@
-#include "ops/cuda/pieces.h"
+#include "ops/cuda/axis_slices.h"
 #include "ops/cuda/scatter.cuh"
 
 namespace espalier {
@@ -8,7 +8,7 @@ void RegisterScatterElementsCuda(KernelRegistry& registry, DeviceContexts& conte
       "scatter_elements",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         const TensorSpec& x = spec.inputs[0];
-        const auto sort = PlaceSort::Make(spec.inputs[1].num_elements(), x.num_elements(), refusal);
+        const auto sort = StableIndexSort::Make(spec.inputs[1].num_elements(), x.num_elements(), refusal);
         if (sort == nullptr) return nullptr;
         const size_t axis = AxisOf(spec.attributes, x.dims.size());
         const std::string reduction = spec.attributes.String("reduction");
@@ -28,9 +28,9 @@ void RegisterScatterElementsCuda(KernelRegistry& registry, DeviceContexts& conte
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!HasScatterGradient(spec, refusal)) return nullptr;
         const TensorSpec& dy = spec.inputs[1];
-        std::shared_ptr<PlaceSort> sort;
+        std::shared_ptr<StableIndexSort> sort;
         if (spec.attributes.String("reduction") == "none") {
-          sort = PlaceSort::Make(spec.inputs[0].num_elements(), dy.num_elements(), refusal);
+          sort = StableIndexSort::Make(spec.inputs[0].num_elements(), dy.num_elements(), refusal);
           if (sort == nullptr) return nullptr;
         }
         const size_t axis = AxisOf(spec.attributes, dy.dims.size());

@@ -7,7 +7,7 @@ void RegisterScatterNdCuda(KernelRegistry& registry, DeviceContexts& contexts) {
       "scatter_nd",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         const TupleTarget shape(spec.inputs[1].dims, spec.inputs[0].dims, 0);
-        const auto sort = PlaceSort::Make(shape.tuples, shape.rows, refusal);
+        const auto sort = StableIndexSort::Make(shape.tuples, shape.rows, refusal);
         if (sort == nullptr) return nullptr;
         const std::string reduction = spec.attributes.String("reduction");
         return MakeKernel(
@@ -25,10 +25,10 @@ void RegisterScatterNdCuda(KernelRegistry& registry, DeviceContexts& contexts) {
       "scatter_nd_grad",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!HasScatterGradient(spec, refusal)) return nullptr;
-        std::shared_ptr<PlaceSort> sort;
+        std::shared_ptr<StableIndexSort> sort;
         if (spec.attributes.String("reduction") == "none") {
           const TupleTarget shape(spec.inputs[0].dims, spec.inputs[1].dims, 0);
-          sort = PlaceSort::Make(shape.tuples, shape.rows, refusal);
+          sort = StableIndexSort::Make(shape.tuples, shape.rows, refusal);
           if (sort == nullptr) return nullptr;
         }
         return MakeKernel(

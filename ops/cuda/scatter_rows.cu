@@ -1,7 +1,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/scatter_rows.h"
 
@@ -13,7 +13,7 @@ struct MakeKey {
   ScatterProblem p;
   FaultSink faults;
   uint32_t* keys;
-  uint32_t* places;
+  uint32_t* positions;
   __device__ void operator()(int64_t i) const {
     int64_t index = p.indices[i];
     const bool skipped = p.skips && index == p.skipped;
@@ -22,14 +22,14 @@ struct MakeKey {
     if (index < 0) index += p.limit;
     const int64_t row = index - p.offset;
     keys[i] = static_cast<uint32_t>(valid && row >= 0 && row < p.rows ? row : p.rows);
-    places[i] = static_cast<uint32_t>(i);
+    positions[i] = static_cast<uint32_t>(i);
   }
 };
 
 // Block (x, y): the run of equal keys that starts at x, if one does; columns from y on.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    AddRunsKernel(const uint32_t* keys, const uint32_t* places, int64_t count, int64_t rows,
+    AddRunsKernel(const uint32_t* keys, const uint32_t* positions, int64_t count, int64_t rows,
                   int64_t outer, int64_t inner, int64_t repeat, const float* weights, const T* dy,
                   T* dx) {
   const int64_t begin = blockIdx.x;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t o = i / inner, column = i % inner;
     float sum = 0;
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t place = places[at];
+      const int64_t place = positions[at];
       const float value = ToFloat(dy[(o * (count / repeat) + place / repeat) * inner + column]);
       sum += weights == nullptr ? value : weights[place] * value;
     }
@@ -75,7 +75,7 @@ std::shared_ptr<RowScatter> RowScatter::Make(int64_t count, int64_t rows, std::s
   scatter->keys_ = scatter->layout_.Add(bytes);
   scatter->sorted_keys_ = scatter->layout_.Add(bytes);
   scatter->places_ = scatter->layout_.Add(bytes);
-  scatter->sorted_places_ = scatter->layout_.Add(bytes);
+  scatter->sorted_positions_ = scatter->layout_.Add(bytes);
   scatter->temporary_ = scatter->layout_.Add(scatter->temporary_bytes_);
   return scatter;
 }
@@ -90,14 +90,14 @@ KernelStatus RowScatter::Run(const ScatterProblem& problem, const TensorView& dy
   if (problem.count == 0 || dx.num_elements() == 0) return KernelStatus::Ok();
   uint32_t* keys = WorkspaceAt<uint32_t>(args, keys_);
   uint32_t* sorted_keys = WorkspaceAt<uint32_t>(args, sorted_keys_);
-  uint32_t* places = WorkspaceAt<uint32_t>(args, places_);
-  uint32_t* sorted_places = WorkspaceAt<uint32_t>(args, sorted_places_);
+  uint32_t* positions = WorkspaceAt<uint32_t>(args, places_);
+  uint32_t* sorted_positions = WorkspaceAt<uint32_t>(args, sorted_positions_);
   ESPALIER_KERNEL_RETURN_IF_ERROR(
-      ForEach(problem.count, MakeKey{problem, faults, keys, places}, stream, "scatter"));
+      ForEach(problem.count, MakeKey{problem, faults, keys, positions}, stream, "scatter"));
   size_t temporary_bytes = temporary_bytes_;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cub::DeviceRadixSort::SortPairs(WorkspaceAt(args, temporary_), temporary_bytes,
-                                                 keys, sorted_keys, places, sorted_places,
+                                                 keys, sorted_keys, positions, sorted_positions,
                                                  static_cast<int>(problem.count), 0, bits_, stream),
                  "scatter: sort"));
   return DispatchFloat(dx.dtype(), "scatter", [&](auto type) {
@@ -106,7 +106,7 @@ KernelStatus RowScatter::Run(const ScatterProblem& problem, const TensorView& dy
     const dim3 grid(static_cast<unsigned>(problem.count),
                     static_cast<unsigned>(std::min<int64_t>(columns, 1024)));
     AddRunsKernel<T><<<grid, kThreads, 0, stream>>>(
-        sorted_keys, sorted_places, problem.count, problem.rows, problem.outer, problem.inner,
+        sorted_keys, sorted_positions, problem.count, problem.rows, problem.outer, problem.inner,
         problem.repeat, problem.weights, dy.as<T>(), dx.as<T>());
     return LaunchStatus("scatter");
   });

@@ -3,7 +3,7 @@
 // without atomics.
 #pragma once
 
-#include "ops/cuda/fault.h"
+#include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/labels.cuh"
 #include "ops/cuda/register.h"
 
@@ -37,7 +37,7 @@ class RowScatter {
 
  private:
   WorkspaceLayout layout_;
-  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_places_ = 0, temporary_ = 0;
+  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_positions_ = 0, temporary_ = 0;
   size_t temporary_bytes_ = 0;
   int bits_ = 32;
 };

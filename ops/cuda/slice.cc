@@ -1,5 +1,5 @@
-#include "ops/cuda/status.h"
-#include "ops/cuda/window.h"
+#include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/slice_copy.h"
 
 namespace espalier {
 

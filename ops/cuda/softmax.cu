@@ -1,6 +1,6 @@
 // Softmax and its logarithm along any axis: one block per line. A line's bits depend on the line
 // alone.
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

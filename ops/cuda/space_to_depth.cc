@@ -1,4 +1,4 @@
-#include "ops/cuda/blocks.h"
+#include "ops/cuda/depth_space.h"
 
 namespace espalier {
 

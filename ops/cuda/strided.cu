@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/strided.h"
 

@@ -1,5 +1,5 @@
-#include "ops/cuda/bits.cuh"
-#include "ops/cuda/reduce_op.cuh"
+#include "ops/cuda/element_bits.cuh"
+#include "ops/cuda/reduce_sum_mean.cuh"
 
 namespace espalier {
 namespace cuda_tile {

@@ -30,7 +30,7 @@ class TopKSort {
   int64_t axis_ = 0, k_ = 0;
   bool largest_ = true;
   WorkspaceLayout layout_;
-  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_places_ = 0, starts_ = 0, temporary_ = 0;
+  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_positions_ = 0, starts_ = 0, temporary_ = 0;
   size_t temporary_bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "ops/cuda/largest.cuh"
+#include "ops/cuda/label_rank.cuh"
 
 namespace espalier {
 

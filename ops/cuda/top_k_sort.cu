@@ -1,9 +1,9 @@
 #include <cub/device/device_segmented_sort.cuh>
 #include <limits>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/top_k.h"
 #include "ops/kernel/lines.h"
 
@@ -69,10 +69,10 @@ struct TakeFirst {
 
 template <typename Key>
 cudaError_t SortSegments(void* temporary, size_t* bytes, const Key* keys, Key* sorted_keys,
-                         const uint32_t* places, uint32_t* sorted_places, int64_t count,
+                         const uint32_t* places, uint32_t* sorted_positions, int64_t count,
                          int64_t lines, const int32_t* starts, cudaStream_t stream) {
   return cub::DeviceSegmentedSort::StableSortPairs(
-      temporary, *bytes, keys, sorted_keys, places, sorted_places, static_cast<int>(count),
+      temporary, *bytes, keys, sorted_keys, places, sorted_positions, static_cast<int>(count),
       static_cast<int>(lines), starts, starts + 1, stream);
 }
 
@@ -106,7 +106,7 @@ std::shared_ptr<TopKSort> TopKSort::Make(const KernelSpec& spec, std::string* re
   sort->keys_ = sort->layout_.Add(key_bytes);
   sort->sorted_keys_ = sort->layout_.Add(key_bytes);
   sort->places_ = sort->layout_.Add(place_bytes);
-  sort->sorted_places_ = sort->layout_.Add(place_bytes);
+  sort->sorted_positions_ = sort->layout_.Add(place_bytes);
   sort->starts_ = sort->layout_.Add(static_cast<size_t>(lines + 1) * sizeof(int32_t));
   sort->temporary_ = sort->layout_.Add(sort->temporary_bytes_);
   return sort;
@@ -121,7 +121,7 @@ KernelStatus TopKSort::Sort(int64_t count, int64_t lines, const KernelArgs& args
   return CudaStatus(
       SortSegments(WorkspaceAt(args, temporary_), &bytes, WorkspaceAt<const Key>(args, keys_),
                    WorkspaceAt<Key>(args, sorted_keys_), WorkspaceAt<const uint32_t>(args, places_),
-                   WorkspaceAt<uint32_t>(args, sorted_places_), count, lines, starts,
+                   WorkspaceAt<uint32_t>(args, sorted_positions_), count, lines, starts,
                    StreamOf(args)),
       "top_k: sort");
 }
@@ -146,7 +146,7 @@ KernelStatus TopKSort::RunAs(const TensorView& x, const TensorView& values,
         using Place = decltype(place);
         return ForEach(
             lines.count() * k_,
-            TakeFirst<T, Place>{x.as<T>(), WorkspaceAt<const uint32_t>(args, sorted_places_),
+            TakeFirst<T, Place>{x.as<T>(), WorkspaceAt<const uint32_t>(args, sorted_positions_),
                                 values.as<T>(), places.as<Place>(), lines.length, lines.inner, k_},
             StreamOf(args), "top_k");
       };

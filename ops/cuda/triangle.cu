@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cuda/bits.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/element_bits.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
 
 namespace espalier {

@@ -62,14 +62,14 @@ class Bench {
     // As serving's steps run: recorded, so that the host takes no part.
     constexpr int kRecorded = 20;
     for (int i = 0; i < 3 && error.empty(); ++i) Check(kernel->Run(args));
-    uint64_t recording = 0;
-    Check(plugin_->BeginRecording(device_));
+    uint64_t graph_id = 0;
+    Check(plugin_->BeginCapture(device_));
     for (int i = 0; i < kRecorded && error.empty(); ++i) Check(kernel->Run(args));
-    Check(plugin_->EndRecording(device_, &recording));
+    Check(plugin_->EndCapture(device_, &graph_id));
     if (!error.empty()) return 1;
     const auto run = [&](int times) {
       const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < times && error.empty(); ++i) Check(plugin_->Replay(device_, recording));
+      for (int i = 0; i < times && error.empty(); ++i) Check(plugin_->LaunchGraph(device_, graph_id));
       Check(plugin_->Synchronize(device_));
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
              (times * kRecorded);
@@ -77,7 +77,7 @@ class Bench {
     run(1);
     const double once = run(1);
     const double seconds = run(std::clamp(static_cast<int>(0.1 / (once * kRecorded)), 3, 1000));
-    plugin_->Forget(device_, recording);
+    plugin_->DestroyGraph(device_, graph_id);
     return seconds;
   }
 

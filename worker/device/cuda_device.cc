@@ -29,17 +29,17 @@ class PinnedMemory : public HostMemory {
 class CudaRecorder : public WorkRecorder {
  public:
   CudaRecorder(CudaPlugin* plugin, int ordinal) : plugin_(plugin), ordinal_(ordinal) {}
-  absl::Status Begin() override { return ToStatus(plugin_->BeginRecording(ordinal_)); }
+  absl::Status Begin() override { return ToStatus(plugin_->BeginCapture(ordinal_)); }
   absl::StatusOr<uint64_t> End() override {
     uint64_t recording = 0;
-    absl::Status s = ToStatus(plugin_->EndRecording(ordinal_, &recording));
+    absl::Status s = ToStatus(plugin_->EndCapture(ordinal_, &recording));
     if (!s.ok()) return s;
     return recording;
   }
   absl::Status Replay(uint64_t recording) override {
-    return ToStatus(plugin_->Replay(ordinal_, recording));
+    return ToStatus(plugin_->LaunchGraph(ordinal_, recording));
   }
-  void Forget(uint64_t recording) override { plugin_->Forget(ordinal_, recording); }
+  void Forget(uint64_t recording) override { plugin_->DestroyGraph(ordinal_, recording); }
 
  private:
   CudaPlugin* plugin_;

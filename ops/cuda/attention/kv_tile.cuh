@@ -8,7 +8,7 @@
 
 #include "ops/cuda/attention/kv_fragments.cuh"
 #include "ops/cuda/attention/query_tile.cuh"
-#include "ops/cuda/instructions.cuh"
+#include "ops/cuda/runtime/ptx.cuh"
 #include "ops/cuda/numeric.cuh"
 
 namespace espalier {
@@ -57,7 +57,7 @@ struct Attention {
 
 // Shared memory, in bytes.
 template <int kDim>
-struct SharedMemory {
+struct SharedMemoryLayout {
   static constexpr int kQuery = kDim / kChunk * 2 * kQueryPlanes * 512;
   // A warp's: products with ancestors and, in 8 bits, the scales of their values; or its weights;
   // or its results, in rows that lie in different banks.
@@ -184,7 +184,7 @@ class KvTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float* const to =
-            results + (g_ + i / 2 * 8) * SharedMemory<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
+            results + (g_ + i / 2 * 8) * SharedMemoryLayout<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
 #pragma unroll
         for (int e = 0; e < 8; e += 4) {
           *reinterpret_cast<float4*>(to + e) = make_float4(

@@ -16,7 +16,7 @@
 
 #include "ops/cuda/attention/kv_tile.cuh"
 #include "ops/cuda/attention/query_tile.cuh"
-#include "ops/cuda/instructions.cuh"
+#include "ops/cuda/runtime/ptx.cuh"
 #include "ops/cuda/numeric.cuh"
 
 namespace espalier {
@@ -52,12 +52,12 @@ template <typename T, typename C, int kDim, bool kWhole>
 __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel(Attention<T, C> a) {
   constexpr int kValues = kDim / (kBlock / QueryTile::kQueries);  // of a query, that a thread merges
   constexpr int kEvery = kDim / kValues;
-  uint4* const shared = LaunchedMemory();
+  uint4* const shared = DynamicSharedMemory();
   __shared__ Keys keys[QueryTile::kQueries];
   __shared__ float most[kWarps][QueryTile::kQueries], sum[kWarps][QueryTile::kQueries];
   __shared__ bool last;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, dim = a.dim;
-  LaunchNext();
+  LaunchDependentGrids();
   // The tables are no kernel's: they were there before the first.
   const QueryTile tile = QueryTile::Of(a.batch, a.heads, blockIdx.x);
   if (tile.rows == 0) return;
@@ -73,12 +73,12 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
   if (part >= parts) return;
   const bool alone = parts == 1;
 
-  uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + SharedMemory<kDim>::kQuery;
+  uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + SharedMemoryLayout<kDim>::kQuery;
   KvTile<T, C, kDim, kWhole> piece(a, tile, keys, all, shared,
-                                  memory + warp * SharedMemory<kDim>::kOfWarp);
+                                  memory + warp * SharedMemoryLayout<kDim>::kOfWarp);
   const auto find = [&](int group) { piece.Find(group * kGroup + warp * kKvTileKeys); };
   find(first_group + part);
-  AwaitPrevious();
+  WaitOnDependentGrids();
   SplitQueries<T, C, kDim>(a, tile, shared);
   __syncthreads();
   const int query = thread / kEvery, element = thread % kEvery;
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
 #pragma unroll 1
     for (int w = 0; w < kWarps; ++w) {
       const float* const results =
-          reinterpret_cast<const float*>(memory + w * SharedMemory<kDim>::kOfWarp) +
-          query * SharedMemory<kDim>::kStride + element;
+          reinterpret_cast<const float*>(memory + w * SharedMemoryLayout<kDim>::kOfWarp) +
+          query * SharedMemoryLayout<kDim>::kStride + element;
       of_group.Add(most[w][query], sum[w][query], [&](int i) { return results[i * kEvery]; });
     }
     if (alone) {

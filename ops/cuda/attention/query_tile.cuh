@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/cuda/fault.h"
+#include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/numeric.cuh"
 
 namespace espalier {

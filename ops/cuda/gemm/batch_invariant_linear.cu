@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/gemm/batch_invariant_linear.h"
 

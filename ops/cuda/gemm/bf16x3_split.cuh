@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/cuda/instructions.cuh"
+#include "ops/cuda/runtime/ptx.cuh"
 
 namespace espalier {
 

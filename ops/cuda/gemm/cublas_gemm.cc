@@ -1,7 +1,7 @@
 #include "ops/cuda/gemm/cublas_gemm.h"
 
-#include "ops/cuda/cublas_status.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cublas_status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 namespace {

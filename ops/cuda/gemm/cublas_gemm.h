@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/context.h"
+#include "ops/cuda/runtime/device_context.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
 #pragma unroll
     for (int o = 0; o < kOut; ++o) to[o] = F::Load(cursors[o], n);
   };
-  LaunchNext();
+  LaunchDependentGrids();
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
     if (begin + u < end) load_weights(u, raw[u]);
   }
-  AwaitPrevious();
+  WaitOnDependentGrids();
   constexpr int kBytes = Inputs::kBytes;
   const int64_t of_tile = static_cast<int64_t>(x.chunks) * kBytes;
   typename Inputs::Cursor x_cursor(
@@ -182,8 +182,8 @@ struct SplitRows {
 // One warp for each chunk of a row: 8 bits with the sign, times a scale.
 __global__ void __launch_bounds__(kThreads)
     QuantizeRows(const float* x, int64_t rows, int64_t in, int64_t chunks, uint8_t* to) {
-  LaunchNext();
-  AwaitPrevious();
+  LaunchDependentGrids();
+  WaitOnDependentGrids();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (at >= rows * chunks) return;
   const int lane = threadIdx.x % 32;
@@ -225,7 +225,7 @@ KernelStatus Prepare(const MixedInputGemm& p, uint8_t* data, cudaStream_t stream
     return ForEach(p.rows * chunks * kChunk / 4, SplitRows{p.x, p.in, chunks, data}, stream, p.op);
   }
   const int64_t blocks = (p.rows * chunks + kWarps - 1) / kWarps;
-  return LaunchOverlapping(QuantizeRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
+  return LaunchWithPdl(QuantizeRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
                            p.op, p.x, p.rows, p.in, chunks, data);
 }
 
@@ -235,7 +235,7 @@ KernelStatus LaunchSkinny(const MixedInputGemm& p, const Matrices& m, const Pack
   constexpr int64_t kRows = kTiles * kTileRows;
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>((m.tiles + kOut - 1) / kOut));
-  return LaunchOverlapping(SkinnyKernel<kind, kTiles, kOut>, grid, kThreads, 0, stream, p.op, m, x,
+  return LaunchWithPdl(SkinnyKernel<kind, kTiles, kOut>, grid, kThreads, 0, stream, p.op, m, x,
                            p.activation);
 }
 
@@ -252,7 +252,7 @@ KernelStatus LaunchMultistage(const MixedInputGemm& p, const Matrices& m, const 
                                       static_cast<int>(kBytes)),
                  p.op));
   const dim3 grid(static_cast<unsigned>(Down(p)), static_cast<unsigned>(Across(m)));
-  return LaunchOverlapping(kernel, grid, kThreads, kBytes, stream, p.op, m, x, p.activation);
+  return LaunchWithPdl(kernel, grid, kThreads, kBytes, stream, p.op, m, x, p.activation);
 }
 
 template <GemmWeightFormat kind>

@@ -20,7 +20,7 @@ namespace espalier {
 enum class GemmWeightFormat { kF32, kBF16, kF16, kPacked8, kPacked4 };
 
 // One matrix and where its products go. REQUIRES: no kernel of the same step writes the weights.
-// Kernels read them ahead of AwaitPrevious (launch.cuh), while the kernel before may still be
+// Kernels read them ahead of WaitOnDependentGrids (launch.cuh), while the kernel before may still be
 // running. Nothing tells a kernel who wrote its operands; in serving programs, the only ones that
 // come here, matrices are parameters (ServingBuilder::Linear).
 struct MixedInputGemmWeight {

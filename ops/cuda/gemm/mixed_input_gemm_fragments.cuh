@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "ops/cuda/activation.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/gemm/bf16x3_split.cuh"
 #include "ops/cuda/mixed_input_gemm.h"

@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     AddTiles<F>(F::Unpack(from.raw[o], lane), from.inputs, of_chunk, sums[o]);
   };
 
-  LaunchNext();
+  LaunchDependentGrids();
   for (int s = 0; s < kStages; ++s) copy_weights(s, s);
-  AwaitPrevious();
+  WaitOnDependentGrids();
   for (int s = 0; s < kStages; ++s) copy_rows(s, s);
   __pipeline_wait_prior(kStages - 1);
   __syncthreads();

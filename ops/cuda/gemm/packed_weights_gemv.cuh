@@ -2,7 +2,7 @@
 // mixtures of experts have them: rows rounded to 8 bits, and the sums of a block of 16 outputs.
 #pragma once
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"

@@ -95,7 +95,7 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
     constexpr int kDim = decltype(dim)::value;
     result.error =
         emulation::Launch({static_cast<uint32_t>(arrivals.size()), static_cast<uint32_t>(parts), 1},
-                          kBlock, SharedMemory<kDim>::kAll,
+                          kBlock, SharedMemoryLayout<kDim>::kAll,
                           [&] { PagedAttentionKernel<float, C, kDim, decltype(whole)::value>(attention); });
   };
   if (how.dim % 8 != 0) {

@@ -11,19 +11,19 @@
 namespace espalier {
 
 // Used by one thread at a time, with its device current.
-class Recordings {
+class GraphCapture {
  public:
-  Recordings() = default;
-  ~Recordings();
-  Recordings(const Recordings&) = delete;
-  Recordings& operator=(const Recordings&) = delete;
+  GraphCapture() = default;
+  ~GraphCapture();
+  GraphCapture(const GraphCapture&) = delete;
+  GraphCapture& operator=(const GraphCapture&) = delete;
 
   // From here on this thread's work for `stream` is recorded, not run.
   KernelStatus Begin(cudaStream_t stream);
   // Ends that, also if what was to be recorded failed.
-  KernelStatus End(cudaStream_t stream, uint64_t* recording);
-  KernelStatus Replay(uint64_t recording, cudaStream_t stream);
-  void Forget(uint64_t recording);
+  KernelStatus End(cudaStream_t stream, uint64_t* graph_id);
+  KernelStatus LaunchGraph(uint64_t graph_id, cudaStream_t stream);
+  void DestroyGraph(uint64_t graph_id);
 
  private:
   uint64_t last_ = 0;

@@ -1,19 +1,19 @@
-#include "ops/cuda/recordings.h"
+#include "ops/cuda/graphs.h"
 
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 
-Recordings::~Recordings() {
+GraphCapture::~GraphCapture() {
   for (const auto& [id, graph] : all_) cudaGraphExecDestroy(graph);
 }
 
-KernelStatus Recordings::Begin(cudaStream_t stream) {
+KernelStatus GraphCapture::Begin(cudaStream_t stream) {
   return CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                     "cudaStreamBeginCapture");
 }
 
-KernelStatus Recordings::End(cudaStream_t stream, uint64_t* recording) {
+KernelStatus GraphCapture::End(cudaStream_t stream, uint64_t* graph_id) {
   cudaGraph_t graph = nullptr;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
@@ -21,19 +21,19 @@ KernelStatus Recordings::End(cudaStream_t stream, uint64_t* recording) {
   const cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
   cudaGraphDestroy(graph);
   ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(result, "cudaGraphInstantiate"));
-  *recording = ++last_;
-  all_[*recording] = ready;
+  *graph_id = ++last_;
+  all_[*graph_id] = ready;
   return KernelStatus::Ok();
 }
 
-KernelStatus Recordings::Replay(uint64_t recording, cudaStream_t stream) {
-  const auto found = all_.find(recording);
-  if (found == all_.end()) return KernelStatus::Error("there is no such recording");
+KernelStatus GraphCapture::LaunchGraph(uint64_t graph_id, cudaStream_t stream) {
+  const auto found = all_.find(graph_id);
+  if (found == all_.end()) return KernelStatus::Error("there is no such graph_id");
   return CudaStatus(cudaGraphLaunch(found->second, stream), "cudaGraphLaunch");
 }
 
-void Recordings::Forget(uint64_t recording) {
-  const auto found = all_.find(recording);
+void GraphCapture::DestroyGraph(uint64_t graph_id) {
+  const auto found = all_.find(graph_id);
   if (found == all_.end()) return;
   cudaGraphExecDestroy(found->second);
   all_.erase(found);

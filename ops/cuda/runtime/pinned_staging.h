@@ -11,14 +11,14 @@
 namespace espalier {
 
 // Used by one thread at a time, with its device current.
-class StagedCopies {
+class PinnedStaging {
  public:
   static constexpr int64_t kMost = int64_t{1} << 20;  // bytes of one copy
 
-  StagedCopies() = default;
-  ~StagedCopies();
-  StagedCopies(const StagedCopies&) = delete;
-  StagedCopies& operator=(const StagedCopies&) = delete;
+  PinnedStaging() = default;
+  ~PinnedStaging();
+  PinnedStaging(const PinnedStaging&) = delete;
+  PinnedStaging& operator=(const PinnedStaging&) = delete;
 
   // Enqueued; the source may be reused at once.
   KernelStatus ToDevice(void* destination, const void* source, int64_t bytes, cudaStream_t stream);

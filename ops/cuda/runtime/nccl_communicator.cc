@@ -1,11 +1,11 @@
-#include "ops/cuda/nccl_communicator.h"
+#include "ops/cuda/runtime/nccl_communicator.h"
 
 #include <atomic>
 #include <cstring>
 #include <utility>
 
-#include "ops/cuda/nccl_status.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/nccl_status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 namespace {

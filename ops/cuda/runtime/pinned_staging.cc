@@ -1,13 +1,13 @@
-#include "ops/cuda/staged_copies.h"
+#include "ops/cuda/runtime/pinned_staging.h"
 
 #include <cstring>
 
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 namespace {
 
-constexpr int64_t kHalfBytes = 2 * StagedCopies::kMost;
+constexpr int64_t kHalfBytes = 2 * PinnedStaging::kMost;
 constexpr int64_t kAlignment = 64;
 
 KernelStatus Lock(char** memory, int64_t bytes) {
@@ -20,7 +20,7 @@ KernelStatus Lock(char** memory, int64_t bytes) {
 
 }  // namespace
 
-StagedCopies::~StagedCopies() {
+PinnedStaging::~PinnedStaging() {
   for (Half& half : halves_) {
     if (half.data != nullptr) cudaFreeHost(half.data);
     if (half.ended != nullptr) cudaEventDestroy(half.ended);
@@ -28,7 +28,7 @@ StagedCopies::~StagedCopies() {
   if (from_device_ != nullptr) cudaFreeHost(from_device_);
 }
 
-KernelStatus StagedCopies::Prepare() {
+KernelStatus PinnedStaging::Prepare() {
   if (from_device_ != nullptr) return KernelStatus::Ok();
   for (Half& half : halves_) {
     if (half.data == nullptr) ESPALIER_KERNEL_RETURN_IF_ERROR(Lock(&half.data, kHalfBytes));
@@ -40,7 +40,7 @@ KernelStatus StagedCopies::Prepare() {
   return Lock(&from_device_, kMost);
 }
 
-KernelStatus StagedCopies::ToDevice(void* destination, const void* source, int64_t bytes,
+KernelStatus PinnedStaging::ToDevice(void* destination, const void* source, int64_t bytes,
                                     cudaStream_t stream) {
   ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare());
   if (used_ + bytes > kHalfBytes) {
@@ -65,7 +65,7 @@ KernelStatus StagedCopies::ToDevice(void* destination, const void* source, int64
                     "copy to the GPU");
 }
 
-KernelStatus StagedCopies::ToHost(void* destination, const void* source, int64_t bytes,
+KernelStatus PinnedStaging::ToHost(void* destination, const void* source, int64_t bytes,
                                   cudaStream_t stream) {
   ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare());
   ESPALIER_KERNEL_RETURN_IF_ERROR(

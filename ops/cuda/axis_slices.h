@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/cuda/register.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -13,7 +13,7 @@ inline size_t AxisOf(const Attributes& attributes, size_t rank) {
 }
 
 // The region of `whole` that begins at `start` along `axis` and has the shape of `piece`.
-inline BoxCopy PieceBox(const TensorView& piece, const TensorView& whole, size_t axis,
+inline BoxCopy AxisSliceBox(const TensorView& piece, const TensorView& whole, size_t axis,
                         int64_t start, bool into_whole) {
   BoxCopy box;
   box.dtype = piece.dtype();
@@ -37,13 +37,13 @@ inline BoxCopy PieceBox(const TensorView& piece, const TensorView& whole, size_t
 
 inline KernelStatus CopyIntoWhole(const TensorView& piece, const TensorView& whole, size_t axis,
                                   int64_t start, void* stream) {
-  return CopyBoxOnStream(PieceBox(piece, whole, axis, start, true),
+  return CopyBoxOnStream(AxisSliceBox(piece, whole, axis, start, true),
                          static_cast<cudaStream_t>(stream));
 }
 
 inline KernelStatus CopyFromWhole(const TensorView& whole, size_t axis, int64_t start,
                                   const TensorView& piece, void* stream) {
-  return CopyBoxOnStream(PieceBox(piece, whole, axis, start, false),
+  return CopyBoxOnStream(AxisSliceBox(piece, whole, axis, start, false),
                          static_cast<cudaStream_t>(stream));
 }
 

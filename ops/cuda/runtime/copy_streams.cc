@@ -1,17 +1,17 @@
-#include "ops/cuda/side_copies.h"
+#include "ops/cuda/runtime/copy_streams.h"
 
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 
-SideCopies::~SideCopies() {
+CopyStreams::~CopyStreams() {
   for (const auto& [ticket, event] : running_) cudaEventDestroy(event);
   for (cudaEvent_t event : free_) cudaEventDestroy(event);
   if (to_device_ != nullptr) cudaStreamDestroy(to_device_);
   if (to_host_ != nullptr) cudaStreamDestroy(to_host_);
 }
 
-KernelStatus SideCopies::TakeEvent(cudaEvent_t* event) {
+KernelStatus CopyStreams::TakeEvent(cudaEvent_t* event) {
   if (free_.empty()) {
     return CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
   }
@@ -20,7 +20,7 @@ KernelStatus SideCopies::TakeEvent(cudaEvent_t* event) {
   return KernelStatus::Ok();
 }
 
-KernelStatus SideCopies::Begin(void* destination, const void* source, int64_t bytes,
+KernelStatus CopyStreams::Begin(void* destination, const void* source, int64_t bytes,
                                cudaMemcpyKind kind, cudaStream_t stream, uint64_t* ticket) {
   cudaStream_t& side = kind == cudaMemcpyHostToDevice ? to_device_ : to_host_;
   if (side == nullptr) {
@@ -40,7 +40,7 @@ KernelStatus SideCopies::Begin(void* destination, const void* source, int64_t by
   return CudaStatus(cudaEventRecord(event, side), "cudaEventRecord");
 }
 
-KernelStatus SideCopies::Await(uint64_t ticket, cudaStream_t stream) {
+KernelStatus CopyStreams::Await(uint64_t ticket, cudaStream_t stream) {
   const auto found = running_.find(ticket);
   if (found == running_.end()) {
     return KernelStatus::Error("no copy with ticket " + std::to_string(ticket) + " is under way");

@@ -1,4 +1,4 @@
-#include "tests/gpu/emulation/lanes.h"
+#include "tests/gpu/emulation/simt_emulator.h"
 
 #include <setjmp.h>
 #include <ucontext.h>

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/instructions.cuh"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/ptx.cuh"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 
@@ -20,9 +20,9 @@ inline unsigned BlocksFor(int64_t n) {
   return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, int64_t{1} << 16));
 }
 
-// See LaunchNext.
+// See LaunchDependentGrids.
 template <typename... Parameters, typename... Arguments>
-KernelStatus LaunchOverlapping(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+KernelStatus LaunchWithPdl(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                                size_t shared_bytes, cudaStream_t stream, const char* op,
                                const Arguments&... arguments) {
   cudaLaunchAttribute attribute{};
@@ -40,8 +40,8 @@ KernelStatus LaunchOverlapping(void (*kernel)(Parameters...), dim3 grid, unsigne
 
 template <typename F>
 __global__ void __launch_bounds__(kThreads) ForEachKernel(int64_t n, F f) {
-  LaunchNext();
-  AwaitPrevious();
+  LaunchDependentGrids();
+  WaitOnDependentGrids();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
     f(i);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) ForEachKernel(int64_t n, F f) {
 template <typename F>
 KernelStatus ForEach(int64_t n, const F& f, cudaStream_t stream, const char* op) {
   if (n <= 0) return KernelStatus::Ok();
-  return LaunchOverlapping(ForEachKernel<F>, dim3(BlocksFor(n)), kThreads, 0, stream, op, n, f);
+  return LaunchWithPdl(ForEachKernel<F>, dim3(BlocksFor(n)), kThreads, 0, stream, op, n, f);
 }
 
 }  // namespace espalier

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "ops/cuda/fault.h"
-#include "ops/cuda/recordings.h"
-#include "ops/cuda/side_copies.h"
-#include "ops/cuda/staged_copies.h"
+#include "ops/cuda/runtime/device_fault.h"
+#include "ops/cuda/graphs.h"
+#include "ops/cuda/runtime/copy_streams.h"
+#include "ops/cuda/runtime/pinned_staging.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -35,9 +35,9 @@ class DeviceContext {
   int ordinal() const { return ordinal_; }
   cudaStream_t stream() const { return stream_; }
   FaultSink faults() const { return faults_; }
-  SideCopies& copies() { return copies_; }
-  StagedCopies& staged() { return staged_; }
-  Recordings& recordings() { return recordings_; }
+  CopyStreams& copy_streams() { return copy_streams_; }
+  PinnedStaging& staged() { return staged_; }
+  GraphCapture& graphs() { return graphs_; }
 
   // Counters of blocks for one kernel at a time, kArrivals of them; zeros before and after each.
   static constexpr int64_t kArrivals = int64_t{1} << 16;
@@ -60,9 +60,9 @@ class DeviceContext {
   cudaStream_t stream_ = nullptr;
   FaultSink faults_;
   uint32_t* arrivals_ = nullptr;
-  SideCopies copies_;
-  StagedCopies staged_;
-  Recordings recordings_;
+  CopyStreams copy_streams_;
+  PinnedStaging staged_;
+  GraphCapture graphs_;
   cublasHandle_t cublas_ = nullptr;
   void* cublas_stream_ = nullptr;
   void* cublas_workspace_ = nullptr;

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "ops/cuda/fold.cuh"
+#include "ops/cuda/reduce_generic.cuh"
 
 namespace espalier {
 
@@ -114,7 +114,7 @@ template <bool largest>
 void AddExtreme(KernelRegistry& registry, const char* name, const char* gradient) {
   registry.Add(name, [=](const KernelSpec& spec, std::string*) -> std::unique_ptr<Kernel> {
     // The workspace suits the wider of the two types of values.
-    const FoldPlan plan = FoldPlan::Make<ExtremeOp<int64_t, largest>>(spec, spec.inputs[0].dims);
+    const ReductionPlan plan = ReductionPlan::Make<ExtremeOp<int64_t, largest>>(spec, spec.inputs[0].dims);
     return MakeKernel(
         [=](const KernelArgs& args) {
           const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -130,7 +130,7 @@ void AddExtreme(KernelRegistry& registry, const char* name, const char* gradient
   registry.Add(
       gradient, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        const FoldPlan plan = FoldPlan::Make<SumOp>(spec, spec.inputs[0].dims, sizeof(float));
+        const ReductionPlan plan = ReductionPlan::Make<SumOp>(spec, spec.inputs[0].dims, sizeof(float));
         return MakeKernel(
             [=](const KernelArgs& args) {
               const TensorView &x = args.inputs[0], &y = args.inputs[1], &dx = args.outputs[0];

@@ -1,7 +1,7 @@
 // arg_max and arg_min: the place of the extreme element of each line.
 #pragma once
 
-#include "ops/cuda/extreme.cuh"
+#include "ops/cuda/reduce_min_max.cuh"
 #include "ops/kernel/lines.h"
 
 namespace espalier {

@@ -1,31 +1,31 @@
 // What is written in PTX or understood by nvcc alone. A program that runs kernels without a GPU
-// (tests/gpu/emulation) defines ESPALIER_CUDA_INSTRUCTIONS, the path of a header with its own.
+// (tests/gpu/emulation) defines ESPALIER_CUDA_PTX_HEADER, the path of a header with its own.
 #pragma once
 
-#ifdef ESPALIER_CUDA_INSTRUCTIONS
-#include ESPALIER_CUDA_INSTRUCTIONS
+#ifdef ESPALIER_CUDA_PTX_HEADER
+#include ESPALIER_CUDA_PTX_HEADER
 #else
 
 #include <cstdint>
 
 namespace espalier {
 
-// A kernel launched by LaunchOverlapping may begin before those before it have ended, and must call
-// AwaitPrevious before it touches what kernels of the same step write: all of them have ended then.
-// LaunchNext lets the kernel behind it begin as soon as all blocks of this one have called it.
-__device__ __forceinline__ void LaunchNext() {
+// A kernel launched by LaunchWithPdl may begin before those before it have ended, and must call
+// WaitOnDependentGrids before it touches what kernels of the same step write: all of them have ended then.
+// LaunchDependentGrids lets the kernel behind it begin as soon as all blocks of this one have called it.
+__device__ __forceinline__ void LaunchDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-__device__ __forceinline__ void AwaitPrevious() {
+__device__ __forceinline__ void WaitOnDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // The block's shared memory whose size is told at launch.
-__device__ __forceinline__ uint4* LaunchedMemory() {
+__device__ __forceinline__ uint4* DynamicSharedMemory() {
   extern __shared__ uint4 launched_memory[];
   return launched_memory;
 }

@@ -1,4 +1,4 @@
-// What kernels ask of a GPU, for g++: see ops/cuda/instructions.cuh and lanes.h.
+// What kernels ask of a GPU, for g++: see ops/cuda/runtime/ptx.cuh and lanes.h.
 #pragma once
 
 // Before what CUDA's own headers make of them for a host compiler.
@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tests/gpu/emulation/lanes.h"
+#include "tests/gpu/emulation/simt_emulator.h"
 
 #define threadIdx (::espalier::emulation::Current().thread)
 #define blockIdx (::espalier::emulation::Current().block)
@@ -36,9 +36,9 @@ using std::isfinite;
 using std::max;
 using std::min;
 
-inline void LaunchNext() {}
-inline void AwaitPrevious() {}
-inline uint4* LaunchedMemory() { return static_cast<uint4*>(emulation::SharedMemory()); }
+inline void LaunchDependentGrids() {}
+inline void WaitOnDependentGrids() {}
+inline uint4* DynamicSharedMemory() { return static_cast<uint4*>(emulation::SharedMemory()); }
 inline void PrefetchToL2(const void*) {}
 inline float FastExp2(float x) { return std::exp2(x); }
 

@@ -12,12 +12,12 @@
 namespace espalier {
 
 // Used by one thread at a time, with its device current.
-class SideCopies {
+class CopyStreams {
  public:
-  SideCopies() = default;
-  ~SideCopies();
-  SideCopies(const SideCopies&) = delete;
-  SideCopies& operator=(const SideCopies&) = delete;
+  CopyStreams() = default;
+  ~CopyStreams();
+  CopyStreams(const CopyStreams&) = delete;
+  CopyStreams& operator=(const CopyStreams&) = delete;
 
   // Behind all that `stream` holds now. `host` memory must be page-locked, or the call waits.
   KernelStatus Begin(void* destination, const void* source, int64_t bytes, cudaMemcpyKind kind,

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "ops/cuda/context.h"
+#include "ops/cuda/runtime/device_context.h"
 #include "ops/cuda/plugin.h"
 
 namespace espalier {

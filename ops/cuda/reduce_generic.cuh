@@ -7,13 +7,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "ops/cuda/bits.cuh"
-#include "ops/cuda/reduce_op.cuh"
+#include "ops/cuda/element_bits.cuh"
+#include "ops/cuda/reduce_sum_mean.cuh"
 
 namespace espalier {
 
 // How a reduction's tensors lie, and what it needs in the workspace.
-struct FoldPlan {
+struct ReductionPlan {
   std::vector<bool> reduced;
   bool batch_invariant = false;
   WorkspaceLayout layout;
@@ -22,8 +22,8 @@ struct FoldPlan {
 
   // `x` is the operand that has its shape.
   template <typename Op>
-  static FoldPlan Make(const KernelSpec& spec, const Dims& x, size_t extra_bytes = 0) {
-    FoldPlan plan;
+  static ReductionPlan Make(const KernelSpec& spec, const Dims& x, size_t extra_bytes = 0) {
+    ReductionPlan plan;
     plan.reduced = SummedDims(spec.attributes, x.size());
     plan.batch_invariant = spec.batch_invariant;
     const ReduceShape shape = plan.Shape(x);
@@ -101,8 +101,8 @@ void AddFold(KernelRegistry& registry, const char* name, Term term, Finish finis
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     const TensorSpec& x = spec.inputs[0];
     if (!(integers ? TakesNumber(x.dtype, refusal) : TakesFloat(x.dtype, refusal))) return nullptr;
-    const FoldPlan plan = IsFloat(x.dtype) ? FoldPlan::Make<SumOp>(spec, x.dims)
-                                           : FoldPlan::Make<WrapSumOp>(spec, x.dims);
+    const ReductionPlan plan = IsFloat(x.dtype) ? ReductionPlan::Make<SumOp>(spec, x.dims)
+                                           : ReductionPlan::Make<WrapSumOp>(spec, x.dims);
     return MakeKernel(
         [=](const KernelArgs& args) {
           const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -141,7 +141,7 @@ void AddFoldGradient(KernelRegistry& registry, const char* name, F f) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     const Dims& x = spec.outputs[0].dims;
     if (!TakesFloat(spec.outputs[0].dtype, refusal)) return nullptr;
-    const FoldPlan plan = FoldPlan::Make<SumOp>(spec, x);
+    const ReductionPlan plan = ReductionPlan::Make<SumOp>(spec, x);
     return MakeKernel([=](const KernelArgs& args) {
       const TensorView& dx = args.outputs[0];
       if (!dx.present()) return KernelStatus::Ok();

@@ -1,10 +1,10 @@
-#include "ops/cuda/context.h"
+#include "ops/cuda/runtime/device_context.h"
 
 #include <new>
 
-#include "ops/cuda/cublas_status.h"
-#include "ops/cuda/cudnn_status.h"
-#include "ops/cuda/status.h"
+#include "ops/cuda/runtime/cublas_status.h"
+#include "ops/cuda/runtime/cudnn_status.h"
+#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 namespace {

@@ -40,7 +40,7 @@ struct FaultSink {
   int32_t* claimed = nullptr;     // device memory
   FaultRecord* record = nullptr;  // page-locked host memory, mapped into the device
 
-#if defined(__CUDACC__) || defined(ESPALIER_CUDA_INSTRUCTIONS)
+#if defined(__CUDACC__) || defined(ESPALIER_CUDA_PTX_HEADER)
   __device__ void Report(FaultKind kind, int64_t row, int64_t value, int64_t limit) const {
     if (atomicCAS(claimed, 0, 1) != 0) return;
     record->row = row;
