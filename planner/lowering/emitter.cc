@@ -5,7 +5,7 @@
 #include "planner/memory/arena.h"
 #include "planner/pcg/buckets.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/pcg/schedule.h"
+#include "planner/pcg/pipeline_schedule.h"
 
 namespace espalier {
 namespace {
@@ -159,9 +159,9 @@ absl::Status Emitter::Run() {
   if (absl::Status status = PlanBuckets(); !status.ok()) return status;
   of_micro_batch_.assign(structure_.micro_batches, instances_);  // the parameters
   const std::vector<int> stages =
-      StagesOf(structure_, placement_, table_.layouts(), static_cast<int>(ranks_.size()));
-  const std::vector<bool> crossing = CrossingSlots(structure_, stages);
-  for (const ScheduleItem& item : MakeSchedule(structure_, stages)) {
+      PipelineStagesOf(structure_, placement_, table_.layouts(), static_cast<int>(ranks_.size()));
+  const std::vector<bool> crossing = CrossStageSlots(structure_, stages);
+  for (const ScheduleItem& item : MakePipelineSchedule(structure_, stages)) {
     SelectMicroBatch(item.micro_batch);
     for (int p = item.first; p < item.last && item.transfers; ++p) {
       const Position& position = structure_.positions[p];

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "planner/pcg/schedule.h"
+#include "planner/pcg/pipeline_schedule.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {
@@ -91,8 +91,8 @@ struct Chain {
       const int device = std::min(n / layers, stages - 1);
       placement[n] = table.Get(n, OnDevice(structure.nodes[n].rule, device));
     }
-    stage_of = StagesOf(structure, placement, table.layouts(), stages);
-    schedule = MakeSchedule(structure, stage_of);
+    stage_of = PipelineStagesOf(structure, placement, table.layouts(), stages);
+    schedule = MakePipelineSchedule(structure, stage_of);
   }
 
   static Graph Make(int layers) {
@@ -115,7 +115,7 @@ struct Chain {
   std::vector<ScheduleItem> schedule;
 };
 
-TEST(MakeSchedule, RunsEverythingOnceAndInOrder) {
+TEST(MakePipelineSchedule, RunsEverythingOnceAndInOrder) {
   for (int stages : {1, 2, 4}) {
     for (int micro_batches : {1, 2, 3, 8, 16}) {
       const Chain chain(stages, 3, micro_batches);
@@ -180,7 +180,7 @@ std::vector<ScheduleItem> ByDefinition(const PcgStructure& structure,
   }
 }
 
-TEST(MakeSchedule, IsTheOneThatIsDefined) {
+TEST(MakePipelineSchedule, IsTheOneThatIsDefined) {
   for (int stages : {2, 3, 4}) {
     for (int micro_batches : {2, 3, 8, 24}) {
       const Chain chain(stages, 2, micro_batches);
@@ -205,7 +205,7 @@ TEST(CutBatch, MoreThanAStepCanHaveIsRefused) {
 
 // 1F1B: stage s never holds the activations of more than S - s micro-batches, however many there
 // are, and in the steady state the last stage alternates between forward and backward.
-TEST(MakeSchedule, StagesHoldNoMoreMicroBatchesThanThereAreStagesBehindThem) {
+TEST(MakePipelineSchedule, StagesHoldNoMoreMicroBatchesThanThereAreStagesBehindThem) {
   for (int stages : {2, 4}) {
     const int micro_batches = 16;
     const Chain chain(stages, 3, micro_batches);

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/parallel.h"
-#include "planner/plan/at_stage.h"
+#include "planner/plan/at_zero_stage.h"
 #include "planner/plan/grid.h"
 #include "planner/plan/planning.h"
 #include "planner/search/elimination.h"

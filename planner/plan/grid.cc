@@ -11,7 +11,7 @@
 #include "planner/pcg/sequence.h"
 #include "planner/plan/tensor_parallel.h"
 #include "planner/search/search.h"
-#include "planner/search/stages.h"
+#include "planner/search/pipeline_partition.h"
 
 namespace espalier {
 namespace {
@@ -300,7 +300,7 @@ absl::StatusOr<GridPlanner::Group> GridPlanner::MakeGroup(const PlanProblem& pro
 absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape, double* slowest) {
   absl::StatusOr<const Group*> group = GroupOf(shape);
   if (!group.ok()) return group.status();
-  StageProblem slices;
+  PipelinePartitionProblem slices;
   slices.operators = static_cast<int>((*group)->seconds.size());
   slices.stages = shape.stages;
   slices.devices = shape.stages;
@@ -321,12 +321,12 @@ absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape
     if (inserted) found->second = 2 * (*costs)->Transfers(ends, bytes);
     return found->second;
   };
-  const std::vector<Stage> stages = SliceStages(slices);
+  const std::vector<PipelineStage> stages = PartitionPipeline(slices);
   if (stages.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", shape.stages, " stages of ", slices.operators, " operators"));
   }
-  if (slowest != nullptr) *slowest = SlowestStage(slices, stages);
+  if (slowest != nullptr) *slowest = SlowestPipelineStage(slices, stages);
   std::vector<int> stage_of;
   for (size_t s = 0; s < stages.size(); ++s) stage_of.resize(stages[s].last, static_cast<int>(s));
   return stage_of;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/cost/analytic.h"
 #include "planner/parallel.h"
-#include "planner/plan/at_stage.h"
+#include "planner/plan/at_zero_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/front_plan.h"
 #include "planner/search/joint.h"

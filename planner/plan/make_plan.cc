@@ -1,4 +1,4 @@
-// MakePlanAtStage: see at_stage.h.
+// MakePlanAtZeroStage: see at_zero_stage.h.
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -12,13 +12,13 @@
 #include "planner/lowering/offload_program.h"
 #include "planner/parallel.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/plan/at_stage.h"
+#include "planner/plan/at_zero_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/grid.h"
 #include "planner/plan/operator_search.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
-#include "planner/search/stages.h"
+#include "planner/search/pipeline_partition.h"
 
 namespace espalier {
 namespace {
@@ -201,7 +201,7 @@ absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
 
 }  // namespace
 
-absl::StatusOr<v1::Plan> MakePlanAtStage(const PlanProblem& problem,
+absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
                                             const v1::SearchOptions& options, int zero_stage,
                                             bool* memory_is_short) {
   if (absl::Status status = CheckProblem(problem, options); !status.ok()) return status;

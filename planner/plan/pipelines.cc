@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/parallel.h"
 #include "planner/pcg/sequence.h"
-#include "planner/search/stages.h"
+#include "planner/search/pipeline_partition.h"
 
 namespace espalier {
 namespace {
@@ -19,8 +19,8 @@ class Slicer {
   explicit Slicer(Planning& planning)
       : planning_(planning), structure_(planning.structure()), sequence_(structure_) {}
 
-  StageProblem Problem(int stages, bool alike) {
-    StageProblem problem;
+  PipelinePartitionProblem Problem(int stages, bool alike) {
+    PipelinePartitionProblem problem;
     problem.operators = static_cast<int>(sequence_.nodes().size());
     problem.stages = stages;
     problem.devices = planning_.num_devices();
@@ -37,9 +37,9 @@ class Slicer {
     return problem;
   }
 
-  std::vector<NodeConfig> Configs(const std::vector<Stage>& stages) const {
+  std::vector<NodeConfig> Configs(const std::vector<PipelineStage>& stages) const {
     std::vector<NodeConfig> configs(structure_.nodes.size());
-    for (const Stage& stage : stages) {
+    for (const PipelineStage& stage : stages) {
       for (int i = stage.first; i < stage.last; ++i) {
         const NodeId n = sequence_.nodes()[i];
         configs[n] = ConfigOf(n, stage.first_device, stage.devices);
@@ -95,9 +95,9 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   found.pipeline.planning = *std::move(planning);
   Planning& made = *found.pipeline.planning;
   Slicer slicer(made);
-  StageProblem slices = slicer.Problem(options.pipeline_stages(), AllAlike(made.machine()));
+  PipelinePartitionProblem slices = slicer.Problem(options.pipeline_stages(), AllAlike(made.machine()));
   slices.stop = problem.stop;
-  const std::vector<Stage> stages = SliceStages(slices);
+  const std::vector<PipelineStage> stages = PartitionPipeline(slices);
   if (stages.empty() && problem.stop && problem.stop()) {
     return absl::CancelledError("planning was stopped before it had found stages");
   }

@@ -14,7 +14,7 @@ struct Pipeline {
   Candidate candidate;
 };
 
-// The fastest plan, by simulation, of `options.pipeline_stages` stages (search/stages.h), each with
+// The fastest plan, by simulation, of `options.pipeline_stages` stages (search/pipeline_partition.h), each with
 // its samples split over its devices; with `options.micro_batches`, or, where that is absent, 1, 2,
 // 4 or 8 times as many as there are stages, as long as all programs together have no more than
 // `most_instructions` (KeepWritable). InvalidArgument if there are more stages than devices or

@@ -8,11 +8,11 @@
 namespace espalier {
 
 void Simulator::UpdateSchedule() {
-  std::vector<int> stages = StagesOf(structure_, placement_, table_.layouts(), devices_);
+  std::vector<int> stages = PipelineStagesOf(structure_, placement_, table_.layouts(), devices_);
   if (stages == stages_ && !schedule_.empty()) return;
   stages_ = std::move(stages);
-  schedule_ = MakeSchedule(structure_, stages_);
-  crossing_ = CrossingSlots(structure_, stages_);
+  schedule_ = MakePipelineSchedule(structure_, stages_);
+  crossing_ = CrossStageSlots(structure_, stages_);
 }
 
 const std::vector<const TaskList*>& Simulator::AccumulationsOf(int p, int micro_batch) {

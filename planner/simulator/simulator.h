@@ -9,7 +9,7 @@
 // Updates that need nothing of other devices run as soon as they can, to free their gradients; here
 // they are counted at the end, which is the same for the device itself.
 //
-// With micro-batches (pcg/micro_batches.h) the step is their schedule (pcg/schedule.h), always
+// With micro-batches (pcg/micro_batches.h) the step is their schedule (pcg/pipeline_schedule.h), always
 // simulated whole; so are steps on hosts with too few cores (shared_cores.h).
 //
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
@@ -36,7 +36,7 @@
 #include "planner/memory/offload.h"
 #include "planner/memory/offload_estimate.h"
 #include "planner/pcg/buckets.h"
-#include "planner/pcg/schedule.h"
+#include "planner/pcg/pipeline_schedule.h"
 #include "planner/report/timeline.h"
 #include "planner/simulator/chains.h"
 #include "planner/simulator/costs.h"
@@ -257,7 +257,7 @@ class Simulator {
   GradientBuckets buckets_;
   std::vector<SideBySide::Group> reductions_;   // scratch of PlayTail
   std::vector<int> stages_;                     // by position; of schedule_
-  std::vector<bool> crossing_;                  // by slot; see CrossingSlots
+  std::vector<bool> crossing_;                  // by slot; see CrossStageSlots
   std::vector<ScheduleItem> schedule_;          // with micro-batches
   std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
   std::vector<Picoseconds> scratch_;            // one row

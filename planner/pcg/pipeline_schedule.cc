@@ -1,4 +1,4 @@
-#include "planner/pcg/schedule.h"
+#include "planner/pcg/pipeline_schedule.h"
 
 #include <algorithm>
 #include <map>
@@ -35,7 +35,7 @@ std::vector<Segment> SegmentsOf(const PcgStructure& structure, const std::vector
 
 }  // namespace
 
-std::vector<int> StagesOf(const PcgStructure& structure, const Placement& placement,
+std::vector<int> PipelineStagesOf(const PcgStructure& structure, const Placement& placement,
                           LayoutTable& layouts, int num_devices) {
   std::vector<int> parent(num_devices);
   std::iota(parent.begin(), parent.end(), 0);
@@ -59,7 +59,7 @@ std::vector<int> StagesOf(const PcgStructure& structure, const Placement& placem
   return stages;
 }
 
-std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
+std::vector<ScheduleItem> MakePipelineSchedule(const PcgStructure& structure,
                                        const std::vector<int>& stages) {
   const int count = structure.micro_batches;
   if (count == 1) return {{0, static_cast<int>(structure.positions.size()), 0}};
@@ -116,7 +116,7 @@ std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
   return schedule;
 }
 
-std::vector<bool> CrossingSlots(const PcgStructure& structure, const std::vector<int>& stages) {
+std::vector<bool> CrossStageSlots(const PcgStructure& structure, const std::vector<int>& stages) {
   std::vector<int> stage_of_value(structure.base.size(), -1);
   for (size_t p = 0; p < structure.positions.size(); ++p) {
     if (structure.positions[p].node == kNoNode) continue;

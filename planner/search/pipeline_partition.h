@@ -14,16 +14,16 @@ namespace espalier {
 // Of a problem; there are about as many places where a stage may end.
 inline constexpr int kMostPipelineStages = 128;
 
-struct Stage {
+struct PipelineStage {
   int first = 0;  // operators [first, last)
   int last = 0;
   int first_device = 0;
   int devices = 1;
 
-  bool operator==(const Stage&) const = default;
+  bool operator==(const PipelineStage&) const = default;
 };
 
-struct StageProblem {
+struct PipelinePartitionProblem {
   int operators = 0;
   int stages = 1;
   int devices = 1;
@@ -45,9 +45,9 @@ struct StageProblem {
 // stages, or counts that do not add up), or it was stopped. The first of equally good ones: it
 // depends on nothing but the arguments. At most 128 cuts are tried: of more operators, those with
 // the smallest transfer in their neighbourhood.
-std::vector<Stage> SliceStages(const StageProblem& problem);
+std::vector<PipelineStage> PartitionPipeline(const PipelinePartitionProblem& problem);
 
 // The seconds of the slowest stage.
-double SlowestStage(const StageProblem& problem, const std::vector<Stage>& stages);
+double SlowestPipelineStage(const PipelinePartitionProblem& problem, const std::vector<PipelineStage>& stages);
 
 }  // namespace espalier

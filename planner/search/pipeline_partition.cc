@@ -1,4 +1,4 @@
-#include "planner/search/stages.h"
+#include "planner/search/pipeline_partition.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Sums of seconds up to each operator, by the first device and `counts` of them.
 class Seconds {
  public:
-  Seconds(const StageProblem& problem, const std::vector<int>& counts)
+  Seconds(const PipelinePartitionProblem& problem, const std::vector<int>& counts)
       : problem_(problem),
         transfers_(problem.operators + 1, 0),
         counts_(counts.size()),
@@ -25,7 +25,7 @@ class Seconds {
     for (size_t i = 0; i < counts.size(); ++i) index_of_[counts[i]] = i;
   }
 
-  double Of(const Stage& stage) {
+  double Of(const PipelineStage& stage) {
     const std::vector<double>& sums = Sums(stage.first_device, stage.devices);
     return sums[stage.last] - sums[stage.first] + transfers_[stage.first] + transfers_[stage.last];
   }
@@ -43,7 +43,7 @@ class Seconds {
     return sums;
   }
 
-  const StageProblem& problem_;
+  const PipelinePartitionProblem& problem_;
   std::vector<double> transfers_;  // by operator behind the cut
   const size_t counts_;
   std::vector<size_t> index_of_;  // by number of devices, those in `counts`
@@ -51,7 +51,7 @@ class Seconds {
 };
 
 // Where stages may begin and end, ascending, both ends of the sequence included.
-std::vector<int> Cuts(const StageProblem& problem) {
+std::vector<int> Cuts(const PipelinePartitionProblem& problem) {
   std::vector<int> cuts = {0};
   const int inner = problem.operators - 1;
   const int windows = std::min(inner, kMostCuts);
@@ -69,7 +69,7 @@ std::vector<int> Cuts(const StageProblem& problem) {
 
 }  // namespace
 
-std::vector<Stage> SliceStages(const StageProblem& problem) {
+std::vector<PipelineStage> PartitionPipeline(const PipelinePartitionProblem& problem) {
   if (problem.stages < 1 || problem.operators < problem.stages ||
       problem.devices < problem.stages) {
     return {};
@@ -89,7 +89,7 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
   // stage so far, and the last one.
   struct Best {
     double slowest = kNever;
-    Stage last;
+    PipelineStage last;
     int cut = -1;  // where it begins
   };
   const auto fewest = [&](int stages) { return std::min(stages * least, problem.devices); };
@@ -109,7 +109,7 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
           const int used = fewest(k - 1) + static_cast<int>(more);
           for (int count : counts) {
             if (used + count > problem.devices) break;
-            const Stage stage{cuts[begin], cuts[end], used, count};
+            const PipelineStage stage{cuts[begin], cuts[end], used, count};
             const double slowest = std::max(before.slowest, seconds.Of(stage));
             Best& after = best[k][end][used + count - fewest(k)];
             if (slowest < after.slowest) after = {slowest, stage, begin};
@@ -118,7 +118,7 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
       }
     }
   }
-  std::vector<Stage> stages;
+  std::vector<PipelineStage> stages;
   int end = ends - 1, used = problem.devices;
   for (int k = problem.stages; k > 0; --k) {
     const int more = used - fewest(k);
@@ -133,12 +133,12 @@ std::vector<Stage> SliceStages(const StageProblem& problem) {
   return stages;
 }
 
-double SlowestStage(const StageProblem& problem, const std::vector<Stage>& stages) {
+double SlowestPipelineStage(const PipelinePartitionProblem& problem, const std::vector<PipelineStage>& stages) {
   std::set<int> counts;
-  for (const Stage& stage : stages) counts.insert(stage.devices);
+  for (const PipelineStage& stage : stages) counts.insert(stage.devices);
   Seconds seconds(problem, {counts.begin(), counts.end()});
   double slowest = 0;
-  for (const Stage& stage : stages) slowest = std::max(slowest, seconds.Of(stage));
+  for (const PipelineStage& stage : stages) slowest = std::max(slowest, seconds.Of(stage));
   return slowest;
 }
 

@@ -1,4 +1,4 @@
-#include "planner/search/stages.h"
+#include "planner/search/pipeline_partition.h"
 
 #include <gtest/gtest.h>
 
@@ -11,13 +11,13 @@ namespace espalier {
 namespace {
 
 // Every way to cut, one by one.
-double BestOfAll(const StageProblem& problem) {
+double BestOfAll(const PipelinePartitionProblem& problem) {
   double best = std::numeric_limits<double>::infinity();
-  std::vector<Stage> stages;
+  std::vector<PipelineStage> stages;
   const std::function<void(int, int, int)> extend = [&](int op, int device, int left) {
     if (left == 0) {
       if (op == problem.operators && device == problem.devices) {
-        best = std::min(best, SlowestStage(problem, stages));
+        best = std::min(best, SlowestPipelineStage(problem, stages));
       }
       return;
     }
@@ -33,13 +33,13 @@ double BestOfAll(const StageProblem& problem) {
   return best;
 }
 
-TEST(SliceStages, FindsTheOptimumOfRandomSequences) {
+TEST(PartitionPipeline, FindsTheOptimumOfRandomSequences) {
   std::mt19937 random(1);
   const auto real = [&](double most) {
     return std::uniform_real_distribution<double>(0, most)(random);
   };
   for (int round = 0; round < 300; ++round) {
-    StageProblem problem;
+    PipelinePartitionProblem problem;
     problem.devices = 1 + static_cast<int>(random() % 5);
     problem.stages = 1 + static_cast<int>(random() % problem.devices);
     problem.operators = problem.stages + static_cast<int>(random() % 5);
@@ -54,10 +54,10 @@ TEST(SliceStages, FindsTheOptimumOfRandomSequences) {
       return work[op] / slowest / count + 0.1 * (count - 1);
     };
     problem.transfer = [&](int op) { return bytes[op]; };
-    const std::vector<Stage> stages = SliceStages(problem);
+    const std::vector<PipelineStage> stages = PartitionPipeline(problem);
     ASSERT_EQ(stages.size(), static_cast<size_t>(problem.stages));
     int op = 0, device = 0;
-    for (const Stage& stage : stages) {
+    for (const PipelineStage& stage : stages) {
       EXPECT_EQ(stage.first, op);
       EXPECT_EQ(stage.first_device, device);
       EXPECT_GT(stage.last, stage.first);
@@ -66,28 +66,28 @@ TEST(SliceStages, FindsTheOptimumOfRandomSequences) {
     }
     EXPECT_EQ(op, problem.operators);
     EXPECT_EQ(device, problem.devices);
-    EXPECT_DOUBLE_EQ(SlowestStage(problem, stages), BestOfAll(problem)) << "round " << round;
+    EXPECT_DOUBLE_EQ(SlowestPipelineStage(problem, stages), BestOfAll(problem)) << "round " << round;
   }
 }
 
-TEST(SliceStages, LayersOfALongModelAreCutBetweenThem) {
+TEST(PartitionPipeline, LayersOfALongModelAreCutBetweenThem) {
   // Layers of 10 operators; little crosses where one ends.
-  StageProblem problem;
+  PipelinePartitionProblem problem;
   problem.operators = 960;
   problem.stages = 8;
   problem.devices = 64;
   problem.counts = {8};
   problem.seconds = [](int, int, int count) { return 1.0 / count; };
   problem.transfer = [](int op) { return op % 10 == 0 ? 0.01 : 5; };
-  for (const Stage& stage : SliceStages(problem)) {
+  for (const PipelineStage& stage : PartitionPipeline(problem)) {
     EXPECT_EQ(stage.last - stage.first, 120);
     EXPECT_EQ(stage.devices, 8);
   }
 }
 
 // Of many devices, which the stages do not divide: each operator's time is asked for few groups.
-TEST(SliceStages, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
-  StageProblem problem;
+TEST(PartitionPipeline, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
+  PipelinePartitionProblem problem;
   problem.operators = 300;
   problem.stages = 3;
   problem.devices = 1000;
@@ -99,44 +99,44 @@ TEST(SliceStages, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
     return 1.0 / count;
   };
   problem.transfer = [](int) { return 0.001; };
-  const std::vector<Stage> stages = SliceStages(problem);
+  const std::vector<PipelineStage> stages = PartitionPipeline(problem);
   ASSERT_EQ(stages.size(), 3u);
   int devices = 0;
-  for (const Stage& stage : stages) devices += stage.devices;
+  for (const PipelineStage& stage : stages) devices += stage.devices;
   EXPECT_EQ(devices, 1000);
   EXPECT_EQ(asked, 2 * problem.operators);
   // Where they are not alike: as many times as there are places for a group.
   problem.alike = false;
   asked = 0;
-  EXPECT_EQ(SliceStages(problem), stages);
+  EXPECT_EQ(PartitionPipeline(problem), stages);
   EXPECT_LE(asked, 2 * 6 * problem.operators);
 }
 
-TEST(SliceStages, AsManyAsMayBeAskedForAreFound) {
-  StageProblem problem;
+TEST(PartitionPipeline, AsManyAsMayBeAskedForAreFound) {
+  PipelinePartitionProblem problem;
   problem.operators = 400;
   problem.stages = problem.devices = kMostPipelineStages;
   problem.counts = {1};
   problem.seconds = [](int, int, int) { return 1.0; };
   problem.transfer = [](int) { return 0.0; };
-  EXPECT_EQ(SliceStages(problem).size(), static_cast<size_t>(kMostPipelineStages));
+  EXPECT_EQ(PartitionPipeline(problem).size(), static_cast<size_t>(kMostPipelineStages));
   problem.stop = [] { return true; };
-  EXPECT_TRUE(SliceStages(problem).empty());
+  EXPECT_TRUE(PartitionPipeline(problem).empty());
 }
 
-TEST(SliceStages, WhatCannotBeIsNothing) {
-  StageProblem problem;
+TEST(PartitionPipeline, WhatCannotBeIsNothing) {
+  PipelinePartitionProblem problem;
   problem.seconds = [](int, int, int) { return 1.0; };
   problem.transfer = [](int) { return 0.0; };
   problem.operators = 2;
   problem.stages = 3;
   problem.devices = 4;
-  EXPECT_TRUE(SliceStages(problem).empty());
+  EXPECT_TRUE(PartitionPipeline(problem).empty());
   problem.operators = 9;
   problem.counts = {3};
-  EXPECT_TRUE(SliceStages(problem).empty());
+  EXPECT_TRUE(PartitionPipeline(problem).empty());
   problem.counts = {};
-  EXPECT_EQ(SliceStages(problem).size(), 3u);
+  EXPECT_EQ(PartitionPipeline(problem).size(), 3u);
 }
 
 }  // namespace

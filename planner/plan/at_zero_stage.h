@@ -14,7 +14,7 @@ absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
 // As MakePlanOfGraph, but with `zero_stage`, whatever the options say of it. `memory_is_short`, if
 // it is not null, says whether memory had a say in the plan: then other stages may be better. Those
 // of machines whose plans are grids are weighed at once, if that is asked for.
-absl::StatusOr<v1::Plan> MakePlanAtStage(const PlanProblem& problem,
+absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
                                             const v1::SearchOptions& options, int zero_stage,
                                             bool* memory_is_short = nullptr);
 

@@ -20,7 +20,7 @@ struct ScheduleItem {
 
 // By position: the group of devices that it runs on. Devices that some operator runs on together
 // belong to one group, a stage; groups are numbered in the order in which the graph meets them.
-std::vector<int> StagesOf(const PcgStructure& structure, const Placement& placement,
+std::vector<int> PipelineStagesOf(const PcgStructure& structure, const Placement& placement,
                           LayoutTable& layouts, int num_devices);
 
 // One order for all devices, so that they cannot wait for each other in a circle. With several
@@ -29,10 +29,10 @@ std::vector<int> StagesOf(const PcgStructure& structure, const Placement& placem
 // under way, and prefers the backward pass. Found by simulating the stages with forward parts of
 // length 1 and backward parts of length 2. What a device sends it sends when the receiver is due,
 // so nothing waits that this order does not make wait.
-std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
+std::vector<ScheduleItem> MakePipelineSchedule(const PcgStructure& structure,
                                        const std::vector<int>& stages);
 
 // By slot: whether the value was computed by another stage than that which reads it.
-std::vector<bool> CrossingSlots(const PcgStructure& structure, const std::vector<int>& stages);
+std::vector<bool> CrossStageSlots(const PcgStructure& structure, const std::vector<int>& stages);
 
 }  // namespace espalier

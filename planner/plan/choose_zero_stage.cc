@@ -1,4 +1,4 @@
-// MakePlanOfGraph: see at_stage.h. Where nobody names a ZeRO stage, replicas keep everything as
+// MakePlanOfGraph: see at_zero_stage.h. Where nobody names a ZeRO stage, replicas keep everything as
 // long as memory is ample; where it is short, all stages are planned, swaps and recomputation
 // included, and the fastest is taken.
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/parallel.h"
 #include "planner/pcg/structure.h"
-#include "planner/plan/at_stage.h"
+#include "planner/plan/at_zero_stage.h"
 
 namespace espalier {
 namespace {
@@ -24,7 +24,7 @@ std::vector<absl::StatusOr<v1::Plan>> HigherStages(const PlanProblem& problem,
                                                       const v1::SearchOptions& options) {
   std::vector<absl::StatusOr<v1::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
   ForEachApart(problem, kLastStage, [&](int i, const OwnProblem& own) {
-    plans[i] = MakePlanAtStage(*own, options, i + 1);
+    plans[i] = MakePlanAtZeroStage(*own, options, i + 1);
   });
   return plans;
 }
@@ -45,7 +45,7 @@ absl::StatusOr<v1::Plan> AnyStage(const PlanProblem& problem,
   const double begin = problem.seconds ? problem.seconds() : 0;
   bool memory_is_short = false;
   std::vector<absl::StatusOr<v1::Plan>> plans;
-  plans.push_back(MakePlanAtStage(problem, options, 0, &memory_is_short));
+  plans.push_back(MakePlanAtZeroStage(problem, options, 0, &memory_is_short));
   if (!plans[0].ok() && !absl::IsResourceExhausted(plans[0].status())) return plans[0];
   // What was found by then.
   if (plans[0].ok() && problem.stop && problem.stop()) return plans[0];
@@ -85,7 +85,7 @@ absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
   if (options.has_zero_stage()) {
     absl::Status status = CheckZeroStage(options.zero_stage(), "search.zero_stage");
     if (!status.ok()) return status;
-    return MakePlanAtStage(problem, options, options.zero_stage());
+    return MakePlanAtZeroStage(problem, options, options.zero_stage());
   }
   // A search goes on from the stage of the plan that it starts from.
   const bool search = options.strategy() == v1::SearchOptions::SEARCH;
@@ -96,7 +96,7 @@ absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
   if (absl::Status status = CheckZeroStage(stage, "plan: field 'zero_stage'"); !status.ok()) {
     return status;
   }
-  return MakePlanAtStage(problem, options, stage);
+  return MakePlanAtZeroStage(problem, options, stage);
 }
 
 }  // namespace espalier
