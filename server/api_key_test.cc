@@ -1,4 +1,4 @@
-// With API keys there is no call that answers without one.
+// With API keys, no call is answered without one.
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
@@ -30,7 +30,7 @@ constexpr char kHealth[] = "grpc.health.v1.Health/Check";
 constexpr char kOpenInference[] = "inference.GRPCInferenceService";
 constexpr char kReflection[] = "grpc.reflection.v1alpha.ServerReflection";
 
-// A coordinator with all services that espalierd has.
+// A coordinator with all of espalierd's services.
 class Daemon {
  public:
   Daemon(bool keys, bool open_probes) {
@@ -70,7 +70,7 @@ class Daemon {
   std::unique_ptr<Coordinator> coordinator_;
 };
 
-// The names of the services that a server without keys says it has.
+// Returns the service names listed by a server without keys.
 std::vector<std::string> ServicesOf(const std::string& address) {
   using google::protobuf::DescriptorPool;
   using google::protobuf::Message;
@@ -121,7 +121,7 @@ TEST(ApiKey, NoRpcAnswersWithoutOne) {
         EXPECT_TRUE(status.ok()) << status.error_message();  // a probe
         continue;
       }
-      // A call that nobody answers is no way in.
+      // An unimplemented call gives no access.
       if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) continue;
       EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
       EXPECT_EQ(with_wrong.at(method).error_code(), grpc::StatusCode::UNAUTHENTICATED);

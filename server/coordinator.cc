@@ -35,8 +35,8 @@ constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 
-// Reflection tells everyone what calls there are, and no interceptor stands before it. Its library puts
-// it into every server of the process; here it is taken out.
+// Removes the reflection service, which the gRPC library adds to every server of the process: it
+// would list all methods to everyone, and no interceptor protects it.
 class WithoutReflection : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -49,11 +49,11 @@ class WithoutReflection : public grpc::ServerBuilderOption {
   }
 };
 
-// Threads for calls that are not counted: workers', probes, cancellations.
+// Extra threads for calls that are not counted: workers', probes, cancellations.
 constexpr int kSpareThreads = 256;
-// A peer that vanished holds its calls' threads until it is found out.
+// A vanished peer holds its calls' threads until keepalive detects it.
 constexpr absl::Duration kKeepalive = absl::Seconds(60), kKeepaliveTimeout = absl::Seconds(20);
-// Clients that wait for a long answer may ask so often whether the daemon is there.
+// Minimum interval of keepalive pings by clients that wait for a long answer.
 constexpr absl::Duration kPingInterval = absl::Seconds(10);
 constexpr int kPingStrikes = 2;
 
@@ -64,12 +64,12 @@ int Millis(absl::Duration duration) {
 void SetLimits(const GrpcLimits& limits, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("espalier");
   quota.Resize(static_cast<size_t>(limits.memory_bytes));
-  // The library has up to two threads that wait for calls for each core, and aborts without them.
+  // The library uses up to two polling threads per core, and aborts if it cannot have them.
   const int pollers = 2 * static_cast<int>(std::thread::hardware_concurrency());
   quota.SetMaxThreads(limits.max_calls + kSpareThreads + pollers);
   builder->SetResourceQuota(quota);
-  // The library unpacks a message whole before it looks at the limit: a megabyte becomes one
-  // thousand. Who packs gets UNIMPLEMENTED.
+  // Compression is off: the library decompresses a whole message before it checks the limit, so a
+  // megabyte may become a gigabyte. Clients that compress get UNIMPLEMENTED.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
@@ -87,7 +87,7 @@ void SetLimits(const GrpcLimits& limits, grpc::ServerBuilder* builder) {
 
 }  // namespace
 
-// In the order of construction; what stands lower uses what stands higher.
+// In order of construction: later members use earlier ones.
 struct Coordinator::Parts {
   explicit Parts(CoordinatorOptions given) : options(std::move(given)) {}
 
@@ -137,7 +137,7 @@ absl::Status Coordinator::Parts::Build() {
         absl::StrCat("data_dir ", root, ": ", s.message(),
                      absl::IsUnimplemented(s) ? "" : "; it must be writable"));
   }
-  // Without "." and "..", unless that leads elsewhere (over a link).
+  // Normalized ("." and ".." removed), unless that names another folder (through a link).
   const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();
   if (std::filesystem::equivalent(root, normal, error)) root = normal.string();
   RegisterAllOperators(operators);
@@ -260,7 +260,7 @@ absl::Status Coordinator::Start() {
   builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);
   builder.SetMaxSendMessageSize(parts.options.message_limit_bytes);
   SetLimits(parts.options.limits, &builder);
-  // Two processes on one port would each get a part of the calls.
+  // Otherwise two processes on one port would each get a part of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   for (auto& service : parts.services) builder.RegisterService(service.get());
   for (grpc::Service* service : parts.added) builder.RegisterService(service);
@@ -293,7 +293,7 @@ void Coordinator::Stop() {
   if (parts.leases.joinable()) parts.leases.join();
   parts.rendezvous.EndAll();
   Drain();
-  // First the attempts, whose workers still talk to the services, then those.
+  // Attempts first, while their workers can still reach the services.
   parts.jobs->Stop();
   if (parts.server != nullptr) {
     parts.server->Shutdown(absl::ToChronoTime(absl::Now() + kDrain));

@@ -1,5 +1,5 @@
-// The coordinator: store, worker registry, jobs, artifacts, metrics and the gRPC services over
-// them, in one object that a test can start in its own process.
+// The coordinator: store, worker registry, jobs, artifacts, metrics and their gRPC services in one
+// object, which a test can run in its own process.
 #pragma once
 
 #include <functional>
@@ -31,15 +31,16 @@ class CalibratedPlanner;
 class Rendezvous;
 class WorkerRegistry;
 
-// What gRPC callers may use up. Beyond the bounds they get RESOURCE_EXHAUSTED, but for streams, for
-// which a client's library waits.
+// Resource bounds for gRPC callers. Beyond them a call gets RESOURCE_EXHAUSTED; streams beyond
+// max_streams wait in the client's library.
 struct GrpcLimits {
-  int max_calls = 512;     // at once, each with a thread, of all callers; workers', probes and
-                           // cancellations are not counted
-  int max_streams = 1024;  // of one connection
-  int64_t memory_bytes = int64_t{1} << 30;  // of messages that come and go
-  int max_metadata_bytes = 16 << 10;        // of one call
-  // Streams whose client neither sends nor takes anything for so long are cancelled.
+  // concurrent calls of all callers, one thread each; calls by workers, probes and cancellations
+  // are not counted
+  int max_calls = 512;
+  int max_streams = 1024;  // per connection
+  int64_t memory_bytes = int64_t{1} << 30;  // for messages in transit
+  int max_metadata_bytes = 16 << 10;  // per call
+  // Streams are cancelled after the client has neither sent nor read anything for this long.
   absl::Duration idle = absl::Minutes(5);
 };
 
@@ -48,52 +49,52 @@ struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";
   absl::Duration lease = absl::Seconds(10);
   absl::Duration heartbeat;  // zero: a quarter of the lease
-  // After a worker was lost or the coordinator was restarted: how long to wait for as many workers
-  // as the job had, before it goes on with those that are there.
+  // After a worker was lost or the coordinator restarted: how long a job waits for as many workers
+  // as it had before it continues with fewer.
   absl::Duration recovery_grace_period = absl::Seconds(5);
   int max_attempts_without_progress = 5;
-  double measure_seconds = 3;  // spent on measuring operators before a plan; 0: analytic only
+  double measure_seconds = 3;  // per plan, for measuring operators; 0: analytic costs only
   int message_limit_bytes = 64 << 20;
   GrpcLimits limits;
-  const Clock* clock = nullptr;       // null: the system's
-  FileSystem* file_system = nullptr;  // null: the real one
-  // Decides on the value of the "authorization" metadata, before every RPC. Null: all may call.
+  const Clock* clock = nullptr;  // null: the system clock
+  FileSystem* file_system = nullptr;  // null: the real file system
+  // Checks the "authorization" metadata before every RPC. Null: everyone may call.
   std::function<absl::Status(const std::string& method, const std::string& authorization)>
       authorize;
-  // With `authorize`, gRPC's health service, before which nothing can stand, is there only if this
-  // is set; other probes (CallKind::kProbe) want no key then.
+  // With `authorize`: whether gRPC's health service, which no interceptor can protect, is offered,
+  // and other probes (CallKind::kProbe) need no key.
   bool open_probes = false;
-  ShownKey worker_key;  // shown to workers with every call; null: none
+  ShownKey worker_key;  // sent to workers with every call; null: none
   TransportSecurity tls;
-  // For workers of this machine: where `listen` is not on loopback in the clear (TLS, an address of
-  // a network), listen there, too, on a port of its own.
+  // For workers on this machine: also listen on loopback without TLS, on a port of its own, unless
+  // `listen` already is such an address.
   bool loopback_port = false;
 };
 
-// Start, then Stop or destruction; not restartable. Thread-safe but for those.
+// Call Start, then Stop or the destructor; not restartable. Other methods are thread-safe.
 class Coordinator {
  public:
-  // Opens the store under data_dir. FailedPrecondition if another coordinator holds it or it is of
-  // a newer version; DataLoss if it is damaged.
+  // Opens the store under data_dir. Returns FailedPrecondition if another coordinator holds it or
+  // its version is newer, and DataLoss if it is damaged.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Open(CoordinatorOptions options);
   ~Coordinator();
 
-  // Another room's service (Inference). Before Start; not owned.
+  // Adds the service of another component (Inference). Call before Start; not owned.
   void AddService(grpc::Service* service);
-  // Begins to listen, and takes up the jobs that were running.
+  // Starts to listen and resumes active jobs.
   absl::Status Start();
-  // Refuses new calls, ends watches, stops the attempts (their jobs go on after the next start) and
-  // waits for all threads. Idempotent.
+  // Refuses new calls, ends watches, stops attempts (their jobs continue after the next start) and
+  // joins all threads. Idempotent.
   void Stop();
 
-  // gRPC's health service says NOT_SERVING from now on; calls are answered still.
+  // Makes gRPC's health service report NOT_SERVING. Calls are still answered.
   void Drain();
 
-  std::string grpc_address() const;  // with the port that was bound; after Start
-  // Where processes of this machine reach it on loopback in the clear; empty if nowhere. After
-  // Start.
+  std::string grpc_address() const;  // with the bound port; valid after Start
+  // The address on which processes of this machine reach it without TLS; empty if there is none.
+  // Valid after Start.
   std::string loopback_address() const;
-  // What Cluster.Status tells besides.
+  // Further values that Cluster.Status reports.
   void SetHttpAddress(std::string address);
   void SetServedModels(std::function<std::vector<std::string>()> list);
 
@@ -105,7 +106,7 @@ class Coordinator {
   JobRunner& jobs();
   CalibratedPlanner& planner();
   const OpRegistry& operators() const;
-  // Stands before every RPC: authentication, metrics, logging, errors. See server/services/call_interceptor.h.
+  // Wraps every RPC: authentication, metrics, logging, errors.
   CallInterceptor& interceptor();
 
  private:

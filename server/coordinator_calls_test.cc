@@ -1,4 +1,4 @@
-// What the coordinator refuses of outside calls, what a repeated call does, and uploads.
+// Refused calls, repeated calls, and uploads.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -72,7 +72,7 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLi
   EXPECT_EQ(jobs.jobs_size(), 0);
 }
 
-// It is shown, and no file is called so.
+// The name is only shown; no file is named after it.
 TEST_F(CoordinatorCallsTest, AJobMayBeNamedLikeAPath) {
   AddWorker();
   v1::SubmitRequest request = Submission();
@@ -156,7 +156,7 @@ TEST_F(CoordinatorCallsTest, UploadsAndDownloadsGoThroughWhole) {
   EXPECT_EQ(received, content);
 }
 
-// Other content was answered with the artifact of the first upload, and dropped.
+// Regression: other content got the first upload's artifact as its answer and was dropped.
 TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused) {
   const auto upload = [&](const std::string& file, const std::string& content,
                           v1::UploadReply* reply) {

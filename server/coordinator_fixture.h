@@ -1,4 +1,4 @@
-// A coordinator in this process for tests, with workers over real gRPC that compute nothing.
+// An in-process coordinator for tests, with fake workers over real gRPC.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -29,7 +29,7 @@ namespace espalier {
 
 class CoordinatorFixture : public ::testing::Test {
  protected:
-  static constexpr int64_t kSteps = 60;  // of the job that Submission() asks for
+  static constexpr int64_t kSteps = 60;  // of the job of Submission()
 
   void SetUp() override {
     data_dir_ = ::testing::TempDir() + "/coordinator_" +
@@ -75,7 +75,7 @@ class CoordinatorFixture : public ::testing::Test {
     return *workers_.back();
   }
 
-  // Bytes to next bytes, on a text of 4 KiB.
+  // A next-byte model on a text of 4 KiB.
   v1::SubmitRequest Submission() {
     GraphBuilder builder(coordinator_->operators(), "tiny");
     const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, 8});
@@ -134,7 +134,8 @@ class CoordinatorFixture : public ::testing::Test {
 
   v1::GetJobReply Get(const std::string& id) {
     grpc::ClientContext context;
-    context.set_wait_for_ready(true);  // channels to one address share what they know of a restart
+    // channels to one address share their backoff after a restart
+    context.set_wait_for_ready(true);
     v1::GetJobRequest request;
     request.set_job_id(id);
     request.set_with_reports(true);
@@ -143,7 +144,7 @@ class CoordinatorFixture : public ::testing::Test {
     return reply;
   }
 
-  // Polls until `done`, at most half a minute.
+  // Polls until `done`, at most 30 seconds.
   template <typename Done>
   v1::GetJobReply WaitFor(const std::string& id, Done done) {
     v1::GetJobReply reply;
@@ -160,7 +161,7 @@ class CoordinatorFixture : public ::testing::Test {
     return WaitFor(id, [](const v1::Job& job) { return job.state() >= v1::SUCCEEDED; });
   }
 
-  // Whether it becomes true, within half a minute.
+  // Returns true if `condition` holds within 30 seconds.
   template <typename Condition>
   static bool Eventually(Condition condition) {
     for (int i = 0; i < 1500 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(20));
@@ -171,7 +172,7 @@ class CoordinatorFixture : public ::testing::Test {
     return data_dir_ + "/checkpoints/" + id;
   }
 
-  // Every step reported once, in order, with the undisturbed run's loss.
+  // Expects every step once, in order, with the loss of an undisturbed run.
   static void ExpectWholeCurve(const v1::GetJobReply& reply) {
     ASSERT_EQ(reply.reports_size(), kSteps);
     for (int64_t step = 0; step < kSteps; ++step) {

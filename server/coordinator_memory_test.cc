@@ -1,4 +1,4 @@
-// Jobs that need the memory of all their workers wait for it where they cannot go on without.
+// Jobs that need the memory of all their workers wait for it.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 class MemoryTest : public CoordinatorFixture {
  protected:
-  // Two workers, each with the memory for half of Submission()'s batch and not for all of it.
+  // Two workers, each with memory for half of Submission()'s batch but not all of it.
   void AddTwoWorkers() {
     AddWorker();
     AddWorker();
@@ -39,7 +39,7 @@ class MemoryTest : public CoordinatorFixture {
   int64_t of_half_a_batch_ = 0;
 };
 
-// What it needs comes back when the lost worker is replaced: until then others have their turns.
+// It continues once the lost worker is replaced; until then other jobs run.
 TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeReplaced) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
@@ -62,7 +62,7 @@ TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeRepl
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
 }
 
-// As many workers are not as much memory, and a small one is in nobody's way.
+// The same number of workers may have less memory; a small worker must not block the job.
 TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
@@ -83,7 +83,7 @@ TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne)
   EXPECT_EQ(workers_[2]->runs(), 0);
 }
 
-// Surplus workers, of which the plan uses none, are no reason to try the same ones again.
+// Workers that the plan does not use are no reason to retry with the same ones.
 TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
   AddTwoWorkers();
   v1::SubmitRequest request = Submission();
@@ -107,7 +107,7 @@ TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
   EXPECT_EQ(reply.job().attempts(), 4);
 }
 
-// What sufficed is known from the stored plan.
+// The sufficient memory is read from the stored plan.
 TEST_F(MemoryTest, AJobThatIsResumedWithFewerWorkersAfterARestartWaitsForTheOthers) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());

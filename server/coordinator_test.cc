@@ -1,4 +1,4 @@
-// The life of jobs in a coordinator, whose workers die, freeze and come back.
+// Jobs in a coordinator whose workers die, freeze and come back.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ using ::testing::HasSubstr;
 
 using CoordinatorTest = CoordinatorFixture;
 
-// Those of a million steps did not fit into a message.
+// Regression: the reports of a million steps did not fit into one message.
 TEST_F(CoordinatorTest, TheNewestOfALongLogIsAnsweredAndAllOfItCanBeWatched) {
-  const std::string id = Submit(Submission());  // waits: there is no worker
+  const std::string id = Submit(Submission());  // queued: there is no worker
   constexpr int kMessages = 40;
   JobWrite write;
   for (int i = 0; i < kMessages; ++i) {
@@ -148,7 +148,7 @@ TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnFromTheCheckpoint) {
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 2);
-  // The other one may have come back too late to take part.
+  // The other worker may have come back too late to take part.
   EXPECT_GE(std::max(workers_[0]->first_step_of_last_run(), workers_[1]->first_step_of_last_run()),
             20);
   EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("coordinator was started again")));
@@ -200,7 +200,7 @@ TEST_F(CoordinatorTest, CancelledAndResumedWhileAManifestIsWrittenItGoesOnFromWh
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
 }
 
-// Written, or read once more for its sum: both take long for a large one.
+// While the model is written, and while it is hashed: both take long for a large model.
 TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
   AddWorker();
   int number = 0;
@@ -223,7 +223,7 @@ TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
   }
 }
 
-// When nothing keeps the attempt from its end any more, but its end is not the job's.
+// The attempt can no longer be stopped, but its end must not end the job.
 TEST_F(CoordinatorTest, CancelledAndResumedWhileItsModelIsRegisteredItGoesOnFromItsCheckpoint) {
   AddWorker();
   v1::SubmitRequest request = Submission();
@@ -247,7 +247,7 @@ TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
-  // As a worker leaves it that was killed while it wrote.
+  // As left behind by a worker killed while writing.
   const std::string torn = CheckpointsOf(id) + "/attempt-1/step-9999";
   std::filesystem::create_directories(torn);
   std::ofstream(torn + "/rank-0.safetensors.tmp") << "half";
@@ -269,7 +269,7 @@ TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse
   EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(CheckpointsOf(id)); }));
 }
 
-// A link is one of the ways in which a folder has two names.
+// A symbolic link gives a folder a second name.
 TEST_F(CoordinatorTest, AJobRecoversWhereItsDataFolderIsSpelledOtherwise) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
@@ -300,7 +300,7 @@ TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
     std::filesystem::rename(data_dir_, moved);
     data_dir_ = moved;
     if (earlier_release) {
-      // Which kept whole paths.
+      // An earlier release, which stored whole paths.
       auto store = SqliteStore::Open(data_dir_ + "/espalier.db");
       ASSERT_TRUE(store.ok()) << store.status();
       absl::StatusOr<JobRecord> record = (*store)->Get(id);
@@ -350,7 +350,7 @@ TEST_F(CoordinatorTest, AJobForMoreWorkersThanThereAreLetsOthersGoFirstAndIsNotS
   EXPECT_EQ(waits.job().state(), v1::QUEUED);
   EXPECT_THAT(waits.messages(), ::testing::ElementsAre(HasSubstr("is for 2 workers")));
 
-  // From the moment when there are two, though one still trains, it is the next.
+  // Once there are two workers, one still training, this job is next.
   workers_[0]->Hold();
   const std::string running = Submit(Submission());
   WaitFor(running, [](const v1::Job& job) { return job.state() == v1::RUNNING; });
@@ -379,9 +379,9 @@ TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThere
   ExpectWholeCurve(reply);
 }
 
-// Local workers, which have no certificates and are not --insecure, talk over loopback alone.
+// Local workers have no certificates and are not --insecure, so they connect over loopback only.
 TEST_F(CoordinatorTest, WorkersOfThisMachineReachItOverLoopbackWhereverItListens) {
-  // What is 127.0.0.1 by another name counts as an address off loopback.
+  // Another name of 127.0.0.1 counts as an address off loopback.
   for (const auto& [listen, second] :
        {std::pair("[::ffff:127.0.0.1]:0", true), std::pair("0.0.0.0:0", false),
         std::pair("127.0.0.1:0", false), std::pair("localhost:0", false)}) {

@@ -201,8 +201,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     return absl::OkStatus();
   }
 
-  // Joins, keeps the lease, and joins again when it is refused or the coordinator has gone: once it
-  // is free.
+  // Joins and keeps the lease. If the coordinator refuses it or is gone, joins again once idle.
   void Beat() {
     auto stub = v1::Cluster::NewStub(
         grpc::CreateChannel(options_.coordinator, grpc::InsecureChannelCredentials()));
@@ -214,7 +213,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
         context.set_wait_for_ready(true);
         if (lease.epoch() == 0 && !Running().empty()) {
           absl::MutexLock lock(&mutex_);
-          epoch_ = 0;  // what runs ends
+          epoch_ = 0;  // ends the running job
         } else if (lease.epoch() == 0) {
           v1::JoinRequest request;
           request.set_name(options_.name);
@@ -262,7 +261,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   mutable absl::Mutex mutex_;
   std::string running_ ABSL_GUARDED_BY(mutex_);                      // its job
-  std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
+  // job -> latest stopped attempt
+  std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);
   v1::Program program_ ABSL_GUARDED_BY(mutex_);
   uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t steps_loaded_ ABSL_GUARDED_BY(mutex_) = 0;

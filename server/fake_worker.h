@@ -1,7 +1,7 @@
-// A worker over real gRPC that computes nothing: it joins, keeps its lease, accepts programs,
-// "runs" steps of a fixed length whose loss is a function of the step alone, and writes and opens
-// real checkpoints. As real ones do, it takes no job while it runs another, and joins anew, after
-// its lease is gone, once it is free. For tests of the coordinator.
+// A worker over real gRPC that computes nothing, for tests of the coordinator. It joins, keeps its
+// lease, accepts programs, "runs" steps of fixed length whose loss depends on the step only, and
+// reads and writes real checkpoints. As a real worker, it runs one job at a time, and joins again,
+// once idle, after its lease has expired.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct FakeWorkerOptions {
   std::string name;
   absl::Duration step = absl::Milliseconds(5);
   int64_t memory_bytes = int64_t{1} << 30;
-  // Run fails with this at this step.
+  // Run fails with `failure` at this step; -1: never.
   int64_t fail_at = -1;
   absl::Status failure;
 };
@@ -28,17 +28,17 @@ class FakeWorker {
   static std::unique_ptr<FakeWorker> Start(const FakeWorkerOptions& options);
   virtual ~FakeWorker() = default;
 
-  // As if the process had been killed: connections break, no heartbeat any more.
+  // As if killed: connections break and heartbeats stop.
   virtual void Kill() = 0;
-  // As if the process had been stopped: connections stand, but nothing moves.
+  // As if stopped (SIGSTOP): connections stay open but nothing moves.
   virtual void Freeze() = 0;
-  // As if a step took very long, until LetGo: it keeps its lease, but what runs does not stop.
+  // Makes the current step last until LetGo: the lease is kept, but Stop has no effect.
   virtual void Hold() = 0;
   virtual void LetGo() = 0;
   virtual int64_t first_step_of_last_run() const = 0;
   virtual int runs() const = 0;
 
-  // The loss that all ranks together report for a step.
+  // The merged loss of all ranks for a step.
   static double LossOf(int64_t step) { return 4.0 / (1.0 + 0.1 * static_cast<double>(step)); }
 };
 

@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
 constexpr absl::Duration kLongestPause = absl::Seconds(10);
-constexpr absl::Duration kHealthy = absl::Seconds(30);  // lived this long: the pause starts anew
+constexpr absl::Duration kHealthy = absl::Seconds(30);  // uptime after which the backoff is reset
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);
 
 std::string HowItEnded(int status) {
@@ -87,13 +87,13 @@ void LocalWorkers::Spawn(size_t index) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    // Only what is safe between fork and exec in a program with threads.
+    // Only async-signal-safe calls between fork and exec: this process has threads.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     sigset_t none;
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, nullptr);
-    dup2(2, 1);  // standard output is the daemon's own
+    dup2(2, 1);  // standard output belongs to the daemon
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -106,7 +106,7 @@ void LocalWorkers::Spawn(size_t index) {
   spdlog::info("local worker {} started pid={} threads={}", index + 1, pid, threads);
 }
 
-// The thread that starts the processes must live as long as they: PDEATHSIG goes by threads.
+// The thread that forks the processes must outlive them: PDEATHSIG is tied to the thread.
 void LocalWorkers::Loop() {
   while (true) {
     for (size_t i = 0; i < processes_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Worker processes that the daemon starts itself: one machine, one command.
+// Worker processes started by the daemon, for use on one machine.
 #pragma once
 
 #include <memory>
@@ -16,25 +16,25 @@ namespace espalier {
 
 struct LocalWorkersOptions {
   int count = 0;
-  std::string program;       // path of espalier-worker
-  std::string coordinator;   // host:port that they join
-  int threads = 0;           // of each; 0: the machine's cores divided among them
-  int64_t memory_limit = 0;  // of each, bytes; 0: what one would take divided among them
-  std::string swap_dir;      // of each; empty: none
+  std::string program;  // path of espalier-worker
+  std::string coordinator;  // host:port that they join
+  int threads = 0;  // per worker; 0: an equal share of the cores
+  int64_t memory_limit = 0;  // bytes per worker; 0: an equal share of one worker's default
+  std::string swap_dir;  // per worker; empty: none
   std::string api_key_file;  // the daemon's own; empty: none
 };
 
-// Looks beside the running program and, in a build tree, in worker/. NotFound names both places.
+// Looks next to the running program and, in a build tree, in worker/. NotFound names both paths.
 absl::StatusOr<std::string> FindWorkerProgram();
 
-// Keeps `count` processes alive: one that ends is started again, more slowly if it keeps ending.
-// They die with the daemon, however that ends.
+// Keeps `count` processes running and restarts one that exits, with backoff. They die with the
+// daemon, however it ends.
 class LocalWorkers {
  public:
   static absl::StatusOr<std::unique_ptr<LocalWorkers>> Start(const LocalWorkersOptions& options);
   ~LocalWorkers();
 
-  // Asks them to leave, and ends those that have not after ten seconds. Idempotent.
+  // Asks the workers to leave; kills those still running after ten seconds. Idempotent.
   void Stop();
 
  private:
@@ -50,7 +50,7 @@ class LocalWorkers {
   void Spawn(size_t index);
 
   const LocalWorkersOptions options_;
-  std::vector<Process> processes_;  // of the loop's thread
+  std::vector<Process> processes_;  // used by the loop's thread only
   absl::Mutex mutex_;
   absl::CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,4 @@
-// Local workers are scripts here, which write down what they were started with.
+// In these tests, local workers are scripts that record their arguments.
 #include "server/local_workers.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ class LocalWorkersTest : public ::testing::Test {
     std::filesystem::permissions(folder_ + "/worker", std::filesystem::perms::owner_all);
   }
 
-  // The flags of each worker.
+  // Returns the flags of each worker.
   std::vector<Words> Started(LocalWorkersOptions options) {
     options.program = folder_ + "/worker";
     options.coordinator = "127.0.0.1:7070";

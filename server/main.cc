@@ -1,4 +1,4 @@
-// espalierd: the coordinator with its gRPC and HTTP doors and, if asked, workers of its own.
+// espalierd: the coordinator with its gRPC and HTTP servers and, optionally, local workers.
 #include <grpcpp/impl/service_type.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -131,7 +131,7 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
 
 HttpCertificates ForHttp(const TlsPem& pem) { return {pem.certificate, pem.key, pem.client_ca}; }
 
-// --data-dir is --data_dir, and --http is --http_listen.
+// Accepts dashes for underscores (--data-dir) and --http for --http_listen.
 std::vector<std::string> NormalizeFlags(int argc, char** argv) {
   std::vector<std::string> words(argv, argv + argc);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
@@ -151,7 +151,8 @@ absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
   json["grpc"] = grpc;
   json["http"] = http;
   json["pid"] = getpid();
-  json["drain_seconds"] = std::min(absl::GetFlag(FLAGS_drain_seconds), 1e9);  // inf is no JSON
+  // JSON has no infinity
+  json["drain_seconds"] = std::min(absl::GetFlag(FLAGS_drain_seconds), 1e9);
   const std::string temporary = path + ".tmp";
   std::ofstream file(temporary, std::ios::trunc);
   file << json.dump() << "\n";
@@ -164,9 +165,9 @@ absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
   return absl::OkStatus();
 }
 
-// A core is left to those who carry the tokens away: a kernel waits for all of its threads, so one
-// that has to share its core with a sender holds up every step (measured with two cores: 0.9 ms per
-// token with one thread, 1.2 and more with two).
+// Leaves one core to the threads that send tokens. A kernel waits for all its threads, so one that
+// shares its core with a sender delays every step (measured on two cores: 0.9 ms per token with one
+// thread, 1.2 and more with two).
 int ServingThreads() {
   const int given = absl::GetFlag(FLAGS_serving_threads);
   return given > 0 ? given : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
@@ -196,7 +197,7 @@ absl::StatusOr<GrpcLimits> ReadLimits() {
   return limits;
 }
 
-// Waits until `done`, or a time. The signal that came first; 0: none did.
+// Waits until `done` or a deadline. Returns the first signal received; 0: none.
 template <typename Done>
 int WaitForSignal(const sigset_t& signals, absl::Time deadline, Done&& done) {
   const timespec tick = {0, 20'000'000};
@@ -206,8 +207,7 @@ int WaitForSignal(const sigset_t& signals, absl::Time deadline, Done&& done) {
   return 0;
 }
 
-// Lets the requests that run come to their ends, and their answers to those who read them. `http`
-// may be null.
+// Lets running requests finish and their answers be read. `http` may be null.
 void Drain(ModelServer& models, Coordinator& coordinator, HttpServer* http,
            const sigset_t& signals) {
   models.Drain();
@@ -219,7 +219,7 @@ void Drain(ModelServer& models, Coordinator& coordinator, HttpServer* http,
                 [&] { return left() == 0; });
   if (left() == 0) return;
   spdlog::warn("{} requests are cut off", left());
-  // Those who read hear why; who does not holds up nobody for long.
+  // Clients that still read get the reason; others delay the shutdown only briefly.
   models.EndRequests(absl::UnavailableError(
       "the daemon is stopping, and has cut this answer off; ask for it again later"));
   WaitForSignal(signals, absl::Now() + kLastWords, [&] { return left() == 0; });
@@ -342,8 +342,8 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<LocalWorkers> workers;
   std::optional<CredentialWatch> credentials;
-  // From the outside in: no new requests, the jobs while their workers still answer, the workers
-  // while they can still take their leave.
+  // Order of shutdown: no new requests; then the jobs, while their workers still answer; then the
+  // workers, while they can still leave.
   auto stop = absl::MakeCleanup([&] {
     models.Drain();
     credentials.reset();
@@ -351,9 +351,8 @@ absl::Status Serve(const sigset_t& signals) {
     coordinator.jobs().Stop();
     if (workers != nullptr) workers->Stop();
     if (!models.EndLoading()) {
-      // A boost-tuning or a call of gRPC would be waited for, which waits for the model. Nobody
-      // will see it, and all that must last has been written: each write is durable once it has
-      // returned.
+      // Exit without destructors: they would wait for a boost-tuning or a gRPC call, which wait for
+      // the model. Nobody would see the result, and every write that must last is already durable.
       Report(status);
       std::quick_exit(status.ok() ? 0 : 1);
     }
@@ -374,7 +373,7 @@ absl::Status Serve(const sigset_t& signals) {
       server.address = server.address.substr(1, server.address.size() - 2);  // IPv6
     }
     int port = 0;
-    (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has
+    (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has parsed it
     server.port = static_cast<uint16_t>(port);
     server.certificates = ForHttp(tls->pem());
     server.quick = [&](const HttpRequest& request) { return gateway.Quick(request); };
@@ -404,9 +403,9 @@ absl::Status Serve(const sigset_t& signals) {
   };
   credentials.emplace(CredentialsOf(*tls, keys, to_http), kCredentialCheck);
 
-  // Only now that others can see that it lives, and hear what is not there yet.
+  // Only now that clients can reach the daemon and ask what is not ready yet.
   models.StartRestoring();
-  int caught = 0;  // the signal to stop
+  int caught = 0;  // the signal received
   const int wanted = absl::GetFlag(FLAGS_local_workers);
   if (wanted > 0) {
     absl::StatusOr<std::string> program = FindWorkerProgram();
@@ -453,7 +452,7 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "The coordinator of Espalier.\n"
       "Example: espalierd --data_dir=/var/lib/espalier --local_workers=2");
-  // Abseil's --help shows flags of files that are named after the program only.
+  // By default, Abseil's --help shows only flags of files named after the program.
   const auto own = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
   absl::FlagsUsageConfig usage;
   usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
@@ -469,7 +468,7 @@ int main(int argc, char** argv) {
                  rest[1]);
     return 2;
   }
-  // Before any thread starts, so that all of them inherit it: only sigwait sees these.
+  // Before any thread starts, so that all inherit the mask and only sigwait gets these signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

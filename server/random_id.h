@@ -1,5 +1,4 @@
-// Ids that are handed out as handles: who knows one may act on what it names, so nobody can guess
-// one.
+// Unguessable ids, used as handles: knowing an id gives access to what it names.
 #pragma once
 
 #include <string>
@@ -8,7 +7,7 @@
 
 namespace espalier {
 
-// 32 hexadecimal digits. Internal if the system has no random numbers.
+// Returns 32 hexadecimal digits. Returns Internal if the system has no random numbers.
 absl::StatusOr<std::string> RandomId();
 
 }  // namespace espalier

@@ -26,7 +26,8 @@ constexpr char kDeleted[] = "deleted";
 constexpr char kOrphaned[] = "orphaned";
 constexpr int64_t kReadChunk = 1 << 20;
 
-// Removing is never in the way of what was acknowledged: what stays behind goes at the next start.
+// Errors are ignored: a removal never fails a call that was acknowledged. Leftovers are removed at
+// the next start.
 void RemoveTree(const std::string& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);
@@ -46,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> FilesBeneath(const std::string& root) {
   return names;
 }
 
-// Syncs `root` and every folder beneath it.
+// Syncs `root` and every folder under it.
 absl::Status SyncFolders(FileSystem& files, const std::string& root) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(root, error), end; !error && it != end;
@@ -61,7 +62,7 @@ absl::Status SyncFolders(FileSystem& files, const std::string& root) {
   return files.SyncDirectory(root);
 }
 
-// Of one file as it is; of a folder, of its sorted "name sha256" lines.
+// Returns the hash of a single file, or of a folder's sorted "name sha256" lines.
 std::string SumOf(const std::map<std::string, std::string>& sums) {
   if (sums.size() == 1) return sums.begin()->second;
   std::string lines;
@@ -143,7 +144,7 @@ ArtifactFolder ArtifactStore::FolderAt(const std::string& name) const {
 
 void ArtifactStore::MarkDeleted(const ArtifactFolder& folder) {
   folder.files_->deleted = true;
-  // Without a mark it would be an orphan after a crash: safe, and in the way.
+  // If the mark cannot be written, the folder is an orphan after a crash: kept, but unused.
   absl::StatusOr<std::unique_ptr<WritableFile>> mark = files_->Create(folder.files_->mark);
   if (mark.ok()) (*mark)->Close().IgnoreError();
 }
@@ -163,7 +164,7 @@ absl::Status ArtifactStore::Load() {
   absl::MutexLock lock(&mutex_);
   for (ArtifactRecord& record : *records) {
     if (there[kData].erase(record.folder) == 0 && there[kOrphaned].count(record.folder) > 0) {
-      // The store that did not know it was not the one that lists it.
+      // An earlier store had no row for it, and this one does.
       absl::Status status = Move(record.folder, kOrphaned, kData);
       if (!status.ok()) return status;
       spdlog::info("artifact {} is back from {}", record.artifact.name(), kOrphaned);
@@ -513,7 +514,7 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const IdempotencyRecordFacto
 
 absl::Status ArtifactUpload::CheckMatches(const v1::Artifact& artifact) {
   if (absl::Status status = FinishFile(); !status.ok()) return status;
-  // The sum of a single file says nothing of its name.
+  // A single file's hash does not include its name.
   const bool names =
       std::equal(sums_.begin(), sums_.end(), artifact.files().begin(), artifact.files().end(),
                  [](const auto& sum, const std::string& file) { return sum.first == file; });

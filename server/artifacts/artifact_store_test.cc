@@ -194,7 +194,7 @@ TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {
   EXPECT_EQ(Leftovers(), 0u);
 }
 
-// The job store's own errors advise to move it away, or to restore an older one.
+// The job store's errors advise to move it away or to restore a backup.
 TEST_F(ArtifactsTest, WithoutTheirJobStoreArtifactsAreMovedAsideAndComeBackWithIt) {
   ASSERT_TRUE(Put("a", {{"f", "1"}, {"sub/g", "2"}}).ok());
   ASSERT_TRUE(Put("b", {{"f", "3"}}).ok());

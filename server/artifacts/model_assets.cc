@@ -21,8 +21,8 @@ bool IsWeights(const std::string& file) {
          absl::EndsWith(file, ".onnx") || IsFlexFlowWeight(file);
 }
 
-// The tokenizer and the chat template of a GGUF, which goes with the weights. Its ends of turns are
-// in the configuration (ReadModelConfig).
+// Writes the tokenizer and chat template of a GGUF, which lie in its weight file. Its end-of-turn
+// tokens are part of the configuration (ReadModelConfig).
 absl::Status WriteTokenizer(FileSystem& files, const v1::Artifact& artifact,
                             const std::string& from, const std::string& to) {
   const auto has = [&](const char* name) {
@@ -32,8 +32,8 @@ absl::Status WriteTokenizer(FileSystem& files, const v1::Artifact& artifact,
   if (has("tokenizer.json")) return absl::OkStatus();
   const absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(files, from);
   if (absl::IsUnimplemented(texts.status()) || absl::IsInvalidArgument(texts.status())) {
-    // Weights that took long to make are not thrown away for it: the model that they are made of
-    // is not served without a tokenizer.json either.
+    // Only a warning: the derived weights took long to make, and the source model is not served
+    // without a tokenizer.json either.
     spdlog::warn("artifact {}: what is made of it has no tokenizer: {}", artifact.name(),
                  std::string(texts.status().message()));
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// What an artifact of a model holds besides its weights.
+// The files of a model artifact other than its weights.
 #pragma once
 
 #include <string>
@@ -9,15 +9,16 @@
 
 namespace espalier {
 
-// What boost-tuning found out about a model, beside its weights: it is true of those alone.
+// The report of boost-tuning. Not copied: it holds for these weights only.
 inline constexpr char kDistillationReport[] = "boost_tuning.json";
 
 absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to);
 
-// Tokenizer, templates, licence and what else the model of that artifact, in folder `from`, has for
-// one that is made of it: all but weights, graphs, config.json and reports. Of a GGUF without a
-// tokenizer.json, that and tokenizer_config.json are made of its metadata; one that cannot be read
-// there is left out, with a warning. Folder `to` is there.
+// Copies the model's assets (tokenizer, templates, license and so on) from `from` to the existing
+// folder `to`, for an artifact derived from `artifact`: all files except weights, graphs,
+// config.json and reports. For a GGUF without a tokenizer.json, writes that and
+// tokenizer_config.json from its metadata; a tokenizer that cannot be converted is left out with a
+// warning.
 absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
                                const std::string& from, const std::string& to);
 

@@ -58,7 +58,7 @@ class ModelAssetsTest : public ::testing::Test {
   v1::Artifact artifact_;
 };
 
-// Without them what `models quantize` makes of a GGUF, or training, could not be served.
+// Without them, models derived from a GGUF by `models quantize` or training could not be served.
 TEST_F(ModelAssetsTest, TheTokenizerAndTheTemplateOfAGgufAreWritten) {
   WriteGguf("gpt-2");
   Write("LICENSE", "mit");

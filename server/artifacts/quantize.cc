@@ -26,7 +26,7 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
-// No larger than a graph must be: it is never run.
+// The smallest graph possible: it is never run.
 constexpr ServingShape kSmallest = {.max_rows = 1,
                                     .max_output_rows = 1,
                                     .kv_slots = 1,
@@ -53,7 +53,7 @@ absl::Status WriteWeights(const QuantizeTools& tools, const std::string& folder,
 
 absl::Status WriteConfig(FileSystem& files, const std::string& config, WeightFormat format,
                          const std::string& to) {
-  // ReadModel has parsed it.
+  // Cannot fail: ReadModel has parsed it.
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(config, nullptr, false);
   if (!json.is_object()) return absl::InternalError("config.json parsed only once");
   json["quantization_config"] = {{"quant_method", kPackedMethod},

@@ -1,4 +1,4 @@
-// Artifacts with packed matrices out of artifacts without.
+// Weight quantization of model artifacts.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct QuantizeTools {
   FileSystem* files = nullptr;
 };
 
-// Bytes written so far, and all; called once with (0, 0) before the weights are read. An error ends
-// the call.
+// Bytes written so far and in total; called once with (0, 0) before the weights are read. An error
+// ends the call.
 using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)>;
 
-// Loads the model `request.name` as serving does, packing its matrices, and registers what lies in
-// memory then as `request.out`, durably, with the other files of the artifact beside it and a
-// config.json that names the format (ops/models/quantize.h). Takes the memory of the packed model.
-// InvalidArgument names the field; NotFound the artifact; AlreadyExists if `out` is there and
-// `replace` is not set; FailedPrecondition if the weights are packed already. `make_idempotency_record` as
-// in ArtifactUpload::Commit.
+// Loads the model `request.name` as serving does, quantizes its matrices, and registers the result
+// durably as `request.out`, with the source's other files and a config.json that names the format
+// (ops/models/quantize.h). Needs memory for the quantized model. InvalidArgument names the field;
+// NotFound names the artifact; AlreadyExists if `out` exists and `replace` is not set;
+// FailedPrecondition if the weights are quantized already. `make_idempotency_record` as for
+// ArtifactUpload::Commit.
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const QuantizeTools& tools,
     const QuantizeProgress& progress, const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record);

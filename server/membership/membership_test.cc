@@ -89,7 +89,7 @@ TEST_F(RegistryTest, ARepeatedJoinGetsTheSameLease) {
   EXPECT_EQ(registry_.List().size(), 1u);
 }
 
-// It was given the lease of the first address, where nobody would find it.
+// Regression: it got the lease of the first address, where it could not be reached.
 TEST_F(RegistryTest, AnotherJoinWithTheSameKeyIsRefused) {
   v1::JoinRequest request = JoinOf("a", "127.0.0.1:1");
   request.set_idempotency_key("k");
@@ -132,7 +132,7 @@ TEST_F(RegistryTest, EveryLossIsToldOnceHoweverItIsFoundOut) {
   clock_.Advance(absl::Seconds(9));
   EXPECT_TRUE(Beat(again).ok() && Beat(back).ok());
   clock_.Advance(absl::Seconds(2));
-  // Its lease has run out, but nobody has looked yet.
+  // Its lease has expired but Expire has not run yet.
   registry_.Suspect(silent);
   EXPECT_EQ(registry_.Expire(), 1);
   EXPECT_EQ(registry_.Expire(), 0);
@@ -176,7 +176,7 @@ TEST_F(RegistryTest, JobsOfOneGroupShareAWorkerAsFarAsItsMemoryGoes) {
   const int64_t memory = a[0].device.memory_bytes();
   ASSERT_TRUE(registry_.Assign(a, {"lm", "group", memory - 100}).ok());
   Join("b", "127.0.0.1:2");
-  // The idle ones first; others than the group see these alone.
+  // Idle workers first; other groups see only these.
   const std::vector<WorkerRegistry::AvailableWorker> available = registry_.AvailableFor("group");
   ASSERT_EQ(available.size(), 2u);
   EXPECT_FALSE(available[0].shared);

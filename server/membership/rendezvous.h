@@ -1,5 +1,6 @@
-// The key-value store by which the ranks of one attempt of a job find each other. Keys live as long
-// as the attempt: when it ends, whoever waits is answered and later calls are refused.
+// The rendezvous key-value store through which the ranks of a job's attempt find each other
+// (compare torch.distributed's TCPStore). Keys live as long as the attempt: when it ends, waiting
+// calls return and later calls are refused.
 #pragma once
 
 #include <functional>
@@ -20,23 +21,23 @@ namespace espalier {
 class Rendezvous {
  public:
   struct Limits {
-    size_t max_keys = 100'000;  // of one attempt
+    size_t max_keys = 100'000;  // per attempt
     size_t max_value_bytes = 1 << 20;
   };
   Rendezvous() = default;
   explicit Rendezvous(Limits limits) : limits_(limits) {}
 
-  // Ends the job's attempt before, if there was one.
+  // Begins an attempt, and ends the job's previous one.
   void Begin(const std::string& job_id, uint64_t attempt);
-  // Of one attempt only, if it is given: nothing happens if a later one has begun.
+  // Ends the job's attempt. If `attempt` is given, does nothing unless it is the current one.
   void End(const std::string& job_id, std::optional<uint64_t> attempt = std::nullopt);
   void EndAll();
 
-  // FailedPrecondition if that is not the job's present attempt.
+  // Returns FailedPrecondition unless `attempt` is the job's current attempt.
   absl::Status Set(const std::string& job_id, uint64_t attempt, const std::string& key,
                    const std::string& value);
-  // Waits until the key is there, `timeout` has passed (nullopt), the attempt has ended
-  // (FailedPrecondition) or `cancelled` returns true (Cancelled; asked every 100 ms).
+  // Waits until the key exists, `timeout` passes (nullopt), the attempt ends (FailedPrecondition)
+  // or `cancelled` returns true (Cancelled; polled every 100 ms).
   absl::StatusOr<std::optional<std::string>> Get(const std::string& job_id, uint64_t attempt,
                                                  const std::string& key, absl::Duration timeout,
                                                  const std::function<bool()>& cancelled = nullptr);

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// How long dead workers stay in lists.
+// How long dead workers are listed.
 constexpr absl::Duration kRemembrance = absl::Minutes(10);
 
 absl::Status CheckJoin(const v1::JoinRequest& request) {
@@ -75,7 +75,7 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
     if (!joined.ok()) return joined.status();
     if (joined->has_value()) return **joined;
   }
-  absl::StatusOr<uint64_t> epoch = next_epoch_();  // touches the disk: outside the lock
+  absl::StatusOr<uint64_t> epoch = next_epoch_();  // writes to disk: not under the lock
   if (!epoch.ok()) return epoch.status();
   Worker worker;
   worker.member.lease.set_worker_id(absl::StrCat("w", *epoch));
@@ -90,7 +90,7 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
   std::vector<Member> replaced;
   {
     absl::MutexLock lock(&mutex_);
-    // A worker that asked again meanwhile must not lose the lease that it was given then.
+    // A concurrent retry of the request may have joined: return its lease.
     const auto joined = JoinedBy(request);
     if (!joined.ok()) return joined.status();
     if (joined->has_value()) return **joined;
@@ -158,7 +158,7 @@ absl::Status WorkerRegistry::Leave(const v1::Lease& lease) {
 
 void WorkerRegistry::Suspect(const v1::Lease& lease) {
   const absl::StatusOr<Member> lost = MarkDead(lease);
-  if (!lost.ok()) return;  // it has left, or was lost before
+  if (!lost.ok()) return;  // it has left or was already lost
   Lost({*lost}, "it does not answer");
   Changed();
 }
@@ -213,7 +213,7 @@ std::vector<Member> WorkerRegistry::Idle() const {
   for (const auto& [id, worker] : workers_) {
     if (!Expired(worker) && worker.assignments.empty()) members.push_back(worker.member);
   }
-  // By name first: ranks then keep their machines when workers join again in another order.
+  // Sorted by name, so that ranks keep their machines when workers rejoin in another order.
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
     return std::make_pair(a.name, a.lease.epoch()) < std::make_pair(b.name, b.lease.epoch());
   });

@@ -1,8 +1,8 @@
-// Who is there: workers that have joined, their leases, and which job each works for.
+// Workers that have joined, their leases, and the jobs they are assigned to.
 //
-// A lease is (worker id, epoch). The epoch grows with every join, restarts of the coordinator
-// included, so a write under an old lease is always told from one under the present lease. A worker
-// that was silent for the length of its lease is dead; it must join again, and gets a new lease.
+// A lease is (worker id, epoch). The epoch grows with every join, across restarts of the
+// coordinator, so a write under an old lease is always distinguishable. A worker that is silent for
+// the length of its lease is dead; it must join again and gets a new lease.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ namespace espalier {
 
 constexpr uint32_t kProtocolVersion = 1;
 
-// A worker as a job sees it.
+// A live worker, as seen by a job.
 struct Member {
   v1::Lease lease;
   std::string name;
@@ -39,61 +39,60 @@ class WorkerRegistry {
   using NextEpoch = std::function<absl::StatusOr<uint64_t>()>;
   using OnLost = std::function<void(const Member& worker, absl::string_view reason)>;
 
-  // `next_epoch` gives durable, growing numbers. Both optional, called without locks: `on_change`
-  // after workers came, went or changed their job; before it `on_lost`, once for each worker that
-  // went without leaving. `clock` must outlive the registry.
+  // `next_epoch` returns durable, increasing numbers. Both callbacks are optional and called
+  // without locks: `on_change` after workers joined, left or changed jobs; `on_lost` before it,
+  // once for each worker that did not leave by itself. `clock` must outlive the registry.
   WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
                  std::function<void()> on_change = nullptr, OnLost on_lost = nullptr);
 
   absl::Duration lease() const { return lease_; }
 
-  // A worker at an address that a live one has takes its place: the old one counts as dead at once.
-  // The same request with its idempotency_key again gives the same lease while that lives; another
-  // request with that key is InvalidArgument.
+  // A worker that joins at the address of a live one replaces it: the old one is dead at once.
+  // Repeating a request with the same idempotency_key returns the same lease while it lives.
+  // Returns InvalidArgument if the key was used with another request.
   absl::StatusOr<v1::Lease> Join(const v1::JoinRequest& request);
   absl::Status Heartbeat(const v1::HeartbeatRequest& request);
   absl::Status Leave(const v1::Lease& lease);
 
-  // FailedPrecondition, with both epochs, unless this is the worker's present lease and it lives.
+  // Returns FailedPrecondition, naming both epochs, unless this is a live worker's current lease.
   absl::Status Check(const v1::Lease& lease) const;
 
-  // The worker does not answer: it counts as dead at once. If it lives, it must join again.
+  // Declares a worker that does not answer dead. If it is alive, it must join again.
   void Suspect(const v1::Lease& lease);
 
-  // Marks as dead those whose lease has run out; returns how many.
+  // Marks workers with expired leases dead; returns how many.
   int Expire();
 
   std::vector<v1::WorkerInfo> List() const;
   std::vector<Member> Idle() const;
   int Live() const;
-  v1::Link MeasuredLink() const;  // the slowest that was told; zero if none
+  v1::Link MeasuredLink() const;  // the slowest reported link; zero if none
 
-  // What a worker is given to do.
+  // A job's claim on a worker.
   struct Assignment {
     std::string job_id;
-    // Jobs of one group may have a worker together, as far as its memory goes. Empty: this one has
-    // its workers for itself.
+    // Jobs of one group may share a worker as far as its memory allows. Empty: exclusive.
     std::string group;
-    int64_t bytes = 0;     // of each worker's memory; of one that has it for itself: not looked at
+    int64_t bytes = 0;  // memory per worker; ignored if exclusive
     uint64_t attempt = 0;  // of the job
   };
-  // A worker that a job of a group may be given, and the bytes that the others there leave it.
+  // A worker available to a group, with the bytes that other jobs leave free.
   struct AvailableWorker {
     Member member;
     int64_t bytes = 0;
-    bool shared = false;  // there are others
+    bool shared = false;  // other jobs use it
   };
-  // The idle workers, then those assigned to `group`, both in the order of Idle.
+  // Returns the idle workers, then those assigned to `group`, each in the order of Idle.
   std::vector<AvailableWorker> AvailableFor(const std::string& group) const;
 
-  // Gives workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any more,
-  // or works for another group or has less memory left.
+  // Assigns workers to a job. Returns FailedPrecondition, assigning none, if one is no longer idle
+  // and is used by another group or has too little memory left.
   absl::Status Assign(const std::vector<Member>& members, const Assignment& assignment);
   absl::Status Assign(const std::vector<Member>& members, const std::string& job_id) {
     return Assign(members, Assignment{job_id, "", 0});
   }
-  // Lets the job's workers go; those of one attempt only, if it is given: a later one may have its
-  // own by then.
+  // Releases the job's workers. If `attempt` is given, only those of that attempt: a later one may
+  // already have its own.
   void Release(const std::string& job_id, std::optional<uint64_t> attempt = std::nullopt);
 
  private:
@@ -101,21 +100,21 @@ class WorkerRegistry {
     Member member;
     absl::Time last_heartbeat;
     bool dead = false;
-    std::vector<Assignment> assignments;     // more than one: of one group
-    v1::JoinRequest request;  // by which it has joined
+    std::vector<Assignment> assignments;  // if several, of one group
+    v1::JoinRequest request;  // the join request
     v1::Link link;
   };
 
   absl::Status CheckLocked(const v1::Lease& lease) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // What the worker has left for a job of the group; nothing if it works for others.
+  // Returns the free bytes for a job of the group, or nullopt if other jobs use the worker.
   static std::optional<int64_t> BytesFor(const Worker& worker, const std::string& group);
   static std::string JobsOf(const Worker& worker);
   bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Of the live worker that joined by this request; InvalidArgument if one joined with its key by
-  // another.
+  // Returns the lease of the live worker that joined by this request, or InvalidArgument if another
+  // request used its key.
   absl::StatusOr<std::optional<v1::Lease>> JoinedBy(const v1::JoinRequest& request) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // The worker whose present lease this is, which is dead from now on; errors as of Check.
+  // Marks the worker with this current lease dead and returns it; errors as Check.
   absl::StatusOr<Member> MarkDead(const v1::Lease& lease);
   void Lost(const std::vector<Member>& members, absl::string_view reason) const {
     for (const Member& member : members) {

@@ -17,7 +17,7 @@ const char* const kJobStates[] = {"queued",    "planning", "running",  "recoveri
                                   "succeeded", "failed",   "cancelled"};
 const char* const kWorkerStates[] = {"idle", "busy", "dead"};
 
-// From the step of a toy model to that of one that barely fits.
+// From a toy model's step to one of the largest models.
 const std::vector<double> kStepBuckets = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
                                           0.5,   1,     2,     5,    10,   20,   60};
 const std::vector<double> kRequestBuckets = {0.001, 0.005, 0.02, 0.1, 0.5, 2, 10, 60};

@@ -1,5 +1,5 @@
-// What the coordinator counts, under Prometheus' naming rules (base units, _total for counters).
-// Labels hold only values from small fixed sets, so a client cannot grow them.
+// The coordinator's Prometheus metrics, named by its conventions (base units, _total for counters).
+// Labels take values from small fixed sets, so clients cannot grow them.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class Metrics {
 
   // espalier_grpc_requests_total{method,code} and espalier_grpc_request_duration_seconds{method}.
   void GrpcRequest(const std::string& method, const std::string& code, double seconds);
-  // espalier_jobs{state}: states not named become 0.
+  // espalier_jobs{state}; states not in the map become 0.
   void SetJobs(const std::map<std::string, int>& by_state);
   // espalier_workers{state}.
   void SetWorkers(const std::map<std::string, int>& by_state);
@@ -31,10 +31,10 @@ class Metrics {
   void WorkerLost();         // espalier_workers_lost_total
   void StoreError();         // espalier_store_errors_total
 
-  // The text exposition format, for /metrics.
+  // Returns the text exposition format, for /metrics.
   std::string Expose() const;
 
-  // For other rooms that add families of their own (serving).
+  // For other components (serving) that add their own families.
   prometheus::Registry& registry();
 
  private:

@@ -14,11 +14,10 @@
 namespace espalier {
 namespace {
 
-// Trailing metadata is limited to 8 KiB, and a status message is percent-encoded in it.
+// Trailing metadata is limited to 8 KiB, in which a status message is percent-encoded.
 constexpr size_t kMaxMessage = 2000;
 
-// Replaces what is not UTF-8 by '?' (strict enough for gRPC's peers in Python, which refuse the
-// rest).
+// Replaces bytes that are not UTF-8 by '?', as strictly as gRPC's Python peers require.
 std::string CleanUtf8(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -46,8 +45,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
   absl::string_view message = status.message();
   std::string text = CleanUtf8(message.substr(0, kMaxMessage));
   if (message.size() > kMaxMessage) text += " ...";
-  // gRPC's own library makes UNAVAILABLE of a peer that does not answer. Details, which it never
-  // makes, show that one did: a google.rpc.Status with the code alone.
+  // The gRPC library itself reports UNAVAILABLE for a peer that does not answer, but never with
+  // details. Details (a google.rpc.Status with the code alone) show that the server did answer.
   const std::string details = absl::IsUnavailable(status) ? "\x08\x0e" : "";
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text, details);
 }
@@ -72,7 +71,7 @@ absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::strin
                      " calls are open, as many as this daemon answers at once; end some, come "
                      "again later, or start it with a larger --grpc_max_calls"));
   }
-  // Third-party code beneath may throw; nothing a client sends may end the process.
+  // Third-party code may throw, but no client input may end the process.
   try {
     return body();
   } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
-// Stands before every RPC: authentication, a bound on calls that are open, then the call, then
-// metrics, a log line and the status for the wire. Services hold their logic in functions that
-// return absl::Status and are called through it:
+// Wraps every RPC: checks authentication, bounds open calls, runs the call, then records metrics,
+// logs a line and converts the status. Services implement their logic in functions that return
+// absl::Status and call them through it:
 //
 //   grpc::Status Get(grpc::ServerContext* context, const Request* request, Reply* reply) override {
 //     return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
@@ -23,23 +23,23 @@ class Status;
 
 namespace espalier {
 
-// gRPC's form of a status. The message is cut to what fits into trailing metadata and made valid
+// Converts a status to gRPC. The message is truncated to fit into trailing metadata and made valid
 // UTF-8.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
-// How a call stands to the bound on open ones.
+// How a call is treated by the bound on open calls.
 enum class CallKind {
-  kBounded,  // may wait or stream: ResourceExhausted beyond the bound
-  // Answers at once, or comes from a worker, which would be lost without an answer: never refused.
+  kBounded,  // may wait or stream; ResourceExhausted beyond the bound
+  // Answers at once, or comes from a worker, which would be lost without an answer. Never refused.
   kShort,
-  kProbe,  // as kShort, and wants no key where probes are open
+  kProbe,  // as kShort, and needs no key if open_probes
 };
 
 struct CallInterceptorOptions {
   bool open_probes = false;
-  int max_calls = 512;                     // kBounded ones at once
-  absl::Duration idle = absl::Minutes(5);  // as in StreamIdleTimeout
+  int max_calls = 512;  // concurrent kBounded calls
+  absl::Duration idle = absl::Minutes(5);  // see StreamIdleTimeout
 };
 
 // Thread-safe.
@@ -53,13 +53,13 @@ class CallInterceptor {
         options_(options),
         idle_(options.idle) {}
 
-  // `method` is "Service/Method". An exception that escapes `body` becomes Internal.
+  // Runs `body` as the RPC `method` ("Service/Method"). An exception from `body` becomes Internal.
   grpc::Status Handle(grpc::ServerContext* context, const std::string& method,
                       const std::function<absl::Status()>& body,
                       CallKind kind = CallKind::kBounded);
-  // For reads and writes of streams.
+  // Used around reads and writes of streams.
   StreamIdleTimeout* idle() { return &idle_; }
-  // For the HTTP gateway: the same decision on an Authorization header.
+  // Checks an Authorization header, for the HTTP gateway.
   absl::Status Check(const std::string& method, const std::string& authorization) const;
 
  private:
@@ -69,7 +69,7 @@ class CallInterceptor {
   Metrics* const metrics_;
   const Authorize authorize_;
   const CallInterceptorOptions options_;
-  std::atomic<int> open_ = 0;  // kBounded ones
+  std::atomic<int> open_ = 0;  // open kBounded calls
   StreamIdleTimeout idle_;
 };
 

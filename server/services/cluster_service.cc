@@ -79,7 +79,7 @@ class ClusterService : public v1::Cluster::Service {
     return Answer(context, "Cluster/StoreGet", [&]() -> absl::Status {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
-      // A NaN or a negative number answers at once.
+      // A NaN or negative timeout does not wait.
       const double wait =
           request->wait_seconds() > 0 ? std::min(request->wait_seconds(), kMaxWaitSeconds) : 0;
       auto value = rendezvous_.Get(request->job_id(), request->attempt(), request->key(),
@@ -92,7 +92,7 @@ class ClusterService : public v1::Cluster::Service {
   }
 
  private:
-  // A busy daemon must not lose its workers, nor the sight of them.
+  // kShort: a busy daemon must not lose its workers or refuse to list them.
   grpc::Status Answer(ServerContext* context, const std::string& method,
                       const std::function<absl::Status()>& body) {
     return interceptor_.Handle(context, method, body, CallKind::kShort);

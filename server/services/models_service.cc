@@ -70,7 +70,7 @@ class ModelsService : public v1::Models::Service {
   }
 
  private:
-  // Whether the call was made before under its key; `reply` is its answer then.
+  // Returns true if the call was already made under its key; `reply` is then its answer.
   absl::StatusOr<bool> Recalled(const std::string& method, const std::string& key,
                                 const google::protobuf::MessageLite& request,
                                 google::protobuf::MessageLite* reply) {
@@ -128,8 +128,9 @@ class ModelsService : public v1::Models::Service {
     return writer->Write(part);
   }
 
-  // In the idempotency record the header stands for the request, and the artifact, which has the
-  // sum of its files, for what came behind it: that a repeated upload is one shows at its end.
+  // In the idempotency record, the header stands for the request and the artifact, which has the
+  // hash of its files, for the chunks. Whether an upload repeats an earlier one is known at its
+  // end.
   absl::Status Receive(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
                        v1::UploadReply* reply) {
     v1::UploadRequest part;
@@ -150,7 +151,7 @@ class ModelsService : public v1::Models::Service {
           std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
     }
     if (!upload.ok()) return upload.status();
-    int whole = 0;  // files whose sums were right
+    int whole = 0;  // files whose checksums matched
     while (Read(context, reader, &part)) {
       absl::Status status;
       switch (part.part_case()) {
@@ -173,8 +174,8 @@ class ModelsService : public v1::Models::Service {
       }
       if (!status.ok()) return status;
     }
-    // The end of a call that broke off looks like that of a whole one, and so does a message that
-    // cannot be read. Behind the end nothing comes, and by then it is known whether all broke off.
+    // A broken call and an unreadable message look like the end of a complete one. A further read
+    // after the end returns nothing, and by then IsCancelled is reliable.
     const bool more = Read(context, reader, &part);
     if (context->IsCancelled()) {
       return absl::CancelledError("the upload broke off; nothing of it is kept");

@@ -13,11 +13,12 @@ namespace {
 
 using grpc::ServerContext;
 
-// Once nobody waits for the answer, or its deadline is near: then what was found by then arrives.
+// Returns true once nobody waits for the answer, or just before the deadline, so that the best plan
+// so far still arrives.
 std::function<bool()> StopOf(ServerContext* context) {
   const std::chrono::system_clock::time_point now = std::chrono::system_clock::now();
   const std::chrono::system_clock::time_point deadline = context->deadline();
-  // Without a deadline it is beyond what a clock could add up.
+  // Without a deadline, gRPC's value would overflow the clock's arithmetic.
   const bool is_near = deadline < now + std::chrono::hours(24 * 365);
   const auto soon = is_near ? deadline - (deadline - now) / 10 : deadline;
   return [=] { return context->IsCancelled() || std::chrono::system_clock::now() > soon; };

@@ -1,5 +1,5 @@
-// The gRPC services of the coordinator: thin shells that call the rooms behind them through the
-// CallInterceptor. gRPC stays in the .cc files.
+// The gRPC services of the coordinator: thin adapters that call other components through the
+// CallInterceptor. gRPC types stay in the .cc files.
 #pragma once
 
 #include <functional>
@@ -22,12 +22,12 @@ class Rendezvous;
 class WorkerRegistry;
 struct QuantizeTools;
 
-// Everything that is passed must outlive the service.
+// All arguments must outlive the service.
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
 std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans);
 std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor, const QuantizeTools& tools,
                                                  JobStore* store);
-// `status` fills in what the registry does not know.
+// `status` fills in the fields that the registry does not know.
 std::unique_ptr<grpc::Service> MakeClusterService(
     CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
     std::function<void(v1::ClusterStatusReply*)> status);

@@ -1,5 +1,5 @@
-// Ends streams whose client neither sends nor takes anything for too long: each holds a thread, and
-// one of the calls that the interceptor bounds.
+// Cancels streams whose client has neither sent nor read anything for too long: each stream holds a
+// thread and one of the calls that CallInterceptor bounds.
 #pragma once
 
 #include <map>
@@ -21,8 +21,8 @@ class StreamIdleTimeout {
   explicit StreamIdleTimeout(absl::Duration limit);
   ~StreamIdleTimeout();
 
-  // Stands around a read or a write that waits for the client. After `limit` the call is cancelled:
-  // the read or write fails, and the client gets CANCELLED.
+  // Scope of a read or write that waits for the client. After `limit` the call is cancelled: the
+  // read or write fails, and the client gets CANCELLED.
   class Wait {
    public:
     Wait(StreamIdleTimeout* calls, grpc::ServerContext* context);

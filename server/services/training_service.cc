@@ -31,7 +31,7 @@ class TrainingService : public v1::Training::Service {
             const StreamIdleTimeout::Wait wait(interceptor_.idle(), context);
             return writer->Write(event);
           },
-          [&] { return context->IsCancelled(); });  // the deadline cancels too
+          [&] { return context->IsCancelled(); });  // also true after the deadline
     });
   }
   grpc::Status Get(ServerContext* context, const v1::GetJobRequest* request,

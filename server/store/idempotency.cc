@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxKey = 256;
 
-// Map fields have no order on the wire unless asked for.
+// Map fields are serialized in no fixed order by default.
 std::string Canonical(const google::protobuf::MessageLite& message) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);

@@ -1,10 +1,10 @@
-// What the coordinator must not forget, behind an interface: SQLite now, etcd where several
-// coordinators stand by for each other.
+// The coordinator's durable state, behind an interface: SQLite now, etcd once several coordinators
+// are replicated.
 //
 // Every write is one transaction and durable when it returns. Errors: ResourceExhausted (disk
-// full), FailedPrecondition (its volume has become read-only), Unavailable (I/O error; a later call
-// may succeed), DataLoss (the file is damaged). After an error nothing of the write is visible and
-// the store can be used on.
+// full), FailedPrecondition (the volume has become read-only), Unavailable (I/O error; a later call
+// may succeed), DataLoss (the file is damaged). After an error no part of the write is visible and
+// the store stays usable.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ namespace espalier {
 
 struct JobRecord {
   v1::Job job;  // with spec and plan
-  // The last durable checkpoint's (server/jobs/checkpoint_folders.h); empty if there is none.
+  // Path of the last durable checkpoint (server/jobs/checkpoint_folders.h); empty if none.
   std::string checkpoint_dir;
   int32_t attempts_without_progress = 0;  // since the last progress
-  std::string failures;            // reasons of those, one per line
+  std::string failures;  // reasons of those attempts, one per line
 };
 
-// The outcome of a mutating call, so that the same call repeated gets the same answer.
+// The outcome of a mutating call, so that a repeated call gets the same answer.
 struct IdempotencyRecord {
   std::string method;
   std::string key;
@@ -37,18 +37,19 @@ struct IdempotencyRecord {
   std::string reply;  // serialised
 };
 
-// Changes of one job that become visible together.
+// Changes of one job that are written in one transaction.
 struct JobWrite {
-  std::optional<JobRecord> job;  // all of it but spec and plan, unless the flags below say so
-  bool create = false;           // the job must not be there yet; writes spec and plan too
+  std::optional<JobRecord> job;  // without spec and plan, unless the flags below say so
+  bool create = false;  // the job must not exist; also writes spec and plan
   bool with_plan = false;
-  std::optional<int64_t> drop_reports_from;  // first: reports of this and later steps are deleted
-  std::vector<v1::StepReport> reports;    // one of the same step is replaced
+  // applied first: deletes reports of this and later steps
+  std::optional<int64_t> drop_reports_from;
+  std::vector<v1::StepReport> reports;  // replace stored reports of the same step
   std::vector<std::string> messages;
   std::optional<IdempotencyRecord> idempotency_record;
 };
 
-// Reports and messages of a job in the order in which they were written.
+// A report or message of a job, in the order written.
 struct JobLogEntry {
   int64_t sequence = 0;
   std::variant<v1::StepReport, std::string> entry;
@@ -56,7 +57,7 @@ struct JobLogEntry {
 
 struct ArtifactRecord {
   v1::Artifact artifact;
-  std::string folder;  // name beneath the artifact root
+  std::string folder;  // name under the artifact root
 };
 
 // Thread-safe.
@@ -64,36 +65,36 @@ class JobStore {
  public:
   virtual ~JobStore() = default;
 
-  // NotFound unless `create`; AlreadyExists if it does exist then.
+  // Returns NotFound if the job does not exist, or, with `create`, AlreadyExists if it does.
   virtual absl::Status Write(const std::string& job_id, const JobWrite& write) = 0;
   virtual absl::StatusOr<JobRecord> Get(const std::string& job_id) const = 0;
-  // In the order of creation. Without spec.graph, spec.search.imported and plan.
+  // Returns jobs in order of creation, without spec.graph, spec.search.imported and plan.
   virtual absl::StatusOr<std::vector<JobRecord>> List() const = 0;
-  // At most `limit` entries after `after_sequence`; reports of steps before `from_step` are left
-  // out.
+  // Returns at most `limit` entries after `after_sequence`, without reports of steps before
+  // `from_step`.
   virtual absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id,
                                                        int64_t after_sequence, int64_t from_step,
                                                        int limit) const = 0;
 
-  // The recorded reply, or nullopt if the key is new. InvalidArgument if the key was used with
-  // another request or method.
+  // Returns the recorded reply, or nullopt if the key is new. Returns InvalidArgument if the key
+  // was used with another request or method.
   virtual absl::StatusOr<std::optional<std::string>> FindReply(
       const std::string& method, const std::string& key, const std::string& request_hash) const = 0;
 
-  // Greater than all before, restarts included.
+  // Returns a number greater than all previous ones, across restarts.
   virtual absl::StatusOr<uint64_t> NextEpoch() = 0;
 
   virtual absl::Status PutArtifact(const ArtifactRecord& record, const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::Status DeleteArtifact(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const = 0;
 
-  // Models that are served again after a restart, by name.
+  // Served models by name, which are served again after a restart.
   virtual absl::Status PutServed(const v1::ServeModelRequest& request,
                                  const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::Status DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const = 0;
 
-  // Measured operator times (planner/cost/measured.h), as an opaque value.
+  // Named opaque values, such as measured operator times (planner/cost/measured.h).
   virtual absl::Status PutBlob(const std::string& name, const std::string& value) = 0;
   virtual absl::StatusOr<std::string> GetBlob(const std::string& name) const = 0;  // NotFound
 };

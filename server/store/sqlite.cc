@@ -9,7 +9,8 @@
 namespace espalier {
 namespace {
 
-// Of the last access to the write-ahead log that failed. sqlite3_system_errno has none for COMMIT.
+// Returns the errno of the last failed access to the write-ahead log. sqlite3_system_errno does not
+// report it for COMMIT.
 int LogErrno(sqlite3* database) {
   sqlite3_file* log = nullptr;
   int error = 0;
@@ -20,7 +21,8 @@ int LogErrno(sqlite3* database) {
   return error;
 }
 
-// Of files that could be written when they were opened, too: a volume turns read-only by errors.
+// Returns true if a write failed because the volume is read-only, including files that were
+// writable when opened: a volume turns read-only after disk errors.
 bool IsReadOnly(sqlite3* database, int code) {
   return code == SQLITE_READONLY || (code == SQLITE_IOERR && LogErrno(database) == EROFS);
 }
@@ -28,7 +30,7 @@ bool IsReadOnly(sqlite3* database, int code) {
 }  // namespace
 
 absl::Status SqliteError(sqlite3* database, const std::string& doing) {
-  const int code = sqlite3_errcode(database) & 0xff;  // without what extends it
+  const int code = sqlite3_errcode(database) & 0xff;  // primary result code
   const std::string text = absl::StrCat(doing, ": ", sqlite3_errmsg(database));
   if (IsReadOnly(database, code)) {
     return absl::FailedPreconditionError(

@@ -1,4 +1,4 @@
-// A thin face of SQLite: one connection, prepared statements, its errors as absl::Status.
+// A thin wrapper of SQLite: prepared statements, with errors as absl::Status.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,7 @@ struct sqlite3_stmt;
 
 namespace espalier {
 
-// A prepared statement, made when first used and kept by the database. Binding is positional
-// from 1.
+// A prepared statement, prepared on first use. Binding is positional, from 1.
 class Statement {
  public:
   Statement(sqlite3* database, const std::string& sql);
@@ -23,12 +22,12 @@ class Statement {
   Statement& operator=(const Statement&) = delete;
 
   Statement& Bind(int64_t value);
-  Statement& Bind(const std::string& value);  // as a blob: any bytes
+  Statement& Bind(const std::string& value);  // as a blob
 
-  // True if there is a row to read. After false or an error the statement is reset for its next
-  // use.
+  // Returns true if there is a row to read. After false or an error, the statement is reset for its
+  // next use.
   absl::StatusOr<bool> Step();
-  // For statements without rows.
+  // Runs a statement that returns no rows.
   absl::Status Run();
   void Reset();
 
@@ -42,7 +41,7 @@ class Statement {
   int next_ = 1;
 };
 
-// Resets on scope exit a statement whose rows are not read to the end.
+// Resets a statement on scope exit, for queries whose rows are not read to the end.
 class ScopedStatementReset {
  public:
   explicit ScopedStatementReset(Statement* statement) : statement_(statement) {}
@@ -52,9 +51,9 @@ class ScopedStatementReset {
   Statement* const statement_;
 };
 
-// The connection's last error: ResourceExhausted (full), DataLoss (damaged), FailedPrecondition
-// (held by another process; on a read-only volume), AlreadyExists (uniqueness), Unavailable
-// otherwise.
+// Returns the connection's last error: ResourceExhausted (full), DataLoss (damaged),
+// FailedPrecondition (held by another process, or on a read-only volume), AlreadyExists
+// (uniqueness), otherwise Unavailable.
 absl::Status SqliteError(sqlite3* database, const std::string& doing);
 
 }  // namespace espalier

@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kApplicationId = 0x45535031;  // "ESP1"
 constexpr int64_t kSchemaVersion = 1;
 
-// jobs.number gives the order of creation. log holds reports (step >= 0) and messages (step null);
-// AUTOINCREMENT keeps sequence numbers from being used twice after reports were dropped.
+// jobs.number is the order of creation. log holds reports (step >= 0) and messages (step null);
+// AUTOINCREMENT keeps sequence numbers from being reused after reports are dropped.
 constexpr char kSchema[] = R"sql(
 CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE,
   job BLOB NOT NULL, spec BLOB NOT NULL, plan BLOB NOT NULL DEFAULT x'',
@@ -44,7 +44,7 @@ absl::Status SqliteStore::InTransaction(Body body) {
   if (!status.ok()) return status;
   status = body();
   if (status.ok()) status = Execute("COMMIT");
-  // SQLite may have rolled back by itself (a full disk); a second ROLLBACK then only fails.
+  // SQLite may already have rolled back (on a full disk); a second ROLLBACK then only fails.
   if (!status.ok() && sqlite3_get_autocommit(database_) == 0) Execute("ROLLBACK").IgnoreError();
   return status;
 }
@@ -74,7 +74,7 @@ SqliteStore::~SqliteStore() {
 absl::Status SqliteStore::Prepare(const std::string& path, const Options& options) {
   sqlite3_extended_result_codes(database_, 1);
   sqlite3_busy_timeout(database_, 200);
-  // Said here, for what comes of it later is "disk I/O error".
+  // Reported here, as later it would surface as "disk I/O error".
   if (sqlite3_db_readonly(database_, "main") == 1) {
     return absl::FailedPreconditionError(
         "the job store is read-only here; make its file and folder writable, or name another "
@@ -124,7 +124,7 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
         number(absl::StrCat("PRAGMA max_page_count=", options.max_pages));
     if (!limit.ok()) return limit.status();
   }
-  // Keys need not be kept for longer than a client may repeat a call.
+  // Delete keys older than the period in which a client may repeat a call.
   return Execute(
       "DELETE FROM idempotency_record WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
 }

@@ -1,4 +1,4 @@
-// JobStore in one SQLite file: write-ahead log, synchronous=FULL, one connection that holds the
+// JobStore in one SQLite file: write-ahead log, synchronous=FULL, one connection that locks the
 // file exclusively (a second coordinator on the same data directory is refused).
 #pragma once
 
@@ -16,11 +16,11 @@ namespace espalier {
 class SqliteStore : public JobStore {
  public:
   struct Options {
-    int64_t max_pages = 0;  // of 4 KiB; 0: no limit. A full file answers as a full disk does
+    int64_t max_pages = 0;  // of 4 KiB; 0: no limit. A full file reports as a full disk
   };
 
-  // Makes the file if it is not there. Checks the whole file: DataLoss if it is damaged or no
-  // Espalier store; FailedPrecondition if it is of a newer version or held by another process.
+  // Creates the file if needed and checks all of it. Returns DataLoss if it is damaged or not an
+  // Espalier store, and FailedPrecondition if its version is newer or another process holds it.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path,
                                                            Options options);
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path) {

@@ -62,7 +62,7 @@ class StoreTest : public ::testing::Test {
     }
     return lines;
   }
-  // What another program gets for `sql`; 0 if that gives nothing. The store is closed.
+  // Returns what another process reads for `sql`; 0 if nothing. The store is closed.
   int64_t Number(const std::string& sql) {
     store_.reset();
     sqlite3* database = nullptr;
@@ -176,14 +176,14 @@ TEST_F(StoreTest, AFullDiskIsAnErrorAndTheStoreLivesOn) {
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
 }
 
-// As it does by errors of the disk: the files are open for writing, and writing them fails.
+// As after disk errors: the files are open for writing, and writes fail.
 TEST_F(StoreTest, AVolumeThatTurnsReadOnlyIsSaidAndTheStoreLivesOn) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite write;
   write.messages = {"y"};
   sqlite3_vfs* const files = sqlite3_vfs_find(nullptr);
   const auto let_writes = [&](sqlite3_syscall_ptr be) {
-    for (const char* name : {"pwrite", "pwrite64"}) {  // whichever SQLite was built for
+    for (const char* name : {"pwrite", "pwrite64"}) {  // whichever SQLite uses
       EXPECT_EQ(files->xSetSystemCall(files, name, be), SQLITE_OK);
     }
   };
@@ -194,7 +194,7 @@ TEST_F(StoreTest, AVolumeThatTurnsReadOnlyIsSaidAndTheStoreLivesOn) {
   let_writes(reinterpret_cast<sqlite3_syscall_ptr>(fail));
   const absl::Status refused = store_->Write("j", write);
   EXPECT_TRUE(store_->Get("j").ok()) << "it can be read";
-  let_writes(nullptr);  // what they were
+  let_writes(nullptr);  // restore
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr(std::filesystem::path(path_).filename()), HasSubstr("read-only")));
@@ -248,8 +248,7 @@ TEST_F(StoreTest, ADamagedFileIsRefusedAtTheStart) {
   EXPECT_EQ(SqliteStore::Open(path_).status().code(), absl::StatusCode::kDataLoss);
 }
 
-// What a crash of the machine may leave of the log of writes: of those the first ones are there,
-// and none without those before it.
+// What a machine crash may leave of the write-ahead log: a prefix of the writes.
 TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
   constexpr int kJobs = 12;
   for (int i = 0; i < kJobs; ++i) {
@@ -259,7 +258,7 @@ TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
   const std::string crashed = path_ + ".crashed", log = crashed + "-wal";
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path_ + "-wal"));
   ASSERT_GT(size, kJobs * 4096);
-  // How many jobs there are once `damage` has been done to the log of a copy.
+  // Returns the number of jobs after `damage` was applied to a copy's log.
   const auto jobs_after = [&](const auto& damage) -> int {
     for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(crashed + suffix);
     const auto over = std::filesystem::copy_options::overwrite_existing;
@@ -290,7 +289,7 @@ TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
       file.put(byte);
     });
   }
-  // A disk may have written a later page, and not the one before it.
+  // A disk may have written a later page but not the previous one.
   constexpr int64_t kHeader = 32, kFrame = 24 + 4096;
   const int64_t frames = (size - kHeader) / kFrame;
   ASSERT_EQ(kHeader + frames * kFrame, size);
