@@ -165,12 +165,12 @@ class CollectiveBuilder {
 
 absl::StatusOr<CollectiveModel> CollectiveModel::Create(const Topology& topology, Kind kind,
                                                         const std::vector<int>& ranks) {
-  absl::StatusOr<std::vector<CollectiveModel>> made = CreateTogether(topology, {{kind, ranks}});
+  absl::StatusOr<std::vector<CollectiveModel>> made = CreateConcurrent(topology, {{kind, ranks}});
   if (!made.ok()) return made.status();
   return std::move(made->front());
 }
 
-absl::StatusOr<std::vector<CollectiveModel>> CollectiveModel::CreateTogether(
+absl::StatusOr<std::vector<CollectiveModel>> CollectiveModel::CreateConcurrent(
     const Topology& topology, const std::vector<CollectiveGroup>& groups) {
   std::unordered_set<int> seen;
   for (const CollectiveGroup& group : groups) {

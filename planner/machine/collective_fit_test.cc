@@ -6,7 +6,7 @@
 #include <random>
 
 #include "planner/machine/collectives.h"
-#include "planner/machine/test_trees.h"
+#include "planner/machine/test_topologies.h"
 
 namespace espalier {
 namespace {

@@ -74,7 +74,7 @@ class CollectiveModel {
   // flows of all of them share the links in each step. All use one algorithm; whoever cannot, uses
   // the ring beside those that can. Where no link carries flows of two groups, each model is the
   // one that Create makes. Errors as Create; a device may be in one group only.
-  static absl::StatusOr<std::vector<CollectiveModel>> CreateTogether(
+  static absl::StatusOr<std::vector<CollectiveModel>> CreateConcurrent(
       const Topology& topology, const std::vector<CollectiveGroup>& groups);
 
   // Whether they give the same times.

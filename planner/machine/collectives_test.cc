@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/machine/rates.h"
-#include "planner/machine/test_flows.h"
-#include "planner/machine/test_trees.h"
+#include "planner/machine/reference_flow_simulator.h"
+#include "planner/machine/test_topologies.h"
 
 namespace espalier {
 namespace {
@@ -36,7 +36,7 @@ double EventSeconds(const Topology& t, const std::vector<std::pair<int, int>>& f
                     double bytes) {
   std::vector<TestFlow> all;
   for (auto [from, to] : flows) all.push_back({from, to, bytes});
-  const std::vector<double> ends = EventEnds(t, all);
+  const std::vector<double> ends = SimulateFlows(t, all);
   return ends.empty() ? 0 : *std::max_element(ends.begin(), ends.end());
 }
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/machine/rates.h"
-#include "planner/machine/test_trees.h"
+#include "planner/machine/test_topologies.h"
 
 namespace espalier {
 namespace {

@@ -350,7 +350,7 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
     if (!costs.ok()) return costs.status();
     // Parts of all stages at one time.
     std::vector<std::vector<int>> ranks(shape.stages * shape.tensor);
-    std::vector<SideBySide::Group> groups;
+    std::vector<ContentionModel::Group> groups;
     for (size_t g = 0; g < ranks.size(); ++g) {
       const int stage = static_cast<int>(g) / shape.tensor,
                 part = static_cast<int>(g) % shape.tensor;
@@ -359,7 +359,7 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
       }
       groups.push_back({v1::CollectiveInstruction::ALL_REDUCE, &ranks[g], most});
     }
-    const std::vector<double> syncs = (*costs)->CollectivesTogether(groups);
+    const std::vector<double> syncs = (*costs)->ConcurrentCollectives(groups);
     const double sync = *std::max_element(syncs.begin(), syncs.end());
     // Half of it is scattering, the other gathering.
     const double halves = shape.zero_stage < 2    ? 2

@@ -28,7 +28,7 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       topology_(machine.topology),
       communication_(machine.communication),
       shared_cores_(machine.devices) {
-  if (topology_ != nullptr) side_by_side_.emplace(*topology_);
+  if (topology_ != nullptr) contention_.emplace(*topology_);
   for (const v1::Device& device : machine.devices) {
     devices_.push_back(WithDefaults(device));
     update_factors_.push_back(UpdateFactor(devices_.back()));
@@ -97,10 +97,10 @@ double CostTables::Transfers(const std::vector<std::pair<int, int>>& ends, doubl
 
 double CostTables::Collective(v1::CollectiveInstruction::Kind kind,
                               const std::vector<int>& ranks, double bytes) {
-  return CollectivesTogether({{kind, &ranks, bytes}})[0];
+  return ConcurrentCollectives({{kind, &ranks, bytes}})[0];
 }
 
-std::vector<double> CostTables::CollectivesTogether(const std::vector<SideBySide::Group>& groups) {
+std::vector<double> CostTables::ConcurrentCollectives(const std::vector<ContentionModel::Group>& groups) {
   constexpr double kUnknown = -1;
   bool all_known = true;
   std::vector<double> seconds(groups.size(), 0);
@@ -120,16 +120,16 @@ std::vector<double> CostTables::CollectivesTogether(const std::vector<SideBySide
     }
   }
   if (all_known) return seconds;
-  const std::vector<double> together = side_by_side_->Collectives(groups);
+  const std::vector<double> together = contention_->Collectives(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
     if (seconds[g] == kUnknown) seconds[g] = together[g];
   }
   return seconds;
 }
 
-std::vector<double> CostTables::CollectivesInOrder(const std::vector<SideBySide::Group>& groups) {
-  if (topology_ == nullptr) return CollectivesTogether(groups);
-  Rounds rounds(topology_->num_devices());
+std::vector<double> CostTables::CollectivesInOrder(const std::vector<ContentionModel::Group>& groups) {
+  if (topology_ == nullptr) return ConcurrentCollectives(groups);
+  RoundScheduler rounds(topology_->num_devices());
   std::vector<std::vector<int>> members;  // by round
   for (size_t g = 0; g < groups.size(); ++g) {
     const size_t round = rounds.Add(*groups[g].ranks);
@@ -137,11 +137,11 @@ std::vector<double> CostTables::CollectivesInOrder(const std::vector<SideBySide:
     members[round].push_back(static_cast<int>(g));
   }
   std::vector<double> seconds(groups.size());
-  std::vector<SideBySide::Group> together;
+  std::vector<ContentionModel::Group> together;
   for (const std::vector<int>& round : members) {
     together.clear();
     for (int g : round) together.push_back(groups[g]);
-    const std::vector<double> of_round = CollectivesTogether(together);
+    const std::vector<double> of_round = ConcurrentCollectives(together);
     for (size_t i = 0; i < round.size(); ++i) seconds[round[i]] = of_round[i];
   }
   return seconds;
@@ -149,7 +149,7 @@ std::vector<double> CostTables::CollectivesInOrder(const std::vector<SideBySide:
 
 void CostTables::ShareLinks(TaskList* tasks) const {
   if (topology_ == nullptr) return;
-  std::vector<SideBySide::Message> messages;
+  std::vector<ContentionModel::Message> messages;
   std::vector<Task*> of_message;
   for (Task& task : *tasks) {
     const bool measured =
@@ -158,7 +158,7 @@ void CostTables::ShareLinks(TaskList* tasks) const {
     messages.push_back({task.device, task.peer, task.bytes_moved});
     of_message.push_back(&task);
   }
-  const std::vector<double> seconds = side_by_side_->Messages(messages);
+  const std::vector<double> seconds = contention_->Messages(messages);
   for (size_t m = 0; m < seconds.size(); ++m) of_message[m]->duration = ToPicoseconds(seconds[m]);
 }
 
@@ -209,11 +209,11 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.new_bytes[shard.device] += AlignUp(shard.region.num_elements() * element_bytes);
     }
   }
-  std::vector<SideBySide::Group> groups;  // of devices that are all different
+  std::vector<ContentionModel::Group> groups;  // of devices that are all different
   for (const ReshardCollective& c : plan.collectives) {
     groups.push_back({c.kind, &c.ranks, static_cast<double>(c.elements) * element_bytes});
   }
-  const std::vector<double> seconds = CollectivesTogether(groups);
+  const std::vector<double> seconds = ConcurrentCollectives(groups);
   for (size_t i = 0; i < plan.collectives.size(); ++i) {
     const ReshardCollective& c = plan.collectives[i];
     const double bytes = groups[i].bytes;

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/machine/communication.h"
-#include "planner/machine/side_by_side.h"
+#include "planner/machine/contention.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 #include "planner/simulator/shared_cores.h"
@@ -69,9 +69,9 @@ class CostTables {
                     double bytes);
   // Seconds of collectives of different devices that run side by side and so share the links of a
   // topology. What was measured is as it was measured.
-  std::vector<double> CollectivesTogether(const std::vector<SideBySide::Group>& groups);
-  // Seconds of collectives that devices run in this order: those of a round (Rounds) side by side.
-  std::vector<double> CollectivesInOrder(const std::vector<SideBySide::Group>& groups);
+  std::vector<double> ConcurrentCollectives(const std::vector<ContentionModel::Group>& groups);
+  // Seconds of collectives that devices run in this order: those of a round (RoundScheduler) side by side.
+  std::vector<double> CollectivesInOrder(const std::vector<ContentionModel::Group>& groups);
   // Seconds until a message has arrived that is waited for.
   double Transfer(int from, int to, double bytes) const;
   // Until the last of these messages, of as many bytes each and sent at one time, has arrived.
@@ -113,7 +113,7 @@ class CostTables {
   std::vector<double> update_factors_;  // by device
   v1::Link link_;
   std::shared_ptr<const Topology> topology_;                 // instead of the link
-  std::optional<SideBySide> side_by_side_;                   // on that topology
+  std::optional<ContentionModel> contention_;                   // on that topology
   std::shared_ptr<const CommunicationModel> communication_;  // measured: before all that
   SharedCores shared_cores_;
 

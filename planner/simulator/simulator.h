@@ -255,7 +255,7 @@ class Simulator {
   std::vector<int> node_stamp_, value_stamp_, position_stamp_, stretch_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
-  std::vector<SideBySide::Group> reductions_;   // scratch of PlayTail
+  std::vector<ContentionModel::Group> reductions_;   // scratch of PlayTail
   std::vector<int> stages_;                     // by position; of schedule_
   std::vector<bool> crossing_;                  // by slot; see CrossStageSlots
   std::vector<ScheduleItem> schedule_;          // with micro-batches

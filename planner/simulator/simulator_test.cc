@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
 #include "planner/lowering/lower_training.h"
-#include "planner/machine/test_trees.h"
+#include "planner/machine/test_topologies.h"
 #include "planner/search/space.h"
 #include "planner/testing/graphs.h"
 

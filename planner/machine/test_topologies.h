@@ -37,7 +37,7 @@ inline Topology Tiers(const std::vector<Tier>& tiers) {
   return Topology::Create(nodes).value();
 }
 
-struct Most {
+struct TopologyLimits {
   double bandwidth = 0;
   double latency = 0;
   bool bundles = false;  // half of the links give one flow a quarter
@@ -45,7 +45,7 @@ struct Most {
 
 // Every node lies below a random earlier switch.
 inline std::vector<TopologyNode> RandomTree(std::mt19937_64& random, int switches, int devices,
-                                            const Most& most) {
+                                            const TopologyLimits& most) {
   auto part = [&] { return static_cast<double>(1 + random() % 1000) / 1000; };
   std::vector<TopologyNode> nodes = {{"s0"}};
   for (int i = 1; i < switches + devices; ++i) {

@@ -1,4 +1,4 @@
-#include "planner/machine/side_by_side.h"
+#include "planner/machine/contention.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <random>
 #include <utility>
 
-#include "planner/machine/test_flows.h"
-#include "planner/machine/test_trees.h"
+#include "planner/machine/reference_flow_simulator.h"
+#include "planner/machine/test_topologies.h"
 
 namespace espalier {
 namespace {
@@ -16,9 +16,9 @@ using Collective = v1::CollectiveInstruction;
 using Ranks = std::vector<int>;
 
 std::vector<double> AllReduces(const Topology& t, const std::vector<Ranks>& groups, double bytes) {
-  std::vector<SideBySide::Group> all;
+  std::vector<ContentionModel::Group> all;
   for (const Ranks& ranks : groups) all.push_back({Collective::ALL_REDUCE, &ranks, bytes});
-  return SideBySide(t).Collectives(all);
+  return ContentionModel(t).Collectives(all);
 }
 
 double Alone(const Topology& t, const Ranks& ranks, double bytes) {
@@ -33,7 +33,7 @@ std::vector<Ranks> Interleaved(const Topology& t, int count) {
 }
 
 // Hosts with one card each, through which the groups of all of its devices go.
-TEST(SideBySideTest, GroupsThatShareAnUplinkTakeAsManyTimesAsLong) {
+TEST(ContentionTest, GroupsThatShareAnUplinkTakeAsManyTimesAsLong) {
   const Topology t = Tiers({{4, 10, 0}, {8, 1000, 0}});
   for (int count : {2, 4, 8}) {
     const std::vector<Ranks> groups = Interleaved(t, 8);
@@ -46,7 +46,7 @@ TEST(SideBySideTest, GroupsThatShareAnUplinkTakeAsManyTimesAsLong) {
   }
 }
 
-TEST(SideBySideTest, ALatencyIsNotShared) {
+TEST(ContentionTest, ALatencyIsNotShared) {
   const Topology t = Tiers({{2, 10, 3}, {2, 1000, 0}});
   // Two ranks: two rounds with half of it each, over 6 s.
   EXPECT_DOUBLE_EQ(Alone(t, {0, 2}, 100), 2 * (6 + 5));
@@ -55,7 +55,7 @@ TEST(SideBySideTest, ALatencyIsNotShared) {
   }
 }
 
-TEST(SideBySideTest, GroupsOnLinksOfTheirOwnTakeAsLongAsAlone) {
+TEST(ContentionTest, GroupsOnLinksOfTheirOwnTakeAsLongAsAlone) {
   // Each host for itself, though its links differ from the others'.
   const Topology t = Topology::Create({{"net"},
                                        {"a", "net", false, 10, 0, 1},
@@ -79,11 +79,11 @@ TEST(SideBySideTest, GroupsOnLinksOfTheirOwnTakeAsLongAsAlone) {
 
 // Over hosts and over racks: one group spreads its part over all of a host's devices when it is
 // alone; beside others there is nothing to gain on the uplinks.
-TEST(SideBySideTest, HierarchicalGroupsShareTheLevelOnWhichTheyMeet) {
+TEST(ContentionTest, HierarchicalGroupsShareTheLevelOnWhichTheyMeet) {
   // 2 racks of 2 hosts of 4 devices; pairs of devices of every host.
   const Topology t = Tiers({{2, 40, 0}, {2, 10, 0}, {4, 1000, 0}});
   const Ranks left = {0, 1, 4, 5, 8, 9, 12, 13}, right = {2, 3, 6, 7, 10, 11, 14, 15};
-  const auto models = CollectiveModel::CreateTogether(
+  const auto models = CollectiveModel::CreateConcurrent(
                           t, {{Collective::ALL_REDUCE, left}, {Collective::ALL_REDUCE, right}})
                           .value();
   const auto alone = CollectiveModel::Create(t, Collective::ALL_REDUCE, left).value();
@@ -99,7 +99,7 @@ TEST(SideBySideTest, HierarchicalGroupsShareTheLevelOnWhichTheyMeet) {
 }
 
 // A step of a collective beside others is the event simulation of all their flows.
-TEST(SideBySideTest, RingsSideBySideAreThoseOfAnEventSimulation) {
+TEST(ContentionTest, RingsSideBySideAreThoseOfAnEventSimulation) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 80; ++round) {
     const Topology t =
@@ -118,8 +118,8 @@ TEST(SideBySideTest, RingsSideBySideAreThoseOfAnEventSimulation) {
       }
       asked.push_back({Collective::ALL_GATHER, group});
     }
-    const auto models = CollectiveModel::CreateTogether(t, asked).value();
-    const std::vector<double> ends = EventEnds(t, flows);
+    const auto models = CollectiveModel::CreateConcurrent(t, asked).value();
+    const std::vector<double> ends = SimulateFlows(t, flows);
     double step = 0;
     for (size_t g = 0; g < groups.size(); ++g) {
       if (groups[g].size() < 2) continue;
@@ -133,11 +133,11 @@ TEST(SideBySideTest, RingsSideBySideAreThoseOfAnEventSimulation) {
   }
 }
 
-TEST(SideBySideTest, WhoCannotUseAnAlgorithmIsInTheWayOfThoseWhoCan) {
+TEST(ContentionTest, WhoCannotUseAnAlgorithmIsInTheWayOfThoseWhoCan) {
   // Four ranks and three, all behind the same two cards.
   const Topology t = Tiers({{2, 10, 0}, {4, 1000, 0}});
   const Ranks four = {0, 1, 4, 5}, three = {2, 6, 7};
-  const auto models = CollectiveModel::CreateTogether(
+  const auto models = CollectiveModel::CreateConcurrent(
                           t, {{Collective::ALL_REDUCE, four}, {Collective::ALL_REDUCE, three}})
                           .value();
   const auto alone = CollectiveModel::Create(t, Collective::ALL_REDUCE, four).value();
@@ -150,9 +150,9 @@ TEST(SideBySideTest, WhoCannotUseAnAlgorithmIsInTheWayOfThoseWhoCan) {
                    inside + across(3));
 }
 
-TEST(SideBySideTest, SetsAreKeptApart) {
+TEST(ContentionTest, SetsAreKeptApart) {
   const Topology t = Tiers({{2, 10, 0}, {4, 1000, 0}});
-  SideBySide times(t);
+  ContentionModel times(t);
   const Ranks a = {0, 4}, b = {1, 5}, c = {2, 3};
   const auto of = [&](const Ranks& first, const Ranks& second) {
     return times.Collectives(
@@ -166,16 +166,16 @@ TEST(SideBySideTest, SetsAreKeptApart) {
   }
   const Ranks nowhere = {0, 99};
   EXPECT_TRUE(std::isinf(of(nowhere, c)[0]));
-  EXPECT_FALSE(CollectiveModel::CreateTogether(
+  EXPECT_FALSE(CollectiveModel::CreateConcurrent(
                    t, {{Collective::ALL_REDUCE, a}, {Collective::ALL_REDUCE, {0, 1}}})
                    .ok());
 }
 
 // 8 devices of one stage send to those of the next, on another host.
-TEST(SideBySideTest, MessagesThroughOneCardShareIt) {
+TEST(ContentionTest, MessagesThroughOneCardShareIt) {
   const Topology t = Tiers({{2, 10, 1}, {8, 1000, 0.5}});
-  const SideBySide times(t);
-  std::vector<SideBySide::Message> messages;
+  const ContentionModel times(t);
+  std::vector<ContentionModel::Message> messages;
   for (int d = 0; d < 8; ++d) messages.push_back({d, 8 + d, 100});
   for (double seconds : times.Messages(messages)) EXPECT_DOUBLE_EQ(seconds, 3 + 80);
   EXPECT_EQ(times.Messages({messages[0]})[0], t.TransferSeconds(0, 8, 100));
@@ -186,9 +186,9 @@ TEST(SideBySideTest, MessagesThroughOneCardShareIt) {
   EXPECT_EQ(both[2], t.TransferSeconds(2, 3, 100));
 }
 
-TEST(SideBySideTest, MessagesOfOneDeviceFollowEachOther) {
+TEST(ContentionTest, MessagesOfOneDeviceFollowEachOther) {
   const Topology t = Tiers({{2, 10, 0}, {4, 1000, 0}});
-  const SideBySide times(t);
+  const ContentionModel times(t);
   for (double seconds : times.Messages({{0, 4, 100}, {0, 5, 100}, {0, 6, 100}})) {
     EXPECT_DOUBLE_EQ(seconds, 10);
   }
@@ -199,21 +199,21 @@ TEST(SideBySideTest, MessagesOfOneDeviceFollowEachOther) {
   EXPECT_DOUBLE_EQ(rounds[2], 10);
 }
 
-TEST(SideBySideTest, AShortMessageLeavesItsShareToALongOne) {
+TEST(ContentionTest, AShortMessageLeavesItsShareToALongOne) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 50; ++round) {
     // One card is the bottleneck of all, whatever their sizes.
     const Topology t = Tiers({{2, 10, 0}, {16, 1000, 0}});
     const int count = 1 + static_cast<int>(random() % 16);
-    std::vector<SideBySide::Message> messages;
+    std::vector<ContentionModel::Message> messages;
     std::vector<TestFlow> flows;
     for (int d = 0; d < count; ++d) {
       const auto bytes = static_cast<double>(random() % 4 * 1000 + 10);
       messages.push_back({d, 16 + d, bytes});
       flows.push_back({d, 16 + d, bytes});
     }
-    const std::vector<double> seconds = SideBySide(t).Messages(messages);
-    const std::vector<double> ends = EventEnds(t, flows);
+    const std::vector<double> seconds = ContentionModel(t).Messages(messages);
+    const std::vector<double> ends = SimulateFlows(t, flows);
     for (int d = 0; d < count; ++d) EXPECT_NEAR(seconds[d], ends[d], 1e-6 * ends[d]);
   }
 }

@@ -1,4 +1,4 @@
-#include "planner/machine/side_by_side.h"
+#include "planner/machine/contention.h"
 
 #include <limits>
 #include <numeric>
@@ -12,7 +12,7 @@ constexpr size_t kMostNumbersKept = 4 << 20;
 
 }  // namespace
 
-const SideBySide::Set& SideBySide::SetOf(const std::vector<Group>& groups) {
+const ContentionModel::Set& ContentionModel::SetOf(const std::vector<Group>& groups) {
   key_.clear();
   for (const Group& group : groups) {
     key_.push_back(static_cast<int>(group.kind));
@@ -29,7 +29,7 @@ const SideBySide::Set& SideBySide::SetOf(const std::vector<Group>& groups) {
   std::vector<CollectiveGroup> asked;
   for (const Group& group : groups) asked.push_back({group.kind, *group.ranks});
   absl::StatusOr<std::vector<CollectiveModel>> made =
-      CollectiveModel::CreateTogether(topology_, asked);
+      CollectiveModel::CreateConcurrent(topology_, asked);
   if (made.ok()) {
     for (CollectiveModel& model : *made) {
       const auto same = std::find(set->models.begin(), set->models.end(), model);
@@ -40,7 +40,7 @@ const SideBySide::Set& SideBySide::SetOf(const std::vector<Group>& groups) {
   return *sets_.emplace(key_, std::move(set)).first->second;
 }
 
-std::vector<double> SideBySide::Collectives(const std::vector<Group>& groups) {
+std::vector<double> ContentionModel::Collectives(const std::vector<Group>& groups) {
   std::vector<double> seconds(groups.size(), std::numeric_limits<double>::infinity());
   const Set& set = SetOf(groups);
   for (size_t g = 0; g < set.model_of_group.size(); ++g) {
@@ -53,7 +53,7 @@ std::vector<double> SideBySide::Collectives(const std::vector<Group>& groups) {
 }
 
 // Of one round; devices are in one message each.
-void SideBySide::AddRound(const std::vector<Message>& messages, const std::vector<int>& members,
+void ContentionModel::AddRound(const std::vector<Message>& messages, const std::vector<int>& members,
                           std::vector<double>* seconds) const {
   if (members.size() == 1) {
     const Message& m = messages[members[0]];
@@ -90,8 +90,8 @@ void SideBySide::AddRound(const std::vector<Message>& messages, const std::vecto
   for (int m : members) (*seconds)[m] += topology_.Latency(messages[m].from, messages[m].to);
 }
 
-std::vector<double> SideBySide::Messages(const std::vector<Message>& messages) const {
-  Rounds rounds(topology_.num_devices());
+std::vector<double> ContentionModel::Messages(const std::vector<Message>& messages) const {
+  RoundScheduler rounds(topology_.num_devices());
   std::vector<std::vector<int>> members;  // by round
   for (size_t m = 0; m < messages.size(); ++m) {
     const int ends[] = {messages[m].from, messages[m].to};

@@ -1,9 +1,9 @@
 // Times of collectives and of messages that cross a topology at one time. Seconds, bytes.
 //
-// Collectives go step by step together (CollectiveModel::CreateTogether).
+// Collectives go step by step together (CollectiveModel::CreateConcurrent).
 //
 // Messages: each device takes part in one at a time, in the order given, so they go in rounds
-// (Rounds). On an edge the messages of a round have equal shares; one that is through leaves its
+// (RoundScheduler). On an edge the messages of a round have equal shares; one that is through leaves its
 // share to the others (processor sharing: Kleinrock, "Queueing Systems" II, 1976), so that a
 // message of b bytes beside others of b_j is through after the sum of min(b, b_j) over the
 // bandwidth, or b over what one flow gets, if that is longer. It takes as long as on the worst edge
@@ -23,9 +23,9 @@ namespace espalier {
 
 // The order of things of which each holds some devices, where each begins as soon as it can and all
 // take equally long.
-class Rounds {
+class RoundScheduler {
  public:
-  explicit Rounds(int devices) : next_(devices, 0) {}
+  explicit RoundScheduler(int devices) : next_(devices, 0) {}
 
   // The round of the next thing: the first behind all that hold one of these devices.
   template <typename Devices>
@@ -41,9 +41,9 @@ class Rounds {
 };
 
 // Keeps what it has found of sets of groups; not thread-safe.
-class SideBySide {
+class ContentionModel {
  public:
-  explicit SideBySide(const Topology& topology) : topology_(topology) {}  // must outlive this
+  explicit ContentionModel(const Topology& topology) : topology_(topology) {}  // must outlive this
 
   struct Group {
     CollectiveModel::Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
@@ -51,7 +51,7 @@ class SideBySide {
     double bytes = 0;  // of one rank's input
   };
   // By group, each by the algorithm that is best for it. Groups of one rank take no time. Infinite
-  // for what CreateTogether refuses.
+  // for what CreateConcurrent refuses.
   std::vector<double> Collectives(const std::vector<Group>& groups);
 
   struct Message {

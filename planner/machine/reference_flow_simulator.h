@@ -17,7 +17,7 @@ struct TestFlow {
 
 // When each flow is there, if all begin at 0: with max-min fair shares that are dealt anew whenever
 // a flow ends. No latencies, and no bundles.
-inline std::vector<double> EventEnds(const Topology& t, const std::vector<TestFlow>& flows) {
+inline std::vector<double> SimulateFlows(const Topology& t, const std::vector<TestFlow>& flows) {
   std::vector<double> left, ends(flows.size(), 0);
   std::vector<std::vector<int>> paths;
   for (const TestFlow& flow : flows) {
