@@ -28,7 +28,7 @@ KernelStatus GraphCapture::End(cudaStream_t stream, uint64_t* graph_id) {
 
 KernelStatus GraphCapture::LaunchGraph(uint64_t graph_id, cudaStream_t stream) {
   const auto found = all_.find(graph_id);
-  if (found == all_.end()) return KernelStatus::Error("there is no such graph_id");
+  if (found == all_.end()) return KernelStatus::Error("there is no such CUDA graph");
   return CudaStatus(cudaGraphLaunch(found->second, stream), "cudaGraphLaunch");
 }
 
