@@ -11,7 +11,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr size_t kMostBiases = 65536;  // kMaxBiases of server/inference/requests/generation.h
+constexpr size_t kMaxLogitBiases = 65536;  // kMaxLogitBiases of server/inference/requests/generation.h
 
 bool IsToken(const json& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 0 &&
@@ -47,7 +47,7 @@ std::optional<Error> JsonReader::ParseBody(const std::string& body, json* object
   std::string twice;
   JsonLimits limits = kRequestJson;
   limits.wide = "logit_bias";
-  limits.fields_of_wide = kMostBiases;
+  limits.fields_of_wide = kMaxLogitBiases;
   absl::StatusOr<json> parsed = ParseBoundedJson<json>(body, limits, &twice);
   if (!parsed.ok()) {
     return Error{.message = absl::StrCat("the body ", parsed.status().message())};

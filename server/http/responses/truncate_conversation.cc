@@ -25,7 +25,7 @@ v1::ChatPrompt From(const v1::ChatPrompt& chat, int first) {
 
 absl::Status TruncateConversation(const LoadedModel& model, v1::GenerateRequest* request) {
   const v1::ChatPrompt whole = request->chat();
-  const int room = RoomForPrompt(model.engine->context(), request->max_tokens());
+  const int room = MaxPromptTokens(model.engine->context(), request->max_tokens());
   // Whether it fits from this turn on.
   const auto fits = [&](int first) -> absl::StatusOr<bool> {
     *request->mutable_chat() = From(whole, first);

@@ -193,14 +193,14 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
 absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemplate& format,
                                       const Clock* clock) {
   ChatRequest request;
-  const std::string& source = format.Source(ChoiceOf(chat) != ToolChoice::kNone);
+  const std::string& source = format.Source(ToolChoiceOf(chat) != ToolChoice::kNone);
   MessageForm form{.knows_none = AsksForContent(source),
                    .text_arguments = JoinsArguments(source),
                    .knows_developer = absl::StrContains(source, "developer")};
   absl::StatusOr<json> messages = MessagesOf(chat, form);
   if (!messages.ok()) return messages.status();
   request.messages = *std::move(messages);
-  if (ChoiceOf(chat) != ToolChoice::kNone) {
+  if (ToolChoiceOf(chat) != ToolChoice::kNone) {
     for (const std::string& tool : chat.tools()) {
       absl::StatusOr<json> parsed = Parsed(tool, "tools");
       if (!parsed.ok()) return parsed.status();
@@ -281,7 +281,7 @@ absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& t
     absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(
         *text, {.add_special = chat.add_special_tokens(), .parse_special = true});
     if (!tokens.ok()) return tokens.status();
-    const std::string& source = format->Source(ChoiceOf(chat) != ToolChoice::kNone);
+    const std::string& source = format->Source(ToolChoiceOf(chat) != ToolChoice::kNone);
     Prompt prompt{*std::move(tokens), ReasoningTagsFor(source)};
     prompt.begins_in_reasoning = BeginsInReasoning(chat, *text, prompt.reasoning);
     prompt.tool_parser = &ToolCallParserFor(source);
@@ -297,7 +297,7 @@ absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& t
         "chat_template_kwargs are for a model's chat template, and this model has none");
   }
   std::vector<ChatMessage> messages;
-  if (ChoiceOf(chat) != ToolChoice::kNone) {
+  if (ToolChoiceOf(chat) != ToolChoice::kNone) {
     std::string text =
         "To call a tool, answer with a JSON object {\"name\": ..., \"arguments\": {...}}. Tools:";
     for (const std::string& tool : chat.tools()) absl::StrAppend(&text, "\n", tool);

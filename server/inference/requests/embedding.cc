@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
+constexpr double kMinTimeoutSeconds = 1e-6;  // seconds of what is late already; 0 would be without end
 
 absl::Status CheckRequest(const v1::EmbedRequest& request, int size, const std::string& model) {
   const int inputs = request.inputs_size();
@@ -90,9 +90,9 @@ v1::Embedding Shape(const std::vector<float>& hidden, const v1::EmbedRequest& re
   return out;
 }
 
-class Running : public Generation, public std::enable_shared_from_this<Running> {
+class EmbeddingGeneration : public Generation, public std::enable_shared_from_this<EmbeddingGeneration> {
  public:
-  Running(v1::EmbedRequest request, const ModelServer::Target& target, RequestOptions options,
+  EmbeddingGeneration(v1::EmbedRequest request, const ModelServer::Target& target, RequestOptions options,
           std::vector<std::vector<int>> inputs, ServingMetrics* metrics, EmbeddingListener listener)
       : request_(std::move(request)),
         name_(target.model->description.name()),
@@ -136,8 +136,8 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     const size_t index = next_++;
     RequestOptions own = options_;
     if (own.timeout_seconds > 0) {
-      const double spent = absl::ToDoubleSeconds(absl::Now() - came_);
-      own.timeout_seconds = std::max(own.timeout_seconds - spent, kShortest);
+      const double spent = absl::ToDoubleSeconds(absl::Now() - arrival_);
+      own.timeout_seconds = std::max(own.timeout_seconds - spent, kMinTimeoutSeconds);
     }
     absl::StatusOr<AsyncEngine::Ticket> ticket = engine_.Submit(
         std::move(inputs_[index]), std::move(own),
@@ -196,7 +196,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   const RequestOptions options_;
   ServingMetrics* const metrics_;
   const EmbeddingListener listener_;
-  const absl::Time came_ = absl::Now();
+  const absl::Time arrival_ = absl::Now();
 
   absl::Mutex mutex_;
   std::vector<std::vector<int>> inputs_ ABSL_GUARDED_BY(mutex_);
@@ -233,7 +233,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest requ
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();
   options.timeout_seconds = request.timeout_seconds();
-  auto running = std::make_shared<Running>(std::move(request), target, std::move(options),
+  auto running = std::make_shared<EmbeddingGeneration>(std::move(request), target, std::move(options),
                                            std::move(inputs), metrics, std::move(listener));
   status = running->Start();
   if (!status.ok()) return status;

@@ -17,7 +17,7 @@
 #include "server/inference/requests/chat_prompt.h"
 #include "server/inference/field_error.h"
 #include "server/inference/requests/generation_options.h"
-#include "server/inference/requests/generation_run.h"
+#include "server/inference/requests/prompt_generation.h"
 #include "server/inference/models/sampling_defaults.h"
 #include "server/inference/requests/tool_choice.h"
 #include "serving/output_parsers/output_parser.h"
@@ -28,7 +28,7 @@ namespace {
 // All of a prompt's answers are submitted at once: where the queue could not hold them, it never
 // will.
 absl::Status CheckQueue(const v1::GenerateRequest& request, int max_queue) {
-  const size_t answers = AnswersOf(request);
+  const size_t answers = AnswersPerPrompt(request);
   if (answers <= static_cast<size_t>(max_queue)) return absl::OkStatus();
   const char* const field = request.best_of() > request.n() ? "best_of" : "n";
   return FieldError(field,
@@ -77,7 +77,7 @@ absl::Status CheckLength(const v1::GenerateRequest& request, size_t tokens, int 
 
 }  // namespace
 
-int RoomForPrompt(int context, int max_tokens) {
+int MaxPromptTokens(int context, int max_tokens) {
   return std::max(1, context - std::clamp(max_tokens, 1, std::max(1, context / 2)));
 }
 
@@ -103,7 +103,7 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
         absl::StrCat("truncate_prompt_tokens is ", most,
                      ", expected 1 or more, or -1 for what the context has room for"));
   }
-  if (most == -1) most = RoomForPrompt(model.engine->context(), request.max_tokens());
+  if (most == -1) most = MaxPromptTokens(model.engine->context(), request.max_tokens());
   if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
     prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }
@@ -112,7 +112,7 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
 
 namespace {
 
-OutputParserOptions ReadingOf(const v1::GenerateRequest& request, const Prompt& prompt,
+OutputParserOptions ToOutputParserOptions(const v1::GenerateRequest& request, const Prompt& prompt,
                               std::vector<Tool> tools, ModelServer* models) {
   const v1::ChatPrompt& chat = request.chat();
   OutputParserOptions options;
@@ -122,7 +122,7 @@ OutputParserOptions ReadingOf(const v1::GenerateRequest& request, const Prompt& 
   }
   options.tool_parser = prompt.tool_parser;
   options.tools = std::move(tools);
-  options.choice = ChoiceOf(chat);
+  options.choice = ToolChoiceOf(chat);
   options.text_is_constrained =
       request.has_structured_output() && !request.structured_output().has_structural_tag();
   options.named_tool = chat.named_tool();
@@ -133,12 +133,12 @@ OutputParserOptions ReadingOf(const v1::GenerateRequest& request, const Prompt& 
 }
 
 // Of a prompt of `length` tokens and its answers, as long as they may be.
-int64_t LogprobsOf(const v1::GenerateRequest& request, const RequestOptions& options,
+int64_t CountLogprobs(const v1::GenerateRequest& request, const RequestOptions& options,
                    size_t length, int context) {
   const auto each = [](int top) -> int64_t { return top < 0 ? 0 : std::max(1, top); };
   const int64_t prompt = static_cast<int64_t>(length);
   const int64_t answer = std::min<int64_t>(options.max_tokens, context - prompt);
-  return static_cast<int64_t>(AnswersOf(request)) *
+  return static_cast<int64_t>(AnswersPerPrompt(request)) *
          (answer * each(options.logprobs) + prompt * each(options.prompt_logprobs));
 }
 
@@ -151,9 +151,9 @@ absl::Status CheckLogprobs(const RequestOptions& options, int64_t logprobs) {
                    ": lower max_tokens, n, or how many there are of each token"));
 }
 
-RunContext ContextOf(v1::GenerateRequest request, RequestOptions options,
+GenerationContext ContextOf(v1::GenerateRequest request, RequestOptions options,
                      const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
-  const bool names_stops = request.stop_size() > 0;
+  const bool has_request_stops = request.stop_size() > 0;
   // It stays as long as the answers run. What follows is in the options, or was read.
   request.clear_prompt();
   request.clear_stop();
@@ -165,7 +165,7 @@ RunContext ContextOf(v1::GenerateRequest request, RequestOptions options,
   options.group_started = std::make_shared<std::atomic<bool>>(false);
   return {.request = std::make_shared<const v1::GenerateRequest>(std::move(request)),
           .options = std::make_shared<const RequestOptions>(std::move(options)),
-          .names_stops = names_stops,
+          .has_request_stops = has_request_stops,
           .model = model,
           .model_name = model->description.name(),
           .engine = model->engine.get(),
@@ -191,9 +191,9 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     uint64_t seed = 0;
   };
 
-  Batch(RunContext context, std::deque<Waiting> waiting, BatchListener listener)
+  Batch(GenerationContext context, std::deque<Waiting> waiting, BatchListener listener)
       : context_(std::move(context)),
-        at_once_(PromptsAtOnce(*context_.engine, AnswersOf(*context_.request))),
+        max_concurrent_prompts_(MaxConcurrentPrompts(*context_.engine, AnswersPerPrompt(*context_.request))),
         listener_(std::move(listener)),
         waiting_(std::move(waiting)) {}
 
@@ -201,7 +201,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   absl::Status Start() {
     absl::MutexLock lock(&mutex_);
     absl::Status status;
-    for (int i = 0; status.ok() && i < at_once_; ++i) status = SubmitNext();
+    for (int i = 0; status.ok() && i < max_concurrent_prompts_; ++i) status = SubmitNext();
     if (!status.ok()) End();
     return status;
   }
@@ -219,7 +219,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   }
 
  private:
-  static int PromptsAtOnce(const AsyncEngine& engine, size_t answers) {
+  static int MaxConcurrentPrompts(const AsyncEngine& engine, size_t answers) {
     const int each = static_cast<int>(answers);
     const int wanted = (engine.max_concurrent() + each - 1) / each;
     return std::max(1, std::min(wanted, engine.max_queue() / each));
@@ -230,13 +230,13 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     const int prompt = next_++;
-    const auto run = NewGenerationRun(
+    const auto run = NewPromptGeneration(
         context_,
         [self = shared_from_this(), prompt](const absl::StatusOr<v1::GenerateReply>& reply,
                                             bool last) { self->On(prompt, reply, last); },
         std::move(next.echo), std::nullopt);
     runs_[prompt] = run;
-    return run->Submit(std::move(next.tokens), next.seed, came_);
+    return run->Submit(std::move(next.tokens), next.seed, arrival_);
   }
 
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -265,9 +265,9 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
     if (reply.ok() && !status.ok()) listener_(prompt, status, true);
   }
 
-  const RunContext context_;
-  const int at_once_;  // prompts
-  const absl::Time came_ = absl::Now();
+  const GenerationContext context_;
+  const int max_concurrent_prompts_;  // prompts
+  const absl::Time arrival_ = absl::Now();
   const BatchListener listener_;
 
   absl::Mutex mutex_;
@@ -303,17 +303,17 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
       !status.ok()) {
     return status;
   }
-  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, tools);
+  absl::StatusOr<RequestOptions> options = ToRequestOptions(request, *model, *prompt, tools);
   if (!options.ok()) return options.status();
   absl::Status few = CheckLogprobs(
-      *options, LogprobsOf(request, *options, prompt->tokens.size(), model->engine->context()));
+      *options, CountLogprobs(request, *options, prompt->tokens.size(), model->engine->context()));
   if (!few.ok()) return few;
   const uint64_t seed = SeedOf(request, models);
   std::string echo = request.echo() ? EchoOf(request, prompt->tokens, *model) : "";
   std::optional<OutputParserOptions> reading;
-  if (request.has_chat()) reading = ReadingOf(request, *prompt, std::move(tools), models);
+  if (request.has_chat()) reading = ToOutputParserOptions(request, *prompt, std::move(tools), models);
   const auto run =
-      NewGenerationRun(ContextOf(std::move(request), *std::move(options), model, metrics),
+      NewPromptGeneration(ContextOf(std::move(request), *std::move(options), model, metrics),
                        std::move(listener), std::move(echo), reading);
   absl::Status status = run->Submit(std::move(prompt->tokens), seed, absl::Now());
   if (!status.ok()) return status;
@@ -327,7 +327,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
   v1::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
   if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
-  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, Prompt(), {});
+  absl::StatusOr<RequestOptions> options = ToRequestOptions(request, *model, Prompt(), {});
   if (!options.ok()) return options.status();
   std::deque<Batch::Waiting> waiting;
   int64_t logprobs = 0;
@@ -341,7 +341,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
     absl::Status status = CheckLength(prompt, read->tokens.size(), model->engine->context());
     if (status.ok()) status = CheckSpeculation(request, *model, read->tokens.size());
     if (!status.ok()) return status;
-    logprobs += LogprobsOf(request, *options, read->tokens.size(), model->engine->context());
+    logprobs += CountLogprobs(request, *options, read->tokens.size(), model->engine->context());
     waiting.push_back({.echo = request.echo() ? EchoOf(prompt, read->tokens, *model) : "",
                        .seed = SeedOf(request, models)});
     waiting.back().tokens = std::move(read->tokens);

@@ -20,7 +20,7 @@ inline constexpr int kMaxAnswers = 128;  // n, best_of
 inline constexpr int kMaxBadWords = 256;
 inline constexpr size_t kMaxBadWordBytes = 1024;    // of one of them
 inline constexpr size_t kMaxBadWordsBytes = 65536;  // of all
-inline constexpr int kMaxBiases = 65536;
+inline constexpr int kMaxLogitBiases = 65536;
 // Candidates with their log-probabilities, of all tokens of prompts and answers: each has a text.
 inline constexpr int64_t kMaxLogprobs = int64_t{1} << 23;
 
@@ -42,7 +42,7 @@ using GenerationListener =
 
 // Tokens of a prompt beside which there is room for an answer of `max_tokens`, or, if these are
 // more, of half the context.
-int RoomForPrompt(int context, int max_tokens);
+int MaxPromptTokens(int context, int max_tokens);
 
 // The request's prompt, template and truncation applied. Errors name the field.
 absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const LoadedModel& model);

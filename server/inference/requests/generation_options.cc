@@ -49,9 +49,9 @@ void AddBadWords(const GenerationConfig& config, int vocabulary, LogitsProcessor
 
 // Before any of them is looked at.
 absl::Status CheckCounts(const v1::SamplingOptions& sampling) {
-  if (sampling.logit_bias_size() > kMaxBiases) {
+  if (sampling.logit_bias_size() > kMaxLogitBiases) {
     return FieldError("logit_bias", absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
-                                                 " entries, expected at most ", kMaxBiases));
+                                                 " entries, expected at most ", kMaxLogitBiases));
   }
   size_t bytes = 0;
   for (const std::string& word : sampling.bad_words()) bytes += word.size();
@@ -83,7 +83,7 @@ absl::StatusOr<StructuredOutput> FormatOf(const v1::StructuralTag& tag) {
   return StructuredOutput{.kind = StructuredOutput::kXgrammarStructuralTag, .text = tag.format()};
 }
 
-absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
+absl::StatusOr<std::optional<StructuredOutput>> ContentConstraint(
     const v1::GenerateRequest& request) {
   if (!request.has_structured_output()) return std::nullopt;
   const v1::StructuredOutput& output = request.structured_output();
@@ -117,7 +117,7 @@ ReasoningPrefix ReasoningPrefixOf(const Prompt& prompt) {
 
 // Before which there may be thoughts. Those that are part of the answer's text are part of the
 // form, unless the prompt has begun them.
-StructuredOutput Behind(const Prompt& prompt, const v1::GenerateRequest& request,
+StructuredOutput AllowReasoningBefore(const Prompt& prompt, const v1::GenerateRequest& request,
                         StructuredOutput form) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
@@ -127,11 +127,11 @@ StructuredOutput Behind(const Prompt& prompt, const v1::GenerateRequest& request
 }
 
 // Special tokens in which a chat's answer is written, beside its text.
-std::vector<int> MarksOf(const v1::GenerateRequest& request, const Prompt& prompt,
+std::vector<int> SpecialTokensShown(const v1::GenerateRequest& request, const Prompt& prompt,
                          const Tokenizer& tokenizer) {
   std::vector<std::string> marks;
   if (!prompt.reasoning.empty()) marks = {prompt.reasoning.open, prompt.reasoning.close};
-  if (request.has_chat() && ChoiceOf(request.chat()) == ToolChoice::kAuto) {
+  if (request.has_chat() && ToolChoiceOf(request.chat()) == ToolChoice::kAuto) {
     for (const ToolCallParser::Section& section : prompt.tool_parser->sections()) {
       marks.push_back(section.open);
       if (!section.close.empty()) marks.push_back(section.close);
@@ -149,22 +149,22 @@ std::vector<int> MarksOf(const v1::GenerateRequest& request, const Prompt& promp
 }
 
 // What the whole answer must be, ready to run. Null: anything.
-absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& request,
+absl::StatusOr<std::shared_ptr<TokenMasker>> CompileConstraint(const v1::GenerateRequest& request,
                                                     const LoadedModel& model, const Prompt& prompt,
                                                     const std::vector<Tool>& tools,
                                                     const std::vector<int>& shown) {
-  absl::StatusOr<std::optional<StructuredOutput>> content = ContentFormOf(request);
+  absl::StatusOr<std::optional<StructuredOutput>> content = ContentConstraint(request);
   if (!content.ok()) return content.status();
   std::optional<StructuredOutput> form = *content;
   if (request.has_chat()) {
     absl::StatusOr<std::optional<StructuredOutput>> answer =
-        FormOfAnswer(tools, *prompt.tool_parser, request.chat(), *content);
+        AnswerConstraint(tools, *prompt.tool_parser, request.chat(), *content);
     if (!answer.ok()) return answer.status();
     form = *std::move(answer);
   }
   if (!form) return nullptr;
   absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
-      model.grammars->Get(Behind(prompt, request, *form), shown);
+      model.grammars->Get(AllowReasoningBefore(prompt, request, *form), shown);
   if (masker.ok() && form == *content) return masker;
   // What is demanded of the text must be right even where there will be none.
   if (*content && (!masker.ok() || form->alternatives.empty())) {
@@ -175,7 +175,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const v1::GenerateRequest& r
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> RulesOf(
+absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> ToLogitsProcessorOptions(
     const v1::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
     const std::vector<Tool>& tools, const std::vector<int>& shown, int max_tokens) {
   const v1::SamplingOptions& sampling = request.sampling();
@@ -213,7 +213,7 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> RulesOf(
     absl::Status status = AddBadWord(word, model.engine->tokenizer(), rules.get());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::shared_ptr<TokenMasker>> form = FormOf(request, model, prompt, tools, shown);
+  absl::StatusOr<std::shared_ptr<TokenMasker>> form = CompileConstraint(request, model, prompt, tools, shown);
   if (!form.ok()) return form.status();
   rules->constraint = *std::move(form);
   if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
@@ -242,7 +242,7 @@ absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedMo
                                                     status.message(), ", or leave the field out"));
 }
 
-absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
+absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools) {
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
@@ -274,7 +274,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
   options.include_stop = request.include_stop();
   options.ignore_eos = request.ignore_eos();
   options.show_special_tokens = request.show_special_tokens();
-  options.shown_tokens = MarksOf(request, prompt, model.engine->tokenizer());
+  options.shown_tokens = SpecialTokensShown(request, prompt, model.engine->tokenizer());
   options.speculate = request.speculation() != v1::SPECULATION_OFF;
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();
@@ -294,7 +294,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
   absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> rules =
-      RulesOf(request, model, prompt, tools, options.shown_tokens, options.max_tokens);
+      ToLogitsProcessorOptions(request, model, prompt, tools, options.shown_tokens, options.max_tokens);
   if (!rules.ok()) return rules.status();
   options.logits_processor = *std::move(rules);
   return options;

@@ -14,7 +14,7 @@ absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedMo
                               size_t prompt_tokens);
 
 // All but the seed. `tools`: that the model may call. Errors name the field.
-absl::StatusOr<RequestOptions> OptionsOf(const v1::GenerateRequest& request,
+absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools);
 

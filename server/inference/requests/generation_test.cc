@@ -13,7 +13,7 @@
 #include "server/inference/field_error.h"
 #include "server/inference/requests/generation_fixture.h"
 #include "server/inference/requests/generation_options.h"
-#include "server/inference/requests/generation_run.h"
+#include "server/inference/requests/prompt_generation.h"
 
 namespace espalier {
 namespace {
@@ -412,7 +412,7 @@ TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
   options.shown_tokens.resize(500000);
   Answers answers;
   const auto collect = answers.Listener();
-  const auto run = NewGenerationRun(
+  const auto run = NewPromptGeneration(
       {.request = std::make_shared<const v1::GenerateRequest>(request),
        .options = std::make_shared<const RequestOptions>(std::move(options)),
        .model = model,
@@ -456,14 +456,14 @@ TEST(Generation, RulesTakeNoMoreThanTheVocabularyAndTheirLimits) {
   const auto error = [&](const std::function<void(v1::SamplingOptions*)>& change) {
     v1::GenerateRequest request = Request("abc", 1);
     change(request.mutable_sampling());
-    return OptionsOf(request, *model, Prompt(), {}).status();
+    return ToRequestOptions(request, *model, Prompt(), {}).status();
   };
   const auto repeated = [](v1::SamplingOptions* sampling) {
     for (int i = 0; i < 100000; ++i) sampling->add_allowed_token_ids(i % 5);
   };
   v1::GenerateRequest request = Request("abc", 1);
   repeated(request.mutable_sampling());
-  const auto options = OptionsOf(request, *model, Prompt(), {});
+  const auto options = ToRequestOptions(request, *model, Prompt(), {});
   ASSERT_TRUE(options.ok());
   EXPECT_THAT(options->logits_processor->allowed, ElementsAre(0, 1, 2, 3, 4));
   const absl::Status unknown = error([](auto* s) {

@@ -81,7 +81,7 @@ absl::Status CheckFields(const StructuralTag& form, const std::vector<Tool>& too
 
 }  // namespace
 
-ToolChoice ChoiceOf(const v1::ChatPrompt& chat) {
+ToolChoice ToolChoiceOf(const v1::ChatPrompt& chat) {
   if (chat.tools().empty()) return ToolChoice::kNone;
   switch (chat.tool_choice()) {
     case v1::TOOL_CHOICE_NONE:
@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat) {
   if (wanted && chat.tools().empty()) {
     return FieldError("tool_choice", "tool_choice wants a call, but there are no tools");
   }
-  if (ChoiceOf(chat) == ToolChoice::kNone) return tools;
+  if (ToolChoiceOf(chat) == ToolChoice::kNone) return tools;
   for (int i = 0; i < chat.tools_size(); ++i) {
     absl::StatusOr<Tool> tool = ToolOf(chat.tools(i), i);
     if (!tool.ok()) return tool.status();
@@ -115,10 +115,10 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat) {
   return tools;
 }
 
-absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
+absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
     const std::vector<Tool>& tools, const ToolCallParser& tool_parser, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content) {
-  const ToolChoice choice = ChoiceOf(chat);
+  const ToolChoice choice = ToolChoiceOf(chat);
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.strict; });
   // A structural tag says itself where what may stand.

@@ -16,14 +16,14 @@ namespace espalier {
 absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat);
 
 // kNone without tools.
-ToolChoice ChoiceOf(const v1::ChatPrompt& chat);
+ToolChoice ToolChoiceOf(const v1::ChatPrompt& chat);
 
 // What the answer must be, `content` being what is demanded of its text. If a call must be made: of
 // a named tool its arguments alone, otherwise a list of {"name", "arguments"}; there is no text. If
 // the model may choose: calls, those of strict tools by their schemas, or text of that form; any
 // text beside the calls if nothing is demanded of it. nullopt: all may be as it likes.
 // InvalidArgument naming what cannot be.
-absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
+absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
     const std::vector<Tool>& tools, const ToolCallParser& tool_parser, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content);
 

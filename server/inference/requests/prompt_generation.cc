@@ -1,4 +1,4 @@
-#include "server/inference/requests/generation_run.h"
+#include "server/inference/requests/prompt_generation.h"
 
 #include <algorithm>
 #include <optional>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kShortest = 1e-6;  // seconds of what is late already; 0 would be without end
+constexpr double kMinTimeoutSeconds = 1e-6;  // seconds of what is late already; 0 would be without end
 
 v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
   v1::TokenLogprobs out;
@@ -31,23 +31,23 @@ v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer
   return out;
 }
 
-class Running : public GenerationRun, public std::enable_shared_from_this<Running> {
+class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_from_this<PromptGenerationImpl> {
  public:
-  Running(const RunContext& context, GenerationListener listener, std::string echo,
+  PromptGenerationImpl(const GenerationContext& context, GenerationListener listener, std::string echo,
           const std::optional<OutputParserOptions>& reading)
       : shared_request_(context.request),
         request_(*shared_request_),
         options_(context.options),
-        names_stops_(context.names_stops),
+        has_request_stops_(context.has_request_stops),
         name_(context.model_name),
         tokenizer_(context.engine->shared_tokenizer()),
         model_(context.model),
         engine_(*context.engine),
         metrics_(context.metrics),
         listener_(std::move(listener)),
-        wanted_(std::max(1, request_.n())),
+        n_(std::max(1, request_.n())),
         echo_(std::move(echo)),
-        answers_(AnswersOf(request_)) {
+        answers_(AnswersPerPrompt(request_)) {
     if (!reading) return;
     const ReasoningTags& marks = reading->reasoning;
     if (!marks.empty()) {
@@ -71,23 +71,23 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     if (request_.return_prompt_tokens()) prompt_ = prompt;
     for (size_t i = 0; i < answers_.size(); ++i) {
       RequestOptions own = *options_;
-      // Those that compete are compared by what their tokens were worth.
-      if (competing()) own.logprobs = std::max(own.logprobs, 0);
+      // Those that compete are compared by what their tokens were mean_logprob.
+      if (selects_best()) own.logprobs = std::max(own.logprobs, 0);
       own.sampling.seed = ChoiceSeed(seed, i);
       own.reproducible = request_.sampling().has_seed();
       if (own.timeout_seconds > 0) {
-        own.timeout_seconds = std::max(own.timeout_seconds - waited, kShortest);
+        own.timeout_seconds = std::max(own.timeout_seconds - waited, kMinTimeoutSeconds);
       }
       // Events wait for the ticket: one of them may have to end its request.
       absl::MutexLock lock(&mutex_);
       // An answer before it was refused, and nobody would hear of this one.
-      if (silent_) break;
+      if (listener_done_) break;
       absl::StatusOr<AsyncEngine::Ticket> ticket = engine_.Submit(
           shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);
           });
       if (!ticket.ok()) {
-        silent_ = true;
+        listener_done_ = true;
         CancelAll();
         return ticket.status();
       }
@@ -116,15 +116,15 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     std::optional<OutputParser> parser;  // of a chat
     bool in_reasoning = false;
     bool begun = false;
-    bool cut = false;            // it was over before its end
+    bool stopped_early = false;            // it was over before its end
     v1::GenerateReply whole;  // of those that compete
     double logprobs = 0;         // their sum
     int tokens = 0;
 
-    double worth() const { return tokens > 0 ? logprobs / tokens : -1e30; }
+    double mean_logprob() const { return tokens > 0 ? logprobs / tokens : -1e30; }
   };
 
-  bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
+  bool selects_best() const { return static_cast<int>(answers_.size()) > n_; }
 
   // From the engine's thread, which its engine outlives, or by one who holds the model.
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -132,16 +132,16 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   }
 
   // Of what would only be dropped.
-  void CutShort(int index) {
+  void StopEarly(int index) {
     absl::MutexLock lock(&mutex_);
     engine_.Cancel(tickets_[index]);
-    answers_[index].cut = true;
+    answers_[index].stopped_early = true;
   }
 
   // The rest runs on the engine's thread alone.
 
   void On(int index, const RequestEvent& event) {
-    if (answers_[index].cut && event.reason == FinishReason::kCancelled) {
+    if (answers_[index].stopped_early && event.reason == FinishReason::kCancelled) {
       RequestEvent stopped = event;
       stopped.reason = FinishReason::kStop;
       return On(index, stopped);
@@ -152,9 +152,9 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     }
     {
       absl::MutexLock lock(&mutex_);
-      if (silent_) return;
+      if (listener_done_) return;
       if (event.reason == FinishReason::kError) {
-        silent_ = true;
+        listener_done_ = true;
         CancelAll();
       }
     }
@@ -165,8 +165,8 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     if (event.finished) Count(event.usage);
     Answer& answer = answers_[index];
     v1::GenerateReply reply = ReplyOf(event, &answer);
-    if (answer.parser && answer.parser->done() && !answer.cut && !event.finished) CutShort(index);
-    if (!competing()) {
+    if (answer.parser && answer.parser->done() && !answer.stopped_early && !event.finished) StopEarly(index);
+    if (!selects_best()) {
       reply.set_index(index);
       Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
       return;
@@ -260,7 +260,7 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
                             : called && over       ? "tool_calls"
                                                    : Name(event.reason));
     // The model's own ones are an end like any other.
-    if (names_stops_ && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
+    if (has_request_stops_ && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
     const auto& stops = request_.stop_token_ids();
     if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
       reply.set_stop_token(event.stop.token);
@@ -272,11 +272,11 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
     std::vector<int> order(answers_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
     std::stable_sort(order.begin(), order.end(),
-                     [this](int a, int b) { return answers_[a].worth() > answers_[b].worth(); });
-    for (int i = 0; i < wanted_; ++i) {
+                     [this](int a, int b) { return answers_[a].mean_logprob() > answers_[b].mean_logprob(); });
+    for (int i = 0; i < n_; ++i) {
       v1::GenerateReply& reply = answers_[order[i]].whole;
       reply.set_index(i);
-      Send(std::move(reply), i + 1 == wanted_);
+      Send(std::move(reply), i + 1 == n_);
     }
   }
 
@@ -307,14 +307,14 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   const std::shared_ptr<const v1::GenerateRequest> shared_request_;
   const v1::GenerateRequest& request_;
   const std::shared_ptr<const RequestOptions> options_;
-  const bool names_stops_;
+  const bool has_request_stops_;
   const std::string name_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::weak_ptr<LoadedModel> model_;
   AsyncEngine& engine_;  // of the model
   ServingMetrics* const metrics_;
   const GenerationListener listener_;
-  const int wanted_;
+  const int n_;
   const std::string echo_;
   std::vector<int> prompt_;  // if it is to be returned
   int first_token_ = -1;
@@ -329,19 +329,19 @@ class Running : public GenerationRun, public std::enable_shared_from_this<Runnin
   absl::Mutex mutex_;
   std::vector<AsyncEngine::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
+  bool listener_done_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
 };
 
 }  // namespace
 
-size_t AnswersOf(const v1::GenerateRequest& request) {
+size_t AnswersPerPrompt(const v1::GenerateRequest& request) {
   return static_cast<size_t>(std::max({1, request.n(), request.best_of()}));
 }
 
-std::shared_ptr<GenerationRun> NewGenerationRun(const RunContext& context,
+std::shared_ptr<PromptGeneration> NewPromptGeneration(const GenerationContext& context,
                                                 GenerationListener listener, std::string echo,
                                                 const std::optional<OutputParserOptions>& reading) {
-  return std::make_shared<Running>(context, std::move(listener), std::move(echo), reading);
+  return std::make_shared<PromptGenerationImpl>(context, std::move(listener), std::move(echo), reading);
 }
 
 }  // namespace espalier
