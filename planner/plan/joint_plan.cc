@@ -9,7 +9,7 @@
 #include "planner/parallel.h"
 #include "planner/plan/at_zero_stage.h"
 #include "planner/plan/configs.h"
-#include "planner/plan/front_plan.h"
+#include "planner/plan/plan_pareto.h"
 #include "planner/search/joint.h"
 #include "planner/search/rewritten.h"
 
@@ -56,7 +56,7 @@ absl::Status CheckRewriteOptions(const v1::SearchOptions& options) {
 
 absl::StatusOr<v1::Plan> PlanGraph(const PlanProblem& problem,
                                       const v1::SearchOptions& options) {
-  return options.memory_search() ? PlanOnFront(problem, options)
+  return options.memory_search() ? MakeParetoPlan(problem, options)
                                  : MakePlanOfGraph(problem, options);
 }
 

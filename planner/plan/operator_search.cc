@@ -17,8 +17,8 @@ constexpr int kRounds = 3;
 // instructions together, as making fit goes over all of them for each decision.
 constexpr double kSquares = 5e6;
 constexpr size_t kFewest = 3, kMost = 64;
-// The same of time and memory's front (EliminationFront), that are looked at before.
-constexpr int kFront = 12;
+// The same of time and memory's front (ParetoPlacements), that are looked at before.
+constexpr int kParetoPoints = 12;
 
 // Of those that cannot run, one that lacks memory comes first: it says with how much less to try.
 bool IsFaster(const Candidate& a, const Candidate& b) {
@@ -125,10 +125,10 @@ class OperatorSearch {
       all->push_back(*within = *std::move(found));
     }
     if (space_.has_pins()) return absl::OkStatus();
-    absl::StatusOr<std::vector<FrontPlacement>> front = EliminationFront(
-        space_, planning_.table(), planning_.costs(), starts_[0], kFront, problem_.stop);
+    absl::StatusOr<std::vector<ParetoPlacement>> front = ParetoPlacements(
+        space_, planning_.table(), planning_.costs(), starts_[0], kParetoPoints, problem_.stop);
     if (!front.ok()) return front.status();
-    for (FrontPlacement& point : *front) all->push_back(std::move(point.placement));
+    for (ParetoPlacement& point : *front) all->push_back(std::move(point.placement));
     return absl::OkStatus();
   }
 

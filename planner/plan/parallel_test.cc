@@ -92,7 +92,7 @@ TEST_F(ParallelPlansTest, RewritesBesideTheGraphAsItIs) {
   ExpectSame(TestProblem(graph, 16, 2), options);
 }
 
-TEST_F(ParallelPlansTest, TheFrontOfTimeAndMemory) {
+TEST_F(ParallelPlansTest, ParetoFront) {
   const Graph graph = Mlp(256, 128, 64, 16);
   v1::SearchOptions options;
   options.set_memory_search(true);

@@ -63,26 +63,26 @@ TEST(MakePlanTest, FullAndDeltaSimulationGiveTheSamePlan) {
 }
 
 // None of the front is beaten in both, and the plan is the fastest that fits.
-TEST(MemorySearchTest, TheFrontFallsAndThePlanIsItsFastestThatFits) {
+TEST(ParetoPlanTest, FrontIsMonotoneAndFastestFittingPointIsChosen) {
   const Graph graph = Mlp(1024, 512, 512, 16);
   v1::SearchOptions options;
   options.set_memory_search(true);
   const v1::Plan free = Made(TestProblem(graph, 1024, 4), options);
-  ASSERT_GE(free.front_size(), 4);
+  ASSERT_GE(free.pareto_front_size(), 4);
   int chosen = 0;
-  for (int i = 0; i < free.front_size(); ++i) {
-    const v1::FrontPoint& point = free.front(i);
+  for (int i = 0; i < free.pareto_front_size(); ++i) {
+    const v1::ParetoPoint& point = free.pareto_front(i);
     chosen += point.chosen();
     if (i == 0) continue;
-    EXPECT_GT(point.step_seconds(), free.front(i - 1).step_seconds());
-    EXPECT_LT(point.peak_bytes(), free.front(i - 1).peak_bytes());
+    EXPECT_GT(point.step_seconds(), free.pareto_front(i - 1).step_seconds());
+    EXPECT_LT(point.peak_bytes(), free.pareto_front(i - 1).peak_bytes());
   }
   EXPECT_EQ(chosen, 1);
-  EXPECT_TRUE(free.front(0).chosen());
+  EXPECT_TRUE(free.pareto_front(0).chosen());
   EXPECT_LE(free.prediction().step_seconds(),
             Made(TestProblem(graph, 1024, 4)).prediction().step_seconds());
   // Devices with too little for the fastest, and enough for one in the middle.
-  const v1::FrontPoint& middle = free.front(free.front_size() / 2);
+  const v1::ParetoPoint& middle = free.pareto_front(free.pareto_front_size() / 2);
   PlanProblem problem = TestProblem(graph, 1024, 4);
   for (v1::Device& device : problem.machine.devices) {
     device.set_memory_bytes(middle.peak_bytes() + middle.peak_bytes() / 20);
@@ -95,7 +95,7 @@ TEST(MemorySearchTest, TheFrontFallsAndThePlanIsItsFastestThatFits) {
   EXPECT_LE(small.prediction().step_seconds(), Made(problem).prediction().step_seconds());
 }
 
-TEST(MemorySearchTest, NeedsASearch) {
+TEST(ParetoPlanTest, NeedsASearch) {
   const Graph graph = Mlp(64, 64);
   v1::SearchOptions options = WithStrategy(v1::SearchOptions::DATA_PARALLEL);
   options.set_memory_search(true);
@@ -380,7 +380,7 @@ TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
     op.set_pinned(true);
   }
   const v1::Plan plan = Made(problem, options);
-  EXPECT_GE(plan.front_size(), 2);
+  EXPECT_GE(plan.pareto_front_size(), 2);
   int pinned = 0;
   for (const v1::OperatorPlan& op : plan.operators()) {
     if (op.op() != "linear") continue;

@@ -98,9 +98,9 @@ std::string Rewrites(const v1::Plan& plan) {
   return out.empty() ? "" : absl::StrCat("Rewrites of the graph\n", out, "\n");
 }
 
-std::string FrontLines(const v1::Plan& plan) {
+std::string ParetoLines(const v1::Plan& plan) {
   std::string out;
-  for (const v1::FrontPoint& point : plan.front()) {
+  for (const v1::ParetoPoint& point : plan.pareto_front()) {
     absl::StrAppend(&out, "  ", Pad(ReadableSeconds(point.step_seconds()), 11), " ",
                     Pad(ReadableBytes(static_cast<double>(point.peak_bytes())), 11), "  ",
                     point.name(), point.chosen() ? " (this plan)" : "", "\n");
@@ -155,7 +155,7 @@ std::string RenderPlan(const v1::Plan& plan) {
     }
     absl::StrAppend(&out, PredictionLine(alternative.name(), alternative.prediction(), note));
   }
-  absl::StrAppend(&out, MemoryLines(plan), FrontLines(plan));
+  absl::StrAppend(&out, MemoryLines(plan), ParetoLines(plan));
   if (plan.search().budget() > 0) {
     absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (%s, seed %d)\n",
                           plan.search().proposals(), plan.search().accepted(),

@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "planner/pcg/buckets.h"
 #include "planner/search/factors.h"
-#include "planner/search/front.h"
+#include "planner/search/pareto_front.h"
 
 namespace espalier {
 namespace {
@@ -20,7 +20,7 @@ constexpr double kMostPieces = 2e7;
 // On more than kFewDevices, where the search tries fewer configurations, too.
 constexpr int kFewDevices = 8;
 constexpr double kFewerPieces = 2e6;
-constexpr int kFrontConfigs = 16;  // of each operator
+constexpr int kParetoConfigs = 16;  // of each operator
 
 // The sum, of one graph.
 class SerialSteps {
@@ -83,7 +83,7 @@ class SerialSteps {
     return placement_;
   }
 
-  absl::StatusOr<std::vector<FrontPlacement>> Front(int most) {
+  absl::StatusOr<std::vector<ParetoPlacement>> Front(int most) {
     absl::StatusOr<std::vector<Factor>> factors = Factors();
     if (!factors.ok()) return factors.status();
     std::vector<std::vector<double>> bytes(counts_.size());
@@ -92,10 +92,10 @@ class SerialSteps {
         bytes[variable_[n]].push_back(BytesOf(n, entry));
       }
     }
-    std::vector<FrontPlacement> front;
-    for (const FrontPoint& point :
+    std::vector<ParetoPlacement> front;
+    for (const ParetoPoint& point :
          ParetoFront(counts_, std::vector<int>(counts_.size(), 0), *factors, bytes, most)) {
-      FrontPlacement& made = front.emplace_back();
+      ParetoPlacement& made = front.emplace_back();
       made.time = point.time;
       made.bytes = point.memory;
       made.placement = placement_;
@@ -285,15 +285,15 @@ absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigT
   return best;
 }
 
-absl::StatusOr<std::vector<FrontPlacement>> EliminationFront(const SearchSpace& space,
+absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(const SearchSpace& space,
                                                              ConfigTable& table, CostTables& costs,
                                                              const Placement& other, int most,
                                                              const std::function<bool()>& stop) {
   Surroundings around;
-  around.most_configs = kFrontConfigs;
-  absl::StatusOr<std::vector<FrontPlacement>> front =
+  around.most_configs = kParetoConfigs;
+  absl::StatusOr<std::vector<ParetoPlacement>> front =
       SerialSteps(space, table, costs, other, around, stop).Front(most);
-  if (absl::IsCancelled(front.status())) return std::vector<FrontPlacement>();
+  if (absl::IsCancelled(front.status())) return std::vector<ParetoPlacement>();
   return front;
 }
 

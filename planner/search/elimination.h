@@ -32,12 +32,12 @@ absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigT
 // Placements of which none is beaten in time and memory by another, fastest first; `most` at most.
 // The sum of time is the one above, that of memory what the device that holds most has of each
 // operator: more than the peak, but in the order of it. None once `stop` is true.
-struct FrontPlacement {
+struct ParetoPlacement {
   Placement placement;
   double time = 0;  // picoseconds
   double bytes = 0;
 };
-absl::StatusOr<std::vector<FrontPlacement>> EliminationFront(
+absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(
     const SearchSpace& space, ConfigTable& table, CostTables& costs, const Placement& other,
     int most, const std::function<bool()>& stop = nullptr);
 

@@ -1,4 +1,4 @@
-#include "planner/search/front.h"
+#include "planner/search/pareto_front.h"
 
 #include <gtest/gtest.h>
 
@@ -82,7 +82,7 @@ TEST(ParetoFrontTest, IsTheFrontOfAllCombinations) {
     const Sums sums = RandomSums(seed);
     const std::vector<int> given(sums.choices.size(), 0);
     std::set<std::pair<double, double>> found;
-    for (const FrontPoint& point :
+    for (const ParetoPoint& point :
          ParetoFront(sums.choices, given, sums.times, sums.memory, 1000)) {
       EXPECT_EQ(sums.Of(point.choices), std::pair(point.time, point.memory)) << "seed " << seed;
       found.insert({point.time, point.memory});
@@ -98,13 +98,13 @@ TEST(ParetoFrontTest, FewPointsAreStillWhatTheySayAndHoldBothEnds) {
     const Sums sums = RandomSums(seed);
     const std::vector<int> given(sums.choices.size(), 0);
     const std::set<std::pair<double, double>> whole = TriedFront(sums);
-    const std::vector<FrontPoint> few =
+    const std::vector<ParetoPoint> few =
         ParetoFront(sums.choices, given, sums.times, sums.memory, 4);
     ASSERT_FALSE(few.empty());
     EXPECT_LE(few.size(), 4u);
     EXPECT_EQ(few.front().time, whole.begin()->first);
     EXPECT_EQ(few.back().memory, whole.rbegin()->second);
-    for (const FrontPoint& point : few) {
+    for (const ParetoPoint& point : few) {
       EXPECT_EQ(sums.Of(point.choices), std::pair(point.time, point.memory));
     }
   }

@@ -1,4 +1,4 @@
-#include "planner/search/front.h"
+#include "planner/search/pareto_front.h"
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ void Thin(int most, Front* front) {
   *front = std::move(kept);
 }
 
-struct FrontFactor {
+struct ParetoFactor {
   std::vector<int> variables;
   std::vector<Front> fronts;  // by the choices of the variables, the first outermost
 };
@@ -58,12 +58,12 @@ class Eliminator {
         most_(most),
         factors_of_(choices_.size()) {}
 
-  void Add(FrontFactor factor) {
+  void Add(ParetoFactor factor) {
     for (int v : factor.variables) factors_of_[v].push_back(static_cast<int>(factors_.size()));
     factors_.push_back(std::move(factor));
   }
 
-  std::vector<FrontPoint> Run() {
+  std::vector<ParetoPoint> Run() {
     std::set<int> left;
     for (int v = 0; v < static_cast<int>(choices_.size()); ++v) left.insert(v);
     while (!left.empty()) {
@@ -82,9 +82,9 @@ class Eliminator {
     Front all = {{}};
     for (int f : rest) all = Sum(all, factors_[f].fronts[0]);
     Thin(most_, &all);
-    std::vector<FrontPoint> points;
+    std::vector<ParetoPoint> points;
     for (const Pair& pair : all) {
-      FrontPoint point{pair.time, pair.memory, std::vector<int>(choices_.size(), 0)};
+      ParetoPoint point{pair.time, pair.memory, std::vector<int>(choices_.size(), 0)};
       std::vector<int> picked(factors_.size(), 0);
       for (size_t i = 0; i < rest.size(); ++i) picked[rest[i]] = pair.parts[i];
       Trace(picked, &point.choices);
@@ -125,7 +125,7 @@ class Eliminator {
     }
   }
 
-  int64_t Fold(const FrontFactor& factor, const std::vector<int>& choices) const {
+  int64_t Fold(const ParetoFactor& factor, const std::vector<int>& choices) const {
     int64_t at = 0;
     for (int v : factor.variables) at = at * choices_[v] + choices[v];
     return at;
@@ -149,7 +149,7 @@ class Eliminator {
     const std::vector<int> scope = Scope(variable);
     const bool fixed = Sums(variable) > kMostSums;
     Step step{variable, factors_of_[variable], 0};
-    FrontFactor made{scope, {}};
+    ParetoFactor made{scope, {}};
     int64_t size = 1;
     for (int v : scope) size *= choices_[v];
     std::vector<int> choices(choices_.size(), 0);
@@ -177,7 +177,7 @@ class Eliminator {
     const std::vector<int> all = factors_of_[variable];
     std::vector<int> choices(choices_.size(), 0);
     for (int f : all) {
-      FrontFactor made;
+      ParetoFactor made;
       int64_t size = 1;
       for (int v : factors_[f].variables) {
         if (v == variable) continue;
@@ -209,7 +209,7 @@ class Eliminator {
   // each factor it took.
   void Trace(std::vector<int> picked, std::vector<int>* choices) const {
     for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-      const FrontFactor& made = factors_[step->made];
+      const ParetoFactor& made = factors_[step->made];
       const Pair& pair = made.fronts[Fold(made, *choices)][picked[step->made]];
       (*choices)[step->variable] = pair.choice;
       for (size_t i = 0; i < step->taken.size(); ++i) picked[step->taken[i]] = pair.parts[i];
@@ -218,7 +218,7 @@ class Eliminator {
 
   const std::vector<int> choices_, given_;
   const int most_;
-  std::vector<FrontFactor> factors_;
+  std::vector<ParetoFactor> factors_;
   std::vector<std::vector<int>> factors_of_;  // by variable; without those that are taken
   std::set<int> taken_;
   std::vector<Step> steps_;
@@ -226,17 +226,17 @@ class Eliminator {
 
 }  // namespace
 
-std::vector<FrontPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
+std::vector<ParetoPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
                                     const std::vector<Factor>& times,
                                     const std::vector<std::vector<double>>& memory, int most) {
   Eliminator eliminator(choices, given, most);
   for (const Factor& factor : times) {
-    FrontFactor front{factor.variables, {}};
+    ParetoFactor front{factor.variables, {}};
     for (double time : factor.cost) front.fronts.push_back({{.time = time}});
     eliminator.Add(std::move(front));
   }
   for (int v = 0; v < static_cast<int>(choices.size()); ++v) {
-    FrontFactor front{{v}, {}};
+    ParetoFactor front{{v}, {}};
     for (double bytes : memory[v]) front.fronts.push_back({{.memory = bytes}});
     eliminator.Add(std::move(front));
   }

@@ -6,11 +6,11 @@
 
 namespace espalier {
 
-// As MakePlanOfGraph, and the plan's `front`: of placements (EliminationFront; grids on many
+// As MakePlanOfGraph, and the plan's `front`: of placements (ParetoPlacements; grids on many
 // devices), ZeRO stages, micro-batches and, on few devices, swaps with recomputation, those that no
 // other beats in simulated time and memory. The plan is the fastest of them that fits the devices,
 // the searched one among them.
-absl::StatusOr<v1::Plan> PlanOnFront(const PlanProblem& problem,
+absl::StatusOr<v1::Plan> MakeParetoPlan(const PlanProblem& problem,
                                         const v1::SearchOptions& options);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "planner/plan/front_plan.h"
+#include "planner/plan/plan_pareto.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,9 +43,9 @@ int64_t Most(const std::vector<int64_t>& bytes) {
 
 using Placements = std::vector<std::vector<NodeConfig>>;
 
-class FrontPlanner {
+class ParetoPlanner {
  public:
-  FrontPlanner(const PlanProblem& problem, const v1::SearchOptions& options)
+  ParetoPlanner(const PlanProblem& problem, const v1::SearchOptions& options)
       : problem_(problem), options_(options) {
     devices_ = static_cast<int>(problem.machine.devices.size());
     if (options.max_devices() > 0) devices_ = std::min(devices_, options.max_devices());
@@ -54,15 +54,15 @@ class FrontPlanner {
   // Adds what is not beaten.
   absl::Status Fill() {
     if (absl::Status s = devices_ <= kFewDevices ? AddPlacements() : AddGrids(); !s.ok()) return s;
-    KeepFront();
+    KeepPareto();
     if (absl::Status s = AddOffloaded(); !s.ok()) return s;
-    KeepFront();
+    KeepPareto();
     return absl::OkStatus();
   }
 
   void Add(Point point) { points_.push_back(std::move(point)); }
 
-  void KeepFront() {
+  void KeepPareto() {
     std::stable_sort(points_.begin(), points_.end(), [](const Point& a, const Point& b) {
       return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
     });
@@ -80,7 +80,7 @@ class FrontPlanner {
   void List(double seconds, int64_t bytes, const std::string& name, v1::Plan* plan) const {
     bool listed = false;
     const auto add = [&](double s, int64_t b, const std::string& n, bool chosen) {
-      v1::FrontPoint* out = plan->add_front();
+      v1::ParetoPoint* out = plan->add_pareto_front();
       out->set_step_seconds(s);
       out->set_peak_bytes(b);
       out->set_name(n);
@@ -129,7 +129,7 @@ class FrontPlanner {
     std::vector<Placements> of_end(ends.size());
     std::vector<absl::Status> statuses(ends.size());
     ForEachApart(problem_, static_cast<int>(ends.size()), [&](int i, const OwnProblem& own) {
-      statuses[i] = AddFrontOf(*own, *std::next(ends.begin(), i), &of_end[i]);
+      statuses[i] = AddParetoOf(*own, *std::next(ends.begin(), i), &of_end[i]);
     });
     Placements placements;
     for (size_t i = 0; i < ends.size(); ++i) {
@@ -157,13 +157,13 @@ class FrontPlanner {
       // A batch that cannot be cut so.
       if (absl::IsInvalidArgument(made.status()) && parts > 1) continue;
       if (!made.ok()) return made.status();
-      FrontPlanner of_stage(problem, options_);
+      ParetoPlanner of_stage(problem, options_);
       for (const std::vector<NodeConfig>& configs : left) {
         absl::StatusOr<std::optional<Point>> point = Simulate(**made, configs, {stage, parts}, "");
         if (!point.ok()) return point.status();
         if (point->has_value()) of_stage.Add(**std::move(point));
       }
-      of_stage.KeepFront();
+      of_stage.KeepPareto();
       left.clear();
       for (const Point& point : of_stage.points_) {
         left.push_back(point.configs);
@@ -174,7 +174,7 @@ class FrontPlanner {
     return absl::OkStatus();
   }
 
-  absl::Status AddFrontOf(const PlanProblem& problem, int stage, Placements* placements) const {
+  absl::Status AddParetoOf(const PlanProblem& problem, int stage, Placements* placements) const {
     absl::StatusOr<std::unique_ptr<Planning>> made =
         Planning::Make(problem, devices_, options_.memory(), {.zero_stage = stage});
     if (!made.ok()) return made.status();
@@ -183,12 +183,12 @@ class FrontPlanner {
     space.num_devices = devices_;
     space.parameter_parallel = !options_.disable_parameter_parallel();
     space.attribute_parallel = !options_.disable_attribute_parallel();
-    absl::StatusOr<std::vector<FrontPlacement>> front = EliminationFront(
+    absl::StatusOr<std::vector<ParetoPlacement>> front = ParetoPlacements(
         SearchSpace(planning.structure(), space), planning.table(), planning.costs(),
         planning.DataParallelPlacement(), kPlacements, problem.stop);
     if (!front.ok()) return front.status();
     std::vector<Placement> all = {planning.DataParallelPlacement(), planning.AllOn(0)};
-    for (FrontPlacement& found : *front) all.push_back(std::move(found.placement));
+    for (ParetoPlacement& found : *front) all.push_back(std::move(found.placement));
     for (const Placement& placement : all) {
       std::vector<NodeConfig>& configs = placements->emplace_back(placement.size());
       for (NodeId n : planning.structure().LiveNodes()) configs[n] = placement[n]->config;
@@ -330,12 +330,12 @@ class FrontPlanner {
 
 }  // namespace
 
-absl::StatusOr<v1::Plan> PlanOnFront(const PlanProblem& problem,
+absl::StatusOr<v1::Plan> MakeParetoPlan(const PlanProblem& problem,
                                         const v1::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
   absl::StatusOr<v1::Plan> best = MakePlanOfGraph(problem, options);
   if (!best.ok() && !absl::IsResourceExhausted(best.status())) return best;
-  FrontPlanner front(problem, options);
+  ParetoPlanner front(problem, options);
   if (absl::Status s = front.Fill(); !s.ok()) return s;
   std::string chosen = "searched";
   // What is pinned is not so on the front.

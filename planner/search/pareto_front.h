@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-struct FrontPoint {
+struct ParetoPoint {
   double time = 0;
   double memory = 0;
   std::vector<int> choices;  // by variable
@@ -21,7 +21,7 @@ struct FrontPoint {
 // choices and given as Elimination. Of more than `most` points, here and in between, those are left
 // out that are nearest to others in memory: what is kept is still possible, but another pair
 // between may be.
-std::vector<FrontPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
+std::vector<ParetoPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
                                     const std::vector<Factor>& times,
                                     const std::vector<std::vector<double>>& memory, int most);
 
