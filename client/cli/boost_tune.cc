@@ -42,14 +42,14 @@ void Show(Context& context, const v1::DistillationJob& job) {
   Table table({{"model", Align::kLeft, true},
                {"started from", Align::kLeft, true},
                {"trained on", Align::kRight},
-               {"learnt", Align::kRight},
+               {"learned", Align::kRight},
                {"tokens/verification before", Align::kRight},
                {"after", Align::kRight}});
   for (int k = 0; k < std::min(job.ssms_size(), job.spec().ssms_size()); ++k) {
     const v1::DistilledSsm& ssm = job.ssms(k);
     table.Row({Printable(ssm.output()), StartedFrom(job.spec().ssms(k)),
                ssm.skipped() ? "none left" : absl::StrCat(ssm.samples()),
-               ssm.scored() ? absl::StrCat(ssm.learnt()) : "",
+               ssm.scored() ? absl::StrCat(ssm.learned()) : "",
                Figure(ssm.has_before(), ssm.before()), Figure(ssm.has_after(), ssm.after())});
   }
   if (job.ssms_size() > 1) {
@@ -276,7 +276,7 @@ Command BoostTuneCommand() {
       {"continuation-tokens", FlagType::kInt, "N", "that the LLM adds to each prompt (32)", 0, 1,
        65536},
       {"sample-tokens", FlagType::kInt, "N",
-       "in a row that an SSM must say as the LLM does to have learnt a sample (4)", 0, 1, 65536},
+       "in a row that an SSM must say as the LLM does to have learned a sample (4)", 0, 1, 65536},
       {"temperature", FlagType::kNumber, "T", "of the continuations (0: greedy)", 0, 0, 100},
       {"soft-labels", FlagType::kInt, "K",
        "tune to the LLM's K most probable tokens in each place, with their probabilities, instead "

@@ -496,7 +496,7 @@ absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
         {{"text", v1::Dataset::TEXT}, {"npz", v1::Dataset::NPZ}});
   }
   if (absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy")) return v1::Dataset::NPZ;
-  // Parquet, tar, IDX and the like would be learnt byte by byte, without a word.
+  // Parquet, tar, IDX and the like would be learned byte by byte, without a word.
   std::error_code error;
   std::string start(std::filesystem::is_regular_file(path, error) ? 1 << 16 : 0, '\0');
   std::ifstream file(path, std::ios::binary);
@@ -506,7 +506,7 @@ absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
     return UsageError(
         absl::StrCat("--dataset is \"", Printable(path), "\", which is no text: byte ", at,
                      " is 0; accepted: text, or arrays as numpy.savez writes them (.npz, .npy); "
-                     "--dataset-format=text if these bytes are to be learnt all the same"));
+                     "--dataset-format=text if these bytes are to be learned all the same"));
   }
   return v1::Dataset::TEXT;
 }

@@ -294,15 +294,15 @@ absl::Status DistillationRun::Score(int k) {
       ScoreContinuations(model->parts.llm.get(), *model->parts.tokenizer, model->options, prompts,
                          width, ProgressOf(absl::StrCat("scoring ", ssm->output())));
   if (!agrees.ok()) return agrees.status();
-  int64_t learnt = 0;
+  int64_t learned = 0;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    learnt += MarkLearned((*agrees)[p], width, k + 1, &prompts[p]);
+    learned += MarkLearned((*agrees)[p], width, k + 1, &prompts[p]);
     prompts_.mutable_prompts(static_cast<int>(p))
         ->mutable_learned_by()
         ->Assign(prompts[p].learned_by.begin(), prompts[p].learned_by.end());
   }
   if (absl::Status status = SavePrompts(); !status.ok()) return status;
-  ssm->set_learnt(learnt);
+  ssm->set_learned(learned);
   ssm->set_scored(true);
   return Save();
 }

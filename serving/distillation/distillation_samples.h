@@ -1,5 +1,5 @@
 // What boost-tuning trains on: an LLM's continuations of prompts, cut into samples, of which each
-// SSM gets those that the ones before it have not learnt.
+// SSM gets those that the ones before it have not learned.
 //
 // After collective boost-tuning in SpecInfer (Miao et al., ASPLOS 2024, arXiv:2305.09781, section
 // 3.1): one SSM is tuned at a time; samples for which it gives the LLM's own subsequent tokens are
@@ -39,10 +39,10 @@ struct DistillationPrompt {
 // The last sample of a continuation may be shorter than the others. REQUIRES: width > 0.
 int SamplesOf(const DistillationPrompt& prompt, int width);
 int64_t CountSamples(absl::Span<const DistillationPrompt> prompts, int width);
-// Those that no SSM has learnt.
+// Those that no SSM has learned.
 int64_t CountLeft(absl::Span<const DistillationPrompt> prompts, int width);
 
-// Marks the samples of which every token agrees and that nobody has learnt before. `agrees`: by
+// Marks the samples of which every token agrees and that nobody has learned before. `agrees`: by
 // token of the continuation, whether it is what SSM number `ssm` would say after all tokens before
 // it. Returns how many were marked.
 int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm, DistillationPrompt* prompt);

@@ -48,10 +48,10 @@ TEST(DistillationSamples, TheNextRoundHasNoneOfTheLearntSamplesButTheSameShape) 
   MarkLearned({true, true, false}, kWidth, 1, &prompts[1]);
   EXPECT_EQ(CountLeft(prompts, kWidth), 1);
   const DistillationRound round = MakeRound(prompts, kWidth);
-  EXPECT_EQ(round.rows, 1) << "a prompt of which all is learnt is left out";
+  EXPECT_EQ(round.rows, 1) << "a prompt of which all is learned is left out";
   EXPECT_EQ(round.columns, 5) << "the graph stays the same";
   EXPECT_EQ(round.samples, 1);
-  EXPECT_THAT(round.tokens, ElementsAre(7, 8, 9, 0, 0)) << "what was learnt is still context";
+  EXPECT_THAT(round.tokens, ElementsAre(7, 8, 9, 0, 0)) << "what was learned is still context";
   EXPECT_THAT(round.targets, ElementsAre(kNone, kNone, 1, kNone, kNone));
 }
 

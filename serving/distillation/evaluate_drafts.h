@@ -1,4 +1,4 @@
-// What an SSM has learnt of the LLM's continuations, and what its drafts are worth: by engines that
+// What an SSM has learned of the LLM's continuations, and what its drafts are worth: by engines that
 // run to the end in the caller's thread.
 #pragma once
 

@@ -59,7 +59,7 @@ absl::Status KvCache::CanTake(int count) const {
 void KvCache::Take(int count, Sequence& of, std::vector<int32_t>& out) {
   while (count > pool_.free()) EvictOne();
   const size_t first = out.size();
-  pool_.Take(count, of.home, out);
+  pool_.Allocate(count, of.page_list, out);
   for (size_t i = first; i < out.size(); ++i) Own(out[i]);
   NotePeak();
 }
@@ -74,7 +74,7 @@ void KvCache::Disown(int32_t slot) {
   Owners& owners = owners_[slot];
   --owners.active;
   if (--owners.all == 0) {
-    pool_.Give(slot);
+    pool_.Release(slot);
   } else if (owners.active == 0) {
     ++idle_slots_;
   }
@@ -83,7 +83,7 @@ void KvCache::Disown(int32_t slot) {
 absl::Status KvCache::Append(SequenceId id, int count) {
   if (absl::Status status = CanTake(count); !status.ok()) return status;
   Sequence& sequence = sequences_[id];
-  if (sequence.scratch.empty()) pool_.Tidy(sequence.home);
+  if (sequence.scratch.empty()) pool_.TrimPages(sequence.page_list);
   Take(count, sequence, sequence.slots);
   committed_total_ += count;
   return absl::OkStatus();
@@ -125,7 +125,7 @@ void KvCache::DropScratch(SequenceId id) {
   Sequence& sequence = it->second;
   for (const int32_t slot : sequence.scratch) Disown(slot);
   sequence.scratch.clear();
-  pool_.Tidy(sequence.home);
+  pool_.TrimPages(sequence.page_list);
 }
 
 void KvCache::PopSlot(Sequence& sequence) {
@@ -156,7 +156,7 @@ void KvCache::Release(SequenceId id) {
   if (it == sequences_.end()) return;
   Truncate(id, 0);
   DropScratch(id);
-  pool_.Leave(it->second.home);
+  pool_.ReleasePages(it->second.page_list);
   sequences_.erase(it);
 }
 
@@ -278,7 +278,7 @@ void KvCache::EvictOne() {
   Block& b = blocks_[block];
   for (const int32_t slot : b.slots) {
     if (--owners_[slot].all > 0) continue;
-    pool_.Give(slot);
+    pool_.Release(slot);
     --idle_slots_;
   }
   block_times_.lifetime.Count(now_ - b.entered);

@@ -142,7 +142,7 @@ class KvCache {
     std::vector<int32_t> slots;
     std::vector<int32_t> scratch;
     std::vector<int> blocks;  // of its first positions
-    SlotPool::Home home;
+    SlotPool::PageList page_list;
   };
   // A full one, or (a short one) of fewer tokens, which no sequence uses as a whole, and none
   // continues.

@@ -57,7 +57,7 @@ int SlotPool::TakeFrom(int page, int count, std::vector<int32_t>& out) {
   return taken;
 }
 
-void SlotPool::Take(int count, Home& home, std::vector<int32_t>& out) {
+void SlotPool::Allocate(int count, PageList& home, std::vector<int32_t>& out) {
   for (const int page : home.pages_) count -= TakeFrom(page, count, out);
   while (count > 0 && first_[kEmpty] >= 0) {
     int page = first_[kEmpty];
@@ -72,13 +72,13 @@ void SlotPool::Take(int count, Home& home, std::vector<int32_t>& out) {
   }
 }
 
-void SlotPool::Give(int32_t slot) {
+void SlotPool::Release(int32_t slot) {
   pages_[slot / kPage].free |= uint32_t{1} << (slot % kPage);
   ++free_;
   Relist(slot / kPage);
 }
 
-void SlotPool::Tidy(Home& home) {
+void SlotPool::TrimPages(PageList& home) {
   bool first = true;
   std::erase_if(home.pages_, [&](int page) {
     const Page& p = pages_[page];
@@ -92,7 +92,7 @@ void SlotPool::Tidy(Home& home) {
   });
 }
 
-void SlotPool::Leave(Home& home) {
+void SlotPool::ReleasePages(PageList& home) {
   for (const int page : home.pages_) SetHome(page, false);
   home.pages_.clear();
 }

@@ -15,7 +15,7 @@ class SlotPool {
   static constexpr int kPage = 16;  // slots
 
   // Of one sequence; empty at its beginning.
-  class Home {
+  class PageList {
     friend class SlotPool;
     std::vector<int> pages_;
   };
@@ -25,14 +25,14 @@ class SlotPool {
   int free() const { return free_; }
 
   // Appends `count` slots, which lie in order where they can. REQUIRES: count <= free().
-  void Take(int count, Home& home, std::vector<int32_t>& out);
+  void Allocate(int count, PageList& home, std::vector<int32_t>& out);
 
   // REQUIRES: it is not free.
-  void Give(int32_t slot);
+  void Release(int32_t slot);
 
   // Others may settle in pages of the home that are full, or empty beyond the first.
-  void Tidy(Home& home);
-  void Leave(Home& home);
+  void TrimPages(PageList& home);
+  void ReleasePages(PageList& home);
 
   std::vector<int32_t> FreeSlots() const;
 

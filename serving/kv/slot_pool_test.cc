@@ -19,12 +19,12 @@ size_t Pages(const std::vector<int32_t>& slots) {
 
 TEST(SlotPool, SequencesThatGrowInTurnsEachFillPagesOfTheirOwn) {
   SlotPool pool(64 * 64);
-  std::vector<SlotPool::Home> homes(16);
+  std::vector<SlotPool::PageList> homes(16);
   std::vector<std::vector<int32_t>> slots(homes.size());
   for (int step = 0; step < 100; ++step) {
     for (size_t i = 0; i < homes.size(); ++i) {
-      pool.Tidy(homes[i]);
-      pool.Take(1, homes[i], slots[i]);
+      pool.TrimPages(homes[i]);
+      pool.Allocate(1, homes[i], slots[i]);
     }
   }
   for (const std::vector<int32_t>& of : slots) {
@@ -37,16 +37,16 @@ TEST(SlotPool, SequencesThatGrowInTurnsEachFillPagesOfTheirOwn) {
 TEST(SlotPool, ScratchThatComesBackLeavesNoGaps) {
   SlotPool pool(4096);
   std::mt19937 random(3);
-  std::vector<SlotPool::Home> homes(8);
+  std::vector<SlotPool::PageList> homes(8);
   std::vector<std::vector<int32_t>> slots(homes.size());
   for (int step = 0; step < 60; ++step) {
     std::vector<std::vector<int32_t>> scratch(homes.size());
-    for (size_t i = 0; i < homes.size(); ++i) pool.Take(9, homes[i], scratch[i]);
+    for (size_t i = 0; i < homes.size(); ++i) pool.Allocate(9, homes[i], scratch[i]);
     for (size_t i = 0; i < homes.size(); ++i) {
       const size_t kept = 1 + random() % 4;
       slots[i].insert(slots[i].end(), scratch[i].begin(), scratch[i].begin() + kept);
-      for (size_t s = kept; s < scratch[i].size(); ++s) pool.Give(scratch[i][s]);
-      pool.Tidy(homes[i]);
+      for (size_t s = kept; s < scratch[i].size(); ++s) pool.Release(scratch[i][s]);
+      pool.TrimPages(homes[i]);
     }
   }
   for (const std::vector<int32_t>& of : slots) {
@@ -57,16 +57,16 @@ TEST(SlotPool, ScratchThatComesBackLeavesNoGaps) {
 TEST(SlotPool, EverySlotCanBeHadByAnyoneAndNoneTwice) {
   for (const int total : {1, 15, 16, 17, 100}) {
     SlotPool pool(total);
-    SlotPool::Home one, other;
+    SlotPool::PageList one, other;
     std::vector<int32_t> taken;
-    pool.Take(1, one, taken);
+    pool.Allocate(1, one, taken);
     EXPECT_EQ(pool.free(), total - 1);
-    pool.Take(total - 1, other, taken);
+    pool.Allocate(total - 1, other, taken);
     EXPECT_EQ(pool.free(), 0);
     EXPECT_TRUE(pool.FreeSlots().empty());
     std::sort(taken.begin(), taken.end());
     for (int slot = 0; slot < total; ++slot) EXPECT_EQ(taken[slot], slot);
-    for (const int32_t slot : taken) pool.Give(slot);
+    for (const int32_t slot : taken) pool.Release(slot);
     EXPECT_EQ(pool.free(), total);
     EXPECT_EQ(static_cast<int>(pool.FreeSlots().size()), total);
   }
@@ -74,13 +74,13 @@ TEST(SlotPool, EverySlotCanBeHadByAnyoneAndNoneTwice) {
 
 TEST(SlotPool, PagesOfASequenceThatLeftAreAnothersHome) {
   SlotPool pool(64);
-  SlotPool::Home one, other, third;
+  SlotPool::PageList one, other, third;
   std::vector<int32_t> first, second, last;
-  pool.Take(40, one, first);
-  pool.Take(4, other, second);
-  for (const int32_t slot : first) pool.Give(slot);
-  pool.Leave(one);
-  pool.Take(48, third, last);
+  pool.Allocate(40, one, first);
+  pool.Allocate(4, other, second);
+  for (const int32_t slot : first) pool.Release(slot);
+  pool.ReleasePages(one);
+  pool.Allocate(48, third, last);
   EXPECT_EQ(Pages(last), 3u);
   EXPECT_EQ(pool.free(), 12);
 }

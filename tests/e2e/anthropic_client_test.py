@@ -1,4 +1,4 @@
-"""Anthropic's own Python client against a model that has learnt two conversations by heart."""
+"""Anthropic's own Python client against a model that has learned two conversations by heart."""
 import concurrent.futures
 import json
 import os

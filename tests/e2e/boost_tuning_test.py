@@ -32,12 +32,12 @@ class BoostTuning(unittest.TestCase):
         self.assertEqual([ssm["output"] for ssm in job["ssms"]], [f"{name}-1", f"{name}-2"])
         first, second = job["ssms"]
         self.assertEqual(first["samples"], job["samples"])
-        self.assertGreater(first["learnt"], 0)
-        self.assertEqual(second["samples"], job["samples"] - first["learnt"], "the second had what the first did not learn")
+        self.assertGreater(first["learned"], 0)
+        self.assertEqual(second["samples"], job["samples"] - first["learned"], "the second had what the first did not learn")
         worth = {}
         for who, what in (("first", first), ("second", second), ("merged", job)):
             worth[who] = [what[when]["tokens_per_verification"] for when in ("before", "after")]
-        print(json.dumps({"samples": job["samples"], "learnt": [ssm["learnt"] for ssm in job["ssms"]], **worth}))
+        print(json.dumps({"samples": job["samples"], "learned": [ssm["learned"] for ssm in job["ssms"]], **worth}))
         for who in ("first", "merged"):
             self.assertGreater(worth[who][1], worth[who][0], f"{who} drafts better than before, on prompts it never saw")
         # The second one alone need not: it is for what the first one does not say.

@@ -24,8 +24,8 @@ TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')
 
 
 def serve_thinker(cluster, *flags):
-    """A model that has learnt two conversations by heart, in a template of ours; "end" ends its answers."""
-    text, template = (os.path.join(cluster.folder, name) for name in ("learnt.txt", "chat.jinja"))
+    """A model that has learned two conversations by heart, in a template of ours; "end" ends its answers."""
+    text, template = (os.path.join(cluster.folder, name) for name in ("learned.txt", "chat.jinja"))
     with open(text, "w") as file:
         file.write(LEARNT * 300)
     with open(template, "w") as file:

@@ -1,4 +1,4 @@
-"""The Responses API by OpenAI's own Python client, against a model that has learnt two conversations by heart."""
+"""The Responses API by OpenAI's own Python client, against a model that has learned two conversations by heart."""
 import json
 import os
 import sys
@@ -165,7 +165,7 @@ class ResponsesTest(unittest.TestCase):
         first = self.respond(instructions="Be brief.")
         second = self.respond(input="Rain?", previous_response_id=first.id)
         # The instructions before are not those of this one; the thoughts are not shown by this template. What the
-        # model says behind instructions, which it has not learnt, is not the same on every machine.
+        # model says behind instructions, which it has not learned, is not the same on every machine.
         asked = f"user: Who?\nassistant: {first.output_text}\nuser: Rain?\nassistant: "
         self.assertEqual(second.usage.input_tokens, len(asked.encode()))
         self.assertEqual(second.previous_response_id, first.id)
