@@ -302,7 +302,7 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<grpc::Service> inference =
       NewInferenceService(&models, &coordinator.interceptor(), &serving_metrics);
   coordinator.AddService(inference.get());
-  if (status = models.Recall(); !status.ok()) {
+  if (status = models.LoadServedList(); !status.ok()) {
     spdlog::error("the models of the last run are not served: {}", status.ToString());
   }
   const auto ready = [&] { return models.restored() && !models.draining(); };
@@ -350,7 +350,7 @@ absl::Status Serve(const sigset_t& signals) {
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();
     if (workers != nullptr) workers->Stop();
-    if (!models.EndLoading()) {
+    if (!models.WaitForLoading()) {
       // Exit without destructors: they would wait for a boost-tuning or a gRPC call, which wait for
       // the model. Nobody would see the result, and every write that must last is already durable.
       Report(status);

@@ -19,9 +19,9 @@ constexpr char kJson[] = "application/json";
 
 // All choices of one HTTP request, streamed or whole. Replies come from the engine's thread, which
 // waits for nothing here, and may come before what brings them is accepted.
-class Answer : public std::enable_shared_from_this<Answer> {
+class CompletionResponse : public std::enable_shared_from_this<CompletionResponse> {
  public:
-  Answer(openai::Head head, openai::Request request, size_t prompts,
+  CompletionResponse(openai::Head head, openai::Request request, size_t prompts,
          std::shared_ptr<HttpResponder> responder, const std::shared_ptr<SerializationThread>& large)
       : head_(std::move(head)),
         request_(std::move(request)),
@@ -361,7 +361,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& co
   if (asked.has_prompt_logprobs()) {
     request.generate.set_prompt_logprobs(asked.prompt_logprobs());
   }
-  auto answer = std::make_shared<Answer>(std::move(head), std::move(request), prompts.size(),
+  auto answer = std::make_shared<CompletionResponse>(std::move(head), std::move(request), prompts.size(),
                                          responder, context.serialization_thread);
   const BatchListener listener = answer->Listener();
   absl::StatusOr<std::shared_ptr<Generation>> generation =
@@ -375,7 +375,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& co
     return;
   }
   answer->Accept(*std::move(generation));
-  responder->OnClose([weak = std::weak_ptr<Answer>(answer)] {
+  responder->OnClose([weak = std::weak_ptr<CompletionResponse>(answer)] {
     if (auto answer = weak.lock()) answer->Cancel();
   });
 }

@@ -6,14 +6,14 @@
 namespace espalier {
 namespace {
 
-constexpr int kFewest = 4;
+constexpr int kMinThreads = 4;
 
 }  // namespace
 
 HandlerPool::HandlerPool(int threads, size_t max_waiting, size_t max_bytes)
     : max_waiting_(max_waiting), max_bytes_(max_bytes) {
   if (threads == 0) {
-    threads = std::max(kFewest, static_cast<int>(std::thread::hardware_concurrency()));
+    threads = std::max(kMinThreads, static_cast<int>(std::thread::hardware_concurrency()));
   }
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
 }

@@ -17,13 +17,13 @@
 namespace espalier {
 namespace {
 
-struct Wanted {
+struct PreparedRequest {
   anthropic::MessagesRequest request;
   std::shared_ptr<LoadedModel> model;
 };
 
 std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest& http,
-                                  const RouteContext& context, Wanted* wanted) {
+                                  const RouteContext& context, PreparedRequest* wanted) {
   v1::GenerateRequest& generate = wanted->request.generate;
   if (auto error = anthropic::ParseMessages(purpose, http.body, &wanted->request)) return error;
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
@@ -42,7 +42,7 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
 
 void CreateMessage(const HttpRequest& http, const RouteContext& context,
                    std::shared_ptr<HttpResponder> responder) {
-  Wanted wanted;
+  PreparedRequest wanted;
   if (const auto error = Read(anthropic::Purpose::kAnswer, http, context, &wanted)) {
     SendError(*responder, *error, {}, &anthropic::ErrorJson);
     return;
@@ -72,7 +72,7 @@ void CreateMessage(const HttpRequest& http, const RouteContext& context,
 
 void CountMessageTokens(const HttpRequest& http, const RouteContext& context,
                         std::shared_ptr<HttpResponder> responder) {
-  Wanted wanted;
+  PreparedRequest wanted;
   if (const auto error = Read(anthropic::Purpose::kCount, http, context, &wanted)) {
     SendError(*responder, *error, {}, &anthropic::ErrorJson);
     return;

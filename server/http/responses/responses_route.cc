@@ -56,13 +56,13 @@ openai::Error ConversationLost(const StoredResponse& response) {
 }
 
 // What a request is, with all that came before it; what it asks of `store` is checked.
-struct Wanted {
+struct PreparedRequest {
   openai::ResponsesRequest request;
   std::shared_ptr<LoadedModel> model;
 };
 
 std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContext& context,
-                                  openai::ItemIds* ids, Wanted* wanted) {
+                                  openai::ItemIds* ids, PreparedRequest* wanted) {
   openai::ResponsesRequest& request = wanted->request;
   if (auto error = openai::ParseResponses(http.body, ids, &request)) return error;
   absl::StatusOr<std::shared_ptr<LoadedModel>> model =
@@ -140,7 +140,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
     return;
   }
   openai::ItemIds ids(*base);
-  Wanted wanted;
+  PreparedRequest wanted;
   if (const auto error = Read(http, context, &ids, &wanted)) {
     SendError(*responder, *error);
     return;
@@ -199,7 +199,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
 void CountResponseInput(const HttpRequest& http, const ResponsesContext& context,
                         Responder responder) {
   openai::ItemIds ids("");
-  Wanted wanted;
+  PreparedRequest wanted;
   if (const auto error = Read(http, context, &ids, &wanted)) {
     SendError(*responder, *error);
     return;

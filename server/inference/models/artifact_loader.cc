@@ -28,7 +28,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int kMostSteps = 8;  // at once, that a search for places reckons with
+constexpr int kMaxConcurrentSteps = 8;  // at once, that a search for places reckons with
 
 // The largest vocabularies take some tens of megabytes as JSON.
 constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
@@ -70,14 +70,14 @@ int64_t BytesOf(const v1::TensorSpec& spec) {
 }
 
 // Whether the places have a worker in common, by their ids; these may be of workers that are gone.
-bool Shared(const v1::ModelPlacement& a, const v1::ModelPlacement& b) {
+bool ShareWorker(const v1::ModelPlacement& a, const v1::ModelPlacement& b) {
   const auto& there = b.workers();
   return std::any_of(a.workers().begin(), a.workers().end(), [&](const std::string& worker) {
     return std::find(there.begin(), there.end(), worker) != there.end();
   });
 }
 
-absl::Status In(const std::string& artifact, const absl::Status& status) {
+absl::Status InArtifact(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
@@ -91,10 +91,10 @@ std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap
 }
 
 // Why a model could not be made: of what it takes, the KV cache can be chosen.
-absl::Status Making(const std::string& artifact, const ServingShape& shape,
+absl::Status LoadError(const std::string& artifact, const ServingShape& shape,
                     const absl::Status& status) {
-  if (!absl::IsResourceExhausted(status)) return In(artifact, status);
-  return In(artifact, absl::ResourceExhaustedError(absl::StrCat(
+  if (!absl::IsResourceExhausted(status)) return InArtifact(artifact, status);
+  return InArtifact(artifact, absl::ResourceExhaustedError(absl::StrCat(
                           status.message(), "; its KV cache is for ", shape.kv_slots,
                           " tokens: kv_cache_tokens or max_sequence_length make it smaller")));
 }
@@ -111,11 +111,11 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder->path());
-  if (!config.ok()) return In(artifact, config.status());
+  if (!config.ok()) return InArtifact(artifact, config.status());
   const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*files_, folder->path());
-  if (!files.ok()) return In(artifact, files.status());
+  if (!files.ok()) return InArtifact(artifact, files.status());
   absl::StatusOr<ModelDescription> description = DescribeModel(*config, *files);
-  if (!description.ok()) return In(artifact, description.status());
+  if (!description.ok()) return InArtifact(artifact, description.status());
   return Described{*std::move(folder), *std::move(description)};
 }
 
@@ -133,7 +133,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     absl::StatusOr<ServingShape> shape =
         parts.empty() ? LlmShape(facts, size, expansion, count)
                       : SsmShape(facts, parts[0].shape, size, expansion, count);
-    if (!shape.ok()) return In(artifact, shape.status());
+    if (!shape.ok()) return InArtifact(artifact, shape.status());
     if (!parts.empty()) {
       const Part& large = parts[0];
       absl::Status same =
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     Part part{artifact, *std::move(model), *shape, format};
     if (!given.has_value() && !packed) {
       absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder.path());
-      if (!own.ok()) return In(artifact, own.status());
+      if (!own.ok()) return InArtifact(artifact, own.status());
       part.format = own->most();
       part.own = std::make_shared<OwnFormats>(*std::move(own));
     }
@@ -258,32 +258,32 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   return RemoteModelRunner::Create(options_.cluster, std::move(model), remote.may_wait);
 }
 
-absl::StatusOr<v1::Device> ArtifactLoader::Own() {
-  if (!own_.has_value()) {
+absl::StatusOr<v1::Device> ArtifactLoader::MeasureThisProcess() {
+  if (!this_process_.has_value()) {
     const std::unique_ptr<Device> device =
         NewCpuDevice({options_.threads, memory_->limit(), options_.swap_dir});
     absl::StatusOr<v1::Device> measured = Calibrate(device.get());
     if (!measured.ok()) return measured.status();
-    own_ = *std::move(measured);
+    this_process_ = *std::move(measured);
   }
   // 0 would say that any model has room.
-  own_->set_memory_bytes(std::max<int64_t>(1, memory_->left()));
-  return *own_;
+  this_process_->set_memory_bytes(std::max<int64_t>(1, memory_->left()));
+  return *this_process_;
 }
 
-absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
+absl::Status ArtifactLoader::DecidePlacement(const std::vector<Part>& parts, const AdapterFiles& adapters,
                                     const Expansion& expansion, const Placement& placement,
                                     int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
   const int requests = placement.expected_requests;
-  PlacementRequest question;
-  question.registry = options_.operators;
+  PlacementRequest request;
+  request.registry = options_.operators;
   if (options_.cluster.workers != nullptr) {
-    question.workers = options_.cluster.workers->Idle();
-    question.link = options_.cluster.workers->MeasuredLink();
+    request.workers = options_.cluster.workers->Idle();
+    request.link = options_.cluster.workers->MeasuredLink();
   }
-  const int most = placement.concurrent_steps > 0 ? placement.concurrent_steps : kMostSteps;
-  const int shares = std::min({requests, most, static_cast<int>(question.workers.size())});
+  const int most = placement.concurrent_steps > 0 ? placement.concurrent_steps : kMaxConcurrentSteps;
+  const int shares = std::min({requests, most, static_cast<int>(request.workers.size())});
   // Of each model: its largest step, an expected one, and those of shares of the requests.
   std::deque<ServingModel> built;
   const AdapterFiles none;
@@ -293,7 +293,7 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
       AdapterFiles::Parameters adapted;
       absl::StatusOr<ServingModel> model =
           Build(part, shape, m > 0 ? none : adapters, &adapted, nullptr);
-      if (!model.ok()) return In(part.artifact, model.status());
+      if (!model.ok()) return InArtifact(part.artifact, model.status());
       built.push_back(*std::move(model));
       return &built.back().graph;
     };
@@ -315,16 +315,16 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
         placed.steps = expected.steps;
       }
     }
-    question.models.push_back(std::move(placed));
+    request.models.push_back(std::move(placed));
   }
   std::vector<v1::Device> devices;
-  for (const Member& member : question.workers) devices.push_back(member.device);
-  if (options_.communication) question.communication = options_.communication(devices);
-  absl::StatusOr<v1::Device> own = Own();
+  for (const Member& member : request.workers) devices.push_back(member.device);
+  if (options_.communication) request.communication = options_.communication(devices);
+  absl::StatusOr<v1::Device> own = MeasureThisProcess();
   if (!own.ok()) return own.status();
-  question.own = *std::move(own);
-  question.tokens_per_round = ExpectedTokens(expansion, ssms, requests);
-  absl::StatusOr<PlacementDecision> places = ChoosePlacement(question);
+  request.own = *std::move(own);
+  request.tokens_per_round = ExpectedTokens(expansion, ssms, requests);
+  absl::StatusOr<PlacementDecision> places = ChoosePlacement(request);
   if (!places.ok()) return places.status();
   loaded->placements = std::move(places->chosen);
   loaded->candidates = std::move(places->candidates);
@@ -348,7 +348,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     }
     if (!parts.ok()) return parts.status();
     absl::StatusOr<Loaded> loaded = LoadSized(*parts, expansion, formats, placement);
-    if (loaded.ok()) loaded->made_to_fit = reduced;
+    if (loaded.ok()) loaded->kv_cache_reduced = reduced;
     const ServingShape& shape = (*parts)[0].shape;
     const int one = shape.max_context_slots / std::max(1, size.max_requests);
     if (loaded.ok() || !absl::IsResourceExhausted(loaded.status()) || size.kv_cache_tokens > 0 ||
@@ -386,7 +386,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   loaded.placements = placement.models;
   if (placement.models.empty()) {
     absl::Status chosen =
-        Choose(parts, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
+        DecidePlacement(parts, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
     if (!chosen.ok()) return chosen;
   }
   if (loaded.placements.size() != parts.size()) {
@@ -408,7 +408,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     AdapterFiles::Parameters adapted;
     absl::StatusOr<ServingModel> serving =
         Build(part, part.shape, adapters, &adapted, m == 0 ? &loaded.parameters : nullptr);
-    if (!serving.ok()) return In(part.artifact, serving.status());
+    if (!serving.ok()) return InArtifact(part.artifact, serving.status());
     const int64_t resident_weight_bytes = m == 0 ? formats.resident_weight_bytes : 0;
     std::unique_ptr<ModelRunner> runner;
     if (const v1::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
@@ -424,16 +424,16 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
                               .concurrent_steps = m == 0 && alone ? place.pipeline_parallel() : 1,
                               .group = group,
                               .drafts = m > 0,
-                              .prefers_shared = m > 0 && Shared(place, loaded.placements[0]),
+                              .prefers_shared = m > 0 && ShareWorker(place, loaded.placements[0]),
                               .may_wait = placement.may_wait},
                              &loaded.parts);
-      if (!made.ok()) return Making(part.artifact, part.shape, made.status());
+      if (!made.ok()) return LoadError(part.artifact, part.shape, made.status());
       remote[m] = made->get();
       runner = *std::move(made);
     } else {
       auto made =
           MakeLocal(part, *serving, {adapters, adapted, resident_weight_bytes}, &loaded.parts);
-      if (!made.ok()) return Making(part.artifact, part.shape, made.status());
+      if (!made.ok()) return LoadError(part.artifact, part.shape, made.status());
       runner = *std::move(made);
     }
     const auto vocabulary = static_cast<int>(description.model.facts.vocab_size);

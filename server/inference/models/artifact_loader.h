@@ -74,11 +74,11 @@ class ArtifactLoader : public ModelLoader {
                                      const AdapterFiles& adapters,
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
   // Sets placements and candidates.
-  absl::Status Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
+  absl::Status DecidePlacement(const std::vector<Part>& parts, const AdapterFiles& adapters,
                       const Expansion& expansion, const Placement& placement,
                       int64_t resident_weight_bytes, Loaded* loaded);
   // This process as a device, measured once.
-  absl::StatusOr<v1::Device> Own();
+  absl::StatusOr<v1::Device> MeasureThisProcess();
   struct Local {
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
@@ -108,7 +108,7 @@ class ArtifactLoader : public ModelLoader {
   const ArtifactLoaderOptions options_;
   const std::shared_ptr<MemoryBudget> memory_;  // of every model in this process
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
-  std::optional<v1::Device> own_;
+  std::optional<v1::Device> this_process_;
 };
 
 }  // namespace espalier

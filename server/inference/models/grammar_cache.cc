@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostGrammars = 32;
+constexpr size_t kMaxGrammars = 32;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> GrammarCache::Get(const StructuredO
   if (!added) return it->second.masker;  // another thread was faster
   by_use_.push_front(&it->first);
   it->second = {*masker, by_use_.begin()};
-  if (entries_.size() > kMostGrammars) {
+  if (entries_.size() > kMaxGrammars) {
     const Key* oldest = by_use_.back();
     by_use_.pop_back();
     entries_.erase(entries_.find(*oldest));

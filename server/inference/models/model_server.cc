@@ -65,7 +65,7 @@ bool OnWorkers(const std::vector<v1::ModelPlacement>& placements) {
   });
 }
 
-bool Same(v1::ServeModelRequest known, const v1::ServeModelRequest& asked) {
+bool SameRequest(v1::ServeModelRequest known, const v1::ServeModelRequest& asked) {
   known.clear_chosen();
   known.clear_fitted_kv_cache_tokens();
   return known.SerializeAsString() == asked.SerializeAsString();
@@ -196,7 +196,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters,
                     std::move(loaded->describe)};
   prepared.kv_cache_tokens = loaded->kv_cache_tokens;
-  prepared.made_to_fit = loaded->made_to_fit;
+  prepared.kv_cache_reduced = loaded->kv_cache_reduced;
   prepared.placements = std::move(loaded->placements);
   prepared.candidates = std::move(loaded->candidates);
   prepared.request.set_weights(Name(loaded->format));
@@ -240,13 +240,13 @@ v1::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) 
   return description;
 }
 
-absl::Status ModelServer::TakeTurn(const std::string& name) {
+absl::Status ModelServer::AcquireLoadSlot(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return draining_ || (!loading_ && leaving_.count(name) == 0);
+    return draining_ || (!loading_ && unloading_.count(name) == 0);
   };
   // Loading ends by itself; a request that is still being read, at its client's pleasure.
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&free), options_.longest_leave)) {
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&free), options_.release_timeout)) {
     if (loading_) continue;
     return absl::UnavailableError(
         absl::StrCat("model '", name,
@@ -258,10 +258,10 @@ absl::Status ModelServer::TakeTurn(const std::string& name) {
   return absl::OkStatus();
 }
 
-void ModelServer::EndTurn() {
+void ModelServer::ReleaseLoadSlot() {
   absl::MutexLock lock(&mutex_);
   loading_ = false;
-  arriving_.clear();
+  loading_name_.clear();
 }
 
 absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelRequest& given) {
@@ -269,8 +269,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelR
   if (!request.ok()) return request.status();
   // Beside a served model of the same name, which has no slash.
   const std::string name = absl::StrCat(request->name(), "/prepared");
-  if (absl::Status status = TakeTurn(name); !status.ok()) return status;
-  const absl::Cleanup turn = [this] { EndTurn(); };
+  if (absl::Status status = AcquireLoadSlot(name); !status.ok()) return status;
+  const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
   return LoadParts(*request, name, /*may_wait=*/false);
 }
 
@@ -284,13 +284,13 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelReq
   // After a restart the workers may not be there yet, and nobody knows what fits them; nor are the
   // models that share this process's memory, and the first would leave the last no room.
   if (request->kv_cache_tokens() == 0 &&
-      (prepared->made_to_fit || OnWorkers(prepared->placements))) {
+      (prepared->kv_cache_reduced || OnWorkers(prepared->placements))) {
     request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
   }
   const std::shared_ptr<LoadedModel> model(new LoadedModel,
                                            [this, name = request->name()](LoadedModel* last) {
                                              delete last;
-                                             NoteGone(name);
+                                             OnModelDestroyed(name);
                                            });
   model->description = prepared->Describe(0, options_.clock->Now());
   absl::StatusOr<std::unique_ptr<AsyncEngine>> engine =
@@ -309,21 +309,21 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelReq
 absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given) {
   absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
-  if (absl::Status status = TakeTurn(request->name()); !status.ok()) return status;
-  const absl::Cleanup turn = [this] { EndTurn(); };
+  if (absl::Status status = AcquireLoadSlot(request->name()); !status.ok()) return status;
+  const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
   {
     absl::MutexLock lock(&mutex_);
     if (absl::Status status = CheckNames(*request); !status.ok()) return status;
     auto it = models_.find(request->name());
     if (it != models_.end()) {
-      if (!Same(it->second.request, *request)) {
+      if (!SameRequest(it->second.request, *request)) {
         return absl::AlreadyExistsError(
             absl::StrCat("model '", request->name(),
                          "' is served already with other options; unserve it first"));
       }
       if (it->second.model != nullptr) return Describe(*it->second.model);
     }
-    arriving_ = request->name();
+    loading_name_ = request->name();
   }
   return Admit(&*request, /*restores=*/false);
 }
@@ -333,7 +333,7 @@ absl::StatusOr<v1::ServedModel> ModelServer::Admit(v1::ServeModelRequest* reques
   const std::string& name = request->name();
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/restores);
   absl::MutexLock lock(&mutex_);  // released before the model goes that nobody wants any more
-  if (arriving_ != name) {
+  if (loading_name_ != name) {
     return absl::AbortedError(absl::StrCat("model '", name, "' was unserved while it was loaded"));
   }
   absl::Status status = model.status();
@@ -341,7 +341,7 @@ absl::StatusOr<v1::ServedModel> ModelServer::Admit(v1::ServeModelRequest* reques
   if (status.ok() && !restores) status = options_.store->PutServed(*request, nullptr);
   if (!status.ok()) {
     if (auto known = models_.find(name); known != models_.end())
-      NoteFailure(status, &known->second);
+      RecordFailure(status, &known->second);
     return status;
   }
   if (options_.metrics != nullptr) options_.metrics->Add(*model);
@@ -387,7 +387,7 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
       if (known->has_value()) return absl::OkStatus();
     }
     const auto it = models_.find(name);
-    const bool arriving = !name.empty() && arriving_ == name;
+    const bool arriving = !name.empty() && loading_name_ == name;
     if (it == models_.end() && !arriving) return NotServed(name);
     // What is loaded for the first time is not in the store; that it was unserved is.
     absl::Status status = options_.store->DeleteServed(name, idempotency_record);
@@ -397,16 +397,16 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
       if (last != nullptr && options_.metrics != nullptr) options_.metrics->Remove(name);
       models_.erase(it);
     }
-    if (arriving) arriving_.clear();
+    if (arriving) loading_name_.clear();
     if (last == nullptr) return absl::OkStatus();
-    leaving_.insert(name);
+    unloading_.insert(name);
   }
   last.reset();  // without the lock: it joins a thread
   absl::MutexLock lock(&mutex_);
   const auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return draining_ || leaving_.count(name) == 0;
+    return draining_ || unloading_.count(name) == 0;
   };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&gone), options_.longest_leave)) {
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&gone), options_.release_timeout)) {
     spdlog::warn(
         "model {} is unserved, but requests that are still being read hold it: until they are, its "
         "memory and workers are not free, and its name neither",
@@ -415,9 +415,9 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
   return absl::OkStatus();
 }
 
-void ModelServer::NoteGone(const std::string& name) {
+void ModelServer::OnModelDestroyed(const std::string& name) {
   absl::MutexLock lock(&mutex_);
-  leaving_.erase(name);
+  unloading_.erase(name);
 }
 
 absl::Status ModelServer::NotServed(const std::string& name) const {
@@ -502,7 +502,7 @@ std::map<std::string, int> ModelServer::CountByState() const {
       ++counts[entry.failure.ok() ? "loading" : "failed"];
     }
   }
-  if (!arriving_.empty() && models_.count(arriving_) == 0) ++counts["loading"];
+  if (!loading_name_.empty() && models_.count(loading_name_) == 0) ++counts["loading"];
   return counts;
 }
 

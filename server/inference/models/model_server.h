@@ -54,7 +54,7 @@ class ModelLoader {
     EngineParts parts;
     int64_t parameters = 0;                             // of the LLM
     int64_t kv_cache_tokens = 0;                        // likewise
-    bool made_to_fit = false;                           // they are fewer than would be useful
+    bool kv_cache_reduced = false;                           // they are fewer than would be useful
     WeightFormat format = WeightFormat::kF32;           // likewise
     std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     // The LLM's place, then the SSMs'; and, if they were chosen here, of what.
@@ -93,10 +93,10 @@ struct ModelServerOptions {
   int64_t default_seed = 0;           // where a request brings none: mixed with a counter
   // After a model of the last run could not be loaded, until it is tried again: at first, and,
   // doubled each time, at most.
-  absl::Duration first_pause = absl::Seconds(10), longest_pause = absl::Minutes(5);
+  absl::Duration initial_backoff = absl::Seconds(10), max_backoff = absl::Minutes(5);
   // What is unserved may be held by requests that are still being read: how long Unserve, and Serve
   // of the same name, wait.
-  absl::Duration longest_leave = absl::Seconds(10);
+  absl::Duration release_timeout = absl::Seconds(10);
 };
 
 // The index of the model's adapter of that name, -1 for the empty name. NotFound names those that
@@ -111,7 +111,7 @@ class ModelServer {
 
   // What was served before the last stop is known from now on: whoever asks for it hears that it is
   // being loaded. Once, before anybody asks.
-  absl::Status Recall();
+  absl::Status LoadServedList();
   // Begins to load that on a thread of its own; models on workers answer as soon as those have
   // joined. What cannot be loaded stays, in the store too, and is tried again until it is loaded or
   // unserved. Once.
@@ -123,7 +123,7 @@ class ModelServer {
   // it was unserved meanwhile; Unavailable while an old model of that name is still held.
   absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);
   // Of what is still being loaded, or could not be, too. When it returns, what the model took is
-  // free, unless somebody holds it for longer than `longest_leave`; then its name is taken so long.
+  // free, unless somebody holds it for longer than `release_timeout`; then its name is taken so long.
   // A repetition under its key ends nothing that was served since; InvalidArgument if the key was
   // used for anything else.
   absl::Status Unserve(const std::string& name, const std::string& idempotency_key = "");
@@ -137,7 +137,7 @@ class ModelServer {
     std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     v1::SamplingOptions sampling_defaults;
     int64_t kv_cache_tokens = 0;
-    bool made_to_fit = false;
+    bool kv_cache_reduced = false;
     std::vector<v1::ModelPlacement> placements;      // as in ModelLoader::Loaded
     std::vector<v1::PlacementCandidate> candidates;  // likewise
     // All that is known without an engine; `context` is its.
@@ -176,7 +176,7 @@ class ModelServer {
   void EndRequests(const absl::Status& why);
   // Drains, and waits a moment for the model that is being loaded, by whomever. False if it still
   // is: that may take minutes, and nothing can interrupt it.
-  bool EndLoading();
+  bool WaitForLoading();
   // Drains, and unloads every model.
   void Stop();
 
@@ -188,16 +188,16 @@ class ModelServer {
     v1::ServeModelRequest request;    // as it is in the store
     std::shared_ptr<LoadedModel> model;  // null: of the last run, and not loaded (yet)
     absl::Status failure;                // of the last try to load it
-    absl::Time next_try = absl::InfinitePast();
-    absl::Duration pause;  // before that
+    absl::Time next_retry = absl::InfinitePast();
+    absl::Duration backoff;  // before that
   };
 
   // One model is loaded at a time. Waits for that, and until no model of this name is on its way
-  // out; Unavailable if that takes longer than `longest_leave`, and once Drain was called.
-  absl::Status TakeTurn(const std::string& name);
-  void EndTurn();
+  // out; Unavailable if that takes longer than `release_timeout`, and once Drain was called.
+  absl::Status AcquireLoadSlot(const std::string& name);
+  void ReleaseLoadSlot();
   // Of a model that nobody holds any more.
-  void NoteGone(const std::string& name);
+  void OnModelDestroyed(const std::string& name);
   // `name`: under which workers hold what is theirs. These three for whoever has the turn.
   absl::StatusOr<Prepared> LoadParts(const v1::ServeModelRequest& request,
                                      const std::string& name, bool may_wait);
@@ -209,10 +209,10 @@ class ModelServer {
   absl::StatusOr<v1::ServedModel> Admit(v1::ServeModelRequest* request, bool restores);
   // Waits until a model of the last run is to be tried. False if there is none any more, or at the
   // end.
-  bool AwaitTry(std::string* name);
+  bool WaitForNextRetry(std::string* name);
   // Tries it. False at the end.
   bool Restore(const std::string& name);
-  void NoteFailure(const absl::Status& status, Entry* entry) const;
+  void RecordFailure(const absl::Status& status, Entry* entry) const;
   static v1::ServedModel DescribeEntry(const Entry& entry);
   // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
   absl::Status CheckNames(const v1::ServeModelRequest& request) const
@@ -223,10 +223,10 @@ class ModelServer {
   const ModelServerOptions options_;
   mutable absl::Mutex mutex_;
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> leaving_ ABSL_GUARDED_BY(mutex_);  // unserved, and not gone yet
+  std::set<std::string> unloading_ ABSL_GUARDED_BY(mutex_);  // unserved, and not gone yet
   bool loading_ ABSL_GUARDED_BY(mutex_) = false;           // somebody has the turn
   // What is being loaded to be served; empty: nothing is, or it has been unserved.
-  std::string arriving_ ABSL_GUARDED_BY(mutex_);
+  std::string loading_name_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread restorer_;

@@ -49,15 +49,15 @@ class Loader : public ModelLoader {
     loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
     loaded.kv_cache_tokens = kFits;
-    loaded.made_to_fit = made_to_fit_;
+    loaded.kv_cache_reduced = made_to_fit_;
     loaded.placements = placement.models;
     loaded.parts.keep_alive.push_back(std::shared_ptr<void>(nullptr, [this](void*) { Going(); }));
     return loaded;
   }
 
-  void SetMadeToFit(bool made_to_fit) {
+  void SetMadeToFit(bool kv_cache_reduced) {
     absl::MutexLock lock(&mutex_);
-    made_to_fit_ = made_to_fit;
+    made_to_fit_ = kv_cache_reduced;
   }
   // Loading it takes until another one is held.
   void Hold(const std::string& llm) {
@@ -142,14 +142,14 @@ class ModelServerTest : public ::testing::Test {
                                        .store = store_.get(),
                                        .clock = &clock_,
                                        .metrics = &metrics_,
-                                       .first_pause = absl::Milliseconds(20),
-                                       .longest_pause = absl::Milliseconds(50),
-                                       .longest_leave = longest_leave_});
+                                       .initial_backoff = absl::Milliseconds(20),
+                                       .max_backoff = absl::Milliseconds(50),
+                                       .release_timeout = longest_leave_});
   }
   // As the daemon does it.
   void RestartWithModels() {
     Restart();
-    ASSERT_TRUE(models_->Recall().ok());
+    ASSERT_TRUE(models_->LoadServedList().ok());
     models_->StartRestoring();
   }
   void Serve(const std::string& artifact) {
@@ -259,7 +259,7 @@ TEST_F(ModelServerTest, ServingWhatFailedTriesAtOnce) {
   Serve("a");
   loader_.Break("a");
   Restart();
-  ASSERT_TRUE(models_->Recall().ok());  // and nobody restores it
+  ASSERT_TRUE(models_->LoadServedList().ok());  // and nobody restores it
   EXPECT_TRUE(absl::IsResourceExhausted(models_->Serve(Request("a")).status()));
   EXPECT_EQ(State("a"), "failed: no memory for it");
   EXPECT_THAT(Stored(), ElementsAre("a"));
@@ -409,14 +409,14 @@ TEST_F(ModelServerTest, WhatWasMadeToFitIsAsLargeAfterARestart) {
   ASSERT_TRUE(AwaitRestored());
   EXPECT_EQ(loader_.fitted(), kFits);
   // In this process, too, where others that are not there yet need their parts.
-  for (const bool made_to_fit : {true, false}) {
+  for (const bool kv_cache_reduced : {true, false}) {
     EXPECT_TRUE(models_->Unserve("a").ok());
-    loader_.SetMadeToFit(made_to_fit);
+    loader_.SetMadeToFit(kv_cache_reduced);
     Serve("a");
     EXPECT_EQ(loader_.fitted(), 0);
     RestartWithModels();
     ASSERT_TRUE(AwaitRestored());
-    EXPECT_EQ(loader_.fitted(), made_to_fit ? kFits : 0);
+    EXPECT_EQ(loader_.fitted(), kv_cache_reduced ? kFits : 0);
   }
 }
 
@@ -432,9 +432,9 @@ TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {
   models_->Drain();
   serving.join();
   EXPECT_TRUE(absl::IsUnavailable(served)) << served;
-  EXPECT_FALSE(models_->EndLoading()) << "it is being loaded";
+  EXPECT_FALSE(models_->WaitForLoading()) << "it is being loaded";
   loader_.Hold("");
-  EXPECT_TRUE(Eventually([&] { return models_->EndLoading(); }));
+  EXPECT_TRUE(Eventually([&] { return models_->WaitForLoading(); }));
   EXPECT_EQ(loader_.loads(), 3) << "the next one is not begun";
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
 }
@@ -452,10 +452,10 @@ TEST_F(ModelServerTest, WhoeverLoadsIsKnownAtTheEnd) {
     // Prepared ones are not to be served.
     const bool serves = &load == &loads[0];
     EXPECT_EQ(models_->CountByState()["loading"], serves ? 1 : 0);
-    EXPECT_FALSE(models_->EndLoading());
+    EXPECT_FALSE(models_->WaitForLoading());
     loader_.Hold("");
     loading.join();
-    EXPECT_TRUE(models_->EndLoading());
+    EXPECT_TRUE(models_->WaitForLoading());
     loader_.Hold("a");
   }
   EXPECT_THAT(Stored(), ElementsAre("a")) << "prepared ones are nobody's to restore";

@@ -175,13 +175,13 @@ ServingMetrics::ServingMetrics(prometheus::Registry* registry)
 }
 ServingMetrics::~ServingMetrics() = default;
 
-void ServingMetrics::Watched::RaiseBy(Counter& counter, int64_t total) {
+void ServingMetrics::MonitoredModel::IncreaseTo(Counter& counter, int64_t total) {
   int64_t& known = seen[&counter];
   if (total > known) counter.Increment(static_cast<double>(total - known));
   known = std::max(known, total);
 }
 
-void ServingMetrics::Watched::RaiseBy(Histogram& histogram, const HistogramCounts& total) {
+void ServingMetrics::MonitoredModel::IncreaseTo(Histogram& histogram, const HistogramCounts& total) {
   HistogramCounts& known = seen_sizes.try_emplace(&histogram, total.bounds()).first->second;
   std::vector<double> more;
   for (size_t i = 0; i < total.counts().size(); ++i) {
@@ -200,8 +200,8 @@ void ServingMetrics::Add(std::shared_ptr<const LoadedModel> model) {
        {"num_slots", absl::StrCat(model->engine->statistics().kv.slots)},
        {"enable_prefix_caching", model->description.no_prefix_cache() ? "False" : "True"}});
   config.Set(1);
-  Watched& watched = models_[name];
-  watched = Watched();
+  MonitoredModel& watched = models_[name];
+  watched = MonitoredModel();
   watched.model = std::move(model);
   watched.own.emplace_back(&families_->cache_config, &config);
 }
@@ -246,20 +246,20 @@ void ServingMetrics::Collect() {
     }
     f.kv_usage.Add(labels).Set(UsageOf(s.kv));
     f.kv_bytes.Add(labels).Set(static_cast<double>(watched.model->engine->kv_cache_bytes()));
-    watched.RaiseBy(f.prompt_tokens.Add(labels), s.whole_prompt_tokens);
-    watched.RaiseBy(f.prompt_tokens_cached.Add(labels), s.cached_prompt_tokens);
+    watched.IncreaseTo(f.prompt_tokens.Add(labels), s.whole_prompt_tokens);
+    watched.IncreaseTo(f.prompt_tokens_cached.Add(labels), s.cached_prompt_tokens);
     for (const auto& [source, tokens] :
          {std::pair{"local_compute", s.whole_prompt_tokens - s.cached_prompt_tokens},
           std::pair{"local_cache_hit", s.cached_prompt_tokens}}) {
-      watched.RaiseBy(f.prompt_tokens_by_source.Add({{"model_name", name}, {"source", source}}),
+      watched.IncreaseTo(f.prompt_tokens_by_source.Add({{"model_name", name}, {"source", source}}),
                       tokens);
     }
-    watched.RaiseBy(f.prompt_tokens_computed.Add(labels), s.prompt_tokens);
-    watched.RaiseBy(f.generation_tokens.Add(labels), s.generated_tokens);
-    watched.RaiseBy(f.iterations.Add(labels), s.steps);
-    watched.RaiseBy(f.preemptions.Add(labels), s.preemptions);
-    watched.RaiseBy(f.prefix_queries.Add(labels), s.prefix_query_tokens);
-    watched.RaiseBy(f.prefix_hits.Add(labels), s.cached_tokens);
+    watched.IncreaseTo(f.prompt_tokens_computed.Add(labels), s.prompt_tokens);
+    watched.IncreaseTo(f.generation_tokens.Add(labels), s.generated_tokens);
+    watched.IncreaseTo(f.iterations.Add(labels), s.steps);
+    watched.IncreaseTo(f.preemptions.Add(labels), s.preemptions);
+    watched.IncreaseTo(f.prefix_queries.Add(labels), s.prefix_query_tokens);
+    watched.IncreaseTo(f.prefix_hits.Add(labels), s.cached_tokens);
     CollectSizes(name, s, &watched);
     CollectAdapters(name, s, &watched);
     CollectSpeculation(name, s, &watched);
@@ -267,10 +267,10 @@ void ServingMetrics::Collect() {
 }
 
 void ServingMetrics::CollectSizes(const std::string& name, const EngineStatistics& s,
-                                  Watched* watched) {
+                                  MonitoredModel* watched) {
   const auto raise = [&](Family<Histogram>& family, const HistogramCounts& total) {
     const Histogram::BucketBoundaries bounds(total.bounds().begin(), total.bounds().end());
-    watched->RaiseBy(family.Add({{"model_name", name}}, bounds), total);
+    watched->IncreaseTo(family.Add({{"model_name", name}}, bounds), total);
   };
   raise(families_->iteration_tokens, s.step_tokens);
   raise(families_->block_lifetime, s.kv_blocks.lifetime);
@@ -279,7 +279,7 @@ void ServingMetrics::CollectSizes(const std::string& name, const EngineStatistic
 }
 
 void ServingMetrics::CollectAdapters(const std::string& name, const EngineStatistics& s,
-                                     Watched* watched) {
+                                     MonitoredModel* watched) {
   const auto& adapters = watched->model->description.adapters();
   if (adapters.empty()) return;
   const auto used = [&](const std::vector<int>& counts) {
@@ -303,22 +303,22 @@ void ServingMetrics::CollectAdapters(const std::string& name, const EngineStatis
 }
 
 void ServingMetrics::CollectSpeculation(const std::string& name, const EngineStatistics& s,
-                                        Watched* watched) {
+                                        MonitoredModel* watched) {
   const prometheus::Labels labels = {{"model_name", name}};
   Families& f = *families_;
-  watched->RaiseBy(f.drafts.Add(labels), s.trees);
-  watched->RaiseBy(f.draft_tokens.Add(labels), s.drafted_tokens);
-  watched->RaiseBy(f.accepted_tokens.Add(labels), s.accepted_tokens);
+  watched->IncreaseTo(f.drafts.Add(labels), s.trees);
+  watched->IncreaseTo(f.draft_tokens.Add(labels), s.drafted_tokens);
+  watched->IncreaseTo(f.accepted_tokens.Add(labels), s.accepted_tokens);
   for (const auto& [family, counts] : {std::pair{&f.drafted_per_position, &s.drafted_by_depth},
                                        std::pair{&f.accepted_per_position, &s.accepted_by_depth}}) {
     for (size_t d = 0; d < counts->size(); ++d) {
-      watched->RaiseBy(family->Add({{"model_name", name}, {"position", absl::StrCat(d)}}),
+      watched->IncreaseTo(family->Add({{"model_name", name}, {"position", absl::StrCat(d)}}),
                        (*counts)[d]);
     }
   }
-  watched->RaiseBy(f.ngram_drafted.Add(labels), s.speculation.ngram_drafted);
-  watched->RaiseBy(f.ngram_accepted.Add(labels), s.speculation.ngram_accepted);
-  watched->RaiseBy(f.tuned_off.Add(labels), s.speculation.tuned_off);
+  watched->IncreaseTo(f.ngram_drafted.Add(labels), s.speculation.ngram_drafted);
+  watched->IncreaseTo(f.ngram_accepted.Add(labels), s.speculation.ngram_accepted);
+  watched->IncreaseTo(f.tuned_off.Add(labels), s.speculation.tuned_off);
   // As `espalier serve` lists them: one that is back counts before the engine has met it again.
   const v1::ServedModel description = Describe(*watched->model);
   const auto drafts = [&](size_t ssm) {

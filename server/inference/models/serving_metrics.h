@@ -58,7 +58,7 @@ class ServingMetrics {
 
  private:
   struct Families;
-  struct Watched {
+  struct MonitoredModel {
     std::shared_ptr<const LoadedModel> model;
     // Its engine's totals when they were last added to a counter. A model that is loaded again
     // begins at 0, its counters go on.
@@ -69,18 +69,18 @@ class ServingMetrics {
     std::vector<std::pair<prometheus::Family<prometheus::Gauge>*, prometheus::Gauge*>> own;
     prometheus::Gauge* adapters = nullptr;  // of the family that says which are used
 
-    void RaiseBy(prometheus::Counter& counter, int64_t total);
-    void RaiseBy(prometheus::Histogram& histogram, const HistogramCounts& total);
+    void IncreaseTo(prometheus::Counter& counter, int64_t total);
+    void IncreaseTo(prometheus::Histogram& histogram, const HistogramCounts& total);
   };
-  void CollectSizes(const std::string& name, const EngineStatistics& statistics, Watched* watched);
+  void CollectSizes(const std::string& name, const EngineStatistics& statistics, MonitoredModel* watched);
   void CollectAdapters(const std::string& name, const EngineStatistics& statistics,
-                       Watched* watched);
+                       MonitoredModel* watched);
   void CollectSpeculation(const std::string& name, const EngineStatistics& statistics,
-                          Watched* watched);
+                          MonitoredModel* watched);
 
   std::unique_ptr<Families> families_;
   absl::Mutex mutex_;
-  std::map<std::string, Watched> models_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, MonitoredModel> models_ ABSL_GUARDED_BY(mutex_);
   // By model, for what is observed with every piece of an answer: finding a family allocates.
   absl::Mutex pieces_mutex_;
   absl::flat_hash_map<std::string, prometheus::Histogram*> pieces_ ABSL_GUARDED_BY(pieces_mutex_);

@@ -17,7 +17,7 @@
 #include "espalier/v1/inference.grpc.pb.h"
 #include "server/inference/requests/embedding.h"
 #include "server/inference/requests/generation.h"
-#include "server/inference/services/lossless_proof.h"
+#include "server/inference/services/lossless_verification.h"
 #include "server/inference/models/model_server.h"
 #include "server/inference/requests/tokenization.h"
 #include "server/random_id.h"
@@ -330,7 +330,7 @@ class InferenceService final : public v1::Inference::Service {
       return Write(context, reply, writer) ? absl::OkStatus() : Gone();
     };
     absl::StatusOr<v1::LosslessReport> report =
-        ProveLossless(request, models_, SystemClock(), listener);
+        RunLosslessVerification(request, models_, SystemClock(), listener);
     if (!report.ok()) return report.status();
     v1::VerifyLosslessReply reply;
     *reply.mutable_report() = *std::move(report);

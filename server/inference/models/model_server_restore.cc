@@ -15,7 +15,7 @@ namespace espalier {
 namespace {
 
 // For a load that is all but over to end.
-constexpr absl::Duration kFarewell = absl::Seconds(1);
+constexpr absl::Duration kLoadingGracePeriod = absl::Seconds(1);
 
 }  // namespace
 
@@ -24,7 +24,7 @@ ModelServer::~ModelServer() {
   if (restorer_.joinable()) restorer_.join();
 }
 
-absl::Status ModelServer::Recall() {
+absl::Status ModelServer::LoadServedList() {
   absl::StatusOr<std::vector<v1::ServeModelRequest>> served = options_.store->Served();
   if (!served.ok()) return served.status();
   absl::MutexLock lock(&mutex_);
@@ -38,7 +38,7 @@ absl::Status ModelServer::Recall() {
 void ModelServer::StartRestoring() {
   restorer_ = std::thread([this] {
     std::string name;
-    while (AwaitTry(&name) && Restore(name)) {
+    while (WaitForNextRetry(&name) && Restore(name)) {
     }
   });
 }
@@ -50,25 +50,25 @@ bool ModelServer::restored() const {
   });
 }
 
-bool ModelServer::AwaitTry(std::string* name) {
+bool ModelServer::WaitForNextRetry(std::string* name) {
   absl::MutexLock lock(&mutex_);
   for (;;) {
     const Entry* next = nullptr;
     for (const auto& [known, entry] : models_) {
-      if (entry.model != nullptr || (next != nullptr && entry.next_try >= next->next_try)) continue;
+      if (entry.model != nullptr || (next != nullptr && entry.next_retry >= next->next_retry)) continue;
       next = &entry;
       *name = known;
     }
     if (next == nullptr || draining_) return false;
-    if (next->next_try <= absl::Now()) return true;
-    mutex_.AwaitWithDeadline(absl::Condition(&draining_), next->next_try);
+    if (next->next_retry <= absl::Now()) return true;
+    mutex_.AwaitWithDeadline(absl::Condition(&draining_), next->next_retry);
   }
 }
 
 bool ModelServer::Restore(const std::string& name) {
   // Not at the end: served and unserved by others meanwhile, and still held.
-  if (!TakeTurn(name).ok()) return !draining();
-  const absl::Cleanup turn = [this] { EndTurn(); };
+  if (!AcquireLoadSlot(name).ok()) return !draining();
+  const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
   v1::ServeModelRequest request;
   {
     absl::MutexLock lock(&mutex_);
@@ -76,7 +76,7 @@ bool ModelServer::Restore(const std::string& name) {
     // Unserved meanwhile, or served by somebody else.
     if (it == models_.end() || it->second.model != nullptr) return true;
     request = it->second.request;
-    arriving_ = name;
+    loading_name_ = name;
   }
   const absl::Status status = Admit(&request, /*restores=*/true).status();
   if (status.ok()) {
@@ -89,17 +89,17 @@ bool ModelServer::Restore(const std::string& name) {
   return true;
 }
 
-void ModelServer::NoteFailure(const absl::Status& status, Entry* entry) const {
+void ModelServer::RecordFailure(const absl::Status& status, Entry* entry) const {
   entry->failure = status;
-  entry->pause = std::clamp(2 * entry->pause, options_.first_pause, options_.longest_pause);
-  entry->next_try = absl::Now() + entry->pause;
+  entry->backoff = std::clamp(2 * entry->backoff, options_.initial_backoff, options_.max_backoff);
+  entry->next_retry = absl::Now() + entry->backoff;
 }
 
-bool ModelServer::EndLoading() {
+bool ModelServer::WaitForLoading() {
   absl::MutexLock lock(&mutex_);
   draining_ = true;
   const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !loading_; };
-  return mutex_.AwaitWithTimeout(absl::Condition(&over), kFarewell);
+  return mutex_.AwaitWithTimeout(absl::Condition(&over), kLoadingGracePeriod);
 }
 
 void ModelServer::Stop() {
@@ -107,7 +107,7 @@ void ModelServer::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     draining_ = true;
-    arriving_.clear();
+    loading_name_.clear();
     last.swap(models_);
   }
   if (options_.metrics != nullptr) {  // which hold them, too

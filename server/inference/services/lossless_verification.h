@@ -16,7 +16,7 @@ using LosslessListener = std::function<absl::Status(const v1::LosslessProgress&)
 
 // Loads the models as Serve would, checks them, and unloads them. InvalidArgument names the field;
 // a check that failed is part of the report.
-absl::StatusOr<v1::LosslessReport> ProveLossless(const v1::VerifyLosslessRequest& request,
+absl::StatusOr<v1::LosslessReport> RunLosslessVerification(const v1::VerifyLosslessRequest& request,
                                                     ModelServer* models, const Clock& clock,
                                                     const LosslessListener& listener);
 

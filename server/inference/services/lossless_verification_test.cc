@@ -1,6 +1,6 @@
 // The proof over the wire, with models that a loader makes: what a user sees of a pair that is
 // lossless and of one that is not.
-#include "server/inference/services/lossless_proof.h"
+#include "server/inference/services/lossless_verification.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -170,7 +170,7 @@ TEST_F(ProofTest, EndsWhenItsListenerSaysSo) {
   const auto stop = [&](const v1::LosslessProgress& progress) {
     return ++calls < 5 ? absl::OkStatus() : absl::CancelledError(progress.stage());
   };
-  const auto report = ProveLossless(Request("good"), &models_, clock_, stop);
+  const auto report = RunLosslessVerification(Request("good"), &models_, clock_, stop);
   EXPECT_EQ(report.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(calls, 5);
 }

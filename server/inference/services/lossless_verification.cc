@@ -1,4 +1,4 @@
-#include "server/inference/services/lossless_proof.h"
+#include "server/inference/services/lossless_verification.h"
 
 #include <algorithm>
 #include <string>
@@ -12,8 +12,8 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxPrompts = 4096;
-constexpr int kAnswer = 48;
-constexpr int kDraws = 20000;
+constexpr int kAnswerTokens = 48;
+constexpr int kSamples = 20000;
 constexpr int kDistributionTokens = 3;
 constexpr int kDistributionTopK = 3;
 
@@ -91,7 +91,7 @@ v1::LosslessReport ReportOf(const LosslessReport& report) {
 
 }  // namespace
 
-absl::StatusOr<v1::LosslessReport> ProveLossless(const v1::VerifyLosslessRequest& request,
+absl::StatusOr<v1::LosslessReport> RunLosslessVerification(const v1::VerifyLosslessRequest& request,
                                                     ModelServer* models, const Clock& clock,
                                                     const LosslessListener& listener) {
   if (request.models().ssm_artifacts().empty() && request.models().ngram_depth() == 0 &&
@@ -117,8 +117,8 @@ absl::StatusOr<v1::LosslessReport> ProveLossless(const v1::VerifyLosslessRequest
   const int context = length > 0 ? std::min(length, limits.max_positions) : limits.max_positions;
   LosslessOptions options;
   options.engine = pair->options;
-  options.answer = GivenOr(request.answer_tokens(), std::min(kAnswer, context / 2));
-  options.draws = GivenOr(request.draws(), kDraws);
+  options.answer = GivenOr(request.answer_tokens(), std::min(kAnswerTokens, context / 2));
+  options.draws = GivenOr(request.draws(), kSamples);
   options.distribution_tokens = GivenOr(request.distribution_tokens(), kDistributionTokens);
   options.distribution_top_k = GivenOr(request.distribution_top_k(), kDistributionTopK);
   if (request.temperature() != 0) options.temperature = request.temperature();
