@@ -92,7 +92,7 @@ class DistillationRunTest : public ::testing::Test {
   v1::DistillationJob job_;
 };
 
-TEST_F(DistillationRunTest, WhatWasCancelledSubmitsNoTraining) {
+TEST_F(DistillationRunTest, ACancelledRunSubmitsNoTraining) {
   DistillationRun run(tools_, job_,
                {.save = [](const v1::DistillationJob&) { return absl::OkStatus(); },
                 .progress = [](const std::string&, int64_t,
@@ -102,7 +102,7 @@ TEST_F(DistillationRunTest, WhatWasCancelledSubmitsNoTraining) {
 }
 
 // Its id was nowhere yet, so whoever cancelled the tuning could not cancel it.
-TEST_F(DistillationRunTest, TrainingThatIsSubmittedWhileItIsCancelledEndsTooAndIsResumedWithIt) {
+TEST_F(DistillationRunTest, TrainingSubmittedDuringCancelIsCancelledAndResumed) {
   const auto going = [](const std::string&, int64_t, int64_t) { return absl::OkStatus(); };
   const auto cancelled = [](const v1::DistillationJob& job) {
     return job.ssms(0).job_id().empty() ? absl::OkStatus() : absl::CancelledError("cancelled");
@@ -150,7 +150,7 @@ TEST_F(DistillationRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
 }
 
 // It was answered with the first job, even where it could not have been submitted at all.
-TEST_F(DistillationRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefused) {
+TEST_F(DistillationRunTest, AnIdempotencyKeyGivesOneRunAndRefusesAnotherSpec) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   tools_.files = files.get();
   tools_.describe = [](const std::string&) {
@@ -199,7 +199,7 @@ TEST_F(DistillationRunTest, ARepeatedSubmissionIsOneTuningAndAChangedOneIsRefuse
 }
 
 // It was taken for LIST.
-TEST_F(DistillationRunTest, AFormatOfPromptsThatThereIsNotIsRefused) {
+TEST_F(DistillationRunTest, AnUnknownPromptFormatIsRefused) {
   DistillationRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
   v1::SubmitDistillationRequest request;
@@ -212,7 +212,7 @@ TEST_F(DistillationRunTest, AFormatOfPromptsThatThereIsNotIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("prompt_format"));
 }
 
-TEST(DistillationWrites, TakeATwentiethOfTheTimeAtMost) {
+TEST(DistillationWrites, TakeAtMostATwentiethOfTheTime) {
   EXPECT_EQ(PauseBetweenWrites(absl::ZeroDuration()), absl::Seconds(2));
   for (const absl::Duration taken : {absl::Milliseconds(200), absl::Seconds(3)}) {
     EXPECT_LE(20 * taken, taken + PauseBetweenWrites(taken));

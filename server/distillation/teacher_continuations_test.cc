@@ -79,7 +79,7 @@ class ContinuationsTest : public ::testing::Test {
   v1::DistillationPrompts prompts_;
 };
 
-TEST_F(ContinuationsTest, AServedModelMakesThem) {
+TEST_F(ContinuationsTest, AServedModelGeneratesThem) {
   const absl::Status status =
       Continue(tools_, spec_, &prompts_, [](int64_t) { return absl::OkStatus(); });
   ASSERT_TRUE(status.ok()) << status;

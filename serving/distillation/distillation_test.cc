@@ -34,7 +34,7 @@ TEST(DistillationSamples, TheFirstRoundTrainsOnEveryTokenOfTheContinuationsAndOn
   EXPECT_THAT(round.targets, ElementsAre(kNone, 3, 4, 5, 6, 8, 9, 1, kNone, kNone));
 }
 
-TEST(DistillationSamples, ASampleIsLearntOnlyIfAllOfItsTokensAgree) {
+TEST(DistillationSamples, ASampleIsLearnedOnlyIfAllTokensAgree) {
   std::vector<DistillationPrompt> prompts = TwoPrompts();
   EXPECT_EQ(MarkLearned({true, true, true, false}, kWidth, 1, &prompts[0]), 1);
   EXPECT_THAT(prompts[0].learned_by, ElementsAre(1, 0));
@@ -42,7 +42,7 @@ TEST(DistillationSamples, ASampleIsLearntOnlyIfAllOfItsTokensAgree) {
   EXPECT_THAT(prompts[1].learned_by, ElementsAre(0, 1));
 }
 
-TEST(DistillationSamples, TheNextRoundHasNoneOfTheLearntSamplesButTheSameShape) {
+TEST(DistillationSamples, TheNextRoundKeepsTheShapeWithoutLearnedSamples) {
   std::vector<DistillationPrompt> prompts = TwoPrompts();
   MarkLearned({true, true, true, true}, kWidth, 1, &prompts[0]);
   MarkLearned({true, true, false}, kWidth, 1, &prompts[1]);
@@ -55,7 +55,7 @@ TEST(DistillationSamples, TheNextRoundHasNoneOfTheLearntSamplesButTheSameShape) 
   EXPECT_THAT(round.targets, ElementsAre(kNone, kNone, 1, kNone, kNone));
 }
 
-TEST(DistillationSamples, WhatOneHasLearntStaysItsOwn) {
+TEST(DistillationSamples, ALearnedSampleKeepsItsSsm) {
   std::vector<DistillationPrompt> prompts = TwoPrompts();
   MarkLearned({true, true, false, false}, kWidth, 1, &prompts[0]);
   EXPECT_EQ(MarkLearned({true, true, true, true}, kWidth, 2, &prompts[0]), 1);
@@ -170,7 +170,7 @@ class DraftEvaluation : public ::testing::Test {
   EngineOptions options_;
 };
 
-TEST_F(DraftEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
+TEST_F(DraftEvaluation, ATokenAgreesExactlyWhereTheModelWouldGenerateIt) {
   const FakeModel model = AgreeingModel(base_, HashModel(8, kVocabulary), 0.5, 3);
   FakeModelRunner runner(FakeModelRunner::LargeLimits(kVocabulary), model);
   const std::vector<DistillationPrompt> prompts = Continued();
@@ -192,7 +192,7 @@ TEST_F(DraftEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
   EXPECT_LT(agreed, all);
 }
 
-TEST_F(DraftEvaluation, TheLlmItselfHasLearntEverythingAndItsContraryNothing) {
+TEST_F(DraftEvaluation, TheLlmHasLearnedAllAndADisagreeingModelNothing) {
   std::vector<DistillationPrompt> prompts = Continued();
   FakeModelRunner same = Ssm(1, 1), contrary = Ssm(0, 1);
   for (const std::vector<bool>& agrees : Score(same, prompts)) {

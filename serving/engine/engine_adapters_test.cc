@@ -49,7 +49,7 @@ std::vector<float> Hidden(const FakeModel& model, const std::vector<int>& prompt
   return {logits.begin(), logits.begin() + kHidden};
 }
 
-TEST(Adapters, NothingIsSharedBetweenThem) {
+TEST(Adapters, AdaptersShareNoKvBlocks) {
   const auto harness = Harness({}, 0);
   for (const int adapter : {-1, 0, 1}) {
     for (const int cached : {0, 59}) {
@@ -64,7 +64,7 @@ TEST(Adapters, NothingIsSharedBetweenThem) {
   }
 }
 
-TEST(Adapters, MixedRequestsGetWhatEachGetsAlone) {
+TEST(Adapters, MixedBatchesGiveTheSameTokensAsSingleRequests) {
   int64_t cached = 0, preemptions = 0, accepted = 0;
   for (uint64_t seed = 0; seed < 6; ++seed) {
     std::mt19937_64 random(seed);
@@ -117,7 +117,7 @@ TEST(Adapters, MixedRequestsGetWhatEachGetsAlone) {
   EXPECT_GT(accepted, 500);
 }
 
-TEST(Adapters, OneThatThereIsNotIsRefused) {
+TEST(Adapters, AnUnknownAdapterIsRefused) {
   const auto harness = Harness({}, 0);
   for (const int adapter : {-2, kAdapters}) {
     RequestOptions options{.max_tokens = 1};
@@ -128,7 +128,7 @@ TEST(Adapters, OneThatThereIsNotIsRefused) {
   }
 }
 
-TEST(Embeddings, OfLongPromptsTakeChunksAndNoTurnFromOthers) {
+TEST(Embeddings, LongPromptsAreChunkedAndDelayNoOtherRequest) {
   const auto harness = Harness({.max_requests = 4, .max_tokens_per_batch = 16}, 0);
   const RequestId talking = *harness->engine().Submit({1}, {.max_tokens = 40});
   ASSERT_TRUE(harness->Step().ok());
@@ -152,7 +152,7 @@ TEST(Embeddings, OfLongPromptsTakeChunksAndNoTurnFromOthers) {
   harness->RunToEnd();
 }
 
-TEST(Embeddings, ARunnerWithoutHiddenStatesSaysSo) {
+TEST(Embeddings, ARunnerWithoutHiddenStatesRefusesEmbeddings) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Model(-1));
   ASSERT_TRUE(harness.Start({}).ok());

@@ -160,7 +160,7 @@ struct DistributionCase {
 
 class AnswerDistribution : public ::testing::TestWithParam<int> {};
 
-TEST_P(AnswerDistribution, IsTheModels) {
+TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
   const std::vector<DistributionCase> cases = {
       {"incremental", {}, "", {.temperature = 1}},
       {"tree", {Far()}, "3,2", {.temperature = 0.7}},
@@ -225,7 +225,7 @@ TEST_P(AnswerDistribution, IsTheModels) {
 INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistribution, ::testing::Range(0, 17));
 
 // The statistic has the power to see a model that is off by a few parts in a hundred.
-TEST(AnswerDistributionPower, ASlightlyDifferentModelIsSeen) {
+TEST(AnswerDistributionPower, ASlightlyDifferentModelIsDetected) {
   const FakeModel shifted = [](absl::Span<const int> path) {
     std::vector<float> logits = Llm()(path);
     logits[1] += 0.05f;

@@ -101,7 +101,7 @@ TEST(Engine, AnSsmEqualToTheLlmHasEveryChainAccepted) {
   EXPECT_THAT(harness.engine().statistics().accepted_by_depth, ::testing::ElementsAre(5, 5, 5));
 }
 
-TEST(Engine, AContrarySsmCostsNoStep) {
+TEST(Engine, AnAlwaysWrongSsmAddsNoLlmStep) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   harness.AddSsm(DisagreeingModel(Llm()));
@@ -127,7 +127,7 @@ TEST(Engine, SpeculationCanBeTurnedOffForOneRequest) {
   EXPECT_EQ(harness.answer(off).tokens, harness.answer(on).tokens);
 }
 
-TEST(Engine, NarrowRunnersGiveTheSameAnswers) {
+TEST(Engine, SmallRunnerLimitsGiveTheSameTokens) {
   EngineHarness harness(kVocabulary);
   harness.limits().max_rows = 14;
   harness.limits().max_sequences = 2;

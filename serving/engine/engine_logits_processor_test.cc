@@ -44,7 +44,7 @@ std::vector<int> Incremental(const LogitsProcessorOptions& rules, std::vector<in
   return out;
 }
 
-TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
+TEST(EngineLogitsProcessor, GreedyTreesMatchIncrementalDecodingUnderEveryProcessor) {
   const auto prompts = RandomPrompts(40, 30, kVocabulary, 7);
   for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const char* expansion : {"1,1,1,1", "3,2,1", "8"}) {
@@ -68,7 +68,7 @@ TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
 }
 
 // A form whose tokens run out: whoever has the logits finds that none is left, and says nothing.
-TEST(EngineRules, RulesThatLeaveNoTokenEndTheirRequestAlone) {
+TEST(EngineLogitsProcessor, ProcessorsThatMaskAllTokensFailOnlyTheirRequest) {
   for (const char* expansion : {"", "3,2,1"}) {
     EngineHarness harness(kVocabulary);
     harness.SetLlm(Llm());
@@ -93,7 +93,7 @@ TEST(EngineRules, RulesThatLeaveNoTokenEndTheirRequestAlone) {
 }
 
 // Drafts go through the rules, too: whatever these make of the model, the same model drafts it.
-TEST(EngineRules, AnSsmThatIsTheLlmIsNeverWrongUnderAnyRule) {
+TEST(EngineLogitsProcessor, AnSsmEqualToTheLlmIsAlwaysAcceptedUnderAnyProcessor) {
   for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const double temperature : {0.0, 0.8}) {
       for (const SampledDrafting sampled :
@@ -127,7 +127,7 @@ TEST(EngineRules, AnSsmThatIsTheLlmIsNeverWrongUnderAnyRule) {
   }
 }
 
-TEST(EngineRules, LogprobsAreTheModelsWhateverTheTreeAndTheRules) {
+TEST(EngineLogitsProcessor, LogprobsDoNotDependOnTreeOrProcessors) {
   for (const char* expansion : {"", "2,2,1"}) {
     EngineHarness harness(kVocabulary);
     harness.SetLlm(Llm());
@@ -160,7 +160,7 @@ TEST(EngineRules, LogprobsAreTheModelsWhateverTheTreeAndTheRules) {
 }
 
 // Chunked over steps, and computed again by requests that lost their slots half-way.
-TEST(EngineRules, PromptLogprobsComeOnceEachUnderChunksAndPreemption) {
+TEST(EngineLogitsProcessor, PromptLogprobsComeOnceEachUnderChunksAndPreemption) {
   EngineHarness harness(kVocabulary);
   harness.limits().kv_slots = 90;
   harness.SetLlm(Llm());
@@ -223,7 +223,7 @@ class Anything : public TokenConstraint {
   const bool costly_;
 };
 
-TEST(EngineRules, NothingIsDraftedWhereMasksHoldUpAllOthers) {
+TEST(EngineLogitsProcessor, NothingIsDraftedWhileMasksAreSlowToCompute) {
   for (const auto& [costly, tune] : {std::pair(false, true), std::pair(true, true),
                                      std::pair(false, false), std::pair(true, false)}) {
     EngineHarness harness(kVocabulary);
@@ -274,7 +274,7 @@ TEST(EngineEnds, NothingEndsBeforeMinTokens) {
   EXPECT_EQ(std::count(answer.tokens.begin(), answer.tokens.begin() + 6, eos), 0);
 }
 
-TEST(EngineEnds, TimeIsUpWhereverTheRequestStandsAndTheOthersGoOn) {
+TEST(EngineEnds, TimeoutsEndARequestInAnyPhaseAndSpareOthers) {
   double now = 0;
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
@@ -297,7 +297,7 @@ TEST(EngineEnds, TimeIsUpWhereverTheRequestStandsAndTheOthersGoOn) {
 
 // Masks, biases, penalties and log-probabilities are given with what is chosen: a draw alone is
 // compared with all that the LLM says.
-TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
+TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
   const auto prompts = RandomPrompts(8, 12, kVocabulary, 9);
   const RequestOptions greedy{.max_tokens = kAnswer};
   RequestOptions reported = greedy, ruled = greedy, sampled = greedy, asked = greedy;

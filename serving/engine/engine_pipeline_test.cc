@@ -46,7 +46,7 @@ class EqualPrompts : public EnginePipeline, public testing::WithParamInterface<i
 // before its own has ended.
 INSTANTIATE_TEST_SUITE_P(MaxTokensPerBatch, EqualPrompts, testing::Values(256, 64));
 
-TEST_P(EqualPrompts, AreComputedOnce) {
+TEST_P(EqualPrompts, EqualPromptsAreComputedOnce) {
   prefix_cache_ = true;
   Start(4, {.max_tokens_per_batch = GetParam()});
   std::vector<RequestId> ids;
@@ -60,7 +60,7 @@ TEST_P(EqualPrompts, AreComputedOnce) {
   }
 }
 
-TEST_F(EnginePipeline, RequestsAreDealtOutToTheStepsAndKeepThemAllBusy) {
+TEST_F(EnginePipeline, RequestsAreSpreadOverConcurrentSteps) {
   Start(3);
   std::vector<RequestId> ids;
   for (int i = 0; i < 6; ++i) ids.push_back(Submit(1 + i, 60));
@@ -139,7 +139,7 @@ TEST_F(EnginePipeline, IsIdleOnlyWhenTheLastStepHasEnded) {
 class PipelinePriority : public EnginePipeline, public testing::WithParamInterface<int> {};
 
 // In one piece, and in chunks.
-TEST_P(PipelinePriority, AMoreImportantRequestTakesAPlaceThoughStepsAlwaysRun) {
+TEST_P(PipelinePriority, AHigherPriorityPreemptsWhileStepsAreInFlight) {
   Start(2, {.max_requests = 4, .max_tokens_per_batch = GetParam()});
   std::vector<RequestId> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(Submit(40 + i, 60));
@@ -206,7 +206,7 @@ TEST_F(EnginePipeline, OutOfTimeInTheMiddleOfAStep) {
   EXPECT_EQ(harness_.answer(stays).tokens, Expected(6, 50));
 }
 
-TEST_F(EnginePipeline, AsManyStepsAsAreAskedForAndOneWhileSpeculationIsTuned) {
+TEST_F(EnginePipeline, TunedSpeculationRunsOneStepAtATime) {
   Start(4, {.concurrent_steps = 2});
   EXPECT_EQ(harness_.engine().concurrent_steps(), 2);
   Start(2, {.concurrent_steps = 5});

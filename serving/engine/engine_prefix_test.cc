@@ -48,7 +48,7 @@ TEST(PrefixCache, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(harness.answer(third).usage.cached_tokens, 119);
 }
 
-TEST(PrefixCache, WhatSeveralBeginWithIsComputedOnceEvenIfTheyComeTogether) {
+TEST(PrefixCache, ASharedPrefixOfConcurrentRequestsIsComputedOnce) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   harness.AddSsm(Llm());
@@ -99,7 +99,7 @@ TEST(PrefixCache, EqualPromptsThatComeTogetherAreComputedOnce) {
   }
 }
 
-TEST(PrefixCache, WhoHasOnlyWhatComesLaterInCommonDoesNotWait) {
+TEST(PrefixCache, RequestsWithoutACommonPrefixDoNotWait) {
   for (const bool same : {false, true}) {
     EngineHarness harness(kVocabulary);
     harness.SetLlm(Llm());
@@ -172,7 +172,7 @@ TEST(PrefixCache, IsSharedWithRequestsOfTheSameSaltOnly) {
   }
 }
 
-TEST(PrefixCache, IsForgottenWhenTheLlmFails) {
+TEST(PrefixCache, IsDroppedWhenTheLlmFails) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   ASSERT_TRUE(harness.Start({}).ok());
@@ -261,7 +261,7 @@ TEST(PrefixCache, AnswersAreTheSameWithAndWithoutItUnderPreemptionCancelAndTrees
   EXPECT_GT(preemptions, 10);
 }
 
-TEST(Priorities, TheMoreImportantGoFirstAndTakeTheLeastImportantOnesPlace) {
+TEST(Priorities, HigherPrioritiesRunFirstAndPreemptLowerOnes) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   ASSERT_TRUE(harness.Start({.max_requests = 2}).ok());
@@ -289,7 +289,7 @@ TEST(Priorities, TheMoreImportantGoFirstAndTakeTheLeastImportantOnesPlace) {
 }
 
 // What only the victim uses of the newcomer's prompt is freed by one and taken by the other.
-TEST(Priorities, APrefixThatOnlyTheVictimUsesIsNotCountedTwice) {
+TEST(Priorities, APrefixOfThePreemptedRequestIsNotCountedTwice) {
   for (const int slots : {200, 210, 220, 230, 240, 250}) {
     EngineHarness harness(kVocabulary);
     harness.limits().kv_slots = slots;
@@ -319,7 +319,7 @@ TEST(Priorities, APrefixThatOnlyTheVictimUsesIsNotCountedTwice) {
   }
 }
 
-TEST(Fairness, LongPromptsHoldUpNeitherDecodingNorShortPrompts) {
+TEST(Fairness, LongPromptsDelayNeitherDecodingNorShortPrompts) {
   EngineHarness harness(kVocabulary);
   harness.limits().max_positions = 3000;
   harness.limits().max_context_slots = 20000;

@@ -56,9 +56,9 @@ std::vector<Submission> RandomSubmissions(int count, uint64_t seed) {
   return out;
 }
 
-class RandomCompany : public ::testing::TestWithParam<SampledDrafting> {};
+class RandomWorkload : public ::testing::TestWithParam<SampledDrafting> {};
 
-TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
+TEST_P(RandomWorkload, OutputsDoNotDependOnBatchOrderOrPreemption) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 21);
   std::vector<Answer> alone;
   for (const Submission& submission : submissions) {
@@ -96,13 +96,13 @@ TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   EXPECT_GT(together, 100) << "steps are meant to run at once";
 }
 
-INSTANTIATE_TEST_SUITE_P(Sampled, RandomCompany,
+INSTANTIATE_TEST_SUITE_P(Sampled, RandomWorkload,
                          ::testing::Values(SampledDrafting::kIndependent, SampledDrafting::kCoupledIfSeeded,
                                            SampledDrafting::kCoupled));
 
 // With n-gram drafts: requests that bring a seed share their noise with drafts, others draw, and what is
 // drafted for whom depends on them all.
-TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
+TEST(EngineRandom, SeededOutputsDoNotDependOnOtherRequests) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 5);
   enum Drafts { kNone, kFixed, kTuned };
   const auto answers = [&](bool company, Drafts drafts) {
@@ -185,7 +185,7 @@ void OldRequestsEnd(int concurrent_steps) {
   EXPECT_EQ(harness->answer(first).tokens.size(), 40u);
 }
 
-TEST(EngineRandom, OldRequestsEndThoughNewOnesKeepComing) {
+TEST(EngineRandom, NoRequestStarvesWhileNewOnesArrive) {
   OldRequestsEnd(1);
   OldRequestsEnd(3);
 }

@@ -152,7 +152,7 @@ TEST_F(EngineTest, RefusesWhatItCannotServe) {
 }
 
 // Work in the background took the places of users.
-TEST_F(EngineTest, WhoComesBeforeThoseThatFillTheQueueHasThePlaceOfTheLast) {
+TEST_F(EngineTest, AHigherPriorityEvictsTheLastOfAFullQueue) {
   Start({.max_requests = 1, .max_queue = 2});
   const auto refused = [&](RequestId id) {
     harness_.Collect();
@@ -181,7 +181,7 @@ TEST_F(EngineTest, WhoComesBeforeThoseThatFillTheQueueHasThePlaceOfTheLast) {
 }
 
 // A client lost what it had got of its other answers.
-TEST_F(EngineTest, NobodyTakesThePlaceOfAnAnswerWhoseSiblingsHaveBegun) {
+TEST_F(EngineTest, RequestsOfAStartedGroupAreNotEvictedFromTheQueue) {
   Start({.max_requests = 2, .max_queue = 4});
   const auto begun = std::make_shared<std::atomic<bool>>(false);
   const auto submit = [&](RequestOptions options) {
@@ -208,7 +208,7 @@ TEST_F(EngineTest, NobodyTakesThePlaceOfAnAnswerWhoseSiblingsHaveBegun) {
   }
 }
 
-TEST_F(EngineTest, AStepWithoutMemoryDoesNotLookLikeAFullQueue) {
+TEST_F(EngineTest, OutOfMemoryInAStepIsNotReportedAsAFullQueue) {
   Start({});
   const RequestId id = *engine().Submit({1, 2}, {});
   harness_.llm().FailFrom(1, absl::StatusCode::kResourceExhausted);
@@ -254,7 +254,7 @@ TEST_F(EngineTest, ALostCacheEndsTheRunningRequestsAndNoPrefixOfItIsUsedAgain) {
   EXPECT_EQ(harness_.answer(after).usage.cached_tokens, 0);
 }
 
-TEST_F(EngineTest, AFailingSsmIsSetAsideAndRequestsGoOn) {
+TEST_F(EngineTest, AFailingSsmIsDisabledAndRequestsContinue) {
   Start();
   const RequestId id = *engine().Submit({1, 2}, {.max_tokens = 40});
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness_.Step().ok());
@@ -275,7 +275,7 @@ TEST_F(EngineTest, AFailingSsmIsSetAsideAndRequestsGoOn) {
 }
 
 // As one on a worker that dies, is away for some steps, and is loaded again somewhere else.
-TEST_F(EngineTest, AnSsmThatWasAwayDraftsAgainWithAnEmptyCache) {
+TEST_F(EngineTest, AnUnavailableSsmDraftsAgainWithAnEmptyCache) {
   Start();
   std::vector<int> prompt;
   for (int i = 0; i < 40; ++i) prompt.push_back(i % 7);
@@ -303,7 +303,7 @@ TEST_F(EngineTest, AnSsmThatWasAwayDraftsAgainWithAnEmptyCache) {
 }
 
 // As after a new start of the coordinator, when workers have not joined yet.
-TEST(Engine, ModelsThatAreAwayAtFirstAreTunedOnceTheyAreThere) {
+TEST(Engine, UnavailableModelsAreCalibratedOnceTheyReturn) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   harness.AddSsm(Llm());
@@ -337,7 +337,7 @@ TEST(Engine, ModelsThatAreAwayAtFirstAreTunedOnceTheyAreThere) {
 }
 
 // Away in the moment of its calibration alone: from then on its cache holds the request.
-TEST(Engine, ACalibrationThatFailedIsNotMadeUpForOverARequestsCache) {
+TEST(Engine, CalibrationNeverRunsWhileRequestsHoldKvSlots) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   harness.AddSsm(Llm());
@@ -359,7 +359,7 @@ TEST(Engine, ACalibrationThatFailedIsNotMadeUpForOverARequestsCache) {
   EXPECT_THAT(harness.answer(id).tokens, ElementsAreArray(GreedyContinuation(Llm(), prompt, 40)));
 }
 
-TEST(Engine, AnSsmWhoseLogitsAreNoNumbersIsSetAsideAndTheOtherGoesOn) {
+TEST(Engine, AnSsmWithNanLogitsIsDisabledAndTheOtherContinues) {
   for (const double temperature : {0.0, 1.0}) {
     EngineHarness harness(kVocabulary);
     harness.SetLlm(Llm());
@@ -389,7 +389,7 @@ TEST(Engine, AnSsmWhoseLogitsAreNoNumbersIsSetAsideAndTheOtherGoesOn) {
   }
 }
 
-TEST(Engine, LogitsThatAreNoNumbersEndOnlyTheirRequest) {
+TEST(Engine, NanLogitsFailOnlyTheirRequest) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm([](absl::Span<const int> path) {
     std::vector<float> logits = Llm()(path);
@@ -424,7 +424,7 @@ TEST(Engine, RefusesTreesThatDoNotFitABatch) {
               HasSubstr("9999, the model has 256"));
 }
 
-TEST(Engine, TimesComeFromTheClockThatItIsGiven) {
+TEST(Engine, TimesComeFromTheInjectedClock) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   double now = 10;
@@ -439,7 +439,7 @@ TEST(Engine, TimesComeFromTheClockThatItIsGiven) {
 }
 
 // What it waited before the engine heard of it, during a long step for one.
-TEST(Engine, TimesAndTimeoutsCountFromWhenTheRequestCame) {
+TEST(Engine, TimesAndTimeoutsCountFromArrival) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   double now = 10;

@@ -45,7 +45,7 @@ absl::Span<const float> Row(const RunnerOutput& logits, int row) {
   return absl::MakeConstSpan(logits.row(row), kVocabulary);
 }
 
-TEST(Wishes, ATreeIsFollowedAsFarAsItsTokensAreChosen) {
+TEST(RowOutputs, NodesOffTheSampledPathAreNotSampled) {
   for (const bool shared : {false, true}) {
     for (uint32_t seed = 0; seed < 60; ++seed) {
       const SamplingMetadata metadata{{.temperature = seed % 3 * 0.7, .top_k = 5, .seed = seed}, shared};
@@ -75,7 +75,7 @@ TEST(Wishes, ATreeIsFollowedAsFarAsItsTokensAreChosen) {
 }
 
 // Batches are cut where limits say so, in the middle of a tree, too.
-TEST(Wishes, ANodeWhoseParentIsInAnotherBatchIsDecided) {
+TEST(RowOutputs, ANodeWithItsParentInAnotherBatchIsSampled) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
   batch.logit_rows = {3, 4};
   batch.row_outputs = {RunnerBatch::kToken, RunnerBatch::kToken};
@@ -87,7 +87,7 @@ TEST(Wishes, ANodeWhoseParentIsInAnotherBatchIsDecided) {
   EXPECT_EQ(logits.choices[1][0].token, second);
 }
 
-TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
+TEST(RowOutputs, RowsMayMixLogitsTokensAndTopTokens) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
   batch.row_outputs = {RunnerBatch::kLogits, 3, RunnerBatch::kToken, RunnerBatch::kLogits, 2};
   const RunnerOutput all = Logits(5, 3);
@@ -114,7 +114,7 @@ TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
             *SampleToken(Row(all, 1), batch.sequence_sampling[0].sampling, true, 5));
 }
 
-TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
+TEST(RowOutputs, EditsApplyBeforeSamplingAndAfterLogprobs) {
   std::mt19937 random(8);
   for (uint32_t seed = 0; seed < 60; ++seed) {
     const auto edits = std::make_shared<SequenceLogitEdits>();
@@ -173,7 +173,7 @@ TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
   }
 }
 
-TEST(Wishes, ARowOfWhichEditsLeaveNothingIsShown) {
+TEST(RowOutputs, ARowWithAllTokensMaskedKeepsItsLogits) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
   batch.row_outputs.assign(5, RunnerBatch::kToken);
   batch.row_outputs[1] = 2;
@@ -190,7 +190,7 @@ TEST(Wishes, ARowOfWhichEditsLeaveNothingIsShown) {
   EXPECT_EQ(given.choices[2][0].token, *Argmax(all.row(2), kVocabulary));
 }
 
-TEST(Wishes, LogitsThatAreNoNumbersAreShown) {
+TEST(RowOutputs, RowsWithNanKeepTheirLogits) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY}) {
     for (const int row_output :
          {static_cast<int>(RunnerBatch::kToken), static_cast<int>(RunnerBatch::kPromptLogprob), 2}) {
@@ -211,7 +211,7 @@ TEST(Wishes, LogitsThatAreNoNumbersAreShown) {
   }
 }
 
-TEST(Wishes, WhatCannotBeIsNamed) {
+TEST(RowOutputs, InvalidRowOutputsAreRefusedByField) {
   const auto refused = [](const std::function<void(RunnerBatch&)>& change, const char* word) {
     RunnerBatch batch = Tree({1, 2, 3, 4, 5});
     change(batch);

@@ -48,7 +48,7 @@ std::vector<int> Answer(int vocabulary, int of_ssm, double temperature, int64_t*
   return tokens;
 }
 
-TEST(VocabularyResizingRunner, ASmallModelDraftsWhicheverSizeItsMatricesWereRoundedTo) {
+TEST(VocabularyResizingRunner, SsmsDraftWhateverTheirPaddedVocabularySize) {
   for (const int of_ssm : {9, 12, 15}) {
     int64_t accepted = 0;
     EXPECT_EQ(Answer(12, of_ssm, 0, &accepted),
@@ -62,7 +62,7 @@ TEST(VocabularyResizingRunner, ASmallModelDraftsWhicheverSizeItsMatricesWereRoun
   }
 }
 
-TEST(VocabularyResizingRunner, TokensThatItDoesNotHaveAreImpossible) {
+TEST(VocabularyResizingRunner, MissingTokensHaveProbabilityZero) {
   VocabularyResizingRunner wide(
       std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(4), HashModel(1, 4, 5)), 6);
   EXPECT_EQ(wide.limits().vocabulary, 6);

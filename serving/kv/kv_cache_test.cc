@@ -46,7 +46,7 @@ TEST(KvCache, RefusesToCommitASlotTwiceOrOfAnother) {
   EXPECT_TRUE(kv.CheckInvariants().ok());
 }
 
-TEST(KvCache, TimesOfBlocksRunFromWhenTheyWereEnteredAndLastTouched) {
+TEST(KvCache, BlockTimesCountFromInsertionAndLastUse) {
   KvCache kv(2 * KvCache::kBlock);
   const std::vector<int> tokens(KvCache::kBlock, 1), others(2 * KvCache::kBlock, 2);
   kv.SetTime(100);
@@ -68,7 +68,7 @@ TEST(KvCache, TimesOfBlocksRunFromWhenTheyWereEnteredAndLastTouched) {
   EXPECT_EQ(kv.block_times().reuse_gaps.sum(), 7);
 }
 
-TEST(KvCache, RandomUseLosesAndDoublesNoSlot) {
+TEST(KvCache, RandomOperationsLeakAndDoubleFreeNoSlot) {
   std::mt19937 random(1);
   KvCache kv(64);
   for (int i = 0; i < 20000; ++i) {
@@ -108,7 +108,7 @@ std::vector<int> Tokens(int count, int first = 0) {
   return out;
 }
 
-TEST(KvCachePrefix, ASecondSequenceSharesWhatIsTheSameUpToTheToken) {
+TEST(KvCachePrefix, ASequenceSharesItsPrefixToTheToken) {
   KvCache kv(200);
   std::vector<int> tokens = Tokens(40);
   ASSERT_TRUE(kv.Append(1, 40).ok());
@@ -139,7 +139,7 @@ TEST(KvCachePrefix, ASecondSequenceSharesWhatIsTheSameUpToTheToken) {
   EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
 }
 
-TEST(KvCachePrefix, OfTheBlocksThatFollowTheOneWithMostInCommonIsTaken) {
+TEST(KvCachePrefix, TheBlockWithTheLongestCommonPrefixIsAttached) {
   KvCache kv(400);
   // All begin with the same block; behind it they part one token later each.
   for (int i = 0; i < 10; ++i) {
@@ -163,7 +163,7 @@ TEST(KvCachePrefix, OfTheBlocksThatFollowTheOneWithMostInCommonIsTaken) {
   EXPECT_EQ(kv.statistics().used, 32 + (15 + 14 + 13 + 12 + 11 + 10 + 9 + 8 + 7));
 }
 
-TEST(KvCachePrefix, WhatIsLeftOverABlockIsKnownIfItWasPublished) {
+TEST(KvCachePrefix, PartialBlocksAreFoundIfCached) {
   KvCache kv(64);
   const std::vector<int> tokens = Tokens(24);
   ASSERT_TRUE(kv.Append(1, 23).ok());
@@ -208,7 +208,7 @@ TEST(KvCachePrefix, ASequenceCanBeCutInsideABlockThatOthersUse) {
   EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
 }
 
-TEST(KvCachePrefix, EqualBlocksThatTwoSequencesComputedBecomeOne) {
+TEST(KvCachePrefix, EqualBlocksAreDeduplicated) {
   KvCache kv(100);
   const std::vector<int> tokens = Tokens(34);
   for (const int64_t id : {1, 2}) ASSERT_TRUE(kv.Append(id, 34).ok());
@@ -261,7 +261,7 @@ TEST(KvCachePrefix, BlocksInUseAreNeverEvicted) {
   EXPECT_TRUE(std::equal(held.begin(), held.end(), kv.slots(2).begin()));
 }
 
-TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
+TEST(KvCachePrefix, SequencesOfDifferentNamespacesShareNothing) {
   const KvNamespace spaces[] = {{}, {.adapter = 1}, {.salt = "a"}, {.adapter = 1, .salt = "a"}};
   KvCache kv(32 * 4);
   const std::vector<int> tokens = Tokens(32, 0);
@@ -296,7 +296,7 @@ TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
 // Random sequences over few tokens, so that they share much. A model of the contents stands beside:
 // every slot remembers for which tokens, in which space, it was written, and must still hold them
 // when it is listed.
-TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
+TEST(KvCachePrefix, RandomOperationsNeverMixTokensOfSequences) {
   std::mt19937 random(2);
   KvCache kv(300);
   std::map<int64_t, std::vector<int>> tokens;

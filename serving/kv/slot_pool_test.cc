@@ -17,7 +17,7 @@ size_t Pages(const std::vector<int32_t>& slots) {
   return pages.size();
 }
 
-TEST(SlotPool, SequencesThatGrowInTurnsEachFillPagesOfTheirOwn) {
+TEST(SlotPool, InterleavedSequencesFillSeparatePages) {
   SlotPool pool(64 * 64);
   std::vector<SlotPool::PageList> homes(16);
   std::vector<std::vector<int32_t>> slots(homes.size());
@@ -34,7 +34,7 @@ TEST(SlotPool, SequencesThatGrowInTurnsEachFillPagesOfTheirOwn) {
 }
 
 // Trees take slots and give most of them back.
-TEST(SlotPool, ScratchThatComesBackLeavesNoGaps) {
+TEST(SlotPool, ReleasedScratchLeavesNoGaps) {
   SlotPool pool(4096);
   std::mt19937 random(3);
   std::vector<SlotPool::PageList> homes(8);
@@ -54,7 +54,7 @@ TEST(SlotPool, ScratchThatComesBackLeavesNoGaps) {
   }
 }
 
-TEST(SlotPool, EverySlotCanBeHadByAnyoneAndNoneTwice) {
+TEST(SlotPool, EverySlotIsAllocatableAndNoneTwice) {
   for (const int total : {1, 15, 16, 17, 100}) {
     SlotPool pool(total);
     SlotPool::PageList one, other;
@@ -72,7 +72,7 @@ TEST(SlotPool, EverySlotCanBeHadByAnyoneAndNoneTwice) {
   }
 }
 
-TEST(SlotPool, PagesOfASequenceThatLeftAreAnothersHome) {
+TEST(SlotPool, ReleasedPagesAreReusedByAnotherSequence) {
   SlotPool pool(64);
   SlotPool::PageList one, other, third;
   std::vector<int32_t> first, second, last;

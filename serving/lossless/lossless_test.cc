@@ -54,7 +54,7 @@ int AcceptedIn(const LosslessCheck& kv) {
   return std::atoi(kv.detail.c_str() + kv.detail.rfind(' ', end - 1));
 }
 
-TEST(Lossless, HoldsForEveryWayOfSpeculating) {
+TEST(Lossless, PassesForEveryDraftingMethod) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   FakeModelRunner a(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
@@ -80,7 +80,7 @@ TEST(Lossless, HoldsForEveryWayOfSpeculating) {
   }
 }
 
-TEST(Lossless, HoldsForAModelThatTakesSeveralStepsAtOnce) {
+TEST(Lossless, PassesWithConcurrentSteps) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner inner(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
@@ -120,7 +120,7 @@ class BrokenChooser : public FakeModelRunner {
   Spoil spoil_;
 };
 
-TEST(Lossless, SeesTokensThatARunnerChoosesWrongly) {
+TEST(Lossless, DetectsWronglySampledTokens) {
   LetterTokenizer tokenizer(kVocabulary);
   const auto nothing = [](const RunnerBatch&, RunnerOutput*) {};
   FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
@@ -149,7 +149,7 @@ TEST(Lossless, SeesTokensThatARunnerChoosesWrongly) {
   EXPECT_FALSE(Check(report, "penalties").passed) << Describe(report);
 }
 
-TEST(Lossless, ALostCacheEndsTheProof) {
+TEST(Lossless, ALostKvCacheEndsTheCheckWithAnError) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
@@ -182,7 +182,7 @@ class BrokenRunner : public FakeModelRunner {
   Spoil spoil_;
 };
 
-TEST(Lossless, SeesLogitsThatDependOnTheTreeTheyRideIn) {
+TEST(Lossless, DetectsLogitsThatDependOnTheTree) {
   LetterTokenizer tokenizer(kVocabulary);
   // Rows of trees come out a little different, as they do where sums are taken in another order.
   BrokenRunner llm(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
@@ -205,7 +205,7 @@ TEST(Lossless, SeesLogitsThatDependOnTheTreeTheyRideIn) {
   EXPECT_TRUE(Check(report, "enumeration").passed);
 }
 
-TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
+TEST(Lossless, DetectsASlightlyWrongDistributionAndWrongKv) {
   LetterTokenizer tokenizer(kVocabulary);
   // Rows that share a batch with another sequence lean towards token 3.
   BrokenRunner leaning(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
@@ -261,7 +261,7 @@ class ForgettingRunner : public FakeModelRunner {
   std::set<int32_t> of_trees_;
 };
 
-TEST(Lossless, SeesWrongKvOfAcceptedNodesWhoeverDrafts) {
+TEST(Lossless, DetectsWrongKvOfAcceptedNodesForEveryDrafter) {
   LetterTokenizer tokenizer(kVocabulary);
   for (const FakeModel& drafts : {Ssm(0), DisagreeingModel(Llm())}) {
     ForgettingRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
@@ -274,7 +274,7 @@ TEST(Lossless, SeesWrongKvOfAcceptedNodesWhoeverDrafts) {
 }
 
 // A model that knows nothing is worth no draft; its trees are what is to be proved.
-TEST(Lossless, TestsTreesThatDoNotPay) {
+TEST(Lossless, ChecksTreesThatTuningWouldNotDraft) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   FakeModelRunner ssm(FakeModelRunner::LargeLimits(kVocabulary), DisagreeingModel(Llm()));

@@ -50,7 +50,7 @@ TEST(DescribeModel, ReadsAllEndOfSequenceTokens) {
   EXPECT_THAT(Error(ToConfigJson(config)), HasSubstr("260"));
 }
 
-TEST(DescribeModel, SaysWhatOtherFoldersLack) {
+TEST(DescribeModel, NamesTheMissingFiles) {
   LlamaConfig config = Ours();
   config.tokenizer = "";
   const absl::Status status = DescribeModel(ToConfigJson(config)).status();

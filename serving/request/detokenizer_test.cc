@@ -52,7 +52,7 @@ std::string Answer(const Tokenizer& tokenizer, const std::vector<int>& prompt,
   return text + decoder->Flush();
 }
 
-TEST(AnswerDecoder, KeepsTheBlankBehindAPrompt) {
+TEST(Detokenizer, KeepsALeadingSpaceAfterThePrompt) {
   for (const char* decoder : {kStrip, kMetaspace}) {
     SCOPED_TRACE(decoder);
     const auto tokenizer = With(decoder);
@@ -67,7 +67,7 @@ TEST(AnswerDecoder, KeepsTheBlankBehindAPrompt) {
 }
 
 // As most chats' prompts end.
-TEST(AnswerDecoder, BeginsATextBehindASpecialToken) {
+TEST(Detokenizer, ASpecialTokenStartsANewText) {
   for (const char* decoder : {kStrip, kMetaspace}) {
     SCOPED_TRACE(decoder);
     const auto tokenizer = With(decoder);
@@ -78,7 +78,7 @@ TEST(AnswerDecoder, BeginsATextBehindASpecialToken) {
   }
 }
 
-TEST(AnswerDecoder, WhatADecoderHoldsBackOfThePromptIsNotTheAnswers) {
+TEST(Detokenizer, BytesHeldBackFromThePromptAreNotOutput) {
   const auto tokenizer = With(kStrip);
   const std::vector<int> character = {kE6, kBC, kA2};
   EXPECT_EQ(Answer(*tokenizer, {kIs, kE6, kBC, kA2}, {kParis}), " Paris");
@@ -96,7 +96,7 @@ TEST(AnswerDecoder, WhatADecoderHoldsBackOfThePromptIsNotTheAnswers) {
   EXPECT_EQ(Answer(*bytes, {'a', 'b'}, {'c'}), "c");
 }
 
-TEST(AnswerDecoder, RequestsGoOnBehindTheirPrompts) {
+TEST(Detokenizer, RequestsDetokenizeAfterTheirPrompt) {
   const auto tokenizer = With(kStrip);
   Request request(1, {kBegin, kIs}, {.max_tokens = 9, .stop = {" is"}}, *tokenizer);
   request.Admit();

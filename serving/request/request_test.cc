@@ -58,7 +58,7 @@ TEST_F(RequestTest, EndsAtEosWhichHasNoText) {
   EXPECT_EQ(request.usage().completion_tokens, 2);
 }
 
-TEST_F(RequestTest, GoesOnAfterEosIfToldTo) {
+TEST_F(RequestTest, ContinuesAfterEosWithIgnoreEos) {
   Request request = Make({.max_tokens = 3, .ignore_eos = true});
   for (const int token : {int{'a'}, 256, int{'b'}}) request.Emit(token, kLong);
   EXPECT_EQ(request.finish_reason(), FinishReason::kLength);
@@ -80,7 +80,7 @@ TEST_F(RequestTest, FindsAStopStringAcrossTokensAndEmitsNoneOfIt) {
 
 // A run of byte tokens is text only when it ends; a stop string in it ends the answer, whatever
 // else would have at that token.
-TEST_F(RequestTest, AStopStringInWhatTheDecoderHeldBackIsWhyItEnds) {
+TEST_F(RequestTest, AStopStringInFlushedTextIsTheFinishReason) {
   const auto bytes = *LoadTokenizer({.tokenizer_json = R"({
     "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
       "vocab": {"<unk>": 0, "</s>": 1, "a": 2, "<0x62>": 3, "<0x63>": 4, "<0x64>": 5}},
@@ -128,7 +128,7 @@ TEST_F(RequestTest, AStopStringInWhatTheDecoderHeldBackIsWhyItEnds) {
   EXPECT_EQ(request.TakeText(), "b");
 }
 
-TEST_F(RequestTest, HeldBackTextComesWithTheEnd) {
+TEST_F(RequestTest, HeldBackTextIsFlushedAtTheEnd) {
   Request request = Make({.max_tokens = 3, .stop = {"END"}});
   for (const char c : std::string("aEN")) request.Emit(c, kLong);
   EXPECT_EQ(request.finish_reason(), FinishReason::kLength);
@@ -142,7 +142,7 @@ TEST_F(RequestTest, FinishesOnce) {
   EXPECT_STREQ(Name(request.finish_reason()), "cancelled");
 }
 
-TEST(StopStrings, EqualsSearchingTheWholeTextHoweverItIsCut) {
+TEST(StopStrings, MatchesAFullTextSearchForAnyChunking) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 5000; ++trial) {
     const auto word = [&](int most) {

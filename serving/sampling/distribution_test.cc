@@ -17,7 +17,7 @@ TEST(Argmax, TakesTheLowestIdAmongEquals) {
   EXPECT_EQ(*Argmax(logits, 4), 1);
 }
 
-TEST(Argmax, RefusesWhatIsNotANumber) {
+TEST(Argmax, RefusesNan) {
   const float logits[] = {0, NAN, 1};
   EXPECT_EQ(Argmax(logits, 3).status().code(), absl::StatusCode::kInternal);
   const float infinite[] = {0, INFINITY};

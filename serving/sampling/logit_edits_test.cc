@@ -12,7 +12,7 @@ namespace {
 constexpr float kNever = -INFINITY;
 
 // Logits whose number is no multiple of a word's, and sets that end before, at and behind it.
-TEST(LogitEdits, ATokenStaysIfBothSetsHaveItAndNothingForbidsIt) {
+TEST(LogitEdits, MasksIntersectAndForbiddenTokensAreRemoved) {
   std::mt19937 random(1);
   for (const int vocabulary : {1, 63, 64, 65, 200}) {
     for (int trial = 0; trial < 50; ++trial) {
@@ -48,7 +48,7 @@ TEST(LogitEdits, ATokenStaysIfBothSetsHaveItAndNothingForbidsIt) {
   }
 }
 
-TEST(LogitEdits, ARowsPenaltyStandsInForTheAnswers) {
+TEST(LogitEdits, ARowPenaltyReplacesTheSequencePenalty) {
   const SequenceLogitEdits answer{.biases = {{0, 1.0f}, {9, 1.0f}},
                            .repetition_penalty = 2,
                            .penalties = {{0, 1}, {1, 1}, {9, 1}}};

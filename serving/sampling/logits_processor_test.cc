@@ -58,7 +58,7 @@ TEST(LogitsProcessorOptions, ABadWordMayBeginButNotEnd) {
 
 // Whatever part of the history lies on the tree's path, the logits are those of the same history in
 // the answer, bit for bit: greedy identity stands on it.
-TEST(LogitsProcessorOptions, APathIsAnAnswerToCome) {
+TEST(LogitsProcessorOptions, APathCountsLikeOutputTokens) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {
     const LogitsProcessorOptions rules = {.repetition_penalty = 1.3,

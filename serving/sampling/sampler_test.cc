@@ -49,7 +49,7 @@ TEST(TopTokens, AreTheMostProbableTokensWithTheirProbabilities) {
   }
 }
 
-TEST(TopTokens, RefuseWhatIsNoNumber) {
+TEST(TopTokens, RefuseNan) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const std::vector<float>& logits :
        {std::vector<float>{kNan, 1, 2}, std::vector<float>{1, 2, kNan}, std::vector<float>{kNan},
@@ -61,7 +61,7 @@ TEST(TopTokens, RefuseWhatIsNoNumber) {
 }
 
 // By blocks and without dividing by the sum, for requests that cut nothing off.
-TEST(SampleToken, IsWhatTheWholeDistributionSays) {
+TEST(SampleToken, MatchesTheFullDistribution) {
   for (const int count : {1, 5, 1023, 1024, 1025, 5000}) {
     std::mt19937 random(static_cast<uint32_t>(count));
     std::normal_distribution<float> normal(0, 2);
@@ -85,7 +85,7 @@ TEST(SampleToken, IsWhatTheWholeDistributionSays) {
   }
 }
 
-TEST(CoupledTopTokens, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
+TEST(CoupledTopTokens, AreTheFirstArrivalsOfTheExponentialRace) {
   constexpr int kCount = 3000;
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0, 2);
@@ -125,7 +125,7 @@ TEST(CoupledTopTokens, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
   EXPECT_FALSE(CoupledTopTokens(logits, 4, {.temperature = 1}, 9).ok());
 }
 
-TEST(SampleToken, DrawsFromTheLawAndNeverWhatIsImpossible) {
+TEST(SampleToken, DrawsFromTheDistributionAndNeverZeroProbability) {
   constexpr int kDraws = 200000;
   std::vector<float> logits(3000, -INFINITY);
   const std::pair<size_t, double> possible[] = {{0, 0.4}, {1023, 0.05}, {1024, 0.25}, {2999, 0.3}};

@@ -101,7 +101,7 @@ TEST(PossibleTokens, AreThoseOfTheDefinition) {
   }
 }
 
-TEST(PossibleTokens, RefuseWhatIsNoNumber) {
+TEST(PossibleTokens, RefuseNan) {
   const float logits[] = {0, NAN, 1};
   EXPECT_FALSE(PossibleTokens(logits, 3, {.temperature = 1, .top_p = 0.5}).ok());
 }

@@ -22,7 +22,7 @@ std::vector<float> Random(int count, uint32_t seed, float scale) {
   return out;
 }
 
-TEST(FindLogitMax, IsTheFirstOfTheHighestWhereverItIs) {
+TEST(FindLogitMax, FindsTheFirstMaximumAtAnyPosition) {
   for (const int count : {1, 3, 8, 9, 1023, 1024, 1025, 3000, 4096, 5001}) {
     std::vector<float> logits = Random(count, static_cast<uint32_t>(count), 4);
     for (int round = 0; round < 40; ++round) {
@@ -36,7 +36,7 @@ TEST(FindLogitMax, IsTheFirstOfTheHighestWhereverItIs) {
   }
 }
 
-TEST(FindLogitMax, SaysWhereALogitIsNoNumberAndThatNoneIsPossible) {
+TEST(FindLogitMax, ReportsNanAndAllMaskedLogits) {
   for (const int count : {1, 7, 1024, 2500}) {
     for (const float wrong : {NAN, -NAN, INFINITY}) {
       for (int at = 0; at < count; at += 1 + count / 50) {
@@ -98,7 +98,7 @@ TEST(Exponentials, AreThoseOfTheLibrary) {
   }
 }
 
-TEST(LogprobsOf, AreNoNumbersWhereALogitIsNone) {
+TEST(LogprobsOf, AreNanWhereALogitIsNan) {
   std::vector<float> logits = Random(3000, 1, 4);
   EXPECT_TRUE(std::isfinite(LogprobsOf(logits.data(), 3000, 5, 3).logprob));
   for (const float wrong : {NAN, INFINITY}) {
@@ -107,7 +107,7 @@ TEST(LogprobsOf, AreNoNumbersWhereALogitIsNone) {
   }
 }
 
-TEST(CoupledSample, IsTheFirstClockOfAll) {
+TEST(CoupledSample, IsTheFirstArrivalOfAllTokens) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const std::vector<float> logits = Random(700, static_cast<uint32_t>(seed), 3);
     const Distribution p =
@@ -125,7 +125,7 @@ TEST(CoupledSample, IsTheFirstClockOfAll) {
   }
 }
 
-TEST(EarlyArrivals, AreThoseOfEachTokenByItself) {
+TEST(EarlyArrivals, MatchPerTokenArrivals) {
   std::mt19937 random(4);
   for (int trial = 0; trial < 300; ++trial) {
     const ExponentialClocks clocks(random(), random());

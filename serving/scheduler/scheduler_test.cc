@@ -91,7 +91,7 @@ TEST(Scheduler, AdmitsNoMoreThanMayRun) {
   EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(1, 2));
 }
 
-TEST(Scheduler, TheYoungestMakesRoom) {
+TEST(Scheduler, TheYoungestRequestIsPreempted) {
   SchedulerInput input = Input(100, 0);
   input.running = {Decoding(1, 30), Decoding(2, 30), Decoding(3, 5)};
   const Schedule schedule = MakeSchedule(input);
@@ -143,7 +143,7 @@ TEST(Scheduler, OnePromptDoesNotTakeAllRowsWhileOthersHaveSome) {
   EXPECT_EQ(rows, 64);  // and none is left
 }
 
-TEST(Scheduler, AMoreImportantRequestTakesThePlaceOfTheLeastImportantOne) {
+TEST(Scheduler, AHigherPriorityPreemptsTheLowest) {
   RequestView urgent = Prompt(9, 10);
   urgent.priority = -1;
   SchedulerInput input = Input(64, 500);
@@ -162,7 +162,7 @@ TEST(Scheduler, AMoreImportantRequestTakesThePlaceOfTheLeastImportantOne) {
   EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(9));
 }
 
-TEST(Scheduler, NobodyLosesAPlaceThatIsNotEnough) {
+TEST(Scheduler, NobodyIsPreemptedIfThatDoesNotSuffice) {
   RequestView urgent = Prompt(9, 100);
   urgent.priority = -1;
   SchedulerInput input = Input(64, 20, 200);
@@ -186,7 +186,7 @@ TEST(Scheduler, NobodyLosesAPlaceThatIsNotEnough) {
 }
 
 // Steps of a pipeline always run.
-TEST(Scheduler, WhoseRowsAreInNoStepLosesItsPlaceToAMoreImportantOne) {
+TEST(Scheduler, OnlyRequestsOutsideOfStepsInFlightArePreempted) {
   RequestView urgent = Prompt(9, 10);
   urgent.priority = -1;
   SchedulerInput input = Input(64, 500);
@@ -198,7 +198,7 @@ TEST(Scheduler, WhoseRowsAreInNoStepLosesItsPlaceToAMoreImportantOne) {
   EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(2));
 }
 
-TEST(Scheduler, APromptBesideItIsNoReasonToTakeAnothersPlace) {
+TEST(Scheduler, AConcurrentPromptCausesNoPreemption) {
   SchedulerInput input = Input(16, 500);
   input.running = {Decoding(1, 20)};
   input.waiting = {Prompt(2, 100), Prompt(3, 10)};
@@ -208,7 +208,7 @@ TEST(Scheduler, APromptBesideItIsNoReasonToTakeAnothersPlace) {
   EXPECT_THAT(MakeSchedule(input).preempt, IsEmpty());
 }
 
-TEST(Scheduler, AMoreImportantRequestGetsTheSlotsToo) {
+TEST(Scheduler, APreemptingRequestGetsTheFreedSlots) {
   RequestView urgent = Prompt(9, 30);
   urgent.priority = -1;
   SchedulerInput input = Input(64, 2, 100);
@@ -273,7 +273,7 @@ TEST(Scheduler, RowsAreNotKeptForPromptsThatCannotRun) {
   EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(2));
 }
 
-TEST(Scheduler, WhatOneComputesForOthersTheyWaitForAndKeepTheirPlaces) {
+TEST(Scheduler, RequestsWaitForASharedPrefixAndKeepTheirRank) {
   SchedulerInput input = Input(40, 500);
   input.running = {Prompt(1, 60, 20)};
   input.waiting = {Prompt(2, 60, 16), Prompt(3, 60, 16), Prompt(4, 9), Prompt(5, 9)};
@@ -291,7 +291,7 @@ TEST(Scheduler, WhatOneComputesForOthersTheyWaitForAndKeepTheirPlaces) {
   EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(2, 3, 4, 5));
 }
 
-TEST(Scheduler, ABusyRequestGetsNothingAndKeepsWhatItHas) {
+TEST(Scheduler, ABusyRequestGetsNoWorkAndKeepsItsSlots) {
   SchedulerInput input = Input(40, 0, 60);
   input.running = {Decoding(1, 20), Decoding(2, 20), Decoding(3, 20)};
   input.running[2].computed = {20};
@@ -308,7 +308,7 @@ TEST(Scheduler, ABusyRequestGetsNothingAndKeepsWhatItHas) {
   EXPECT_EQ(Find(schedule, 3), nullptr);
 }
 
-TEST(Scheduler, ThoseThatWaitedLongestAreTheOnesThatDecode) {
+TEST(Scheduler, TheLongestWaitingRequestsDecodeFirst) {
   SchedulerInput input = Input(40, 100);
   input.running = {Decoding(1, 20, 5), Decoding(2, 20, 5), Decoding(3, 20, 5), Prompt(4, 30)};
   input.running[0].last_step = 9;
@@ -322,7 +322,7 @@ TEST(Scheduler, ThoseThatWaitedLongestAreTheOnesThatDecode) {
   EXPECT_NE(Find(schedule, 4), nullptr);
 }
 
-TEST(Scheduler, OneForWhichThereAreNoSlotsDoesNotTakeAnothersTurn) {
+TEST(Scheduler, ARequestWithoutSlotsDoesNotBlockTheNext) {
   SchedulerInput input = Input(40, 1, 60);
   input.running = {Decoding(1, 20), Decoding(2, 20)};
   input.running[0].last_step = 9;

@@ -52,7 +52,7 @@ double LeastWorth(const BestFirst& how, int depth) {
 // Mass of a distribution below which nothing more is drawn from it.
 constexpr double kLeast = 1e-9;
 
-absl::StatusOr<Distribution> SampledLaw(absl::Span<const float> logits,
+absl::StatusOr<Distribution> RejectionSampling(absl::Span<const float> logits,
                                         const SamplingParameters& sampling) {
   return SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
 }
@@ -370,7 +370,7 @@ void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int 
 absl::Status SsmDrafter::ExpandByDraws(const DraftRequest& job, int depth, DraftTree& draft) {
   const int first_new = draft.tree.size();
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    absl::StatusOr<Distribution> q = SampledLaw(draft.next[i].logits, job.sampling);
+    absl::StatusOr<Distribution> q = RejectionSampling(draft.next[i].logits, job.sampling);
     if (!q.ok()) return q.status();
     DrawChildren(job, depth, i, expansion_.children(depth), *std::move(q), draft);
   }
@@ -382,7 +382,7 @@ absl::Status SsmDrafter::ExpandByDraws(const DraftRequest& job, int depth, Draft
 absl::Status SsmDrafter::ExpandChain(const DraftRequest& job, int depth, DraftTree& draft) {
   const BestFirst& how = job.best_first;
   if (draft.frontier.empty()) return absl::OkStatus();
-  absl::StatusOr<Distribution> q = SampledLaw(draft.next[0].logits, job.sampling);
+  absl::StatusOr<Distribution> q = RejectionSampling(draft.next[0].logits, job.sampling);
   if (!q.ok()) return q.status();
   const int parent = draft.frontier[0];
   const double chance = draft.tree.chance(parent);

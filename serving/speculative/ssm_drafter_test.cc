@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kVocabulary = 8;
 
-class DrafterTest : public ::testing::Test {
+class SsmDrafterTest : public ::testing::Test {
  protected:
   Expansion Shape(const char* text) { return *Expansion::Parse(text); }
   // Of any number of nodes.
@@ -45,7 +45,7 @@ double LogProbability(const FakeModel& model, std::vector<int> path, int token) 
   return logits[token] - std::log(sum);
 }
 
-TEST_F(DrafterTest, BeamKeepsTheMostProbableContinuationsOfEachLength) {
+TEST_F(SsmDrafterTest, BeamKeepsTheMostProbableContinuationsOfEachLength) {
   SsmDrafter drafter(runner_, 0, Shape("2,2"));
   TokenTree tree(4);
   const std::vector<SsmDrafter::DraftRequest> jobs = {
@@ -72,7 +72,7 @@ TEST_F(DrafterTest, BeamKeepsTheMostProbableContinuationsOfEachLength) {
   }
 }
 
-TEST_F(DrafterTest, StopsAtTheNodesThatItMayUse) {
+TEST_F(SsmDrafterTest, StopsAtMaxNodes) {
   SsmDrafter drafter(runner_, 0, Shape("3,2"));
   TokenTree tree(4);
   const std::vector<SsmDrafter::DraftRequest> jobs = {
@@ -81,7 +81,7 @@ TEST_F(DrafterTest, StopsAtTheNodesThatItMayUse) {
   EXPECT_EQ(tree.drafted(), 5);
 }
 
-TEST_F(DrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
+TEST_F(SsmDrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
   SsmDrafter drafter(runner_, 3, Shape("4,1"));
   TokenTree tree(4);
   const SamplingParameters sampling = {.temperature = 0.7, .top_p = 0.9, .seed = 5};
@@ -106,7 +106,7 @@ TEST_F(DrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
 // What the SSM keeps after a verification must be what a fresh prefill gives: the fake runner
 // checks that every row sees exactly its own path, so it is enough to draft again and compare with
 // a fresh drafter.
-TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
+TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
   for (const int accepted : {0, 1, 2, 3}) {
     for (const bool strangers : {false, true}) {
       SsmDrafter drafter(runner_, 0, Shape("2,1,1"));
@@ -162,7 +162,7 @@ TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
   }
 }
 
-TEST_F(DrafterTest, AFailedRunLeavesTheCacheAsItWas) {
+TEST_F(SsmDrafterTest, AFailedRunLeavesTheCacheAsItWas) {
   SsmDrafter drafter(runner_, 0, Shape("2,1,1"));
   ASSERT_TRUE(
       drafter.Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1, .tokens = tokens_, .prefill = 2}})
@@ -178,7 +178,7 @@ TEST_F(DrafterTest, AFailedRunLeavesTheCacheAsItWas) {
   EXPECT_EQ(tree.drafted(), 0);
 }
 
-TEST_F(DrafterTest, OneRunnerBatchPerLevelForAllRequests) {
+TEST_F(SsmDrafterTest, OneRunnerBatchPerLevelForAllRequests) {
   SsmDrafter drafter(runner_, 0, Shape("1,2,1"));
   std::vector<TokenTree> trees(5, TokenTree(4));
   std::vector<SsmDrafter::DraftRequest> jobs;
@@ -216,7 +216,7 @@ std::vector<std::pair<double, std::vector<int>>> Continuations(const FakeModel& 
   return out;
 }
 
-TEST_F(DrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
+TEST_F(SsmDrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
   for (const int nodes : {1, 2, 5, 12, 30}) {
     for (const int depth : {1, 3, 5}) {
       SsmDrafter drafter(runner_, 0, Expansion());
@@ -247,7 +247,7 @@ TEST_F(DrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
   }
 }
 
-TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
+TEST_F(SsmDrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
   const auto all = Continuations(model_, tokens_, 4);
   const double price = 0.02;
   SsmDrafter drafter(runner_, 0, Expansion());
@@ -258,7 +258,7 @@ TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
   EXPECT_EQ(runner_.rows() - rows, 4 + 3 * 2);  // the prompt, and two nodes of each level
 }
 
-TEST_F(DrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
+TEST_F(SsmDrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
   const auto all = Continuations(model_, tokens_, 1);
   ASSERT_GT(all.size(), 3u);
   // Only the most probable first token gets children.
@@ -268,7 +268,7 @@ TEST_F(DrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
   EXPECT_EQ(runner_.rows(), 4 + 1);
 }
 
-TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
+TEST_F(SsmDrafterTest, CouplingMakesTheSampleOfAnEqualModelTheFirstCandidate) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SsmDrafter drafter(runner_, 0, Expansion());
     const SamplingParameters sampling = {.temperature = 0.9, .top_p = 0.95, .seed = seed};
@@ -297,7 +297,7 @@ TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
 
 // A chain ends where its own chance, or what is expected of the next draw, is too small; the draw
 // itself, whatever it is, stays.
-TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
+TEST_F(SsmDrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
   const BestFirst how = {.width = 4, .price = 0.1, .parent = 0.2, .draws = true};
   int lengths[5] = {}, small = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -340,7 +340,7 @@ TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
 
 // What was not drawn counts as what was expected of it: or the depths that are seldom drawn, and
 // only where the SSM is sure, would seem better than they are.
-TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
+TEST_F(SsmDrafterTest, AnOmittedDrawCountsWithItsExpectedAcceptance) {
   SsmDrafter drafter(runner_, 0, Expansion());
   TokenTree tree(4);
   const BestFirst how = {.width = 4, .price = 0.99, .draws = true};
@@ -372,7 +372,7 @@ TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
 
 // The same position is drawn again in the next step, if it was not decided: by other noise, for
 // where the first tree ended may have been decided by its draws.
-TEST_F(DrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
+TEST_F(SsmDrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
   const FakeModel flat = [](absl::Span<const int>) { return std::vector<float>(kVocabulary, 0); };
   FakeModelRunner runner(FakeModelRunner::LargeLimits(kVocabulary), flat);
   int same = 0;
@@ -400,7 +400,7 @@ TEST_F(DrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
 
 // Beam, draws and best first: all tokens are allowed ones after their own path, and what a draw is
 // said to be drawn from is the ruled distribution.
-TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
+TEST_F(SsmDrafterTest, DraftsRespectLogitsProcessors) {
   const LogitsProcessorOptions rules = {.frequency_penalty = 1.5,
                             .logit_bias = {{2, 1.0f}},
                             .allowed = {0, 2, 3, 5},
@@ -445,7 +445,7 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
 }
 
 // Where nothing may follow there are no children, and the rest of the tree stands.
-TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
+TEST_F(SsmDrafterTest, ANodeWithAllTokensMaskedGetsNoChildren) {
   LogitsProcessor answer(
       std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
       tokens_, {});
@@ -466,7 +466,7 @@ TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
   }
 }
 
-TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
+TEST_F(SsmDrafterTest, CandidatesNotVerifiedCountForAcceptance) {
   SsmDrafter drafter(runner_, 0, Expansion());
   TokenTree tree(4);
   ASSERT_TRUE(drafter
@@ -493,7 +493,7 @@ TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
   }
 }
 
-TEST_F(DrafterTest, LogitsThatAreNoNumbersAreAnError) {
+TEST_F(SsmDrafterTest, NanLogitsAreAnError) {
   for (const bool greedy : {true, false}) {
     for (const int width : {0, 4}) {
       FakeModelRunner broken(FakeModelRunner::LargeLimits(kVocabulary), [](absl::Span<const int>) {

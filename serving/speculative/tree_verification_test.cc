@@ -159,11 +159,11 @@ Law Fixed(Distribution p) {
   return [p](const Path&) { return p; };
 }
 
-TEST(SampledLaw, WithoutDraftsIsTheTarget) {
+TEST(RejectionSampling, WithoutDraftsIsTheTarget) {
   EXPECT_LT(Deviation(RandomLaw(1, 4), {}, 4, 2), kExact);
 }
 
-TEST(SampledLaw, OneSsmOfAnyShape) {
+TEST(RejectionSampling, OneSsmOfAnyShape) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     const Law p = RandomLaw(seed, 3), q = RandomLaw(seed + 100, 3);
     for (const std::vector<int>& shape :
@@ -173,12 +173,12 @@ TEST(SampledLaw, OneSsmOfAnyShape) {
   }
 }
 
-TEST(SampledLaw, MoreDrawsThanTokensSoThatThereAreDuplicates) {
+TEST(RejectionSampling, MoreDrawsThanTokensSoThatThereAreDuplicates) {
   EXPECT_LT(Deviation(RandomLaw(3, 2), {{RandomLaw(4, 2), {4, 2}}}, 2, 3), kExact);
   EXPECT_LT(Deviation(RandomLaw(3, 4), {{RandomLaw(4, 4), {4}}}, 4, 2), kExact);
 }
 
-TEST(SampledLaw, TwoSsmsThatShareNodes) {
+TEST(RejectionSampling, TwoSsmsThatShareNodes) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     const Law p = RandomLaw(seed, 3);
     const Ssm a{RandomLaw(seed + 50, 3), {2, 1}}, b{RandomLaw(seed + 90, 3), {1, 1}};
@@ -189,7 +189,7 @@ TEST(SampledLaw, TwoSsmsThatShareNodes) {
   }
 }
 
-TEST(SampledLaw, DisjointAndPartlySharedSupports) {
+TEST(RejectionSampling, DisjointAndPartlySharedSupports) {
   const Law p = Fixed({0.5, 0.5, 0, 0});
   EXPECT_LT(Deviation(p, {{Fixed({0, 0, 0.25, 0.75}), {2, 1}}}, 4, 3), kExact);
   EXPECT_LT(Deviation(p, {{Fixed({0, 0.3, 0.7, 0}), {3}}, {Fixed({1, 0, 0, 0}), {1}}}, 4, 2),
@@ -197,7 +197,7 @@ TEST(SampledLaw, DisjointAndPartlySharedSupports) {
   EXPECT_LT(Deviation(p, {{Fixed({1, 0, 0, 0}), {2, 2}}}, 4, 3), kExact);
 }
 
-TEST(SampledLaw, TopPAndTopKTruncation) {
+TEST(RejectionSampling, TopPAndTopKTruncation) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     const Law p = RandomLaw(seed, 4, 0.7), q = RandomLaw(seed + 10, 4, 0.7);
     EXPECT_LT(Deviation(p, {{q, {2, 1}}}, 4, 3), kExact);
@@ -206,7 +206,7 @@ TEST(SampledLaw, TopPAndTopKTruncation) {
   }
 }
 
-TEST(SampledLaw, ChosenTokensAloneAndBesideDrawnOnes) {
+TEST(RejectionSampling, ChosenTokensAloneAndBesideDrawnOnes) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     const Law p = RandomLaw(seed, 3);
     const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {2, 1}, .chosen = true};
@@ -217,7 +217,7 @@ TEST(SampledLaw, ChosenTokensAloneAndBesideDrawnOnes) {
   }
 }
 
-TEST(SampledLaw, DrawsWithoutReplacement) {
+TEST(RejectionSampling, DrawsWithoutReplacement) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     const Law p = RandomLaw(seed, 3);
     for (const std::vector<int>& shape :
@@ -238,7 +238,7 @@ TEST(SampledLaw, DrawsWithoutReplacement) {
 }
 
 // A tree may end where its own tokens say so, and be wide where they do.
-TEST(SampledLaw, HowManyAreDrawnMayDependOnThePathToThem) {
+TEST(RejectionSampling, HowManyAreDrawnMayDependOnThePathToThem) {
   const auto draws = [](const Path& path) {
     if (path.empty()) return 2;
     return path.back() == 2 ? 0 : path.size() == 1 ? path.back() + 1 : 1 - path[0];
@@ -257,21 +257,21 @@ TEST(SampledLaw, HowManyAreDrawnMayDependOnThePathToThem) {
   }
 }
 
-TEST(SampledLaw, DrawsDroppedByTheirOwnTokensWouldBeSeen) {
+TEST(RejectionSampling, DetectsDrawsDroppedByTheirTokens) {
   const Ssm wrong{.law = RandomLaw(120, 3), .children = {1}, .drops = [](const Path& path) {
                     return path.back() == 2;
                   }};
   EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
 }
 
-TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {
+TEST(RejectionSampling, DetectsDrawsWithoutReplacementTakenAsIndependent) {
   const Ssm wrong{
       .law = RandomLaw(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
   EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
 }
 
 // All tokens proposed without repetition: one of them is always accepted.
-TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
+TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
   OutcomeEnumerator branching;
   do {
@@ -285,12 +285,12 @@ TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
 }
 
 // The enumeration must be able to see bias: the two classical mistakes.
-TEST(SampledLaw, ChosenTokensTreatedAsDrawnWouldBeSeen) {
+TEST(RejectionSampling, DetectsBeamTokensTakenAsDrawn) {
   const Ssm wrong{.law = RandomLaw(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
   EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.01);
 }
 
-TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
+TEST(RejectionSampling, DetectsAProposalLostInMerging) {
   const Law p = Fixed({0.2, 0.5, 0.3});
   const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
   std::vector<long double> law(3, 0);
@@ -374,7 +374,7 @@ TEST(VerifySampled, AcceptsOfAChainWhatBlockVerificationDoes) {
   EXPECT_NEAR(lengths.step_by_step, 10 / 9.0, kExact);
 }
 
-TEST(VerifySampled, AcceptsMoreThanWhoDecidesTokenByToken) {
+TEST(VerifySampled, AcceptsMoreThanTokenByTokenVerification) {
   for (const bool without_replacement : {false, true}) {
     for (const std::vector<int>& shape :
          {std::vector<int>{1}, {2}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 1, 1}}) {
@@ -401,7 +401,7 @@ TEST(VerifySampled, AcceptsMoreThanWhoDecidesTokenByToken) {
 }
 
 // As often as plain decoding comes there, however often it is drafted.
-TEST(VerifySampled, ANodeWithoutALawEndsTheAnswersThatReachIt) {
+TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
   const Law target = RandomLaw(3, 3);
   for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {
     const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
@@ -464,7 +464,7 @@ TEST(VerifyGreedy, FollowsTheLongestAgreeingPathWhereTokensRepeatAcrossBranches)
 }
 
 // What came before it is told first, as without a draft.
-TEST(VerifyGreedy, WhatComesBeforeANodeWithoutAChoiceStands) {
+TEST(VerifyGreedy, TokensBeforeANodeWithoutATokenAreKept) {
   TokenTree tree(9);
   const int a = tree.Propose(0, 1, 0);
   const int b = tree.Propose(a, 2, 0);
@@ -477,7 +477,7 @@ TEST(VerifyGreedy, WhatComesBeforeANodeWithoutAChoiceStands) {
   EXPECT_THAT(out->tokens, ElementsAre(1, 2));
 }
 
-TEST(VerifyGreedy, PassesOnWhatIsWrongWithLogits) {
+TEST(VerifyGreedy, ReturnsTheErrorOfTheRoot) {
   EXPECT_EQ(VerifyGreedy(TokenTree(0),
                          [](int) -> absl::StatusOr<int> { return absl::InternalError("NaN"); })
                 .status()

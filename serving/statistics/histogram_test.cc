@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-TEST(HistogramCounts, ABoundBelongsToWhatIsBelowIt) {
+TEST(HistogramCounts, ABucketIncludesItsUpperBound) {
   static constexpr double kBounds[] = {1, 8, 16};
   HistogramCounts counts(kBounds);
   for (const double value : {0.0, 1.0, 1.5, 8.0, 16.0, 17.0, 1000.0}) counts.Count(value);

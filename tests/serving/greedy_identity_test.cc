@@ -192,7 +192,7 @@ OpRegistry* GreedyIdentity::registry_ = nullptr;
 std::string* GreedyIdentity::text_ = nullptr;
 
 // Laws, seeds and KV slots besides, for every way of speculating.
-TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
+TEST_F(GreedyIdentity, LosslessChecksPassForTrainedModels) {
   const LlamaConfig large = Config(48, 2), small = Config(16, 1);
   const auto llm = Runner(large, Trained(large));
   const auto good = Runner(small, Trained(small));
