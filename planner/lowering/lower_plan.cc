@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/optimizer/optimizer.h"
-#include "planner/lowering/checkpoint_shares.h"
+#include "planner/lowering/checkpoint_sharding.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_program.h"
 #include "planner/pcg/micro_batches.h"
@@ -121,7 +121,7 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
       if (!status.ok()) return status;
     }
   }
-  ShareCheckpoints(&lowered.training);
+  ShardCheckpoints(&lowered.training);
   return lowered;
 }
 

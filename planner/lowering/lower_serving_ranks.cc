@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/emitter.h"
-#include "planner/lowering/serving_shares.h"
+#include "planner/lowering/tensor_parallel_sharding.h"
 #include "planner/lowering/stream_parameters.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
@@ -40,10 +40,10 @@ absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Gr
 }
 
 absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& given,
-                                                  const SharedServing& shared, int ranks,
+                                                  const ShardedServing& sharded, int ranks,
                                                   const ServingLowering& serving) {
-  const PcgStructure& structure = shared.structure;
-  const std::vector<NodeConfig>& configs = shared.configs;
+  const PcgStructure& structure = sharded.structure;
+  const std::vector<NodeConfig>& configs = sharded.configs;
   ConfigTable table(structure);
   Placement placement(structure.nodes.size(), nullptr);
   for (NodeId n : structure.LiveNodes()) placement[n] = table.Get(n, configs[n]);
@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
   Emitter emitter(structure, placement, table, ranks, options);
   if (absl::Status status = emitter.Run(); !status.ok()) return status;
   for (RankProgram& rank : emitter.ranks()) {
-    if (absl::Status status = PlaceRepeated(shared.repeated, &rank); !status.ok()) return status;
+    if (absl::Status status = PlaceReplicatedParameters(sharded.replicated, &rank); !status.ok()) return status;
   }
   std::vector<std::map<std::string, int>> outputs(static_cast<size_t>(ranks));
   for (const auto& [name, value] : structure.outputs) {
@@ -91,9 +91,9 @@ absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry
     if (!program.ok()) return program.status();
     return std::vector<v1::Program>{*std::move(program)};
   }
-  const absl::StatusOr<SharedServing> shared = ShareOut(registry, graph, degrees);
-  if (!shared.ok()) return shared.status();
-  return Lower(registry, graph, *shared, degrees.ranks(), options);
+  const absl::StatusOr<ShardedServing> sharded = ShardServingGraph(registry, graph, degrees);
+  if (!sharded.ok()) return sharded.status();
+  return Lower(registry, graph, *sharded, degrees.ranks(), options);
 }
 
 }  // namespace espalier

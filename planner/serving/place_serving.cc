@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "planner/lowering/repeat_heads.h"
+#include "planner/lowering/replicate_kv_heads.h"
 #include "planner/machine/rates.h"
 #include "planner/report/format.h"
 #include "planner/serving/spot_times.h"
@@ -126,7 +126,7 @@ class Placing {
     const int devices = static_cast<int>(problem_.machine.devices.size());
     for (int tensor = 1; tensor <= devices; ++tensor) {
       // Quickly, before anything is built.
-      if (!CheckHeads(*model.full, tensor).ok()) continue;
+      if (!CheckHeadsDivide(*model.full, tensor).ok()) continue;
       for (int stages = 1; tensor * stages <= devices;
            stages += stages < kMostStagesEach ? 1 : stages) {
         const absl::StatusOr<bool> more = add({tensor, stages}, false);

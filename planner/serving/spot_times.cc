@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/lowering/serving_shares.h"
+#include "planner/lowering/tensor_parallel_sharding.h"
 #include "planner/machine/rates.h"
 #include "planner/simulator/simulator.h"
 
@@ -27,16 +27,16 @@ double WireBytes(const Graph& step) {
 // Of one step on the devices of `machine`.
 absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& step,
                                    const ServingDegrees& degrees, const Machine& machine) {
-  const absl::StatusOr<SharedServing> shared = ShareOut(*problem.registry, step, degrees);
-  if (!shared.ok()) return shared.status();
-  ConfigTable table(shared->structure);
+  const absl::StatusOr<ShardedServing> sharded = ShardServingGraph(*problem.registry, step, degrees);
+  if (!sharded.ok()) return sharded.status();
+  ConfigTable table(sharded->structure);
   // Tables of training's costs, too, of which nothing is asked.
   v1::Optimizer any;
   any.set_name("sgd");
-  CostTables costs(shared->structure, table, machine, *problem.cost, any);
-  Placement placement(shared->structure.nodes.size(), nullptr);
-  for (NodeId n : shared->structure.LiveNodes()) placement[n] = table.Get(n, shared->configs[n]);
-  Simulator simulator(shared->structure, table, costs);
+  CostTables costs(sharded->structure, table, machine, *problem.cost, any);
+  Placement placement(sharded->structure.nodes.size(), nullptr);
+  for (NodeId n : sharded->structure.LiveNodes()) placement[n] = table.Get(n, sharded->configs[n]);
+  Simulator simulator(sharded->structure, table, costs);
   if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
   StepTimes times{.seconds = static_cast<double>(simulator.time()) * 1e-12};
   if (degrees.pipeline_parallel == 1) {

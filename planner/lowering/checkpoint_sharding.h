@@ -12,6 +12,6 @@ namespace espalier {
 // Regions that lie on a few ranks only keep together what one rank reads: a small tensor that all
 // have is not spread over ranks which have enough of their own to write, as whoever reads some of a
 // shard has to read all of it, for its hash.
-void ShareCheckpoints(std::vector<v1::Program>* programs);
+void ShardCheckpoints(std::vector<v1::Program>* programs);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "planner/lowering/checkpoint_shares.h"
+#include "planner/lowering/checkpoint_sharding.h"
 
 #include <algorithm>
 #include <map>
@@ -37,7 +37,7 @@ double SizeOf(const v1::Buffer& buffer) {
 
 }  // namespace
 
-void ShareCheckpoints(std::vector<v1::Program>* programs) {
+void ShardCheckpoints(std::vector<v1::Program>* programs) {
   std::map<Region, std::vector<Holder>> regions;
   for (size_t rank = 0; rank < programs->size(); ++rank) {
     for (v1::Buffer& buffer : *(*programs)[rank].mutable_buffers()) {

@@ -1,4 +1,4 @@
-#include "planner/lowering/checkpoint_shares.h"
+#include "planner/lowering/checkpoint_sharding.h"
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ std::vector<int64_t> RowsOf(const Programs& programs) {
   return rows;
 }
 
-TEST(ShareCheckpoints, ReplicasShareTheWriting) {
+TEST(ShardCheckpoints, ReplicasShareTheWriting) {
   Programs programs(4);
   int64_t all = 0;
   for (int tensor = 0; tensor < 30; ++tensor) {
@@ -52,7 +52,7 @@ TEST(ShareCheckpoints, ReplicasShareTheWriting) {
       Add(&programs, rank, name + ".grad", rows, 0, v1::SCRATCH);
     }
   }
-  ShareCheckpoints(&programs);
+  ShardCheckpoints(&programs);
   for (int64_t rows : RowsOf(programs)) {
     EXPECT_GT(rows, 0.7 * static_cast<double>(all) / 4);
     EXPECT_LT(rows, 1.1 * static_cast<double>(all) / 4);
@@ -61,7 +61,7 @@ TEST(ShareCheckpoints, ReplicasShareTheWriting) {
 
 // Who reads some of a shard reads all of it: small replicas must not make each rank read all
 // shards.
-TEST(ShareCheckpoints, SmallReplicasBesideSplitTensorsStayTogether) {
+TEST(ShardCheckpoints, SmallReplicasBesideSplitTensorsStayTogether) {
   Programs programs(8);
   for (int rank = 0; rank < 8; ++rank) {
     for (int layer = 0; layer < 8; ++layer) {
@@ -69,32 +69,32 @@ TEST(ShareCheckpoints, SmallReplicasBesideSplitTensorsStayTogether) {
       Add(&programs, rank, "norm" + std::to_string(layer), 2, 0);
     }
   }
-  ShareCheckpoints(&programs);
+  ShardCheckpoints(&programs);
   const std::vector<int64_t> rows = RowsOf(programs);
   EXPECT_EQ(rows[0], 8016);
   for (int rank = 1; rank < 8; ++rank) EXPECT_EQ(rows[rank], 8000) << rank;
 }
 
-TEST(ShareCheckpoints, OneLargeTensorIsWrittenByOneRankAndTheOthersWriteTheRest) {
+TEST(ShardCheckpoints, OneLargeTensorIsWrittenByOneRankAndTheOthersWriteTheRest) {
   Programs programs(3);
   for (int rank = 0; rank < 3; ++rank) {
     Add(&programs, rank, "table", 1000, 0);
     Add(&programs, rank, "a", 10, 0);
     Add(&programs, rank, "b", 10, 0);
   }
-  ShareCheckpoints(&programs);
+  ShardCheckpoints(&programs);
   const std::vector<int64_t> rows = RowsOf(programs);
   EXPECT_EQ(*std::max_element(rows.begin(), rows.end()), 1000);
   Programs none;
-  ShareCheckpoints(&none);
+  ShardCheckpoints(&none);
 }
 
 // Stages of a pipeline hold different tensors: nothing is written elsewhere.
-TEST(ShareCheckpoints, WhatOneRankAloneHoldsItSaves) {
+TEST(ShardCheckpoints, WhatOneRankAloneHoldsItSaves) {
   Programs programs(2);
   Add(&programs, 0, "first", 5, 0);
   Add(&programs, 1, "second", 7, 0);
-  ShareCheckpoints(&programs);
+  ShardCheckpoints(&programs);
   EXPECT_EQ(RowsOf(programs), (std::vector<int64_t>{5, 7}));
 }
 

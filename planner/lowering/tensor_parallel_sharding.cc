@@ -1,4 +1,4 @@
-#include "planner/lowering/serving_shares.h"
+#include "planner/lowering/tensor_parallel_sharding.h"
 
 #include <algorithm>
 #include <numeric>
@@ -298,12 +298,12 @@ class Shares {
 
 }  // namespace
 
-absl::StatusOr<SharedServing> ShareOut(const OpRegistry& registry, const Graph& graph,
+absl::StatusOr<ShardedServing> ShardServingGraph(const OpRegistry& registry, const Graph& graph,
                                        const ServingDegrees& degrees) {
   if (absl::Status status = CheckDegrees(degrees); !status.ok()) return status;
   Graph whole = graph;
-  absl::StatusOr<RepeatedParameters> repeated = RepeatHeads(degrees.tensor_parallel, &whole);
-  if (!repeated.ok()) return repeated.status();
+  absl::StatusOr<ReplicatedParameters> replicated = ReplicateKvHeads(degrees.tensor_parallel, &whole);
+  if (!replicated.ok()) return replicated.status();
   // Which biases are in the way is known only once everything has been shared out.
   std::set<std::string> apart;
   while (true) {
@@ -311,17 +311,17 @@ absl::StatusOr<SharedServing> ShareOut(const OpRegistry& registry, const Graph& 
     if (!prepared.ok()) return prepared.status();
     absl::StatusOr<PcgStructure> structure = BuildServingStructure(registry, *prepared);
     if (!structure.ok()) return structure.status();
-    absl::StatusOr<std::vector<NodeConfig>> configs = ShareServing(*structure, degrees);
+    absl::StatusOr<std::vector<NodeConfig>> configs = ShardServing(*structure, degrees);
     if (!configs.ok()) return configs.status();
-    const std::vector<NodeId> biases = BiasesInTheWay(*structure, *configs);
+    const std::vector<NodeId> biases = BiasesBlockingSplits(*structure, *configs);
     if (biases.empty()) {
-      return SharedServing{*std::move(structure), *std::move(configs), *std::move(repeated)};
+      return ShardedServing{*std::move(structure), *std::move(configs), *std::move(replicated)};
     }
     for (NodeId n : biases) apart.insert(structure->graph().node(n).name);
   }
 }
 
-absl::StatusOr<std::vector<NodeConfig>> ShareServing(const PcgStructure& structure,
+absl::StatusOr<std::vector<NodeConfig>> ShardServing(const PcgStructure& structure,
                                                      const ServingDegrees& degrees) {
   absl::StatusOr<std::vector<int>> stages = StagesOfNodes(structure, degrees.pipeline_parallel);
   if (!stages.ok()) return stages.status();
@@ -335,7 +335,7 @@ absl::StatusOr<std::vector<NodeConfig>> ShareServing(const PcgStructure& structu
   return configs;
 }
 
-std::vector<NodeId> BiasesInTheWay(const PcgStructure& structure,
+std::vector<NodeId> BiasesBlockingSplits(const PcgStructure& structure,
                                    const std::vector<NodeConfig>& configs) {
   const Graph& graph = structure.graph();
   std::vector<NodeId> found;

@@ -17,24 +17,24 @@ namespace espalier {
 
 // Along `dim` a parameter has stretches of `head`, one for each head, of which each stands `times`
 // times.
-struct RepeatedParameter {
+struct ReplicatedParameter {
   size_t dim = 0;
   int64_t head = 0;
   int64_t times = 1;
 };
-using RepeatedParameters = std::map<std::string, RepeatedParameter>;
+using ReplicatedParameters = std::map<std::string, ReplicatedParameter>;
 
 // InvalidArgument, by name, where attention cannot be shared out in `parts`: they must divide the
 // heads of the queries, and be a divisor or a multiple of the key and value heads.
-absl::Status CheckHeads(const Graph& graph, int parts);
+absl::Status CheckHeadsDivide(const Graph& graph, int parts);
 
 // Changes the bound serving graph `graph` where `parts` is a larger multiple of the key and value
 // heads: then there are as many. Types of what is computed stay to be inferred. Also
-// InvalidArgument for heads that come from what cannot be repeated.
-absl::StatusOr<RepeatedParameters> RepeatHeads(int parts, Graph* graph);
+// InvalidArgument for heads that come from what cannot be replicated.
+absl::StatusOr<ReplicatedParameters> ReplicateKvHeads(int parts, Graph* graph);
 
-// Sees the parts of repeated parameters as those of the model's own. Internal for one that is not
+// Sees the parts of replicated parameters as those of the model's own. Internal for one that is not
 // within one head.
-absl::Status PlaceRepeated(const RepeatedParameters& parameters, RankProgram* rank);
+absl::Status PlaceReplicatedParameters(const ReplicatedParameters& parameters, RankProgram* rank);
 
 }  // namespace espalier

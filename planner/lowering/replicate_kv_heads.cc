@@ -1,4 +1,4 @@
-#include "planner/lowering/repeat_heads.h"
+#include "planner/lowering/replicate_kv_heads.h"
 
 #include <utility>
 #include <vector>
@@ -34,7 +34,7 @@ class Repeating {
   Repeating(int parts, Graph* graph)
       : parts_(parts), graph_(*graph), consumers_(graph->Consumers()) {}
 
-  absl::StatusOr<RepeatedParameters> Run() {
+  absl::StatusOr<ReplicatedParameters> Run() {
     for (NodeId n = 0; n < static_cast<NodeId>(graph_.nodes().size()); ++n) {
       const Node& node = graph_.node(n);
       if (node.op != kAttention) continue;
@@ -97,7 +97,7 @@ class Repeating {
       }
       node.attributes.Set("out", node.attributes.Int("out") * times_);
     } else if (node.op != "linear") {
-      return Cannot(absl::StrCat("'", node.name, "' (", node.op, ") cannot be repeated"));
+      return Cannot(absl::StrCat("'", node.name, "' (", node.op, ") cannot be replicated"));
     }
     absl::Status status = Repeat(input(1), 0, rows);
     return status.ok() && input(2) != kNoValue ? Repeat(input(2), 0, head_dim_) : status;
@@ -116,15 +116,15 @@ class Repeating {
   const int parts_;
   Graph& graph_;
   const std::vector<std::vector<std::pair<NodeId, int>>> consumers_;
-  RepeatedParameters parameters_;
-  // Of the attention whose heads are being repeated.
+  ReplicatedParameters parameters_;
+  // Of the attention whose heads are being replicated.
   std::string attention_;
   int64_t keys_ = 0, head_dim_ = 0, times_ = 1;
 };
 
 }  // namespace
 
-absl::Status CheckHeads(const Graph& graph, int parts) {
+absl::Status CheckHeadsDivide(const Graph& graph, int parts) {
   for (const Node& node : graph.nodes()) {
     if (node.op != kAttention) continue;
     const Heads heads = HeadsOf(graph, node);
@@ -140,12 +140,12 @@ absl::Status CheckHeads(const Graph& graph, int parts) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RepeatedParameters> RepeatHeads(int parts, Graph* graph) {
-  if (absl::Status status = CheckHeads(*graph, parts); !status.ok()) return status;
+absl::StatusOr<ReplicatedParameters> ReplicateKvHeads(int parts, Graph* graph) {
+  if (absl::Status status = CheckHeadsDivide(*graph, parts); !status.ok()) return status;
   return Repeating(parts, graph).Run();
 }
 
-absl::Status PlaceRepeated(const RepeatedParameters& parameters, RankProgram* rank) {
+absl::Status PlaceReplicatedParameters(const ReplicatedParameters& parameters, RankProgram* rank) {
   for (int i = 0; i < rank->program().buffers_size(); ++i) {
     if (rank->kind(i) != v1::PARAMETER_SHARD) continue;
     const std::string& name = rank->program().buffers(i).name();
