@@ -12,7 +12,7 @@
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "worker/collective/in_process.h"
 #include "worker/executor/executor.h"
 

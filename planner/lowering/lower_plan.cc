@@ -13,7 +13,7 @@
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/configs.h"
 #include "planner/planner.h"
-#include "planner/search/rewritten.h"
+#include "planner/search/apply_rewrites.h"
 
 namespace espalier {
 namespace {

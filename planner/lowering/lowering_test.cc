@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/rank_program.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/testing/graphs.h"
 #include "planner/testing/program_check.h"
 

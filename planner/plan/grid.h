@@ -21,7 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/plan/planning.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 
 namespace espalier {
 

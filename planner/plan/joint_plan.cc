@@ -1,5 +1,5 @@
 // MakePlan: see planner.h. Rewrites come first: the graph as it is and the one that the joint
-// search (planner/search/joint.h) finds are both planned, and the faster plan is taken.
+// search (planner/search/joint_search.h) finds are both planned, and the faster plan is taken.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -10,8 +10,8 @@
 #include "planner/plan/at_zero_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/plan_pareto.h"
-#include "planner/search/joint.h"
-#include "planner/search/rewritten.h"
+#include "planner/search/joint_search.h"
+#include "planner/search/apply_rewrites.h"
 
 namespace espalier {
 namespace {

@@ -85,9 +85,9 @@ class OperatorSearch {
                      options_.only_full_simulation());
   }
 
-  absl::StatusOr<Placement> Find(Runners* runners, Simulator* simulator) {
+  absl::StatusOr<Placement> Find(TopPlacements* top_placements, Simulator* simulator) {
     McmcOptions mcmc = mcmc_;
-    mcmc.runners = runners;
+    mcmc.top_placements = top_placements;
     if (searches_++ > 0) mcmc.progress = nullptr;  // it would begin anew
     absl::StatusOr<McmcResult> result =
         FindPlacement(space_, planning_.table(), planning_.costs(), starts_, mcmc, simulator);
@@ -100,19 +100,19 @@ class OperatorSearch {
   absl::Status SearchOnce(SearchedPlans* plans) {
     Simulator simulator = MakeSimulator();
     const bool priced = planning_.PriceMemory(starts_[0], &simulator);
-    Runners runners(most_);
-    absl::StatusOr<Placement> found = Find(&runners, &simulator);
+    TopPlacements top_placements(most_);
+    absl::StatusOr<Placement> found = Find(&top_placements, &simulator);
     if (!found.ok()) return found.status();
     // Nothing that would be faster was too large.
     const bool ample = simulator.cost() == simulator.time() &&
-                       std::none_of(runners.all().begin(), runners.all().end(),
-                                    [&](const Runner& r) { return r.time < simulator.time(); });
+                       std::none_of(top_placements.all().begin(), top_placements.all().end(),
+                                    [&](const RankedPlacement& r) { return r.time < simulator.time(); });
     absl::StatusOr<Candidate> first = planning_.Evaluate("searched", *found);
     if (!first.ok()) return first.status();
     plans->best = *std::move(first);
     if (ample && FitsAsItIs(plans->best)) return absl::OkStatus();
     plans->memory_is_short = true;
-    return Weigh(*found, runners, priced, &simulator, plans);
+    return Weigh(*found, top_placements, priced, &simulator, plans);
   }
 
   // The placements of a search that keeps to the limit, where the first did not, and of the front
@@ -133,15 +133,15 @@ class OperatorSearch {
   }
 
   // Lowers what ranks first, and takes the fastest. `first` has been.
-  absl::Status Weigh(const Placement& first, const Runners& found, bool priced,
+  absl::Status Weigh(const Placement& first, const TopPlacements& found, bool priced,
                      Simulator* simulator, SearchedPlans* plans) {
     std::vector<Placement> others;
     Placement within;
     if (mcmc_.budget > 0) {
       if (absl::Status s = AddOthers(priced, &within, &others); !s.ok()) return s;
     }
-    Runners all(most_ + others.size());
-    for (const Runner& runner : found.all()) {
+    TopPlacements all(most_ + others.size());
+    for (const RankedPlacement& runner : found.all()) {
       all.Offer(runner.cost, runner.time, runner.placement);
     }
     for (const Placement& placement : others) {
@@ -150,7 +150,7 @@ class OperatorSearch {
     }
     lowered_ = {first};
     std::optional<Candidate> strict;
-    for (const Runner& runner : all.all()) {
+    for (const RankedPlacement& runner : all.all()) {
       const bool is_strict = runner.placement == within;
       // What memory costs comes on top of the time.
       if (!is_strict && (Enough(most_) || ToSeconds(runner.time) >= Fastest(*plans))) continue;
@@ -174,7 +174,7 @@ class OperatorSearch {
       improved = false;
       const Placement best = plans->best.placement;
       if (absl::Status s = simulator->Reset(best); !s.ok()) return s;
-      Runners near(most_);
+      TopPlacements near(most_);
       for (NodeId n : space_.nodes()) {
         for (const NodeConfig& config : space_.All(n)) {
           const ConfigEntry* entry = planning_.table().Get(n, config);
@@ -187,7 +187,7 @@ class OperatorSearch {
           simulator->Reject();
         }
       }
-      for (const Runner& runner : near.all()) {
+      for (const RankedPlacement& runner : near.all()) {
         if (Enough(2 * most_)) break;
         const double before = Fastest(*plans);
         absl::StatusOr<std::optional<Candidate>> made = Lower(runner.placement, plans);

@@ -4,7 +4,7 @@
 #include "planner/planner.h"
 #include "planner/report/dot.h"
 #include "planner/report/html.h"
-#include "planner/search/rewritten.h"
+#include "planner/search/apply_rewrites.h"
 
 namespace espalier {
 

@@ -114,7 +114,7 @@ class Search {
         coster_.Costs(segment_.graph, *problem_.cost, &layouts);
     if (!costs.ok()) return costs.status();
     best_ = *costs;
-    seen_.insert(Form(segment_.graph));
+    seen_.insert(CanonicalForm(segment_.graph));
     tried_.push_back({segment_.graph, {}, *std::move(costs)});
     // Cheapest first, of equal ones those found first.
     std::set<std::pair<double, size_t>> queue = {{1, 0}};
@@ -159,7 +159,7 @@ class Search {
         Graph graph = tried_[from].graph;
         if (!ApplyAll(rules_[r], {match}, &graph).ok()) continue;
         if (static_cast<int>(graph.nodes().size()) > kMostNodes) continue;
-        if (!seen_.insert(Form(graph)).second) continue;
+        if (!seen_.insert(CanonicalForm(graph)).second) continue;
         std::vector<RewriteStep> steps = tried_[from].steps;
         steps.push_back({r, match.nodes});
         made.push_back({std::move(graph), std::move(steps), {}});

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/search/joint.h"
+#include "planner/search/joint_search.h"
 #include "planner/search/segments.h"
 
 namespace espalier {

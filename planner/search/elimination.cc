@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "planner/pcg/buckets.h"
-#include "planner/search/factors.h"
+#include "planner/search/variable_elimination.h"
 #include "planner/search/pareto_front.h"
 
 namespace espalier {

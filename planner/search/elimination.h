@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/pcg/placement.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/simulator/costs.h"
 
 namespace espalier {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"
 
 namespace espalier {

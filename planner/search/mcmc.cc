@@ -63,8 +63,8 @@ absl::StatusOr<McmcResult> RunMcmc(Moves& moves, Simulator* simulator, const Mcm
       if (*cost < limit) {
         simulator->Accept();
         current = *cost;
-        if (options.runners != nullptr) {
-          options.runners->Offer(current, simulator->time(), simulator->placement());
+        if (options.top_placements != nullptr) {
+          options.top_placements->Offer(current, simulator->time(), simulator->placement());
         }
         ++result.accepted;
         if (current < result.cost) {

@@ -19,7 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/search/moves.h"
-#include "planner/search/runners.h"
+#include "planner/search/top_placements.h"
 
 namespace espalier {
 
@@ -30,7 +30,7 @@ struct McmcOptions {
   std::function<void(double fraction)> progress;  // optional
   // Optional: asked now and then; once it is true the best placement so far is returned.
   std::function<bool()> stop;
-  Runners* runners = nullptr;  // optional: is offered every placement that is accepted
+  TopPlacements* top_placements = nullptr;  // optional: is offered every placement that is accepted
 };
 
 struct McmcResult {

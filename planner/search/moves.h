@@ -8,7 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "planner/pcg/placement.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"
 
 namespace espalier {

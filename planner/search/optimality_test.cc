@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
-#include "planner/search/descent.h"
+#include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
 #include "planner/search/exhaustive.h"
 #include "planner/search/small_problems.h"
@@ -91,12 +91,12 @@ TEST(OptimalityTest, PlansAreWithinAPercentOfTheOptimum) {
   EXPECT_GE(close, kProblems * 95 / 100);
 }
 
-TEST(DescentTest, NoOperatorAloneCanImproveWhatItLeaves) {
+TEST(LocalSearchTest, NoOperatorAloneCanImproveWhatItLeaves) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     auto bench = SmallBench(seed);
     const Picoseconds before = bench->CostOf(bench->Random(seed));
     Moves moves(bench->space, bench->table);
-    absl::StatusOr<DescentResult> result = Descend(moves, &bench->simulator, 1'000'000);
+    absl::StatusOr<LocalSearchResult> result = RunLocalSearch(moves, &bench->simulator, 1'000'000);
     ASSERT_TRUE(result.ok()) << result.status();
     ASSERT_TRUE(result->finished);
     const Placement found = bench->simulator.placement();
@@ -114,11 +114,11 @@ TEST(DescentTest, NoOperatorAloneCanImproveWhatItLeaves) {
   }
 }
 
-TEST(DescentTest, KeepsToItsBudget) {
+TEST(LocalSearchTest, KeepsToItsBudget) {
   Bench bench(RandomProblem(3, 4, 8));
   bench.CostOf(bench.Random(1));
   Moves moves(bench.space, bench.table);
-  absl::StatusOr<DescentResult> result = Descend(moves, &bench.simulator, 25);
+  absl::StatusOr<LocalSearchResult> result = RunLocalSearch(moves, &bench.simulator, 25);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->proposals, 25);
   EXPECT_FALSE(result->finished);

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "planner/search/factors.h"
+#include "planner/search/variable_elimination.h"
 
 namespace espalier {
 

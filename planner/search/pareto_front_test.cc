@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 
 namespace espalier {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "planner/search/branches.h"
-#include "planner/search/descent.h"
+#include "planner/search/branch_placement.h"
+#include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
 
 namespace espalier {
@@ -19,7 +19,7 @@ int64_t DefaultBudget(const SearchSpace& space) {
   return std::clamp<int64_t>(100 * nodes * space.num_devices(), 10'000, 40'000);
 }
 
-int64_t DescentBudget(int64_t budget) { return budget * 2 / 5; }
+int64_t LocalSearchBudget(int64_t budget) { return budget * 2 / 5; }
 
 absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& table,
                                          CostTables& costs, std::vector<Placement> starts,
@@ -43,8 +43,8 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
   for (const Placement& start : starts) {
     if (absl::Status status = simulator->Reset(start); !status.ok()) return status;
     order.emplace_back(simulator->cost(), &start);
-    if (options.runners != nullptr) {
-      options.runners->Offer(simulator->cost(), simulator->time(), start);
+    if (options.top_placements != nullptr) {
+      options.top_placements->Offer(simulator->cost(), simulator->time(), start);
     }
   }
   std::stable_sort(order.begin(), order.end(),
@@ -62,7 +62,7 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     absl::Status status = simulator->Reset(fresh ? *order[chain].second : best.best);
     if (!status.ok()) return status;
     McmcOptions mcmc = options;
-    mcmc.budget = budget - DescentBudget(budget);
+    mcmc.budget = budget - LocalSearchBudget(budget);
     mcmc.seed = options.seed * kChains + chain;
     if (options.progress) {
       mcmc.progress = [&, chain](double fraction) {
@@ -74,8 +74,8 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     best.proposals += found->proposals;
     best.accepted += found->accepted;
     const bool stop = options.stop && options.stop();
-    absl::StatusOr<DescentResult> descent =
-        Descend(moves, simulator, stop ? 0 : DescentBudget(budget), options.runners);
+    absl::StatusOr<LocalSearchResult> descent =
+        RunLocalSearch(moves, simulator, stop ? 0 : LocalSearchBudget(budget), options.top_placements);
     if (!descent.ok()) return descent.status();
     best.proposals += descent->proposals;
     best.accepted += descent->accepted;

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/search/mcmc.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"
 
 namespace espalier {
@@ -18,7 +18,7 @@ namespace espalier {
 int64_t DefaultBudget(const SearchSpace& space);
 
 // The part of a budget that is for the way down.
-int64_t DescentBudget(int64_t budget);
+int64_t LocalSearchBudget(int64_t budget);
 
 // Searches from `starts`, at least one, and from where dynamic programming leads, one
 // operator after the other and with branches side by side. `options` as for

@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "ops/graph/builder.h"
 #include "planner/cost/analytic.h"
-#include "planner/search/branches.h"
+#include "planner/search/branch_placement.h"
 #include "planner/search/elimination.h"
 #include "planner/search/mcmc.h"
 #include "planner/search/moves.h"

@@ -203,7 +203,7 @@ absl::StatusOr<SegmentGraph> MakeSegmentGraph(const OpRegistry& registry, const 
   return made;
 }
 
-std::string Form(const Graph& graph) {
+std::string CanonicalForm(const Graph& graph) {
   std::string form;
   std::vector<int> number(graph.values().size(), -1);
   int next = 0;

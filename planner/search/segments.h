@@ -37,6 +37,6 @@ absl::StatusOr<SegmentGraph> MakeSegmentGraph(const OpRegistry& registry, const 
                                               const Segment& segment, int64_t batch);
 
 // Equal for graphs that differ in names alone, nodes in the same order.
-std::string Form(const Graph& graph);
+std::string CanonicalForm(const Graph& graph);
 
 }  // namespace espalier

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {

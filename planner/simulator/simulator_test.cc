@@ -7,7 +7,7 @@
 #include "planner/cost/analytic.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/machine/test_topologies.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {

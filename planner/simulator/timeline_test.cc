@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
 #include "planner/machine/presets.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"
 #include "planner/testing/graphs.h"
 

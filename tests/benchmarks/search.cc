@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
 #include "planner/machine/topology.h"
-#include "planner/search/descent.h"
+#include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/ranks.h"
@@ -91,9 +91,9 @@ absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64
     if (absl::Status s = simulator.Reset(*begin); !s.ok()) return s;
     const double start = Seconds();
     absl::StatusOr<McmcResult> result =
-        RunMcmc(moves, &simulator, {.budget = proposals - DescentBudget(proposals)});
+        RunMcmc(moves, &simulator, {.budget = proposals - LocalSearchBudget(proposals)});
     if (!result.ok()) return result.status();
-    absl::StatusOr<DescentResult> descent = Descend(moves, &simulator, DescentBudget(proposals));
+    absl::StatusOr<LocalSearchResult> descent = RunLocalSearch(moves, &simulator, LocalSearchBudget(proposals));
     if (!descent.ok()) return descent.status();
     chain = {Seconds() - start, simulator.cost(), result->proposals + descent->proposals,
              result->accepted + descent->accepted};

@@ -11,7 +11,7 @@
 #include "ops/rewrite/fuse.h"
 #include "ops/rewrite/match.h"
 #include "planner/cost/analytic.h"
-#include "planner/search/rewritten.h"
+#include "planner/search/apply_rewrites.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "planner/search/joint.h"
+#include "planner/search/joint_search.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/rewrite/match.h"
 #include "planner/search/best_first.h"
-#include "planner/search/rewritten.h"
+#include "planner/search/apply_rewrites.h"
 #include "planner/search/segments.h"
 #include "planner/simulator/task.h"
 
@@ -115,7 +115,7 @@ absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
     absl::StatusOr<SegmentGraph> made =
         MakeSegmentGraph(registry, graph, segment, problem.batch_size);
     if (!made.ok()) return made.status();
-    const std::string form = Form(made->graph);
+    const std::string form = CanonicalForm(made->graph);
     auto it = found.find(form);
     if (it == found.end()) {
       absl::StatusOr<Variants> variants = SearchSegment(problem, rules, options, *made);

@@ -12,30 +12,30 @@
 
 namespace espalier {
 
-struct Runner {
+struct RankedPlacement {
   Picoseconds cost = 0;  // penalty for memory included
   Picoseconds time = 0;
   Placement placement;
 };
 
-class Runners {
+class TopPlacements {
  public:
   // Keeps `most`.
-  explicit Runners(size_t most) : most_(most) {}
+  explicit TopPlacements(size_t most) : most_(most) {}
 
   // Of placements that cost the same (mostly because devices are alike) the first is kept.
   void Offer(Picoseconds cost, Picoseconds time, const Placement& placement) {
     if (most_ == 0 || (all_.size() == most_ && cost >= all_.back().cost)) return;
     const auto at = std::lower_bound(
         all_.begin(), all_.end(), std::pair(cost, time),
-        [](const Runner& r, const auto& key) { return std::pair(r.cost, r.time) < key; });
+        [](const RankedPlacement& r, const auto& key) { return std::pair(r.cost, r.time) < key; });
     if (at != all_.end() && at->cost == cost && at->time == time) return;
     if (all_.size() < most_) {
       all_.insert(at, {cost, time, placement});
       return;
     }
     // The last one makes room, and its placement's memory serves the new one.
-    Runner last = std::move(all_.back());
+    RankedPlacement last = std::move(all_.back());
     last.cost = cost;
     last.time = time;
     last.placement = placement;
@@ -43,11 +43,11 @@ class Runners {
     *at = std::move(last);
   }
 
-  const std::vector<Runner>& all() const { return all_; }  // cheapest first
+  const std::vector<RankedPlacement>& all() const { return all_; }  // cheapest first
 
  private:
   const size_t most_;
-  std::vector<Runner> all_;
+  std::vector<RankedPlacement> all_;
 };
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "planner/search/descent.h"
+#include "planner/search/local_search.h"
 
 #include <utility>
 
@@ -7,15 +7,15 @@ namespace {
 
 using Edge = SearchSpace::Edge;
 
-class Descent {
+class LocalSearch {
  public:
-  Descent(Moves& moves, Simulator* simulator, int64_t budget, Runners* runners)
-      : moves_(moves), simulator_(*simulator), budget_(budget), runners_(runners) {}
+  LocalSearch(Moves& moves, Simulator* simulator, int64_t budget, TopPlacements* top_placements)
+      : moves_(moves), simulator_(*simulator), budget_(budget), top_placements_(top_placements) {}
 
-  absl::StatusOr<DescentResult> Run() {
-    using Neighbourhood = void (Descent::*)(NodeId);
-    constexpr Neighbourhood kAll[] = {&Descent::Alone, &Descent::Alike, &Descent::WithFollowers,
-                                      &Descent::WithEachNeighbour};
+  absl::StatusOr<LocalSearchResult> Run() {
+    using Neighbourhood = void (LocalSearch::*)(NodeId);
+    constexpr Neighbourhood kAll[] = {&LocalSearch::Alone, &LocalSearch::Alike, &LocalSearch::WithFollowers,
+                                      &LocalSearch::WithEachNeighbour};
     size_t widest = 0;
     while (widest < std::size(kAll)) {
       const Neighbourhood neighbourhood = kAll[widest];
@@ -93,8 +93,8 @@ class Descent {
     } else if (*cost < current) {
       simulator_.Accept();
       ++result_.accepted;
-      if (runners_ != nullptr) {
-        runners_->Offer(*cost, simulator_.time(), simulator_.placement());
+      if (top_placements_ != nullptr) {
+        top_placements_->Offer(*cost, simulator_.time(), simulator_.placement());
       }
     } else {
       simulator_.Reject();
@@ -104,16 +104,16 @@ class Descent {
   Moves& moves_;
   Simulator& simulator_;
   const int64_t budget_;
-  Runners* const runners_;
-  DescentResult result_;
+  TopPlacements* const top_placements_;
+  LocalSearchResult result_;
   absl::Status status_;
 };
 
 }  // namespace
 
-absl::StatusOr<DescentResult> Descend(Moves& moves, Simulator* simulator, int64_t budget,
-                                      Runners* runners) {
-  return Descent(moves, simulator, budget, runners).Run();
+absl::StatusOr<LocalSearchResult> RunLocalSearch(Moves& moves, Simulator* simulator, int64_t budget,
+                                      TopPlacements* top_placements) {
+  return LocalSearch(moves, simulator, budget, top_placements).Run();
 }
 
 }  // namespace espalier

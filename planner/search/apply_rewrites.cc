@@ -1,4 +1,4 @@
-#include "planner/search/rewritten.h"
+#include "planner/search/apply_rewrites.h"
 
 #include <map>
 #include <set>

@@ -1,4 +1,4 @@
-#include "planner/search/factors.h"
+#include "planner/search/variable_elimination.h"
 
 #include <cstddef>
 #include <set>

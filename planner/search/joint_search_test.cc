@@ -1,4 +1,4 @@
-#include "planner/search/joint.h"
+#include "planner/search/joint_search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/builder.h"
 #include "planner/cost/analytic.h"
-#include "planner/search/rewritten.h"
+#include "planner/search/apply_rewrites.h"
 #include "planner/search/small_problems.h"
 #include "planner/testing/graphs.h"
 

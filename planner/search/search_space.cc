@@ -1,4 +1,4 @@
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "planner/search/branches.h"
+#include "planner/search/branch_placement.h"
 
 #include <algorithm>
 #include <map>

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "ops/rewrite/rule.h"
 #include "planner/planner.h"
-#include "planner/search/space.h"
+#include "planner/search/search_space.h"
 
 namespace espalier {
 
