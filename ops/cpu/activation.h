@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/cpu/vector_math.h"
+#include "ops/cpu/simd/f32_math.h"
 #include "ops/kernel/activation.h"
 
 namespace espalier {

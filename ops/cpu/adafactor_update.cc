@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ops/cpu/optimizer.h"
-#include "ops/cpu/sum.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 namespace {

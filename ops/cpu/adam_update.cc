@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/cpu/optimizer.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 namespace {

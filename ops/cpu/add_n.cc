@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ops/cpu/copy.h"
+#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/elementwise.h"
 
 namespace espalier {

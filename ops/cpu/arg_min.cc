@@ -1,4 +1,4 @@
-#include "ops/cpu/arg_extreme.h"
+#include "ops/cpu/arg_min_max.h"
 
 namespace espalier {
 

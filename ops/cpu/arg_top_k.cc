@@ -1,4 +1,4 @@
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/top_k.h"
 
 namespace espalier {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/simd.h"
-#include "ops/cpu/small_gemm.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/simd.h"
+#include "ops/cpu/gemm/small_gemm.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {

@@ -2,9 +2,9 @@
 // it.
 #include <algorithm>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/onednn.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/onednn/onednn.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {

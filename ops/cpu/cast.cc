@@ -2,10 +2,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/copy.h"
-#include "ops/cpu/element.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/layout/copy.h"
+#include "ops/cpu/dtype/element.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ops/cpu/cross_entropy.h"
-#include "ops/cpu/largest.h"
+#include "ops/cpu/label_rank.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 
 namespace espalier {
 namespace {

@@ -5,10 +5,10 @@
 #include <unordered_map>
 
 #include "ops/cpu/activation.h"
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/post_ops.h"
-#include "ops/cpu/sum.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/onednn/post_ops.h"
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/cpu/workspace.h"
 #include "ops/kernel/part_pads.h"
 

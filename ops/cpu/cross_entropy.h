@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/cpu/sum.h"
-#include "ops/cpu/vector_math.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/simd/f32_math.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/vectorize.h"
 #include "ops/kernel/kernel.h"
 #include "ops/kernel/lines.h"
 

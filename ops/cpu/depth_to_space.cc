@@ -1,9 +1,9 @@
-#include "ops/cpu/blocks.h"
+#include "ops/cpu/layout/depth_space.h"
 
 namespace espalier {
 
 void RegisterDepthToSpaceCpu(KernelRegistry& registry) {
-  AddBlockMove(registry, "depth_to_space", /*to_space=*/true);
+  AddDepthSpaceCopy(registry, "depth_to_space", /*to_space=*/true);
 }
 
 }  // namespace espalier

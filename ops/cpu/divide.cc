@@ -1,4 +1,4 @@
-#include "ops/cpu/quotient.h"
+#include "ops/cpu/integer_division.h"
 
 namespace espalier {
 namespace {

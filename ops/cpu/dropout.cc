@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/cpu/copy.h"
+#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/kernel/philox.h"
 

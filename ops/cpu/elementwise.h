@@ -5,10 +5,10 @@
 #include <string>
 #include <type_traits>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/strided.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/layout/strided.h"
+#include "ops/cpu/simd/vectorize.h"
 #include "ops/kernel/integer_math.h"
 #include "ops/kernel/kernel.h"
 

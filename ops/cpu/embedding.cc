@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

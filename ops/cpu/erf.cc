@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/vector_math.h"
+#include "ops/cpu/simd/f32_math.h"
 
 namespace espalier {
 namespace {

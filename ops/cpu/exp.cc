@@ -1,5 +1,5 @@
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/vector_math.h"
+#include "ops/cpu/simd/f32_math.h"
 
 namespace espalier {
 

@@ -1,16 +1,16 @@
 // expert_linear and quantized_expert_linear. Rows are gathered by expert, so that each expert's
-// weights are read once for all rows that chose it. BatchInvariantLinear and QuantizedProduct make every
+// weights are read once for all rows that chose it. BatchInvariantLinear and QuantizedGemm make every
 // row's bits its own.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/quantized_dot.h"
-#include "ops/cpu/row_groups.h"
-#include "ops/cpu/batch_invariant_linear.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/gemm/quantized_gemm.h"
+#include "ops/cpu/gemm/group_rows.h"
+#include "ops/cpu/gemm/batch_invariant_linear.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {
@@ -20,7 +20,7 @@ namespace {
 class ExpertMatrices {
  public:
   struct Rows {
-    const RowGroups& groups;  // by expert
+    const RowsByGroup& groups;  // by expert
     int64_t experts, count, in, out;
     const float* x;  // [count, in], in the groups' order
     float* y;        // [count, out]
@@ -89,7 +89,7 @@ class PackedMatrices : public ExpertMatrices {
            const QuantizedRows& all) const {
     const int64_t begin = rows.groups.begin(expert);
     const QuantizedRows own = all.Part(begin, rows.groups.end(expert));
-    QuantizedProduct(BestQuantizedIsa(), shape_,
+    QuantizedGemm(BestQuantizedIsa(), shape_,
                      weight.as<uint8_t>() + expert * shape_.blocks() * shape_.block_bytes(), own,
                      first, last, rows.y + begin * rows.out);
   }
@@ -168,7 +168,7 @@ class ExpertLinear : public Kernel {
   WorkspaceLayout layout_;
   std::unique_ptr<ExpertMatrices> matrices_;
   size_t gathered_ = 0, products_ = 0;
-  RowGroups groups_;            // choices by expert
+  RowsByGroup groups_;            // choices by expert
   std::vector<int64_t> place_;  // of a choice in their order
 };
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ops/cpu/element.h"
+#include "ops/cpu/dtype/element.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -5,8 +5,8 @@
 
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/labels.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/pieces.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/layout/axis_slices.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/cpu/pieces.h"
+#include "ops/cpu/layout/axis_slices.h"
 #include "ops/cpu/scatter.h"
 
 namespace espalier {

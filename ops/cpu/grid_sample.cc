@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/workspace.h"
 #include "ops/kernel/grid_taps.h"
 

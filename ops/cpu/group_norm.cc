@@ -1,9 +1,9 @@
 // Group norm: the elements of a group lie in one piece, a row; each channel has one stretch of it.
 #include <cmath>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/row_sums.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/row_sums.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {

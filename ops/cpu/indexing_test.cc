@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "gmock/gmock.h"
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 
 namespace espalier {
 namespace {

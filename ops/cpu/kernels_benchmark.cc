@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <memory>
 
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/quantized_dot.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/gemm/quantized_gemm.h"
 #include "ops/cpu/register_all.h"
 
 namespace espalier {
@@ -104,7 +104,7 @@ void QuantizedWeights(benchmark::State& state) {
     for (int64_t m = 0; m < matrices; ++m) {
       QuantizeRows(isa, x.data(), shape.in, rounded);
       ParallelRanges(shape.blocks(), kPackOutputs * shape.in, [&](int64_t begin, int64_t end) {
-        QuantizedProduct(isa, shape, weights.data() + m * bytes, rounded, begin, end, y.data());
+        QuantizedGemm(isa, shape, weights.data() + m * bytes, rounded, begin, end, y.data());
       });
     }
   }

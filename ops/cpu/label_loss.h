@@ -4,8 +4,8 @@
 #include <string>
 
 #include "ops/cpu/labels.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/sum.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

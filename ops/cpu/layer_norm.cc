@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/copy.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/row_sums.h"
-#include "ops/cpu/rows.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/layout/copy.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/row_sums.h"
+#include "ops/cpu/layout/rows.h"
 
 namespace espalier {
 namespace {

@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "ops/cpu/activation.h"
-#include "ops/cpu/convert.h"
-#include "ops/cpu/linear_products.h"
-#include "ops/cpu/onednn.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/rows.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/gemm/linear_args.h"
+#include "ops/cpu/onednn/onednn.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/layout/rows.h"
+#include "ops/cpu/simd/vectorize.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {

@@ -1,5 +1,5 @@
-#include "ops/cpu/convert.h"
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/testing/op_runner.h"
 
 namespace espalier {
 namespace {

@@ -1,5 +1,5 @@
 #include "ops/cpu/optimizer.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 namespace {

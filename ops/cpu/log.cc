@@ -1,5 +1,5 @@
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/wide_math.h"
+#include "ops/cpu/simd/f64_math.h"
 
 namespace espalier {
 

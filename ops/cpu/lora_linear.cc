@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/row_groups.h"
-#include "ops/cpu/batch_invariant_linear.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/gemm/group_rows.h"
+#include "ops/cpu/gemm/batch_invariant_linear.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {
@@ -66,7 +66,7 @@ class LoraLinear : public Kernel {
  private:
   WorkspaceLayout layout_;
   size_t gathered_ = 0, narrow_ = 0, products_ = 0;
-  RowGroups groups_;
+  RowsByGroup groups_;
 };
 
 }  // namespace

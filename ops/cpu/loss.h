@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/sum.h"
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

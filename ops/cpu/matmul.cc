@@ -2,9 +2,9 @@
 // products with offsets, which also adds up the gradients of a broadcast operand in a fixed order.
 #include <algorithm>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/onednn.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/onednn/onednn.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {

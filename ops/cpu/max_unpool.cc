@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/plane_index.h"
 
 namespace espalier {

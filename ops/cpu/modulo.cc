@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "ops/cpu/quotient.h"
+#include "ops/cpu/integer_division.h"
 
 namespace espalier {
 namespace {

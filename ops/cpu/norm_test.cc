@@ -1,6 +1,6 @@
 #include <omp.h>
 
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 
 namespace espalier {
 namespace {

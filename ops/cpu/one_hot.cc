@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "ops/cpu/element.h"
+#include "ops/cpu/dtype/element.h"
 #include "ops/cpu/labels.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/lines.h"
 
 namespace espalier {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/cpu/copy.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/layout/copy.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

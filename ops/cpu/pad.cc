@@ -4,10 +4,10 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/element.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/strided.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/dtype/element.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/layout/strided.h"
 
 namespace espalier {
 namespace {

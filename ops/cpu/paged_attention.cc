@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/cpu/attend_block.h"
-#include "ops/cpu/kv_forms.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/attention/attention_block.h"
+#include "ops/cpu/attention/kv_cache_formats.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/paged_attention_inputs.h"
 
 namespace espalier {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 #include "ops/tensor/narrow.h"
 
 namespace espalier {

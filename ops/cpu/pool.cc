@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 namespace {

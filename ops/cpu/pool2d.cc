@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/pool.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/simd/vectorize.h"
 #include "ops/kernel/part_pads.h"
 
 namespace espalier {

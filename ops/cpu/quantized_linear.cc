@@ -3,11 +3,11 @@
 #include <vector>
 
 #include "ops/cpu/activation.h"
-#include "ops/cpu/convert.h"
-#include "ops/cpu/linear_products.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/quantized_dot.h"
-#include "ops/cpu/rows.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/gemm/linear_args.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/gemm/quantized_gemm.h"
+#include "ops/cpu/layout/rows.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {
@@ -59,7 +59,7 @@ class Packed : public Kernel {
     QuantizeRows(BestQuantizedIsa(), x.as<float>(), shapes_[0].in, to);
     ParallelArrays(blocks_, kPackOutputs * shapes_[0].in * (3 + to.rows) / 8,
                    [&](size_t which, int64_t begin, int64_t end) {
-                     QuantizedProduct(BestQuantizedIsa(), shapes_[which],
+                     QuantizedGemm(BestQuantizedIsa(), shapes_[which],
                                       args.inputs[which * each + 1].as<uint8_t>(), to, begin, end,
                                       args.outputs[which].as<float>());
                    });

@@ -7,11 +7,11 @@
 #include <memory>
 #include <utility>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/onednn.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/vector_math.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/onednn/onednn.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/f32_math.h"
+#include "ops/cpu/simd/vectorize.h"
 #include "ops/cpu/workspace.h"
 #include "ops/kernel/recurrent_steps.h"
 

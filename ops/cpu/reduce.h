@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/sum.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -87,7 +87,7 @@ std::vector<Acc> FoldAxes(const Attributes& attributes, const TensorView& x, int
                         load, op, start, v, end - begin));
     }
   };
-  return FoldOver(nest, 1, start, count, add, op);
+  return ReduceOver(nest, 1, start, count, add, op);
 }
 
 // Likewise, and stored in y.

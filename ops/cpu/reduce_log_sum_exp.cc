@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "ops/cpu/reduce.h"
-#include "ops/cpu/vector_math.h"
+#include "ops/cpu/simd/f32_math.h"
 
 namespace espalier {
 namespace {

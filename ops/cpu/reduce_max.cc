@@ -1,4 +1,4 @@
-#include "ops/cpu/reduce_extreme.h"
+#include "ops/cpu/reduce_min_max.h"
 
 namespace espalier {
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/copy.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/layout/copy.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/vectorize.h"
 #include "ops/cpu/workspace.h"
 #include "ops/kernel/resize_taps.h"
 

@@ -1,4 +1,4 @@
-#include "ops/cpu/window.h"
+#include "ops/cpu/layout/slice_copy.h"
 
 namespace espalier {
 

@@ -1,7 +1,7 @@
 #include <string>
 
 #include "ops/cpu/labels.h"
-#include "ops/cpu/strided.h"
+#include "ops/cpu/layout/strided.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -1,11 +1,11 @@
 // RMS norm, also of a sum with a residual. A row's bits depend on the row alone.
 #include <algorithm>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/copy.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/row_sums.h"
-#include "ops/cpu/rows.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/layout/copy.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/row_sums.h"
+#include "ops/cpu/layout/rows.h"
 
 namespace espalier {
 namespace {

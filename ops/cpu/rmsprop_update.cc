@@ -1,6 +1,6 @@
 // torch.optim.RMSprop.
 #include "ops/cpu/optimizer.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 namespace {

@@ -9,8 +9,8 @@
 #include <mutex>
 #include <string>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

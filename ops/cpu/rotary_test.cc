@@ -4,7 +4,7 @@
 #include <numeric>
 #include <thread>
 
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 
 namespace espalier {
 namespace {

@@ -9,20 +9,20 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/dtype/element.h"
 #include "ops/cpu/labels.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/strided.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/layout/strided.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
 
 // An i32 or i64 tensor of places, which count from the end if negative. Remembers the first element
 // that is out of range.
-class Places {
+class ScatterIndices {
  public:
-  Places(std::string op, const TensorView& indices) : op_(std::move(op)), indices_(indices) {}
+  ScatterIndices(std::string op, const TensorView& indices) : op_(std::move(op)), indices_(indices) {}
 
   // The place that element i names among `limit`, or -1.
   int64_t At(int64_t i, int64_t limit) {
@@ -60,7 +60,7 @@ class Places {
 template <bool backwards = false, typename F>
 KernelStatus ForElements(const std::string& op, const TensorView& indices, const Dims& x,
                          size_t axis, const F& f) {
-  Places places(op, indices);
+  ScatterIndices places(op, indices);
   const int64_t limit = x[axis], length = indices.dims()[axis];
   Dims others = indices.dims(), index_strides = DenseStrides(indices.dims()),
        x_strides = DenseStrides(x);
@@ -116,7 +116,7 @@ struct NdRows {
   KernelStatus Resolve(const std::string& op, const TensorView& indices,
                        std::vector<int64_t>* targets) const {
     targets->resize(batch * tuples);
-    Places places(op, indices);
+    ScatterIndices places(op, indices);
     ParallelFor(batch * tuples, depth + 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         int64_t row = t / tuples;

@@ -1,4 +1,4 @@
-#include "ops/cpu/copy.h"
+#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/scatter.h"
 

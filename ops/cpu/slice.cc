@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "ops/cpu/window.h"
+#include "ops/cpu/layout/slice_copy.h"
 
 namespace espalier {
 

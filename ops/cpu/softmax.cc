@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/cpu/convert.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/row_sums.h"
-#include "ops/cpu/vector_math.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
+#include "ops/cpu/simd/row_sums.h"
+#include "ops/cpu/simd/f32_math.h"
+#include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {
 namespace {

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/vector_math.h"
-#include "ops/cpu/wide_math.h"
+#include "ops/cpu/simd/f32_math.h"
+#include "ops/cpu/simd/f64_math.h"
 
 namespace espalier {
 namespace {

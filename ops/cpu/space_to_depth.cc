@@ -1,9 +1,9 @@
-#include "ops/cpu/blocks.h"
+#include "ops/cpu/layout/depth_space.h"
 
 namespace espalier {
 
 void RegisterSpaceToDepthCpu(KernelRegistry& registry) {
-  AddBlockMove(registry, "space_to_depth", /*to_space=*/false);
+  AddDepthSpaceCopy(registry, "space_to_depth", /*to_space=*/false);
 }
 
 }  // namespace espalier

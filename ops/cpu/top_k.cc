@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 
 namespace espalier {
 namespace {

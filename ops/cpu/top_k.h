@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/kernel.h"
 #include "ops/kernel/lines.h"
 

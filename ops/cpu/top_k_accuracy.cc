@@ -1,5 +1,5 @@
 #include "ops/cpu/label_loss.h"
-#include "ops/cpu/largest.h"
+#include "ops/cpu/label_rank.h"
 
 namespace espalier {
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "gmock/gmock.h"
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 #include "ops/kernel/philox.h"
 
 namespace espalier {

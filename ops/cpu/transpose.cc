@@ -1,4 +1,4 @@
-#include "ops/cpu/strided.h"
+#include "ops/cpu/layout/strided.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

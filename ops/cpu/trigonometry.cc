@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/wide_math.h"
+#include "ops/cpu/simd/f64_math.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/cpu/copy.h"
+#include "ops/cpu/layout/copy.h"
 
 namespace espalier {
 

@@ -3,7 +3,7 @@
 namespace espalier {
 
 void RegisterDepthToSpaceCuda(KernelRegistry& registry, DeviceContexts&) {
-  AddBlockMove(registry, "depth_to_space", /*to_space=*/true);
+  AddDepthSpaceCopy(registry, "depth_to_space", /*to_space=*/true);
 }
 
 }  // namespace espalier

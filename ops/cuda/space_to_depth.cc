@@ -3,7 +3,7 @@
 namespace espalier {
 
 void RegisterSpaceToDepthCuda(KernelRegistry& registry, DeviceContexts&) {
-  AddBlockMove(registry, "space_to_depth", /*to_space=*/false);
+  AddDepthSpaceCopy(registry, "space_to_depth", /*to_space=*/false);
 }
 
 }  // namespace espalier

@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "ops/cpu/quantized_dot.h"
+#include "ops/cpu/gemm/quantized_gemm.h"
 #include "ops/tensor/narrow.h"
 
 namespace espalier {
@@ -39,7 +39,7 @@ void Product(QuantizedIsa isa, const PackedWeights& shape, const std::vector<uin
                               sizeof(int32_t));
   const QuantizedRows rows = QuantizedRows::At(memory.data(), count, shape.groups());
   QuantizeRows(isa, x.data(), shape.in, rows);
-  QuantizedProduct(isa, shape, packed.data(), rows, begin, end, y);
+  QuantizedGemm(isa, shape, packed.data(), rows, begin, end, y);
 }
 
 std::vector<float> Product(QuantizedIsa isa, const PackedWeights& shape,

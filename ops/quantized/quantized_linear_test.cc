@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "ops/cpu/op_runner.h"
+#include "ops/cpu/testing/op_runner.h"
 #include "ops/quantized/pack.h"
 
 namespace espalier {

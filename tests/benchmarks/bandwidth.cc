@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/threading/parallel.h"
 #include "tests/benchmarks/seconds.h"
 
 namespace espalier {

@@ -8,7 +8,7 @@
 namespace espalier {
 
 // An array of `bytes` that `threads` threads read together: those that compute the kernels which
-// the calling thread runs (ops/cpu/parallel.h).
+// the calling thread runs (ops/cpu/threading/parallel.h).
 class ReadArray {
  public:
   ReadArray(int threads, int64_t bytes);

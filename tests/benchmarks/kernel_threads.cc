@@ -1,5 +1,5 @@
 // Steps of serving programs with the loops of their kernels on a team of the thread's own
-// (ops/cpu/thread_team.h), as they run, and on OpenMP's threads: alone, and beside threads that
+// (ops/cpu/threading/thread_team.h), as they run, and on OpenMP's threads: alone, and beside threads that
 // keep as many cores busy. Models have random weights.
 #include <algorithm>
 #include <atomic>

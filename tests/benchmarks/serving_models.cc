@@ -6,7 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/models/model.h"
 #include "ops/tensor/shape.h"
 #include "planner/cost/analytic.h"

@@ -24,7 +24,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/graph/graph.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"

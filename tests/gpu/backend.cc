@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/register_all.h"
 
 namespace espalier::gpu_check {

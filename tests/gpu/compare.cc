@@ -6,7 +6,7 @@
 #include <optional>
 #include <random>
 
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier::gpu_check {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/kernel/packed_weights.h"
 #include "tests/gpu/property_inputs.h"
 #include "tests/gpu/weights.h"

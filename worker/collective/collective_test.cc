@@ -11,7 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/in_process.h"
 #include "worker/collective/measure_communication.h"

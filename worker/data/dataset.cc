@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "worker/data/npz.h"
 
 namespace espalier {

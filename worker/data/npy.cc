@@ -12,7 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 
 static_assert(std::endian::native == std::endian::little);
 

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "worker/device/device.h"
 
 namespace espalier {

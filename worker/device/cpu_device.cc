@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/register_all.h"
-#include "ops/cpu/thread_team.h"
+#include "ops/cpu/threading/thread_team.h"
 #include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
 #include "base/machine_memory.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 
 namespace espalier {
 namespace {

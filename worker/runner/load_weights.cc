@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/quantized/pack.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"

@@ -1,6 +1,6 @@
 #include "worker/runner/sample_rows_on_threads.h"
 
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/threading/parallel.h"
 #include "serving/engine/row_outputs.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 
 namespace espalier {
 namespace {

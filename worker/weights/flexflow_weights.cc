@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "ops/cpu/convert.h"
+#include "ops/cpu/dtype/convert.h"
 
 namespace espalier {
 namespace {

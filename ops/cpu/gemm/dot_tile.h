@@ -1,0 +1,143 @@
+// Dot products of rows with rows, each computed in one fixed order: lane j of a vector of W partial
+// sums takes elements j, j + W, j + 2W, ... by fused multiply-add (where the CPU has it), and the
+// lanes are added by the tree of simd::SumEach. A product's bits depend on its two rows alone, not
+// on how many are computed together.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/cpu/simd/simd.h"
+
+namespace espalier::simd {
+
+// Elements ahead of which a row is asked from memory; bytes, where rows are shorter, at least.
+constexpr int64_t kDotAhead = 1024;
+constexpr int64_t kDotAheadBytes = 8192;
+// Rows that are read side by side, at most: of sixteen memory delivers a third less.
+constexpr int kDotStreams = 8;
+
+struct Half {  // f16
+  uint16_t bits;
+};
+
+// W elements from p as f32; uint16_t is bf16.
+template <int W>
+ESPALIER_INLINE Float<W> LoadWide(const float* p) {
+  return Load<W>(p);
+}
+
+template <int W>
+ESPALIER_INLINE Float<W> LoadWide(const uint16_t* p) {
+  typename Types<W>::Short v;
+  typename Types<W>::Word wide;
+  std::memcpy(&v, p, sizeof(v));
+  if constexpr (W >= 8) {  // GCC 12 takes four or five
+    asm("vpmovzxwd %1, %0" : "=v"(wide) : "vm"(v));
+  } else {
+    wide = __builtin_convertvector(v, typename Types<W>::Word);
+  }
+  return (Float<W>)(wide << 16);
+}
+
+// An instruction stands here where the compiler's own name for it wants a target, which an inlined
+// template cannot have. Every processor that has AVX2 and FMA has F16C.
+template <int W>
+ESPALIER_INLINE Float<W> LoadWide(const Half* p) {
+  using Word = typename Types<W>::Word;
+  typename Types<W>::Short v;
+  std::memcpy(&v, p, sizeof(v));
+  if constexpr (W >= 8) {
+    Float<W> wide;
+    asm("vcvtph2ps %1, %0" : "=v"(wide) : "v"(v));
+    return wide;
+  } else {  // as F16ToF32
+    const Word word = __builtin_convertvector(v, Word), rest = word & 0x7fff;
+    const Word finite = (Word)((Float<W>)(rest << 13) * 0x1p112f);
+    const Word special = (rest << 13) | 0x7f800000u;
+    return (Float<W>)((rest >= 0x7c00 ? special : finite) | (word & 0x8000) << 16);
+  }
+}
+
+// Likewise for a loop that waits for memory: if it runs further ahead of what was asked for, memory
+// delivers 3 to 10 % less. GCC 12 widens sixteen elements in five instructions.
+template <int W, typename T>
+ESPALIER_INLINE Float<W> LoadSlowly(const T* p) {
+  return LoadWide<W>(p);
+}
+
+template <int W>
+ESPALIER_INLINE Float<W> LoadSlowly(const uint16_t* p) {
+  typename Types<W>::Short v;
+  std::memcpy(&v, p, sizeof(v));
+  return (Float<W>)(__builtin_convertvector(v, typename Types<W>::Word) << 16);
+}
+
+template <int W, typename T>
+ESPALIER_INLINE Float<W> LoadWidePartial(const T* p, int64_t n) {
+  T padded[W] = {};
+  for (int64_t i = 0; i < n; ++i) padded[i] = p[i];
+  return LoadWide<W>(padded);
+}
+
+// Adds the products of a[0..R) with S rows of b to acc[r * C + c], c < S, over n elements. kAhead:
+// as it goes, asks memory for what comes after in each row of b, and where these end, in the rows
+// behind them, each `stride` elements after the one before (which need not be memory). It fills the
+// second-level cache: the first has too few lines in flight for memory's latency.
+template <int W, int R, int C, int S, bool kAhead, typename A, typename B>
+ESPALIER_INLINE void AddDotProducts(const A* const* a, const B* const* b, int64_t n, int64_t stride,
+                                    Float<W>* acc) {
+  constexpr bool kWaits = kAhead && R <= 4;
+  // With the other shapes it is GCC that does so.
+  constexpr bool kPin = R == 3 || R > 4;
+  const int64_t turn = S * std::max<int64_t>(stride, 1);
+  const int64_t turns =
+      n > kDotAhead ? 0 : std::max<int64_t>(1, kDotAheadBytes / (turn * sizeof(B)));
+  const int64_t rest = turns > 0 ? 0 : kDotAhead, near = turns * turn + rest, far = near + turn - n;
+  int64_t k = 0;
+  for (; k + W <= n; k += W) {
+    const int64_t ahead = k + (k + rest < n ? near : far);
+    Float<W> left[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Float<W> once = LoadWide<W>(a[r] + k);
+      left[r] = kPin ? Pin<W>(once) : once;
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < S; ++c) {
+      const Float<W> once = kWaits ? LoadSlowly<W>(b[c] + k) : LoadWide<W>(b[c] + k);
+      const Float<W> right = kPin ? Pin<W>(once) : once;
+      if constexpr (kAhead) __builtin_prefetch(b[c] + ahead, 0, 2);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) acc[r * C + c] = left[r] * right + acc[r * C + c];
+    }
+  }
+  if (k < n) {
+    Float<W> left[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) left[r] = LoadWidePartial<W>(a[r] + k, n - k);
+#pragma GCC unroll 16
+    for (int c = 0; c < S; ++c) {
+      const Float<W> right = LoadWidePartial<W>(b[c] + k, n - k);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) acc[r * C + c] = left[r] * right + acc[r * C + c];
+    }
+  }
+}
+
+// products[r * C + c] = dot(a[r], b[c]) over n elements; R * C is at most W, and what is left of
+// the result is 0. kAhead: the rows of b lie in order, `stride` elements from each to the next, and
+// are asked from memory ahead of their use.
+template <int W, int R, int C, bool kAhead = false, typename A, typename B>
+ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n,
+                                 int64_t stride = 0) {
+  static_assert(R * C <= W);
+  Float<W> acc[W] = {};
+  constexpr int kStreams = kAhead ? std::min(C, kDotStreams) : C;
+#pragma GCC unroll 2
+  for (int c = 0; c < C; c += kStreams) {
+    AddDotProducts<W, R, C, kStreams, kAhead>(a, b + c, n, stride, acc + c);
+  }
+  return SumEach<W>(acc);
+}
+
+}  // namespace espalier::simd

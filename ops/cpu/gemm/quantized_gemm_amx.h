@@ -1,0 +1,17 @@
+// Products of rows in 8 bits with packed weights, by tiles of 16 rows and 16 outputs. A group of
+// packed 8-bit weights is such a tile as it lies in memory; 4 bits are unpacked once for all rows.
+// Sums within a group are whole numbers and groups are added as in quantized_dot.cc, so the results
+// are those of the other instruction sets bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/gemm/quantized_gemm.h"
+
+namespace espalier {
+
+// As QuantizedGemm. REQUIRES: amx::Available().
+void QuantizedGemmAmx(const PackedWeights& shape, const uint8_t* weights, const QuantizedRows& x,
+                         int64_t begin, int64_t end, float* y);
+
+}  // namespace espalier

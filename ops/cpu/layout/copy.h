@@ -1,0 +1,35 @@
+// Kernels that copy bytes and do nothing else.
+#pragma once
+
+#include <cstring>
+#include <string>
+
+#include "ops/cpu/threading/parallel.h"
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+inline void CopyBytes(const void* source, void* target, int64_t bytes) {
+  if (source == target) return;
+  ParallelFor(bytes / 4 + 1, 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * 4, last = std::min(bytes, end * 4);
+    if (first < last) {
+      std::memcpy(static_cast<char*>(target) + first, static_cast<const char*>(source) + first,
+                  last - first);
+    }
+  });
+}
+
+// Kernels `name`, y = x, and `name`_grad, dx = dy, both with the elements in the same order.
+inline void AddCopy(KernelRegistry& registry, const std::string& name) {
+  const KernelFactory copy = [](const KernelSpec&, std::string*) {
+    return MakeKernel([](const KernelArgs& args) {
+      CopyBytes(args.inputs[0].data, args.outputs[0].data, args.outputs[0].spec.bytes());
+      return KernelStatus::Ok();
+    });
+  };
+  registry.Add(name, copy);
+  registry.Add(name + "_grad", copy);
+}
+
+}  // namespace espalier

@@ -1,0 +1,76 @@
+// Indices that several threads work off together: each takes from the front of a range of its own,
+// and when that is empty from the backs of the others'. So a thread that comes late, or never,
+// holds up nothing but what it has taken. Whatever the threads do, every index is handed out once.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace espalier {
+
+class WorkStealingRanges {
+ public:
+  // [0, n) in `parts` ranges as equal as can be; n < 2^31.
+  WorkStealingRanges(int64_t n, int parts) : parts_(parts) {
+    if (parts > kFew) {
+      many_ = std::make_unique<Range[]>(static_cast<size_t>(parts));
+      ranges_ = many_.get();
+    }
+    for (int64_t p = 0; p < parts; ++p) {
+      ranges_[p].ends.store(Pack(n * p / parts, n * (p + 1) / parts), std::memory_order_relaxed);
+    }
+  }
+  WorkStealingRanges(const WorkStealingRanges&) = delete;
+  WorkStealingRanges& operator=(const WorkStealingRanges&) = delete;
+
+  // Calls f(begin, end) until nothing is left: first for what lies in range `part`.
+  template <typename F>
+  void WorkOff(int part, const F& f) {
+    for (int k = 0; k < parts_; ++k) {
+      Range& range = ranges_[(part + k) % parts_];
+      while (Taken taken = Take(range, /*front=*/k == 0)) f(taken.begin, taken.end);
+    }
+  }
+
+ private:
+  static constexpr int kFew = 16;
+
+  // One part in so many of what is left of a range is taken at once: little at the end, so that
+  // threads end together.
+  static constexpr int64_t kShare = 8;
+
+  struct alignas(64) Range {
+    std::atomic<uint64_t> ends{0};  // begin in the upper half
+  };
+
+  static uint64_t Pack(int64_t begin, int64_t end) {
+    return static_cast<uint64_t>(begin) << 32 | static_cast<uint64_t>(end);
+  }
+
+  struct Taken {
+    int64_t begin, end;
+
+    explicit operator bool() const { return begin < end; }
+  };
+
+  static Taken Take(Range& range, bool front) {
+    uint64_t ends = range.ends.load(std::memory_order_relaxed);
+    for (;;) {
+      const int64_t begin = ends >> 32, end = static_cast<uint32_t>(ends);
+      if (begin >= end) return {0, 0};
+      const int64_t some = std::max<int64_t>(1, (end - begin) / kShare);
+      const uint64_t rest = front ? Pack(begin + some, end) : Pack(begin, end - some);
+      if (!range.ends.compare_exchange_weak(ends, rest, std::memory_order_relaxed)) continue;
+      return front ? Taken{begin, begin + some} : Taken{end - some, end};
+    }
+  }
+
+  const int parts_;
+  Range few_[kFew];
+  std::unique_ptr<Range[]> many_;
+  Range* ranges_ = few_;
+};
+
+}  // namespace espalier
