@@ -123,8 +123,8 @@ CalibratedPlanner::CalibrationReport CalibratedPlanner::RecordRun(const Run& run
   CalibrationReport calibration;
   {
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<std::vector<OperatorDrift>> drifts =
-        ObserveRun(*registry_, *run.graph, *run.plan, run.times, &cost_);
+    absl::StatusOr<std::vector<PredictionError>> drifts =
+        CalibrateOperators(*registry_, *run.graph, *run.plan, run.times, &cost_);
     if (drifts.ok()) {
       calibration.drifts = *std::move(drifts);
     } else {
@@ -132,20 +132,20 @@ CalibratedPlanner::CalibrationReport CalibratedPlanner::RecordRun(const Run& run
     }
     if (!calibration.drifts.empty()) SaveTimes();
   }
-  const std::vector<OperatorDrift> transfers = RecordTransfers(run);
+  const std::vector<PredictionError> transfers = RecordTransfers(run);
   calibration.includes_transfers = !transfers.empty();
   calibration.drifts.insert(calibration.drifts.end(), transfers.begin(), transfers.end());
   SortByError(&calibration.drifts);
   return calibration;
 }
 
-std::vector<OperatorDrift> CalibratedPlanner::RecordTransfers(const Run& run) {
+std::vector<PredictionError> CalibratedPlanner::RecordTransfers(const Run& run) {
   absl::MutexLock lock(&communication_mutex_);
   const auto found = communication_.find(CommunicationKey(*run.devices));
   if (found == communication_.end()) return {};
   v1::CommunicationProfile corrected = found->second;
-  absl::StatusOr<std::vector<OperatorDrift>> drifts =
-      ObserveTransfers(*run.programs, run.times, *run.devices, &corrected);
+  absl::StatusOr<std::vector<PredictionError>> drifts =
+      CalibrateCommunication(*run.programs, run.times, *run.devices, &corrected);
   if (!drifts.ok()) {
     spdlog::warn("the messages' times of a run are dropped: {}", drifts.status().ToString());
     return {};

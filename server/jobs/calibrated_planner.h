@@ -15,7 +15,7 @@
 #include "planner/cost/measured.h"
 #include "planner/cost/profile.h"
 #include "planner/machine/communication.h"
-#include "planner/plan/observe_transfers.h"
+#include "planner/plan/calibrate_communication.h"
 #include "planner/planner.h"
 #include "server/jobs/search_threads.h"
 #include "server/jobs/worker_client.h"
@@ -78,10 +78,10 @@ class CalibratedPlanner {
     std::vector<std::vector<OperatorTime>> times;  // per step
   };
   struct CalibrationReport {
-    std::vector<OperatorDrift> drifts;  // sorted by SortByError
+    std::vector<PredictionError> drifts;  // sorted by SortByError
     bool includes_transfers = false;  // some drifts are of messages or collectives
   };
-  // Updates the stored times from a job's steps (ObserveRun, ObserveTransfers), and returns the
+  // Updates the stored times from a job's steps (CalibrateOperators, CalibrateCommunication), and returns the
   // operators, messages and collectives whose times differ from the prediction. A run that does not
   // match its plan is logged and dropped.
   CalibrationReport RecordRun(const Run& run);
@@ -101,7 +101,7 @@ class CalibratedPlanner {
   void EndTurn() ABSL_LOCKS_EXCLUDED(turn_mutex_);
   void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SaveCommunication() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communication_mutex_);
-  std::vector<OperatorDrift> RecordTransfers(const Run& run);
+  std::vector<PredictionError> RecordTransfers(const Run& run);
   // Called back by the cost model and its forks, one call at a time, while the planning thread
   // holds mutex_.
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,

@@ -36,7 +36,7 @@ bool HasDrifted(const v1::Job& job) {
 }
 
 // Returns the message about it. `drifts` are sorted, worst first.
-std::string DriftMessage(const v1::Job& job, const std::vector<OperatorDrift>& drifts) {
+std::string DriftMessage(const v1::Job& job, const std::vector<PredictionError>& drifts) {
   constexpr size_t kMostNamed = 3;
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();

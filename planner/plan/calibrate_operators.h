@@ -21,14 +21,14 @@ struct OperatorTime {
 
 // One operator of a plan, forward and backward, on the device where it took longest; or what it
 // sends (observe_transfers.h).
-struct OperatorDrift {
+struct PredictionError {
   std::string node;
   double predicted_seconds = 0;
   double measured_seconds = 0;
 };
 
 // Those first that took most seconds more or less than predicted.
-void SortByError(std::vector<OperatorDrift>* drifts);
+void SortByError(std::vector<PredictionError>* drifts);
 
 // Gives `cost` the times of a step (MeasuredCost::Observe), each shape's mean over the operators
 // and devices that have it, and returns all operators that the plan predicts and the run tells,
@@ -38,7 +38,7 @@ void SortByError(std::vector<OperatorDrift>* drifts);
 // devices that share cores (their times are longer than the operator's own, and the simulator knows
 // by how much), nor of plans that cut batches into slices, whose shapes are not the plan's. Errors
 // as MakePlan for an imported plan.
-absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
+absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
     const OpRegistry& registry, const Graph& graph, const v1::Plan& plan,
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost);
 

@@ -1,4 +1,4 @@
-#include "planner/plan/observe_transfers.h"
+#include "planner/plan/calibrate_communication.h"
 
 #include <algorithm>
 #include <cmath>
@@ -114,7 +114,7 @@ class Observer {
   }
 
   // Once all ranks have been added.
-  std::vector<OperatorDrift> Learn(v1::CommunicationProfile* profile) {
+  std::vector<PredictionError> Learn(v1::CommunicationProfile* profile) {
     std::map<std::pair<int, int>, Sum> sums;  // by kind and number of ranks
     for (const auto& [key, told] : told_) {
       const auto& [node, op, instances] = key;
@@ -158,17 +158,17 @@ class Observer {
   const CommunicationModel& model_;
   std::map<std::tuple<std::string, std::string, std::vector<Instance>>, Told> told_;
   Sum send_, receive_;
-  std::vector<OperatorDrift> drifts_;
+  std::vector<PredictionError> drifts_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<OperatorDrift>> ObserveTransfers(
+absl::StatusOr<std::vector<PredictionError>> CalibrateCommunication(
     const std::vector<v1::Program>& programs,
     const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
     v1::CommunicationProfile* profile) {
   if (profile->messages().empty() || SharedCores(devices).needed()) {
-    return std::vector<OperatorDrift>();
+    return std::vector<PredictionError>();
   }
   const absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(*profile);
   if (!model.ok()) return model.status();

@@ -1,4 +1,4 @@
-#include "planner/plan/observe.h"
+#include "planner/plan/calibrate_operators.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,17 +26,17 @@ struct Sum {
 
 }  // namespace
 
-void SortByError(std::vector<OperatorDrift>* drifts) {
+void SortByError(std::vector<PredictionError>* drifts) {
   std::stable_sort(drifts->begin(), drifts->end(), [](const auto& a, const auto& b) {
     return std::abs(a.measured_seconds - a.predicted_seconds) >
            std::abs(b.measured_seconds - b.predicted_seconds);
   });
 }
 
-absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
+absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
     const OpRegistry& registry, const Graph& graph, const v1::Plan& plan,
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost) {
-  std::vector<OperatorDrift> drifts;
+  std::vector<PredictionError> drifts;
   const std::vector<v1::Device> devices(plan.devices().begin(), plan.devices().end());
   if (BatchTilesOf(plan) > 1 || SharedCores(devices).needed()) return drifts;
   if (absl::Status s = CheckPlanIsFor(graph, plan); !s.ok()) return s;

@@ -1,4 +1,4 @@
-#include "planner/plan/observe.h"
+#include "planner/plan/calibrate_operators.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class SlowWorker : public CostModel {
   AnalyticCost analytic_;
 };
 
-class ObserveTest : public ::testing::Test {
+class CalibrateOperatorsTest : public ::testing::Test {
  protected:
   PlanProblem Problem(CostModel* cost) {
     PlanProblem problem;
@@ -67,9 +67,9 @@ class ObserveTest : public ::testing::Test {
     return times;
   }
 
-  absl::StatusOr<std::vector<OperatorDrift>> Observe(
+  absl::StatusOr<std::vector<PredictionError>> Observe(
       const v1::Plan& plan, const std::vector<std::vector<OperatorTime>>& times) {
-    return ObserveRun(TestRegistry(), graph_, plan, times, &cost_);
+    return CalibrateOperators(TestRegistry(), graph_, plan, times, &cost_);
   }
 
   const Graph graph_ = Mlp(256, 512, 512, 512);
@@ -77,7 +77,7 @@ class ObserveTest : public ::testing::Test {
   MeasuredCost cost_{&analytic_};
 };
 
-TEST_F(ObserveTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps) {
+TEST_F(CalibrateOperatorsTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps) {
   SlowWorker worker(2);
   const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
@@ -94,7 +94,7 @@ TEST_F(ObserveTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps) {
   EXPECT_EQ(DataParallel(&elsewhere).prediction().step_seconds(), next.prediction().step_seconds());
 }
 
-TEST_F(ObserveTest, NamesWhatWasFurthestOffFirst) {
+TEST_F(CalibrateOperatorsTest, NamesWhatWasFurthestOffFirst) {
   SlowWorker worker(2);
   const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
@@ -105,13 +105,13 @@ TEST_F(ObserveTest, NamesWhatWasFurthestOffFirst) {
     EXPECT_GE((*drifts)[i - 1].measured_seconds - (*drifts)[i - 1].predicted_seconds,
               (*drifts)[i].measured_seconds - (*drifts)[i].predicted_seconds);
   }
-  for (const OperatorDrift& drift : *drifts) {
+  for (const PredictionError& drift : *drifts) {
     EXPECT_NEAR(drift.measured_seconds / drift.predicted_seconds, drift.node == "act" ? 6 : 2, 1e-3)
         << drift.node;
   }
 }
 
-TEST_F(ObserveTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
+TEST_F(CalibrateOperatorsTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
   const v1::Plan plan = DataParallel(&cost_);
   const double guessed = plan.prediction().step_seconds();
   SlowWorker slow(2), usual(1);
@@ -127,7 +127,7 @@ TEST_F(ObserveTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
   EXPECT_GE(before, guessed);
 }
 
-TEST_F(ObserveTest, NothingIsLearntWhereDevicesShareCores) {
+TEST_F(CalibrateOperatorsTest, NothingIsLearntWhereDevicesShareCores) {
   v1::Plan plan = DataParallel(&cost_);
   for (v1::Device& device : *plan.mutable_devices()) {
     device.set_host("one");
@@ -142,7 +142,7 @@ TEST_F(ObserveTest, NothingIsLearntWhereDevicesShareCores) {
   EXPECT_EQ(cost_.size(), 0u);
 }
 
-TEST_F(ObserveTest, WhatNoRunCouldTellIsLeftOut) {
+TEST_F(CalibrateOperatorsTest, WhatNoRunCouldTellIsLeftOut) {
   const v1::Plan plan = DataParallel(&cost_);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto drifts = Observe(plan, {{{"fc1", "linear", nan},
@@ -158,7 +158,7 @@ TEST_F(ObserveTest, WhatNoRunCouldTellIsLeftOut) {
   // A plan of something else.
   const Graph other = Mlp(64);
   EXPECT_TRUE(
-      absl::IsInvalidArgument(ObserveRun(TestRegistry(), other, plan, {}, &cost_).status()));
+      absl::IsInvalidArgument(CalibrateOperators(TestRegistry(), other, plan, {}, &cost_).status()));
 }
 
 }  // namespace

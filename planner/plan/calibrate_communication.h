@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/plan/observe.h"
+#include "planner/plan/calibrate_operators.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/program.pb.h"
 
@@ -26,7 +26,7 @@ namespace espalier {
 // where `devices`, by rank, share cores, nor by a profile without messages: the next job measures
 // one. InvalidArgument for a profile that is wrong, or a program whose instructions name no buffer
 // or group.
-absl::StatusOr<std::vector<OperatorDrift>> ObserveTransfers(
+absl::StatusOr<std::vector<PredictionError>> CalibrateCommunication(
     const std::vector<v1::Program>& programs,
     const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
     v1::CommunicationProfile* profile);

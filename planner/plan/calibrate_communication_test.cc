@@ -1,4 +1,4 @@
-#include "planner/plan/observe_transfers.h"
+#include "planner/plan/calibrate_communication.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,9 +15,9 @@ namespace {
 
 using Collective = v1::CollectiveInstruction;
 
-class ObserveTransfersTest : public ::testing::Test {
+class CalibrateCommunicationTest : public ::testing::Test {
  protected:
-  ObserveTransfersTest() {
+  CalibrateCommunicationTest() {
     for (double bytes : {1e3, 1e6, 1e8}) {
       for (int ranks : {2, 4}) {
         for (int kind : {Collective::ALL_REDUCE, Collective::ALL_GATHER}) {
@@ -73,7 +73,7 @@ class ObserveTransfersTest : public ::testing::Test {
   v1::CommunicationProfile profile_;
 };
 
-TEST_F(ObserveTransfersTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
+TEST_F(CalibrateCommunicationTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
   const std::vector<v1::Program> programs = DataParallel(4);
   const double bytes = 1e6, before = Predicts(Collective::ALL_REDUCE, 4, bytes);
   const double gathers = Predicts(Collective::ALL_GATHER, 4, bytes);
@@ -81,11 +81,11 @@ TEST_F(ObserveTransfersTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
   const double message = CommunicationModel::Create(profile_)->MessageSeconds(bytes)->receive;
   // Each rank waits a second, but for the last one.
   auto drifts =
-      ObserveTransfers(programs, Told(programs, 5e-3, {1, 1, 0, 1}), Devices(4), &profile_);
+      CalibrateCommunication(programs, Told(programs, 5e-3, {1, 1, 0, 1}), Devices(4), &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   ASSERT_FALSE(drifts->empty());
   double measured = 0, predicted = 0;
-  for (const OperatorDrift& drift : *drifts) {
+  for (const PredictionError& drift : *drifts) {
     EXPECT_THAT(drift.node, ::testing::HasSubstr("all_reduce of 4 ranks"));
     EXPECT_LT(drift.measured_seconds, 0.1);
     measured += drift.measured_seconds;
@@ -100,34 +100,34 @@ TEST_F(ObserveTransfersTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
   EXPECT_EQ(CommunicationModel::Create(profile_)->MessageSeconds(bytes)->receive, message);
 }
 
-TEST_F(ObserveTransfersTest, RunsOfTheSameKindLeadToWhatTheyTake) {
+TEST_F(CalibrateCommunicationTest, RunsOfTheSameKindLeadToWhatTheyTake) {
   const std::vector<v1::Program> programs = DataParallel(2);
-  std::vector<OperatorDrift> drifts;
+  std::vector<PredictionError> drifts;
   for (int run = 0; run < 12; ++run) {
     drifts =
-        ObserveTransfers(programs, Told(programs, 3e-3, {0, 0.5}), Devices(2), &profile_).value();
+        CalibrateCommunication(programs, Told(programs, 3e-3, {0, 0.5}), Devices(2), &profile_).value();
   }
   double measured = 0, predicted = 0;
-  for (const OperatorDrift& drift : drifts) {
+  for (const PredictionError& drift : drifts) {
     measured += drift.measured_seconds;
     predicted += drift.predicted_seconds;
   }
   EXPECT_NEAR(predicted / measured, 1, 0.01);
 }
 
-TEST_F(ObserveTransfersTest, OneThatDoesNotTellMayBeTheOneThatAllWaitedFor) {
+TEST_F(CalibrateCommunicationTest, OneThatDoesNotTellMayBeTheOneThatAllWaitedFor) {
   const std::vector<v1::Program> programs = DataParallel(4);
   auto times = Told(programs, 1e-2, {1, 1, 0, 1});
   const std::string before = profile_.SerializeAsString();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (double seconds : {-1.0, nan}) {
     for (OperatorTime& time : times[2]) time.seconds = seconds;
-    auto drifts = ObserveTransfers(programs, times, Devices(4), &profile_);
+    auto drifts = CalibrateCommunication(programs, times, Devices(4), &profile_);
     ASSERT_TRUE(drifts.ok()) << drifts.status();
     EXPECT_TRUE(drifts->empty());
   }
   times.resize(2);
-  EXPECT_TRUE(ObserveTransfers(programs, times, Devices(4), &profile_)->empty());
+  EXPECT_TRUE(CalibrateCommunication(programs, times, Devices(4), &profile_)->empty());
   EXPECT_EQ(profile_.SerializeAsString(), before);
 }
 
@@ -148,9 +148,9 @@ std::vector<v1::Program> Pipe() {
   return programs;
 }
 
-TEST_F(ObserveTransfersTest, AReceiverThatWaitsTeachesNothingAndASenderIsBelieved) {
+TEST_F(CalibrateCommunicationTest, AReceiverThatWaitsTeachesNothingAndASenderIsBelieved) {
   const auto before = *CommunicationModel::Create(profile_)->MessageSeconds(1e6);
-  auto drifts = ObserveTransfers(
+  auto drifts = CalibrateCommunication(
       Pipe(), {{{"stage", "send", 2 * before.send}}, {{"stage", "receive", 9 * before.receive}}},
       Devices(2), &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
@@ -161,7 +161,7 @@ TEST_F(ObserveTransfersTest, AReceiverThatWaitsTeachesNothingAndASenderIsBelieve
   EXPECT_NEAR(after.send, 1.5 * before.send, 1e-12);
   EXPECT_EQ(after.receive, before.receive);
   // One that had it sooner cannot have waited longer.
-  drifts = ObserveTransfers(Pipe(), {{}, {{"stage", "receive", 0.5 * before.receive}}}, Devices(2),
+  drifts = CalibrateCommunication(Pipe(), {{}, {{"stage", "receive", 0.5 * before.receive}}}, Devices(2),
                             &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   EXPECT_EQ(drifts->size(), 1);
@@ -169,14 +169,14 @@ TEST_F(ObserveTransfersTest, AReceiverThatWaitsTeachesNothingAndASenderIsBelieve
               0.75 * before.receive, 1e-12);
 }
 
-TEST_F(ObserveTransfersTest, OneRunThatWasDisturbedDoesNotRule) {
+TEST_F(CalibrateCommunicationTest, OneRunThatWasDisturbedDoesNotRule) {
   const std::vector<v1::Program> programs = DataParallel(2);
   const double before = Predicts(Collective::ALL_REDUCE, 2, 1e6);
-  ASSERT_TRUE(ObserveTransfers(programs, Told(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
+  ASSERT_TRUE(CalibrateCommunication(programs, Told(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
   EXPECT_LT(Predicts(Collective::ALL_REDUCE, 2, 1e6), 5 * before);
 }
 
-TEST_F(ObserveTransfersTest, NothingIsLearntOfSharedCoresOrByAnEmptyProfile) {
+TEST_F(CalibrateCommunicationTest, NothingIsLearntOfSharedCoresOrByAnEmptyProfile) {
   const std::vector<v1::Program> programs = DataParallel(2);
   const auto times = Told(programs, 1e-2, {0, 0});
   std::vector<v1::Device> shared = Devices(2);
@@ -185,17 +185,17 @@ TEST_F(ObserveTransfersTest, NothingIsLearntOfSharedCoresOrByAnEmptyProfile) {
     device.set_host_cores(1);
   }
   const std::string before = profile_.SerializeAsString();
-  EXPECT_TRUE(ObserveTransfers(programs, times, shared, &profile_)->empty());
+  EXPECT_TRUE(CalibrateCommunication(programs, times, shared, &profile_)->empty());
   EXPECT_EQ(profile_.SerializeAsString(), before);
   v1::CommunicationProfile empty;
-  EXPECT_TRUE(ObserveTransfers(programs, times, Devices(2), &empty)->empty());
+  EXPECT_TRUE(CalibrateCommunication(programs, times, Devices(2), &empty)->empty());
 }
 
-TEST_F(ObserveTransfersTest, ProgramsWithoutTheirBuffersAreNamed) {
+TEST_F(CalibrateCommunicationTest, ProgramsWithoutTheirBuffersAreNamed) {
   std::vector<v1::Program> programs = Pipe();
   programs[1].mutable_instructions(2)->mutable_receive()->set_buffer(7);
   const absl::Status status =
-      ObserveTransfers(programs, {{}, {{"stage", "receive", 1}}}, Devices(2), &profile_).status();
+      CalibrateCommunication(programs, {{}, {{"stage", "receive", 1}}}, Devices(2), &profile_).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               ::testing::HasSubstr("program of rank 1: instruction 2: buffer 7 of 1"));
