@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "serving/speculative/tree_verification.h"
+#include "serving/speculative/rejection_sampling.h"
 
 namespace espalier {
 

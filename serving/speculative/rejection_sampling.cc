@@ -1,4 +1,4 @@
-#include "serving/speculative/tree_verification.h"
+#include "serving/speculative/rejection_sampling.h"
 
 #include <algorithm>
 #include <cstdint>

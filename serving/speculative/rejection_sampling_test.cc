@@ -1,7 +1,7 @@
 // The law of sampled verification, by enumeration: every outcome of every draw and every acceptance
 // test is visited with its weight, and the tokens that come out must have exactly the LLM's
 // distribution.
-#include "serving/speculative/tree_verification.h"
+#include "serving/speculative/rejection_sampling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
