@@ -26,7 +26,7 @@ bool EndsInCharacter(absl::string_view text) {
 
 }  // namespace
 
-struct ThinkingBudget::Position : public TokenConstraint::Place {
+struct ThinkingBudget::Position : public TokenConstraint::State {
   enum Phase { kBefore, kInside, kClosing, kBehind };
 
   Phase phase = kBefore;
@@ -96,8 +96,8 @@ void ThinkingBudget::UpdatePhase(Position& at) const {
   if (over) at.phase = Position::kClosing;
 }
 
-absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& place, int token) {
-  const auto& before = static_cast<const Position&>(*place);
+absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& position, int token) {
+  const auto& before = static_cast<const Position&>(*position);
   if (before.phase == Position::kClosing && token != closing_[before.closing]) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token,
@@ -110,7 +110,7 @@ absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& 
     if (!next.ok()) return next.status();
     inner = *std::move(next);
   }
-  if (before.phase == Position::kBehind && inner_ == nullptr) return place;
+  if (before.phase == Position::kBehind && inner_ == nullptr) return position;
   auto after = std::make_shared<Position>(before);
   after->inner = std::move(inner);
   switch (before.phase) {
@@ -129,20 +129,20 @@ absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& 
   return after;
 }
 
-absl::StatusOr<TokenBitmaskRef> ThinkingBudget::AllowedTokens(const StateRef& place) {
-  const auto& at = static_cast<const Position&>(*place);
+absl::StatusOr<TokenBitmaskRef> ThinkingBudget::AllowedTokens(const StateRef& position) {
+  const auto& at = static_cast<const Position&>(*position);
   if (at.phase == Position::kClosing) return only_[at.closing];
   if (inner_ != nullptr) return inner_->AllowedTokens(at.inner);
   return TokenBitmaskRef();
 }
 
-bool ThinkingBudget::MayEnd(const StateRef& place) const {
-  const auto& at = static_cast<const Position&>(*place);
+bool ThinkingBudget::MayEnd(const StateRef& position) const {
+  const auto& at = static_cast<const Position&>(*position);
   return at.phase != Position::kClosing && (inner_ == nullptr || inner_->MayEnd(at.inner));
 }
 
-bool ThinkingBudget::Complete(const StateRef& place) const {
-  return inner_ != nullptr && inner_->Complete(static_cast<const Position&>(*place).inner);
+bool ThinkingBudget::Complete(const StateRef& position) const {
+  return inner_ != nullptr && inner_->Complete(static_cast<const Position&>(*position).inner);
 }
 
 }  // namespace espalier

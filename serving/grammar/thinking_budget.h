@@ -24,11 +24,11 @@ class ThinkingBudget : public TokenConstraint {
       std::shared_ptr<TokenConstraint> inner);
 
   StateRef Start() const override { return start_; }
-  absl::StatusOr<StateRef> After(const StateRef& place, int token) override;
-  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& place) override;
-  bool MayEnd(const StateRef& place) const override;
+  absl::StatusOr<StateRef> After(const StateRef& position, int token) override;
+  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& position) override;
+  bool MayEnd(const StateRef& position) const override;
   bool Costly() const override { return inner_ != nullptr && inner_->Costly(); }
-  bool Complete(const StateRef& place) const override;
+  bool Complete(const StateRef& position) const override;
 
  private:
   struct Position;

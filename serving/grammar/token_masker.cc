@@ -90,8 +90,8 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(const StateRef& place) {
-  auto at = std::static_pointer_cast<const Position>(place);
+absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(const StateRef& position) {
+  auto at = std::static_pointer_cast<const Position>(position);
   if (epoch_->table.bytes() + epoch_->mask_bytes > kMaxEpochBytes) {
     epoch_ = std::make_shared<CacheEpoch>(automaton_);
   }
@@ -103,8 +103,8 @@ absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurr
   return Position::Of(epoch_, *state);
 }
 
-absl::StatusOr<TokenConstraint::StateRef> TokenMasker::After(const StateRef& place, int token) {
-  absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(place);
+absl::StatusOr<TokenConstraint::StateRef> TokenMasker::After(const StateRef& position, int token) {
+  absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(position);
   if (!at.ok()) return at.status();
   const bool known = token >= 0 && token < trie_->vocabulary();
   int state = known && !trie_->bytes(token).empty() ? (*at)->state : LazyAutomaton::kDead;
@@ -184,8 +184,8 @@ absl::StatusOr<TokenBitmaskRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int 
   return mask;
 }
 
-absl::StatusOr<TokenBitmaskRef> TokenMasker::AllowedTokens(const StateRef& place) {
-  const absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(place);
+absl::StatusOr<TokenBitmaskRef> TokenMasker::AllowedTokens(const StateRef& position) {
+  const absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(position);
   if (!at.ok()) return at.status();
   work_ -= work_ / kOfLate;
   const auto [entry, missing] = epoch_->masks.try_emplace((*at)->state);
@@ -199,14 +199,14 @@ absl::StatusOr<TokenBitmaskRef> TokenMasker::AllowedTokens(const StateRef& place
   return mask.tokens;
 }
 
-bool TokenMasker::MayEnd(const StateRef& place) const {
-  return static_cast<const Position&>(*place).accepting;
+bool TokenMasker::MayEnd(const StateRef& position) const {
+  return static_cast<const Position&>(*position).accepting;
 }
 
 bool TokenMasker::Costly() const { return work_ > kCostly; }
 
-bool TokenMasker::Complete(const StateRef& place) const {
-  return static_cast<const Position&>(*place).complete;
+bool TokenMasker::Complete(const StateRef& position) const {
+  return static_cast<const Position&>(*position).complete;
 }
 
 }  // namespace espalier

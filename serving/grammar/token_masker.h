@@ -22,11 +22,11 @@ class TokenMasker : public TokenConstraint {
       std::vector<int> eos);
 
   StateRef Start() const override { return start_; }
-  absl::StatusOr<StateRef> After(const StateRef& place, int token) override;
-  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& place) override;
-  bool MayEnd(const StateRef& place) const override;
+  absl::StatusOr<StateRef> After(const StateRef& position, int token) override;
+  absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& position) override;
+  bool MayEnd(const StateRef& position) const override;
   bool Costly() const override;
-  bool Complete(const StateRef& place) const override;
+  bool Complete(const StateRef& position) const override;
 
  private:
   // States and masks of one epoch. When there are too many a new epoch begins; the old one lives
@@ -38,8 +38,8 @@ class TokenMasker : public TokenConstraint {
               std::vector<int> eos)
       : automaton_(std::move(automaton)), trie_(std::move(trie)), eos_(std::move(eos)) {}
 
-  // The place in the current epoch.
-  absl::StatusOr<std::shared_ptr<const Position>> ToCurrentEpoch(const StateRef& place);
+  // The position in the current epoch.
+  absl::StatusOr<std::shared_ptr<const Position>> ToCurrentEpoch(const StateRef& position);
   absl::StatusOr<TokenBitmaskRef> ComputeMask(CacheEpoch& epoch, int state);
   // `base`, unless null, has been found before for a state that agrees with this one on all texts
   // of up to `agreed` bytes.

@@ -35,7 +35,7 @@ class JsonToolCallParser : public ToolCallParser {
                                  const std::vector<Tool>& tools) const override {
     return ParseJsonCallStart(inside, tools);
   }
-  bool goes_without_inner_special_tokens() const override {
+  bool allows_untagged_calls() const override {
     return std::any_of(form_.sections.begin(), form_.sections.end(),
                        [](const TagSection& section) { return section.open.empty(); });
   }

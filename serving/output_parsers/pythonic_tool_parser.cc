@@ -50,7 +50,7 @@ class Pythonic : public ToolCallParser {
     std::vector<ToolCall> calls = ParseSection(answer, tools);
     return calls.empty() ? ParseJsonCalls(answer, tools) : calls;
   }
-  bool goes_without_inner_special_tokens() const override { return true; }
+  bool allows_untagged_calls() const override { return true; }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
     StructuralTag form{.layout = StructuralTag::kTextThenTags};
     TagSection section{.separator = ", ", .most = -1};

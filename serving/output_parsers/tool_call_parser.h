@@ -83,7 +83,7 @@ class ToolCallParser {
   // are strict. ParseSection and ParseUntagged understand them.
   virtual StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const = 0;
   // Answers that as a whole are calls, without marks, are its way, and not a model's lapse.
-  virtual bool goes_without_inner_special_tokens() const { return false; }
+  virtual bool allows_untagged_calls() const { return false; }
   // Its templates take ids of just nine letters and digits.
   virtual bool short_ids() const { return false; }
 };
