@@ -14,7 +14,7 @@
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/at_zero_stage.h"
 #include "planner/plan/configs.h"
-#include "planner/plan/grid.h"
+#include "planner/plan/device_mesh.h"
 #include "planner/plan/operator_search.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
@@ -161,16 +161,16 @@ void CopyPins(const v1::Plan& from, v1::Plan* to) {
 
 // A plan of stages, replicas and parts has to be so much faster than one without: its prediction
 // leaves out more.
-constexpr double kGridGain = 0.95;
+constexpr double kMeshGain = 0.95;
 // Up to so many devices the search over all operators finds what grids of one stage have to offer.
 constexpr int kFewDevices = 8;
 // Of more it would take minutes and gigabytes, and grids are all there is.
 constexpr int kManyDevices = 16;
-constexpr int kGridsMade = 4;
+constexpr int kMeshesMade = 4;
 
 // The best grid that fits, of one ZeRO stage or of all; nothing if there is none, or FlexFlow's own
 // search is asked for.
-absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
+absl::StatusOr<std::optional<Pipeline>> FindMesh(const PlanProblem& problem,
                                                  const v1::SearchOptions& options,
                                                  int num_devices, std::vector<int> zero_stages) {
   if (num_devices == 1 || options.alpha() > 0) return std::optional<Pipeline>();
@@ -178,19 +178,19 @@ absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
   space.parameter_parallel = !options.disable_parameter_parallel();
   space.attribute_parallel = !options.disable_attribute_parallel();
   const bool few = num_devices <= kFewDevices;
-  GridPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
+  MeshPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
   const absl::StatusOr<OffloadSettings> settings = SettingsOf(options.memory());
   if (!settings.ok()) return settings.status();
   if (settings->swap || settings->recompute) planner.EnableOffloadPenalty(*settings);
-  std::vector<GridShape> shapes;
+  std::vector<MeshShape> shapes;
   for (int stage : zero_stages) {
-    const std::vector<GridShape> more = planner.Shapes(stage, options.micro_batches());
+    const std::vector<MeshShape> more = planner.Shapes(stage, options.micro_batches());
     shapes.insert(shapes.end(), more.begin(), more.end());
   }
   if (few) {
-    std::erase_if(shapes, [](const GridShape& s) { return s.stages == 1; });
+    std::erase_if(shapes, [](const MeshShape& s) { return s.stages == 1; });
   }
-  absl::StatusOr<GridPlan> best = planner.Best(shapes, kGridsMade);
+  absl::StatusOr<MeshPlan> best = planner.Best(shapes, kMeshesMade);
   if (absl::IsNotFound(best.status())) return std::optional<Pipeline>();
   if (!best.ok()) return best.status();
   absl::StatusOr<Candidate> candidate =
@@ -296,7 +296,7 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
         }
         // What is pinned is not so in these.
         if (i == 1 && origin.pinned.empty()) {
-          grid = FindGrid(*apart, options, num_devices, grid_stages);
+          grid = FindMesh(*apart, options, num_devices, grid_stages);
         }
       });
       if (!found.ok()) return found.status();
@@ -311,7 +311,7 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
       if (!grid.ok()) return grid.status();
       if (!grid->has_value() || !(**grid).candidate.refused.empty()) break;
       const double seconds = (**grid).candidate.prediction.step_seconds();
-      if (!chosen->refused.empty() || seconds < kGridGain * chosen->prediction.step_seconds()) {
+      if (!chosen->refused.empty() || seconds < kMeshGain * chosen->prediction.step_seconds()) {
         stages = std::move(**grid);
         of_chosen = stages.planning.get();
         chosen = &stages.candidate;

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/parallel.h"
 #include "planner/plan/at_zero_stage.h"
-#include "planner/plan/grid.h"
+#include "planner/plan/device_mesh.h"
 #include "planner/plan/planning.h"
 #include "planner/search/elimination.h"
 
@@ -22,8 +22,8 @@ namespace {
 constexpr int kLastZeroStage = 3;
 constexpr int kFewDevices = 16;   // placements operator by operator; of more, grids
 constexpr int kPlacements = 12;   // of the first kind, at each stage
-constexpr int kGrids = 8;         // of the second: the fastest, and as many with least memory
-constexpr int kGridBudget = 500;  // proposals
+constexpr int kMeshes = 8;         // of the second: the fastest, and as many with least memory
+constexpr int kMeshBudget = 500;  // proposals
 constexpr double kSame = 1e-6;    // of a step's time
 constexpr double kMostOffloaded = 2000;                  // operators times devices
 constexpr double kOffloaded[] = {0.8, 0.6, 0.45, 0.35};  // of a plan's memory
@@ -53,7 +53,7 @@ class ParetoPlanner {
 
   // Adds what is not beaten.
   absl::Status Fill() {
-    if (absl::Status s = devices_ <= kFewDevices ? AddPlacements() : AddGrids(); !s.ok()) return s;
+    if (absl::Status s = devices_ <= kFewDevices ? AddPlacements() : AddMeshes(); !s.ok()) return s;
     KeepPareto();
     if (absl::Status s = AddOffloaded(); !s.ok()) return s;
     KeepPareto();
@@ -222,39 +222,39 @@ class ParetoPlanner {
                                  configs});
   }
 
-  absl::Status AddGrids() {
+  absl::Status AddMeshes() {
     SpaceOptions space;
     space.parameter_parallel = !options_.disable_parameter_parallel();
     space.attribute_parallel = !options_.disable_attribute_parallel();
-    GridPlanner planner(problem_, devices_, options_.memory(), space, kGridBudget);
-    std::vector<GridShape> shapes;
+    MeshPlanner planner(problem_, devices_, options_.memory(), space, kMeshBudget);
+    std::vector<MeshShape> shapes;
     for (int stage : ZeroStages()) {
       const int parts = options_.has_micro_batches() ? options_.micro_batches() : 0;
-      const std::vector<GridShape> more = planner.Shapes(stage, parts);
+      const std::vector<MeshShape> more = planner.Shapes(stage, parts);
       shapes.insert(shapes.end(), more.begin(), more.end());
     }
     planner.Prepare(shapes);
-    std::vector<GridEstimate> all;
-    for (const GridShape& shape : shapes) {
-      absl::StatusOr<GridEstimate> estimate = planner.Estimate(shape);
+    std::vector<MeshEstimate> all;
+    for (const MeshShape& shape : shapes) {
+      absl::StatusOr<MeshEstimate> estimate = planner.Estimate(shape);
       if (estimate.ok()) all.push_back(*std::move(estimate));
     }
     // Of those that are estimated to be on the front, evenly many.
-    std::stable_sort(all.begin(), all.end(), [](const GridEstimate& a, const GridEstimate& b) {
+    std::stable_sort(all.begin(), all.end(), [](const MeshEstimate& a, const MeshEstimate& b) {
       return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
     });
-    std::vector<GridEstimate> front;
-    for (const GridEstimate& estimate : all) {
+    std::vector<MeshEstimate> front;
+    for (const MeshEstimate& estimate : all) {
       if (front.empty() || estimate.bytes < front.back().bytes) front.push_back(estimate);
     }
-    const size_t most = 2 * kGrids;
+    const size_t most = 2 * kMeshes;
     const size_t made = std::min(most, front.size());
-    std::vector<GridShape> chosen;
+    std::vector<MeshShape> chosen;
     for (size_t i = 0; i < made; ++i) {
       chosen.push_back(front[made < 2 ? 0 : i * (front.size() - 1) / (made - 1)].shape);
     }
     std::vector<absl::StatusOr<std::optional<Point>>> points(made, std::optional<Point>());
-    planner.MakeEach(chosen, [&](int i, absl::StatusOr<GridPlan> plan) {
+    planner.MakeEach(chosen, [&](int i, absl::StatusOr<MeshPlan> plan) {
       if (!plan.ok()) return;  // a split that so small a part of the batch does not allow
       std::vector<NodeConfig> configs(plan->placement.size());
       for (NodeId n : plan->planning->structure().LiveNodes()) {

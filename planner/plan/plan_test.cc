@@ -7,7 +7,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
 #include "planner/lowering/lower_training.h"
-#include "planner/plan/grid.h"
+#include "planner/plan/device_mesh.h"
 #include "planner/plan/pipelines.h"
 #include "planner/testing/graphs.h"
 #include "planner/testing/program_check.h"
@@ -484,15 +484,15 @@ TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   EXPECT_EQ(micro_batches(1), 2);  // to be looked at
 }
 
-TEST(GridTest, ShapesHaveNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
+TEST(MeshPlannerTest, ShapesHaveNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   constexpr int kDevices = 4096;
   const Graph graph = Llama(SmallLlama(16), 64 * kDevices, 4);
   const PlanProblem problem = TestProblem(graph, 64 * kDevices, kDevices);
   const double nodes = static_cast<double>(graph.nodes().size());
   ASSERT_GT(InstructionsOf(nodes * kDevices, 8), kMostInstructions);
-  GridPlanner planner(problem, kDevices, {}, {}, /*budget=*/1);
+  MeshPlanner planner(problem, kDevices, {}, {}, /*budget=*/1);
   bool pipelines = false;
-  for (const GridShape& shape : planner.Shapes(0, 0)) {
+  for (const MeshShape& shape : planner.Shapes(0, 0)) {
     EXPECT_LE(InstructionsOf(nodes * shape.data * shape.tensor, shape.micro_batches),
               kMostInstructions)
         << ToString(shape);

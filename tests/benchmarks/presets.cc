@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic.h"
-#include "planner/plan/grid.h"
+#include "planner/plan/device_mesh.h"
 #include "planner/testing/zoo/zoo.h"
 #include "server/jobs/search_threads.h"
 #include "tests/benchmarks/report.h"
@@ -84,7 +84,7 @@ struct Found {
   std::string name;
 };
 
-Found Measured(const GridPlan& plan) {
+Found Measured(const MeshPlan& plan) {
   Simulator simulator(plan.planning->structure(), plan.planning->table(), plan.planning->costs());
   Found found{.name = ToString(plan.shape)};
   if (!simulator.Reset(plan.placement).ok()) return found;
@@ -97,7 +97,7 @@ Found Measured(const GridPlan& plan) {
 }
 
 // The fastest that fits; of those that do not, the smallest.
-void Keep(const absl::StatusOr<GridPlan>& plan, std::optional<Found>* best) {
+void Keep(const absl::StatusOr<MeshPlan>& plan, std::optional<Found>* best) {
   if (!plan.ok()) return;
   const Found found = Measured(*plan);
   const bool better = !best->has_value() || (found.fits != (*best)->fits ? found.fits
@@ -163,25 +163,25 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
 
   std::optional<Found> data, zero, hand, ours;
   {
-    GridPlanner by_hand(problem, devices, {}, {}, 0, Megatron);
-    const auto only = [](std::vector<GridShape> shapes, bool replicas) {
+    MeshPlanner by_hand(problem, devices, {}, {}, 0, Megatron);
+    const auto only = [](std::vector<MeshShape> shapes, bool replicas) {
       std::erase_if(shapes,
-                    [&](const GridShape& s) { return replicas && (s.stages > 1 || s.tensor > 1); });
+                    [&](const MeshShape& s) { return replicas && (s.stages > 1 || s.tensor > 1); });
       return shapes;
     };
     for (int stage = 0; stage <= kLastZeroStage; ++stage) {
-      const std::vector<GridShape> shapes = by_hand.Shapes(stage, 0);
+      const std::vector<MeshShape> shapes = by_hand.Shapes(stage, 0);
       std::optional<Found>& replicas = stage == 0 ? data : zero;
-      for (const GridShape& shape : only(shapes, true)) Keep(by_hand.Make(shape), &replicas);
+      for (const MeshShape& shape : only(shapes, true)) Keep(by_hand.Make(shape), &replicas);
       // Megatron's users share out the optimiser's state at most.
       if (stage <= 1) Keep(by_hand.Best(only(shapes, false), exact), &hand);
     }
   }
   const double start = Seconds();
-  GridPlanner planner(problem, devices, {}, {}, absl::GetFlag(FLAGS_budget));
-  std::vector<GridShape> shapes;
+  MeshPlanner planner(problem, devices, {}, {}, absl::GetFlag(FLAGS_budget));
+  std::vector<MeshShape> shapes;
   for (int stage = 0; stage <= kLastZeroStage; ++stage) {
-    const std::vector<GridShape> more = planner.Shapes(stage, 0);
+    const std::vector<MeshShape> more = planner.Shapes(stage, 0);
     shapes.insert(shapes.end(), more.begin(), more.end());
   }
   Keep(planner.Best(shapes, exact), &ours);

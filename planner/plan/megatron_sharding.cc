@@ -1,4 +1,4 @@
-#include "planner/plan/tensor_parallel.h"
+#include "planner/plan/megatron_sharding.h"
 
 #include <numeric>
 
@@ -67,7 +67,7 @@ class Shares {
 
 }  // namespace
 
-std::vector<NodeConfig> AlternatingShares(const PcgStructure& structure, int tensor) {
+std::vector<NodeConfig> MegatronSharding(const PcgStructure& structure, int tensor) {
   Shares shares(structure, tensor);
   std::vector<NodeConfig> configs(structure.nodes.size());
   for (NodeId n : structure.LiveNodes()) configs[n] = shares.Of(n);

@@ -1,4 +1,4 @@
-#include "planner/plan/grid.h"
+#include "planner/plan/device_mesh.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/sequence.h"
-#include "planner/plan/tensor_parallel.h"
+#include "planner/plan/megatron_sharding.h"
 #include "planner/search/search.h"
 #include "planner/search/pipeline_partition.h"
 
@@ -46,7 +46,7 @@ int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
 
 // `config`, of one replica, for all of `shape.data` replicas, on devices from `first` on.
 NodeConfig Spread(const SplitRule& rule, const NodeConfig& config, int batch_axis, int first,
-                  const GridShape& shape) {
+                  const MeshShape& shape) {
   NodeConfig out = config;
   int replicas = 1;
   if (batch_axis >= 0) {
@@ -78,18 +78,18 @@ NodeConfig Spread(const SplitRule& rule, const NodeConfig& config, int batch_axi
 
 }  // namespace
 
-std::string ToString(const GridShape& shape) {
+std::string ToString(const MeshShape& shape) {
   std::string text = absl::StrCat(shape.stages, shape.stages == 1 ? " stage x " : " stages x ",
                                   shape.data, shape.data == 1 ? " replica x " : " replicas x ",
                                   shape.tensor, shape.tensor == 1 ? " part" : " parts");
-  if (shape.sharing == GridShape::Sharing::kMixed) absl::StrAppend(&text, " (mixed)");
-  if (shape.sharing == GridShape::Sharing::kAlternating) absl::StrAppend(&text, " (alternating)");
+  if (shape.sharing == MeshShape::Sharing::kMixed) absl::StrAppend(&text, " (mixed)");
+  if (shape.sharing == MeshShape::Sharing::kMegatron) absl::StrAppend(&text, " (alternating)");
   if (shape.micro_batches > 1) absl::StrAppend(&text, ", ", shape.micro_batches, " micro-batches");
   if (shape.zero_stage > 0) absl::StrAppend(&text, ", ZeRO ", shape.zero_stage);
   return text;
 }
 
-GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
+MeshPlanner::MeshPlanner(const PlanProblem& problem, int num_devices,
                          const v1::MemoryOptions& memory, const SpaceOptions& space,
                          int64_t budget, Share share)
     : problem_(problem),
@@ -103,14 +103,14 @@ GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
   for (v1::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
 }
 
-absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(const PlanProblem& problem,
+absl::StatusOr<std::unique_ptr<Planning>> MeshPlanner::PlanningOfGroup(const PlanProblem& problem,
                                                                        int tensor,
                                                                        int parts) const {
   return Planning::Make(problem, tensor, memory_,
                         {.zero_stage = 0, .micro_batches = parts, .only_costs = true});
 }
 
-absl::StatusOr<CostTables*> GridPlanner::Costs() {
+absl::StatusOr<CostTables*> MeshPlanner::Costs() {
   if (all_ == nullptr) {
     absl::StatusOr<std::unique_ptr<Planning>> made =
         Planning::Make(group_problem_, num_devices_, memory_, {});
@@ -120,7 +120,7 @@ absl::StatusOr<CostTables*> GridPlanner::Costs() {
   return &all_->costs();
 }
 
-bool GridPlanner::CanCut(int parts) {
+bool MeshPlanner::CanCut(int parts) {
   auto [it, inserted] = can_cut_.try_emplace(parts, true);
   if (inserted) {
     it->second = Planning::Make(group_problem_, 1, memory_, {.micro_batches = parts}).ok();
@@ -128,15 +128,15 @@ bool GridPlanner::CanCut(int parts) {
   return it->second;
 }
 
-std::vector<GridShape::Sharing> GridPlanner::Sharings(int tensor) const {
-  using enum GridShape::Sharing;
-  if (tensor == 1 || share_) return {kParts};
-  if (!space_.parameter_parallel || !space_.attribute_parallel) return {kParts, kMixed};
-  return {kParts, kMixed, kAlternating};
+std::vector<MeshShape::Sharing> MeshPlanner::Sharings(int tensor) const {
+  using enum MeshShape::Sharing;
+  if (tensor == 1 || share_) return {kTensorParallel};
+  if (!space_.parameter_parallel || !space_.attribute_parallel) return {kTensorParallel, kMixed};
+  return {kTensorParallel, kMixed, kMegatron};
 }
 
-std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
-  std::vector<GridShape> shapes;
+std::vector<MeshShape> MeshPlanner::Shapes(int zero_stage, int micro_batches) {
+  std::vector<MeshShape> shapes;
   const int64_t batch = problem_.batch_size;
   const int64_t nodes = static_cast<int64_t>(problem_.graph->nodes().size());
   for (int tensor = 1; tensor <= std::min(num_devices_, kMostParts); tensor *= 2) {
@@ -158,7 +158,7 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
       KeepWritable(static_cast<double>(nodes) * data * tensor, kMostInstructions, &counts);
       for (int count : counts) {
         if (batch % (static_cast<int64_t>(data) * count) != 0 || !CanCut(count)) continue;
-        for (GridShape::Sharing sharing : Sharings(tensor)) {
+        for (MeshShape::Sharing sharing : Sharings(tensor)) {
           shapes.push_back({stages, data, tensor, count, zero_stage, sharing});
         }
       }
@@ -167,8 +167,8 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
   return shapes;
 }
 
-absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const PlanProblem& problem,
-                                                                 const GridShape& shape) const {
+absl::StatusOr<std::vector<NodeConfig>> MeshPlanner::SearchGroup(const PlanProblem& problem,
+                                                                 const MeshShape& shape) const {
   const int tensor = shape.tensor;
   // As small a part of the batch as there is work for every device.
   int parts = 1;
@@ -186,9 +186,9 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const PlanProbl
     }
     return configs;
   }
-  if (shape.sharing == GridShape::Sharing::kAlternating)
-    return AlternatingShares(structure, tensor);
-  const bool mixed = shape.sharing == GridShape::Sharing::kMixed;
+  if (shape.sharing == MeshShape::Sharing::kMegatron)
+    return MegatronSharding(structure, tensor);
+  const bool mixed = shape.sharing == MeshShape::Sharing::kMixed;
   SpaceOptions options = space_;
   options.num_devices = tensor;
   options.sample_parallel = mixed;
@@ -219,14 +219,14 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const PlanProbl
   return configs;
 }
 
-void GridPlanner::Prepare(const std::vector<GridShape>& shapes) {
+void MeshPlanner::Prepare(const std::vector<MeshShape>& shapes) {
   // Shapes with a key that `known` lacks, one of each.
   const auto missing = [&shapes](const auto& known, auto key_of) {
-    std::map<decltype(key_of(shapes[0])), GridShape> found;
-    for (const GridShape& shape : shapes) {
+    std::map<decltype(key_of(shapes[0])), MeshShape> found;
+    for (const MeshShape& shape : shapes) {
       if (known.count(key_of(shape)) == 0) found.emplace(key_of(shape), shape);
     }
-    return std::vector<std::pair<decltype(key_of(shapes[0])), GridShape>>(found.begin(),
+    return std::vector<std::pair<decltype(key_of(shapes[0])), MeshShape>>(found.begin(),
                                                                           found.end());
   };
   const auto make_all = [this](const auto& wanted, auto* known, auto make) {
@@ -237,31 +237,31 @@ void GridPlanner::Prepare(const std::vector<GridShape>& shapes) {
     for (size_t i = 0; i < wanted.size(); ++i) known->emplace(wanted[i].first, std::move(made[i]));
   };
   make_all(missing(templates_, TemplateOf), &templates_,
-           [this](const PlanProblem& problem, const GridShape& shape) {
+           [this](const PlanProblem& problem, const MeshShape& shape) {
              return SearchGroup(problem, shape);
            });
   make_all(missing(groups_, GroupKeyOf), &groups_,
-           [this](const PlanProblem& problem, const GridShape& shape) {
+           [this](const PlanProblem& problem, const MeshShape& shape) {
              return MakeGroup(problem, shape);
            });
 }
 
-absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridShape& shape) {
+absl::StatusOr<const std::vector<NodeConfig>*> MeshPlanner::Template(const MeshShape& shape) {
   Prepare({shape});
   const auto& found = templates_.at(TemplateOf(shape));
   if (!found.ok()) return found.status();
   return &*found;
 }
 
-absl::StatusOr<const GridPlanner::Group*> GridPlanner::GroupOf(const GridShape& shape) {
+absl::StatusOr<const MeshPlanner::Group*> MeshPlanner::GroupOf(const MeshShape& shape) {
   Prepare({shape});
   const auto& found = groups_.at(GroupKeyOf(shape));
   if (!found.ok()) return found.status();
   return &*found;
 }
 
-absl::StatusOr<GridPlanner::Group> GridPlanner::MakeGroup(const PlanProblem& problem,
-                                                          const GridShape& shape) const {
+absl::StatusOr<MeshPlanner::Group> MeshPlanner::MakeGroup(const PlanProblem& problem,
+                                                          const MeshShape& shape) const {
   const absl::StatusOr<std::vector<NodeConfig>>& configs = templates_.at(TemplateOf(shape));
   if (!configs.ok()) return configs.status();
   absl::StatusOr<std::unique_ptr<Planning>> made =
@@ -297,7 +297,7 @@ absl::StatusOr<GridPlanner::Group> GridPlanner::MakeGroup(const PlanProblem& pro
   return group;
 }
 
-absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape, double* slowest) {
+absl::StatusOr<std::vector<int>> MeshPlanner::StageOfEach(const MeshShape& shape, double* slowest) {
   absl::StatusOr<const Group*> group = GroupOf(shape);
   if (!group.ok()) return group.status();
   PipelinePartitionProblem slices;
@@ -332,13 +332,13 @@ absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape
   return stage_of;
 }
 
-absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
+absl::StatusOr<MeshEstimate> MeshPlanner::Estimate(const MeshShape& shape) {
   double slowest = 0;
   absl::StatusOr<std::vector<int>> stage_of = StageOfEach(shape, &slowest);
   if (!stage_of.ok()) return stage_of.status();
   absl::StatusOr<const Group*> group = GroupOf(shape);
   if (!group.ok()) return group.status();
-  GridEstimate estimate{.shape = shape};
+  MeshEstimate estimate{.shape = shape};
   estimate.seconds = slowest * (shape.micro_batches + shape.stages - 1);
   std::vector<double> parameters(shape.stages, 0);
   for (size_t i = 0; i < stage_of->size(); ++i) {
@@ -375,7 +375,7 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
   return estimate;
 }
 
-absl::StatusOr<GridPlanner::Recipe> GridPlanner::RecipeOf(const GridShape& shape) {
+absl::StatusOr<MeshPlanner::Recipe> MeshPlanner::RecipeOf(const MeshShape& shape) {
   absl::StatusOr<std::vector<int>> stage_of = StageOfEach(shape, nullptr);
   if (!stage_of.ok()) return stage_of.status();
   absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(shape);
@@ -383,35 +383,35 @@ absl::StatusOr<GridPlanner::Recipe> GridPlanner::RecipeOf(const GridShape& shape
   return Recipe{shape, *std::move(stage_of), *configs};
 }
 
-absl::StatusOr<GridPlan> GridPlanner::Make(const GridShape& shape) {
+absl::StatusOr<MeshPlan> MeshPlanner::Make(const MeshShape& shape) {
   absl::StatusOr<Recipe> recipe = RecipeOf(shape);
   if (!recipe.ok()) return recipe.status();
   return MakeOf(problem_, *recipe);
 }
 
-void GridPlanner::MakeEach(const std::vector<GridShape>& shapes,
-                           const std::function<void(int, absl::StatusOr<GridPlan>)>& done) {
+void MeshPlanner::MakeEach(const std::vector<MeshShape>& shapes,
+                           const std::function<void(int, absl::StatusOr<MeshPlan>)>& done) {
   Prepare(shapes);
   std::vector<absl::StatusOr<Recipe>> recipes;
-  for (const GridShape& shape : shapes) recipes.push_back(RecipeOf(shape));
+  for (const MeshShape& shape : shapes) recipes.push_back(RecipeOf(shape));
   ForEachApart(problem_, static_cast<int>(shapes.size()), [&](int i, const OwnProblem& own) {
     if (!recipes[i].ok()) return done(i, recipes[i].status());
     // One is made even so.
     if (i > 0 && problem_.stop && problem_.stop()) return done(i, absl::CancelledError("stopped"));
-    absl::StatusOr<GridPlan> plan = MakeOf(*own, *recipes[i]);
+    absl::StatusOr<MeshPlan> plan = MakeOf(*own, *recipes[i]);
     if (plan.ok()) plan->planning->Keep(own);
     done(i, std::move(plan));
   });
 }
 
-absl::StatusOr<GridPlan> GridPlanner::MakeOf(const PlanProblem& problem,
+absl::StatusOr<MeshPlan> MeshPlanner::MakeOf(const PlanProblem& problem,
                                              const Recipe& recipe) const {
-  const GridShape& shape = recipe.shape;
+  const MeshShape& shape = recipe.shape;
   absl::StatusOr<std::unique_ptr<Planning>> made =
       Planning::Make(problem, num_devices_, memory_,
                      {.zero_stage = shape.zero_stage, .micro_batches = shape.micro_batches});
   if (!made.ok()) return made.status();
-  GridPlan plan{.shape = shape, .planning = *std::move(made)};
+  MeshPlan plan{.shape = shape, .planning = *std::move(made)};
   const PcgStructure& structure = plan.planning->structure();
   const std::vector<int> batch_axes = BatchAxes(structure);
   const std::vector<NodeId> nodes = structure.LiveNodes();
@@ -432,7 +432,7 @@ absl::StatusOr<GridPlan> GridPlanner::MakeOf(const PlanProblem& problem,
   return plan;
 }
 
-absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes, int exact) {
+absl::StatusOr<MeshPlan> MeshPlanner::Best(const std::vector<MeshShape>& shapes, int exact) {
   double memory = 0;
   for (const v1::Device& device : problem_.machine.devices) {
     const double bytes = static_cast<double>(device.memory_bytes());
@@ -440,9 +440,9 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   }
   Prepare(shapes);
   // Too large by so many bytes, then slow.
-  std::vector<std::pair<std::pair<double, double>, GridShape>> order;
-  for (const GridShape& shape : shapes) {
-    absl::StatusOr<GridEstimate> estimate = Estimate(shape);
+  std::vector<std::pair<std::pair<double, double>, MeshShape>> order;
+  for (const MeshShape& shape : shapes) {
+    absl::StatusOr<MeshEstimate> estimate = Estimate(shape);
     if (!estimate.ok()) continue;
     const auto over = [&](double bytes) {
       return memory == 0 ? 0 : std::max(0.0, bytes - kMemorySlack * memory);
@@ -457,7 +457,7 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   }
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  absl::StatusOr<GridPlan> best = absl::NotFoundError(
+  absl::StatusOr<MeshPlan> best = absl::NotFoundError(
       absl::StrCat("no grid of ", num_devices_, " devices can run graph '", problem_.graph->name,
                    "' with a batch of ", problem_.batch_size));
   // Estimates of memory are rough: where none of the first fits, more are made. Those that one
@@ -468,19 +468,19 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   absl::Mutex mutex;   // guards best and what is counted of it
   while (next < order.size() && !(best.ok() && problem_.stop && problem_.stop())) {
     const bool fits = best.ok() && best->fits;
-    std::vector<GridShape> batch;
+    std::vector<MeshShape> batch;
     std::vector<size_t> at;
     for (; next < order.size() && batch.size() < kAtOnce; ++next) {
-      const GridShape& shape = order[next].second;
+      const MeshShape& shape = order[next].second;
       const int coming = made + static_cast<int>(batch.size());
-      const bool hand = shape.tensor == 1 || shape.sharing == GridShape::Sharing::kAlternating;
+      const bool hand = shape.tensor == 1 || shape.sharing == MeshShape::Sharing::kMegatron;
       const bool enough = coming >= (fits ? exact : kMoreWhereNoneFits * exact);
       if (enough && (!hand || by_hand >= (exact + 1) / 2)) continue;
       by_hand += hand;
       batch.push_back(shape);
       at.push_back(next);
     }
-    MakeEach(batch, [&](int i, absl::StatusOr<GridPlan> plan) {
+    MakeEach(batch, [&](int i, absl::StatusOr<MeshPlan> plan) {
       if (!plan.ok()) return;
       absl::MutexLock lock(&mutex);
       ++made;

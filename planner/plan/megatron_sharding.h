@@ -14,6 +14,6 @@ namespace espalier {
 
 // By forward node, on devices 0 to `tensor` - 1; on the first alone what cannot be cut into so many
 // parts. Empty configurations for dead nodes.
-std::vector<NodeConfig> AlternatingShares(const PcgStructure& structure, int tensor);
+std::vector<NodeConfig> MegatronSharding(const PcgStructure& structure, int tensor);
 
 }  // namespace espalier

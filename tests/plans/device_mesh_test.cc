@@ -1,6 +1,6 @@
 // Grids of stages, replicas and parts train as one device does, and are what large machines and
 // small memories are planned with.
-#include "planner/plan/grid.h"
+#include "planner/plan/device_mesh.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ namespace {
 constexpr int kSteps = 15;
 constexpr double kTolerance = 1e-4;  // relative
 
-class GridTest : public ::testing::TestWithParam<bool> {
+class DeviceMeshTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
@@ -68,18 +68,18 @@ class GridTest : public ::testing::TestWithParam<bool> {
   AnalyticCost cost_;
 };
 
-TEST_P(GridTest, EveryGridGivesTheLossCurveOfOneDevice) {
+TEST_P(DeviceMeshTest, EveryGridGivesTheLossCurveOfOneDevice) {
   v1::SearchOptions single;
   single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
   const auto whole = Train(MakePlan(Problem(1), single));
   ASSERT_TRUE(whole.ok()) << whole.status();
   const PlanProblem problem = Problem(4);
-  GridPlanner planner(problem, 4, {}, {}, /*budget=*/200);
+  MeshPlanner planner(problem, 4, {}, {}, /*budget=*/200);
   std::set<std::string> shapes;
   for (int zero_stage : {0, 1, 3}) {
-    for (const GridShape& shape : planner.Shapes(zero_stage, 0)) {
+    for (const MeshShape& shape : planner.Shapes(zero_stage, 0)) {
       if (shape.micro_batches > 4 || (zero_stage > 0 && shape.data == 1)) continue;
-      absl::StatusOr<GridPlan> made = planner.Make(shape);
+      absl::StatusOr<MeshPlan> made = planner.Make(shape);
       // A group may have found a split that so small a part of the batch does not allow.
       if (absl::IsInvalidArgument(made.status())) continue;
       ASSERT_TRUE(made.ok()) << ToString(shape) << ": " << made.status();
@@ -102,7 +102,7 @@ TEST_P(GridTest, EveryGridGivesTheLossCurveOfOneDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GridTest, ::testing::Values(false, true),
+INSTANTIATE_TEST_SUITE_P(Models, DeviceMeshTest, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Llama" : "DeepCnn"; });
 
 // On hundreds of devices: in seconds, and better than what one would do without thinking.

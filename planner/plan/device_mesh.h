@@ -25,40 +25,40 @@
 
 namespace espalier {
 
-struct GridShape {
+struct MeshShape {
   // How the devices of a replica share its operators.
   enum class Sharing {
-    kParts,        // searched; samples stay whole
+    kTensorParallel,        // searched; samples stay whole
     kMixed,        // searched; samples may be split, too
-    kAlternating,  // as by hand (tensor_parallel.h)
+    kMegatron,  // as by hand (tensor_parallel.h)
   };
   int stages = 1;
   int data = 1;
   int tensor = 1;
   int micro_batches = 1;
   int zero_stage = 0;
-  Sharing sharing = Sharing::kParts;
+  Sharing sharing = Sharing::kTensorParallel;
 };
 
 // "8 stages x 16 replicas x 8 parts, 32 micro-batches, ZeRO 1"
-std::string ToString(const GridShape& shape);
+std::string ToString(const MeshShape& shape);
 
-struct GridPlan {
-  GridShape shape;
+struct MeshPlan {
+  MeshShape shape;
   std::unique_ptr<Planning> planning;
   Placement placement;
   Picoseconds cost = 0;  // simulated; penalty for memory included
   bool fits = false;     // as estimated; with EnableOffloadPenalty, if it is made to
 };
 
-struct GridEstimate {
-  GridShape shape;
+struct MeshEstimate {
+  MeshShape shape;
   double seconds = 0;
   double bytes = 0;       // of a device, roughly
   double kept_bytes = 0;  // of them, what is there all the time
 };
 
-class GridPlanner {
+class MeshPlanner {
  public:
   // How `tensor` devices share an operator, by hand instead of by search: a configuration on
   // devices 0 to tensor - 1.
@@ -66,7 +66,7 @@ class GridPlanner {
 
   // `problem` must outlive this. `space`: which axes a group may split. `budget`: proposals of each
   // search within a group.
-  GridPlanner(const PlanProblem& problem, int num_devices, const v1::MemoryOptions& memory,
+  MeshPlanner(const PlanProblem& problem, int num_devices, const v1::MemoryOptions& memory,
               const SpaceOptions& space, int64_t budget, Share share = nullptr);
 
   // From here on what plans need beyond a device's memory is priced at what swaps and recomputation
@@ -76,25 +76,25 @@ class GridPlanner {
   // Shapes that use all devices and divide the batch, at one ZeRO stage; several stages only of a
   // graph whose batch can be cut. `micro_batches` 0: several are tried, as many as programs can be
   // written for.
-  std::vector<GridShape> Shapes(int zero_stage, int micro_batches);
+  std::vector<MeshShape> Shapes(int zero_stage, int micro_batches);
 
-  absl::StatusOr<GridEstimate> Estimate(const GridShape& shape);
+  absl::StatusOr<MeshEstimate> Estimate(const MeshShape& shape);
 
   // Simulated whole. Errors as Planning::Make.
-  absl::StatusOr<GridPlan> Make(const GridShape& shape);
+  absl::StatusOr<MeshPlan> Make(const MeshShape& shape);
 
   // Makes them side by side (ForEachApart), but for those that no recipe is found for; calls
   // done(index, plan) on the thread that made it.
-  void MakeEach(const std::vector<GridShape>& shapes,
-                const std::function<void(int, absl::StatusOr<GridPlan>)>& done);
+  void MakeEach(const std::vector<MeshShape>& shapes,
+                const std::function<void(int, absl::StatusOr<MeshPlan>)>& done);
 
   // Searches the groups of all shapes side by side; Estimate and Make do so one by one.
-  void Prepare(const std::vector<GridShape>& shapes);
+  void Prepare(const std::vector<MeshShape>& shapes);
 
   // The fastest of `shapes`: estimates all, makes the first `exact` that should fit (more if none
   // of them does), and half as many of those that one would make by hand. NotFound if no shape can
   // be made.
-  absl::StatusOr<GridPlan> Best(const std::vector<GridShape>& shapes, int exact);
+  absl::StatusOr<MeshPlan> Best(const std::vector<MeshShape>& shapes, int exact);
 
  private:
   // What a group of devices makes of one micro-batch of one replica.
@@ -107,32 +107,32 @@ class GridPlanner {
     double states = 0;            // optimiser states for each parameter
   };
 
-  using TemplateKey = std::pair<int, GridShape::Sharing>;     // tensor
-  using GroupKey = std::tuple<int, GridShape::Sharing, int>;  // and parts of the batch
-  static TemplateKey TemplateOf(const GridShape& shape) { return {shape.tensor, shape.sharing}; }
-  static GroupKey GroupKeyOf(const GridShape& shape) {
+  using TemplateKey = std::pair<int, MeshShape::Sharing>;     // tensor
+  using GroupKey = std::tuple<int, MeshShape::Sharing, int>;  // and parts of the batch
+  static TemplateKey TemplateOf(const MeshShape& shape) { return {shape.tensor, shape.sharing}; }
+  static GroupKey GroupKeyOf(const MeshShape& shape) {
     return {shape.tensor, shape.sharing, shape.data * shape.micro_batches};
   }
 
-  absl::StatusOr<const std::vector<NodeConfig>*> Template(const GridShape& shape);
-  absl::StatusOr<const Group*> GroupOf(const GridShape& shape);
+  absl::StatusOr<const std::vector<NodeConfig>*> Template(const MeshShape& shape);
+  absl::StatusOr<const Group*> GroupOf(const MeshShape& shape);
   // These two of a problem whose devices have no limit of their memory.
-  absl::StatusOr<Group> MakeGroup(const PlanProblem& problem, const GridShape& shape) const;
+  absl::StatusOr<Group> MakeGroup(const PlanProblem& problem, const MeshShape& shape) const;
   absl::StatusOr<std::vector<NodeConfig>> SearchGroup(const PlanProblem& problem,
-                                                      const GridShape& shape) const;
+                                                      const MeshShape& shape) const;
   // Which stage each operator of the sequence is in.
-  absl::StatusOr<std::vector<int>> StageOfEach(const GridShape& shape, double* slowest);
+  absl::StatusOr<std::vector<int>> StageOfEach(const MeshShape& shape, double* slowest);
   // What a plan is made of besides the problem.
   struct Recipe {
-    GridShape shape;
+    MeshShape shape;
     std::vector<int> stage_of;
     const std::vector<NodeConfig>* configs = nullptr;
   };
-  absl::StatusOr<Recipe> RecipeOf(const GridShape& shape);
-  absl::StatusOr<GridPlan> MakeOf(const PlanProblem& problem, const Recipe& recipe) const;
+  absl::StatusOr<Recipe> RecipeOf(const MeshShape& shape);
+  absl::StatusOr<MeshPlan> MakeOf(const PlanProblem& problem, const Recipe& recipe) const;
   absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(const PlanProblem& problem, int tensor,
                                                             int parts) const;
-  std::vector<GridShape::Sharing> Sharings(int tensor) const;
+  std::vector<MeshShape::Sharing> Sharings(int tensor) const;
   bool CanCut(int parts);
   absl::StatusOr<CostTables*> Costs();  // of all devices
 
