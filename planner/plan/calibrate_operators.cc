@@ -7,7 +7,7 @@
 
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/structure.h"
-#include "planner/plan/configs.h"
+#include "planner/plan/plan_proto.h"
 #include "planner/simulator/shared_cores.h"
 
 namespace espalier {

@@ -13,7 +13,7 @@
 #include "planner/parallel.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/at_zero_stage.h"
-#include "planner/plan/configs.h"
+#include "planner/plan/plan_proto.h"
 #include "planner/plan/device_mesh.h"
 #include "planner/plan/operator_search.h"
 #include "planner/plan/pipelines.h"
@@ -78,7 +78,7 @@ std::vector<int> LikelyDevices(const Machine& machine) {
   std::vector<int> different;  // the first of each
   std::set<std::string> seen;
   for (size_t d = 0; d < machine.devices.size(); ++d) {
-    if (seen.insert(LikenessOf(machine.devices[d])).second)
+    if (seen.insert(DeviceClassOf(machine.devices[d])).second)
       different.push_back(static_cast<int>(d));
   }
   using Merit = std::function<double(const v1::Device&)>;

@@ -87,7 +87,7 @@ absl::Status TooManyStages(int stages, int num_devices, const std::string& opera
 }
 
 absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
-                          const v1::SearchOptions& options, const StepShape& shape) {
+                          const v1::SearchOptions& options, const StepConfig& shape) {
   absl::StatusOr<std::unique_ptr<Planning>> planning =
       Planning::Make(problem, num_devices, options.memory(), shape);
   if (!planning.ok()) return planning.status();
@@ -125,7 +125,7 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
   const double of_stage = (num_devices + stages - 1) / stages;
-  KeepWritable(static_cast<double>(problem.graph->nodes().size()) * of_stage, most_instructions,
+  DropTooLongPrograms(static_cast<double>(problem.graph->nodes().size()) * of_stage, most_instructions,
                &counts);
   std::vector<absl::StatusOr<Found>> tried(counts.size());
   ForEachApart(problem, static_cast<int>(counts.size()), [&](int i, const OwnProblem& own) {

@@ -33,7 +33,7 @@ struct Point {
   int64_t bytes = 0;  // of the device that needs most
   bool fits = false;  // as estimated
   std::string name;
-  StepShape shape;
+  StepConfig shape;
   std::vector<NodeConfig> configs;  // empty: not to be planned from
 };
 
@@ -199,7 +199,7 @@ class ParetoPlanner {
   // Nothing where a smaller part of the batch does not allow it.
   absl::StatusOr<std::optional<Point>> Simulate(Planning& planning,
                                                 const std::vector<NodeConfig>& configs,
-                                                const StepShape& shape, std::string name) const {
+                                                const StepConfig& shape, std::string name) const {
     const PcgStructure& structure = planning.structure();
     size_t split = 0;
     for (NodeId n : structure.LiveNodes()) {
@@ -260,7 +260,7 @@ class ParetoPlanner {
       for (NodeId n : plan->planning->structure().LiveNodes()) {
         configs[n] = plan->placement[n]->config;
       }
-      const StepShape shape = {plan->shape.zero_stage, plan->shape.micro_batches};
+      const StepConfig shape = {plan->shape.zero_stage, plan->shape.micro_batches};
       points[i] = Simulate(*plan->planning, configs, shape, ToString(plan->shape));
     });
     for (absl::StatusOr<std::optional<Point>>& point : points) {

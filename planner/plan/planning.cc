@@ -12,7 +12,7 @@
 #include "planner/machine/topology.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/parallel_op.h"
-#include "planner/plan/configs.h"
+#include "planner/plan/plan_proto.h"
 
 namespace espalier {
 namespace {
@@ -23,28 +23,28 @@ constexpr double kMostLowered = 1e6;
 
 }  // namespace
 
-void KeepWritable(double parts, double most, std::vector<int>* micro_batches) {
+void DropTooLongPrograms(double parts, double most, std::vector<int>* micro_batches) {
   if (micro_batches->empty()) return;
   micro_batches->erase(std::remove_if(micro_batches->begin() + 1, micro_batches->end(),
                                       [&](int m) { return InstructionsOf(parts, m) > most; }),
                        micro_batches->end());
 }
 
-std::string LikenessOf(v1::Device device) {
+std::string DeviceClassOf(v1::Device device) {
   device.clear_host();
   return device.SerializeAsString();
 }
 
 bool AllAlike(const Machine& machine) {
-  const std::string first = LikenessOf(machine.devices[0]);
+  const std::string first = DeviceClassOf(machine.devices[0]);
   return std::all_of(machine.devices.begin(), machine.devices.end(),
-                     [&](const v1::Device& d) { return LikenessOf(d) == first; });
+                     [&](const v1::Device& d) { return DeviceClassOf(d) == first; });
 }
 
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
                                                          int num_devices,
                                                          const v1::MemoryOptions& memory,
-                                                         const StepShape& shape) {
+                                                         const StepConfig& shape) {
   if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
   absl::Status tiles = CheckBatchTiles(shape.batch_tiles, "plan: field 'batch_tiles'");
   if (!tiles.ok()) return tiles;

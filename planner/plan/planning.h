@@ -27,7 +27,7 @@ struct Candidate {
 };
 
 // What of a plan is not said by the configurations of its operators.
-struct StepShape {
+struct StepConfig {
   int zero_stage = 0;
   int micro_batches = 1;
   int batch_tiles = 1;     // at least so many (MemoryOptions.max_batch_tiles)
@@ -37,10 +37,10 @@ struct StepShape {
 // Takes off `micro_batches`, the least first, those whose programs LowerPlan would not write, more
 // than `most` instructions of at most `parts` parts of operators. The first stays: its plan can be
 // looked at.
-void KeepWritable(double parts, double most, std::vector<int>* micro_batches);
+void DropTooLongPrograms(double parts, double most, std::vector<int>* micro_batches);
 
 // Equal for devices that are the same but for the hosts that they stand in.
-std::string LikenessOf(v1::Device device);
+std::string DeviceClassOf(v1::Device device);
 bool AllAlike(const Machine& machine);
 
 class Planning {
@@ -48,7 +48,7 @@ class Planning {
   // Errors as MakePlan, and those of CutBatch. `problem` must outlive this.
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
                                                         const v1::MemoryOptions& memory,
-                                                        const StepShape& shape);
+                                                        const StepConfig& shape);
 
   // The problem, where nobody else sees to it that it outlives this.
   void Keep(OwnProblem problem) { kept_ = std::move(problem); }

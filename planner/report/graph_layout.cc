@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/report/layers.h"
+#include "planner/report/layered_layout.h"
 #include "planner/report/markup.h"
 
 namespace espalier {

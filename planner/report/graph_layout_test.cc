@@ -3,8 +3,8 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "planner/report/boxes.h"
-#include "planner/report/layers.h"
+#include "planner/report/graph_boxes.h"
+#include "planner/report/layered_layout.h"
 #include "planner/report/testing.h"
 
 namespace espalier {

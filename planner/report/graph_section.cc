@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "planner/report/boxes.h"
+#include "planner/report/graph_boxes.h"
 #include "planner/report/format.h"
 #include "planner/report/graph_layout.h"
 #include "planner/report/markup.h"

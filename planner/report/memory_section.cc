@@ -12,7 +12,7 @@
 #include "planner/report/format.h"
 #include "planner/report/markup.h"
 #include "planner/report/sections.h"
-#include "planner/report/views.h"
+#include "planner/report/machine_views.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "planner/plan/configs.h"
+#include "planner/plan/plan_proto.h"
 
 #include <map>
 #include <string>

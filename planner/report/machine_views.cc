@@ -1,4 +1,4 @@
-#include "planner/report/views.h"
+#include "planner/report/machine_views.h"
 
 #include <algorithm>
 #include <cmath>

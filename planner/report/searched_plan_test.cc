@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/report/boxes.h"
+#include "planner/report/graph_boxes.h"
 #include "planner/report/diff.h"
 #include "planner/report/format.h"
 #include "planner/report/html.h"
@@ -23,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(MadePlanTest, PictureShowsEveryOperatorAndEveryByte) {
+TEST(SearchedPlanTest, PictureShowsEveryOperatorAndEveryByte) {
   for (const Graph& graph : {Mlp(64, 64), Cnn(64), Llama(SmallLlama(6))}) {
     const int64_t batch = graph.name == "mlp" || graph.name == "cnn" ? 64 : 8;
     // Small graphs are fastest on one device; here something is to move.
@@ -54,7 +54,7 @@ TEST(MadePlanTest, PictureShowsEveryOperatorAndEveryByte) {
 
 // Stages, parts of the batch, ZeRO and what leaves memory are on the page, in the table and in the
 // comparison.
-TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
+TEST(SearchedPlanTest, HowAStepRunsIsShownEverywhere) {
   const Graph graph = Llama(SmallLlama(4), 16);
   const PlanProblem problem = TestProblem(graph, 16, 4);
   v1::SearchOptions options;
@@ -104,7 +104,7 @@ TEST(MadePlanTest, HowAStepRunsIsShownEverywhere) {
 }
 
 // Graphviz' graphs: tasks lead forward in time, and every operator and byte is there.
-TEST(MadePlanTest, GraphsForGraphviz) {
+TEST(SearchedPlanTest, GraphsForGraphviz) {
   const Graph graph = Mlp(64, 64);
   const PlanProblem problem = TestProblem(graph, 64, 4);
   absl::StatusOr<v1::Plan> plan =

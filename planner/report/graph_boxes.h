@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/graph/graph.h"
-#include "planner/report/views.h"
+#include "planner/report/machine_views.h"
 #include "espalier/v1/plan.pb.h"
 
 namespace espalier {

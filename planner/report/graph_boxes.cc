@@ -1,4 +1,4 @@
-#include "planner/report/boxes.h"
+#include "planner/report/graph_boxes.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "planner/report/layers.h"
+#include "planner/report/layered_layout.h"
 
 #include <algorithm>
 #include <map>
