@@ -69,9 +69,9 @@ class Client : public HttpResponder {
   absl::Notification done_;
 };
 
-class GenerateRouteTest : public testing::Test {
+class CompletionsRouteTest : public testing::Test {
  protected:
-  GenerateRouteTest() {
+  CompletionsRouteTest() {
     const std::string path = testing::TempDir() + "/generate_route_test.db";
     std::filesystem::remove(path);
     store_ = *SqliteStore::Open(path);
@@ -109,7 +109,7 @@ std::string ManyPrompts(int count) {
 }
 
 // The queue has 256 places: an idle server told the client to come again, for ever.
-TEST_F(GenerateRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
+TEST_F(CompletionsRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
   for (const char* stream : {"false", "true"}) {
     const auto client = Complete(
         absl::StrCat(ManyPrompts(256), R"(, "n": 2, "max_tokens": 3, "stream": )", stream));
@@ -128,14 +128,14 @@ TEST_F(GenerateRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
   }
 }
 
-TEST_F(GenerateRouteTest, OnePromptThatIsTooLongIsTheAnswer) {
+TEST_F(CompletionsRouteTest, OnePromptThatIsTooLongIsTheAnswer) {
   const auto client = Complete(absl::StrCat(R"("prompt": ["a", ")", std::string(5000, 'b'), "\"]"));
   EXPECT_EQ(client->status(), 400);
   EXPECT_EQ(client->Body()["error"]["param"], "prompt");
 }
 
 // What one answer has computed its siblings find in the cache: that had been there for nobody.
-TEST_F(GenerateRouteTest, OnlyWhatEarlierRequestsLeftIsCounted) {
+TEST_F(CompletionsRouteTest, OnlyWhatEarlierRequestsLeftIsCounted) {
   const std::string fields =
       absl::StrCat(R"("prompt": ")", std::string(100, 'b'), R"(", "n": 3, "max_tokens": 2)");
   const auto cached = [&] {
@@ -145,7 +145,7 @@ TEST_F(GenerateRouteTest, OnlyWhatEarlierRequestsLeftIsCounted) {
   EXPECT_GT(cached(), 90);
 }
 
-TEST_F(GenerateRouteTest, AnEchoHasAsManyAlternativesAsTheAnswer) {
+TEST_F(CompletionsRouteTest, AnEchoHasAsManyAlternativesAsTheAnswer) {
   for (const int top : {0, 1, 4}) {
     const json choice =
         Complete(absl::StrCat(R"("prompt": "bcd", "echo": true, "max_tokens": 2, "logprobs": 1, )",
@@ -162,7 +162,7 @@ TEST_F(GenerateRouteTest, AnEchoHasAsManyAlternativesAsTheAnswer) {
 }
 
 // All streams wait for the engine's thread.
-TEST_F(GenerateRouteTest, ALargeAnswerIsWrittenBesideTheEngine) {
+TEST_F(CompletionsRouteTest, LargeAnswerIsWrittenOffTheEngineThread) {
   absl::Notification go;
   {
     const auto large = std::make_shared<SerializationThread>();
@@ -196,7 +196,7 @@ std::pair<std::string, size_t> Streamed(const std::string& body) {
 }
 
 // With the prompt's log-probabilities one event of a stream may be large, too.
-TEST_F(GenerateRouteTest, ALargeEventOfAStreamIsWrittenBesideTheEngine) {
+TEST_F(CompletionsRouteTest, LargeStreamEventIsWrittenOffTheEngineThread) {
   const std::string fields = absl::StrCat(
       R"("prompt": ")", std::string(400, 'b'),
       R"(", "echo": true, "logprobs": 5, "max_tokens": 20, "ignore_eos": true, "stream": true)");
@@ -227,7 +227,7 @@ class Ended : public InProgressResponse {
 };
 
 // It was answered as if the conversation had just begun.
-TEST_F(GenerateRouteTest, NobodyGoesOnFromAResponseWhoseConversationWasTooLargeToBeKept) {
+TEST_F(CompletionsRouteTest, ResponseWithDroppedConversationCannotBeContinued) {
   const auto store = std::make_shared<ResponseStore>(10'000);
   store->Start("resp_1", "", std::make_shared<Ended>());
   StoredResponse response{.object = {{"id", "resp_1"}, {"status", "completed"}},

@@ -138,7 +138,7 @@ TEST_F(GatewayTest, WithoutKeysNoRouteWantsOne) {
   }
 }
 
-TEST_F(GatewayTest, MethodsThatARouteDoesNotTakeAreToldWhichItDoes) {
+TEST_F(GatewayTest, WrongMethodGets405WithAllow) {
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
   std::map<std::string, std::set<std::string>> taken;
   for (const Gateway::RouteName& route : gateway.Routes()) {
@@ -213,7 +213,7 @@ TEST_F(GatewayTest, OnlyRoutesThatAskNothingOfModelsAreQuick) {
   EXPECT_FALSE(gateway.Quick({.method = "GET", .path = "/nothing"}));
 }
 
-TEST_F(GatewayTest, TooManyRequestsAreRefusedInTheFormOfTheirApi) {
+TEST_F(GatewayTest, OverloadErrorFollowsTheRoutesApi) {
   Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/false);
   for (const std::string path : {"/v1/completions", "/v1/messages", "/nothing"}) {
     auto answer = std::make_shared<Answer>();
@@ -226,7 +226,7 @@ TEST_F(GatewayTest, TooManyRequestsAreRefusedInTheFormOfTheirApi) {
   }
 }
 
-TEST_F(GatewayTest, WithoutModelsItIsReadyForWhoeverServesOne) {
+TEST_F(GatewayTest, ReadyWithoutModels) {
   bool admits = true;
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false, [&] { return admits; });
   for (const char* path : {"/ready", "/v2/health/ready"}) {

@@ -63,7 +63,7 @@ TEST(HttpServerBody, IsNotReadOfARequestThatItsHeaderRefuses) {
   EXPECT_THAT(client.ReadUntil("got hi"), HasSubstr("200 OK"));
 }
 
-TEST(HttpServerBody, ThoseThatAreBeingReadAreBoundedTogether) {
+TEST(HttpServerBody, BodiesBeingReadAreBoundedInTotal) {
   HttpServerOptions options;
   options.max_body_bytes = 800;
   options.max_reading_bytes = 1000;
@@ -117,7 +117,7 @@ TEST(HttpServerBody, FieldsBehindItAreNoHeaders) {
   }
 }
 
-TEST(HttpServerBody, AnswersThatNobodyReadsMakeNoRoomForOthers) {
+TEST(HttpServerBody, UnreadAnswersCountTowardsTheBudget) {
   HttpServerOptions options;
   options.max_all_unsent_bytes = 1 << 20;
   options.quick = [](const HttpRequest& request) { return request.path == "/quick"; };
@@ -149,7 +149,7 @@ TEST(HttpServerBody, AnswersThatNobodyReadsMakeNoRoomForOthers) {
   EXPECT_EQ(status, "HTTP/1.1 200");
 }
 
-TEST(HttpServerBody, StreamsThatAreReadLeaveRoomForOthersHoweverLongTheyAre) {
+TEST(HttpServerBody, LongStreamsThatAreReadDoNotExhaustTheBudget) {
   HttpServerOptions options;
   options.max_all_unsent_bytes = 100'000;
   absl::Mutex mutex;

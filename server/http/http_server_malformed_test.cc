@@ -21,7 +21,7 @@ using ::testing::StartsWith;
 
 constexpr size_t kMaxBody = 100'000;
 
-class HostileTest : public ::testing::Test {
+class HttpServerMalformedTest : public ::testing::Test {
  protected:
   void Start(HttpServerOptions options = {}, size_t max_body_bytes = kMaxBody) {
     options.max_body_bytes = max_body_bytes;
@@ -52,7 +52,7 @@ std::string Post(const std::string& headers, const std::string& body) {
   return "POST /a HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n" + body;
 }
 
-TEST_F(HostileTest, MalformedRequestsAreRefusedAndTheirConnectionsClosed) {
+TEST_F(HttpServerMalformedTest, MalformedRequestsAreRejectedAndClosed) {
   Start();
   const std::string chunked = "Transfer-Encoding: chunked\r\n";
   const struct {
@@ -125,7 +125,7 @@ TEST_F(HostileTest, MalformedRequestsAreRefusedAndTheirConnectionsClosed) {
   }
 }
 
-TEST_F(HostileTest, ManySmallHeadersAreAsManyAsTheirBytes) {
+TEST_F(HttpServerMalformedTest, ManySmallHeadersAreAsManyAsTheirBytes) {
   Start();
   std::string headers;
   for (int i = 0; headers.size() < 20000; ++i) absl::StrAppend(&headers, "X", i, ": y\r\n");
@@ -135,7 +135,7 @@ TEST_F(HostileTest, ManySmallHeadersAreAsManyAsTheirBytes) {
 }
 
 // Read within the time that a request may take, and as large as their bytes together.
-TEST_F(HostileTest, AMillionChunksOfOneByteAreABodyUnlessThatIsTooLarge) {
+TEST_F(HttpServerMalformedTest, OneByteChunksCountTowardsTheBodyLimit) {
   std::string body, chunks;
   for (int i = 0; i < 1'000'000; ++i) {
     body += static_cast<char>('a' + i % 26);
@@ -152,7 +152,7 @@ TEST_F(HostileTest, AMillionChunksOfOneByteAreABodyUnlessThatIsTooLarge) {
   ExpectAlive();
 }
 
-TEST_F(HostileTest, RequestInPiecesOfOneByteIsARequest) {
+TEST_F(HttpServerMalformedTest, RequestInPiecesOfOneByteIsARequest) {
   Start();
   RawClient client(server_->port());
   for (const char byte :
@@ -163,7 +163,7 @@ TEST_F(HostileTest, RequestInPiecesOfOneByteIsARequest) {
   EXPECT_THAT(client.ReadAll(), HasSubstr("[/a][hi]"));
 }
 
-TEST_F(HostileTest, PathsArriveAsTheyWereSent) {
+TEST_F(HttpServerMalformedTest, PathsArriveAsTheyWereSent) {
   Start();
   for (const std::string path :
        {"/%2e%2e%2fetc%2fpasswd", "/%252e%252e", "/../../etc/passwd", "/..\\..\\windows", "/%00",
@@ -173,7 +173,7 @@ TEST_F(HostileTest, PathsArriveAsTheyWereSent) {
   }
 }
 
-TEST_F(HostileTest, TargetsMayNameSchemeAndHostAsTheyDoForProxies) {
+TEST_F(HttpServerMalformedTest, TargetsMayNameSchemeAndHostAsTheyDoForProxies) {
   Start();
   const std::pair<const char*, const char*> cases[] = {{"http://other/health", "[/health]"},
                                                        {"HTTPS://other:443/a/b?c=/d", "[/a/b]"},
@@ -188,7 +188,7 @@ TEST_F(HostileTest, TargetsMayNameSchemeAndHostAsTheyDoForProxies) {
   }
 }
 
-TEST_F(HostileTest, ForeignHostsAndOriginsAreAnsweredAndGivenNoLeaveToRead) {
+TEST_F(HttpServerMalformedTest, CrossOriginRequestsGetNoCorsHeaders) {
   Start();
   for (const std::string headers :
        {"Host: evil.example\r\n", "Host: x\r\nOrigin: http://evil.example\r\n",
@@ -200,7 +200,7 @@ TEST_F(HostileTest, ForeignHostsAndOriginsAreAnsweredAndGivenNoLeaveToRead) {
   }
 }
 
-TEST_F(HostileTest, RequestThatTakesTooLongIsToldSo) {
+TEST_F(HttpServerMalformedTest, RequestThatTakesTooLongIsToldSo) {
   HttpServerOptions options;
   options.read_timeout = absl::Milliseconds(300);
   Start(options);
@@ -227,7 +227,7 @@ TEST_F(HostileTest, RequestThatTakesTooLongIsToldSo) {
   ExpectAlive();
 }
 
-TEST_F(HostileTest, ConnectionWithoutARequestIsClosedSilently) {
+TEST_F(HttpServerMalformedTest, ConnectionWithoutARequestIsClosedSilently) {
   HttpServerOptions options;
   options.idle_timeout = absl::Milliseconds(200);
   Start(options);
@@ -238,7 +238,7 @@ TEST_F(HostileTest, ConnectionWithoutARequestIsClosedSilently) {
   ExpectAlive();
 }
 
-TEST_F(HostileTest, ManyConnectionsThatSendNothingLeaveRoomForOthers) {
+TEST_F(HttpServerMalformedTest, ManyConnectionsThatSendNothingLeaveRoomForOthers) {
   Start();
   std::vector<std::unique_ptr<RawClient>> idle;
   for (int i = 0; i < 200; ++i) {
@@ -248,7 +248,7 @@ TEST_F(HostileTest, ManyConnectionsThatSendNothingLeaveRoomForOthers) {
   ExpectAlive();
 }
 
-TEST_F(HostileTest, MoreConnectionsThanMayBeAreClosedUntilOthersAre) {
+TEST_F(HttpServerMalformedTest, MoreConnectionsThanMayBeAreClosedUntilOthersAre) {
   HttpServerOptions options;
   options.max_connections = 3;
   Start(options);

@@ -27,7 +27,7 @@ bool AwaitOpen(const HttpServer& server, int open) {
   return false;
 }
 
-TEST(HttpServerOpen, ARequestIsOpenUntilItIsAnswered) {
+TEST(HttpServerOpenRequests, ARequestIsOpenUntilItIsAnswered) {
   absl::Notification answer;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
     answer.WaitForNotification();
@@ -42,7 +42,7 @@ TEST(HttpServerOpen, ARequestIsOpenUntilItIsAnswered) {
   EXPECT_TRUE(AwaitOpen(*server, 0)) << "the connection stays";
 }
 
-TEST(HttpServerOpen, OneThatWaitsForAThreadIsOpen) {
+TEST(HttpServerOpenRequests, OneThatWaitsForAThreadIsOpen) {
   absl::Notification answer;
   HttpServerOptions options;
   options.handler_threads = 1;
@@ -61,7 +61,7 @@ TEST(HttpServerOpen, OneThatWaitsForAThreadIsOpen) {
   EXPECT_TRUE(AwaitOpen(*server, 0));
 }
 
-TEST(HttpServerOpen, AnAnswerIsOpenWhileItsClientReads) {
+TEST(HttpServerOpenRequests, AnAnswerIsOpenWhileItsClientReads) {
   constexpr size_t kSize = 24 << 20;
   absl::Notification sent;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
@@ -77,7 +77,7 @@ TEST(HttpServerOpen, AnAnswerIsOpenWhileItsClientReads) {
   EXPECT_TRUE(AwaitOpen(*server, 0));
 }
 
-TEST(HttpServerOpen, AStreamIsOpenUntilItsEnd) {
+TEST(HttpServerOpenRequests, AStreamIsOpenUntilItsEnd) {
   std::shared_ptr<HttpResponder> stream;
   absl::Notification begun;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
@@ -96,7 +96,7 @@ TEST(HttpServerOpen, AStreamIsOpenUntilItsEnd) {
   EXPECT_TRUE(AwaitOpen(*server, 0));
 }
 
-TEST(HttpServerOpen, NobodyIsWaitedForWhoHasGone) {
+TEST(HttpServerOpenRequests, DisconnectedRequestIsNotOpen) {
   std::shared_ptr<HttpResponder> unanswered;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
     unanswered = std::move(responder);

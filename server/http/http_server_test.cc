@@ -65,7 +65,7 @@ TEST(HttpServer, StreamsPartsWrittenFromAnotherThread) {
   writer.join();
 }
 
-TEST(HttpServer, WholeAnswerMayBeLargerThanWhatAStreamMayLeaveUnsent) {
+TEST(HttpServer, WholeAnswerMayExceedTheUnsentLimit) {
   HttpServerOptions options;
   options.max_unsent_bytes = 1 << 20;
   constexpr size_t kSize = 20 << 20;
@@ -101,7 +101,7 @@ TEST(HttpServer, WholeAnswerIsSentToTheEndAsLongAsTheClientReads) {
   EXPECT_GT(absl::Now() - start, options.write_timeout);  // or this shows nothing
 }
 
-TEST(HttpServer, WholeAnswerToAClientThatStandsStillIsGivenUp) {
+TEST(HttpServer, StalledClientTimesOutAWholeAnswer) {
   HttpServerOptions options;
   options.write_timeout = absl::Milliseconds(100);
   constexpr size_t kSize = 24 << 20;
@@ -135,7 +135,7 @@ TEST(HttpServer, OnePartOfAStreamMayBeOfAnySize) {
   EXPECT_THAT(all.substr(all.size() - 7), "\r\n0\r\n\r\n");
 }
 
-TEST(HttpServer, StreamWhoseClientDoesNotReadIsClosedWhileAWriteWaitsForIt) {
+TEST(HttpServer, UnreadStreamIsClosedDuringABlockedWrite) {
   HttpServerOptions options;
   options.max_unsent_bytes = 1 << 20;
   options.write_timeout = absl::Hours(1);
@@ -177,7 +177,7 @@ class Waiting {
   absl::Notification closed_;
 };
 
-TEST(HttpServer, TellsTheHandlerThatTheClientHasGoneBehindBytesOfAnotherRequest) {
+TEST(HttpServer, DisconnectIsSeenBehindPipelinedBytes) {
   const std::string request = "GET /1 HTTP/1.1\r\nHost: x\r\n\r\n";
   const std::string next = "GET /2 HTTP/1.1\r\nHost: x\r\n\r\n";
   // More than the server takes in, but not more than its kernel.
@@ -201,7 +201,7 @@ TEST(HttpServer, TellsTheHandlerThatTheClientHasGoneBehindBytesOfAnotherRequest)
   }
 }
 
-TEST(HttpServer, RequestsSentWhileOthersAreAnsweredAreAnsweredAfterThem) {
+TEST(HttpServer, PipelinedRequestsWaitForEarlierAnswers) {
   Waiting waiting;
   auto server = StartServer(waiting.Handler());
   RawClient client(server->port());
@@ -228,7 +228,7 @@ TEST(HttpServer, RequestsSentWhileOthersAreAnsweredAreAnsweredAfterThem) {
   EXPECT_FALSE(waiting.closed().HasBeenNotified());
 }
 
-TEST(HttpServer, TellsTheHandlerThatTheClientHasGone) {
+TEST(HttpServer, HandlerIsToldOfADisconnect) {
   absl::Notification closed;
   std::shared_ptr<HttpResponder> kept;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
@@ -273,7 +273,7 @@ TEST(HttpServer, RequestThatNobodyAnswersGets500) {
   EXPECT_THAT(client.ReadUntil("}}"), HasSubstr("500"));
 }
 
-TEST(HttpServer, HandlersThatWaitStopNeitherQuickRequestsNorStreams) {
+TEST(HttpServer, BlockedHandlersStopNeitherQuickRequestsNorStreams) {
   HttpServerOptions options;
   options.handler_threads = 2;
   options.max_waiting_requests = 2;
@@ -385,7 +385,7 @@ TEST(HttpServer, RefusalOfTooManyRequestsMayBeTheHandlers) {
   EXPECT_THAT(client.ReadUntil("not /this"), HasSubstr("HTTP/1.1 429"));
 }
 
-TEST(HttpServer, RequestWhoseClientLeavesBeforeItsTurnIsNotHandled) {
+TEST(HttpServer, DisconnectedQueuedRequestIsNotHandled) {
   HttpServerOptions options;
   options.handler_threads = 1;
   absl::Notification go;
@@ -455,7 +455,7 @@ void Stream(HttpRequest, std::shared_ptr<HttpResponder> responder) {
   responder->End();
 }
 
-TEST(HttpServer, StreamToAnOldClientEndsWithTheConnectionInsteadOfInChunks) {
+TEST(HttpServer, Http10StreamEndsWithTheConnection) {
   auto server = StartServer(Stream);
   RawClient client(server->port());
   client.Send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
@@ -466,7 +466,7 @@ TEST(HttpServer, StreamToAnOldClientEndsWithTheConnectionInsteadOfInChunks) {
   EXPECT_THAT(all, EndsWith("\r\n\r\ndata: 1\n\ndata: 2\n\n"));
 }
 
-TEST(HttpServer, HeadOfAStreamIsItsHeadersAloneAndItsWriterIsToldToStop) {
+TEST(HttpServer, HeadOfAStreamSendsHeadersAndStopsTheWriter) {
   absl::Notification closed;
   auto server = StartServer([&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     if (request.method != "HEAD") {

@@ -108,7 +108,7 @@ std::unique_ptr<HttpServer> StartServer(HttpHandler handler, HttpServerOptions o
   return *std::move(server);
 }
 
-TEST(HttpServerTls, TellsTheHandlerThatTheClientHasGoneBehindBytesOfAnotherRequest) {
+TEST(HttpServerTls, DisconnectIsSeenBehindPipelinedBytes) {
   const std::string next = "GET /2 HTTP/1.1\r\nHost: x\r\n\r\n";
   const std::string large =
       "POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + std::string(90000, 'x');
@@ -135,7 +135,7 @@ TEST(HttpServerTls, TellsTheHandlerThatTheClientHasGoneBehindBytesOfAnotherReque
   }
 }
 
-TEST(HttpServerTls, RequestsSentWhileOthersAreAnsweredAreAnsweredAfterThem) {
+TEST(HttpServerTls, PipelinedRequestsWaitForEarlierAnswers) {
   auto server = StartServer([](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     std::thread([request = std::move(request), responder = std::move(responder)] {
       absl::SleepFor(absl::Milliseconds(20));
@@ -232,7 +232,7 @@ TEST(HttpServerTls, LargeWholeAnswerIsSent) {
   EXPECT_EQ(all.size() - all.find("\r\n\r\n") - 4, kSize + 3);
 }
 
-TEST(HttpServerTls, StreamWhoseClientDoesNotReadIsClosedWhileAWriteWaitsForIt) {
+TEST(HttpServerTls, UnreadStreamIsClosedDuringABlockedWrite) {
   HttpServerOptions options;
   options.max_unsent_bytes = 1 << 20;
   options.write_timeout = absl::Hours(1);

@@ -483,7 +483,7 @@ constexpr char kToolChat[] = R"({"model": "m", "messages": [
       {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}],
     "tool_choice": )";
 
-TEST(OpenAi, SpecialTokensOfAChatAreItsTemplatesUnlessMoreAreAskedFor) {
+TEST(OpenAi, ChatAddsSpecialTokensOnlyOnRequest) {
   const auto body = [](const char* more) {
     return absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "x"}])", more,
                         "}");

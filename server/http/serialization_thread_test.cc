@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-TEST(SerializationThread, RunsInOrderOnAnotherThreadAndLeavesNothingUndone) {
+TEST(SerializationThread, RunsTasksInOrderAndDrainsOnDestruction) {
   std::vector<int> done;
   absl::Notification go;
   std::thread::id other;

@@ -112,7 +112,7 @@ TEST(InputItemsTest, ReferencesBecomeWhatTheyReferTo) {
 }
 
 // A few thousand of them were some ten thousand bytes, and stood for 28 GB.
-TEST(InputItemsTest, ManyReferencesToOneLargeItemAreRefusedBeforeTheyAreCopied) {
+TEST(InputItemsTest, ManyReferencesToALargeItemAreRejectedBeforeCopying) {
   const auto large = std::make_shared<const json>(
       json{{"id", "msg_9"},
            {"type", "message"},

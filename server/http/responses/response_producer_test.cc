@@ -204,7 +204,7 @@ TEST_F(ResponseProducerTest, LaterErrorsOfAStreamAreEvents) {
   EXPECT_THAT(client_->body(), HasSubstr("a worker is lost"));
 }
 
-TEST_F(ResponseProducerTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
+TEST_F(ResponseProducerTest, DisconnectCancelsUnlessInTheBackground) {
   for (const bool background : {false, true}) {
     client_ = std::make_shared<Client>();
     generation_ = std::make_shared<FakeGeneration>();
@@ -225,7 +225,7 @@ TEST_F(ResponseProducerTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackgroun
   }
 }
 
-TEST_F(ResponseProducerTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
+TEST_F(ResponseProducerTest, BackgroundResponseReturnsAtOnceAndIsFoundLater) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -303,7 +303,7 @@ v1::GenerateReply Listed(const std::string& text) {
 }
 
 // All streams wait for the engine's thread: what takes long is done beside it, in order.
-TEST_F(ResponseProducerTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
+TEST_F(ResponseProducerTest, LargeRepliesAreWrittenOffTheEngineThread) {
   std::vector<std::string> bodies;
   for (const bool aside : {false, true}) {
     client_ = std::make_shared<Client>();
@@ -332,7 +332,7 @@ TEST_F(ResponseProducerTest, LargeRepliesAndTheEndAreWrittenBesideTheEngine) {
   EXPECT_EQ(bodies[0], bodies[1]);
 }
 
-TEST_F(ResponseProducerTest, AnAnswerToALongConversationIsKeptBesideTheEngine) {
+TEST_F(ResponseProducerTest, LargeConversationIsStoredOffTheEngineThread) {
   for (const size_t kept : {size_t{10}, size_t{100'000}}) {
     absl::Notification go;
     client_ = std::make_shared<Client>();
@@ -373,7 +373,7 @@ class SlowWriter : public openai::ResponsesFormatter {
   absl::Notification* const go_;
 };
 
-TEST_F(ResponseProducerTest, TheEngineDoesNotWaitForThoseWhoLook) {
+TEST_F(ResponseProducerTest, EngineDoesNotWaitForSnapshots) {
   absl::Notification looked, go, said;
   serialization_thread_ = std::make_shared<SerializationThread>();
   auto run = MakeOf(std::make_unique<SlowWriter>(&looked, &go), false);

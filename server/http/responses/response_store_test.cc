@@ -143,7 +143,7 @@ TEST(ResponseStoreTest, WhatRunsIsFoundUntilItEndsAndStaysErased) {
 }
 
 // Whoever polls for it would wait for ever, or hear that there never was one.
-TEST(ResponseStoreTest, WhatEndsTooLargeLosesWhatItCanSpareAndAtLastSaysWhyItFailed) {
+TEST(ResponseStoreTest, OversizedResponseDropsEventsThenFails) {
   const auto ended = [](size_t events, size_t tokens, size_t text) {
     ResponseStore store(100'000);
     store.Start("a", "", std::make_shared<Running>());

@@ -180,7 +180,7 @@ TEST(ResponsesFormatterTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
 }
 
 // The end of a step whose other tokens were thoughts, or a call, may be the first of a text.
-TEST(ResponsesFormatterTest, ATextThatWasHeldBackHasTheLogprobsOfItsFirstToken) {
+TEST(ResponsesFormatterTest, HeldBackTextKeepsItsLogprobs) {
   ResponseHead head = Head();
   head.with_logprobs = true;
   const auto with_tokens = [](v1::GenerateReply reply, const std::vector<std::string>& tokens) {

@@ -66,7 +66,7 @@ TEST(ResponsesRequestTest, FieldsBecomeAChat) {
   EXPECT_EQ(request.echo["reasoning"]["effort"], "low");
 }
 
-TEST(ResponsesRequestTest, WhatCameBeforeComesBeforeButOldInstructionsDoNot) {
+TEST(ResponsesRequestTest, PreviousItemsPrecedeWithoutOldInstructions) {
   ResponsesRequest request;
   ASSERT_FALSE(Parse(R"({"model": "lm", "input": "And?", "instructions": "New."})", &request));
   const json before = json::parse(R"([

@@ -112,7 +112,7 @@ TEST(AsyncEngine, CancelEndsARequestAndTheRestGoOn) {
   EXPECT_EQ(other.tokens.size(), 10u);
 }
 
-TEST(AsyncEngine, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
+TEST(AsyncEngine, FailingModelEndsRequestsAndEngineLivesOn) {
   FakeModelRunner* llm = nullptr;
   auto engine = Host(256, &llm);
   llm->FailFrom(1);
@@ -126,7 +126,7 @@ TEST(AsyncEngine, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
 }
 
 // A worker that hangs keeps its lease: a step may then take minutes.
-TEST(AsyncEngine, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
+TEST(AsyncEngine, CancelAndTimeoutWorkDuringAHungStep) {
   absl::Notification submitted, hangs, go_on;
   auto engine = Host(3, nullptr, [&](absl::Span<const int> path) {
     submitted.WaitForNotification();
@@ -178,7 +178,7 @@ TEST(AsyncEngine, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 100));
 }
 
-TEST(AsyncEngine, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
+TEST(AsyncEngine, EndReachesRequestsDuringAHungStep) {
   HeldModel held;
   auto engine = Host(3, nullptr, held.model());
   Collected runs, waits;
@@ -195,7 +195,7 @@ TEST(AsyncEngine, WhoIsThereAtTheEndHearsWhyThoughAStepHangs) {
   held.go_on.Notify();
 }
 
-TEST(AsyncEngine, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
+TEST(AsyncEngine, CancelBeforeAdmissionFreesItsQueueSlotAtOnce) {
   HeldModel held;
   auto engine = Host(2, nullptr, held.model());
   RequestOptions options;
@@ -219,7 +219,7 @@ TEST(AsyncEngine, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
   }
 }
 
-TEST(AsyncEngine, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
+TEST(AsyncEngine, HigherPriorityDisplacesLowestDuringAStep) {
   HeldModel held;
   auto engine = Host(2, nullptr, held.model());
   RequestOptions user, background;
@@ -241,7 +241,7 @@ TEST(AsyncEngine, WhoComesBeforeOthersDuringAStepHasThePlaceOfTheLastOfThem) {
   }
 }
 
-TEST(AsyncEngine, NobodyTakesThePlaceOfOneWhoseSiblingsHaveBegun) {
+TEST(AsyncEngine, StartedGroupIsNeverDisplaced) {
   for (const bool has_begun : {false, true}) {
     HeldModel held;
     auto engine = Host(1, nullptr, held.model());
@@ -280,7 +280,7 @@ TEST(AsyncEngine, TimesCountFromWhenTheRequestCame) {
   EXPECT_GE(waits.last.usage.seconds, waits.last.usage.seconds_to_first_token);
 }
 
-TEST(AsyncEngine, WhoIsThereAtTheEndHearsWhy) {
+TEST(AsyncEngine, EndReachesOpenRequests) {
   const auto engine = Host();
   const absl::Status why = absl::UnavailableError("the end has come");
   std::vector<std::unique_ptr<Collected>> waiters;

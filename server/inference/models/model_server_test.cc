@@ -192,7 +192,7 @@ class ModelServerTest : public ::testing::Test {
   std::optional<ModelServer> models_;
 };
 
-TEST_F(ModelServerTest, WhatIsBeingRestoredIsSeenAndUnavailableUntilItIsThere) {
+TEST_F(ModelServerTest, RestoringModelIsListedAndUnavailable) {
   Serve("a");
   Serve("b");
   loader_.Hold("b");
@@ -222,7 +222,7 @@ TEST_F(ModelServerTest, WhatIsBeingRestoredIsSeenAndUnavailableUntilItIsThere) {
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
 }
 
-TEST_F(ModelServerTest, WhatFailsIsListedWithTheReasonAndCanBeUnserved) {
+TEST_F(ModelServerTest, FailedModelIsListedAndCanBeUnserved) {
   Serve("a");
   Serve("b");
   loader_.Break("a");
@@ -274,7 +274,7 @@ TEST_F(ModelServerTest, ServingWhatFailedTriesAtOnce) {
   EXPECT_EQ(loader_.loads(), 3);
 }
 
-TEST_F(ModelServerTest, WhatIsUnservedWhileItIsRestoredDoesNotComeBack) {
+TEST_F(ModelServerTest, UnserveDuringRestoreIsFinal) {
   Serve("a");
   loader_.Hold("a");
   RestartWithModels();
@@ -301,7 +301,7 @@ TEST_F(ModelServerTest, WhatIsUnservedWhileItIsLoadedIsNotServed) {
 }
 
 // A client that lost the first answer was told that the model is not served.
-TEST_F(ModelServerTest, ARepeatedUnserveIsAnsweredAsTheFirstAndEndsNothingElse) {
+TEST_F(ModelServerTest, RepeatedUnserveIsIdempotent) {
   Serve("a");
   Serve("b");
   EXPECT_EQ(models_->Unserve("").code(), absl::StatusCode::kNotFound);
@@ -364,7 +364,7 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
 }
 
 // A request whose text is still being read holds its model.
-TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceNobodyHoldsTheOldOne) {
+TEST_F(ModelServerTest, ReserveWaitsForRequestsOnTheOldModel) {
   longest_leave_ = absl::Milliseconds(10);
   Restart();
   Serve("a");
@@ -399,7 +399,7 @@ TEST_F(ModelServerTest, UnserveReturnsWhenWhatTheModelTookIsFree) {
   request.join();
 }
 
-TEST_F(ModelServerTest, WhatWasMadeToFitIsAsLargeAfterARestart) {
+TEST_F(ModelServerTest, ReducedKvCacheKeepsItsSizeAfterARestart) {
   v1::ServeModelRequest request = Request("a");
   request.set_tensor_parallel(2);
   ASSERT_TRUE(models_->Serve(request).ok());
@@ -439,7 +439,7 @@ TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
 }
 
-TEST_F(ModelServerTest, WhoeverLoadsIsKnownAtTheEnd) {
+TEST_F(ModelServerTest, WaitForLoadingReportsARunningLoad) {
   loader_.Hold("a");
   const std::function<absl::Status()> loads[] = {
       [&] { return models_->Serve(Request("a")).status(); },
@@ -461,7 +461,7 @@ TEST_F(ModelServerTest, WhoeverLoadsIsKnownAtTheEnd) {
   EXPECT_THAT(Stored(), ElementsAre("a")) << "prepared ones are nobody's to restore";
 }
 
-TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
+TEST_F(ModelServerTest, ExpansionAndTuneSpeculationAreExclusive) {
   v1::ServeModelRequest request = Request("a");
   request.add_ssm_artifacts("b");
   request.add_expansion(2);
@@ -471,7 +471,7 @@ TEST_F(ModelServerTest, AShapeOfTreesAndTreesThatAreChosenContradictEachOther) {
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("tune_speculation"), HasSubstr("expansion")));
 }
 
-TEST_F(ModelServerTest, NamesThatWouldForgeMetricsOrPathsAreRefusedBeforeAnythingIsLoaded) {
+TEST_F(ModelServerTest, UnsafeNamesAreRejectedBeforeLoading) {
   for (const std::string name : {"x\"} 1\nforged{a=\"b", "../x", "a\n"}) {
     v1::ServeModelRequest model = Request("a"), adapted = Request("a");
     model.set_name(name);

@@ -48,7 +48,7 @@ absl::Status CheckAdapters(const v1::ServeModelRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status CheckStepsAtOnce(const v1::ServeModelRequest& request, bool ssms_on_workers) {
+absl::Status CheckConcurrentSteps(const v1::ServeModelRequest& request, bool ssms_on_workers) {
   const int steps = request.concurrent_steps();
   const int stages = std::max(1, request.pipeline_parallel());
   if (steps < 0) {
@@ -140,7 +140,7 @@ absl::Status CompletePlacement(v1::ServeModelRequest* request) {
         "fields 'ssm_tensor_parallel' and 'ssm_pipeline_parallel' place SSMs, but 'ssm_artifacts' "
         "names none");
   }
-  return CheckStepsAtOnce(*request, ssms_on_workers);
+  return CheckConcurrentSteps(*request, ssms_on_workers);
 }
 
 }  // namespace

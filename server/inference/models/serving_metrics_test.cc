@@ -139,7 +139,7 @@ TEST_F(MetricsTest, DraftsAreCountedByTreePositionAndPromptsByWhatWasCached) {
       << "only the first prompt's own step had more";
 }
 
-TEST_F(MetricsTest, BlocksAreTimedWhenTheyAreTakenAgainAndWhenTheyGo) {
+TEST_F(MetricsTest, KvBlocksAreTimedOnReuseAndEviction) {
   // Room for one prompt and its answer: another prompt takes the slots of the first.
   const auto model = Model({.kv_slots = 96});
   serving_.Add(model);
@@ -248,7 +248,7 @@ TEST_F(MetricsTest, AdaptersAreNamedWhileTheyAreUsedOrWaitedFor) {
   EXPECT_EQ(Value(info("", "")), -1);
 }
 
-TEST_F(MetricsTest, WhatAModelIsGoesWithIt) {
+TEST_F(MetricsTest, ModelInfoSeriesAreRemovedWithTheModel) {
   const auto model = Model();
   serving_.Add(model);
   const std::string active = "espalier_spec_decode_ssm_active{model_name=\"lm\",ssm=\"small\"}";
@@ -280,7 +280,7 @@ TEST_F(MetricsTest, AnSsmDraftsIfItsWorkersAreThere) {
 }
 
 // Slots that a cancelled request left there would be missing for ever, and nobody would see it.
-TEST_F(MetricsTest, AnSsmsCacheIsUsedWhileARequestRunsAndEmptyAfterwards) {
+TEST_F(MetricsTest, SsmKvUsageRisesAndReturnsToZero) {
   const auto gate = std::make_shared<absl::Notification>();
   const auto model = Model({.gates = {{12, gate}}});
   serving_.Add(model);

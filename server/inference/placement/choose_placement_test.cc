@@ -21,7 +21,7 @@ ServingShape Largest() {
           .max_ancestor_slots = 640};
 }
 
-TEST(ExpectStep, HasARowForEachNodeOfEachTreeAndNeverMoreThanTheLargestStep) {
+TEST(ExpectStep, HasOneRowPerTreeNodeUpToTheLargestStep) {
   const Expansion tree =
       *Expansion::Create({1, 1, 3, 1, 1});  // 11 nodes, 8 of them above the last level
   const ExpectedStep llm = ExpectStep(Largest(), tree, 1, 4, /*drafts=*/false);
@@ -50,7 +50,7 @@ TEST(ExpectStep, HasARowForEachNodeOfEachTreeAndNeverMoreThanTheLargestStep) {
   EXPECT_GT(ExpectedTokens(tree, 1, 3), ExpectedTokens(*Expansion::Create({1, 1}), 1, 3));
 }
 
-TEST(ChoosePlacement, NamesTheWorkersThatAreBestAndWhatEachCandidateIsWorth) {
+TEST(ChoosePlacement, ReturnsTheBestWorkersAndRankedCandidates) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   LlamaConfig config;

@@ -363,7 +363,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
   std::vector<v1::Lease> leases_;
 };
 
-TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnloaded) {
+TEST_F(RemoteModelRunnerTest, WorkersAreBusyUntilTheModelIsUnloaded) {
   auto a = AddWorker(), b = AddWorker();
   AddWorker();
   auto runner = Create(2);
@@ -383,7 +383,7 @@ TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnload
   EXPECT_FALSE(b->Is(&ScriptedWorker::loaded));
 }
 
-TEST_F(RemoteModelRunnerTest, WhoeverKeepsNoCacheNeedNotAskForItsGeneration) {
+TEST_F(RemoteModelRunnerTest, CacheGenerationCallIsOptional) {
   AddWorker();
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
@@ -422,7 +422,7 @@ TEST_F(RemoteModelRunnerTest, StepsOfAPipelineBeginBeforeEarlierOnesHaveEnded) {
   EXPECT_TRUE(StepOf(**runner, 4).ok());
 }
 
-TEST_F(RemoteModelRunnerTest, AWorkerThatIsLostEndsAllStepsThatHadBegunAndTheModelComesBack) {
+TEST_F(RemoteModelRunnerTest, LostWorkerFailsOpenStepsAndModelReloads) {
   auto first = AddWorker();
   AddWorker();
   AddWorker();
@@ -468,7 +468,7 @@ TEST_F(RemoteModelRunnerTest, AStepsTimeBeginsWhenTheOneBeforeItHasEnded) {
 
 // Requests that came while the model was loaded for the first time were answered, then ended at the
 // next step as if their cache was lost.
-TEST_F(RemoteModelRunnerTest, WhatIsLoadedBetweenTheQuestionAndTheStepLostNoCache) {
+TEST_F(RemoteModelRunnerTest, LoadBeforeTheFirstStepKeepsTheGeneration) {
   auto runner = Create(1, /*may_wait=*/true);
   ASSERT_TRUE(runner.ok()) << runner.status();
   EXPECT_EQ((*runner)->cache_generation(), 0u);
@@ -516,7 +516,7 @@ TEST_F(RemoteModelRunnerTest, TheFastestWorkersAreTakenUnlessOthersWereChosen) {
   EXPECT_EQ(workers({"w3", "w1"}), (std::vector<std::string>{"w2", "w4"}));
 }
 
-TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreChecked) {
+TEST_F(RemoteModelRunnerTest, WorkersReturnChoicesInsteadOfLogitsWherePossible) {
   auto worker = AddWorker();
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
@@ -605,7 +605,7 @@ TEST_F(RemoteModelRunnerTest, RanksMayTakeAsLongToMeetAsALoadMay) {
             absl::ToDoubleSeconds(ServingCluster().load_timeout));
 }
 
-TEST_F(RemoteModelRunnerTest, TheEndOfAModelLeavesALaterOneOfItsNameAlone) {
+TEST_F(RemoteModelRunnerTest, UnloadLeavesALaterModelOfTheSameName) {
   AddWorker();
   AddWorker();
   auto first = Create(1), second = Create(1);
@@ -648,7 +648,7 @@ TEST_F(RemoteModelRunnerTest, ModelsOfOneGroupShareAWorkerIfThereIsNoIdleOne) {
   EXPECT_EQ(Idle(), 1);
 }
 
-TEST_F(RemoteModelRunnerTest, AnIdleWorkerIsTakenBeforeASharedOneUnlessSharingWasChosen) {
+TEST_F(RemoteModelRunnerTest, PrefersIdleWorkersUnlessSharingWasChosen) {
   AddWorker(1 << 20, 4e9);
   AddWorker(1 << 20, 1e9);
   auto llm = CreateLlm();
@@ -659,7 +659,7 @@ TEST_F(RemoteModelRunnerTest, AnIdleWorkerIsTakenBeforeASharedOneUnlessSharingWa
             (std::vector<std::string>{"w1"}));
 }
 
-TEST_F(RemoteModelRunnerTest, TheLossOfASharedWorkerIsMadeUpForTheLlmFirst) {
+TEST_F(RemoteModelRunnerTest, LlmIsReplacedFirstAfterASharedWorkerIsLost) {
   auto shared = AddWorker(/*memory=*/2000);
   auto llm = CreateLlm(), ssm = CreateSsm();
   ASSERT_TRUE(llm.ok() && ssm.ok()) << llm.status() << ssm.status();
@@ -680,7 +680,7 @@ TEST_F(RemoteModelRunnerTest, TheLossOfASharedWorkerIsMadeUpForTheLlmFirst) {
   EXPECT_TRUE(StepOf(**ssm, 0).ok());
 }
 
-TEST_F(RemoteModelRunnerTest, ASmallModelLeavesItsWorkerToAnLlmThatHasNone) {
+TEST_F(RemoteModelRunnerTest, SsmYieldsItsWorkerToAWaitingLlm) {
   auto first = AddWorker(/*memory=*/1000), second = AddWorker(/*memory=*/1000);
   auto llm = CreateLlm(), ssm = CreateSsm();
   ASSERT_TRUE(llm.ok() && ssm.ok()) << llm.status() << ssm.status();
@@ -696,7 +696,7 @@ TEST_F(RemoteModelRunnerTest, ASmallModelLeavesItsWorkerToAnLlmThatHasNone) {
   EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*ssm)->placement().state == "ready"; }));
 }
 
-TEST_F(RemoteModelRunnerTest, ASmallModelThatMayWaitTakesNoWorkerFromItsLlm) {
+TEST_F(RemoteModelRunnerTest, WaitingSsmTakesNoWorkerFromItsLlm) {
   auto ssm = CreateSsm(/*prefers_shared=*/false, /*may_wait=*/true);
   ASSERT_TRUE(ssm.ok()) << ssm.status();
   AddWorker(/*memory=*/1000);
@@ -708,7 +708,7 @@ TEST_F(RemoteModelRunnerTest, ASmallModelThatMayWaitTakesNoWorkerFromItsLlm) {
   EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*llm)->placement().state == "ready"; }));
 }
 
-TEST_F(RemoteModelRunnerTest, ADeadWorkerEndsTheStepAndTheModelComesBackWithAnEmptyCache) {
+TEST_F(RemoteModelRunnerTest, DeadWorkerFailsTheStepAndModelReloadsWithEmptyCache) {
   AddWorker();
   auto second = AddWorker();
   auto runner = Create(2);
@@ -779,7 +779,7 @@ TEST_F(RemoteModelRunnerTest, AModelThatIsStillLoadingCanBeUnloaded) {
   EXPECT_EQ(Idle(), 1);
 }
 
-TEST_F(RemoteModelRunnerTest, WhatCannotBeLoadedIsReadMoreAndMoreSeldomAndSaysSoOnce) {
+TEST_F(RemoteModelRunnerTest, FailedLoadBacksOffAndLogsOnce) {
   const Log log;
   auto worker = AddWorker();
   worker->Set(&ScriptedWorker::cannot_load);
@@ -811,7 +811,7 @@ TEST_F(RemoteModelRunnerTest, WhatCannotBeLoadedIsReadMoreAndMoreSeldomAndSaysSo
   EXPECT_EQ(log.Lines("w2 (n2): model.safetensors is torn"), 1);
 }
 
-TEST_F(RemoteModelRunnerTest, AModelThatMayWaitIsLoadedOnceItsWorkersAreThere) {
+TEST_F(RemoteModelRunnerTest, WaitingModelLoadsOnceWorkersJoin) {
   auto runner = Create(1, /*may_wait=*/true);
   ASSERT_TRUE(runner.ok()) << runner.status();
   EXPECT_EQ(StepOf(**runner, 0).code(), absl::StatusCode::kUnavailable);

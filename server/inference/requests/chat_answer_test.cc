@@ -215,7 +215,7 @@ TEST_F(ChatAnswerTest, APromptMayHaveBegunTheThoughts) {
   EXPECT_EQ(cut.reason, "length");
 }
 
-TEST_F(ChatAnswerTest, AnAnswerGoesOnInTheThoughtsThatItsBeginningLeftOpen) {
+TEST_F(ChatAnswerTest, ContinuationResumesOpenReasoning) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   v1::ChatTurn* turn = request.mutable_chat()->add_turns();
@@ -227,7 +227,7 @@ TEST_F(ChatAnswerTest, AnAnswerGoesOnInTheThoughtsThatItsBeginningLeftOpen) {
   EXPECT_EQ(Say(request, "es.").text, "es.");
 }
 
-TEST_F(ChatAnswerTest, AFormBeginsBehindTheThoughts) {
+TEST_F(ChatAnswerTest, ConstraintStartsAfterReasoning) {
   for (const bool begun : {false, true}) {
     Serve(begun ? kBegunThinking : kThinking);
     v1::GenerateRequest request = Ask();
@@ -268,7 +268,7 @@ TEST_F(ChatAnswerTest, CallsInSpecialTokensAreFound) {
 }
 
 // The model chooses, and nothing but the request keeps it from a second one.
-TEST_F(ChatAnswerTest, WhereOneCallIsWantedTheAnswerEndsAtTheSecond) {
+TEST_F(ChatAnswerTest, SingleToolCallEndsAtTheSecondCall) {
   Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
   const std::string call =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
@@ -293,7 +293,7 @@ TEST_F(ChatAnswerTest, WhereOneCallIsWantedTheAnswerEndsAtTheSecond) {
 }
 
 // A stop string of which most comes holds the answer back, and one reply brings all of it.
-TEST_F(ChatAnswerTest, OneReplySaysWhereAmongItsTextItsCallsStood) {
+TEST_F(ChatAnswerTest, ReplyRecordsTextOffsetOfEachCall) {
   Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
   const auto call = [](int a) {
     return absl::StrCat("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", a,
@@ -368,7 +368,7 @@ TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
   EXPECT_EQ(named.reasoning, "hm");
 }
 
-TEST_F(ChatAnswerTest, ADemandedCallMayReferToItsOwnSchema) {
+TEST_F(ChatAnswerTest, RequiredCallMayUseRefsInItsSchema) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   for (const char* name : {"f", "g"}) {
@@ -426,7 +426,7 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
 }
 
 // Styles that write parameters one by one have no place for what is said of all of them.
-TEST_F(ChatAnswerTest, StrictToolsOfParametersOneByOneKeepToAllOfTheirSchemaOrAreRefused) {
+TEST_F(ChatAnswerTest, StrictToolsOfPerParameterParsersFollowTheSchema) {
   Serve(
       "{{ '<function=f><parameter=p>' if false }}{% for m in messages %}{{ m.content }}"
       "{% endfor %}");
@@ -518,7 +518,7 @@ TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
   }
 }
 
-TEST_F(ChatAnswerTest, AFormBeginsBehindThoughtsThatSpecialTokensMark) {
+TEST_F(ChatAnswerTest, ConstraintStartsAfterSpecialTokenReasoning) {
   Serve("{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '[THINK]'[:0] }}");
   v1::GenerateRequest request = Ask();
   request.mutable_structured_output()->set_regex("[0-9]{3}");
@@ -595,7 +595,7 @@ TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
 }
 
 // They would be so the next time, too: "try again later" is for a queue that is full.
-TEST_F(ChatAnswerTest, PromptsThatAreTooMuchForTheModelsOwnFilesAreTheClientsError) {
+TEST_F(ChatAnswerTest, PromptBeyondTokenizerLimitsIsAClientError) {
   const auto refused = [&](const v1::GenerateRequest& request, const char* field,
                            const char* remedy) {
     const absl::Status status = Say(request, "").error;

@@ -129,7 +129,7 @@ TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
 }
 
 // Most templates leave a turn of a role that they do not know out, or refuse it.
-TEST(ChatPromptTest, TheDeveloperSpeaksAsTheSystemWhereTheTemplateHasNoTurnForIt) {
+TEST(ChatPromptTest, DeveloperRoleFallsBackToSystem) {
   v1::ChatPrompt chat;
   const auto say = [&chat](const std::string& role, const std::string& content) {
     v1::ChatTurn* turn = chat.add_turns();
@@ -152,7 +152,7 @@ TEST(ChatPromptTest, TheDeveloperSpeaksAsTheSystemWhereTheTemplateHasNoTurnForIt
   EXPECT_EQ(*TextOf(chat), "system:One.;system:Two.;");
 }
 
-TEST(ChatPromptTest, UnknownRolesAndEffortsAreRefusedWhicheverDoorTheyComeThrough) {
+TEST(ChatPromptTest, UnknownRolesAndEffortsAreRejected) {
   v1::ChatPrompt chat = Chat("");
   chat.mutable_turns(0)->set_role("human");
   EXPECT_EQ(FieldOf(TextOf(chat).status()), "messages[0].role");
@@ -175,7 +175,7 @@ TEST(ChatPromptTest, WhatIsNoJsonIsNamed) {
 }
 
 // Whoever copies or writes a value recurses once for each of its levels: this overflowed the stack.
-TEST(ChatPromptTest, WhatNestsDeepIsRefusedWhereverItComesFrom) {
+TEST(ChatPromptTest, DeepNestingIsRejected) {
   constexpr int kLevels = 200'000;
   for (const std::string& calls : {CallOf(Deep(kLevels)), Deep(kLevels)}) {
     const absl::Status status = TextOf(Chat(calls)).status();
@@ -195,7 +195,7 @@ TEST(ChatPromptTest, WhatNestsDeepIsRefusedWhereverItComesFrom) {
   EXPECT_THAT(*TextOf(Chat(CallOf(Deep(90)))), HasSubstr(Deep(90)));
 }
 
-TEST(ChatPromptTest, TemplatesThatAskForContentAreToldThatThereIsNone) {
+TEST(ChatPromptTest, TemplateSeesNullContentOfCalls) {
   constexpr char kAsks[] =
       "{% for m in messages %}{% if m['content'] is none %}calls {{ m.tool_calls | length }}"
       "{% else %}{{ m.content }}{% endif %};{% endfor %}";

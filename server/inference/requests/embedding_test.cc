@@ -126,7 +126,7 @@ TEST(Embedding, MoreInputsThanTheQueueHoldsComeBackInOrder) {
   }
 }
 
-TEST(Embedding, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
+TEST(Embedding, MomentarilyFullQueueFailsNothingSubmitted) {
   const auto gate = std::make_shared<absl::Notification>();
   const auto began = std::make_shared<absl::Notification>();
   const auto target = Target(1, 1, "", gate, began);

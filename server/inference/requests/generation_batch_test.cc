@@ -52,7 +52,7 @@ TEST(GenerationBatch, PromptsOfABatchComeAsTheQueueHasRoom) {
   }
 }
 
-TEST(GenerationBatch, AQueueThatIsFullForAMomentCostsNothingThatIsUnderWay) {
+TEST(GenerationBatch, MomentarilyFullQueueFailsNothingSubmitted) {
   constexpr int kQueue = 6;
   const auto model = Model(kQueue);
   ModelServer models({});

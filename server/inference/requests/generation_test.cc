@@ -70,7 +70,7 @@ TEST(Generation, PromptsAreCutToTheirLastTokens) {
   EXPECT_EQ(FieldOf(PromptOf(request, *model).status()), "truncate_prompt_tokens");
 }
 
-TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
+TEST(Generation, GenerationConfigSuppliesSamplingDefaults) {
   const auto plain = Model(), model = Model(256, {.max_new_tokens = 5});
   model->description.mutable_sampling_defaults()->set_temperature(1);
   const v1::GenerateRequest said = Request("abc", 12);
@@ -88,7 +88,7 @@ TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
   EXPECT_EQ(TextOf(silent, model).size(), 16u);
 }
 
-TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
+TEST(Generation, FailedSsmIsReportedWithSpeculationOn) {
   for (const bool fails : {false, true}) {
     const auto model = Model(256, {}, SampledDrafting::kIndependent, fails ? 3 : 0);
     model->description.add_ssm_artifacts("small");
@@ -112,7 +112,7 @@ TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
   }
 }
 
-TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
+TEST(Generation, PromptBeyondSsmPositionsIsRejectedWithSpeculationOn) {
   const auto model = Model(256, {}, SampledDrafting::kIndependent, 0, /*ssm_positions=*/8);
   model->description.add_ssm_artifacts("short");
   model->description.add_ssm_placements();
@@ -147,7 +147,7 @@ TEST(Generation, APromptThatNoSsmReachesIsNotDraftedForInVain) {
 
 // Where drafts may be chosen for a seed's noise, a request that brings one is answered by that
 // noise alone, whatever is drafted, and another by draws.
-TEST(Generation, OnlyASeedThatIsGivenMustAlwaysHaveTheSameAnswer) {
+TEST(Generation, OnlyAnExplicitSeedIsReproducible) {
   const v1::GenerateRequest seeded = Request("abc", 12);
   v1::GenerateRequest silent = seeded;
   silent.mutable_sampling()->clear_seed();
@@ -164,7 +164,7 @@ TEST(Generation, OnlyASeedThatIsGivenMustAlwaysHaveTheSameAnswer) {
   EXPECT_NE(answer(silent, SampledDrafting::kCoupledIfSeeded), answer(silent, SampledDrafting::kCoupled));
 }
 
-TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {
+TEST(Generation, NAnswersDifferAndTheFirstEqualsASingleAnswer) {
   const auto model = Model();
   Answers one, four;
   v1::GenerateRequest request = Request("abc", 12);
@@ -248,7 +248,7 @@ TEST(Generation, AFormThatIsCompleteEndsBeforeMinTokens) {
   }
 }
 
-TEST(Generation, SilentRequestsGetTheModelsOwnEndsAndWordsThatNeverCome) {
+TEST(Generation, GenerationConfigSuppliesStopsAndBadWords) {
   const v1::GenerateRequest silent = Request("abc", 40);
   const auto model = Model();
   const std::string plain = TextOf(silent, model);
@@ -329,7 +329,7 @@ TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
   EXPECT_LT(prompt[2].logprob(), 0);
 }
 
-TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
+TEST(Generation, FullQueueIsOneErrorWithRetryAfter) {
   const auto model = Model(/*max_queue=*/2);
   ModelServer models({});
   v1::GenerateRequest request = Request("abc", 200);
@@ -351,7 +351,7 @@ TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
 }
 
 // The stream broke after many tokens.
-TEST(Generation, WhoComesBeforeItBreaksNoAnswerThatHasBegun) {
+TEST(Generation, HigherPriorityDoesNotBreakAStartedGroup) {
   constexpr int kQueue = 6;
   const auto model = Model(kQueue);
   ModelServer models({});
@@ -384,7 +384,7 @@ TEST(Generation, WhoComesBeforeItBreaksNoAnswerThatHasBegun) {
 }
 
 // The others ran to their ends, and nobody heard of them.
-TEST(Generation, NoAnswerBehindOneThatWasRefusedIsSubmitted) {
+TEST(Generation, RejectionStopsFurtherSubmissions) {
   constexpr int kQueue = 64;
   absl::Notification began, go_on;
   EngineParts parts;

@@ -72,9 +72,9 @@ v1::VerifyLosslessRequest Request(const std::string& llm) {
   return request;
 }
 
-class ProofTest : public ::testing::Test {
+class LosslessVerificationTest : public ::testing::Test {
  protected:
-  ProofTest() {
+  LosslessVerificationTest() {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -83,7 +83,7 @@ class ProofTest : public ::testing::Test {
     stub_ = v1::Inference::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
                                                           grpc::InsecureChannelCredentials()));
   }
-  ~ProofTest() override { server_->Shutdown(); }
+  ~LosslessVerificationTest() override { server_->Shutdown(); }
 
   grpc::Status Verify(const v1::VerifyLosslessRequest& request, v1::LosslessReport* report,
                       std::vector<std::string>* stages = nullptr) {
@@ -109,7 +109,7 @@ class ProofTest : public ::testing::Test {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-TEST_F(ProofTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
+TEST_F(LosslessVerificationTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
   v1::LosslessReport report;
   std::vector<std::string> stages;
   const grpc::Status status = Verify(Request("good"), &report, &stages);
@@ -126,7 +126,7 @@ TEST_F(ProofTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
   EXPECT_TRUE(models_.List().empty());
 }
 
-TEST_F(ProofTest, APairWhoseTreesChangeLogitsFails) {
+TEST_F(LosslessVerificationTest, APairWhoseTreesChangeLogitsFails) {
   v1::LosslessReport report;
   const grpc::Status status = Verify(Request("drifting"), &report);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -136,7 +136,7 @@ TEST_F(ProofTest, APairWhoseTreesChangeLogitsFails) {
   EXPECT_THAT(report.checks(0).detail(), HasSubstr("differs at token"));
 }
 
-TEST_F(ProofTest, WhatCannotBeCheckedIsRefusedByName) {
+TEST_F(LosslessVerificationTest, WhatCannotBeCheckedIsRefusedByName) {
   v1::LosslessReport report;
   const auto refused = [&](const std::function<void(v1::VerifyLosslessRequest*)>& change) {
     v1::VerifyLosslessRequest request = Request("good");
@@ -165,7 +165,7 @@ TEST_F(ProofTest, WhatCannotBeCheckedIsRefusedByName) {
   EXPECT_EQ(Verify(Request("missing"), &report).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(ProofTest, EndsWhenItsListenerSaysSo) {
+TEST_F(LosslessVerificationTest, EndsWhenItsListenerSaysSo) {
   int calls = 0;
   const auto stop = [&](const v1::LosslessProgress& progress) {
     return ++calls < 5 ? absl::OkStatus() : absl::CancelledError(progress.stage());
