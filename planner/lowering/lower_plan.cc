@@ -9,7 +9,7 @@
 #include "ops/optimizer/optimizer.h"
 #include "planner/lowering/checkpoint_sharding.h"
 #include "planner/lowering/lower_training.h"
-#include "planner/lowering/offload_program.h"
+#include "planner/lowering/offload_recompute_pass.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/plan_proto.h"
 #include "planner/planner.h"

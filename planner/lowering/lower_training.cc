@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "ops/program/accesses.h"
 #include "planner/lowering/emitter.h"
-#include "planner/lowering/offload_program.h"
+#include "planner/lowering/offload_recompute_pass.h"
 #include "planner/memory/workspace.h"
 
 namespace espalier {
@@ -51,7 +51,7 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
 absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
                                           int device, int64_t reserved_bytes,
                                           RankProgram* program) {
-  absl::StatusOr<OffloadSettings> settings = SettingsOf(limits.options);
+  absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(limits.options);
   if (!settings.ok()) return settings.status();
   OffloadRequest request;
   request.limit = limits.bytes[device];
@@ -69,7 +69,7 @@ absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const Memo
     const auto found = runs.find({i.node(), i.compute().op()});
     return found == runs.end() ? 0.0 : SecondsOf(i, limits) / found->second;
   };
-  absl::StatusOr<v1::MemoryPlan> plan = OffloadProgram(request, program);
+  absl::StatusOr<v1::MemoryPlan> plan = RunOffloadPass(request, program);
   if (!plan.ok() || limits.overhead_seconds.empty()) return plan;
   // What each instruction costs by itself is in its operator's time once.
   int more = 0;

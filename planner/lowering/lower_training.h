@@ -30,7 +30,7 @@ inline constexpr double kMostInstructions = 2e7;
 
 // One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
 // to leave free at the start of each arena (empty: nothing); out, what the programs keep there.
-// With `limits` programs that are too large are rewritten (offload_program.h), as they are or in
+// With `limits` programs that are too large are rewritten (offload_recompute_pass.h), as they are or in
 // tiles (emit_batch_tiles.cc), at least `min_tiles` and the fewest that do, which `made` says, if it
 // is not null; ResourceExhausted if one cannot be made to fit.
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(

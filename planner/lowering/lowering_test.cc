@@ -153,7 +153,7 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
         for (const v1::Program& program : *programs) {
           ASSERT_LE(program.arena_bytes(), limits.bytes[program.rank()]);
-          rewritten += made.memory[program.rank()].absences_size() > 0;
+          rewritten += made.memory[program.rank()].evictions_size() > 0;
         }
       }
     }

@@ -59,7 +59,7 @@ class RankProgram {
   // that none touches are gone. Indices of buffers are others afterwards.
   void SplitIntoPieces();
 
-  // For memory planning (offload_program.h), which rewrites a program that is otherwise complete.
+  // For memory planning (offload_recompute_pass.h), which rewrites a program that is otherwise complete.
   void PutFirstInFront();  // what EmitFirst emitted is now an ordinary part of the program
   int num_allocations() const { return static_cast<int>(allocation_bytes_.size()); }
   int64_t allocation_bytes(int allocation) const { return allocation_bytes_[allocation]; }

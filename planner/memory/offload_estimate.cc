@@ -29,7 +29,7 @@ class Estimator {
   OffloadEstimate Run() {
     OffloadEstimate offload;
     for (int worst = Worst(); worst >= 0; worst = Worst()) {
-      if (!Relieve(worst)) {
+      if (!EvictOne(worst)) {
         offload.bytes_left = live_[worst] - problem_.limit;
         break;
       }
@@ -45,13 +45,13 @@ class Estimator {
   enum State { kThere, kSwapped, kRemade };
   struct Taken {
     int idle = 0;
-    int away = 0, back = 0;          // as in Absence
+    int away = 0, back = 0;          // as in Eviction
     int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
   };
   struct Candidate {
     int idle = -1;
     int extends = -1;  // or an index into taken_
-    bool remakes = false;
+    bool recomputes = false;
     double price = 0;  // seconds for each byte
   };
 
@@ -75,7 +75,7 @@ class Estimator {
                        [this](int f) { return state_[f] == kThere; });
   }
   bool CanSwap(int i) const {
-    return settings_.swap && Idle(i).may_swap &&
+    return settings_.swap && Idle(i).can_swap &&
            (settings_.host_bytes <= 0 || on_host_ + Idle(i).bytes <= settings_.host_bytes);
   }
 
@@ -109,13 +109,13 @@ class Estimator {
   }
 
   // Takes what is cheapest until the step should fit; false if there is nothing to take.
-  bool Relieve(int worst) {
+  bool EvictOne(int worst) {
     std::vector<Candidate>& all = candidates_;
     all.clear();
     const auto add = [&](int idle, int extends, double seconds) {
-      const bool remakes = extends < 0 && CanRecompute(idle) && seconds == Idle(idle).recompute_seconds;
+      const bool recomputes = extends < 0 && CanRecompute(idle) && seconds == Idle(idle).recompute_seconds;
       all.push_back(
-          {idle, extends, remakes, (seconds + kLeast) / static_cast<double>(Idle(idle).bytes)});
+          {idle, extends, recomputes, (seconds + kLeast) / static_cast<double>(Idle(idle).bytes)});
     };
     for (size_t t = 0; t < taken_.size(); ++t) {
       const Taken& taken = taken_[t];
@@ -156,7 +156,7 @@ class Estimator {
     const int i = c.idle;
     const IdleTensor& tensor = Idle(i);
     const double seconds = SecondsOf(i, worst);
-    if (seconds == kImpossible || (c.remakes && !CanRecompute(i))) return false;
+    if (seconds == kImpossible || (c.recomputes && !CanRecompute(i))) return false;
     if (settings_.recompute &&
         seconds + kLeast > kDearer * c.price * static_cast<double>(tensor.bytes))
       return false;

@@ -50,8 +50,8 @@ OffloadEstimateProblem EstimateProblemOf(const OffloadProblem& problem) {
       idle.bytes = tensor.bytes;
       idle.after = tensor.uses[u - 1];
       idle.before = tensor.uses[u];
-      if (tensor.maker < 0) continue;
-      idle.recompute_seconds = problem.seconds[tensor.maker];
+      if (tensor.producer < 0) continue;
+      idle.recompute_seconds = problem.seconds[tensor.producer];
       for (int from : tensor.from) {
         if (problem.tensors[from].uses.back() < idle.before) idle.recompute_seconds = -1;
         for (int f : idle_of[from]) {

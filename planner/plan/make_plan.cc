@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/lowering/offload_program.h"
+#include "planner/lowering/offload_recompute_pass.h"
 #include "planner/parallel.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/at_zero_stage.h"
@@ -179,7 +179,7 @@ absl::StatusOr<std::optional<Pipeline>> FindMesh(const PlanProblem& problem,
   space.attribute_parallel = !options.disable_attribute_parallel();
   const bool few = num_devices <= kFewDevices;
   MeshPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
-  const absl::StatusOr<OffloadSettings> settings = SettingsOf(options.memory());
+  const absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(options.memory());
   if (!settings.ok()) return settings.status();
   if (settings->swap || settings->recompute) planner.EnableOffloadPenalty(*settings);
   std::vector<MeshShape> shapes;

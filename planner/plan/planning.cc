@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/lowering/lower_training.h"
-#include "planner/lowering/offload_program.h"
+#include "planner/lowering/offload_recompute_pass.h"
 #include "planner/machine/topology.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/parallel_op.h"
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
                                                          int num_devices,
                                                          const v1::MemoryOptions& memory,
                                                          const StepConfig& shape) {
-  if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
+  if (absl::StatusOr<OffloadSettings> s = OffloadSettingsOf(memory); !s.ok()) return s.status();
   absl::Status tiles = CheckBatchTiles(shape.batch_tiles, "plan: field 'batch_tiles'");
   if (!tiles.ok()) return tiles;
   std::unique_ptr<Planning> planning(new Planning(problem));
@@ -138,7 +138,7 @@ double Planning::Instructions(const Placement& placement) const {
 }
 
 bool Planning::PriceMemory(const Placement& placement, Simulator* simulator) const {
-  const absl::StatusOr<OffloadSettings> settings = SettingsOf(memory_);  // Make has checked them
+  const absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(memory_);  // Make has checked them
   if (!settings.ok() || !(settings->swap || settings->recompute) ||
       Instructions(placement) > kMostLowered) {
     return false;
@@ -199,7 +199,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   for (const v1::Program& program : *programs) {
     const int d = program.rank();
     candidate.prediction.set_peak_bytes(d, program.arena_bytes());
-    changed = changed || !made.memory[d].absences().empty();
+    changed = changed || !made.memory[d].evictions().empty();
     added = std::max(added, made.memory[d].added_seconds());
     const int64_t memory = limits.bytes[d];
     if (memory <= 0 || program.arena_bytes() <= memory) continue;

@@ -61,9 +61,9 @@ std::string MemoryLines(const v1::Plan& plan) {
   std::string out;
   for (int d = 0; d < plan.memory_plans_size(); ++d) {
     const v1::MemoryPlan& memory = plan.memory_plans(d);
-    if (memory.absences().empty()) continue;
+    if (memory.evictions().empty()) continue;
     int swapped = 0, again = 0;
-    for (const v1::MemoryPlan::Absence& a : memory.absences()) {
+    for (const v1::MemoryPlan::Eviction& a : memory.evictions()) {
       (a.recompute() ? again : swapped) += 1;
     }
     absl::StrAppendFormat(

@@ -194,7 +194,7 @@ std::vector<StageRow> StageRows(const v1::Plan& plan) {
 
 FitTotal FitOf(const v1::MemoryPlan& memory) {
   FitTotal total;
-  for (const v1::MemoryPlan::Absence& a : memory.absences()) {
+  for (const v1::MemoryPlan::Eviction& a : memory.evictions()) {
     (a.recompute() ? total.recomputed : total.swaps) += 1;
   }
   total.copied_bytes = static_cast<double>(memory.copied_bytes());

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMaxStages = 64, kMaxDevices = 64, kMaxAbsences = 40;
+constexpr size_t kMaxStages = 64, kMaxDevices = 64, kMaxEvictions = 40;
 
 std::string Row(const std::vector<std::string>& cells, size_t first_number) {
   std::string out = "<tr>";
@@ -79,12 +79,12 @@ std::string Stages(const v1::Plan& plan) {
 
 std::string Fit(const v1::Plan& plan) {
   std::string rows;
-  std::vector<std::pair<int, const v1::MemoryPlan::Absence*>> absences;  // by device
+  std::vector<std::pair<int, const v1::MemoryPlan::Eviction*>> evictions;  // by device
   int devices = 0;
   for (int d = 0; d < plan.memory_plans_size(); ++d) {
     const v1::MemoryPlan& memory = plan.memory_plans(d);
-    for (const auto& a : memory.absences()) absences.emplace_back(d, &a);
-    if (memory.absences().empty() || ++devices > static_cast<int>(kMaxDevices)) continue;
+    for (const auto& a : memory.evictions()) evictions.emplace_back(d, &a);
+    if (memory.evictions().empty() || ++devices > static_cast<int>(kMaxDevices)) continue;
     const FitTotal fit = FitOf(memory);
     rows += Row(
         {absl::StrCat(d), ReadableBytes(static_cast<double>(memory.bytes_without())),
@@ -100,20 +100,20 @@ std::string Fit(const v1::Plan& plan) {
       Head({"device", "without", "now", "swaps", "copied", "on the host", "computed again", "adds"},
            1),
       rows, kEnd);
-  std::stable_sort(absences.begin(), absences.end(), [](const auto& a, const auto& b) {
+  std::stable_sort(evictions.begin(), evictions.end(), [](const auto& a, const auto& b) {
     return a.second->bytes() > b.second->bytes();
   });
   out += Head({"tensor", "device", "away after", "until", "how", "bytes"}, 5);
-  for (size_t i = 0; i < std::min(absences.size(), kMaxAbsences); ++i) {
-    const auto& [device, a] = absences[i];
+  for (size_t i = 0; i < std::min(evictions.size(), kMaxEvictions); ++i) {
+    const auto& [device, a] = evictions[i];
     out += Row({a->tensor(), absl::StrCat(device), a->after(), a->before(),
                 a->recompute() ? "computed again" : "swapped",
                 ReadableBytes(static_cast<double>(a->bytes()))},
                5);
   }
   out += kEnd;
-  if (absences.size() > kMaxAbsences) {
-    out += Note(absl::StrCat("The ", kMaxAbsences, " largest of ", absences.size(),
+  if (evictions.size() > kMaxEvictions) {
+    out += Note(absl::StrCat("The ", kMaxEvictions, " largest of ", evictions.size(),
                              " tensors that leave; the exported plan has them all."));
   }
   return out;

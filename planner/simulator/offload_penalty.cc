@@ -24,7 +24,7 @@ struct Simulator::IdleValue {
   ValueId value = kNoValue;
   const std::vector<int64_t>* bytes = nullptr;  // by device
   int after = 0, before = 0;                    // moments
-  bool may_swap = true;
+  bool can_swap = true;
   double recompute_seconds = -1;
   absl::InlinedVector<int, 2> from;  // as in IdleTensor
 };
@@ -171,7 +171,7 @@ void Simulator::FindIdle(std::vector<IdleValue>* idle) {
     first_of[v] = static_cast<int>(begin);
     for (size_t i = begin; i < idle->size(); ++i) {
       IdleValue& added = (*idle)[i];
-      added.may_swap = added.before - added.after > distance;
+      added.can_swap = added.before - added.after > distance;
       if (added.recompute_seconds < 0) continue;
       from.clear();
       if (!CanRecompute(v, added.before, &from)) {
@@ -227,7 +227,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   }
   const bool makes = !parameter && !is_view_[v] && g < 0 && held.size() >= 1 &&
                      structure_.positions[position_of_value_[v]].role == Position::kForward;
-  const auto add = [&](Held& h, const std::vector<int64_t>& bytes, bool remake) {
+  const auto add = [&](Held& h, const std::vector<int64_t>& bytes, bool recompute) {
     std::sort(h.uses.begin(), h.uses.end());
     for (size_t i = 1; i < h.uses.size(); ++i) {
       if (h.uses[i] - h.uses[i - 1] <= 2) continue;
@@ -236,7 +236,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
       added.bytes = &bytes;
       added.after = h.uses[i - 1];
       added.before = h.uses[i];
-      if (remake) added.recompute_seconds = SecondsOfPosition(position_of_value_[v]);
+      if (recompute) added.recompute_seconds = SecondsOfPosition(position_of_value_[v]);
     }
   };
   for (size_t i = 1; i < held.size(); ++i) {
@@ -291,7 +291,7 @@ OffloadEstimate Simulator::OffloadEstimateOf(int device, const OffloadSteps& ste
       tensor.bytes = bytes;
       tensor.after = after;
       tensor.before = before;
-      tensor.may_swap = value.may_swap;
+      tensor.can_swap = value.can_swap;
       tensor.recompute_seconds = value.recompute_seconds;
       for (int f : value.from) {
         if (index[f] >= 0) tensor.from.push_back(index[f]);

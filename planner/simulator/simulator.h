@@ -33,7 +33,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "planner/memory/offload.h"
+#include "planner/memory/offload_recompute.h"
 #include "planner/memory/offload_estimate.h"
 #include "planner/pcg/buckets.h"
 #include "planner/pcg/pipeline_schedule.h"

@@ -38,7 +38,7 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
         memory, = job["plan"]["memory_plans"]
         self.assertGreater(int(memory["bytes_without"]), 32 << 20)
-        self.assertGreater(len(memory["absences"]), 20)
+        self.assertGreater(len(memory["evictions"]), 20)
         self.assertLess(int(job["plan"]["prediction"]["peak_bytes"][0]), 32 << 20)
         self.assertEqual(self.small.losses(job["id"]), curve)
 

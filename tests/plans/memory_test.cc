@@ -84,7 +84,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
       if (!plan.ok()) return count;
       EXPECT_EQ(plan->memory_plans_size(), devices);
       int swapped = 0, again = 0;
-      for (const v1::MemoryPlan::Absence& a : plan->memory_plans(0).absences()) {
+      for (const v1::MemoryPlan::Eviction& a : plan->memory_plans(0).evictions()) {
         (a.recompute() ? again : swapped) += 1;
       }
       EXPECT_TRUE(swapped == 0 || !options.disable_swap());

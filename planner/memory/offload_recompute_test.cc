@@ -1,4 +1,4 @@
-#include "planner/memory/offload.h"
+#include "planner/memory/offload_recompute.h"
 
 #include <gtest/gtest.h>
 
@@ -41,38 +41,38 @@ OffloadProblem Chain(int n, int64_t bytes, double seconds) {
 // the limit. Returns the peak.
 int64_t Replay(const OffloadProblem& problem, const OffloadPlan& plan) {
   const int steps = static_cast<int>(problem.seconds.size());
-  const auto present = [&](int t, int k) {
+  const auto resident = [&](int t, int k) {
     const OffloadTensor& tensor = problem.tensors[t];
     if (k < tensor.uses.front() || k > tensor.uses.back()) return false;
-    for (const Absence& a : plan.absences) {
+    for (const Eviction& a : plan.evictions) {
       if (a.tensor == t && a.away <= k && k < a.back) return false;
     }
     return true;
   };
   std::set<int> on_host;
-  for (const Absence& a : plan.absences) {
+  for (const Eviction& a : plan.evictions) {
     const OffloadTensor& tensor = problem.tensors[a.tensor];
     EXPECT_LT(a.after, a.away);
     EXPECT_LE(a.away, a.back);
     EXPECT_LE(a.back, a.before);
     // What is made again uses what it is made from.
     std::set<int> uses(tensor.uses.begin(), tensor.uses.end());
-    for (const Absence& b : plan.absences) {
+    for (const Eviction& b : plan.evictions) {
       const std::vector<int>& from = problem.tensors[b.tensor].from;
       if (b.recompute && std::count(from.begin(), from.end(), a.tensor) > 0) uses.insert(b.before);
     }
     for (int use : uses) EXPECT_TRUE(use <= a.after || use >= a.before);
     EXPECT_TRUE(uses.count(a.after) == 1 && uses.count(a.before) == 1);
     if (a.recompute) {
-      EXPECT_GE(tensor.maker, 0);
+      EXPECT_GE(tensor.producer, 0);
       EXPECT_EQ(a.back, a.before);
-      EXPECT_LT(a.before, tensor.stale);
-      for (int t : tensor.from) EXPECT_TRUE(present(t, a.before)) << "made again from nothing";
+      EXPECT_LT(a.before, tensor.inputs_valid_until);
+      for (int t : tensor.from) EXPECT_TRUE(resident(t, a.before)) << "made again from nothing";
     } else {
-      EXPECT_TRUE(tensor.may_leave);
+      EXPECT_TRUE(tensor.can_swap);
       if (!a.copies_out) {
         bool earlier = false;
-        for (const Absence& b : plan.absences) {
+        for (const Eviction& b : plan.evictions) {
           earlier = earlier || (b.tensor == a.tensor && !b.recompute && b.after < a.after &&
                                 b.after >= tensor.last_write);
         }
@@ -86,9 +86,9 @@ int64_t Replay(const OffloadProblem& problem, const OffloadPlan& plan) {
     int64_t now = problem.fixed_bytes;
     for (size_t t = 0; t < problem.tensors.size(); ++t) {
       const std::vector<int>& uses = problem.tensors[t].uses;
-      if (present(static_cast<int>(t), k)) now += problem.tensors[t].bytes;
+      if (resident(static_cast<int>(t), k)) now += problem.tensors[t].bytes;
       if (std::binary_search(uses.begin(), uses.end(), k)) {
-        EXPECT_TRUE(present(static_cast<int>(t), k)) << "tensor " << t << " is away in step " << k;
+        EXPECT_TRUE(resident(static_cast<int>(t), k)) << "tensor " << t << " is away in step " << k;
       }
     }
     peak = std::max(peak, now);
@@ -105,7 +105,7 @@ TEST(Offload, LeavesAloneWhatFits) {
   problem.limit = 100 * 10;
   const OffloadPlan plan = PlanOffload(problem, {});
   EXPECT_EQ(plan.problem, "");
-  EXPECT_TRUE(plan.absences.empty());
+  EXPECT_TRUE(plan.evictions.empty());
   EXPECT_DOUBLE_EQ(plan.seconds, 16e-3);
 }
 
@@ -118,7 +118,7 @@ TEST(Offload, AFastHostHidesTheCopies) {
   const OffloadPlan plan = PlanOffload(problem, settings);
   EXPECT_EQ(plan.problem, "");
   Replay(problem, plan);
-  EXPECT_GE(plan.absences.size(), 38u);
+  EXPECT_GE(plan.evictions.size(), 38u);
   EXPECT_NEAR(plan.seconds, 0.1, 1e-9);
 }
 
@@ -130,8 +130,8 @@ TEST(Offload, ASlowHostMakesThemAgainWhereThatIsCheap) {
   const OffloadPlan plan = PlanOffload(problem, settings);
   EXPECT_EQ(plan.problem, "");
   Replay(problem, plan);
-  EXPECT_GT(std::count_if(plan.absences.begin(), plan.absences.end(),
-                          [](const Absence& a) { return a.recompute; }),
+  EXPECT_GT(std::count_if(plan.evictions.begin(), plan.evictions.end(),
+                          [](const Eviction& a) { return a.recompute; }),
             4);
   settings.recompute = false;
   const OffloadPlan swapped = PlanOffload(problem, settings);
@@ -149,7 +149,7 @@ TEST(Offload, SaysWhatStandsInTheWay) {
   // Known without planning, with the four named.
   const OffloadPlan at_once = LargestStep(problem);
   EXPECT_NE(at_once.problem.find("450 bytes of 449"), std::string::npos) << at_once.problem;
-  EXPECT_EQ(at_once.present.size(), 4u);
+  EXPECT_EQ(at_once.resident.size(), 4u);
   problem.limit += 1;
   EXPECT_EQ(PlanOffload(problem, {}).problem, "");
   EXPECT_EQ(LargestStep(problem).problem, "");
@@ -161,13 +161,13 @@ TEST(Offload, SettingsAreObeyed) {
   OffloadSettings settings;
   settings.recompute = false;
   settings.swapin_ahead = 3;
-  for (const Absence& a : PlanOffload(problem, settings).absences) {
+  for (const Eviction& a : PlanOffload(problem, settings).evictions) {
     EXPECT_TRUE(a.before - a.back == 3 || a.back == a.after + 1 || a.back > a.before - 3);
   }
   settings = {};
   settings.recompute = false;
   settings.swapout_threshold = 20;
-  for (const Absence& a : PlanOffload(problem, settings).absences) {
+  for (const Eviction& a : PlanOffload(problem, settings).evictions) {
     EXPECT_GT(a.before - a.after, 20);
   }
   settings = {};
@@ -176,7 +176,7 @@ TEST(Offload, SettingsAreObeyed) {
   settings.host_bandwidth = 1e10;
   const OffloadPlan waiting = PlanOffload(problem, settings);
   const double copy = settings.host_latency + (1 << 20) / 1e10;
-  EXPECT_NEAR(waiting.seconds, 60e-3 + 2 * copy * waiting.absences.size(), 1e-9);
+  EXPECT_NEAR(waiting.seconds, 60e-3 + 2 * copy * waiting.evictions.size(), 1e-9);
   Replay(problem, waiting);
   settings = {};
   settings.recompute = false;
@@ -186,16 +186,16 @@ TEST(Offload, SettingsAreObeyed) {
   EXPECT_NE(bounded.problem, "");
   settings.host_bytes = 0;
   settings.swap = false;
-  EXPECT_TRUE(PlanOffload(problem, settings).absences.empty());
+  EXPECT_TRUE(PlanOffload(problem, settings).evictions.empty());
 }
 
 TEST(Offload, WhatIsChangedLaterIsNotMadeAgainFromIt) {
   OffloadProblem problem = Chain(20, 1 << 20, 1e-3);
-  for (OffloadTensor& t : problem.tensors) t.stale = 0;
+  for (OffloadTensor& t : problem.tensors) t.inputs_valid_until = 0;
   problem.limit = (1 << 20) * 10;
   OffloadSettings settings;
   settings.host_bandwidth = 1e8;
-  for (const Absence& a : PlanOffload(problem, settings).absences) EXPECT_FALSE(a.recompute);
+  for (const Eviction& a : PlanOffload(problem, settings).evictions) EXPECT_FALSE(a.recompute);
 }
 
 TEST(Offload, RandomProgramsKeepTheirPromise) {
@@ -214,16 +214,16 @@ TEST(Offload, RandomProgramsKeepTheirPromise) {
       for (int i = 1 + draw(5); i > 0; --i) uses.insert(draw(steps));
       tensor.uses.assign(uses.begin(), uses.end());
       tensor.last_write = tensor.uses[draw(2) * draw(static_cast<int>(tensor.uses.size()))];
-      tensor.may_leave = draw(4) > 0;
+      tensor.can_swap = draw(4) > 0;
       if (draw(2) == 0 && tensor.last_write == tensor.uses.front()) {
-        tensor.maker = tensor.uses.front();
+        tensor.producer = tensor.uses.front();
         for (int s = 0; s < t; ++s) {
           const std::vector<int>& others = problem.tensors[s].uses;
-          if (std::binary_search(others.begin(), others.end(), tensor.maker)) {
+          if (std::binary_search(others.begin(), others.end(), tensor.producer)) {
             tensor.from.push_back(s);
           }
         }
-        if (draw(3) == 0) tensor.stale = draw(steps);
+        if (draw(3) == 0) tensor.inputs_valid_until = draw(steps);
       }
       problem.tensors.push_back(tensor);
     }
@@ -242,7 +242,7 @@ TEST(Offload, RandomProgramsKeepTheirPromise) {
     EXPECT_GE(plan.seconds, alone - 1e-12);
     (plan.problem.empty() ? solved : refused)++;
     const OffloadPlan again = PlanOffload(problem, settings);
-    ASSERT_EQ(again.absences.size(), plan.absences.size());
+    ASSERT_EQ(again.evictions.size(), plan.evictions.size());
     EXPECT_EQ(again.seconds, plan.seconds);
     if (testing::Test::HasFailure()) FAIL() << "round " << round;
   }

@@ -1,4 +1,4 @@
-#include "planner/memory/offload.h"
+#include "planner/memory/offload_recompute.h"
 
 #include <algorithm>
 #include <cmath>
@@ -33,16 +33,16 @@ class Planner {
     while (true) {
       const int worst = Worst();
       if (worst < 0) break;
-      if (!Relieve(worst)) {
-        GiveUp(worst, /*all=*/true, &plan);
+      if (!EvictOne(worst)) {
+        ReportFailure(worst, /*all=*/true, &plan);
         break;
       }
     }
     plan.peak_bytes = steps_ == 0 ? fixed_ : *std::max_element(live_.begin(), live_.end());
     plan.seconds = total_;
-    for (Decision& d : decisions_) plan.absences.push_back(d.absence);
-    std::stable_sort(plan.absences.begin(), plan.absences.end(),
-                     [](const Absence& a, const Absence& b) { return a.before < b.before; });
+    for (Decision& d : decisions_) plan.evictions.push_back(d.eviction);
+    std::stable_sort(plan.evictions.begin(), plan.evictions.end(),
+                     [](const Eviction& a, const Eviction& b) { return a.before < b.before; });
     for (size_t t = 0; t < tensors_.size(); ++t) {
       if (on_host_[t]) plan.host_bytes += tensors_[t].bytes;
     }
@@ -58,33 +58,33 @@ class Planner {
     const auto most = std::max_element(bytes.begin(), bytes.end());
     plan.peak_bytes = most == bytes.end() ? fixed_ : *most;
     if (plan.peak_bytes > limit_ && most != bytes.end()) {
-      GiveUp(static_cast<int>(most - bytes.begin()), /*all=*/false, &plan);
+      ReportFailure(static_cast<int>(most - bytes.begin()), /*all=*/false, &plan);
     }
     return plan;
   }
 
  private:
   struct Decision {
-    Absence absence;
+    Eviction eviction;
     int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
   };
 
-  // What step `stuck` works on cannot leave, and if `all`, nothing else that is there.
-  void GiveUp(int stuck, bool all, OffloadPlan* plan) const {
-    std::vector<int>& present = plan->present;
+  // What step `failing_step` works on cannot leave, and if `all`, nothing else that is there.
+  void ReportFailure(int failing_step, bool all, OffloadPlan* plan) const {
+    std::vector<int>& resident = plan->resident;
     int64_t bytes = fixed_;
     for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
       const std::vector<int>& uses = tensors_[t].uses;
-      const bool used = std::binary_search(uses.begin(), uses.end(), stuck);
-      if (!used && !(all && Present(t, stuck))) continue;
-      present.push_back(t);
+      const bool used = std::binary_search(uses.begin(), uses.end(), failing_step);
+      if (!used && !(all && IsResident(t, failing_step))) continue;
+      resident.push_back(t);
       bytes += tensors_[t].bytes;
     }
-    std::stable_sort(present.begin(), present.end(),
+    std::stable_sort(resident.begin(), resident.end(),
                      [&](int a, int b) { return tensors_[a].bytes > tensors_[b].bytes; });
-    plan->stuck = stuck;
+    plan->failing_step = failing_step;
     plan->problem = absl::StrCat(
-        "step ", stuck, " needs ", all ? live_[stuck] : bytes, " bytes of ", limit_,
+        "step ", failing_step, " needs ", all ? live_[failing_step] : bytes, " bytes of ", limit_,
         ", and nothing more of it can leave: what it works on, and what stays for good (", fixed_,
         " bytes), must be there at once");
   }
@@ -103,8 +103,8 @@ class Planner {
       change[t.uses.back() + 1] -= t.bytes;
     }
     for (const Decision& d : decisions_) {
-      change[d.absence.away] -= tensors_[d.absence.tensor].bytes;
-      change[d.absence.back] += tensors_[d.absence.tensor].bytes;
+      change[d.eviction.away] -= tensors_[d.eviction.tensor].bytes;
+      change[d.eviction.back] += tensors_[d.eviction.tensor].bytes;
     }
     live_.assign(steps_, 0);
     int64_t now = fixed_;
@@ -118,7 +118,7 @@ class Planner {
   }
 
   // Whether tensor `t` is alive and not away in step `k`.
-  bool Present(int t, int k) const {
+  bool IsResident(int t, int k) const {
     const std::vector<int>& uses = tensors_[t].uses;
     if (uses.empty() || k < uses.front() || k > uses.back()) return false;
     return std::none_of(gaps_[t].begin(), gaps_[t].end(), [&](const std::pair<int, int>& gap) {
@@ -129,15 +129,15 @@ class Planner {
   int Gap() const { return std::max(settings_.swapout_threshold, settings_.swapin_groupby); }
 
   // Takes the decision that costs the step least for the memory it frees. False if there is none.
-  bool Relieve(int worst) {
+  bool EvictOne(int worst) {
     struct Candidate {
       Decision decision;
       int extends = -1;  // or: decision that must cover more
       double guess = 0;  // seconds that it adds, copies of others not looked at
     };
-    std::vector<Candidate> swaps, remakes, extensions;
+    std::vector<Candidate> swaps, recomputes, extensions;
     for (size_t i = 0; i < decisions_.size(); ++i) {
-      const Absence& a = decisions_[i].absence;
+      const Eviction& a = decisions_[i].eviction;
       if (a.after < worst && worst < a.before && (worst < a.away || worst >= a.back)) {
         Candidate c{decisions_[i], static_cast<int>(i), CopySeconds(a.tensor)};
         c.decision.must_from = std::min(c.decision.must_from, worst);
@@ -147,33 +147,33 @@ class Planner {
     }
     for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
       const OffloadTensor& tensor = tensors_[t];
-      if (tensor.bytes == 0 || !Present(t, worst)) continue;
+      if (tensor.bytes == 0 || !IsResident(t, worst)) continue;
       const auto next = std::lower_bound(tensor.uses.begin(), tensor.uses.end(), worst);
       if (next == tensor.uses.begin() || next == tensor.uses.end() || *next == worst) continue;
       Decision d;
-      d.absence = {t, *std::prev(next), *next};
+      d.eviction = {t, *std::prev(next), *next};
       d.must_from = d.must_to = worst;
       const double room =
-          starts_[d.absence.before] - (starts_[d.absence.after] + seconds_[d.absence.after]);
-      if (settings_.swap && tensor.may_leave && HostHasRoom(t) &&
-          d.absence.before - d.absence.after > Gap()) {
+          starts_[d.eviction.before] - (starts_[d.eviction.after] + seconds_[d.eviction.after]);
+      if (settings_.swap && tensor.can_swap && HostHasRoom(t) &&
+          d.eviction.before - d.eviction.after > Gap()) {
         swaps.push_back({d, -1, std::max(0.0, 2 * CopySeconds(t) - room)});
       }
-      if (settings_.recompute && CanRecompute(tensor, d.absence)) {
-        d.absence.recompute = true;
-        remakes.push_back({d, -1, seconds_[tensor.maker]});
+      if (settings_.recompute && CanRecompute(tensor, d.eviction)) {
+        d.eviction.recompute = true;
+        recomputes.push_back({d, -1, seconds_[tensor.producer]});
       }
     }
     std::vector<Candidate> best;
-    for (std::vector<Candidate>* kind : {&swaps, &remakes, &extensions}) {
+    for (std::vector<Candidate>* kind : {&swaps, &recomputes, &extensions}) {
       const auto per_byte = [&](const Candidate& c) {
-        return c.guess / static_cast<double>(tensors_[c.decision.absence.tensor].bytes);
+        return c.guess / static_cast<double>(tensors_[c.decision.eviction.tensor].bytes);
       };
       std::stable_sort(kind->begin(), kind->end(), [&](const Candidate& a, const Candidate& b) {
         const double x = per_byte(a), y = per_byte(b);
         if (x != y) return x < y;
-        return tensors_[a.decision.absence.tensor].bytes >
-               tensors_[b.decision.absence.tensor].bytes;
+        return tensors_[a.decision.eviction.tensor].bytes >
+               tensors_[b.decision.eviction.tensor].bytes;
       });
       const size_t shortlist = steps_ > kLong ? 1 : kShortlist;
       if (kind->size() > shortlist) kind->resize(shortlist);
@@ -187,7 +187,7 @@ class Planner {
     for (size_t i = 0; i < best.size(); ++i) {
       Take(best[i].decision, best[i].extends);
       // What is left of the problem counts: of two that cost nothing the larger one is better.
-      const double bytes = static_cast<double>(tensors_[best[i].decision.absence.tensor].bytes);
+      const double bytes = static_cast<double>(tensors_[best[i].decision.eviction.tensor].bytes);
       const double cost = (total_ - before + 1e-7) / bytes;
       if (chosen < 0 || cost < chosen_cost) {
         chosen = static_cast<int>(i);
@@ -200,7 +200,7 @@ class Planner {
     if (chosen < 0) return false;
     const Candidate& c = best[chosen];
     Take(c.decision, c.extends);
-    if (c.extends < 0) Settle(c.decision.absence);
+    if (c.extends < 0) Settle(c.decision.eviction);
     return true;
   }
 
@@ -213,14 +213,14 @@ class Planner {
     return bytes <= settings_.host_bytes;
   }
 
-  // Everything that the maker reads must be there, unchanged, in front of `before` without having
+  // Everything that the producer reads must be there, unchanged, in front of `before` without having
   // to live longer for it.
-  bool CanRecompute(const OffloadTensor& tensor, const Absence& absence) const {
-    if (tensor.maker < 0 || tensor.last_write != tensor.maker || absence.before >= tensor.stale) {
+  bool CanRecompute(const OffloadTensor& tensor, const Eviction& eviction) const {
+    if (tensor.producer < 0 || tensor.last_write != tensor.producer || eviction.before >= tensor.inputs_valid_until) {
       return false;
     }
     return std::all_of(tensor.from.begin(), tensor.from.end(),
-                       [&](int t) { return Present(t, absence.before); });
+                       [&](int t) { return IsResident(t, eviction.before); });
   }
 
   void Take(const Decision& decision, int extends) {
@@ -234,16 +234,16 @@ class Planner {
   }
 
   // A decision is final: what it reads has one more use.
-  void Settle(const Absence& absence) {
-    gaps_[absence.tensor].emplace_back(absence.after, absence.before);
-    if (!absence.recompute) {
-      on_host_[absence.tensor] = true;
+  void Settle(const Eviction& eviction) {
+    gaps_[eviction.tensor].emplace_back(eviction.after, eviction.before);
+    if (!eviction.recompute) {
+      on_host_[eviction.tensor] = true;
       return;
     }
-    for (int t : tensors_[absence.tensor].from) {
+    for (int t : tensors_[eviction.tensor].from) {
       std::vector<int>& uses = tensors_[t].uses;
-      const auto at = std::lower_bound(uses.begin(), uses.end(), absence.before);
-      if (at == uses.end() || *at != absence.before) uses.insert(at, absence.before);
+      const auto at = std::lower_bound(uses.begin(), uses.end(), eviction.before);
+      if (at == uses.end() || *at != eviction.before) uses.insert(at, eviction.before);
     }
   }
 
@@ -252,7 +252,7 @@ class Planner {
   void Schedule() {
     std::vector<Decision*> order;
     for (Decision& d : decisions_) {
-      Absence& a = d.absence;
+      Eviction& a = d.eviction;
       if (a.recompute) {
         a.away = a.after + 1;
         a.back = a.before;
@@ -261,12 +261,12 @@ class Planner {
       }
     }
     std::stable_sort(order.begin(), order.end(), [](const Decision* a, const Decision* b) {
-      return a->absence.after < b->absence.after;
+      return a->eviction.after < b->eviction.after;
     });
     std::vector<bool> host_has(tensors_.size(), false);
     double free = 0;
     for (Decision* d : order) {
-      Absence& a = d->absence;
+      Eviction& a = d->eviction;
       a.copies_out = !host_has[a.tensor];
       if (a.after >= tensors_[a.tensor].last_write) host_has[a.tensor] = true;
       a.away = a.after + 1;
@@ -276,11 +276,11 @@ class Planner {
       a.away = std::min(static_cast<int>(at - starts_.begin()), d->must_from);
     }
     std::stable_sort(order.begin(), order.end(), [](const Decision* a, const Decision* b) {
-      return a->absence.before > b->absence.before;
+      return a->eviction.before > b->eviction.before;
     });
     double deadline = std::numeric_limits<double>::max();
     for (Decision* d : order) {
-      Absence& a = d->absence;
+      Eviction& a = d->eviction;
       a.back = a.before;
       if (!settings_.wait_for_swapin) {
         deadline = std::min(deadline, starts_[a.before]) - CopySeconds(a.tensor);
@@ -298,11 +298,11 @@ class Planner {
 
   // Plays the steps with both copy streams: total_, and when each step starts.
   void Simulate() {
-    std::vector<std::vector<const Absence*>> leaving(steps_), reused(steps_), returning(steps_),
+    std::vector<std::vector<const Eviction*>> leaving(steps_), reused(steps_), returning(steps_),
         needed(steps_);
     std::vector<double> out_done(tensors_.size(), 0), in_done(tensors_.size(), 0);
     for (const Decision& d : decisions_) {
-      const Absence& a = d.absence;
+      const Eviction& a = d.eviction;
       needed[a.before].push_back(&a);
       if (a.recompute) continue;
       if (a.copies_out) {
@@ -314,21 +314,21 @@ class Planner {
     starts_.assign(steps_ + 1, 0);
     double now = 0, out_free = 0, in_free = 0;
     for (int k = 0; k < steps_; ++k) {
-      for (const Absence* a : reused[k]) now = std::max(now, out_done[a->tensor]);
-      for (const Absence* a : returning[k]) {
+      for (const Eviction* a : reused[k]) now = std::max(now, out_done[a->tensor]);
+      for (const Eviction* a : returning[k]) {
         const double start = std::max({now, in_free, out_done[a->tensor]});
         in_free = in_done[a->tensor] = start + CopySeconds(a->tensor);
       }
-      for (const Absence* a : needed[k]) {
+      for (const Eviction* a : needed[k]) {
         if (a->recompute) {
-          now += seconds_[tensors_[a->tensor].maker];
+          now += seconds_[tensors_[a->tensor].producer];
         } else {
           now = std::max(now, in_done[a->tensor]);
         }
       }
       starts_[k] = now;
       now += seconds_[k];
-      for (const Absence* a : leaving[k]) {
+      for (const Eviction* a : leaving[k]) {
         out_free = out_done[a->tensor] = std::max(now, out_free) + CopySeconds(a->tensor);
         if (settings_.wait_for_swapout) now = out_free;
       }
@@ -343,7 +343,7 @@ class Planner {
   const int64_t fixed_, limit_;
   const int steps_;
   std::vector<bool> on_host_;                           // by tensor: the host has room for it
-  std::vector<std::vector<std::pair<int, int>>> gaps_;  // by tensor: absences, after and before
+  std::vector<std::vector<std::pair<int, int>>> gaps_;  // by tensor: evictions, after and before
   std::vector<Decision> decisions_;
   std::vector<int64_t> live_;   // by step, set by Worst
   std::vector<double> starts_;  // by step, and the end

@@ -20,12 +20,12 @@ struct OffloadTensor {
   int64_t bytes = 0;
   std::vector<int> uses;   // steps that touch it, ascending; alive from the first to the last
   int last_write = 0;      // step
-  bool may_leave = false;  // it can be copied to the host as a whole
+  bool can_swap = false;  // it can be copied to the host as a whole
   // The step that computes it, if it can be run again; reads the tensors `from`, and what it reads
-  // is as it was for all steps before `stale`.
-  int maker = -1;
+  // is as it was for all steps before `inputs_valid_until`.
+  int producer = -1;
   std::vector<int> from;
-  int stale = std::numeric_limits<int>::max();
+  int inputs_valid_until = std::numeric_limits<int>::max();
 };
 
 struct OffloadProblem {
@@ -51,25 +51,25 @@ struct OffloadSettings {
 
 // Tensor `tensor` is away after step `after` until step `before`, its next use. Its memory serves
 // others in steps [away, back): swapped out, `away` is when the copy should have ended, and the
-// copy back starts in front of `back`. Recomputed, its maker runs once more in front of `before`
+// copy back starts in front of `back`. Recomputed, its producer runs once more in front of `before`
 // (== back).
-struct Absence {
+struct Eviction {
   int tensor = 0;
   int after = 0, before = 0;
   int away = 0, back = 0;
   bool recompute = false;
-  bool copies_out = true;  // false: the host still has it from an earlier absence
+  bool copies_out = true;  // false: the host still has it from an earlier eviction
 };
 
 struct OffloadPlan {
-  std::vector<Absence> absences;  // by `before`
+  std::vector<Eviction> evictions;  // by `before`
   int64_t peak_bytes = 0;         // with fixed_bytes
   int64_t host_bytes = 0;
   double seconds = 0;  // of all steps, recomputation and waiting included
-  // Empty if it fits; otherwise what stands in the way, with the step's number in `stuck`.
+  // Empty if it fits; otherwise what stands in the way, with the step's number in `failing_step`.
   std::string problem;
-  int stuck = -1;
-  std::vector<int> present;  // tensors that are there in that step, the largest first
+  int failing_step = -1;
+  std::vector<int> resident;  // tensors that are there in that step, the largest first
 };
 
 // Repeatable. Work grows with steps x tensors in the worst case, in practice far less.

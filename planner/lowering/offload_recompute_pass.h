@@ -1,4 +1,4 @@
-// Makes one device's program fit its memory: swaps and recomputation by planner/memory/offload.h.
+// Makes one device's program fit its memory: swaps and recomputation by planner/memory/offload_recompute.h.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 #include "absl/status/statusor.h"
 #include "planner/lowering/rank_program.h"
-#include "planner/memory/offload.h"
+#include "planner/memory/offload_recompute.h"
 #include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
 // InvalidArgument names the field and what it may be.
 absl::Status CheckBatchTiles(int tiles, const std::string& field);
-absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options);
+absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& options);
 
 struct OffloadRequest {
   int64_t limit = 0;           // bytes of the device
@@ -27,7 +27,7 @@ struct OffloadRequest {
 // Rewrites a program, which is otherwise complete, where its arena would be larger than the limit.
 // ResourceExhausted, with the operator and the bytes, where that is not enough: the program is then
 // as it was.
-absl::StatusOr<v1::MemoryPlan> OffloadProgram(const OffloadRequest& request,
+absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
                                                  RankProgram* program);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "planner/lowering/offload_program.h"
+#include "planner/lowering/offload_recompute_pass.h"
 
 #include <algorithm>
 #include <limits>
@@ -78,9 +78,9 @@ class ViewMaker {
     }
     for (size_t t = 0; t < view.problem.tensors.size(); ++t) {
       OffloadTensor& tensor = view.problem.tensors[t];
-      tensor.may_leave = view.whole[t] >= 0;
+      tensor.can_swap = view.whole[t] >= 0;
       if (program_.kept_to_end(view.allocation_of_tensor[t])) {
-        tensor.may_leave = false;
+        tensor.can_swap = false;
         if (tensor.uses.back() != steps - 1) tensor.uses.push_back(steps - 1);
       } else {
         FindMaker(view, &tensor, view.allocation_of_tensor[t]);
@@ -100,7 +100,7 @@ class ViewMaker {
     const v1::Instruction& instruction = Instruction(step);
     if (!instruction.has_compute() || tensor->last_write != step) return;
     std::set<int> from;
-    int outputs = 0, stale = std::numeric_limits<int>::max();
+    int outputs = 0, inputs_valid_until = std::numeric_limits<int>::max();
     for (const auto& [buffer, reads, writes] : accesses_[step]) {
       const int other = program_.allocation_of(buffer);
       if (writes) {
@@ -125,12 +125,12 @@ class ViewMaker {
           return;
       }
       const auto next = std::upper_bound(writers_[other].begin(), writers_[other].end(), step);
-      if (next != writers_[other].end()) stale = std::min(stale, *next + 1);
+      if (next != writers_[other].end()) inputs_valid_until = std::min(inputs_valid_until, *next + 1);
     }
     if (outputs != 1) return;
-    tensor->maker = step;
+    tensor->producer = step;
     tensor->from.assign(from.begin(), from.end());
-    tensor->stale = stale;
+    tensor->inputs_valid_until = inputs_valid_until;
   }
 
   const RankProgram& program_;
@@ -138,42 +138,42 @@ class ViewMaker {
   std::vector<std::vector<int>> writers_;            // by allocation: instructions
 };
 
-// The absences in the order in which they end: step by step, first what is copied back, then what
+// The evictions in the order in which they end: step by step, first what is copied back, then what
 // is made again, each behind what it is made from.
 class Arrivals {
  public:
   Arrivals(const View& view, const OffloadPlan& plan)
       : view_(view), by_step_(view.problem.seconds.size()) {
-    std::vector<std::vector<const Absence*>> made(by_step_.size());
-    for (const Absence& a : plan.absences) (a.recompute ? made : by_step_)[a.back].push_back(&a);
+    std::vector<std::vector<const Eviction*>> made(by_step_.size());
+    for (const Eviction& a : plan.evictions) (a.recompute ? made : by_step_)[a.back].push_back(&a);
     for (size_t k = 0; k < made.size(); ++k) {
       std::set<int> done;
-      for (const Absence* a : made[k]) Add(*a, made[k], &done);
+      for (const Eviction* a : made[k]) Add(*a, made[k], &done);
     }
   }
 
-  const std::vector<const Absence*>& At(int step) const { return by_step_[step]; }
+  const std::vector<const Eviction*>& At(int step) const { return by_step_[step]; }
 
  private:
-  void Add(const Absence& absence, const std::vector<const Absence*>& made, std::set<int>* done) {
-    if (!done->insert(absence.tensor).second) return;
-    for (int t : view_.problem.tensors[absence.tensor].from) {
-      for (const Absence* other : made) {
+  void Add(const Eviction& eviction, const std::vector<const Eviction*>& made, std::set<int>* done) {
+    if (!done->insert(eviction.tensor).second) return;
+    for (int t : view_.problem.tensors[eviction.tensor].from) {
+      for (const Eviction* other : made) {
         if (other->tensor == t) Add(*other, made, done);
       }
     }
-    by_step_[absence.back].push_back(&absence);
+    by_step_[eviction.back].push_back(&eviction);
   }
 
   const View& view_;
-  std::vector<std::vector<const Absence*>> by_step_;
+  std::vector<std::vector<const Eviction*>> by_step_;
 };
 
 // The arena that RankProgram::Finish will lay out for the rewritten program.
 ArenaPlan Place(const View& view, const OffloadPlan& plan, const RankProgram& program) {
-  // By tensor: when what it has at first, and after each absence, is given up.
+  // By tensor: when what it has at first, and after each eviction, is given up.
   std::vector<std::vector<int>> ends(view.problem.tensors.size());
-  for (const Absence& a : plan.absences) ends[a.tensor].push_back(a.away - 1);
+  for (const Eviction& a : plan.evictions) ends[a.tensor].push_back(a.away - 1);
   for (size_t t = 0; t < ends.size(); ++t) {
     ends[t].push_back(view.problem.tensors[t].uses.back());
     std::sort(ends[t].begin(), ends[t].end());
@@ -195,7 +195,7 @@ ArenaPlan Place(const View& view, const OffloadPlan& plan, const RankProgram& pr
   }
   const Arrivals arrivals(view, plan);
   for (size_t k = 0; k < view.problem.seconds.size(); ++k) {
-    for (const Absence* a : arrivals.At(static_cast<int>(k))) add(a->tensor, a->back);
+    for (const Eviction* a : arrivals.At(static_cast<int>(k))) add(a->tensor, a->back);
   }
   return PlaceInArena(lives);
 }
@@ -210,7 +210,7 @@ class Rewriter {
         program_(*program),
         leaving_(view.problem.seconds.size()),
         buffers_(view.problem.tensors.size()) {
-    for (const Absence& a : plan.absences) {
+    for (const Eviction& a : plan.evictions) {
       if (!a.recompute && a.copies_out) leaving_[a.after].push_back(&a);
     }
     for (int b = 0; b < program_.program().buffers_size(); ++b) {
@@ -225,10 +225,10 @@ class Rewriter {
                                                    program_.program().instructions().end());
     const int steps = static_cast<int>(original.size());
     for (step_ = 0; step_ < steps; ++step_) {
-      for (const Absence* a : arrivals_.At(step_)) {
+      for (const Eviction* a : arrivals_.At(step_)) {
         NewMemory(a->tensor);
         if (a->recompute) {
-          Emit(original[view_.problem.tensors[a->tensor].maker]);
+          Emit(original[view_.problem.tensors[a->tensor].producer]);
           continue;
         }
         v1::Instruction swap;
@@ -239,7 +239,7 @@ class Rewriter {
         Emit(swap);
       }
       Emit(original[step_]);
-      for (const Absence* a : leaving_[step_]) {
+      for (const Eviction* a : leaving_[step_]) {
         v1::Instruction swap;
         swap.set_node(original[a->after].node());
         swap.mutable_swap_out()->set_buffer(view_.whole[a->tensor]);
@@ -275,7 +275,7 @@ class Rewriter {
   const Arrivals arrivals_;
   const OffloadSettings& settings_;
   RankProgram& program_;
-  std::vector<std::vector<const Absence*>> leaving_;  // by step
+  std::vector<std::vector<const Eviction*>> leaving_;  // by step
   std::vector<std::vector<int>> buffers_;             // by tensor
   std::vector<int> current_;                          // by original buffer: what stands for it now
   std::map<int, int> slots_;                          // by tensor
@@ -296,11 +296,11 @@ std::string WhatIsPresent(const View& view, const OffloadPlan& plan, const RankP
     if (t >= 0) names.try_emplace(t, program.program().buffers(b).name());
   }
   std::vector<std::string> out;
-  for (int t : plan.present) {
+  for (int t : plan.resident) {
     if (out.size() == kNamed) break;
     out.push_back(absl::StrCat(names[t], " (", view.problem.tensors[t].bytes, ")"));
   }
-  const size_t more = plan.present.size() - out.size();
+  const size_t more = plan.resident.size() - out.size();
   return absl::StrCat(absl::StrJoin(out, ", "),
                       more == 0 ? "" : absl::StrCat(" and ", more, " smaller ones"));
 }
@@ -315,7 +315,7 @@ absl::Status CheckBatchTiles(int tiles, const std::string& field) {
                                                  kMost, ", or 0 (chosen)"));
 }
 
-absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options) {
+absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& options) {
   const auto bad = [](const char* field, const std::string& found, const char* accepted) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory.", field, " is ", found, "; accepted: ", accepted));
@@ -354,7 +354,7 @@ absl::StatusOr<OffloadSettings> SettingsOf(const v1::MemoryOptions& options) {
   return settings;
 }
 
-absl::StatusOr<v1::MemoryPlan> OffloadProgram(const OffloadRequest& request,
+absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
                                                  RankProgram* program) {
   program->PutFirstInFront();
   View view = ViewMaker(*program).Make(request);
@@ -370,7 +370,7 @@ absl::StatusOr<v1::MemoryPlan> OffloadProgram(const OffloadRequest& request,
     plan = LargestStep(view.problem);
     if (plan.problem.empty()) plan = PlanOffload(view.problem, request.settings);
     if (!plan.problem.empty()) {
-      const std::string node = NodeAt(*program, plan.stuck);
+      const std::string node = NodeAt(*program, plan.failing_step);
       return absl::ResourceExhaustedError(
           absl::StrCat("device ", program->program().rank(), " needs ", report.bytes_without(),
                        " bytes but has ", request.limit,
@@ -395,16 +395,16 @@ absl::StatusOr<v1::MemoryPlan> OffloadProgram(const OffloadRequest& request,
   report.set_added_seconds(plan.seconds - alone);
   report.set_host_bytes(plan.host_bytes);
   int64_t copied = 0;
-  for (const Absence& a : plan.absences) {
+  for (const Eviction& a : plan.evictions) {
     const int64_t bytes = view.problem.tensors[a.tensor].bytes;
     if (!a.recompute) copied += a.copies_out ? 2 * bytes : bytes;
-    v1::MemoryPlan::Absence* absence = report.add_absences();
+    v1::MemoryPlan::Eviction* eviction = report.add_evictions();
     const int named = view.whole[a.tensor];
-    absence->set_tensor(named >= 0 ? program->buffer(named)->name() : "");
-    absence->set_after(NodeAt(*program, a.after));
-    absence->set_before(NodeAt(*program, a.before));
-    absence->set_bytes(bytes);
-    absence->set_recompute(a.recompute);
+    eviction->set_tensor(named >= 0 ? program->buffer(named)->name() : "");
+    eviction->set_after(NodeAt(*program, a.after));
+    eviction->set_before(NodeAt(*program, a.before));
+    eviction->set_bytes(bytes);
+    eviction->set_recompute(a.recompute);
   }
   report.set_copied_bytes(copied);
   Rewriter(view, plan, request.settings, program).Run();
