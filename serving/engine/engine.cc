@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "serving/sampling/sampler.h"
+#include "serving/speculative/rejection_sampling.h"
 
 namespace espalier {
 namespace {

@@ -37,7 +37,7 @@
 #include "serving/scheduler/scheduler.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/token_tree.h"
-#include "serving/speculative/rejection_sampling.h"
+#include "serving/speculative/tree_verification.h"
 #include "serving/statistics/histogram.h"
 #include "serving/tokenizer/tokenizer.h"
 

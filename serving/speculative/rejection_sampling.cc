@@ -84,28 +84,7 @@ class Traversal {
   absl::Status status_;
 };
 
-// At an accepted node without a law: what came before stands, and the next step begins there, and
-// fails, as plain decoding does.
-absl::StatusOr<Verification> UpTo(const absl::Status& status, Verification out) {
-  if (out.path.empty()) return status;
-  out.path.pop_back();
-  return out;
-}
-
 }  // namespace
-
-absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
-                                          const std::function<absl::StatusOr<int>(int)>& choice) {
-  Verification out;
-  for (int node = 0; node >= 0;) {
-    const absl::StatusOr<int> token = choice(node);
-    if (!token.ok()) return UpTo(token.status(), std::move(out));
-    out.tokens.push_back(*token);
-    node = tree.Child(node, *token);
-    if (node >= 0) out.path.push_back(node);
-  }
-  return out;
-}
 
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
@@ -119,7 +98,7 @@ absl::StatusOr<Verification> VerifySampled(
       out.path.insert(out.path.begin() + before, node);
       out.tokens.insert(out.tokens.begin() + before, tree.token(node));
     }
-    if (!traversal.status().ok()) return UpTo(traversal.status(), std::move(out));
+    if (!traversal.status().ok()) return WithoutLastNode(traversal.status(), std::move(out));
     out.tokens.push_back(noise.Draw(traversal.left(), tree.depth(end)));
     start = tree.Child(end, out.tokens.back());
     if (start >= 0) out.path.push_back(start);
