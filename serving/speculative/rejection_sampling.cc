@@ -10,9 +10,9 @@ namespace espalier {
 namespace {
 
 // What a proposal was drawn from: q, but for the tokens that were taken before it.
-class DrawnFrom {
+class ProposalDistribution {
  public:
-  explicit DrawnFrom(const Proposal& proposal) : q_(*proposal.drawn_from), taken_(proposal.taken) {
+  explicit ProposalDistribution(const Proposal& proposal) : q_(*proposal.drawn_from), taken_(proposal.taken) {
     double gone = 0;
     for (const int token : taken_) gone += q_[token];
     scale_ = taken_.empty() ? 1 : 1 / (1 - gone);
@@ -43,23 +43,23 @@ class DrawnFrom {
   double scale_;
 };
 
-class Traversal {
+class TraversalVerifier {
  public:
-  Traversal(const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
-            VerificationRng& noise)
-      : tree_(tree), target_(target), noise_(noise) {}
+  TraversalVerifier(const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
+            VerificationRng& rng)
+      : tree_(tree), target_(target), rng_(rng) {}
 
   // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
   int Visit(int node, double chance) {
     absl::StatusOr<Distribution> p = target_(node);
     if (!p.ok()) {  // which is the answer's fate only if it comes here
-      if (!noise_.Accept(chance, node)) return -1;
+      if (!rng_.Accept(chance, node)) return -1;
       status_ = p.status();
       return node;
     }
     for (const Proposal& proposal : tree_.proposals(node)) {
       if (proposal.drawn_from == nullptr) continue;
-      const DrawnFrom q(proposal);
+      const ProposalDistribution q(proposal);
       const int token = tree_.token(proposal.node);
       if (const double reached = std::min(1.0, chance * (*p)[token] / q[token]); reached > 0) {
         const int end = Visit(proposal.node, reached);
@@ -67,7 +67,7 @@ class Traversal {
       }
       q.TakeFrom(*p, chance);
     }
-    if (!noise_.Accept(chance, node)) return -1;
+    if (!rng_.Accept(chance, node)) return -1;
     left_ = *std::move(p);
     return node;
   }
@@ -79,7 +79,7 @@ class Traversal {
  private:
   const TokenTree& tree_;
   const std::function<absl::StatusOr<Distribution>(int)>& target_;
-  VerificationRng& noise_;
+  VerificationRng& rng_;
   Distribution left_;
   absl::Status status_;
 };
@@ -88,9 +88,9 @@ class Traversal {
 
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
-    VerificationRng& noise) {
+    VerificationRng& rng) {
   Verification out;
-  Traversal traversal(tree, target, noise);
+  TraversalVerifier traversal(tree, target, rng);
   for (int start = 0; start >= 0;) {
     const int end = traversal.Visit(start, 1);
     const auto before = static_cast<int64_t>(out.path.size());
@@ -99,7 +99,7 @@ absl::StatusOr<Verification> VerifySampled(
       out.tokens.insert(out.tokens.begin() + before, tree.token(node));
     }
     if (!traversal.status().ok()) return WithoutLastNode(traversal.status(), std::move(out));
-    out.tokens.push_back(noise.Draw(traversal.left(), tree.depth(end)));
+    out.tokens.push_back(rng.Draw(traversal.left(), tree.depth(end)));
     start = tree.Child(end, out.tokens.back());
     if (start >= 0) out.path.push_back(start);
   }

@@ -24,10 +24,10 @@ constexpr double kExact = 1e-12;
 
 using Path = std::vector<int>;
 // A model as a function of the tokens after the root.
-using Law = std::function<Distribution(const Path&)>;
+using TokenModel = std::function<Distribution(const Path&)>;
 
 struct Ssm {
-  Law law;
+  TokenModel law;
   std::vector<int> children;  // per depth
   // Instead: how many draws follow a path, whatever it is; up to the last depth of `children`.
   std::function<int(const Path&)> draws = nullptr;
@@ -96,7 +96,7 @@ TokenTree DraftAll(const Ssm& ssm, int source, OutcomeEnumerator& branching) {
 
 // The largest difference between the law of the first `length` tokens and the product of the
 // targets. Answers that are shorter are continued by the target, as later steps do.
-double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
+double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
   std::map<Path, long double> law;
   OutcomeEnumerator branching;
   do {
@@ -104,9 +104,9 @@ double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary
     for (size_t s = 0; s < ssms.size(); ++s) {
       EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
     }
-    EnumeratedRng noise(branching);
+    EnumeratedRng rng(branching);
     const Verification out = *VerifySampled(
-        tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
+        tree, [&](int node) { return target(PathTo(tree, node)); }, rng);
     EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
     Path tokens = out.tokens;
     tokens.resize(std::min<size_t>(tokens.size(), length));
@@ -143,7 +143,7 @@ double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary
 }
 
 // Some law that differs at every path, by hashing it into logits.
-Law RandomLaw(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
+TokenModel RandomModel(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
   return [=](const Path& path) {
     std::mt19937_64 random(seed);
     for (const int token : path) random.seed(random() + token);
@@ -155,17 +155,17 @@ Law RandomLaw(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
   };
 }
 
-Law Fixed(Distribution p) {
+TokenModel Fixed(Distribution p) {
   return [p](const Path&) { return p; };
 }
 
 TEST(RejectionSampling, WithoutDraftsIsTheTarget) {
-  EXPECT_LT(Deviation(RandomLaw(1, 4), {}, 4, 2), kExact);
+  EXPECT_LT(Deviation(RandomModel(1, 4), {}, 4, 2), kExact);
 }
 
 TEST(RejectionSampling, OneSsmOfAnyShape) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    const Law p = RandomLaw(seed, 3), q = RandomLaw(seed + 100, 3);
+    const TokenModel p = RandomModel(seed, 3), q = RandomModel(seed + 100, 3);
     for (const std::vector<int>& shape :
          {std::vector<int>{1}, {2}, {3}, {1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
       EXPECT_LT(Deviation(p, {{q, shape}}, 3, static_cast<int>(shape.size()) + 1), kExact);
@@ -174,23 +174,23 @@ TEST(RejectionSampling, OneSsmOfAnyShape) {
 }
 
 TEST(RejectionSampling, MoreDrawsThanTokensSoThatThereAreDuplicates) {
-  EXPECT_LT(Deviation(RandomLaw(3, 2), {{RandomLaw(4, 2), {4, 2}}}, 2, 3), kExact);
-  EXPECT_LT(Deviation(RandomLaw(3, 4), {{RandomLaw(4, 4), {4}}}, 4, 2), kExact);
+  EXPECT_LT(Deviation(RandomModel(3, 2), {{RandomModel(4, 2), {4, 2}}}, 2, 3), kExact);
+  EXPECT_LT(Deviation(RandomModel(3, 4), {{RandomModel(4, 4), {4}}}, 4, 2), kExact);
 }
 
 TEST(RejectionSampling, TwoSsmsThatShareNodes) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    const Law p = RandomLaw(seed, 3);
-    const Ssm a{RandomLaw(seed + 50, 3), {2, 1}}, b{RandomLaw(seed + 90, 3), {1, 1}};
+    const TokenModel p = RandomModel(seed, 3);
+    const Ssm a{RandomModel(seed + 50, 3), {2, 1}}, b{RandomModel(seed + 90, 3), {1, 1}};
     EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
-    const Law p4 = RandomLaw(seed, 4);
-    EXPECT_LT(Deviation(p4, {{RandomLaw(seed + 7, 4), {2}}, {RandomLaw(seed + 8, 4), {2}}}, 4, 2),
+    const TokenModel p4 = RandomModel(seed, 4);
+    EXPECT_LT(Deviation(p4, {{RandomModel(seed + 7, 4), {2}}, {RandomModel(seed + 8, 4), {2}}}, 4, 2),
               kExact);
   }
 }
 
 TEST(RejectionSampling, DisjointAndPartlySharedSupports) {
-  const Law p = Fixed({0.5, 0.5, 0, 0});
+  const TokenModel p = Fixed({0.5, 0.5, 0, 0});
   EXPECT_LT(Deviation(p, {{Fixed({0, 0, 0.25, 0.75}), {2, 1}}}, 4, 3), kExact);
   EXPECT_LT(Deviation(p, {{Fixed({0, 0.3, 0.7, 0}), {3}}, {Fixed({1, 0, 0, 0}), {1}}}, 4, 2),
             kExact);
@@ -199,18 +199,18 @@ TEST(RejectionSampling, DisjointAndPartlySharedSupports) {
 
 TEST(RejectionSampling, TopPAndTopKTruncation) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    const Law p = RandomLaw(seed, 4, 0.7), q = RandomLaw(seed + 10, 4, 0.7);
+    const TokenModel p = RandomModel(seed, 4, 0.7), q = RandomModel(seed + 10, 4, 0.7);
     EXPECT_LT(Deviation(p, {{q, {2, 1}}}, 4, 3), kExact);
-    EXPECT_LT(Deviation(RandomLaw(seed, 4, 1, 2), {{RandomLaw(seed + 10, 4, 1, 2), {3}}}, 4, 2),
+    EXPECT_LT(Deviation(RandomModel(seed, 4, 1, 2), {{RandomModel(seed + 10, 4, 1, 2), {3}}}, 4, 2),
               kExact);
   }
 }
 
 TEST(RejectionSampling, ChosenTokensAloneAndBesideDrawnOnes) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    const Law p = RandomLaw(seed, 3);
-    const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {2, 1}, .chosen = true};
-    const Ssm drawn{.law = RandomLaw(seed + 30, 3), .children = {2, 1}};
+    const TokenModel p = RandomModel(seed, 3);
+    const Ssm chosen{.law = RandomModel(seed + 20, 3), .children = {2, 1}, .chosen = true};
+    const Ssm drawn{.law = RandomModel(seed + 30, 3), .children = {2, 1}};
     EXPECT_LT(Deviation(p, {chosen}, 3, 3), kExact);
     EXPECT_LT(Deviation(p, {chosen, drawn}, 3, 3), kExact);
     EXPECT_LT(Deviation(p, {drawn, chosen}, 3, 3), kExact);
@@ -219,18 +219,18 @@ TEST(RejectionSampling, ChosenTokensAloneAndBesideDrawnOnes) {
 
 TEST(RejectionSampling, DrawsWithoutReplacement) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    const Law p = RandomLaw(seed, 3);
+    const TokenModel p = RandomModel(seed, 3);
     for (const std::vector<int>& shape :
          {std::vector<int>{1}, {2}, {3}, {5}, {2, 1}, {1, 2}, {2, 2}}) {
-      const Ssm ssm{.law = RandomLaw(seed + 60, 3), .children = shape, .without_replacement = true};
+      const Ssm ssm{.law = RandomModel(seed + 60, 3), .children = shape, .without_replacement = true};
       EXPECT_LT(Deviation(p, {ssm}, 3, static_cast<int>(shape.size()) + 1), kExact);
     }
     // Beside draws with replacement, and where the supports are cut.
-    const Ssm a{.law = RandomLaw(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
-    const Ssm b{.law = RandomLaw(seed + 70, 3), .children = {2}};
+    const Ssm a{.law = RandomModel(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
+    const Ssm b{.law = RandomModel(seed + 70, 3), .children = {2}};
     EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
-    const Ssm cut{.law = RandomLaw(seed, 4, 0.7), .children = {4}, .without_replacement = true};
-    EXPECT_LT(Deviation(RandomLaw(seed + 9, 4, 0.8), {cut}, 4, 2), kExact);
+    const Ssm cut{.law = RandomModel(seed, 4, 0.7), .children = {4}, .without_replacement = true};
+    EXPECT_LT(Deviation(RandomModel(seed + 9, 4, 0.8), {cut}, 4, 2), kExact);
   }
   const Ssm disjoint{
       .law = Fixed({0, 0, 0.25, 0.75}), .children = {3, 1}, .without_replacement = true};
@@ -244,54 +244,54 @@ TEST(RejectionSampling, HowManyAreDrawnMayDependOnThePathToThem) {
     return path.back() == 2 ? 0 : path.size() == 1 ? path.back() + 1 : 1 - path[0];
   };
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    const Law p = RandomLaw(seed, 3);
+    const TokenModel p = RandomModel(seed, 3);
     for (const bool without_replacement : {false, true}) {
-      const Ssm ssm{.law = RandomLaw(seed + 60, 3),
+      const Ssm ssm{.law = RandomModel(seed + 60, 3),
                     .children = {1, 1, 1},
                     .draws = draws,
                     .without_replacement = without_replacement};
       EXPECT_LT(Deviation(p, {ssm}, 3, 4), kExact);
-      const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {1, 1}, .chosen = true};
+      const Ssm chosen{.law = RandomModel(seed + 20, 3), .children = {1, 1}, .chosen = true};
       EXPECT_LT(Deviation(p, {chosen, ssm}, 3, 3), kExact);
     }
   }
 }
 
 TEST(RejectionSampling, DetectsDrawsDroppedByTheirTokens) {
-  const Ssm wrong{.law = RandomLaw(120, 3), .children = {1}, .drops = [](const Path& path) {
+  const Ssm wrong{.law = RandomModel(120, 3), .children = {1}, .drops = [](const Path& path) {
                     return path.back() == 2;
                   }};
-  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
+  EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
 }
 
 TEST(RejectionSampling, DetectsDrawsWithoutReplacementTakenAsIndependent) {
   const Ssm wrong{
-      .law = RandomLaw(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
-  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
+      .law = RandomModel(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
+  EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
 }
 
 // All tokens proposed without repetition: one of them is always accepted.
 TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
-  const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
+  const TokenModel p = RandomModel(1, 3), q = RandomModel(2, 3);
   OutcomeEnumerator branching;
   do {
     const TokenTree tree =
         DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
-    EnumeratedRng noise(branching);
+    EnumeratedRng rng(branching);
     const Verification out = *VerifySampled(
-        tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
+        tree, [&](int node) { return p(PathTo(tree, node)); }, rng);
     EXPECT_EQ(out.path.size(), 1u);
   } while (branching.Next());
 }
 
 // The enumeration must be able to see bias: the two classical mistakes.
 TEST(RejectionSampling, DetectsBeamTokensTakenAsDrawn) {
-  const Ssm wrong{.law = RandomLaw(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
-  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.01);
+  const Ssm wrong{.law = RandomModel(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
+  EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.01);
 }
 
 TEST(RejectionSampling, DetectsAProposalLostInMerging) {
-  const Law p = Fixed({0.2, 0.5, 0.3});
+  const TokenModel p = Fixed({0.2, 0.5, 0.3});
   const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
   std::vector<long double> law(3, 0);
   OutcomeEnumerator branching;
@@ -300,9 +300,9 @@ TEST(RejectionSampling, DetectsAProposalLostInMerging) {
     const int first = branching.Choose(*q), second = branching.Choose(*q);
     tree.Propose(0, first, 0, q);
     if (second != first) tree.Propose(0, second, 1, q);
-    EnumeratedRng noise(branching);
+    EnumeratedRng rng(branching);
     const Verification out = *VerifySampled(
-        tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
+        tree, [&](int node) { return p(PathTo(tree, node)); }, rng);
     law[out.tokens[0]] += branching.weight();
   } while (branching.Next());
   EXPECT_NEAR(static_cast<double>(law[0] + law[1] + law[2]), 1, kExact);
@@ -311,7 +311,7 @@ TEST(RejectionSampling, DetectsAProposalLostInMerging) {
 
 // Multi-step speculative sampling (SpecInfer, section 4.3): token by token from the root down. How
 // many nodes it accepts of a tree.
-int AcceptedStepByStep(const TokenTree& tree, const Law& target, OutcomeEnumerator& branching) {
+int AcceptedStepByStep(const TokenTree& tree, const TokenModel& target, OutcomeEnumerator& branching) {
   int node = 0;
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
@@ -339,7 +339,7 @@ struct Lengths {
   double here = 0, step_by_step = 0;  // accepted nodes on average
 };
 
-Lengths Accepted(const Law& target, const std::vector<Ssm>& ssms) {
+Lengths Accepted(const TokenModel& target, const std::vector<Ssm>& ssms) {
   const auto mean = [&](const auto& accepted) {
     long double sum = 0;
     OutcomeEnumerator branching;
@@ -354,10 +354,10 @@ Lengths Accepted(const Law& target, const std::vector<Ssm>& ssms) {
     return static_cast<double>(sum);
   };
   return {.here = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
-            EnumeratedRng noise(branching);
+            EnumeratedRng rng(branching);
             return static_cast<int>(
                 VerifySampled(
-                    tree, [&](int node) { return target(PathTo(tree, node)); }, noise)
+                    tree, [&](int node) { return target(PathTo(tree, node)); }, rng)
                     ->path.size());
           }),
           .step_by_step = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
@@ -380,10 +380,10 @@ TEST(VerifySampled, AcceptsMoreThanTokenByTokenVerification) {
          {std::vector<int>{1}, {2}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 1, 1}}) {
       Lengths sum;
       for (uint64_t seed = 0; seed < 8; ++seed) {
-        const Ssm ssm{.law = RandomLaw(seed + 60, 3),
+        const Ssm ssm{.law = RandomModel(seed + 60, 3),
                       .children = shape,
                       .without_replacement = without_replacement};
-        const Lengths lengths = Accepted(RandomLaw(seed, 3), {ssm});
+        const Lengths lengths = Accepted(RandomModel(seed, 3), {ssm});
         EXPECT_GT(lengths.here, lengths.step_by_step - kExact);
         sum.here += lengths.here;
         sum.step_by_step += lengths.step_by_step;
@@ -402,7 +402,7 @@ TEST(VerifySampled, AcceptsMoreThanTokenByTokenVerification) {
 
 // As often as plain decoding comes there, however often it is drafted.
 TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
-  const Law target = RandomLaw(3, 3);
+  const TokenModel target = RandomModel(3, 3);
   for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {
     const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
     std::vector<long double> first(3, 0);
@@ -410,7 +410,7 @@ TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
     OutcomeEnumerator branching;
     do {
       const TokenTree tree = DraftAll(ssm, 0, branching);
-      EnumeratedRng noise(branching);
+      EnumeratedRng rng(branching);
       const auto out = VerifySampled(
           tree,
           [&](int node) -> absl::StatusOr<Distribution> {
@@ -418,7 +418,7 @@ TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
             if (!path.empty() && path[0] == 1) return absl::InternalError("NaN");
             return target(path);
           },
-          noise);
+          rng);
       ASSERT_TRUE(out.ok());
       EXPECT_EQ(out->tokens.size(), out->path.size() + 1);
       first[out->tokens[0]] += branching.weight();
@@ -435,7 +435,7 @@ TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
 }
 
 TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
-  const Law p = RandomLaw(5, 4);
+  const TokenModel p = RandomModel(5, 4);
   for (uint64_t seed = 0; seed < 200; ++seed) {
     TokenTree tree(0);
     int node = 0;
@@ -444,9 +444,9 @@ TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
       node = tree.Propose(
           node, SampleFrom(*q, RequestUniform(seed, RngStream::kDraft, 0, depth + 8, 0)), 0, q);
     }
-    RequestRng noise(seed, 7);
+    RequestRng rng(seed, 7);
     const Verification out = *VerifySampled(
-        tree, [&](int n) { return p(PathTo(tree, n)); }, noise);
+        tree, [&](int n) { return p(PathTo(tree, n)); }, rng);
     EXPECT_EQ(out.path.size(), 4u);
   }
 }
