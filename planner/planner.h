@@ -136,7 +136,7 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
 
 struct ServingLowering {
   // What parameters may take of the device. If they are more, the others lie on the host and are
-  // swapped in ahead of their use (planner/memory/stream.h). 0: no limit.
+  // swapped in ahead of their use (planner/memory/weight_streaming.h). 0: no limit.
   int64_t resident_weight_bytes = 0;
 };
 

@@ -5,7 +5,7 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/rewrite/fuse.h"
 #include "planner/lowering/emitter.h"
-#include "planner/lowering/stream_parameters.h"
+#include "planner/lowering/weight_streaming_pass.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
@@ -109,7 +109,7 @@ absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph
   int64_t streamed_bytes = 0;
   if (options.resident_weight_bytes > 0) {
     const absl::StatusOr<int64_t> streamed =
-        StreamParameters(PartialUses(registry, graph), options.resident_weight_bytes, &rank);
+        RunWeightStreamingPass(PartialUses(registry, graph), options.resident_weight_bytes, &rank);
     if (!streamed.ok()) return streamed.status();
     streamed_bytes = *streamed;
   }

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/tensor_parallel_sharding.h"
-#include "planner/lowering/stream_parameters.h"
+#include "planner/lowering/weight_streaming_pass.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
@@ -22,17 +22,17 @@ absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Gr
   std::vector<int64_t> least;
   for (RankProgram& rank : *ranks) {
     rank.PutFirstInFront();
-    least.push_back(LeastResidentBytes(partial, rank));
+    least.push_back(MinResidentBytes(partial, rank));
   }
   const auto most = std::max_element(least.begin(), least.end()) - least.begin();
   if (least[static_cast<size_t>(most)] > budget) {
     const absl::Status status =
-        StreamParameters(partial, budget, &(*ranks)[static_cast<size_t>(most)]).status();
+        RunWeightStreamingPass(partial, budget, &(*ranks)[static_cast<size_t>(most)]).status();
     return absl::Status(status.code(),
                         absl::StrCat("rank ", most, " of ", ranks->size(), ": ", status.message()));
   }
   for (size_t r = 0; r < ranks->size(); ++r) {
-    const absl::StatusOr<int64_t> bytes = StreamParameters(partial, budget, &(*ranks)[r]);
+    const absl::StatusOr<int64_t> bytes = RunWeightStreamingPass(partial, budget, &(*ranks)[r]);
     if (!bytes.ok()) return bytes.status();
     streamed[r] = *bytes;
   }

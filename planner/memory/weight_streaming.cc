@@ -1,4 +1,4 @@
-#include "planner/memory/stream.h"
+#include "planner/memory/weight_streaming.h"
 
 #include <algorithm>
 #include <map>
@@ -24,13 +24,13 @@ struct Group {
 
 class Streamer {
  public:
-  explicit Streamer(const std::vector<StreamParameter>& parameters) : parameters_(parameters) {
-    for (const StreamParameter& p : parameters) all_ += AlignUp(p.bytes);
+  explicit Streamer(const std::vector<StreamableWeight>& parameters) : parameters_(parameters) {
+    for (const StreamableWeight& p : parameters) all_ += AlignUp(p.bytes);
     MakeGroups();
   }
 
-  absl::StatusOr<StreamPlan> Plan(int64_t budget) {
-    StreamPlan plan;
+  absl::StatusOr<WeightStreamingPlan> Plan(int64_t budget) {
+    WeightStreamingPlan plan;
     plan.places.resize(parameters_.size());
     plan.resident_bytes = all_;
     if (all_ <= budget) return plan;
@@ -70,7 +70,7 @@ class Streamer {
     int64_t small = 0;
     std::map<int, Group> by_step;
     for (const size_t i : order) {
-      const StreamParameter& p = parameters_[i];
+      const StreamableWeight& p = parameters_[i];
       small += AlignUp(p.bytes);
       if (p.must_stay || p.first_use != p.last_use || small <= all_ / kSmallest) {
         always_ += AlignUp(p.bytes);
@@ -116,7 +116,7 @@ class Streamer {
   }
 
   // Groups lie at the two ends of the buffer in turn.
-  void Place(StreamPlan* plan) const {
+  void Place(WeightStreamingPlan* plan) const {
     std::vector<const Group*> streamed;
     for (const Group& group : groups_) {
       if (!group.stays) streamed.push_back(&group);
@@ -136,19 +136,19 @@ class Streamer {
     plan->resident_bytes = all_ - plan->streamed_bytes + plan->buffer_bytes;
   }
 
-  const std::vector<StreamParameter>& parameters_;
+  const std::vector<StreamableWeight>& parameters_;
   int64_t all_ = 0, always_ = 0;
   std::vector<Group> groups_;  // by step
 };
 
 }  // namespace
 
-absl::StatusOr<StreamPlan> PlanStream(const std::vector<StreamParameter>& parameters,
+absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(const std::vector<StreamableWeight>& parameters,
                                       int64_t budget) {
   return Streamer(parameters).Plan(budget);
 }
 
-int64_t LeastStreamBudget(const std::vector<StreamParameter>& parameters) {
+int64_t MinWeightBudget(const std::vector<StreamableWeight>& parameters) {
   return Streamer(parameters).Least();
 }
 

@@ -13,21 +13,21 @@
 
 namespace espalier {
 
-struct StreamParameter {
+struct StreamableWeight {
   int64_t bytes = 0;
   int first_use = 0, last_use = 0;  // steps
   bool must_stay = false;  // copying it whole would be waste: a table of which rows are read
 };
 
 // Where one parameter lies.
-struct StreamPlace {
+struct WeightLocation {
   bool streams = false;
   int64_t offset = 0;   // in the double buffer
   int copy_before = 0;  // the step in front of which its copy begins; at most its use
 };
 
-struct StreamPlan {
-  std::vector<StreamPlace> places;  // by parameter
+struct WeightStreamingPlan {
+  std::vector<WeightLocation> places;  // by parameter
   int64_t buffer_bytes = 0;
   int64_t resident_bytes = 0;  // with the double buffer: what parameters take of the device
   int64_t streamed_bytes = 0;  // copied in every step
@@ -38,10 +38,10 @@ struct StreamPlan {
 // spread evenly over the steps, so that copies never wait for computation for long; parameters of
 // several steps stay, and so do the smallest, which together are a hundredth of the whole.
 // ResourceExhausted, with the least budget that would do, if there is no such plan.
-absl::StatusOr<StreamPlan> PlanStream(const std::vector<StreamParameter>& parameters,
+absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(const std::vector<StreamableWeight>& parameters,
                                       int64_t budget);
 
 // The least budget for which there is one.
-int64_t LeastStreamBudget(const std::vector<StreamParameter>& parameters);
+int64_t MinWeightBudget(const std::vector<StreamableWeight>& parameters);
 
 }  // namespace espalier

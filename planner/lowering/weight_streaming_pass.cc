@@ -1,11 +1,11 @@
-#include "planner/lowering/stream_parameters.h"
+#include "planner/lowering/weight_streaming_pass.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "ops/program/accesses.h"
-#include "planner/memory/stream.h"
+#include "planner/memory/weight_streaming.h"
 
 namespace espalier {
 namespace {
@@ -20,7 +20,7 @@ std::string TensorName(const std::string& buffer) {
 
 struct Parameters {
   std::vector<int> buffers;
-  std::vector<StreamParameter> parameters;  // of these; steps are the program's instructions
+  std::vector<StreamableWeight> parameters;  // of these; steps are the program's instructions
 };
 
 Parameters ParametersOf(const RankProgram& program, const std::set<ParameterUse>& partial) {
@@ -38,7 +38,7 @@ Parameters ParametersOf(const RankProgram& program, const std::set<ParameterUse>
         found.parameters.push_back(
             {program.spec(access.buffer).bytes(), step, step, !program.owns_memory(access.buffer)});
       }
-      StreamParameter& parameter = found.parameters[static_cast<size_t>(at)];
+      StreamableWeight& parameter = found.parameters[static_cast<size_t>(at)];
       parameter.last_use = step;
       const std::string tensor = TensorName(program.program().buffers(access.buffer).name());
       parameter.must_stay |= access.writes || partial.count({instruction.node(), tensor}) > 0;
@@ -66,15 +66,15 @@ std::set<ParameterUse> PartialUses(const OpRegistry& registry, const Graph& grap
   return uses;
 }
 
-int64_t LeastResidentBytes(const std::set<ParameterUse>& partial, const RankProgram& program) {
-  return LeastStreamBudget(ParametersOf(program, partial).parameters);
+int64_t MinResidentBytes(const std::set<ParameterUse>& partial, const RankProgram& program) {
+  return MinWeightBudget(ParametersOf(program, partial).parameters);
 }
 
-absl::StatusOr<int64_t> StreamParameters(const std::set<ParameterUse>& partial, int64_t budget,
+absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial, int64_t budget,
                                          RankProgram* program) {
   program->PutFirstInFront();
   const auto [buffers, parameters] = ParametersOf(*program, partial);
-  const absl::StatusOr<StreamPlan> plan = PlanStream(parameters, budget);
+  const absl::StatusOr<WeightStreamingPlan> plan = PlanWeightStreaming(parameters, budget);
   if (!plan.ok()) {
     return absl::Status(plan.status().code(),
                         absl::StrCat("resident_weight_bytes: ", plan.status().message()));
@@ -85,7 +85,7 @@ absl::StatusOr<int64_t> StreamParameters(const std::set<ParameterUse>& partial, 
   const int double_buffer = program->Allocate(plan->buffer_bytes);
   std::vector<std::vector<int>> arriving(before.size());  // by step
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const StreamPlace& place = plan->places[p];
+    const WeightLocation& place = plan->places[p];
     if (!place.streams) continue;
     program->MoveInto(buffers[p], double_buffer, place.offset);
     arriving[static_cast<size_t>(place.copy_before)].push_back(buffers[p]);

@@ -1,4 +1,4 @@
-#include "planner/memory/stream.h"
+#include "planner/memory/weight_streaming.h"
 
 #include <gtest/gtest.h>
 
@@ -10,13 +10,13 @@ namespace {
 
 // Whether the plan is one: nothing is copied over what is still needed, every parameter is there
 // when it is used, and the next group's copy may begin before the step in front of it has ended.
-void ExpectSound(const std::vector<StreamParameter>& parameters, const StreamPlan& plan,
+void ExpectSound(const std::vector<StreamableWeight>& parameters, const WeightStreamingPlan& plan,
                  int64_t budget) {
   EXPECT_LE(plan.resident_bytes, budget);
   int64_t resident = plan.buffer_bytes, streamed = 0;
   std::vector<size_t> order;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const StreamPlace& place = plan.places[i];
+    const WeightLocation& place = plan.places[i];
     if (!place.streams) {
       resident += (parameters[i].bytes + 63) / 64 * 64;
       continue;
@@ -43,14 +43,14 @@ void ExpectSound(const std::vector<StreamParameter>& parameters, const StreamPla
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return parameters[a].first_use < parameters[b].first_use; });
   for (size_t k = 0; k + 1 < order.size(); ++k) {
-    const StreamParameter& now = parameters[order[k]];
-    const StreamPlace& next = plan.places[order[k + 1]];
+    const StreamableWeight& now = parameters[order[k]];
+    const WeightLocation& next = plan.places[order[k + 1]];
     EXPECT_LE(next.copy_before, now.first_use) << "nothing is copied while step " << now.first_use;
   }
 }
 
-std::vector<StreamParameter> Layers(int layers) {
-  std::vector<StreamParameter> all = {{50000, 0, 0, true}};
+std::vector<StreamableWeight> Layers(int layers) {
+  std::vector<StreamableWeight> all = {{50000, 0, 0, true}};
   int step = 1;
   for (int l = 0; l < layers; ++l) {
     for (const int64_t bytes : {128, 4096, 1024, 1024, 4096, 128, 11000, 11000, 11000}) {
@@ -61,27 +61,27 @@ std::vector<StreamParameter> Layers(int layers) {
   return all;
 }
 
-int64_t Sum(const std::vector<StreamParameter>& parameters) {
+int64_t Sum(const std::vector<StreamableWeight>& parameters) {
   int64_t sum = 0;
-  for (const StreamParameter& p : parameters) sum += (p.bytes + 63) / 64 * 64;
+  for (const StreamableWeight& p : parameters) sum += (p.bytes + 63) / 64 * 64;
   return sum;
 }
 
-TEST(PlanStream, WhatFitsStays) {
-  const std::vector<StreamParameter> layers = Layers(3);
-  const auto plan = PlanStream(layers, Sum(layers));
+TEST(PlanWeightStreaming, WhatFitsStays) {
+  const std::vector<StreamableWeight> layers = Layers(3);
+  const auto plan = PlanWeightStreaming(layers, Sum(layers));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->streamed_bytes, 0);
   EXPECT_EQ(plan->buffer_bytes, 0);
   EXPECT_EQ(plan->resident_bytes, Sum(layers));
 }
 
-TEST(PlanStream, EveryBudgetIsKeptAndAlmostUsedUp) {
-  const std::vector<StreamParameter> layers = Layers(8);
+TEST(PlanWeightStreaming, EveryBudgetIsKeptAndAlmostUsedUp) {
+  const std::vector<StreamableWeight> layers = Layers(8);
   const int64_t all = Sum(layers);
   int64_t least = 0, planned = 0;
   for (int64_t budget = 1000; budget < all; budget += 1777) {
-    const auto plan = PlanStream(layers, budget);
+    const auto plan = PlanWeightStreaming(layers, budget);
     if (!plan.ok()) {
       EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
       EXPECT_EQ(planned, 0) << "a smaller budget than " << budget << " did";
@@ -97,16 +97,16 @@ TEST(PlanStream, EveryBudgetIsKeptAndAlmostUsedUp) {
   EXPECT_GT(planned, 20);
   EXPECT_LT(least, 50000 + 3 * 11072);
   // What the refusal says is enough is enough, and a byte less is not.
-  const auto refused = PlanStream(layers, least);
+  const auto refused = PlanWeightStreaming(layers, least);
   const std::string text(refused.status().message());
   const int64_t said = std::stoll(text.substr(text.rfind(' ') + 1));
-  EXPECT_TRUE(PlanStream(layers, said).ok());
-  EXPECT_FALSE(PlanStream(layers, said - 1).ok());
+  EXPECT_TRUE(PlanWeightStreaming(layers, said).ok());
+  EXPECT_FALSE(PlanWeightStreaming(layers, said - 1).ok());
 }
 
-TEST(PlanStream, WhatStaysIsSpreadOverTheSteps) {
-  const std::vector<StreamParameter> layers = Layers(16);
-  const auto plan = PlanStream(layers, Sum(layers) / 2);
+TEST(PlanWeightStreaming, WhatStaysIsSpreadOverTheSteps) {
+  const std::vector<StreamableWeight> layers = Layers(16);
+  const auto plan = PlanWeightStreaming(layers, Sum(layers) / 2);
   ASSERT_TRUE(plan.ok()) << plan.status();
   std::vector<int64_t> by_quarter(4, 0);
   for (size_t i = 1; i < layers.size(); ++i) {
@@ -116,14 +116,14 @@ TEST(PlanStream, WhatStaysIsSpreadOverTheSteps) {
 }
 
 // Parameters of one operator come together; those of several stay.
-TEST(PlanStream, AnyProgramGetsASoundPlanOrNone) {
+TEST(PlanWeightStreaming, AnyProgramGetsASoundPlanOrNone) {
   std::mt19937 random(3);
   int planned = 0;
   for (int round = 0; round < 300; ++round) {
-    std::vector<StreamParameter> parameters;
+    std::vector<StreamableWeight> parameters;
     const int count = static_cast<int>(random() % 40) + 1;
     for (int i = 0; i < count; ++i) {
-      StreamParameter p;
+      StreamableWeight p;
       p.bytes = static_cast<int64_t>(random() % 5000) + 1;
       p.first_use = p.last_use = static_cast<int>(random() % 20);
       if (random() % 10 == 0) p.last_use += static_cast<int>(random() % 5);
@@ -131,7 +131,7 @@ TEST(PlanStream, AnyProgramGetsASoundPlanOrNone) {
       parameters.push_back(p);
     }
     const int64_t budget = static_cast<int64_t>(random() % (Sum(parameters) + 1));
-    const auto plan = PlanStream(parameters, budget);
+    const auto plan = PlanWeightStreaming(parameters, budget);
     if (!plan.ok()) continue;
     ++planned;
     ExpectSound(parameters, *plan, budget);
