@@ -20,7 +20,7 @@ struct OperatorTime {
 };
 
 // One operator of a plan, forward and backward, on the device where it took longest; or what it
-// sends (observe_transfers.h).
+// sends (calibrate_communication.h).
 struct PredictionError {
   std::string node;
   double predicted_seconds = 0;

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "gtest/gtest.h"
-#include "planner/plan/fitting_optimum.h"
+#include "planner/testing/exhaustive_planner.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {
@@ -16,9 +16,9 @@ constexpr double kMostPlacements = 400;
 TEST(MemoryOptimalityTest, PlansAreWithinAPercentOfTheFastestThatFits) {
   int compared = 0, close = 0, made_to_fit = 0, sharded = 0;
   for (int seed = 0; seed < kProblems; ++seed) {
-    absl::StatusOr<TightProblem> tight = MakeTightProblem(seed, kMostPlacements);
+    absl::StatusOr<LowMemoryProblem> tight = MakeLowMemoryProblem(seed, kMostPlacements);
     ASSERT_TRUE(tight.ok()) << tight.status();
-    if (!tight->is_tight) continue;
+    if (!tight->is_low) continue;
     const PlanProblem problem = tight->small.Problem();
     const absl::StatusOr<v1::Plan> plan = MakePlan(problem, tight->options);
     ASSERT_TRUE(plan.ok()) << seed << ": " << plan.status();

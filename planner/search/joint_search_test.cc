@@ -11,7 +11,7 @@
 #include "ops/graph/builder.h"
 #include "planner/cost/analytic.h"
 #include "planner/search/apply_rewrites.h"
-#include "planner/search/small_problems.h"
+#include "planner/testing/small_problems.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {

@@ -8,8 +8,8 @@
 #include "planner/cost/analytic.h"
 #include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
-#include "planner/search/exhaustive.h"
-#include "planner/search/small_problems.h"
+#include "planner/testing/exhaustive_search.h"
+#include "planner/testing/small_problems.h"
 
 namespace espalier {
 namespace {
@@ -73,8 +73,8 @@ TEST(OptimalityTest, PlansAreWithinAPercentOfTheOptimum) {
   int close = 0;
   for (uint64_t seed = 0; seed < kProblems; ++seed) {
     auto bench = SmallBench(seed);
-    absl::StatusOr<Optimum> optimum =
-        FindOptimum(bench->structure, bench->space, bench->table, &bench->simulator);
+    absl::StatusOr<ExhaustivePlacement> optimum =
+        PlaceExhaustively(bench->structure, bench->space, bench->table, &bench->simulator);
     ASSERT_TRUE(optimum.ok()) << optimum.status();
     EXPECT_EQ(static_cast<double>(optimum->placements), CountPlacements(bench->space));
     EXPECT_EQ(bench->CostOf(optimum->placement), optimum->cost);

@@ -12,9 +12,9 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "planner/cost/analytic.h"
-#include "planner/plan/fitting_optimum.h"
-#include "planner/search/exhaustive.h"
-#include "planner/search/small_problems.h"
+#include "planner/testing/exhaustive_planner.h"
+#include "planner/testing/exhaustive_search.h"
+#include "planner/testing/small_problems.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/workload.h"
 
@@ -71,7 +71,7 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     CostTables costs(*structure, table, problem.machine, cost, problem.optimizer);
     Simulator simulator(*structure, table, costs);
     const double begin = Seconds();
-    absl::StatusOr<Optimum> optimum = FindOptimum(*structure, space, table, &simulator);
+    absl::StatusOr<Optimum> optimum = PlaceExhaustively(*structure, space, table, &simulator);
     if (!optimum.ok()) return optimum.status();
     c.enumeration_seconds = Seconds() - begin;
     c.optimum = ToSeconds(optimum->cost);
@@ -123,12 +123,12 @@ void Distribution(const std::string& name, const std::vector<Comparison>& all, R
 }
 
 struct Tight {
-  bool is_tight = false;
+  bool is_low = false;
   std::string name;
   int devices = 0;
   double part = 0;
   double ample = 0;  // seconds
-  FittingOptimum optimum;
+  ExhaustivePlan optimum;
   double found = 0;  // seconds; 0: no plan
   int found_stage = 0;
   bool found_made_to_fit = false;
@@ -137,12 +137,12 @@ struct Tight {
 };
 
 absl::StatusOr<Tight> CompareTight(uint64_t seed) {
-  absl::StatusOr<TightProblem> tight =
-      MakeTightProblem(seed, absl::GetFlag(FLAGS_memory_placements));
+  absl::StatusOr<LowMemoryProblem> tight =
+      MakeLowMemoryProblem(seed, absl::GetFlag(FLAGS_memory_placements));
   if (!tight.ok()) return tight.status();
   Tight t;
-  t.is_tight = tight->is_tight;
-  if (!t.is_tight) return t;
+  t.is_low = tight->is_low;
+  if (!t.is_low) return t;
   t.name = tight->small.name;
   t.devices = static_cast<int>(tight->small.machine.devices.size());
   t.part = tight->part;
@@ -206,7 +206,7 @@ absl::Status RunTight(Report* report) {
   for (int i = 0; i < absl::GetFlag(FLAGS_memory); ++i) {
     absl::StatusOr<Tight> t = CompareTight(i);
     if (!t.ok()) return t.status();
-    if (t->is_tight) {
+    if (t->is_low) {
       all.push_back(*std::move(t));
     } else {
       ++ample;

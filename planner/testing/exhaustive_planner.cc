@@ -1,4 +1,4 @@
-#include "planner/plan/fitting_optimum.h"
+#include "planner/testing/exhaustive_planner.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "planner/plan/planning.h"
-#include "planner/search/exhaustive.h"
+#include "planner/testing/exhaustive_search.h"
 
 namespace espalier {
 namespace {
@@ -55,10 +55,10 @@ absl::StatusOr<bool> SomethingFits(const SmallProblem& small, const v1::SearchOp
 
 }  // namespace
 
-absl::StatusOr<FittingOptimum> FindFittingOptimum(const PlanProblem& problem,
+absl::StatusOr<ExhaustivePlan> PlanExhaustively(const PlanProblem& problem,
                                                   const v1::SearchOptions& options,
                                                   const std::vector<int>& stages) {
-  FittingOptimum best;
+  ExhaustivePlan best;
   std::vector<std::unique_ptr<Planning>> plannings;
   std::vector<Tried> all;
   for (int stage : stages) {
@@ -97,18 +97,18 @@ absl::StatusOr<FittingOptimum> FindFittingOptimum(const PlanProblem& problem,
   return best;
 }
 
-absl::StatusOr<TightProblem> MakeTightProblem(uint64_t seed, double most_placements) {
+absl::StatusOr<LowMemoryProblem> MakeLowMemoryProblem(uint64_t seed, double most_placements) {
   constexpr double kParts[] = {0, 0.2, 0.4, 0.6, 0.8};
   constexpr double kHosts[] = {6e9, 1e9, 3e10};  // bytes/s
   constexpr int kMostOperators = 14;
   constexpr int kHalvings = 7;
-  TightProblem tight;
+  LowMemoryProblem tight;
   SmallProblem& small = tight.small;
   const bool tall = seed % 4 != 3;
   const int devices = tall ? 2 : 2 + static_cast<int>(seed / 4 % 2);
   tight.options.set_disable_attribute_parallel(tall);
   for (int operators = kMostOperators; operators > 0; --operators) {
-    small = tall ? TallProblem(seed, operators) : RandomProblem(seed / 4, devices, operators);
+    small = tall ? ActivationHeavyProblem(seed, operators) : RandomProblem(seed / 4, devices, operators);
     absl::StatusOr<std::unique_ptr<Planning>> made = MakeAt(small.Problem(), tight.options, 0);
     if (absl::IsInvalidArgument(made.status())) return tight;  // a beginning without parameters
     if (!made.ok()) return made.status();
@@ -118,8 +118,8 @@ absl::StatusOr<TightProblem> MakeTightProblem(uint64_t seed, double most_placeme
   v1::MemoryOptions& memory = *tight.options.mutable_memory();
   memory.set_host_bandwidth(kHosts[seed / std::size(kParts) % std::size(kHosts)]);
   memory.set_max_batch_tiles(1);
-  absl::StatusOr<FittingOptimum> ample =
-      FindFittingOptimum(small.Problem(), tight.options, /*stages=*/{0});
+  absl::StatusOr<ExhaustivePlan> ample =
+      PlanExhaustively(small.Problem(), tight.options, /*stages=*/{0});
   if (!ample.ok()) return ample.status();
   tight.ample_seconds = ample->seconds;
   int64_t least = 0, most = ample->peak_bytes;
@@ -130,14 +130,14 @@ absl::StatusOr<TightProblem> MakeTightProblem(uint64_t seed, double most_placeme
     if (!fits.ok()) return fits.status();
     (*fits ? most : least) = middle;
   }
-  tight.is_tight = most < ample->peak_bytes;
-  if (!tight.is_tight) return tight;
+  tight.is_low = most < ample->peak_bytes;
+  if (!tight.is_low) return tight;
   tight.part = kParts[seed % std::size(kParts)];
   LimitMemory(
       most + static_cast<int64_t>(tight.part * static_cast<double>(ample->peak_bytes - most)),
       &small);
-  absl::StatusOr<FittingOptimum> optimum =
-      FindFittingOptimum(small.Problem(), tight.options, {std::begin(kStages), std::end(kStages)});
+  absl::StatusOr<ExhaustivePlan> optimum =
+      PlanExhaustively(small.Problem(), tight.options, {std::begin(kStages), std::end(kStages)});
   if (!optimum.ok()) return optimum.status();
   tight.optimum = *optimum;
   return tight;

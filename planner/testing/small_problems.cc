@@ -1,4 +1,4 @@
-#include "planner/search/small_problems.h"
+#include "planner/testing/small_problems.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -292,7 +292,7 @@ SmallProblem RandomProblem(uint64_t seed, int devices, int operators) {
   return problem;
 }
 
-SmallProblem TallProblem(uint64_t seed, int operators) {
+SmallProblem ActivationHeavyProblem(uint64_t seed, int operators) {
   Random random(seed);
   SmallProblem problem;
   // Odd batches leave whole operators on one device or the other.

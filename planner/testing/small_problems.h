@@ -28,7 +28,7 @@ SmallProblem RandomProblem(uint64_t seed, int devices, int operators);
 
 // Likewise of operators that keep much and multiply little, so that activations take most of the
 // memory, between two devices alike: what swaps and recomputation are for.
-SmallProblem TallProblem(uint64_t seed, int operators);
+SmallProblem ActivationHeavyProblem(uint64_t seed, int operators);
 
 // Names of models for FirstLayers.
 std::vector<std::string> ModelsWithFirstLayers();

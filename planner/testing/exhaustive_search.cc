@@ -1,4 +1,4 @@
-#include "planner/search/exhaustive.h"
+#include "planner/testing/exhaustive_search.h"
 
 #include <utility>
 
@@ -43,9 +43,9 @@ absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& 
   }
 }
 
-absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchSpace& space,
+absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure, const SearchSpace& space,
                                     ConfigTable& table, Simulator* simulator) {
-  Optimum best;
+  ExhaustivePlacement best;
   absl::Status status = ForEachPlacement(structure, space, table, simulator, [&] {
     if (++best.placements > 1 && simulator->cost() >= best.cost) return absl::OkStatus();
     best.cost = simulator->cost();

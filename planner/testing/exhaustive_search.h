@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-struct Optimum {
+struct ExhaustivePlacement {
   Placement placement;
   Picoseconds cost = 0;  // penalty for memory included
   int64_t placements = 0;
@@ -27,7 +27,7 @@ absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& 
                               const std::function<absl::Status()>& visit);
 
 // `simulator` may hold any placement, and holds any afterwards.
-absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchSpace& space,
+absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure, const SearchSpace& space,
                                     ConfigTable& table, Simulator* simulator);
 
 }  // namespace espalier
