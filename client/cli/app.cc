@@ -1,4 +1,4 @@
-// From arguments to a command, from a status to an exit code.
+// Dispatches arguments to a command, and maps its status to an exit code.
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -88,7 +88,7 @@ int CodeOf(const absl::Status& status) {
 int Report(const Environment& env, const absl::Status& status, bool json,
            const std::string& command) {
   if (status.ok()) return kExitOk;
-  // A command that ended itself because its output is lost.
+  // The command cancelled itself because its output was lost.
   if (!env.out->good() && absl::IsCancelled(status)) return kExitFailed;
   const std::string message(status.message());
   if (json) {
@@ -290,7 +290,7 @@ int RunCommand(const std::vector<std::string>& args, const Environment& env) {
   if (flags->Has("help")) return ShowHelp(env, *command, flags->Has("json"));
   Context context(env, *std::move(flags));
   const absl::Status status = command->run(context);
-  // A document that says what is wrong is the whole answer.
+  // If a JSON document already reports the problem, print no second one.
   return Report(context.env(), status, context.json() && !context.answered(), name);
 }
 

@@ -111,10 +111,10 @@ absl::StatusOr<v1::GenerateRequest> BenchRequest(const ParsedFlags& flags) {
   v1::GenerateRequest request;
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   request.set_model(flags.positional()[0]);
-  // A form has an end.
+  // Structured output ends by itself.
   request.set_ignore_eos(!request.has_structured_output());
   v1::SamplingOptions* sampling = request.mutable_sampling();
-  // Not what the model's authors would sample with: runs are to be compared.
+  // Ignores the model's own sampling defaults: runs must be comparable.
   if (!flags.Has("temperature")) sampling->set_temperature(0);
   if (!flags.Has("repetition-penalty")) sampling->set_repetition_penalty(0);
   if (flags.Has("logprobs")) {

@@ -1,5 +1,5 @@
-// The two kinds of `bench`: a model under load, as `vllm bench serve` measures it, and one request
-// alone, as `llama-bench` does.
+// The two modes of `bench`: a model under load, as `vllm bench serve`, and a single request, as
+// `llama-bench`.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace espalier {
 
-// Greedy unless the flags say otherwise, and never ended by an end of sequence where they have no
-// form. Usage errors name the flag.
+// Builds the request that `flags` describe: greedy by default, and ignoring end-of-sequence tokens
+// unless the output is structured. Usage errors name the flag.
 absl::StatusOr<v1::GenerateRequest> BenchRequest(const ParsedFlags& flags);
 
-// Over gRPC, or with --http through the gateway.
+// Runs the request over gRPC, or with --http through the gateway.
 absl::StatusOr<Generation> BenchGenerate(Context& context, const v1::GenerateRequest& request);
 
-// The served model of the first argument; NotFound names those that there are.
+// Returns the served model named by the first argument; NotFound lists the served models.
 absl::StatusOr<v1::ServedModel> BenchModel(Context& context);
 
-// `count` tokens that depend on `seed` alone and hardly occur in another prompt, so that no prefix
-// cache knows them.
+// Sets a prompt of `count` tokens that depend on `seed` only and rarely occur in another prompt, so
+// that prefix caches miss.
 void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary, v1::GenerateRequest* request);
 
 absl::Status RunLoad(Context& context);   // bench_load.cc

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMostTokens = 1 << 20;
 
-// Appends what the record asks. False if it is no record of a dataset.
+// Appends the record's prompt. Returns false if it is in neither format.
 bool AddRecord(const Json& record, std::vector<DatasetPrompt>* out) {
   if (!record.is_object()) return false;
   DatasetPrompt prompt;

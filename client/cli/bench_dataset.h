@@ -1,4 +1,4 @@
-// Prompts of one's own, from the files that `vllm bench serve` reads.
+// Prompt datasets in the formats that `vllm bench serve` reads.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace espalier {
 
 struct DatasetPrompt {
   std::string text;
-  int64_t output_tokens = 0;  // that the record asks for; 0: it does not say
+  int64_t output_tokens = 0;  // requested by the record; 0: not given
 };
 
-// JSON lines, or one JSON array, of records that are either {"prompt": TEXT, "output_tokens": N},
-// the number optional, or ShareGPT's {"conversations": [{"from": WHO, "value": TEXT}, ...]}, of
-// which the first turn is asked; conversations of fewer than two turns are left out. In an order
-// that depends on `seed`. Usage errors name the file and the record.
+// Reads JSON lines, or one JSON array, of records: either {"prompt": TEXT, "output_tokens": N} with
+// an optional number, or ShareGPT's {"conversations": [{"from": WHO, "value": TEXT}, ...]}, whose
+// first turn is the prompt; conversations of fewer than two turns are skipped. The order depends on
+// `seed`. Usage errors name the file and the record.
 absl::StatusOr<std::vector<DatasetPrompt>> ReadDataset(const std::string& path, uint64_t seed);
 
 }  // namespace espalier

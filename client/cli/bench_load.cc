@@ -1,4 +1,4 @@
-// A served model under load.
+// Load test of a served model.
 #include <algorithm>
 #include <fstream>
 #include <mutex>
@@ -18,10 +18,10 @@
 namespace espalier {
 namespace {
 
-// Each request that runs has a thread.
+// Each running request has a thread.
 constexpr int64_t kMostAtOnce = 4096;
 
-// What time passed before it was sent belongs to its times: whoever asked was waiting already.
+// Adds the delay before sending to the times: the simulated user was already waiting.
 void CountFrom(double late, LoadRequestResult* answer) {
   answer->late = late;
   Generation& g = answer->generation;
@@ -29,7 +29,7 @@ void CountFrom(double late, LoadRequestResult* answer) {
   g.seconds += late;
 }
 
-// Made before any thread asks for it.
+// Connects before threads start, as Context's lazy connections are not thread-safe.
 absl::Status Connect(Context& context) {
   if (context.flags().Has("http")) return context.gateway().status();
   return context.client().status();
@@ -83,7 +83,7 @@ absl::Status RunLoad(Context& context) {
   if (!options.ok()) return options.status();
   auto prompts = BenchPrompts::Create(flags);
   if (!prompts.ok()) return prompts.status();
-  // Opened before the work is done that it is to hold.
+  // Opened first, so that a bad path fails before the run.
   const std::string path = flags.Has("save-result") ? ResultPath(flags) : "";
   std::ofstream result;
   const absl::Status no_file = UsageError(absl::StrCat("cannot write ", Printable(path)));

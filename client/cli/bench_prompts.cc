@@ -15,7 +15,7 @@ constexpr char kText[] =
     "the people asked what had been done and by whom, and it was written down so that others might "
     "read it. ";
 
-// The place of a character of UTF-8 text: of the first one that begins at `at` or after it.
+// Returns the offset of the first UTF-8 character that begins at or after `at`.
 size_t NextCharacter(const std::string& text, size_t at) {
   while (at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) ++at;
   return at;
@@ -60,7 +60,7 @@ absl::StatusOr<BenchPrompts> BenchPrompts::Create(const ParsedFlags& flags) {
   return prompts;
 }
 
-// Whole characters, at least one. Consecutive windows begin at places far apart.
+// Returns whole characters, at least one. Consecutive windows start far apart.
 std::string BenchPrompts::WindowOf(size_t i) const {
   std::string window;
   size_t at = NextCharacter(text_, i * 7919 % text_.size());

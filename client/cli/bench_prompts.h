@@ -1,4 +1,4 @@
-// What the requests of a load ask.
+// The prompts of a load test.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace espalier {
 
-// Fill may be called from several threads, nothing else.
+// Fill is thread-safe; other methods are not.
 class BenchPrompts {
  public:
-  // Windows of a text, prompts of a dataset, or random tokens: as the flags say. Usage errors for
-  // flags that exclude each other and for files that cannot be read. What is drawn depends on
-  // --seed; without it, random tokens are others each time.
+  // Creates the source that the flags choose: windows of a text, prompts of a dataset, or random
+  // tokens. Usage errors for conflicting flags and unreadable files. Random draws depend on --seed;
+  // without it, random tokens differ from run to run.
   static absl::StatusOr<BenchPrompts> Create(const ParsedFlags& flags);
-  // Random tokens are wanted: of a vocabulary that is to be given before Fill.
+  // True for random tokens, which need SetVocabulary before Fill.
   bool random() const { return random_tokens_ > 0; }
   void SetVocabulary(int vocabulary) { vocabulary_ = vocabulary; }
 
-  // The prompt of request `i`, from 0; and how many tokens to answer, if its dataset says so and
-  // --max-tokens does not.
+  // Sets the prompt of request `i` (from 0), and the number of output tokens if the dataset gives
+  // it and --max-tokens does not.
   void Fill(int64_t i, v1::GenerateRequest* request) const;
 
  private:
@@ -32,12 +32,12 @@ class BenchPrompts {
   std::string WindowOf(size_t i) const;
 
   std::string text_;
-  size_t window_ = 0;                   // bytes, at most
+  size_t window_ = 0;  // at most, in bytes
   std::vector<DatasetPrompt> dataset_;  // empty: none
-  bool own_lengths_ = false;            // of the dataset's answers
+  bool own_lengths_ = false;  // use the dataset's output lengths
   int64_t random_tokens_ = 0;           // 0: no random tokens
   int vocabulary_ = 0;
-  uint64_t seed_ = 0;  // of random tokens
+  uint64_t seed_ = 0;  // for random tokens
 };
 
 }  // namespace espalier

@@ -23,7 +23,7 @@ struct TimeName {
   const char* key;
   const char* shown;
   const char* meaning;
-  bool limited;  // --goodput may ask for it
+  bool limited;  // allowed in --goodput
 };
 constexpr TimeName kTimes[] = {{"ttft", "TTFT", "time to first token", true},
                                {"tpot", "TPOT", "time per output token", true},
@@ -44,17 +44,17 @@ struct Figures {
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
   int64_t drafted = 0, accepted = 0, steps = 0;
   int64_t completed = 0;
-  int64_t in_time = 0;       // requests within the limits of goodput
-  int64_t late = 0;          // requests that had to wait for others to end
+  int64_t in_time = 0;  // requests within the goodput limits
+  int64_t late = 0;  // requests that waited for others to end
   double latest = 0;         // seconds
-  std::vector<Stats> times;  // as kTimes
+  std::vector<Stats> times;  // indexed as kTimes
 
   double accepted_per_step() const {
     return steps > 0 ? static_cast<double>(accepted) / static_cast<double>(steps) : 0;
   }
 };
 
-// What a thread takes to wake up is no wait.
+// Tolerance for thread wake-up.
 constexpr double kOnTimeSeconds = 0.001;
 
 Figures FiguresOf(const LoadResult& outcome, const std::vector<double>& limits) {
@@ -67,7 +67,7 @@ Figures FiguresOf(const LoadResult& outcome, const std::vector<double>& limits) 
     const Generation& g = answer.generation;
     ++f.completed;
     const double each = g.seconds_per_token();
-    // Over HTTP an answer without any text has no first piece: nobody had it before its end.
+    // Over HTTP, an answer without text has no first piece: it arrives at the end.
     const double first = g.pieces > 0 ? g.seconds_to_first : g.seconds;
     if (g.pieces > 0) times[0].push_back(first);
     if (g.pieces > 0 && g.usage.completion_tokens() > 1) times[1].push_back(each);
@@ -102,7 +102,7 @@ void AddTimes(const Figures& f, const LoadReportOptions& options, Json* json) {
   }
 }
 
-// Of each request, also the failed ones.
+// Adds per-request lists, including failed requests.
 void AddDetails(const LoadResult& outcome, Json* json) {
   for (const char* name :
        {"input_lens", "output_lens", "ttfts", "itls", "e2els", "generated_texts", "errors"}) {
@@ -201,7 +201,7 @@ Json LoadJson(const LoadResult& outcome, const LoadReportOptions& options,
   json["total_token_throughput"] = PerSecond(f.prompt_tokens + f.output_tokens, outcome.seconds);
   json["max_concurrent_requests"] = outcome.max_concurrent;
   AddTimes(f, options, &json);
-  // What vLLM has no names for.
+  // Fields that vLLM does not have.
   json["cached_input_tokens"] = f.cached_tokens;
   json["late_requests"] = f.late;
   json["longest_wait_ms"] = 1000 * f.latest;

@@ -1,4 +1,4 @@
-// What came of a load, under the names of `vllm bench serve`.
+// The report of a load test, with the field names of `vllm bench serve`.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace espalier {
 
-// One request. Its times begin when it was due, if it was to come at a time of its own.
+// The result of one request. Times count from its scheduled start, if it has one.
 struct LoadRequestResult {
   absl::Status status;
   Generation generation;  // if OK
-  double late = 0;        // seconds from when it was due until it was sent
+  double late = 0;  // seconds between scheduled start and sending
 };
 
 struct LoadResult {
@@ -27,28 +27,29 @@ struct LoadResult {
   double seconds = 0;
 
   int64_t failed() const;
-  absl::Status first_failure() const;  // OK if there is none
+  absl::Status first_failure() const;  // OK if none failed
 };
 
-// What is to be told: by --percentile-metrics, --metric-percentiles and --goodput.
+// What to report: --percentile-metrics, --metric-percentiles and --goodput.
 struct LoadReportOptions {
-  std::vector<int> times;           // indexes of the times that there are, in their order
+  std::vector<int> times;  // indexes into the known times, ascending
   std::vector<double> percentiles;  // 0 to 100
-  std::vector<double> limits;       // seconds, by index of a time; infinity: none
+  std::vector<double> limits;  // seconds, by index of a time; infinity: no limit
   bool goodput = false;
 
   // Usage errors name the flag and what it accepts.
   static absl::StatusOr<LoadReportOptions> Of(const ParsedFlags& flags);
 };
 
-// One object. `flags` give what was asked for; with `detailed`, lists of what each request had.
+// Returns one JSON object. `flags` give the requested load; `detailed` adds per-request lists.
 nlohmann::ordered_json LoadJson(const LoadResult& outcome, const LoadReportOptions& options,
                                 const ParsedFlags& flags, bool detailed);
 
 std::string LoadText(const LoadResult& outcome, const LoadReportOptions& options,
                      const ParsedFlags& flags, const Terminal& terminal);
 
-// Where --save-result writes: --result-dir and --result-filename, or a name made of the load.
+// Returns the path for --save-result: --result-dir and --result-filename, or a name derived from
+// the load.
 std::string ResultPath(const ParsedFlags& flags);
 
 }  // namespace espalier

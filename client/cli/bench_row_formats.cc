@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kSqlTable[] = "espalier_bench";
 
-// Names and values of the fields that are no lists.
+// Returns names and values of the scalar fields.
 std::vector<std::pair<std::string, Json>> Fields(const Json& row) {
   std::vector<std::pair<std::string, Json>> fields;
   for (const auto& [name, value] : row.items()) {
@@ -27,7 +27,7 @@ std::vector<std::pair<std::string, Json>> Fields(const Json& row) {
   return fields;
 }
 
-// What people read of a row: `plain` without characters beyond ASCII.
+// Returns the cells of the human-readable table; `plain`: ASCII only.
 std::vector<std::string> Cells(const Json& row, bool plain) {
   const auto text = [&](const char* name) {
     return row[name].is_string() ? Printable(row[name].get<std::string>()) : std::string();
@@ -84,7 +84,7 @@ std::string AsMarkdown(const std::vector<Json>& rows) {
   return out;
 }
 
-// Every value in quotes, as llama-bench has it; what is not known is empty.
+// Quotes every value, as llama-bench does; unknown values are empty.
 std::string CsvCell(const Json& value) {
   if (value.is_null()) return "";
   const std::string text = value.is_string() ? value.get<std::string>() : Dump(value);
@@ -111,7 +111,7 @@ std::string SqlValue(const Json& value) {
   return absl::StrCat("'", absl::StrReplaceAll(value.get<std::string>(), {{"'", "''"}}), "'");
 }
 
-// By name: a column has the same type whatever the first row knows.
+// The type depends on the name only, so that it does not change with the first row.
 const char* SqlType(const std::string& name) {
   if (name == "avg_ts" || name == "stddev_ts") return "REAL";
   const bool count = absl::StartsWith(name, "n_") || absl::EndsWith(name, "_ns") ||

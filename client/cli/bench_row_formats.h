@@ -1,4 +1,4 @@
-// Rows of a benchmark in the forms that `llama-bench -o` knows.
+// Output formats of benchmark rows, as `llama-bench -o`.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace espalier {
 
-// "table" is for people; the rest as llama-bench has them.
+// "table" is for people; the others match llama-bench.
 inline constexpr const char* kRowFormats[] = {"table", "csv", "json", "jsonl", "md", "sql"};
 
-// `rows` are flat objects of the same fields, in the order of columns, but for "samples_...", which
-// are lists and only in JSON. `terminal` counts for "table".
+// Formats `rows`: flat objects with the same fields, in column order, except "samples_...", which
+// are lists and appear only in JSON. `terminal` is used by "table".
 std::string FormatRows(const std::string& format, const std::vector<nlohmann::ordered_json>& rows,
                        const Terminal& terminal);
 

@@ -13,12 +13,12 @@
 namespace espalier {
 namespace {
 
-// Threads that take what has arrived, in order. There are as many as were ever wanted at once.
+// Threads that run arrived requests in order; grows up to the highest concurrency needed.
 class RequestThreads {
  public:
   RequestThreads(int64_t most, const std::function<void(int64_t)>& work) : most_(most), work_(work) {}
 
-  // Room for one more of `arrived_`, if there may be more threads and more can be had.
+  // Admits one more request; starts a thread if none is idle, up to the limit.
   absl::Status Arrive() {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++arrived_;
@@ -38,7 +38,7 @@ class RequestThreads {
     return absl::OkStatus();
   }
 
-  // Waits until all that arrived is over.
+  // Waits for all admitted requests. Returns the highest concurrency seen.
   int64_t Finish() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -102,7 +102,7 @@ absl::StatusOr<ScheduleResult> RunSchedule(const std::vector<double>& arrivals, 
   RequestThreads threads(most, one);
   absl::Status status;
   for (size_t i = 0; status.ok() && i < arrivals.size(); ++i) {
-    // No clock is asked for those that come at once.
+    // Immediate arrivals do not read the clock.
     const double wait = arrivals[i] > 0 ? start + arrivals[i] - seconds() : 0;
     if (wait > 0) absl::SleepFor(absl::Seconds(wait));
     status = threads.Arrive();

@@ -1,5 +1,5 @@
-// One request alone: prompt processing (pp), token generation (tg) and both in one (pg), in the
-// rows of llama-bench.
+// Benchmark of a single request: prompt processing (pp), token generation (tg) and both (pg), in
+// llama-bench's rows.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 struct Test {
   int64_t prompt = 0;    // tokens to process; 0: none
   int64_t generate = 0;  // tokens to generate after the first one; 0: none
-  int64_t depth = 0;     // tokens of context before
+  int64_t depth = 0;  // tokens of preceding context
 
   std::string name() const {
     std::string name;
@@ -36,7 +36,7 @@ struct Test {
   }
 };
 
-// One run: what llama-bench counts and the time of it.
+// One run: the tokens that llama-bench counts, and their time.
 struct Sample {
   double tokens = 0;
   double seconds = 0;
@@ -47,13 +47,13 @@ class Bench {
   Bench(Context* context, v1::ServedModel model, v1::GenerateRequest base)
       : context_(*context), model_(std::move(model)), base_(std::move(base)) {}
 
-  // Each run has a prompt of its own, and takes nothing over of others that begin alike.
+  // Each run has a fresh prompt, so that prefix caches do not help.
   absl::StatusOr<Sample> Once(const Test& test) {
     v1::GenerateRequest request = base_;
     ++seed_;
     request.set_cache_salt(absl::StrCat(base_.cache_salt(), "bench ", seed_));
     if (test.prompt > 0 && test.depth > 0) {
-      // The context comes from the prefix cache, which this request fills.
+      // The context is then served from the prefix cache, which this request fills.
       SetRandomPrompt(seed_, test.depth, model_.vocabulary(), &request);
       request.set_max_tokens(1);
       if (auto filled = BenchGenerate(context_, request); !filled.ok()) return filled.status();
@@ -94,7 +94,7 @@ class Bench {
 
 constexpr int64_t kMostTokens = 1 << 20;
 
-// "N", or "P,N" for both; what is not tested stays 0.
+// Parses "N", or "P,N" for both; untested counts stay 0.
 bool ReadTest(const std::string& kind, const std::string& value, Test* test) {
   const std::vector<std::string> parts = absl::StrSplit(value, ',');
   const auto read = [](const std::string& text, int64_t* out) {
@@ -128,17 +128,17 @@ absl::StatusOr<std::vector<Test>> TestsOf(const ParsedFlags& flags) {
   return tests;
 }
 
-// Where the LLM runs, for the columns that say so.
+// Where the LLM runs, for the corresponding columns.
 struct Place {
   std::string backends;  // "CPU", "CUDA", "CPU,CUDA"
   std::string cpus, gpus;
-  int64_t threads = 0;  // of its workers' CPUs; 0: not known, or none
+  int64_t threads = 0;  // CPU threads of its workers; 0: unknown or none
 };
 
 absl::StatusOr<Place> PlaceOf(Context& context, const v1::ServedModel& model) {
   Place place;
   if (model.workers_size() == 0) {
-    // The coordinator's own process computes on its CPU; how many threads it has it does not say.
+    // The coordinator's process computes on its CPU and does not report its number of threads.
     place.backends = "CPU";
     return place;
   }
@@ -162,7 +162,7 @@ absl::StatusOr<Place> PlaceOf(Context& context, const v1::ServedModel& model) {
   return place;
 }
 
-// Bytes of the artifact that the LLM was loaded from; 0 if it is there no more.
+// Returns the size of the LLM's artifact in bytes; 0 if it no longer exists.
 absl::StatusOr<int64_t> SizeOf(Context& context, const std::string& artifact) {
   auto client = context.client();
   if (!client.ok()) return client.status();
@@ -179,7 +179,7 @@ std::string DraftsOf(const ParsedFlags& flags, const v1::ServedModel& model) {
   return flags.Has("no-speculation") ? "off" : "on";
 }
 
-// What all rows of a model say; names as llama-bench has them, where it has any.
+// Returns the columns common to all rows of a model, under llama-bench's names where it has them.
 absl::StatusOr<Json> ModelColumns(Context& context, const v1::ServedModel& model) {
   const auto place = PlaceOf(context, model);
   if (!place.ok()) return place.status();
@@ -243,11 +243,11 @@ absl::Status RunSingleRequest(Context& context) {
   if (!columns.ok()) return columns.status();
   Bench bench(&context, *model, *std::move(base));
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
-  const bool quiet = context.json() || format != "table";  // standard output is for a program
+  const bool quiet = context.json() || format != "table";  // standard output is read by a program
   std::vector<Json> rows;
   for (const Test& test : *tests) {
     std::vector<Sample> samples;
-    for (int64_t i = -1; i < repetitions; ++i) {  // the first one warms up
+    for (int64_t i = -1; i < repetitions; ++i) {  // run -1 is the warm-up
       auto sample = bench.Once(test);
       if (!sample.ok()) return sample.status();
       if (i >= 0) samples.push_back(*sample);

@@ -1,4 +1,4 @@
-// Mean, spread and percentiles of a sample.
+// Mean, deviation and percentiles of a sample.
 #pragma once
 
 #include <vector>
@@ -7,17 +7,17 @@ namespace espalier {
 
 struct Stats {
   double mean = 0;
-  double deviation = 0;  // of the sample (n - 1); 0 for a single value
-  double spread = 0;     // of these values alone (n), as numpy.std
+  double deviation = 0;  // sample standard deviation (n - 1); 0 for a single value
+  double spread = 0;  // population standard deviation (n), as numpy.std
   double median = 0;
   std::vector<double> sorted;
 
-  // The value below which `percent` of the sample lie, 0 to 100; interpolates between neighbours,
-  // as numpy does.
+  // Returns the value below which `percent` (0 to 100) of the sample lie; interpolates linearly, as
+  // numpy does.
   double Percentile(double percent) const;
 };
 
-// Zeros for an empty sample.
+// Returns zeros for an empty sample.
 Stats StatsOf(std::vector<double> values);
 
 }  // namespace espalier

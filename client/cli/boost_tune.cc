@@ -19,7 +19,7 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
-// A coordinator that is started again goes on with the job.
+// A restarted coordinator continues the job.
 constexpr absl::Duration kAbsence = absl::Minutes(2);
 
 std::string Figure(bool there, const v1::DraftMeasure& measure) {
@@ -30,7 +30,7 @@ std::string StartedFrom(const v1::DistillationStart& start) {
   return start.artifact().empty() ? "random" : Printable(start.artifact());
 }
 
-// What has come of it so far.
+// Shows the results so far.
 void Show(Context& context, const v1::DistillationJob& job) {
   if (context.json()) {
     context.Document(ToJson(job));
@@ -67,7 +67,7 @@ void Show(Context& context, const v1::DistillationJob& job) {
   context.out() << std::flush;
 }
 
-// Follows the job to its end, also over a restart of the coordinator.
+// Follows the job to its end, across restarts of the coordinator.
 absl::Status Watch(Context& context, Client* client, const std::string& id) {
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
   v1::DistillationJob job;
@@ -170,7 +170,7 @@ absl::StatusOr<v1::DistillationSpec> SpecOf(const ParsedFlags& flags) {
   return spec;
 }
 
-// spec.prompts, after an upload where one is needed.
+// Sets spec.prompts, after an upload if needed.
 absl::Status FillPrompts(Context& context, Client* client, v1::DistillationSpec* spec) {
   const ParsedFlags& flags = context.flags();
   if (flags.Has("prompts") == flags.Has("dataset")) {
@@ -222,7 +222,7 @@ absl::Status Run(Context& context) {
       !s.ok()) {
     return s;
   }
-  // All that can be wrong here is said before the first byte goes out.
+  // Check everything that can be checked locally before the first upload.
   absl::StatusOr<v1::DistillationSpec> spec = v1::DistillationSpec();
   if (other == 0) spec = SpecOf(flags);
   if (!spec.ok()) return spec.status();

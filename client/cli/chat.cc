@@ -1,4 +1,4 @@
-// A conversation with a model that is served, in its own form.
+// A conversation with a served model, using its chat template.
 #include <istream>
 #include <nlohmann/json.hpp>
 
@@ -28,7 +28,7 @@ class Conversation {
   Conversation(Context& context, Client* client, v1::GenerateRequest request)
       : context_(context), client_(client), request_(std::move(request)) {}
 
-  // What the standard input has, line by line; without one, until it ends.
+  // Reads standard input line by line until it ends.
   absl::Status Run() {
     std::ostream& out = context_.out();
     const bool prompts = !context_.json() && context_.terminal().is_tty;
@@ -45,7 +45,7 @@ class Conversation {
       } else if (!said.empty()) {
         absl::Status status = Say(std::string(said));
         if (status.ok()) continue;
-        // Someone who sits there may say something shorter, or begin anew.
+        // An interactive user can send something shorter or start again.
         if (!prompts || absl::IsUnavailable(status)) return status;
         *context_.env().err << "\n" << Printable(status.message()) << "\n";
       }
@@ -74,7 +74,7 @@ class Conversation {
   }
 
  private:
-  // But for what the system says.
+  // Keeps the system message.
   void Clear() {
     auto* turns = request_.mutable_chat()->mutable_turns();
     const bool system = !turns->empty() && turns->Get(0).role() == "system";

@@ -1,4 +1,4 @@
-// `espalier bench` against a coordinator in memory.
+// `espalier bench` against an in-memory coordinator.
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -42,7 +42,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   v1::GenerateReply last = Last(8, 0, 0, 7);
   last.mutable_usage()->set_prompt_tokens(20);
   fake_.state()->replies = {Piece("a"), Piece("b"), last};
-  // Each call of the clock takes a millisecond: requests are over in some of them.
+  // Each reading of the clock takes a millisecond, so a request lasts only a few.
   EXPECT_EQ(Run({"bench", "llm", "--num-prompts=5", "--max-concurrency=1", "--goodput=e2el:1000",
                  "--goodput=ttft:0.001"}),
             kExitOk)
@@ -68,7 +68,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   EXPECT_FALSE(json.contains("mean_ttft_ms"));
   EXPECT_FALSE(json.contains("p99_itl_ms"));
   EXPECT_FALSE(json.contains("ttfts"));
-  // Not the model's own sampling, which would make runs differ.
+  // Overrides the model's own sampling, which would make runs differ.
   EXPECT_TRUE(fake_.state()->generates.back().sampling().has_temperature());
   EXPECT_TRUE(fake_.state()->generates.back().ignore_eos());
   EXPECT_EQ(Run({"bench", "llm", "--requests=1", "--temperature=1", "--top-p=0.9",
@@ -89,7 +89,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
 }
 
 TEST_F(CliTest, BenchSendsAtAGivenRateWhoeverIsStillWaiting) {
-  // More than any default that used to hold requests back: none is answered before all are there.
+  // More than any default concurrency limit: none is answered before all have arrived.
   fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
   fake_.state()->together = 12;
   real_time_ = true;
@@ -108,15 +108,14 @@ TEST_F(CliTest, BenchTimesARequestThatHadToWaitFromWhenItWasDue) {
       << err_.str();
   const Json json = Json::parse(out_.str());
   EXPECT_EQ(json["max_concurrent_requests"], 1);
-  EXPECT_GE(json["late_requests"], 4);  // on a busy machine the first one, too
-  // All were due at the beginning, nearly: each waited for those before it, 50 ms and more for
-  // each.
+  EXPECT_GE(json["late_requests"], 4);  // on a busy machine, the first one too
+  // All were due almost at once: each waited 50 ms or more for each one ahead of it.
   for (int i = 0; i < 5; ++i) {
     EXPECT_GE(json["ttfts"][i], 0.05 * (i + 1) - 0.005) << i;
     EXPECT_GE(json["e2els"][i], json["ttfts"][i]);
   }
   EXPECT_GE(json["longest_wait_ms"], 195);
-  // As fast as one after the other goes: what waits for its turn is in no hurry.
+  // Without a rate, requests run back to back, and waiting for a slot is not lateness.
   ASSERT_EQ(Run({"bench", "llm", "--requests=5", "--max-concurrency=1", "--json"}), kExitOk);
   EXPECT_EQ(Json::parse(out_.str())["late_requests"], 0);
 }
@@ -223,7 +222,7 @@ TEST_F(CliTest, BenchCutsPromptsBetweenCharacters) {
     different.insert(request.text());
   }
   EXPECT_GT(different.size(), 20u);
-  // Shorter than its first character: that one all the same.
+  // Shorter than the first character: that character is sent anyway.
   ASSERT_EQ(Run({"bench", "llm", "--requests=1", "--prompt-length=1",
                  "--prompts-from=" + home_ + "/many.txt"}),
             kExitOk);
@@ -252,14 +251,14 @@ TEST_F(CliTest, BenchPrintsTheRowsOfLlamaBench) {
   fake_.state()->replies = {Piece("a"), last};
   EXPECT_EQ(Run({"bench", "llm", "--pp=32", "--tg=8", "--pg=32,8", "--repetitions=3"}), kExitOk)
       << err_.str();
-  // 32 tokens in a quarter of a second, 8 in two, 40 in both.
+  // 32 tokens in a quarter of a second, 8 in two seconds, 40 in both.
   EXPECT_THAT(out_.str(),
               ::testing::ContainsRegex(
                   "llm +3.00 MiB +1.00 M +int8 +CPU +none +pp32 +128.00 .* 0.00\n"
                   "llm +3.00 MiB +1.00 M +int8 +CPU +none +tg8 +4.00 .* 0.00\n"
                   "llm +3.00 MiB +1.00 M +int8 +CPU +none +pp32\\+tg8 +17.78 .* 0.00\n"));
   const auto requests = fake_.state()->generates;
-  ASSERT_EQ(requests.size(), 12u);  // each row is warmed up
+  ASSERT_EQ(requests.size(), 12u);  // each row has a warm-up run
   EXPECT_EQ(requests[0].tokens().ids_size(), 32);
   EXPECT_EQ(requests[0].max_tokens(), 1);
   EXPECT_EQ(requests[7].tokens().ids_size(), 1);
@@ -330,7 +329,7 @@ TEST(ArrivalsTest, GapsHaveTheMeanAndTheShapeThatWereAskedFor) {
     const Stats s = StatsOf(gaps);
     EXPECT_GE(s.sorted.front(), 0);
     EXPECT_NEAR(s.mean, 0.02, 0.001) << burstiness;
-    // Of a gamma distribution: mean / sqrt(shape).
+    // The deviation of a gamma distribution is mean / sqrt(shape).
     EXPECT_NEAR(s.deviation / s.mean, 1 / std::sqrt(burstiness), 0.05 / std::sqrt(burstiness));
   }
   EXPECT_EQ(Arrivals(3, 50, 1, 3), Arrivals(3, 50, 1, 3));

@@ -1,4 +1,4 @@
-// `espalier up` and `down`, with shell scripts that stand in for espalierd.
+// `espalier up` and `down`, with shell scripts in place of espalierd.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 
 class DaemonTest : public CliTest {
  protected:
-  // One that is ready at once, and answers SIGTERM with `on_term`. `more`: of its ready file.
+  // Writes a daemon that is ready at once and runs `on_term` on SIGTERM. `more` is appended to its
+  // ready file.
   void WriteDaemon(const std::string& on_term = "exit 0", const std::string& more = "") {
     const std::string path = home_ + "/espalierd";
     std::ofstream(path)
@@ -64,7 +65,7 @@ TEST_F(DaemonTest, UpWaitsForTheDaemonAndDownEndsIt) {
   EXPECT_THAT(err_.str(), HasSubstr("cannot listen on 7070"));
 }
 
-// After a crash the number may be that of whoever reads the log.
+// After a crash, the pid may belong to a process that reads the log.
 TEST_F(DaemonTest, AProcessThatOnlyNamesEspalierdIsNotStopped) {
   const pid_t reader = fork();
   if (reader == 0) {
@@ -98,7 +99,7 @@ TEST_F(DaemonTest, DownWaitsAsLongAsRunningRequestsMayTakeAndSaysSo) {
   EXPECT_THAT(out_.str(), HasSubstr("at most 2m 00s"));
   EXPECT_THAT(out_.str(), HasSubstr("killed after 2m 30s"));
 
-  // Wherever it has that from.
+  // However the daemon got its drain time.
   WriteDaemon("sleep 0.8; exit 0", R"(, "drain_seconds": 600)");
   ASSERT_EQ(Run({"up", "--", "--flagfile=some"}, false), kExitOk) << err_.str();
   ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();

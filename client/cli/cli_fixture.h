@@ -1,4 +1,4 @@
-// Commands, run in this process against a coordinator in memory.
+// Fixture that runs commands in this process against an in-memory coordinator.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@
 
 namespace espalier {
 
-// What the coordinator in memory says: a piece of an answer, and its end.
+// Replies of the in-memory coordinator: one piece of an answer, and the last one.
 inline v1::GenerateReply Piece(const std::string& text) {
   v1::GenerateReply reply;
   reply.set_text(text);
@@ -121,7 +121,7 @@ class CliTest : public ::testing::Test {
   std::ostringstream out_, err_;
   std::atomic<double> now_ = 0;
   bool real_time_ = false;
-  std::ostream* sink_ = nullptr;  // instead of out_
+  std::ostream* sink_ = nullptr;  // used instead of out_ if set
   bool output_closed_ = false;
 };
 

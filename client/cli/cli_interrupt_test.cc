@@ -1,4 +1,4 @@
-// Commands that a signal ends, and what they put away first.
+// Commands ended by a signal, and their cleanup.
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ class InterruptTest : public CliTest {
     std::ofstream(home_ + "/tiny/config.json") << "{}";
   }
 
-  // A proof that gets `signal` as soon as it has `begun`.
+  // Runs a proof that gets `signal` once `begun`.
   void ProveUntil(int signal, const std::function<bool()>& begun) {
     std::thread hand([&] {
       while (!begun()) absl::SleepFor(absl::Milliseconds(5));
@@ -53,7 +53,7 @@ TEST_F(InterruptTest, SoItDoesWhenItDoesNotKnowYetThatACopyIsThere) {
   EXPECT_EQ(fake_.state()->deleted.size(), 1u);
 }
 
-// A script that starts commands with SIGINT ignored means it.
+// A script that starts commands with SIGINT ignored relies on it.
 TEST_F(InterruptTest, ASignalThatWasIgnoredStaysSo) {
   fake_.state()->proof.set_passed(true);
   auto* const before = signal(SIGHUP, SIG_IGN);

@@ -1,4 +1,4 @@
-// What --json makes of every command: one document, or JSON lines, and nothing else.
+// --json output of every command: one document, or JSON lines, and nothing else.
 #include <filesystem>
 #include <fstream>
 
@@ -45,7 +45,7 @@ TEST_F(CliTest, AnExportedProfileIsWrittenAndSaid) {
   EXPECT_TRUE(Json::parse(out_.str()).contains("error"));
 }
 
-// A coordinator of another version, say.
+// For example, from a coordinator of another version.
 TEST_F(CliTest, ADifferenceThatIsNoJsonIsAnError) {
   std::ofstream(home_ + "/plan.json") << R"({"operators": [{"node": "x"}]})";
   fake_.state()->difference.set_json("{\"a\": ");

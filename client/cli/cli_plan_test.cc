@@ -1,4 +1,4 @@
-// The commands that plan.
+// The planning commands.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -23,7 +23,7 @@ TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
   EXPECT_EQ(request.devices(3).kind(), v1::Device::CUDA);
   EXPECT_EQ(request.batch_size(), 32);
   EXPECT_THAT(out_.str(), HasSubstr("operator  split"));
-  // What was exported can be imported.
+  // An exported plan can be imported.
   EXPECT_EQ(Run({"plan", "--model=llama:tiny", "--import-strategy=" + file}), kExitOk)
       << err_.str();
   EXPECT_EQ(fake_.state()->explains[1].plan().search().imported().operators(0).node(), "lm_head");
@@ -32,7 +32,7 @@ TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
   EXPECT_THAT(err_.str(), HasSubstr("holds no plan"));
 }
 
-// FlexFlow's flags, as its manual and its README write them: each changes what it should.
+// FlexFlow's flags as in its manual and README: each has its documented effect.
 TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
   *fake_.state()->explanation.mutable_plan() = fake_.state()->job.plan();
   fake_.state()->explanation.set_task_graph("digraph tasks {}");
@@ -134,7 +134,7 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
   }
 }
 
-// Shown with these it would be taken for what they ask for.
+// Otherwise the shown plan would be mistaken for one made with these flags.
 TEST_F(CliTest, FlagsOfANewPlanAreRefusedWhereOneThatIsThereIsShown) {
   const std::string plan = home_ + "/plan.json";
   const std::string job = fake_.state()->job.id();

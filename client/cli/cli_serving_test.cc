@@ -1,4 +1,4 @@
-// The commands around models that are served.
+// The commands for served models.
 #include <filesystem>
 #include <fstream>
 
@@ -92,7 +92,7 @@ TEST_F(CliTest, AChatTemplateIsReadFromItsFile) {
   EXPECT_EQ(Run({"serve", "llm", "--chat-template=" + home_ + "/missing.jinja"}), kExitUsage);
 }
 
-// Hugging Face's cache: a snapshot is a folder of links to files that are named by their sums.
+// In Hugging Face's cache, a snapshot is a folder of links to files named by their hashes.
 TEST_F(CliTest, AFolderOfLinksIsUploadedUnderTheNamesOfTheLinks) {
   const std::filesystem::path hub = home_ + "/hub";
   std::filesystem::create_directories(hub / "blobs");
@@ -193,10 +193,10 @@ TEST_F(CliTest, FoldersAreUploadedForTheTimeOfAProofAlone) {
 TEST_F(CliTest, AFolderThatCannotBeMadeIsNotTakenForAnAbsentCoordinator) {
   fake_.state()->artifacts["llm"].set_name("llm");
   fake_.state()->files["llm"]["config.json"] = "{}";
-  const std::string folder = home_ + "/text.txt/llm";  // below a file
+  const std::string folder = home_ + "/text.txt/llm";  // under a file
   EXPECT_EQ(Run({"models", "download", "llm", folder}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr(folder + ": Not a directory"));
-  // What stands where a file should go is left alone.
+  // A folder in a file's place is left alone.
   std::filesystem::create_directories(home_ + "/llm/config.json/kept");
   EXPECT_EQ(Run({"models", "download", "llm", home_ + "/llm"}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr(home_ + "/llm/config.json: Is a directory"));
@@ -217,7 +217,7 @@ TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
   EXPECT_FALSE(sent.idempotency_key().empty());
 }
 
-// A model's own generation_config would come in where the gateway is told nothing.
+// Unset values would be replaced by the model's generation_config at the gateway.
 TEST_F(CliTest, WhatIsSwitchedOffIsOffOverHttpToo) {
   v1::GenerateRequest request;
   EXPECT_FALSE(Json::parse(CompletionBody(request)).contains("repetition_penalty"));
@@ -240,7 +240,7 @@ TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
   EXPECT_THAT(out_.str(), HasSubstr("the texts are identical"));
   EXPECT_THAT(out_.str(), HasSubstr("1.50 + 1"));
   EXPECT_EQ(fake_.state()->generates[0].text(), "It was");
-  // Two short ones to warm up, then the two that count.
+  // Two short warm-up requests, then the two that count.
   ASSERT_EQ(fake_.state()->generates.size(), 4u);
   EXPECT_EQ(fake_.state()->generates[0].max_tokens(), 8);
   EXPECT_EQ(fake_.state()->generates[2].max_tokens(), 128);

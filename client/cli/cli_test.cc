@@ -1,4 +1,4 @@
-// The commands that run jobs, and what all commands share.
+// The commands that run jobs, and behavior shared by all commands.
 #include <cmath>
 #include <ostream>
 #include <streambuf>
@@ -44,7 +44,7 @@ TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
       << err_.str();
   const std::string text = out_.str();
   EXPECT_THAT(text, HasSubstr("data parallel"));
-  EXPECT_THAT(text, HasSubstr("1.50"));  // times this plan's step
+  EXPECT_THAT(text, HasSubstr("1.50"));  // relative to this plan's step
   EXPECT_THAT(text, HasSubstr("1 sample=2"));
   EXPECT_THAT(text, HasSubstr("step 2/3  66%  loss 2.0000  205 k tok/s"));
   EXPECT_THAT(text, HasSubstr("worker w2 \uFFFD[2J lost"));
@@ -88,7 +88,7 @@ TEST_F(CliTest, DatasetsOfFormatsThatAreNotReadAreRefused) {
     EXPECT_THAT(err_.str(), HasSubstr("accepted: text, or arrays"));
   }
   EXPECT_TRUE(fake_.state()->submits.empty());
-  // Text is text, whatever its name.
+  // The content decides, not the file name.
   std::ofstream(home_ + "/a.csv") << std::string(500, ',');
   EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/a.csv", "--steps=3", "--detach"}),
             kExitOk)
@@ -149,7 +149,7 @@ TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
   }
 }
 
-// Takes so many bytes and no more: a full disk, or a pipe that nobody reads any longer.
+// Accepts a limited number of bytes, like a full disk or a closed pipe.
 class ShortBuffer : public std::streambuf {
  public:
   explicit ShortBuffer(int room) : room_(room) {}
@@ -172,7 +172,7 @@ TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
   }
 }
 
-// The answer took the model's time to its end though nobody read it.
+// Regression: the model generated to the end though nobody read it.
 TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
   const std::string piece(1000, 'x');
   fake_.state()->replies.assign(20'000, Piece(piece));

@@ -1,4 +1,4 @@
-// What a command of `espalier` is, and what it is given.
+// The commands of `espalier` and their context.
 #pragma once
 
 #include <functional>
@@ -19,18 +19,18 @@
 
 namespace espalier {
 
-// The world as commands see it; tests put their own in place.
+// A command's access to the outside; tests substitute their own.
 struct Environment {
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
   std::istream* in = nullptr;
-  Terminal terminal;      // behind `out`
-  Terminal err_terminal;  // behind `err`
+  Terminal terminal;  // of `out`
+  Terminal err_terminal;  // of `err`
   std::function<const char*(const char*)> getenv;
   std::function<double()> seconds;  // steady
-  // Whether nobody reads `out` any more, a pipe. Null: that cannot be.
+  // Returns true if the reader of `out` (a pipe) is gone. Null: never.
   std::function<bool()> output_closed;
-  std::string program;  // path of this executable; daemons are found beside it
+  std::string program;  // path of this executable; daemons lie next to it
 };
 
 class Context {
@@ -42,14 +42,14 @@ class Context {
   const ParsedFlags& flags() const { return flags_; }
   bool json() const { return json_; }
   std::ostream& out() const { return *env_.out; }
-  // Where progress goes: standard output, or nowhere with --json.
+  // Where progress is shown: standard output, or nowhere with --json.
   const Terminal& terminal() const { return env_.terminal; }
   Style style() const { return Style(env_.terminal); }
 
   // Connects on first use.
   absl::StatusOr<Client*> client();
-  // Made on first use, without connecting. TLS by the scheme of http_address(), or by the flags
-  // that make the client speak it.
+  // Created on first use, without connecting. Uses TLS if the scheme of http_address() or the TLS
+  // flags say so.
   absl::StatusOr<const Gateway*> gateway();
   std::string coordinator()
       const;  // --coordinator, ESPALIER_COORDINATOR, the running `up`, 127.0.0.1:7070
@@ -63,7 +63,7 @@ class Context {
   };
   absl::StatusOr<Tls> tls() const;  // --tls, --ca-file, --cert-file, --key-file
 
-  // With --json: the whole answer. Streams write one Line each.
+  // With --json: writes the whole answer. Streams write one Line each.
   void Document(const nlohmann::ordered_json& json);
   void Line(const nlohmann::ordered_json& json);
   bool answered() const { return answered_; }  // a Document was written
@@ -82,15 +82,15 @@ struct Command {
   std::string summary;  // one line
   std::string usage;    // after "espalier ": "train --model=MODEL --dataset=FILE [flags]"
   std::string description;
-  std::vector<FlagSpec> flags;                                // besides those of all commands
-  std::vector<std::pair<std::string, std::string>> examples;  // what for, command line
+  std::vector<FlagSpec> flags;  // in addition to CommonFlags
+  std::vector<std::pair<std::string, std::string>> examples;  // purpose, command line
   std::function<absl::Status(Context&)> run;
 };
 
 // --coordinator, --json, --help ...
 std::vector<FlagSpec> CommonFlags();
 
-// Declared beside the commands' own files.
+// Each is defined in the command's own file.
 Command UpCommand();
 Command DownCommand();
 Command StatusCommand();
@@ -118,17 +118,19 @@ enum ExitCode {
   kExitOk = 0,
   kExitFailed = 1,
   kExitUsage = 2,
-  kExitUnreachable = 3,  // no coordinator there
+  kExitUnreachable = 3,  // no coordinator answered
   kExitNotFound = 4,
-  kExitInterrupted = 130,  // as shells have it for Ctrl-C
-  kExitBrokenPipe = 141,   // likewise for SIGPIPE, of which others die
+  kExitInterrupted = 130,  // as shells report Ctrl-C
+  kExitBrokenPipe = 141,  // as shells report SIGPIPE
 };
 
-// `args` without the program's name. Output that could not be written is a failure, whatever came
-// of the command; where its reader has gone, one without words.
+// Runs the command line `args` (without the program's name) and returns its exit code. Output that
+// could not be written is a failure even if the command succeeded; if its reader is gone, a silent
+// one.
 int RunEspalier(const std::vector<std::string>& args, const Environment& environment);
 
-// Refuses more or fewer positional arguments; `what` names them: "a job id".
+// Returns a usage error unless there are `least` to `most` positional arguments; `what` names them:
+// "a job id".
 absl::Status CheckArguments(const Context& context, size_t least, size_t most,
                             const std::string& what);
 

@@ -46,7 +46,7 @@ std::string LastLines(const std::string& path, size_t count) {
   return absl::StrJoin(lines, "\n  ");
 }
 
-// A zombie is gone too: it only waits for whoever started it.
+// A zombie counts as gone: its parent has only not reaped it yet.
 bool Alive(int pid) {
   if (kill(pid, 0) != 0) return false;
   const std::string stat = Slurp(absl::StrCat("/proc/", pid, "/stat"));
@@ -79,7 +79,8 @@ int RunningDaemon(const std::string& home) {
   std::ifstream in(PidFile(home));
   int pid = 0;
   if (!(in >> pid) || pid <= 1 || !Alive(pid)) return 0;
-  // The number may have gone to another process since: `up` names this file to its own.
+  // The pid may have been reused: check that the process's command line names this ready file,
+  // which `up` passes.
   std::error_code error;
   const fs::path ready = fs::weakly_canonical(ReadyFile(home), error);
   const std::string words = Slurp(absl::StrCat("/proc/", pid, "/cmdline"));
@@ -123,7 +124,7 @@ absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const s
     return absl::ErrnoToStatus(number, "cannot start a process");
   }
   if (pid == 0) {
-    // Its own session: Ctrl-C at this terminal and its closing do not reach it.
+    // A session of its own, unaffected by this terminal's Ctrl-C and hang-up.
     setsid();
     const int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
@@ -163,11 +164,11 @@ double DrainSeconds(const std::string& home) {
   if (ready.is_object() && ready.contains("drain_seconds") && ready["drain_seconds"].is_number()) {
     return std::min(ready["drain_seconds"].get<double>(), kLongest);
   }
-  // It is still starting.
+  // No ready file: still starting.
   const int pid = RunningDaemon(home);
   const std::string words = Slurp(absl::StrCat("/proc/", pid, "/cmdline"));
-  // Of both spellings that espalierd takes, each with one dash or two; `up` passes on none without
-  // "=". The last one counts.
+  // Accepts espalierd's two spellings, with one dash or two; `up` always passes "=". The last one
+  // counts.
   for (const absl::string_view word : absl::StrSplit(words, '\0')) {
     const std::pair<absl::string_view, absl::string_view> flag =
         absl::StrSplit(word, absl::MaxSplits('=', 1));

@@ -1,6 +1,6 @@
-// The coordinator that `espalier up` starts in the background: its files, its life.
+// The background coordinator of `espalier up`: its files, start and stop.
 //
-// <home>/espalierd.pid, espalierd.log, espalierd.ready (see AddressesOf) and data/.
+// <home>/espalierd.pid, espalierd.log, espalierd.ready (see ReadAddresses) and data/.
 #pragma once
 
 #include <functional>
@@ -21,31 +21,31 @@ std::string PidFile(const std::string& home);
 std::string LogFile(const std::string& home);
 std::string ReadyFile(const std::string& home);
 
-// The ready file is one JSON object {"grpc": "host:port", "http": "host:port", ...} that espalierd
-// writes once it answers. The defaults where there is none.
+// Reads the ready file, a JSON object {"grpc": "host:port", "http": "host:port", ...} that
+// espalierd writes once it answers. Returns the defaults if there is none.
 Addresses ReadAddresses(const std::string& home);
 
-// The process of the pid file, if it lives and is the espalierd of this home; 0 otherwise.
+// Returns the process id in the pid file if that process is alive and is this home's espalierd;
+// otherwise 0.
 int RunningDaemon(const std::string& home);
 
-// `name` beside `program` (as installed) or where Bazel puts it. NotFound lists where it was looked
-// for.
+// Finds `name` next to `program` (as installed) or in Bazel's output folder of `package`. NotFound
+// lists the paths tried.
 absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& package,
                                         const std::string& name);
 
-// Starts `command` detached, with its output in the log file, and writes the pid file. Waits for
-// the ready file. Unavailable with the last lines of the log if the process ends or
+// Starts `command` detached, with output to the log file, writes the pid file and waits for the
+// ready file. Returns Unavailable with the log's last lines if the process ends or
 // `timeout_seconds` pass.
 absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,
                                 double timeout_seconds);
 
-// How long the daemon lets running requests go on after SIGTERM: as its ready file says; before
-// there is one, --drain_seconds on its command line, or what espalierd has without it.
+// Returns how long the daemon lets running requests continue after SIGTERM: from its ready file;
+// before there is one, from --drain_seconds on its command line or espalierd's default.
 double DrainSeconds(const std::string& home);
 
-// SIGTERM, and SIGKILL if it is still there after `timeout_seconds`. Removes pid and ready file.
-// Calls `waiting` now and then with the seconds that have passed. `killed` says whether it had to
-// be killed.
+// Sends SIGTERM, and SIGKILL after `timeout_seconds`. Removes pid and ready file. Calls `waiting`
+// from time to time with the seconds passed. Sets `killed` if SIGKILL was needed.
 absl::Status StopDaemon(const std::string& home, double timeout_seconds,
                         const std::function<void(double seconds)>& waiting, bool* killed);
 

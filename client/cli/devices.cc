@@ -13,10 +13,11 @@ struct Preset {
   const char* model;
   double memory_gib;
   double
-      matmul_flops;  // f32 (TF32 on NVIDIA), what large products reach rather than the data sheet
+      // f32 (TF32 on NVIDIA), measured on large matrix products, not the data sheet's value
+      matmul_flops;
   double memory_bandwidth;  // bytes/s
   double op_overhead;       // seconds
-  double link_bandwidth;    // bytes/s to a neighbour: NVLink, or loopback for CPUs
+  double link_bandwidth;  // bytes/s to a neighbor: NVLink, or loopback for CPUs
   double link_latency;
 };
 
@@ -57,7 +58,7 @@ std::vector<FlagSpec> DeviceFlags() {
 
 namespace {
 
-// A machine with a topology: true if one was named.
+// Fills in a machine with a topology; returns true if one was named.
 absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, v1::PlanRequest* request) {
   const bool preset = flags.Has("machine"), file = flags.Has("machine-model-file");
   for (const char* needs : {"search-num-nodes", "search-num-workers"}) {

@@ -1,4 +1,4 @@
-// Devices to plan for that are not there: --devices, --device-preset.
+// Hypothetical devices to plan for: --devices, --device-preset.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 namespace espalier {
 
 std::vector<FlagSpec> DeviceFlags();
-// Leaves `request` alone if none of the flags is given: then the workers that have joined count.
+// Leaves `request` unchanged if no flag is given: the plan is then for the live workers.
 absl::Status FillDevices(const ParsedFlags& flags, v1::PlanRequest* request);
 
 }  // namespace espalier

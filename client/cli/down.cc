@@ -9,10 +9,10 @@
 namespace espalier {
 namespace {
 
-// After its requests: jobs are told to stop, workers have 10 s to leave, each model that is served
-// on workers takes its leave of them.
+// Time after the last request: jobs are stopped, workers have 10 s to leave, and each model served
+// on workers leaves them.
 constexpr double kLeaveSeconds = 30;
-constexpr double kQuietSeconds = 0.5;  // most daemons have nothing to wait for
+constexpr double kQuietSeconds = 0.5;  // most daemons end at once
 
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
@@ -30,7 +30,7 @@ absl::Status Run(Context& context) {
                                    FormatSeconds(limit, unicode)));
     }
     told = true;
-    if (!context.terminal().is_tty) return;  // one line says it
+    if (!context.terminal().is_tty) return;  // one line is enough
     Progress p;
     p.unit = "seconds";
     p.done = seconds;

@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-// The arguments after the model, or the lines of the standard input.
+// Returns the arguments after the model, or the lines of standard input.
 absl::StatusOr<std::vector<std::string>> Texts(Context& context) {
   const auto& args = context.flags().positional();
   if (args.empty()) return UsageError("missing: a model's name (espalier serve lists them)");

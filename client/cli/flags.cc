@@ -92,7 +92,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::string text;
   char piece[1 << 14];
   while (in.read(piece, sizeof(piece)) || in.gcount() > 0) text.append(piece, in.gcount());
-  // A folder opens, and an error on the way is no end.
+  // A folder can be opened, and a read error is not the end of the file.
   if (!in.eof()) return UsageError(absl::StrCat("cannot read ", Printable(path)));
   return text;
 }
@@ -106,7 +106,7 @@ absl::StatusOr<std::string> ReadNonemptyFile(const std::string& path) {
 std::string Nearest(absl::string_view given, const std::vector<std::string>& known) {
   std::string best;
   int best_distance =
-      static_cast<int>(given.size()) / 3 + 2;  // beyond it, words have nothing in common
+      static_cast<int>(given.size()) / 3 + 2;  // maximum edit distance of a suggestion
   for (const std::string& word : known) {
     if (given.size() >= 3 && absl::StartsWith(word, given)) return word;
     const int distance = EditDistance(given, word);
@@ -131,7 +131,7 @@ std::string ParsedFlags::Text(const std::string& name, const std::string& fallba
 int64_t ParsedFlags::Int(const std::string& name, int64_t fallback) const {
   int64_t value = fallback;
   if (Has(name) && !absl::SimpleAtoi(Values(name).back(), &value))
-    abort();  // CheckValue has been there
+    abort();  // CheckValue has parsed it
   return value;
 }
 
@@ -152,7 +152,7 @@ absl::StatusOr<ParsedFlags> ParseFlags(const std::vector<FlagSpec>& specs,
       parsed.positional_.insert(parsed.positional_.end(), args.begin() + i + 1, args.end());
       break;
     }
-    if (arg.size() < 2 || arg[0] != '-') {  // "-" alone stands for the standard input
+    if (arg.size() < 2 || arg[0] != '-') {  // "-" alone means standard input
       parsed.positional_.push_back(arg);
       continue;
     }

@@ -57,7 +57,7 @@ TEST(FlagsTest, SwitchesRepeatedFlagsAndArguments) {
   EXPECT_THAT(flags.positional(), ElementsAre("a", "-", "--epochs"));
   EXPECT_FALSE(Good({"--only-data-parallel", "--no-only-data-parallel"}).Has("only-data-parallel"));
   EXPECT_TRUE(
-      Good({"--no-upload"}).Has("no-upload"));  // a flag of that name, not the taking back of one
+      Good({"--no-upload"}).Has("no-upload"));  // a flag of that name, not a negated one
 }
 
 TEST(FlagsTest, ErrorsNameTheFlagAndWhatIsAccepted) {
@@ -141,7 +141,7 @@ TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
   EXPECT_THAT(Bad({"--micro-batches=0"}), HasSubstr("--micro-batches"));
 }
 
-// No flag leaves the choice to the planner; 0 is a choice.
+// Without the flag the planner chooses; 0 is an explicit choice.
 TEST(TrainingFlagsTest, ZeroStage) {
   v1::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());

@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kConnectSeconds = 5;  // also of each send
+constexpr int kConnectSeconds = 5;  // also the timeout of each send
 
 class PlainConnection : public GatewayConnection {
  public:
@@ -41,7 +41,7 @@ class PlainConnection : public GatewayConnection {
       n = recv(socket_.fd(), block, size, 0);
     } while (n < 0 && errno == EINTR);
     const int error = errno;
-    // A TLS server answers what it cannot read by an alert record (RFC 8446, 5.1), or hangs up.
+    // A TLS server answers plain text with an alert record (RFC 8446, 5.1) or closes.
     constexpr char kAlert = 21;
     if (!answered_ && (n <= 0 || block[0] == kAlert)) {
       const std::string why = n < 0 ? strerror(error) : n == 0 ? "it hung up" : "it speaks TLS";
@@ -112,7 +112,7 @@ absl::StatusOr<Gateway> MakeGateway(const std::string& address, bool wants_tls,
   if (https || http) rest = absl::StripSuffix(rest, "/");
   Gateway gateway;
   gateway.token = token;
-  // The colon before the port, if any, comes after the bracket that ends an IPv6 address.
+  // The port's colon, if any, comes after the bracket that ends an IPv6 address.
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.rfind(':');
   const bool has_port =

@@ -1,4 +1,4 @@
-// Where an HTTP gateway is, and connections to it: in the clear or over TLS.
+// The address of an HTTP gateway, and connections to it with or without TLS.
 #pragma once
 
 #include <memory>
@@ -10,39 +10,39 @@
 
 namespace espalier {
 
-// PEM; empty: the system's roots, no certificate of one's own.
+// PEM texts. Empty: the system's roots; no client certificate.
 struct GatewayTls {
   std::string ca;
-  std::string certificate;  // a chain, own certificate first, where the gateway asks for one
+  std::string certificate;  // client certificate chain, leaf first, if the gateway asks for one
   std::string key;
 };
 
-class TlsContext;  // OpenSSL's, shared by connections
+class TlsContext;  // wraps OpenSSL's SSL_CTX; shared by connections
 
 struct Gateway {
   std::string host;  // without the brackets of an IPv6 address
   std::string port;
-  std::string authority;                  // host:port, as the Host header and messages have it
-  std::string token;                      // shown as "Authorization: Bearer TOKEN"; empty: none
-  std::shared_ptr<const TlsContext> tls;  // null: in the clear
+  std::string authority;  // host:port, for the Host header and messages
+  std::string token;  // sent as "Authorization: Bearer TOKEN"; empty: none
+  std::shared_ptr<const TlsContext> tls;  // null: no TLS
 };
 
-// `address` is HOST:PORT, http://HOST[:PORT] or https://HOST[:PORT]. TLS with https://, and without
-// a scheme if `wants_tls`. InvalidArgument for another form, for http:// where TLS is wanted, and,
-// saying which, for PEM text that holds nothing of its kind.
+// Parses `address`: HOST:PORT, http://HOST[:PORT] or https://HOST[:PORT]. TLS is used with
+// https://, and without a scheme if `wants_tls`. Returns InvalidArgument for other forms, for
+// http:// if TLS is wanted, and for PEM text without an entry of its kind, naming it.
 absl::StatusOr<Gateway> MakeGateway(const std::string& address, bool wants_tls,
                                     const GatewayTls& tls, const std::string& token);
 
-// One connection; calls block. SIGPIPE has to be ignored in this process where TLS is spoken.
+// One connection; calls block. REQUIRES: with TLS, SIGPIPE is ignored in this process.
 class GatewayConnection {
  public:
-  // Connects, and with TLS verifies the gateway's certificate and that it is one for the host.
-  // Unavailable, naming the address and what to do, if nobody answers or it is not trusted.
+  // Connects; with TLS, verifies the gateway's certificate and host name. Returns Unavailable,
+  // naming the address and a remedy, if it does not answer or is not trusted.
   static absl::StatusOr<std::unique_ptr<GatewayConnection>> Open(const Gateway& gateway);
   virtual ~GatewayConnection() = default;
 
   virtual absl::Status Send(absl::string_view bytes) = 0;
-  // Bytes put into `block`; 0: the other side has closed in good order.
+  // Returns the number of bytes stored in `block`; 0 if the peer has closed in good order.
   virtual absl::StatusOr<size_t> Receive(char* block, size_t size) = 0;
 };
 

@@ -24,7 +24,7 @@ using Session = std::unique_ptr<SSL, openssl::Freer<SSL, SSL_free>>;
 
 constexpr int kHandshakeSeconds = 10;
 
-// Empties this thread's queue of errors; the first one's text.
+// Clears this thread's OpenSSL error queue and returns its first error.
 std::string TakeError() {
   const unsigned long first = ERR_get_error();
   ERR_clear_error();
@@ -101,7 +101,7 @@ class SecureConnection : public GatewayConnection {
         socket_(std::move(socket)),
         session_(SSL_new(context_->get())) {}
   ~SecureConnection() override {
-    if (open_) SSL_shutdown(session_.get());  // says goodbye, waits for no answer
+    if (open_) SSL_shutdown(session_.get());  // sends close_notify, does not wait for the peer's
     ERR_clear_error();
   }
 
@@ -128,7 +128,7 @@ class SecureConnection : public GatewayConnection {
       const int n = SSL_write(session_.get(), bytes.data(),
                               static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
       if (n <= 0) {
-        // Who hangs up said why before: its alert waits to be read.
+        // The peer's alert, sent before it closed, is still unread.
         char byte;
         const int got = SSL_get_error(session_.get(), n) == SSL_ERROR_SYSCALL
                             ? SSL_read(session_.get(), &byte, 1)
@@ -153,7 +153,7 @@ class SecureConnection : public GatewayConnection {
   absl::Status Failed(int result) {
     const int number = errno;
     const int kind = SSL_get_error(session_.get(), result);
-    open_ = false;  // nothing may be said on it any more
+    open_ = false;  // the session must not be used any more
     const auto unavailable = [&](const auto&... parts) {
       return absl::UnavailableError(
           absl::StrCat("TLS with the gateway at ", authority_, ": ", parts...));

@@ -1,4 +1,4 @@
-// The TLS half of gateway.h, by OpenSSL.
+// TLS connections for gateway.h, using OpenSSL.
 #pragma once
 
 #include <memory>
@@ -24,14 +24,14 @@ class Socket {
   int fd_;
 };
 
-// Unavailable, saying how to start a gateway or to name another.
+// Returns Unavailable with advice to start a gateway or to name another.
 absl::Status Unreachable(const std::string& authority, const std::string& why);
 
-// InvalidArgument, naming the flag, for PEM text that holds nothing of its kind or a key that is
-// not the certificate's.
+// Returns InvalidArgument, naming the flag, for PEM text without an entry of its kind or a key that
+// does not match the certificate.
 absl::StatusOr<std::shared_ptr<const TlsContext>> MakeTlsContext(const GatewayTls& tls);
 
-// Handshake on a connected socket. `gateway.tls` is there.
+// Does the TLS handshake on a connected socket. REQUIRES: gateway.tls is not null.
 absl::StatusOr<std::unique_ptr<GatewayConnection>> OpenTls(const Gateway& gateway, Socket socket);
 
 }  // namespace espalier

@@ -122,7 +122,7 @@ absl::Status Once(Context& context, const v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-// The same prompt incrementally and with token trees: same text, different time.
+// Runs the prompt with incremental decoding and with token trees, and compares text and time.
 absl::Status Compare(Context& context, v1::GenerateRequest request) {
   if (request.sampling().temperature() > 0) {
     return UsageError(
@@ -134,8 +134,7 @@ absl::Status Compare(Context& context, v1::GenerateRequest request) {
   Generation answers[2];
   const v1::Speculation modes[2] = {v1::SPECULATION_OFF, v1::SPECULATION_ON};
   const char* titles[2] = {"incremental", "token trees"};
-  // The first requests after a model was loaded prepare its kernels; neither way should pay for
-  // that.
+  // Warm up both: the first requests after loading prepare kernels.
   v1::GenerateRequest warm_up = request;
   warm_up.set_max_tokens(std::min(request.max_tokens(), 8));
   for (const v1::Speculation mode : modes) {

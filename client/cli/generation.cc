@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Times of the pieces of one answer.
+// Records the arrival times of an answer's pieces.
 class Stopwatch {
  public:
   Stopwatch(const std::function<double()>& seconds, Generation* generation)
@@ -40,7 +40,7 @@ int32_t Count(const Json& object, const char* field) {
   return it != object.end() && it->is_number_integer() ? it->get<int32_t>() : 0;
 }
 
-// One "data:" of /v1/completions. False: no more is wanted.
+// Parses one "data:" chunk of /v1/completions. Returns false if no more is wanted.
 bool ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out, const PieceListener& piece) {
   bool wanted = true;
   if (chunk.contains("choices") && chunk["choices"].is_array() && !chunk["choices"].empty()) {
@@ -124,7 +124,7 @@ absl::StatusOr<Generation> GenerateByGrpc(Client* client, const v1::GenerateRequ
 
 std::string CompletionBody(const v1::GenerateRequest& request) {
   Json body;
-  // Over HTTP an adapter goes by its name alone.
+  // Over HTTP, an adapter is addressed by its name as the model.
   body["model"] = request.adapter().empty() ? request.model() : request.adapter();
   if (request.has_tokens()) {
     body["prompt"] = std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end());
@@ -136,7 +136,7 @@ std::string CompletionBody(const v1::GenerateRequest& request) {
     body["stop"] = std::vector<std::string>(request.stop().begin(), request.stop().end());
   const v1::SamplingOptions& sampling = request.sampling();
   if (sampling.has_temperature()) body["temperature"] = sampling.temperature();
-  // Where 0 means "off" it does not over HTTP.
+  // 0 means "off" in gRPC only; send HTTP's own neutral values.
   if (sampling.has_top_p()) body["top_p"] = sampling.top_p() > 0 ? sampling.top_p() : 1;
   if (sampling.has_top_k()) body["top_k"] = sampling.top_k() > 0 ? sampling.top_k() : -1;
   if (sampling.has_min_p()) body["min_p"] = sampling.min_p();

@@ -1,4 +1,4 @@
-// One request for text, over gRPC or HTTP, measured.
+// One generation request over gRPC or HTTP, with client-side timings.
 #pragma once
 
 #include <functional>
@@ -16,25 +16,24 @@ struct Generation {
   std::string text;
   std::string finish_reason;
   v1::Usage usage;
-  // As this side saw it.
+  // Measured by the client.
   double seconds = 0;
   double seconds_to_first = 0;
   std::vector<double> gaps;  // between pieces
   int pieces = 0;
 
-  // From the request to the last token, the prompt included.
+  // From the request to the last token, including prompt processing.
   double tokens_per_second() const;
-  // After the first piece, which waits for the prompt; 0 for a single token.
+  // Excludes the first piece, which includes prompt processing; 0 for a single token.
   double seconds_per_token() const;
-  // Tokens emitted by one verification step of the LLM, its own one included; 0 without
+  // Tokens emitted per verification step of the LLM, including its own token; 0 without
   // speculation.
   double tokens_per_verification() const;
-  // Drafted ones alone.
+  // Accepted draft tokens only.
   double accepted_per_verification() const;
 };
 
-// Gets the text as it comes; false: no more is wanted, and the request is cancelled, which is no
-// error.
+// Receives text as it arrives. Returning false cancels the request, which is not an error.
 using PieceListener = std::function<bool(const std::string&)>;
 
 absl::StatusOr<Generation> GenerateByGrpc(Client* client, const v1::GenerateRequest& request,
@@ -45,7 +44,7 @@ absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
                                           const std::function<double()>& seconds,
                                           const PieceListener& piece);
 
-// What /v1/completions is asked for `request`.
+// Returns the /v1/completions request body for `request`.
 std::string CompletionBody(const v1::GenerateRequest& request);
 
 }  // namespace espalier

@@ -155,7 +155,7 @@ void SseParser::Feed(absl::string_view bytes) {
       if (has_data_) data_ += '\n';
       absl::StrAppend(&data_, value);
       has_data_ = true;
-    }  // other fields and comments (keep-alive pings) mean nothing here
+    }  // other fields and comments (keep-alive pings) are ignored
     line_.clear();
   }
 }
@@ -192,7 +192,7 @@ absl::Status PostForEvents(const Gateway& gateway, const std::string& path, cons
   char block[16 << 10];
   while (wanted && !response.complete()) {
     auto n = (*connection)->Receive(block, sizeof block);
-    if (!n.ok() && done) break;  // "[DONE]" is the answer's own end
+    if (!n.ok() && done) break;  // "[DONE]" ends the answer
     if (!n.ok()) return n.status();
     if (*n == 0) {
       if (absl::Status s = response.Close(); !s.ok()) return s;

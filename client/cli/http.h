@@ -1,5 +1,5 @@
-// Just enough HTTP/1.1 to stream from the gateway: one request per connection, chunked or plain
-// bodies, server-sent events.
+// A minimal HTTP/1.1 client for streaming from the gateway: one request per connection, chunked or
+// plain bodies, server-sent events.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,18 @@
 
 namespace espalier {
 
-// Takes an HTTP response in pieces. Feed returns an error for what is no HTTP/1.1 response.
+// Incremental parser of an HTTP response. Feed returns an error if it is not HTTP/1.1.
 class HttpResponseParser {
  public:
-  // `body` gets the body as it comes, without the framing of chunks.
+  // Calls `body` with pieces of the decoded body.
   explicit HttpResponseParser(std::function<void(absl::string_view)> body)
       : body_(std::move(body)) {}
 
   absl::Status Feed(absl::string_view bytes);
-  int status() const { return status_; }  // 0 until the first line is there
+  int status() const { return status_; }  // 0 until the status line has arrived
   bool complete() const { return state_ == State::kDone; }
-  // The connection was closed: InvalidArgument unless the response was complete or ends with the
-  // connection.
+  // Call when the connection has closed. Returns InvalidArgument unless the response is complete or
+  // is delimited by the close.
   absl::Status Close();
 
  private:
@@ -36,11 +36,11 @@ class HttpResponseParser {
   int status_ = 0;
   bool chunked_ = false;
   bool until_close_ = true;
-  size_t left_ = 0;  // of the body or of the chunk
+  size_t left_ = 0;  // bytes left of the body or chunk
   std::string line_;
 };
 
-// Splits a stream of server-sent events; `event` gets the data of each.
+// Parser of server-sent events; calls `event` with the data of each.
 class SseParser {
  public:
   explicit SseParser(std::function<void(const std::string&)> event) : event_(std::move(event)) {}
@@ -52,10 +52,11 @@ class SseParser {
   bool has_data_ = false;
 };
 
-// Posts JSON to the gateway's `path` and hands on the data of each event but the final "[DONE]",
-// until `event` returns false, which is no error. Blocks. Unavailable as GatewayConnection::Open
-// has it; for an answer other than 200, the error's own message with the code that fits, which
-// IsUnreachable never is; DataLoss if the stream ends before "[DONE]".
+// Posts JSON to the gateway's `path` and passes the data of each event except the final "[DONE]" to
+// `event`, until it returns false, which is not an error. Blocks. Returns Unavailable as
+// GatewayConnection::Open does; for an HTTP status other than 200, the error's message with the
+// matching code, for which IsUnreachable is always false; DataLoss if the stream ends before
+// "[DONE]".
 absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
                            const std::function<bool(const std::string&)>& event);
 

@@ -18,10 +18,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Answers one connection with fixed bytes; keeps the request.
+// Answers one connection with fixed bytes and stores the request.
 class OneShotServer {
  public:
-  // Answers when a body has ended with "}", or, unless it `reads`, at once.
+  // Answers once the request's body ends with "}", or at once unless it `reads`.
   explicit OneShotServer(std::string response, bool reads = true)
       : response_(std::move(response)), reads_(reads) {
     listener_ = socket(AF_INET, SOCK_STREAM, 0);
@@ -58,9 +58,9 @@ class OneShotServer {
       if (n <= 0) break;
       request_.append(block, static_cast<size_t>(n));
     }
-    // Byte by byte, so that no boundary is where a reader would like it.
+    // Byte by byte, to split the response everywhere.
     for (char c : response_) send(fd, &c, 1, MSG_NOSIGNAL);
-    // Closing with bytes unread would take the answer back.
+    // Closing with unread bytes would reset the connection and drop the answer.
     shutdown(fd, SHUT_WR);
     while (read(fd, block, sizeof block) > 0) {
     }
@@ -191,7 +191,7 @@ TEST(GatewayTest, AddressesAreReadWithAndWithoutAScheme) {
               absl::StatusCode::kInvalidArgument)
         << address;
   }
-  // Whoever asked for TLS does not show a key in the clear.
+  // A client that wants TLS must not send a key in the clear.
   EXPECT_FALSE(MakeGateway("http://host:1", true, {}, "key").ok());
 }
 

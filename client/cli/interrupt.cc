@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kInterrupted[] = "espalier.interrupted";
 
-// A handler may touch little more than these.
+// Signal handlers may only use lock-free atomics.
 std::atomic<bool> caught = false;
 sem_t wake;
 

@@ -1,4 +1,4 @@
-// Ctrl-C for commands that have to put something away first.
+// Signal handling for commands that clean up before they end.
 #pragma once
 
 #include <signal.h>
@@ -12,9 +12,9 @@
 
 namespace espalier {
 
-// As long as it lives, the first SIGINT, SIGTERM or SIGHUP calls `interrupted`, on a thread of its
-// own, instead of ending the process; a second one of the same ends it. Signals that are ignored
-// stay so. One at a time in a process.
+// While it lives, the first SIGINT, SIGTERM or SIGHUP calls `interrupted` on a separate thread
+// instead of ending the process; a second one of the same kind ends it. Ignored signals stay
+// ignored. One instance per process.
 class InterruptWatch {
  public:
   explicit InterruptWatch(std::function<void()> interrupted);
@@ -33,7 +33,7 @@ class InterruptWatch {
   std::thread thread_;
 };
 
-// What a command returns that was ended by a signal: exit code 130.
+// The status of a command ended by a signal: exit code 130.
 absl::Status InterruptedError(absl::string_view message);
 bool IsInterrupted(const absl::Status& status);
 

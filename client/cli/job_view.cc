@@ -43,7 +43,7 @@ std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double
       y += points[p].second;
     }
     const auto n = static_cast<double>(end - begin);
-    // The ends keep their places, so that the axis shows the true first and last step.
+    // The ends keep their x, so that the axis shows the true first and last step.
     out.emplace_back(i == 0           ? points.front().first
                      : i + 1 == count ? points.back().first
                                       : x / n,
@@ -86,7 +86,7 @@ void JobView::OnJob(const v1::Job& job) {
                                       ? absl::StrCat(", back to step ", job.checkpoint_step())
                                       : std::string()));
   }
-  // Watches may leave the plan out once it was sent.
+  // A watch may omit the plan after sending it once.
   const v1::Plan known = job_.plan();
   job_ = job;
   if (!job_.has_plan()) *job_.mutable_plan() = known;
@@ -101,7 +101,7 @@ void JobView::OnJob(const v1::Job& job) {
 void JobView::OnStep(const v1::StepReport& step) {
   const auto loss = step.values().find("loss");
   if (loss != step.values().end()) {
-    // Steps that are done again after a recovery replace what was drawn.
+    // Steps repeated after a recovery replace the earlier ones.
     while (!losses_.empty() && losses_.back().first >= static_cast<double>(step.step()))
       losses_.pop_back();
     losses_.emplace_back(static_cast<double>(step.step()), loss->second);

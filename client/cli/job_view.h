@@ -1,4 +1,4 @@
-// A job as it runs and as it ended.
+// Shows a job while it runs and its outcome.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,14 @@
 
 namespace espalier {
 
-// Follows one job's events: plan once it is there, progress, messages. With --json, a line per
-// event.
+// Shows one job's events: its plan, progress and messages. With --json, one line per event.
 class JobView {
  public:
-  // `print_every_steps` 0: by time.
+  // `print_every_steps` of 0: print by time.
   JobView(Context* context, int64_t print_every_steps);
 
   bool OnEvent(const v1::JobEvent& event);  // for Client::Watch
-  // Ends the progress line; says how the job ended. `job` is the final one, with its plan.
+  // Ends the progress line and prints the outcome. `job` is the final one, with its plan.
   void Finish(const v1::Job& job);
 
  private:
@@ -38,14 +37,13 @@ class JobView {
   std::vector<std::pair<double, double>> losses_;
 };
 
-// Watches a job to its end and shows it. An error if it did not succeed.
+// Watches a job to its end and shows it. Returns an error if it did not succeed.
 absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print_every_steps);
 
-// Predicted against measured, the evaluation, the model's name: the last lines of a job.
+// Returns a job's last lines: predicted against measured time, evaluation, model name.
 std::string RenderOutcome(const v1::Job& job, const Terminal& terminal);
 
-// At most `count` points, each the mean of its neighbours: a curve without the noise of single
-// steps.
+// Reduces a curve to at most `count` points, each the mean of its neighbors.
 std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double, double>>& points,
                                               size_t count);
 

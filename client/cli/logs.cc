@@ -25,7 +25,7 @@ std::string StepLine(const v1::StepReport& step, bool unicode) {
   return line;
 }
 
-// What a job has reported: every `n`th step and all messages; with --follow, what comes.
+// Prints a job's reports (every `n`th step) and messages; with --follow, new ones too.
 absl::Status JobLog(Context& context, const std::string& id) {
   auto client = context.client();
   if (!client.ok()) return client.status();

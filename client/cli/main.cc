@@ -10,8 +10,7 @@
 #include "client/cli/command.h"
 
 int main(int argc, char** argv) {
-  // A reader that goes away ends this program by a write error, not by a signal: there may be
-  // something to put away.
+  // Without SIGPIPE, a closed pipe shows as a write error, so commands can clean up.
   signal(SIGPIPE, SIG_IGN);
   espalier::Environment environment;
   environment.out = &std::cout;

@@ -1,4 +1,4 @@
-// How a step is made to fit its devices, by TFLMS's names.
+// Flags that fit a step into device memory, named as in TFLMS.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 namespace espalier {
 
 std::vector<FlagSpec> MemoryFlags();
-// Sets search.memory if one of them is given: an imported plan has its own. Usage errors name the
-// flag.
+// Sets search.memory if one of the flags is given; otherwise an imported plan keeps its own. Usage
+// errors name the flag.
 absl::Status FillMemory(const ParsedFlags& flags, v1::SearchOptions* search);
 
 }  // namespace espalier

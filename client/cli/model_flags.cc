@@ -29,7 +29,7 @@ LlamaConfig Preset(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_hea
   return c;
 }
 
-// Bytes as tokens: 256 of them.
+// Byte-level models with 256 tokens.
 const std::map<std::string, LlamaConfig>& Presets() {
   static const auto* presets = new std::map<std::string, LlamaConfig>{
       {"tiny", Preset(64, 2, 4, 2, 176)},      // 0.1 M parameters
@@ -92,7 +92,7 @@ absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
   std::vector<std::string> keys = {"theta", "eps", "tied"};
   for (const auto& [key, unused] : sizes) keys.push_back(key);
 
-  bool sized = false;  // intermediate, kv_heads and head_dim follow from the others unless given
+  bool sized = false;  // derive intermediate, kv_heads and head_dim from the others unless given
   std::map<std::string, bool> given;
   const std::vector<std::string> parts = absl::StrSplit(std::string(text), ',', absl::SkipEmpty());
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -142,7 +142,7 @@ absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
     config.head_dim = config.hidden_size / config.num_heads;
   }
   if (!given["intermediate"] && (!sized || given["hidden"])) {
-    // LLaMA's own proportion, 8/3 of the hidden size, up to the next multiple of 16.
+    // LLaMA's ratio: 8/3 of the hidden size, rounded up to a multiple of 16.
     config.intermediate_size = (config.hidden_size * 8 / 3 + 15) / 16 * 16;
   }
   if (absl::Status s = Validate(config); !s.ok()) return UsageError(std::string(s.message()));

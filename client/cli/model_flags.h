@@ -1,4 +1,4 @@
-// Which model a command is about: --model, --graph or --onnx.
+// Flags that choose a command's model: --model, --graph or --onnx.
 #pragma once
 
 #include <string>
@@ -16,26 +16,26 @@ std::vector<FlagSpec> ModelFlags();
 
 struct ModelChoice {
   v1::Graph graph;
-  std::string onnx_path;    // instead of `graph`
-  int sequence_length = 0;  // of a language model built here; 0: unknown
+  std::string onnx_path;  // if set, used instead of `graph`
+  int sequence_length = 0;  // of a language model built locally; 0: unknown
 };
 
-// Exactly one of the three must be given.
+// Returns a usage error unless exactly one of the three is given.
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags);
 
-// --loss and --metrics, or their defaults: what is put on an ONNX model.
+// --loss and --metrics, or their defaults, to add to an ONNX model.
 struct LossAndMetrics {
   std::string loss;
   std::vector<std::string> metrics;
 };
 LossAndMetrics ChooseLossAndMetrics(const ParsedFlags& flags);
 
-// "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
+// Parses "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 
-// The config.json that a value of --model stands for: "llama:" and what ParseLlama takes, or the
-// name of a file that ends in ".json", of a model of any dense family. A usage error if training
-// cannot build it for examples of so many tokens.
+// Returns the config.json for a value of --model: "llama:" plus the syntax of ParseLlama, or the
+// name of a ".json" file of a model of any dense family. Returns a usage error if training cannot
+// build the model for `sequence_length` tokens.
 absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length);
 
 }  // namespace espalier

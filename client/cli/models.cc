@@ -103,7 +103,7 @@ absl::Status Quantize(Context& context, Client* client, const std::string& name)
   return Show(context, *artifact, absl::StrCat("made in ", Printable(request.weights())));
 }
 
-// What is missing or too much on the command line.
+// Checks a subcommand's arguments and flags.
 absl::Status CheckVerb(const Context& context, const std::string& verb) {
   const ParsedFlags& flags = context.flags();
   const bool quantizes = verb == "quantize";

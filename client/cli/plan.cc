@@ -65,7 +65,7 @@ absl::Status Explain(Context& context, v1::ExplainRequest request) {
   return absl::OkStatus();
 }
 
-// A plan from a file, or the one of a job.
+// Returns the plan from a file or of a job.
 absl::StatusOr<v1::Plan> FindPlan(Context& context, const std::string& name) {
   if (std::filesystem::exists(name)) return ReadPlan(name);
   auto client = context.client();
@@ -80,7 +80,7 @@ absl::StatusOr<v1::Plan> FindPlan(Context& context, const std::string& name) {
   return reply->plan();
 }
 
-// Of all that a new plan is made of.
+// Flags that define a new plan.
 std::vector<FlagSpec> NewPlanFlags() {
   std::vector<FlagSpec> flags = ModelFlags();
   for (auto& flag : SearchFlags()) flags.push_back(flag);
@@ -89,7 +89,7 @@ std::vector<FlagSpec> NewPlanFlags() {
   return flags;
 }
 
-// Of all that a plan is made of and shown as.
+// Flags that define a plan and how it is shown.
 std::vector<FlagSpec> PlanFlags() {
   std::vector<FlagSpec> flags = NewPlanFlags();
   flags.push_back(
@@ -105,7 +105,7 @@ std::vector<FlagSpec> PlanFlags() {
   return flags;
 }
 
-// The flags that a new plan is made of would have no effect on one that is there.
+// Refuses flags that define a new plan if an existing one is shown: they would have no effect.
 absl::Status CheckShowsJob(const ParsedFlags& flags) {
   for (const FlagSpec& flag : NewPlanFlags()) {
     if (!flags.Has(flag.name) || flag.name == "export-strategy") continue;

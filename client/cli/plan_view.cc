@@ -33,7 +33,7 @@ void AddRow(const std::string& name, const v1::Prediction& p, const v1::Predicti
               FormatBytes(p.bytes_moved()), Memory(p)});
 }
 
-// "linear" split by {sample: 2} -> "sample=2".
+// An operator split by {sample: 2} gives "sample=2".
 std::string Degrees(const v1::OperatorPlan& op) {
   std::map<std::string, int> sorted;
   for (const auto& [axis, degree] : op.degrees()) {

@@ -1,4 +1,5 @@
-// A plan in a few lines: what it predicts against the alternatives, and how much of what it splits.
+// Returns a short summary of a plan: its prediction against the alternatives, and the splits of its
+// operators.
 #pragma once
 
 #include <string>
@@ -11,10 +12,10 @@ namespace espalier {
 
 std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal);
 
-// PermissionDenied names the file.
+// Returns PermissionDenied, naming the file, if it cannot be written.
 absl::Status WriteFile(const std::string& path, const std::string& text);
 
-// JSON as `--import-strategy` reads it.
+// Returns the JSON that `--import-strategy` reads.
 std::string PlanToJson(const v1::Plan& plan);
 
 }  // namespace espalier

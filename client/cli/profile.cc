@@ -1,4 +1,5 @@
-// espalier profile: what the cluster has measured, as a file that other coordinators plan with.
+// espalier profile: exports the cluster's measurements as a file for planning on other
+// coordinators.
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +51,7 @@ std::string TextIn(const json& entry, const char* field) {
                                                                          : "";
 }
 
-// A list that may not be there.
+// Returns a list field, or an empty list.
 json ListIn(const json& object, const char* field) {
   const auto found = object.is_object() ? object.find(field) : object.end();
   return object.is_object() && found != object.end() && found->is_array() ? *found : json::array();

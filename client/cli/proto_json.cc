@@ -14,13 +14,13 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 Json Number(double value) {
-  // JSON has no words for these; null would hide what happened.
+  // JSON cannot represent these, and null would hide what happened.
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
 }
 
-// Element `i` of a repeated field, or the field itself with i = -1.
+// Converts element `i` of a repeated field, or the field itself if i is -1.
 Json One(const Message& m, const Reflection& r, const FieldDescriptor* f, int i) {
 #define ESPALIER_GET(Type) (i < 0 ? r.Get##Type(m, f) : r.GetRepeated##Type(m, f, i))
   switch (f->cpp_type()) {
@@ -63,7 +63,7 @@ Json ToJson(const Message& message) {
     const FieldDescriptor* f = message.GetDescriptor()->field(i);
     if (f->type() == FieldDescriptor::TYPE_BYTES) continue;
     if (f->is_map()) {
-      // Maps have no order of their own; scripts want the same text each time.
+      // Sorted, so that the output is deterministic.
       std::map<std::string, Json> sorted;
       for (int e = 0; e < r.FieldSize(message, f); ++e) {
         const Message& entry = r.GetRepeatedMessage(message, f, e);

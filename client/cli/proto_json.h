@@ -1,5 +1,5 @@
-// Protocol buffer messages as JSON for scripts: field names as in the .proto files, 64-bit integers
-// as numbers, enum values by name, fields at their defaults included.
+// Converts protocol buffer messages to JSON for scripts: field names as in the .proto files, 64-bit
+// integers as numbers, enum values by name, fields at their defaults included.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -8,10 +8,10 @@
 
 namespace espalier {
 
-// Bytes fields (weights) are left out. Sub-messages that are not set are left out.
+// Leaves out bytes fields (weights) and unset sub-messages.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
-// One line if `indent` is negative. Invalid UTF-8 is replaced.
+// Returns one line if `indent` is negative. Replaces invalid UTF-8.
 std::string Dump(const nlohmann::ordered_json& json, int indent = -1);
 
 }  // namespace espalier

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// The text of a flag that begins with @ is in a file, as for curl.
+// A flag's value that begins with @ names a file with the text, as for curl.
 absl::Status TextOrFile(const ParsedFlags& flags, const char* name, std::string* out) {
   const std::string given = flags.Text(name);
   if (given.empty() || given[0] != '@') {
@@ -106,7 +106,7 @@ absl::Status FillSampling(const ParsedFlags& flags, v1::GenerateRequest* request
   request->set_ignore_eos(flags.Has("ignore-eos"));
   FillQueue(flags, request);
   v1::SamplingOptions* sampling = request->mutable_sampling();
-  // What is not given is left to the model.
+  // Flags that are not given leave the model's defaults.
   using S = v1::SamplingOptions;
   const std::pair<const char*, void (S::*)(double)> numbers[] = {
       {"temperature", &S::set_temperature},

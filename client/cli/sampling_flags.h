@@ -1,4 +1,4 @@
-// The flags of `generate` that say how an answer is chosen and what form it has.
+// The flags of `generate` for sampling and structured output.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace espalier {
 
-std::vector<FlagSpec> SamplingFlags();  // QueueFlags among them
+std::vector<FlagSpec> SamplingFlags();  // includes QueueFlags
 
-// What embeddings have, too.
+// Flags that apply to embeddings too: priority, cache salt, timeout.
 std::vector<FlagSpec> QueueFlags();
 
-// Sets what QueueFlags say, of a GenerateRequest or an EmbedRequest.
+// Fills in QueueFlags' values in a GenerateRequest or an EmbedRequest.
 template <typename Request>
 void FillQueue(const ParsedFlags& flags, Request* request) {
   request->set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
@@ -23,7 +23,7 @@ void FillQueue(const ParsedFlags& flags, Request* request) {
   request->set_timeout_seconds(flags.Number("timeout", 0));
 }
 
-// Usage errors name the flag. Ranges are the coordinator's to check where they depend on the model.
+// Usage errors name the flag. The coordinator checks ranges that depend on the model.
 absl::Status FillSampling(const ParsedFlags& flags, v1::GenerateRequest* request);
 
 }  // namespace espalier

@@ -46,7 +46,7 @@ std::string PlaceText(const v1::ModelPlacement& place) {
   return text.empty() ? "one worker" : text;
 }
 
-// What --workers=auto compared.
+// Prints the placements that --workers=auto compared.
 void PrintCandidates(Context& context, const v1::ServedModel& model) {
   if (model.candidates().empty()) return;
   Table table({{""},
@@ -73,7 +73,7 @@ void PrintCandidates(Context& context, const v1::ServedModel& model) {
                 << table.Render(context.terminal());
 }
 
-// "temperature 0.6, top_p 0.9"; empty if there is nothing.
+// "temperature 0.6, top_p 0.9"; empty if nothing is set.
 std::string SamplingText(const v1::SamplingOptions& sampling) {
   std::vector<std::string> parts;
   if (sampling.has_temperature()) {
@@ -100,7 +100,7 @@ std::string SsmNames(const v1::ServedModel& model) {
   return absl::StrJoin(names, ", ");
 }
 
-// Of the LLM, and of SSMs that are not ready.
+// The state of the LLM, and of SSMs that are not ready.
 std::string StateText(const v1::ServedModel& model) {
   std::string out = model.state().empty() ? "ready" : model.state();
   for (int s = 0; s < std::min(model.ssm_artifacts_size(), model.ssm_placements_size()); ++s) {

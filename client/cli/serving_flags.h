@@ -1,5 +1,5 @@
-// The flags that say which models work together and how, of `serve` and of whoever loads models as
-// it does.
+// Flags that choose a served model, its SSMs and how they run; for `serve` and other commands that
+// load models.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ namespace espalier {
 
 std::vector<FlagSpec> ServingFlags();
 
-// "1,1,3,1,1": children per depth of a token tree; empty text: none.
+// Parses "1,1,3,1,1": children per depth of a token tree; empty text: none.
 absl::StatusOr<std::vector<int>> ParseExpansion(const std::string& text);
 
-// All but the LLM and its name. Usage errors name the flag.
+// Fills in everything except the LLM and its name. Usage errors name the flag.
 absl::Status FillServing(const ParsedFlags& flags, v1::ServeModelRequest* request);
 
 }  // namespace espalier

@@ -33,7 +33,7 @@ absl::Status Run(Context& context) {
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto reply = (*client)->Status();
-  auto tls = context.tls();  // both ports speak it, or none
+  auto tls = context.tls();  // both ports use TLS, or neither
   if (!tls.ok()) return tls.status();
   if (!reply.ok()) return reply.status();
   if (context.json()) {

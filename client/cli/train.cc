@@ -17,7 +17,7 @@
 namespace espalier {
 namespace {
 
-// dataset.uri, after an upload where one is needed.
+// Sets dataset.uri, after an upload if needed.
 absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset) {
   const ParsedFlags& flags = context.flags();
   const std::string given = flags.Text("dataset");
@@ -52,14 +52,14 @@ absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
   return absl::OkStatus();
 }
 
-// Waits until the job has a plan and writes it.
+// Waits until the job has a plan and writes it to a file.
 absl::Status ExportPlanOf(Client* client, const std::string& job_id, const std::string& path) {
   auto json = client->ExportPlan(job_id);
   if (!json.ok()) return json.status();
   return WriteFile(path, *json);
 }
 
-// Says what would come of the job; a job that would not run is a failure.
+// Shows the dry run; fails if the job would not run.
 absl::Status ShowDryRun(Context& context, const v1::DryRunReply& reply) {
   const absl::Status verdict =
       reply.problems().empty()
@@ -115,14 +115,14 @@ absl::Status Run(Context& context) {
         "--export-strategy needs the plan, which --detach does not wait for; later: "
         "espalier plan --job=ID --export-strategy=FILE");
   }
-  // All that can be wrong here is said before the first byte goes out.
+  // Check everything that can be checked locally before the first upload.
   v1::TrainingSpec spec;
   if (absl::Status s = FillTraining(flags, &spec); !s.ok()) return s;
   spec.set_init_artifact(flags.Text("init"));
   const bool own = flags.Has("model") || flags.Has("graph") || flags.Has("onnx");
   absl::StatusOr<ModelChoice> model = ModelChoice();
   model->sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
-  // Without a model of one's own it is the artifact's, which the coordinator has.
+  // Without a local model, the coordinator uses the artifact's.
   if (own || spec.init_artifact().empty()) {
     model = ChooseModel(flags);
   } else if (flags.Has("loss") || flags.Has("metrics")) {

@@ -19,7 +19,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kRewriteBudget = 100;  // where rules are given and no budget
+constexpr int kRewriteBudget = 100;  // default if rules are given without a budget
 
 template <typename T>
 absl::StatusOr<T> OneOf(const std::string& flag, const std::string& given,
@@ -42,7 +42,7 @@ const OpRegistry& Operators() {
   return *operators;
 }
 
-// Names of the optimisers that `keep` says true of.
+// Returns the names of the optimizers for which `keep` is true.
 template <typename Keep>
 std::string OptimizerNames(Keep keep) {
   std::vector<std::string> names;
@@ -59,7 +59,7 @@ const AttributeSpec* FindAttribute(const OpDef& def, absl::string_view name) {
   return nullptr;
 }
 
-// "momentum=0.9" of --optimizer=sgd:momentum=0.9.
+// Sets one attribute, such as "momentum=0.9" in --optimizer=sgd:momentum=0.9.
 absl::Status SetAttribute(const OpDef& def, const std::string& pair, v1::Optimizer* optimizer) {
   const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
   const AttributeSpec* spec = FindAttribute(def, parts[0]);
@@ -84,7 +84,7 @@ absl::Status SetAttribute(const OpDef& def, const std::string& pair, v1::Optimiz
   return absl::OkStatus();
 }
 
-// The learning rate that the optimiser has by itself is in *default_rate.
+// Stores the optimizer's default learning rate in *default_rate.
 absl::Status FillUpdate(const ParsedFlags& flags, v1::Optimizer* optimizer,
                         double* default_rate) {
   const std::string given = flags.Text("optimizer", "adamw");
@@ -126,7 +126,7 @@ absl::Status FillUpdate(const ParsedFlags& flags, v1::Optimizer* optimizer,
   return absl::OkStatus();
 }
 
-// --l1=0.001 for all parameters, --l2=fc*:1e-4 for some.
+// Parses --l1=0.001 (all parameters) and --l2=fc*:1e-4 (some).
 absl::Status FillRegularizers(const ParsedFlags& flags, v1::Optimizer* optimizer) {
   for (const char* norm : {"l1", "l2"}) {
     for (const std::string& given : flags.Values(norm)) {
@@ -183,7 +183,7 @@ absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double defaul
   const double peak = flags.Number("lr", default_rate);
   schedule->set_peak(peak);
   schedule->set_warmup_steps(flags.Int("warmup", 0));
-  // With epochs only the coordinator, which has the dataset, knows how many steps there are.
+  // With epochs, only the coordinator, which has the dataset, knows the number of steps.
   if (*shape != Schedule::CONSTANT && *shape != Schedule::STEP) schedule->set_total_steps(steps);
   const double floor = *shape == Schedule::COSINE      ? peak / 10
                        : *shape == Schedule::ONE_CYCLE ? peak / 25 / 1e4
@@ -228,7 +228,7 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, v1::Optimize
   if (absl::Status s = FillLossScale(flags, optimizer); !s.ok()) return s;
   absl::Status s = FillSchedule(flags, steps, default_rate, optimizer->mutable_learning_rate());
   if (!s.ok()) return s;
-  // What is left are values that the operator refuses.
+  // Only values that the operator refuses remain.
   s = CheckOptimizer(Operators(), *optimizer);
   return s.ok() ? s : UsageError(std::string(s.message()));
 }
@@ -496,7 +496,7 @@ absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
         {{"text", v1::Dataset::TEXT}, {"npz", v1::Dataset::NPZ}});
   }
   if (absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy")) return v1::Dataset::NPZ;
-  // Parquet, tar, IDX and the like would be learned byte by byte, without a word.
+  // Parquet, tar, IDX and similar formats would silently be trained on byte by byte.
   std::error_code error;
   std::string start(std::filesystem::is_regular_file(path, error) ? 1 << 16 : 0, '\0');
   std::ifstream file(path, std::ios::binary);

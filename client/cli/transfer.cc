@@ -37,7 +37,7 @@ absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const s
   bool uploaded = false;
   auto name = client->EnsureUploaded(path, kind, ShowTransfer(context, "upload"), &uploaded);
   if (!name.ok()) {
-    // A file that is not here is a matter of the command line.
+    // A missing local file is a usage error.
     return name.status().code() == absl::StatusCode::kNotFound &&
                    !absl::StrContains(name.status().message(), "rtifact")
                ? UsageError(std::string(name.status().message()))
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
   for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
        it.increment(error)) {
     if (!it->is_regular_file(error)) continue;
-    // By its name here: Hugging Face's cache has links to files of other names.
+    // The link's name: Hugging Face's cache has links to files of other names.
     files.push_back({it->path().lexically_relative(path).generic_string(), it->path().string()});
   }
   if (error) {
@@ -96,7 +96,7 @@ absl::StatusOr<std::string> TemporaryUploads::Artifact(const std::string& name_o
   header.set_name(absl::StrCat("borrowed-", NewIdempotencyKey()));
   header.set_kind(v1::Artifact::MODEL);
   auto artifact = client_.Upload(header, *files, ShowTransfer(context_, "upload"), canceller_);
-  // One that was cancelled may be there all the same.
+  // A cancelled upload may have completed on the coordinator.
   if (artifact.ok() || absl::IsCancelled(artifact.status())) {
     uploaded_[name_or_path] = header.name();
   }

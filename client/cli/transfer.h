@@ -10,35 +10,36 @@
 
 namespace espalier {
 
-// A TransferProgress that draws on the context's output, or nowhere with --json. `context` must
-// outlive it.
+// Returns a TransferProgress that draws on the context's output, or nowhere with --json. `context`
+// must outlive it.
 TransferProgress ShowTransfer(Context& context, const std::string& what);
 
-// Client::EnsureUploaded with progress and one line that says what happened.
+// Client::EnsureUploaded with progress and one line about the outcome.
 absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
                                        v1::Artifact::Kind kind);
 
-// A file alone, or all files of a folder under their names in it, sorted. Usage errors name the
-// path.
+// Returns a single file, or all files of a folder under their relative names, sorted. Usage errors
+// name the path.
 absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
 
-// Models that a command names: artifacts, or folders and GGUF files on this machine (whatever has a
-// '/' in it or ends in .gguf), which are artifacts until this object goes.
+// Resolves models named on the command line: artifacts, or local folders and GGUF files (any name
+// that contains '/' or ends in .gguf), which are uploaded as artifacts and deleted again by the
+// destructor.
 class TemporaryUploads {
  public:
-  // All must outlive this object. `canceller` ends uploads.
+  // All arguments must outlive this object. `canceller` ends uploads.
   TemporaryUploads(Context* context, Client* client, Canceller* canceller)
       : context_(*context), client_(*client), canceller_(canceller) {}
   ~TemporaryUploads();
 
-  // The artifact's name.
+  // Returns the artifact's name.
   absl::StatusOr<std::string> Artifact(const std::string& name_or_path);
 
  private:
   Context& context_;
   Client& client_;
   Canceller* const canceller_;
-  std::map<std::string, std::string> uploaded_;  // by path
+  std::map<std::string, std::string> uploaded_;  // path -> artifact
 };
 
 }  // namespace espalier

@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-// What each check compares, for people who do not know its name.
+// Explains what a check compares.
 std::string Meaning(const std::string& check) {
   if (check == "greedy") return "greedy answers = incremental decoding";
   if (check == "seeds") return "sampled answers of a seed = incremental decoding";
@@ -27,7 +27,7 @@ std::string Meaning(const std::string& check) {
   return "";
 }
 
-// A JSON list of texts, as FlexFlow's -prompt takes it.
+// Reads a JSON list of texts, as FlexFlow's -prompt.
 absl::Status AddPromptsOfFile(const std::string& path, v1::VerifyLosslessRequest* request) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -73,7 +73,7 @@ std::string Figures(const v1::LosslessReport& report, bool unicode) {
       FormatSeconds(report.seconds(), unicode));
 }
 
-// With copies of the models that are not there, for as long as it takes.
+// Runs the proof, with temporary uploads of local models, without a time limit.
 absl::StatusOr<v1::LosslessReport> Prove(Context& context, Client* client,
                                             v1::VerifyLosslessRequest request,
                                             Canceller* canceller) {
@@ -133,7 +133,7 @@ absl::Status Run(Context& context) {
     }
     context.out() << table.Render(context.terminal())
                   << Figures(*report, context.terminal().unicode) << "\n";
-    // What a table cuts off matters where it failed.
+    // Print failures in full: the table truncates.
     for (const auto& check : report->checks()) {
       if (check.passed()) continue;
       context.out() << style.Red(absl::StrCat(Printable(check.name()), " failed: "))

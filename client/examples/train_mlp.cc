@@ -23,7 +23,7 @@ absl::StatusOr<espalier::Graph> BuildMlp() {
   espalier::OpRegistry registry;
   espalier::RegisterAllOperators(registry);
   GraphBuilder b(registry, "mlp");
-  // -1 is the batch: the job says how large it is.
+  // -1 is the batch dimension, set by the job.
   ValueId x = b.Input("x", DType::kF32, {-1, 1, 8, 8});
   ValueId labels = b.Input("labels", DType::kI64, {-1});
   ValueId h = b.Op("flatten", {x}, {{"axis", int64_t{1}}}, "flatten");

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-// Payload of an Unavailable that the coordinator itself has said, of a model, say.
+// Marks an Unavailable status that the coordinator itself returned.
 constexpr char kAnswered[] = "espalier/answered";
 
 std::string Unreachable(const std::string& address, bool tls, const std::string& detail) {
@@ -38,7 +38,7 @@ absl::Status CheckAddress(const std::string& address) {
   return absl::OkStatus();
 }
 
-// One unary call, repeated while the coordinator is unavailable.
+// One unary call, retried while the coordinator is unavailable.
 template <typename Reply, typename Stub, typename Request>
 absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -86,7 +86,7 @@ void Client::Impl::Prepare(grpc::ClientContext* context, absl::Duration timeout)
 
 absl::Status Client::Impl::FromGrpc(const grpc::Status& status) const {
   if (status.ok()) return absl::OkStatus();
-  // The codes of gRPC and of Abseil are the same numbers.
+  // gRPC and Abseil use the same code numbers.
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   const std::string& text = status.error_message();
   if (code == absl::StatusCode::kUnavailable) {
@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
     credentials = grpc::SslCredentials(ssl);
   }
   grpc::ChannelArguments arguments;
-  // Graphs carry their weights; the coordinator has its own limit on what it takes.
+  // Graphs carry weights; the coordinator limits what it accepts.
   arguments.SetMaxReceiveMessageSize(256 << 20);
   arguments.SetMaxSendMessageSize(256 << 20);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);

@@ -1,4 +1,4 @@
-// The client library: everything that a coordinator offers, as blocking calls that return a Status.
+// The client library: the coordinator's API as blocking calls that return a Status.
 //
 //   auto client = Client::Connect("127.0.0.1:7070");
 //   v1::TrainingSpec spec;
@@ -6,10 +6,10 @@
 //   auto job = (*client)->Submit(spec);
 //   (*client)->Watch(*job, 0, [](const v1::JobEvent& e) { ...; return true; });
 //
-// Calls carry a deadline. Those that only read, and those that carry an idempotency key, which are
-// all others but Generate, are repeated while the coordinator is UNAVAILABLE, up to
-// ClientOptions::retry_for. Thread-safe. Errors are the coordinator's, word for word; Unavailable
-// names the address and what to start.
+// Calls carry a deadline. While the coordinator is UNAVAILABLE, read-only calls and calls with an
+// idempotency key (all others but Generate) are retried for up to ClientOptions::retry_for.
+// Thread-safe. Errors are the coordinator's, verbatim; Unavailable names the address and what to
+// start.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ namespace espalier {
 struct ClientOptions {
   std::string token;  // sent as "authorization: Bearer <token>"; empty: none
   bool tls = false;
-  std::string ca_pem;           // trusted roots; empty: the system's
-  std::string certificate_pem;  // the client's own, where the coordinator asks for one
+  std::string ca_pem;  // trusted roots; empty: the system's
+  std::string certificate_pem;  // client certificate, if the coordinator asks for one
   std::string key_pem;
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration call_timeout = absl::Seconds(30);
@@ -46,11 +46,11 @@ struct ClientOptions {
   absl::Duration watch_retry_for = absl::Minutes(2);
 };
 
-// Bytes sent or received so far, and all that there are.
+// Bytes transferred so far, and in total.
 using TransferProgress = std::function<void(int64_t done, int64_t total)>;
 
-// Ends, from another thread, the calls that were given it: the one that runs, and those that begin
-// later. They return Cancelled. Thread-safe; of calls one after the other.
+// Cancels, from another thread, the calls that were given it: the running one and later ones, which
+// return Cancelled. Thread-safe; used by one call at a time.
 class Canceller {
  public:
   void Cancel();
@@ -59,7 +59,7 @@ class Canceller {
   friend class CancellableCall;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  std::function<void()> end_ ABSL_GUARDED_BY(mutex_);  // of the call that runs
+  std::function<void()> end_ ABSL_GUARDED_BY(mutex_);  // ends the running call
 };
 
 struct LocalFile {
@@ -69,20 +69,20 @@ struct LocalFile {
 
 class Client {
  public:
-  // `address` is host:port. Waits until the coordinator answers, at most connect_timeout.
+  // `address` is host:port. Waits for the coordinator to answer, at most connect_timeout.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
                                                          const ClientOptions& options = {});
   ~Client();
   const std::string& address() const;
 
-  // Training. An empty key is replaced by a random one; give one to make a repeated Submit of
-  // another process the same job.
+  // Training. An empty key is replaced by a random one; pass one to make Submit idempotent across
+  // processes.
   absl::StatusOr<std::string> Submit(const v1::TrainingSpec& spec, const std::string& key = "");
-  // What would come of that job; nothing is queued.
+  // Checks and plans the job without queueing it.
   absl::StatusOr<v1::DryRunReply> DryRun(const v1::TrainingSpec& spec);
-  // Calls `event` for the job as it is, then for all that it has reported, and, if it is to
-  // `follow`, for all that happens, until the job is over or `event` returns false. A lost
-  // connection is taken up again where it broke off; a JobEvent::message says so.
+  // Calls `event` with the job's current state, then with all its reports and, if `follow`, with
+  // new events, until the job is over or `event` returns false. A lost connection is resumed where
+  // it broke off; a JobEvent::message says so.
   absl::Status Watch(const std::string& job_id, int64_t from_step,
                      const std::function<bool(const v1::JobEvent&)>& event, bool follow = true);
   absl::StatusOr<v1::GetJobReply> GetJob(const std::string& job_id, bool with_reports = false);
@@ -107,23 +107,23 @@ class Client {
   absl::StatusOr<v1::ProfileReply> Profile();
   absl::StatusOr<v1::MachinesReply> Machines(const v1::MachinesRequest& request);
 
-  // Artifacts. Files travel in chunks of 1 MiB with their SHA-256, which the receiver checks.
+  // Artifacts. Files are sent in chunks of 1 MiB with a SHA-256, which the receiver checks.
   absl::StatusOr<v1::Artifact> Upload(const v1::UploadHeader& header,
                                          const std::vector<LocalFile>& files,
                                          const TransferProgress& progress = nullptr,
                                          Canceller* canceller = nullptr);
-  // Uploads one file under a name made of `stem` and its content, unless it is there already;
-  // returns the name. `uploaded` (optional) says whether it had to be sent.
+  // Uploads one file under a name derived from `stem` and its content, unless it exists; returns
+  // the name. `uploaded` (optional) is set if it was sent.
   absl::StatusOr<std::string> EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
                                              bool* uploaded = nullptr);
-  // Writes the artifact's files under `folder`, which is made. A file appears once it is complete.
-  // DataLoss if what arrived is not what the artifact's sum says; FailedPrecondition, with the
-  // reason, if it cannot be written here.
+  // Writes the artifact's files to `folder`, creating it. A file appears once it is complete.
+  // Returns DataLoss if the content does not match the artifact's hash, and FailedPrecondition,
+  // with the reason, if it cannot be written.
   absl::StatusOr<v1::Artifact> Download(const std::string& name, const std::string& folder,
                                            const TransferProgress& progress = nullptr);
   absl::StatusOr<std::vector<v1::Artifact>> ListArtifacts();
-  // Makes an artifact with packed matrices of another one. Progress in bytes of weights.
+  // Makes an artifact with quantized matrices from another one. Progress in bytes of weights.
   absl::StatusOr<v1::Artifact> Quantize(const v1::QuantizeRequest& request,
                                            const TransferProgress& progress = nullptr);
   absl::Status DeleteArtifact(const std::string& name);
@@ -136,35 +136,36 @@ class Client {
   absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);
   absl::Status Unserve(const std::string& name);
   absl::StatusOr<std::vector<v1::ServedModel>> ListServed();
-  // Calls `reply` for each piece; returning false cancels the request. No deadline but `timeout`.
+  // Calls `reply` for each piece; returning false cancels the request. The only deadline is
+  // `timeout`.
   absl::Status Generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateReply&)>& reply,
                         absl::Duration timeout = absl::InfiniteDuration());
-  // One vector for each input, in their order. No deadline but `timeout`.
+  // Returns one vector per input, in order. The only deadline is `timeout`.
   absl::StatusOr<v1::EmbedReply> Embed(const v1::EmbedRequest& request,
                                           absl::Duration timeout = absl::InfiniteDuration());
   absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
-  // Proves that speculation changes no answer of these models. Takes as long as it takes; returning
-  // false from `progress` ends it with Cancelled.
+  // Verifies that speculation changes no answer of these models. No deadline; returning false from
+  // `progress` ends it with Cancelled.
   absl::StatusOr<v1::LosslessReport> VerifyLossless(
       const v1::VerifyLosslessRequest& request,
       const std::function<bool(const v1::LosslessProgress&)>& progress,
       Canceller* canceller = nullptr);
 
-  struct Impl;  // defined where gRPC is
+  struct Impl;  // defined in client_impl.h
 
  private:
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-// Whether no coordinator answered. One that does may say Unavailable itself, of a model that waits
-// for its workers, say.
+// Returns true if no coordinator answered. A coordinator may itself return Unavailable, for example
+// for a model that waits for its workers.
 bool IsUnreachable(const absl::Status& status);
-// An Unavailable that one has answered, by gRPC or its HTTP gateway.
+// Makes an Unavailable status that a coordinator answered by gRPC or HTTP.
 absl::Status AnsweredUnavailable(absl::string_view message);
 
-// 128 random bits in hexadecimal.
+// Returns 128 random bits in hexadecimal.
 std::string NewIdempotencyKey();
 
 }  // namespace espalier

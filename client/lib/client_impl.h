@@ -1,4 +1,4 @@
-// What the .cc files of the client share. gRPC stays behind this header.
+// Internals shared by the client's .cc files. Keeps gRPC out of client.h.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,7 +17,7 @@
 
 namespace espalier {
 
-// Lets a canceller, if there is one, end the call of this context.
+// Registers a call with a canceller (may be null) for its scope.
 class CancellableCall {
  public:
   CancellableCall(Canceller* canceller, grpc::ClientContext* context);

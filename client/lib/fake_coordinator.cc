@@ -323,7 +323,7 @@ class FakeInference : public v1::Inference::Service {
   }
 
  private:
-  // Until `wanted` calls have come here.
+  // Waits until `wanted` calls have arrived.
   bool Meet(int wanted) {
     std::unique_lock<std::mutex> lock(meeting_);
     ++met_;

@@ -1,5 +1,5 @@
-// A coordinator in memory for tests of clients: it keeps what it is sent and answers what it is
-// told. Listens on a free port of the loopback.
+// An in-memory coordinator for tests of clients: it records requests and returns configured
+// replies. Listens on a free loopback port.
 #pragma once
 
 #include <map>
@@ -16,12 +16,12 @@
 
 namespace espalier {
 
-// What the services answer and what they have seen. Set before calls, read after them.
+// Configured replies and recorded requests. Set before calls, read after them.
 struct FakeState {
   // Answers.
-  v1::Job job;                       // Get, Cancel, Resume; List returns it if it has an id
+  v1::Job job;  // for Get, Cancel, Resume, and List if it has an id
   std::vector<v1::JobEvent> events;  // Watch
-  int drop_watch_after = -1;            // breaks the first watch off after so many events
+  int drop_watch_after = -1;  // ends the first watch after this many events; -1: never
   v1::ExplainReply explanation;
   v1::DryRunReply dry_run;
   v1::DiffReply difference;
@@ -29,18 +29,18 @@ struct FakeState {
   std::string exported;
   v1::ClusterStatusReply status;
   v1::ServedModel served;
-  std::vector<v1::GenerateReply> replies;     // without speculation, or by default
+  std::vector<v1::GenerateReply> replies;  // without speculation
   std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
-  double answer_seconds = 0;                     // that Generate takes
-  // Generate waits until so many calls of it are there at once; DEADLINE_EXCEEDED after 20 s.
+  double answer_seconds = 0;  // duration of Generate
+  // Generate waits until this many calls are running; DEADLINE_EXCEEDED after 20 s.
   int together = 0;
   std::vector<v1::LosslessProgress> proof_progress;
   v1::LosslessReport proof;
   std::vector<v1::QuantizeProgress> packing;
   v1::ProfileReply profile;
-  int unavailable = 0;  // so many Get and Generate calls fail first
+  int unavailable = 0;  // this many Get and Generate calls fail first
   std::string unavailable_details;
-  // Done, but answered only once the caller has gone.
+  // The work is done, but answered only after the caller has gone.
   bool uploads_hang = false, proofs_hang = false;
   bool corrupt_downloads = false;
 
@@ -57,7 +57,7 @@ struct FakeState {
   std::vector<std::string> deleted;  // artifacts
   std::vector<std::string> authorizations;
   int uploads = 0;
-  int broken_off = 0;  // Generate and Watch calls that their callers ended
+  int broken_off = 0;  // Generate and Watch calls ended by their callers
   // Artifact -> file -> content.
   std::map<std::string, std::map<std::string, std::string>> files;
   std::map<std::string, v1::Artifact> artifacts;
@@ -65,7 +65,7 @@ struct FakeState {
 
 class FakeCoordinator {
  public:
-  // The state, locked until the end of the expression: services run on threads of their own.
+  // Access to the state, locked until the end of the expression: services run on other threads.
   class Locked {
    public:
     Locked(FakeState* state, std::recursive_mutex* mutex) : state_(state), lock_(*mutex) {}

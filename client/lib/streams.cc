@@ -1,4 +1,4 @@
-// The streaming calls: watching a job, generating, proving, moving and packing artifacts.
+// The streaming calls: Watch, Generate, VerifyLossless, Upload, Download and Quantize.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ absl::StatusOr<int64_t> SizeOfFile(const std::string& path) {
   return static_cast<int64_t>(info.st_size);
 }
 
-// "[A-Za-z0-9._-]+" out of any file name.
+// Makes a valid artifact name ("[A-Za-z0-9._-]+") from any file name.
 std::string ArtifactStem(const std::string& path) {
   std::string stem = std::filesystem::path(path).stem().string().substr(0, 80);
   for (char& c : stem) {
@@ -41,14 +41,13 @@ std::string ArtifactStem(const std::string& path) {
   return stem.empty() ? "file" : stem;
 }
 
-// Of this machine, whatever the coordinator does.
+// An error of this machine, not of the coordinator.
 absl::Status CannotWrite(const char* what, const std::string& path, const std::string& why) {
   return absl::FailedPreconditionError(
       absl::StrCat("cannot ", what, " ", path, ": ", why, "; choose another folder"));
 }
 
-// Writes one artifact's files; each appears under its name when the next one starts or Finish is
-// called.
+// Writes one artifact's files; each appears under its name when the next one starts or at Finish.
 class FolderWriter {
  public:
   explicit FolderWriter(std::string folder) : folder_(std::move(folder)) {}
@@ -99,7 +98,7 @@ class FolderWriter {
     return absl::OkStatus();
   }
 
-  // As Artifact.sha256 is defined: of the only file, or of the sorted "name sha256" lines.
+  // As Artifact.sha256: the hash of a single file, or of the sorted "name sha256" lines.
   absl::Status Check(const v1::Artifact& artifact) const {
     std::string lines;
     for (const auto& [name, sum] : sums_) absl::StrAppend(&lines, name, " ", sum, "\n");
@@ -138,7 +137,7 @@ CancellableCall::CancellableCall(Canceller* canceller, grpc::ClientContext* cont
   if (canceller_ == nullptr) return;
   absl::MutexLock lock(&canceller_->mutex_);
   canceller_->end_ = [context] { context->TryCancel(); };
-  // A call of a context that is cancelled already ends at once.
+  // A call with a context that is already cancelled ends at once.
   if (canceller_->cancelled_) context->TryCancel();
 }
 
@@ -168,7 +167,7 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
       if (next.has_step()) from_step = std::max(from_step, next.step().step() + 1);
       if (next.has_job()) {
         over = IsOver(next.job().state());
-        // After a worker is lost the job goes back to its checkpoint, and those steps come again.
+        // After a worker is lost, the job resumes from its checkpoint and repeats those steps.
         if (next.job().state() == v1::RECOVERING) {
           from_step = std::min<int64_t>(from_step, next.job().checkpoint_step());
         }
@@ -262,12 +261,12 @@ absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
     total += *size;
   }
   grpc::ClientContext context;
-  // Ample for a slow link, and short enough that a dead one ends.
+  // Long enough for a slow link, short enough for a dead one.
   impl_->Prepare(&context, impl_->options.call_timeout + absl::Seconds(total / (256 << 10)));
   const CancellableCall call(canceller, &context);
   v1::UploadReply reply;
   auto writer = impl_->models->Upload(&context, &reply);
-  // A write that fails means that the coordinator has answered: the status comes from Finish.
+  // A failed write means that the coordinator has already answered; Finish returns its status.
   bool open = true;
   const auto write = [&](const v1::UploadRequest& part) { open = open && writer->Write(part); };
 
@@ -327,7 +326,7 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
   header.set_kind(kind);
   auto artifact =
       Upload(header, {{std::filesystem::path(path).filename().string(), path}}, progress);
-  // Another client may have been faster; the name says that the content is the same.
+  // Another client may have uploaded it meanwhile; the name contains the content's hash.
   if (!artifact.ok() && artifact.status().code() != absl::StatusCode::kAlreadyExists) {
     return artifact.status();
   }

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// A grid of dots, several to a character.
+// A grid of dots, several per character.
 class Canvas {
  public:
   Canvas(int columns, int rows, bool unicode)
@@ -26,7 +26,7 @@ class Canvas {
 
   void Set(int x, int y) {  // y from the top
     if (x < 0 || y < 0 || x >= width() || y >= height()) return;
-    // The numbering of braille dots: 1 2 3 down the left side, 4 5 6 down the right, 7 and 8 below.
+    // Braille dot numbering: 1 2 3 down the left side, 4 5 6 down the right, 7 and 8 below.
     static constexpr uint8_t kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     cells_[static_cast<size_t>(y / dots_y_) * columns_ + x / dots_x_] |=
         kBits[y % dots_y_][x % dots_x_];
@@ -78,7 +78,7 @@ std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
     y_max = std::max(y_max, y);
   }
   if (finite < 2 || x_max <= x_min) return "";
-  if (y_max - y_min < 1e-12 * std::max(1.0, std::abs(y_max))) {  // a flat line, in the middle
+  if (y_max - y_min < 1e-12 * std::max(1.0, std::abs(y_max))) {  // a flat line: centered
     y_min -= 0.5;
     y_max += 0.5;
   }
@@ -117,7 +117,7 @@ std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
   if (!options.title.empty())
     absl::StrAppend(&out, std::string(margin + 2, ' '), options.title, "\n");
   for (int row = 0; row < rows; ++row) {
-    // A label on the first, the last and every third row between.
+    // Label the first, the last and every third row between.
     const bool labelled = row == 0 || row == rows - 1 || (row % 3 == 0 && row + 2 < rows);
     const char* axis = options.unicode ? (labelled ? "\u2524" : "\u2502") : "|";
     absl::StrAppend(&out, Pad(labelled ? label(row) : "", margin, Align::kRight), " ", axis,

@@ -22,7 +22,7 @@ std::string Table::Render(const Terminal& terminal) const {
     widths.push_back(width);
     total += width + kGap;
   }
-  // A pipe has no width: whoever reads it wants the whole cells.
+  // A pipe has no width; its reader gets whole cells.
   for (size_t c = 0; terminal.is_tty && c < columns_.size() && total > terminal.width; ++c) {
     if (!columns_[c].shrink) continue;
     const int cut = std::min(total - terminal.width, std::max(0, widths[c] - kNarrowest));

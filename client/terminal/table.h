@@ -14,16 +14,16 @@ class Table {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
-    bool shrink = false;  // cut first where the terminal is too narrow
+    bool shrink = false;  // truncated first if the terminal is too narrow
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // Cells that are missing are empty; more cells than columns is a programmer error.
+  // Missing cells are empty. REQUIRES: at most as many cells as columns.
   void Row(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
 
-  // Title line, rule and rows, two spaces between columns, no spaces at line ends.
+  // Returns title line, rule and rows, with two spaces between columns and no trailing spaces.
   std::string Render(const Terminal& terminal) const;
 
  private:

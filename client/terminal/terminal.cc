@@ -24,8 +24,7 @@ Terminal DetectTerminal(int fd, const std::function<const char*(const char*)>& g
   if (locale.empty()) locale = env("LC_CTYPE");
   if (locale.empty()) locale = env("LANG");
   const std::string lower = absl::AsciiStrToLower(locale);
-  // "C" and "POSIX" are what containers have by default, and their terminals show UTF-8
-  // nevertheless.
+  // Containers default to "C" or "POSIX", but their terminals do show UTF-8.
   t.unicode = !absl::StrContains(lower, ".") || absl::StrContains(lower, "utf");
   winsize size = {};
   int columns = 0;

@@ -1,4 +1,4 @@
-// What the other end of an output is capable of, and colours for it.
+// The capabilities of a terminal, and colors for it.
 #pragma once
 
 #include <functional>
@@ -15,11 +15,11 @@ struct Terminal {
   int width = 80;
 };
 
-// `getenv` is asked for NO_COLOR (any value: no colours), TERM, LC_ALL, LC_CTYPE, LANG and COLUMNS.
-// Colours need a tty; Unicode is assumed unless the locale says another character set.
+// Reads NO_COLOR (any value: no colors), TERM, LC_ALL, LC_CTYPE, LANG and COLUMNS by `getenv`.
+// Colors need a tty; Unicode is assumed unless the locale names another character set.
 Terminal DetectTerminal(int fd, const std::function<const char*(const char*)>& getenv);
 
-// Wraps text in colours where the terminal has them; elsewhere the text is returned as it is.
+// Wraps text in colors if the terminal has them; otherwise returns it unchanged.
 class Style {
  public:
   explicit Style(const Terminal& terminal) : on_(terminal.color) {}

@@ -1,4 +1,4 @@
-// What people see, as golden strings.
+// Golden strings of rendered output.
 #include "client/terminal/terminal.h"
 
 #include <gmock/gmock.h>

@@ -13,7 +13,8 @@ namespace {
 
 constexpr char32_t kInvalid = 0xFFFFFFFF;
 
-// Reads one code point and advances `at`; kInvalid (and one byte) for what is no UTF-8.
+// Reads one code point and advances `at`; returns kInvalid (and advances one byte) for invalid
+// UTF-8.
 char32_t Next(absl::string_view text, size_t* at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte((*at)++);
@@ -42,7 +43,7 @@ bool In(char32_t code, const Range* begin, const Range* end) {
   return it != begin && code <= (it - 1)->last;
 }
 
-// Unicode 15, coarsened to whole blocks where the rest of the block is unassigned.
+// Unicode 15, widened to whole blocks where the rest of a block is unassigned.
 constexpr Range kZeroWidth[] = {
     {0x0300, 0x036F},  {0x0483, 0x0489}, {0x0591, 0x05BD}, {0x0610, 0x061A}, {0x064B, 0x065F},
     {0x06D6, 0x06DC},  {0x0900, 0x0902}, {0x093C, 0x093C}, {0x0E31, 0x0E31}, {0x0E34, 0x0E3A},
@@ -65,7 +66,8 @@ int WidthOf(char32_t code) {
   return In(code, std::begin(kWide), std::end(kWide)) ? 2 : 1;
 }
 
-// Past an escape sequence of Style ("\x1b[...m") that starts at `at`; `at` itself if there is none.
+// Returns the position after an escape sequence of Style ("\x1b[...m") at `at`; `at` itself if
+// there is none.
 size_t SkipEscape(absl::string_view text, size_t at) {
   if (at + 1 >= text.size() || text[at] != '\x1b' || text[at + 1] != '[') return at;
   const size_t end = text.find('m', at);

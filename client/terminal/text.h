@@ -1,4 +1,4 @@
-// Text as a terminal shows it: UTF-8 with display widths.
+// UTF-8 text with terminal display widths.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,19 @@
 
 namespace espalier {
 
-// Columns that `text` (UTF-8) takes: combining marks none, East Asian wide characters and emoji
-// two. Escape sequences written by Style count nothing.
+// Returns the columns of `text` (UTF-8): 0 for combining marks, 2 for East Asian wide characters
+// and emoji. Escape sequences of Style count 0.
 int DisplayWidth(absl::string_view text);
 
-// What others wrote (names, prompts, error texts), made safe to print: control characters, escape
-// sequences among them, and bytes that are no UTF-8 become U+FFFD; newlines and tabs stay if
-// `keep_lines`, otherwise they become spaces.
+// Makes untrusted text (names, prompts, error texts) safe to print: control characters, including
+// escape sequences, and invalid UTF-8 become U+FFFD; newlines and tabs are kept if `keep_lines`,
+// otherwise become spaces.
 std::string Printable(absl::string_view text, bool keep_lines = false);
 
-// Bytes of `text` before the first that are no UTF-8; its size if there are none.
+// Returns the length of the longest valid UTF-8 prefix of `text`, in bytes.
 size_t ValidUtf8(absl::string_view text);
 
-// Cut to at most `width` columns, the last of them an ellipsis where something was cut.
+// Truncates to at most `width` columns; the last is an ellipsis if something was cut.
 std::string Truncate(absl::string_view text, int width, bool unicode = true);
 
 enum class Align { kLeft, kRight, kCenter };
@@ -30,8 +30,8 @@ std::string Pad(absl::string_view text, int width, Align align);
 std::string FormatBytes(double bytes);
 // "4.26 M", "12.3 k", "87": counts and rates.
 std::string FormatCount(double value);
-// Three significant digits for what is short, otherwise hours, minutes and seconds: "12.3 ms",
-// "4.21 s", "3m 07s", "2h 05m".
+// Three significant digits for short times, otherwise hours, minutes and seconds: "12.3 ms", "4.21
+// s", "3m 07s", "2h 05m".
 std::string FormatSeconds(double seconds, bool unicode = true);
 // As many digits as a loss needs: "2.3041", "0.000412", "nan".
 std::string FormatLoss(double value);
