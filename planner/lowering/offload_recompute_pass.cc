@@ -249,7 +249,7 @@ class Rewriter {
         program_.HoldUntil(program_.allocation_of(current_[view_.whole[a->tensor]]), a->away - 1);
       }
     }
-    program_.SetInstructions(std::move(out_), std::move(moments_));
+    program_.SetInstructions(std::move(out_), std::move(points_));
   }
 
  private:
@@ -257,7 +257,7 @@ class Rewriter {
   void Emit(v1::Instruction instruction) {
     RenameBuffers(current_, &instruction);
     out_.push_back(std::move(instruction));
-    moments_.push_back(step_);
+    points_.push_back(step_);
   }
 
   int Slot(int tensor) {
@@ -281,7 +281,7 @@ class Rewriter {
   std::map<int, int> slots_;                          // by tensor
   int step_ = 0;
   std::vector<v1::Instruction> out_;
-  std::vector<int> moments_;
+  std::vector<int> points_;
 };
 
 std::string NodeAt(const RankProgram& program, int step) {

@@ -130,8 +130,8 @@ void RankProgram::PutFirstInFront() {
 }
 
 void RankProgram::SetInstructions(std::vector<v1::Instruction> instructions,
-                                  std::vector<int> moments) {
-  moments_ = std::move(moments);
+                                  std::vector<int> points) {
+  points_ = std::move(points);
   program_.clear_instructions();
   for (v1::Instruction& instruction : instructions) {
     *program_.add_instructions() = std::move(instruction);
@@ -237,20 +237,20 @@ int64_t RankProgram::Finish(int64_t reserved_bytes) {
   const int allocations = num_allocations();
   std::vector<Lifetime> lives(allocations);
   for (int a = 0; a < allocations; ++a) lives[a] = {allocation_bytes_[a], -1, -1};
-  int moment = -1;
+  int point = -1;
   for (int i = 0; i < program_.instructions_size(); ++i) {
-    moment = moments_.empty() ? i : moments_[i];
+    point = points_.empty() ? i : points_[i];
     for (const BufferAccess& access : AccessesOf(program_.instructions(i))) {
       Lifetime& life = lives[allocation_of_[access.buffer]];
-      if (life.first < 0) life.first = moment;
-      life.last = moment;
+      if (life.first < 0) life.first = point;
+      life.last = point;
     }
   }
   std::vector<int> scratch;
   std::vector<Lifetime> scratch_lives;
   for (int a = 0; a < allocations; ++a) {
     if (kind_of_[a] != v1::SCRATCH) continue;
-    if (kept_.count(a) > 0) lives[a].last = std::max(moment, 0);
+    if (kept_.count(a) > 0) lives[a].last = std::max(point, 0);
     if (const auto held = held_until_.find(a); held != held_until_.end()) {
       lives[a].last = std::max(lives[a].last, held->second);
     }

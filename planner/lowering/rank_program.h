@@ -71,9 +71,9 @@ class RankProgram {
   int CloneInto(int buffer, int allocation);
   // `buffer`, which owns its memory, lies at `offset` of `allocation` from now on.
   void MoveInto(int buffer, int allocation, int64_t offset);
-  // `moments`, by instruction, ascending: lifetimes are measured in them.
-  void SetInstructions(std::vector<v1::Instruction> instructions, std::vector<int> moments);
-  // The memory of `allocation` serves nothing else until the end of moment `last`.
+  // `points`, by instruction, ascending: lifetimes are measured in them.
+  void SetInstructions(std::vector<v1::Instruction> instructions, std::vector<int> points);
+  // The memory of `allocation` serves nothing else until the end of point `last`.
   void HoldUntil(int allocation, int last) { held_until_[allocation] = last; }
   // Where scratch memory begins.
   int64_t ScratchBegin(int64_t reserved_bytes) const { return PlaceKept(reserved_bytes).end; }
@@ -107,7 +107,7 @@ class RankProgram {
   std::vector<int64_t> offset_in_allocation_;
   std::set<int> kept_;
   std::map<int, int> held_until_;
-  std::vector<int> moments_;  // by instruction; empty: their numbers
+  std::vector<int> points_;  // by instruction; empty: their numbers
   std::set<std::string> names_;
   std::map<std::vector<int>, int> groups_;
 };

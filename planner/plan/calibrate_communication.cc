@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/machine/communication.h"
-#include "planner/simulator/shared_cores.h"
+#include "planner/simulator/cpu_contention.h"
 
 namespace espalier {
 namespace {
@@ -167,7 +167,7 @@ absl::StatusOr<std::vector<PredictionError>> CalibrateCommunication(
     const std::vector<v1::Program>& programs,
     const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
     v1::CommunicationProfile* profile) {
-  if (profile->messages().empty() || SharedCores(devices).needed()) {
+  if (profile->messages().empty() || CpuContention(devices).needed()) {
     return std::vector<PredictionError>();
   }
   const absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(*profile);

@@ -8,7 +8,7 @@
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/structure.h"
 #include "planner/plan/plan_proto.h"
-#include "planner/simulator/shared_cores.h"
+#include "planner/simulator/cpu_contention.h"
 
 namespace espalier {
 namespace {
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost) {
   std::vector<PredictionError> drifts;
   const std::vector<v1::Device> devices(plan.devices().begin(), plan.devices().end());
-  if (BatchTilesOf(plan) > 1 || SharedCores(devices).needed()) return drifts;
+  if (BatchTilesOf(plan) > 1 || CpuContention(devices).needed()) return drifts;
   if (absl::Status s = CheckPlanIsFor(graph, plan); !s.ok()) return s;
   absl::StatusOr<Graph> own = GraphOf(registry, graph, plan);
   if (!own.ok()) return own.status();

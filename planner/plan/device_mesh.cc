@@ -289,7 +289,7 @@ absl::StatusOr<MeshPlanner::Group> MeshPlanner::MakeGroup(const PlanProblem& pro
     group.kept_bytes += group.parameter_bytes.back();
   }
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
-    group.states = std::max<double>(group.states, planning.costs().KeptOf(g.parameter).alike);
+    group.states = std::max<double>(group.states, planning.costs().OptimizerMemoryOf(g.parameter).alike);
   }
   const std::vector<int64_t> peak = simulator.EstimateMemory();
   const double most = static_cast<double>(*std::max_element(peak.begin(), peak.end()));

@@ -154,7 +154,7 @@ class SerialSteps {
     for (int g : gradients_of_[node]) {
       const ValueId parameter = structure_.gradients[g].parameter;
       const LayoutRef& stored = structure_.base[parameter];
-      bytes += most(entry->inputs[stored.index], parameter, 2 + costs_.KeptOf(parameter).alike);
+      bytes += most(entry->inputs[stored.index], parameter, 2 + costs_.OptimizerMemoryOf(parameter).alike);
     }
     return bytes;
   }

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "planner/pcg/placement.h"
 #include "planner/search/search_space.h"
-#include "planner/simulator/costs.h"
+#include "planner/simulator/cost_tables.h"
 
 namespace espalier {
 

@@ -5,12 +5,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "planner/memory/arena.h"
-#include "planner/simulator/positions.h"
+#include "planner/simulator/schedule.h"
 
 namespace espalier {
 namespace {
 
-// One layout in which a value is held, from and to a moment.
+// One layout in which a value is held, from and to a point.
 struct Held {
   int layout = 0;
   int first = 0;
@@ -27,7 +27,7 @@ void Simulator::FindGradientStarts(std::vector<int>* starts) {
   for (size_t g = 0; g < sync_tasks_.size(); ++g) {
     if (sync_tasks_[g] == nullptr || !sync_tasks_[g]->all_reduce_only) continue;
     const ValueId v = structure_.gradients[g].gradient;
-    const int produced = Runs(position_of_value_[v]);
+    const int produced = ComputePoint(position_of_value_[v]);
     int start = produced;
     for (const auto& [group, bytes] : sync_tasks_[g]->reductions) {
       const int bucket = buckets_.Add(group, bytes);
@@ -61,14 +61,14 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
   // Of gradients that wait for the end only the first micro-batch's are kept: others are added to
   // them.
   auto added_up = [&](const std::vector<int64_t>& bytes, int first, int last) {
-    if (last < Reshards(end)) return;
+    if (last < ReshardPoint(end)) return;
     for (int d = 0; d < devices_; ++d) gradient_change_[d][first] += bytes[d];
   };
-  // The moment of the update that uses gradient `g`.
+  // The point of the update that uses gradient `g`.
   auto used_until = [&](int g) {
     const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer()) &&
                        structure_.micro_batches == 1;
-    return Runs(early ? structure_.gradients[g].ready : end);
+    return ComputePoint(early ? structure_.gradients[g].ready : end);
   };
 
   absl::InlinedVector<Held, 8> held;
@@ -82,19 +82,19 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
     const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
     held.clear();
     if (!loaded) {
-      const int produced = parameter ? 0 : Runs(position_of_value_[v]);
+      const int produced = parameter ? 0 : ComputePoint(position_of_value_[v]);
       held.push_back({base_layout_[v], produced, produced});
     }
     for (int s : slots) {
       const int layout = slot_layout_[s];
-      const int needed = Reshards(structure_.slots[s].position);
+      const int needed = ReshardPoint(structure_.slots[s].position);
       auto it = std::find_if(held.begin(), held.end(), [&](const Held& h) {
         return h.layout == layout && (!anew || &h == &held[0] || h.first == needed);
       });
       if (it == held.end()) {
-        held.push_back({layout, needed, Runs(last_use_[s])});
+        held.push_back({layout, needed, ComputePoint(last_use_[s])});
       } else {
-        it->last = std::max(it->last, Runs(last_use_[s]));
+        it->last = std::max(it->last, ComputePoint(last_use_[s]));
       }
     }
     if (loaded) {
@@ -125,7 +125,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
       base.last = std::max(base.last, reshard.aliases || in_place ? held[i].last : held[i].first);
       if (&held[i] == pieces && sync_tasks_[g] != nullptr) {
         // Gradients are cut one after the other, each making room for the next one's pieces.
-        alive(reshard.new_bytes, Runs(end), held[i].last);
+        alive(reshard.new_bytes, ComputePoint(end), held[i].last);
         at_end(reshard.staging_bytes);
         continue;
       }
@@ -139,7 +139,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
       const int updated = gradient_of_parameter_[v];
       if (updated < 0) continue;
       const int layout = Resolved(structure_.slots[structure_.gradients[updated].slot].required);
-      const CostTables::Kept& state = costs_.KeptOf(v);
+      const CostTables::OptimizerMemory& state = costs_.OptimizerMemoryOf(v);
       const std::vector<int64_t>& alike = costs_.BytesByDevice(layout, sizeof(float));
       for (int d = 0; d < devices_; ++d) kept_[d] += sign * state.alike * alike[d];
       for (const Shard& shard : table_.layouts().Get(layout).shards) {
@@ -147,7 +147,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
       }
       const std::vector<int64_t>& staging = update_tasks_[updated]->staging_bytes;
       const int when = used_until(updated);
-      if (when < Runs(end)) {
+      if (when < ComputePoint(end)) {
         alive(staging, when, when);
       } else {
         at_end(staging);
@@ -163,7 +163,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
     alive(bytes, base.first, base.last);
     if (g >= 0) added_up(bytes, base.first, base.last);
   }
-  alive(staging_at_end, Runs(end), Runs(end));
+  alive(staging_at_end, ComputePoint(end), ComputePoint(end));
 }
 
 std::vector<int64_t> Simulator::FindMemoryChanges() {
@@ -172,7 +172,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
   total_.assign(devices_, 0);
   change_.resize(devices_);
   for (auto& change : change_) {
-    change.assign(Runs(static_cast<int>(structure_.positions.size())) + 2, 0);
+    change.assign(ComputePoint(static_cast<int>(structure_.positions.size())) + 2, 0);
   }
   gradient_change_ = change_;
   FindGradientStarts(&starts_);
@@ -209,16 +209,16 @@ void Simulator::RevertMemory() {
   memory_undo_.used = false;
 }
 
-std::vector<std::pair<int, int>> Simulator::Moments() {
-  std::vector<std::pair<int, int>> moments;
+std::vector<std::pair<int, int>> Simulator::ProgramPoints() {
+  std::vector<std::pair<int, int>> points;
   ForEachPosition([&](int p, int micro_batch) {
-    moments.emplace_back(Reshards(p), micro_batch);
-    moments.emplace_back(Runs(p), micro_batch);
+    points.emplace_back(ReshardPoint(p), micro_batch);
+    points.emplace_back(ComputePoint(p), micro_batch);
   });
   const int end = static_cast<int>(structure_.positions.size());
-  for (int m = 0; m < structure_.micro_batches; ++m) moments.emplace_back(Reshards(end), m);
-  moments.emplace_back(Runs(end), 0);
-  return moments;
+  for (int m = 0; m < structure_.micro_batches; ++m) points.emplace_back(ReshardPoint(end), m);
+  points.emplace_back(ComputePoint(end), 0);
+  return points;
 }
 
 std::vector<int64_t> Simulator::PeakMemory() {
@@ -234,7 +234,7 @@ std::vector<int64_t> Simulator::PeakMemory() {
     }
     return bytes;
   }
-  const std::vector<std::pair<int, int>> moments = Moments();
+  const std::vector<std::pair<int, int>> points = ProgramPoints();
   int64_t peak = 0;
   for (int d = 0; d < devices_; ++d) {
     // Of devices that share their operators the second is as the first.
@@ -243,8 +243,8 @@ std::vector<int64_t> Simulator::PeakMemory() {
     if (!alike) {
       peak = 0;
       int64_t now = 0;
-      for (const auto& [moment, micro_batch] : moments) {
-        now += ChangeAt(d, moment, micro_batch);
+      for (const auto& [point, micro_batch] : points) {
+        now += ChangeAt(d, point, micro_batch);
         peak = std::max(peak, now);
       }
     }

@@ -9,12 +9,12 @@
 #include "absl/container/inlined_vector.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/memory/workspace.h"
-#include "planner/simulator/positions.h"
+#include "planner/simulator/schedule.h"
 
 namespace espalier {
 namespace {
 
-constexpr int kMinIdlePoints = 6;             // moments: nothing leaves for less
+constexpr int kMinIdlePoints = 6;             // points: nothing leaves for less
 constexpr double kForward = 1.0 / 3;  // of an operator's time, as lowering counts it
 
 }  // namespace
@@ -23,19 +23,19 @@ constexpr double kForward = 1.0 / 3;  // of an operator's time, as lowering coun
 struct Simulator::IdleValue {
   ValueId value = kNoValue;
   const std::vector<int64_t>* bytes = nullptr;  // by device
-  int after = 0, before = 0;                    // moments
+  int after = 0, before = 0;                    // points
   bool can_swap = true;
   double recompute_seconds = -1;
   absl::InlinedVector<int, 2> from;  // as in IdleTensor
 };
 
 struct Simulator::OffloadSteps {
-  std::vector<std::pair<int, int>> moments;  // in order, and their micro-batches
-  std::vector<int> of;                       // by micro-batch and moment: place in `moments`
+  std::vector<std::pair<int, int>> points;  // in order, and their micro-batches
+  std::vector<int> of;                       // by micro-batch and point: place in `points`
   std::vector<double> seconds;               // by position, on each of its devices
-  int count = 0;                             // moments of one micro-batch
+  int count = 0;                             // points of one micro-batch
 
-  int Of(int micro_batch, int moment) const { return of[micro_batch * count + moment]; }
+  int Of(int micro_batch, int point) const { return of[micro_batch * count + point]; }
 };
 
 void Simulator::EnableOffloadPenalty(const OffloadSettings& settings) {
@@ -51,7 +51,7 @@ void Simulator::EnableOffloadPenalty(const OffloadSettings& settings) {
   for (size_t s = structure_.slots.size(); s-- > 0;) {
     std::vector<int>& uses = uses_of_slot_[s];
     const int p = structure_.slots[s].position;
-    uses.push_back(Runs(p));
+    uses.push_back(ComputePoint(p));
     if (p >= end || structure_.positions[p].node == kNoNode) continue;
     const Position& position = structure_.positions[p];
     if (static_cast<int>(s) != position.last_slot - 1) continue;
@@ -81,7 +81,7 @@ void Simulator::EnableOffloadPenalty(const OffloadSettings& settings) {
     const std::vector<int>& slots = structure_.slots_of_value[v];
     const bool parameter = structure_.graph().value(v).kind == ValueKind::kParameter;
     const int first =
-        parameter ? Reshards(structure_.slots[slots[0]].position) : Runs(position_of_value_[v]);
+        parameter ? ReshardPoint(structure_.slots[slots[0]].position) : ComputePoint(position_of_value_[v]);
     int last = first;
     for (int s : slots) last = std::max(last, uses_of_slot_[s].back());
     if (last - first > kMinIdlePoints) idle_values_.push_back(v);
@@ -99,7 +99,7 @@ double Simulator::SecondsOfPosition(int p) {
   return ToSeconds(slowest) * (position.role == Position::kForward ? kForward : 1 - kForward);
 }
 
-// Kept free where anything is rewritten.
+// OptimizerMemory free where anything is rewritten.
 int64_t Simulator::Workspace(int device) {
   int64_t most = 0;
   for (int p : narrow_positions_) {
@@ -126,7 +126,7 @@ int64_t Simulator::Workspace(int device) {
   return most;
 }
 
-// The last moment that uses the value in this layout; -1 if none does.
+// The last point that uses the value in this layout; -1 if none does.
 int Simulator::LastUse(ValueId v, int layout) const {
   int last = -1;
   for (int s : structure_.slots_of_value[v]) {
@@ -135,9 +135,9 @@ int Simulator::LastUse(ValueId v, int layout) const {
   return last;
 }
 
-// Whether what computes the value could run again at `moment`, from the values `from` and others
+// Whether what computes the value could run again at `point`, from the values `from` and others
 // that are always there.
-bool Simulator::CanRecompute(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const {
+bool Simulator::CanRecompute(ValueId v, int point, absl::InlinedVector<ValueId, 4>* from) const {
   const Position& position = structure_.positions[position_of_value_[v]];
   if (position.role != Position::kForward) return false;
   int outputs = 0;
@@ -151,7 +151,7 @@ bool Simulator::CanRecompute(ValueId v, int moment, absl::InlinedVector<ValueId,
     if (parameter && gradient_of_parameter_[u] < 0) return false;
     if (parameter && slot_layout_[s] == base_layout_[u]) continue;
     if (MadeForEachUse(structure_, placement_, table_.layouts(), u) ||
-        LastUse(u, slot_layout_[s]) < moment) {
+        LastUse(u, slot_layout_[s]) < point) {
       return false;
     }
     from->push_back(root_[u]);
@@ -189,7 +189,7 @@ void Simulator::FindIdle(std::vector<IdleValue>* idle) {
   }
 }
 
-// Where a value, and what it is changed into, is alive and unused for more than a moment. As
+// Where a value, and what it is changed into, is alive and unused for more than a point. As
 // AddMemory (memory_estimate.cc) has it, with all uses.
 void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   struct Held {
@@ -205,15 +205,15 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   if (g >= 0 && starts_[g] >= 0) return;  // a part of its bucket
   absl::InlinedVector<Held, 4> held;
   held.push_back({base_layout_[v], 0, {}});
-  if (!parameter) held[0].uses.push_back(held[0].first = Runs(position_of_value_[v]));
+  if (!parameter) held[0].uses.push_back(held[0].first = ComputePoint(position_of_value_[v]));
   for (int s : structure_.slots_of_value[v]) {
     const int layout = slot_layout_[s];
-    int needed = Reshards(structure_.slots[s].position);
+    int needed = ReshardPoint(structure_.slots[s].position);
     absl::InlinedVector<int, 8> uses(uses_of_slot_[s].begin(), uses_of_slot_[s].end());
     if (g >= 0 && structure_.slots[s].position == end && sync_tasks_[g] == nullptr &&
         UpdatesEarly(costs_.optimizer()) && structure_.micro_batches == 1) {
-      needed = Reshards(structure_.gradients[g].ready);
-      uses = {Runs(structure_.gradients[g].ready)};
+      needed = ReshardPoint(structure_.gradients[g].ready);
+      uses = {ComputePoint(structure_.gradients[g].ready)};
     }
     auto it = std::find_if(held.begin(), held.end(), [&](const Held& h) {
       return h.layout == layout && (!anew || &h == &held[0] || h.first == needed);
@@ -259,16 +259,16 @@ OffloadEstimate Simulator::OffloadEstimateOf(int device, const OffloadSteps& ste
   int first = -1, last = -1;  // steps over the limit
   int64_t now = kept_[device];
   const int end = static_cast<int>(structure_.positions.size());
-  for (const auto& [moment, micro_batch] : steps.moments) {
-    now += ChangeAt(device, moment, micro_batch);
+  for (const auto& [point, micro_batch] : steps.points) {
+    now += ChangeAt(device, point, micro_batch);
     if (now > problem.limit) {
       last = static_cast<int>(problem.live.size());
       if (first < 0) first = last;
     }
     problem.live.push_back(now);
-    const int p = moment / 2;
+    const int p = point / 2;
     double seconds = 0;
-    if (moment % 2 == 1 && p < end && steps.seconds[p] > 0) {
+    if (point % 2 == 1 && p < end && steps.seconds[p] > 0) {
       for (const Task& task : *position_tasks_[p]) {
         if (task.device == device) {
           seconds = steps.seconds[p];
@@ -311,17 +311,17 @@ Picoseconds Simulator::OffloadPenalty(const std::vector<int64_t>& peak, Picoseco
   for (int d = 0; d < devices_; ++d) {
     const int64_t memory = costs_.device(d).memory_bytes();
     if (memory <= 0 || peak[d] <= memory || kept_[d] > memory) continue;
-    if (steps.moments.empty()) {
-      steps.moments = Moments();
-      steps.count = Runs(end) + 1;
+    if (steps.points.empty()) {
+      steps.points = ProgramPoints();
+      steps.count = ComputePoint(end) + 1;
       steps.of.assign(static_cast<size_t>(structure_.micro_batches) * steps.count, 0);
-      for (size_t i = 0; i < steps.moments.size(); ++i) {
-        const auto& [moment, micro_batch] = steps.moments[i];
-        steps.of[micro_batch * steps.count + moment] = static_cast<int>(i);
+      for (size_t i = 0; i < steps.points.size(); ++i) {
+        const auto& [point, micro_batch] = steps.points[i];
+        steps.of[micro_batch * steps.count + point] = static_cast<int>(i);
       }
       // The end comes once for all micro-batches.
       for (int m = 1; m < structure_.micro_batches; ++m) {
-        steps.of[m * steps.count + Runs(end)] = steps.of[Runs(end)];
+        steps.of[m * steps.count + ComputePoint(end)] = steps.of[ComputePoint(end)];
       }
       for (int p = 0; p < end; ++p) steps.seconds.push_back(SecondsOfPosition(p));
       FindIdle(&idle);

@@ -5,18 +5,18 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "planner/simulator/positions.h"
-#include "planner/simulator/tail.h"
+#include "planner/simulator/schedule.h"
+#include "planner/simulator/gradient_sync.h"
 
 namespace espalier {
 namespace {
 
 // Positions that become one step: where matrices of devices by devices begin to be cheaper.
-int StretchLength(int devices) { return std::clamp(devices / 2, 4, 32); }
+int SegmentLength(int devices) { return std::clamp(devices / 2, 4, 32); }
 
 void AddBusy(const Task& task, Picoseconds* busy) {
   if (task.group.empty()) {
-    busy[task.device] += task.is_buffered() ? task.handover : task.duration;
+    busy[task.device] += task.is_buffered() ? task.send_duration : task.duration;
     if (task.peer >= 0) busy[task.peer] += task.duration;
   }
   for (int device : task.group) busy[device] += task.duration;
@@ -31,7 +31,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
-      bounded_(!full_only && devices_ <= Chains::kMostDevices),
+      bounded_(!full_only && devices_ <= MaxPlusMatrix::kMostDevices),
       live_(structure.LiveNodes()),
       placement_(structure.nodes.size(), nullptr),
       base_layout_(structure.base.size(), -1),
@@ -44,18 +44,18 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       gradient_of_parameter_(structure.base.size(), -1),
       position_of_value_(structure.base.size(), -1),
       is_view_(structure.base.size(), false),
-      stretch_length_(StretchLength(devices_)),
-      stretches_((structure.positions.size() + stretch_length_ - 1) / stretch_length_),
-      clocks_((stretches_.size() + 1) * devices_, 0),
-      rests_((stretches_.size() + 1) * devices_, 0),
+      segment_length_(SegmentLength(devices_)),
+      segments_((structure.positions.size() + segment_length_ - 1) / segment_length_),
+      clocks_((segments_.size() + 1) * devices_, 0),
+      remaining_((segments_.size() + 1) * devices_, 0),
       busy_(devices_, 0),
-      tail_busy_(devices_, 0),
+      sync_busy_(devices_, 0),
       value_busy_(bounded_ ? structure.base.size() * devices_ : 0, 0),
-      no_tail_(devices_, 0),
+      no_sync_(devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
       position_stamp_(structure.positions.size(), 0),
-      stretch_stamp_(stretches_.size(), 0),
+      segment_stamp_(segments_.size(), 0),
       scratch_(devices_, 0) {
   for (size_t v = 0; v < structure.base.size(); ++v) {
     all_values_.push_back(static_cast<ValueId>(v));
@@ -105,12 +105,12 @@ int Simulator::ElementBytes(ValueId v) const {
   return static_cast<int>(SizeOf(structure_.graph().value(v).type.dtype));
 }
 
-void Simulator::Touch(int position) {
-  const int stretch = position / stretch_length_;
-  if (std::exchange(stretch_stamp_[stretch], stamp_) == stamp_) return;
-  dirty_.push_back(stretch);
-  first_dirty_ = std::min(first_dirty_, stretch);
-  last_dirty_ = std::max(last_dirty_, stretch);
+void Simulator::MarkDirty(int position) {
+  const int segment = position / segment_length_;
+  if (std::exchange(segment_stamp_[segment], stamp_) == stamp_) return;
+  dirty_.push_back(segment);
+  first_dirty_ = std::min(first_dirty_, segment);
+  last_dirty_ = std::max(last_dirty_, segment);
 }
 
 absl::Status Simulator::RebuildValue(ValueId v) {
@@ -162,10 +162,10 @@ absl::Status Simulator::RebuildValue(ValueId v) {
     if (current == tasks) continue;
     if (sync) {
       undo_.syncs.emplace_back(gradient_of_value_[v], current);
-      tail_dirty_ = true;
+      sync_dirty_ = true;
     } else {
       undo_.slots.emplace_back(s, current);
-      Touch(slot.position);
+      MarkDirty(slot.position);
     }
     current = tasks;
   }
@@ -177,7 +177,7 @@ absl::Status Simulator::RebuildValue(ValueId v) {
     if (*tasks != update_tasks_[g]) {
       undo_.updates.emplace_back(g, update_tasks_[g]);
       update_tasks_[g] = *tasks;
-      tail_dirty_ = true;
+      sync_dirty_ = true;
     }
   }
   if (changed) touched_.push_back(v);
@@ -205,13 +205,13 @@ void Simulator::RebuildPosition(int p) {
   }
   undo_.positions.emplace_back(p, position_tasks_[p]);
   position_tasks_[p] = tasks;
-  Touch(p);
+  MarkDirty(p);
 }
 
 absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Picoseconds limit) {
   ++stamp_;
   values_.clear();
-  bool tail = false;  // may change
+  bool sync = false;  // may change
   for (const Change& change : changes) {
     undo_.placement.emplace_back(change.first, placement_[change.first]);
     placement_[change.first] = change.second;
@@ -219,12 +219,12 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
     for (ValueId v : structure_.nodes[change.first].values) {
       if (std::exchange(value_stamp_[v], stamp_) == stamp_) continue;
       values_.push_back(v);
-      tail = tail || gradient_of_value_[v] >= 0 || gradient_of_parameter_[v] >= 0;
+      sync = sync || gradient_of_value_[v] >= 0 || gradient_of_parameter_[v] >= 0;
     }
   }
   // From here on only what is added is unknown: each check holds for the whole.
   const auto over = [&, this]() {
-    return bounded_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
+    return bounded_ && BusiestDevice(sync ? no_sync_ : sync_busy_) >= limit;
   };
   if (bounded_) {
     for (ValueId v : values_) AddRow(&value_busy_[v * devices_], -1);
@@ -271,15 +271,15 @@ void Simulator::CountValue(ValueId v) {
   AddRow(&new_busy_[begin], 1);
 }
 
-Picoseconds Simulator::BusiestDevice(const std::vector<Picoseconds>& tail) const {
+Picoseconds Simulator::BusiestDevice(const std::vector<Picoseconds>& sync) const {
   Picoseconds most = 0;
-  for (int d = 0; d < devices_; ++d) most = std::max(most, busy_[d] + tail[d]);
+  for (int d = 0; d < devices_; ++d) most = std::max(most, busy_[d] + sync[d]);
   return most;
 }
 
-void Simulator::FindTailBusy(std::vector<Picoseconds>* busy) {
+void Simulator::FindSyncBusy(std::vector<Picoseconds>* busy) {
   busy->assign(devices_, 0);
-  PlayTail([&](const Task& task, TailPart, int) { AddBusy(task, busy->data()); },
+  ForEachSyncTask([&](const Task& task, SyncPhase, int) { AddBusy(task, busy->data()); },
            [&](const std::vector<int>& ranks, Picoseconds duration, double) {
              for (int device : ranks) (*busy)[device] += duration;
            });
@@ -324,14 +324,14 @@ void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) const {
   }
 }
 
-int Simulator::StretchEnd(int stretch) const {
-  return std::min(static_cast<int>(structure_.positions.size()), StretchBegin(stretch + 1));
+int Simulator::SegmentEnd(int segment) const {
+  return std::min(static_cast<int>(structure_.positions.size()), SegmentBegin(segment + 1));
 }
 
-// By a stretch that is as in the accepted placement.
-void Simulator::Advance(int stretch, Picoseconds* clocks) {
-  stretches_[stretch].Advance(devices_, clocks, [this, stretch](const auto& visit) {
-    for (int p = StretchBegin(stretch); p < StretchEnd(stretch); ++p) ForEachTaskOf(p, visit);
+// By a segment that is as in the accepted placement.
+void Simulator::Advance(int segment, Picoseconds* clocks) {
+  segments_[segment].Advance(devices_, clocks, [this, segment](const auto& visit) {
+    for (int p = SegmentBegin(segment); p < SegmentEnd(segment); ++p) ForEachTaskOf(p, visit);
   });
 }
 
@@ -343,26 +343,26 @@ void Simulator::ExtendClocks(int row) {
   }
 }
 
-void Simulator::ExtendRests(int row) {
-  const int count = num_stretches();
+void Simulator::ExtendRemaining(int row) {
+  const int count = num_segments();
   // A device that is through with a task has the longest rest of those that it was done with.
-  const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* rests) {
+  const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* remaining) {
     Picoseconds longest = 0;
-    for (size_t i = 0; i < n; ++i) longest = std::max(longest, rests[ranks[i]]);
-    for (size_t i = 0; i < n; ++i) rests[ranks[i]] = longest + duration;
+    for (size_t i = 0; i < n; ++i) longest = std::max(longest, remaining[ranks[i]]);
+    for (size_t i = 0; i < n; ++i) remaining[ranks[i]] = longest + duration;
   };
-  const auto before_task = [&before](const Task& task, Picoseconds* rests) {
+  const auto before_task = [&before](const Task& task, Picoseconds* remaining) {
     const int pair[] = {task.device, task.peer};
     if (!task.group.empty()) {
-      before(task.group.data(), task.group.size(), task.duration, rests);
+      before(task.group.data(), task.group.size(), task.duration, remaining);
     } else if (task.is_buffered()) {
-      rests[task.peer] += task.duration;
-      rests[task.device] = std::max(rests[task.device], rests[task.peer]) + task.handover;
+      remaining[task.peer] += task.duration;
+      remaining[task.device] = std::max(remaining[task.device], remaining[task.peer]) + task.send_duration;
     } else {
-      before(pair, task.peer >= 0 ? 2 : 1, task.duration, rests);
+      before(pair, task.peer >= 0 ? 2 : 1, task.duration, remaining);
     }
   };
-  if (rests_known_ > count) {
+  if (remaining_known_ > count) {
     struct TailStep {
       const Task* task;  // or a collective
       const int* ranks;
@@ -370,42 +370,42 @@ void Simulator::ExtendRests(int row) {
       Picoseconds duration;
     };
     std::vector<TailStep> steps;
-    PlayTail([&](const Task& task, TailPart, int) { steps.push_back({&task}); },
+    ForEachSyncTask([&](const Task& task, SyncPhase, int) { steps.push_back({&task}); },
              [&](const std::vector<int>& ranks, Picoseconds duration, double) {
                steps.push_back({nullptr, ranks.data(), ranks.size(), duration});
              });
-    Picoseconds* rests = &rests_[count * devices_];
-    std::fill(rests, rests + devices_, 0);
+    Picoseconds* remaining = &remaining_[count * devices_];
+    std::fill(remaining, remaining + devices_, 0);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
       if (step->task != nullptr) {
-        before_task(*step->task, rests);
+        before_task(*step->task, remaining);
       } else {
-        before(step->ranks, step->n, step->duration, rests);
+        before(step->ranks, step->n, step->duration, remaining);
       }
     }
-    rests_known_ = count;
+    remaining_known_ = count;
   }
   absl::InlinedVector<const Task*, 64> tasks;
-  while (rests_known_ > row) {
-    const Picoseconds* after = &rests_[rests_known_ * devices_];
-    --rests_known_;
-    Picoseconds* rests = &rests_[rests_known_ * devices_];
-    if (stretches_[rests_known_].known()) {
-      stretches_[rests_known_].Precede(devices_, after, rests);
+  while (remaining_known_ > row) {
+    const Picoseconds* after = &remaining_[remaining_known_ * devices_];
+    --remaining_known_;
+    Picoseconds* remaining = &remaining_[remaining_known_ * devices_];
+    if (segments_[remaining_known_].has_matrix()) {
+      segments_[remaining_known_].AdvanceBackward(devices_, after, remaining);
       continue;
     }
-    std::copy(after, after + devices_, rests);
+    std::copy(after, after + devices_, remaining);
     tasks.clear();
-    for (int p = StretchBegin(rests_known_); p < StretchEnd(rests_known_); ++p) {
+    for (int p = SegmentBegin(remaining_known_); p < SegmentEnd(remaining_known_); ++p) {
       ForEachTaskOf(p, [&tasks](const Task& task) { tasks.push_back(&task); });
     }
-    for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) before_task(**task, rests);
+    for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) before_task(**task, remaining);
   }
 }
 
 // What follows the backward pass, from these clocks on.
-Picoseconds Simulator::Tail(Picoseconds* clocks) {
-  PlayTail([&](const Task& task, TailPart, int) { RunTask(task, clocks); },
+Picoseconds Simulator::RunGradientSync(Picoseconds* clocks) {
+  ForEachSyncTask([&](const Task& task, SyncPhase, int) { RunTask(task, clocks); },
            [&](const std::vector<int>& ranks, Picoseconds duration, double) {
              Picoseconds start = 0;
              for (int device : ranks) start = std::max(start, clocks[device]);
@@ -415,12 +415,12 @@ Picoseconds Simulator::Tail(Picoseconds* clocks) {
 }
 
 // Where devices share cores.
-Picoseconds Simulator::SharedTime() {
-  shared_tasks_.clear();
-  shared_collectives_.clear();
-  const auto add = [this](const Task& task) { shared_tasks_.push_back(&task); };
+Picoseconds Simulator::ContendedTime() {
+  contended_tasks_.clear();
+  contended_collectives_.clear();
+  const auto add = [this](const Task& task) { contended_tasks_.push_back(&task); };
   if (structure_.micro_batches > 1) {
-    ForEachOfSchedule(
+    ForEachScheduled(
         [&](const TaskList& tasks, int) {
           for (const Task& task : tasks) add(task);
         },
@@ -435,43 +435,43 @@ Picoseconds Simulator::SharedTime() {
       ForEachTaskOf(static_cast<int>(p), add);
     }
   }
-  PlayTail([&](const Task& task, TailPart, int) { add(task); },
+  ForEachSyncTask([&](const Task& task, SyncPhase, int) { add(task); },
            [&](const std::vector<int>& ranks, Picoseconds duration, double) {
-             shared_collectives_.push_back({ranks[0], -1, ranks, duration});
-             add(shared_collectives_.back());
+             contended_collectives_.push_back({ranks[0], -1, ranks, duration});
+             add(contended_collectives_.back());
            });
-  return costs_.shared_cores().Run(shared_tasks_, nullptr);
+  return costs_.cpu_contention().Run(contended_tasks_, nullptr);
 }
 
 Picoseconds Simulator::FullTime() {
-  if (costs_.shared_cores().needed()) return SharedTime();
+  if (costs_.cpu_contention().needed()) return ContendedTime();
   std::fill(scratch_.begin(), scratch_.end(), 0);
   if (structure_.micro_batches > 1) {
     RunMicroBatches(scratch_.data());
   } else {
     RunPositions(0, static_cast<int>(structure_.positions.size()), scratch_.data());
   }
-  return Tail(scratch_.data());
+  return RunGradientSync(scratch_.data());
 }
 
 Picoseconds Simulator::DeltaTime() {
-  if (dirty_.empty() && !tail_dirty_) return time_;
+  if (dirty_.empty() && !sync_dirty_) return time_;
   ExtendClocks(first_dirty_);
   const Picoseconds* from = &clocks_[first_dirty_ * devices_];
   std::copy(from, from + devices_, scratch_.begin());
-  const int end = tail_dirty_ ? num_stretches() : last_dirty_ + 1;
+  const int end = sync_dirty_ ? num_segments() : last_dirty_ + 1;
   for (int s = first_dirty_; s < end; ++s) {
-    if (stretch_stamp_[s] == stamp_) {
-      RunPositions(StretchBegin(s), StretchEnd(s), scratch_.data());
+    if (segment_stamp_[s] == stamp_) {
+      RunPositions(SegmentBegin(s), SegmentEnd(s), scratch_.data());
     } else {
       Advance(s, scratch_.data());
     }
   }
-  if (tail_dirty_) return Tail(scratch_.data());
-  ExtendRests(end);
+  if (sync_dirty_) return RunGradientSync(scratch_.data());
+  ExtendRemaining(end);
   Picoseconds time = 0;
   for (int d = 0; d < devices_; ++d) {
-    time = std::max(time, scratch_[d] + rests_[end * devices_ + d]);
+    time = std::max(time, scratch_[d] + remaining_[end * devices_ + d]);
   }
   return time;
 }
@@ -486,7 +486,7 @@ absl::Status Simulator::CheckTimes() {
   double total = 0;
   const auto add = [&total](const Task& task) {
     total += static_cast<double>(task.duration) +
-             static_cast<double>(std::max<Picoseconds>(task.handover, 0));
+             static_cast<double>(std::max<Picoseconds>(task.send_duration, 0));
   };
   for (int p = 0; p < static_cast<int>(structure_.positions.size()); ++p) {
     ForEachTaskOf(p, add);
@@ -496,7 +496,7 @@ absl::Status Simulator::CheckTimes() {
     }
   }
   total *= structure_.micro_batches;
-  PlayTail([&](const Task& task, TailPart, int) { add(task); },
+  ForEachSyncTask([&](const Task& task, SyncPhase, int) { add(task); },
            [&](const std::vector<int>&, Picoseconds duration, double) {
              total += static_cast<double>(duration);
            });
@@ -512,10 +512,10 @@ absl::Status Simulator::Reset(const Placement& placement) {
   if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok())
     return status;
   if (absl::Status status = CheckTimes(); !status.ok()) return status;
-  if (bounded_) FindTailBusy(&new_tail_busy_);
+  if (bounded_) FindSyncBusy(&new_sync_busy_);
   clocks_known_ = 0;
-  rests_known_ = num_stretches() + 1;
-  for (Chains& stretch : stretches_) stretch.Forget();
+  remaining_known_ = num_segments() + 1;
+  for (MaxPlusMatrix& segment : segments_) segment.Invalidate();
   time_ = FullTime();
   if (limited_) FindMemoryChanges();
   penalty_ = Penalty(kNoLimit);
@@ -543,11 +543,11 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
   }
   const bool delta = !full_only_ && structure_.micro_batches == 1;
   if (bounded_) {
-    if (tail_dirty_) FindTailBusy(&new_tail_busy_);
-    const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
+    if (sync_dirty_) FindSyncBusy(&new_sync_busy_);
+    const Picoseconds least = BusiestDevice(sync_dirty_ ? new_sync_busy_ : sync_busy_);
     if (least >= limit) return least;
   }
-  time_ = delta && !costs_.shared_cores().needed() ? DeltaTime() : FullTime();
+  time_ = delta && !costs_.cpu_contention().needed() ? DeltaTime() : FullTime();
   if (!full_only_ && time_ >= limit) return time_;
   if (limited_) {
     // Of shared-out parameters the memory depends on more than what they themselves hold.
@@ -563,14 +563,14 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
 
 void Simulator::Accept() {
   clocks_known_ = std::min(clocks_known_, first_dirty_);
-  rests_known_ = std::max(rests_known_, tail_dirty_ ? num_stretches() + 1 : last_dirty_ + 1);
-  for (int stretch : dirty_) stretches_[stretch].Forget();
+  remaining_known_ = std::max(remaining_known_, sync_dirty_ ? num_segments() + 1 : last_dirty_ + 1);
+  for (int segment : dirty_) segments_[segment].Invalidate();
   memory_undo_.used = false;
-  if (tail_dirty_) tail_busy_ = new_tail_busy_;
+  if (sync_dirty_) sync_busy_ = new_sync_busy_;
   for (size_t i = 0; i < busy_values_.size(); ++i) {
     std::copy_n(&new_busy_[i * devices_], devices_, &value_busy_[busy_values_[i] * devices_]);
   }
-  Settle();
+  ClearProposal();
 }
 
 void Simulator::Reject() {
@@ -579,18 +579,18 @@ void Simulator::Reject() {
   time_ = old_time_;
   penalty_ = old_penalty_;
   busy_ = old_busy_;
-  Settle();
+  ClearProposal();
 }
 
-void Simulator::Settle() {
+void Simulator::ClearProposal() {
   undo_.Clear();
   touched_.clear();
   busy_values_.clear();
   new_busy_.clear();
   dirty_.clear();
-  first_dirty_ = num_stretches();
+  first_dirty_ = num_segments();
   last_dirty_ = -1;
-  tail_dirty_ = false;
+  sync_dirty_ = false;
 }
 
 template <typename Run>
@@ -622,7 +622,7 @@ v1::Prediction Simulator::Predict() {
     if (!task.group.empty()) {
       for (int device : task.group) communication[device] += task.duration;
     } else if (task.peer >= 0) {
-      communication[task.device] += task.is_buffered() ? task.handover : task.duration;
+      communication[task.device] += task.is_buffered() ? task.send_duration : task.duration;
       communication[task.peer] += task.duration;
     } else {
       compute[task.device] += task.duration;

@@ -10,11 +10,11 @@
 // they are counted at the end, which is the same for the device itself.
 //
 // With micro-batches (pcg/micro_batches.h) the step is their schedule (pcg/pipeline_schedule.h), always
-// simulated whole; so are steps on hosts with too few cores (shared_cores.h).
+// simulated whole; so are steps on hosts with too few cores (cpu_contention.h).
 //
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
-// on them, and only stretches of positions in which something has changed are swept; those between
-// them are one step each (chains.h). What lies before the first one is known as the clocks with
+// on them, and only segments of positions in which something has changed are swept; those between
+// them are one step each (max_plus.h). What lies before the first one is known as the clocks with
 // which it begins, what lies after the last one as the time from each device's clock to the end of
 // the step along the longest chain of tasks that wait for each other (the critical path of Kelley
 // and Walker, 1959). All that is kept for the accepted placement and brought up to date only as far
@@ -38,8 +38,8 @@
 #include "planner/pcg/buckets.h"
 #include "planner/pcg/pipeline_schedule.h"
 #include "planner/report/timeline.h"
-#include "planner/simulator/chains.h"
-#include "planner/simulator/costs.h"
+#include "planner/simulator/max_plus.h"
+#include "planner/simulator/cost_tables.h"
 
 namespace espalier {
 
@@ -119,7 +119,7 @@ class Simulator {
   int ElementBytes(ValueId v) const;
   absl::Status RebuildValue(ValueId v);
   void RebuildPosition(int p);
-  void Touch(int position);
+  void MarkDirty(int position);
   // True if it went through; false if it left off because the step will take `limit` or more.
   absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
   // The time for which these tasks hold each device.
@@ -128,55 +128,55 @@ class Simulator {
   void AddRow(const Picoseconds* row, int sign);
   void CountValue(ValueId v);
   // What the step takes at least: no device ends before it has done all its tasks.
-  Picoseconds BusiestDevice(const std::vector<Picoseconds>& tail) const;
-  void FindTailBusy(std::vector<Picoseconds>* busy);
+  Picoseconds BusiestDevice(const std::vector<Picoseconds>& sync) const;
+  void FindSyncBusy(std::vector<Picoseconds>* busy);
   void Flip();
-  void Settle();
+  void ClearProposal();
   template <typename Run>
   void ForEachTaskOf(int p, Run run) const;
   void RunPositions(int begin, int end, Picoseconds* clocks) const;
-  int StretchBegin(int stretch) const { return stretch * stretch_length_; }
-  int StretchEnd(int stretch) const;
-  int num_stretches() const { return static_cast<int>(stretches_.size()); }
-  void Advance(int stretch, Picoseconds* clocks);
+  int SegmentBegin(int segment) const { return segment * segment_length_; }
+  int SegmentEnd(int segment) const;
+  int num_segments() const { return static_cast<int>(segments_.size()); }
+  void Advance(int segment, Picoseconds* clocks);
   void ExtendClocks(int row);
-  void ExtendRests(int row);
+  void ExtendRemaining(int row);
   Picoseconds DeltaTime();
   Picoseconds FullTime();
-  Picoseconds SharedTime();
-  Picoseconds Tail(Picoseconds* clocks);
+  Picoseconds ContendedTime();
+  Picoseconds RunGradientSync(Picoseconds* clocks);
   // Calls run(position, micro-batch) in the order of the step.
   template <typename Run>
   void ForEachPosition(Run run);
   // With micro-batches, in the order of their schedule: transfer(changes of layout, position), and
   // run(position, micro-batch) for what the position itself does.
   template <typename Transfer, typename Run>
-  void ForEachOfSchedule(Transfer transfer, Run run);
+  void ForEachScheduled(Transfer transfer, Run run);
   // RunPositions for more than one micro-batch, in the order of the schedule.
   void RunMicroBatches(Picoseconds* clocks);
   void UpdateSchedule();
   // What adds the parameters' gradients of a position to those of earlier micro-batches.
   const std::vector<const TaskList*>& AccumulationsOf(int position, int micro_batch);
   // Calls run(task, part, gradient) and all_reduce(ranks, duration, bytes of each) in order.
-  enum class TailPart { kSync, kUpdate };
+  enum class SyncPhase { kSync, kUpdate };
   template <typename RunTask, typename RunGroup>
-  void PlayTail(RunTask run, RunGroup all_reduce);
+  void ForEachSyncTask(RunTask run, RunGroup all_reduce);
 
-  // Of each gradient that waits in a bucket: the moment from which it is held; else -1.
+  // Of each gradient that waits in a bucket: the point from which it is held; else -1.
   void FindGradientStarts(std::vector<int>* starts);
   // Adds what these values hold to kept_, change_ and total_, or takes it away (sign -1).
   void AddMemory(const std::vector<ValueId>& values, int64_t sign);
-  // Bytes that are kept all the time, by device; sets change_ to what changes at each moment (two
+  // Bytes that are kept all the time, by device; sets change_ to what changes at each point (two
   // for each position: its operands change layout, then it runs; and one at the end).
   std::vector<int64_t> FindMemoryChanges();
-  int64_t ChangeAt(int device, int moment, int micro_batch) const {
-    return change_[device][moment] - (micro_batch > 0 ? gradient_change_[device][moment] : 0);
+  int64_t ChangeAt(int device, int point, int micro_batch) const {
+    return change_[device][point] - (micro_batch > 0 ? gradient_change_[device][point] : 0);
   }
   void UpdateMemory();
   void RevertMemory();
   std::vector<int64_t> PeakMemory();
-  // The moments of a step in order, and their micro-batches: as memory changes.
-  std::vector<std::pair<int, int>> Moments();
+  // The points of a step in order, and their micro-batches: as memory changes.
+  std::vector<std::pair<int, int>> ProgramPoints();
   template <typename Run>
   void ForEachTask(Run run);  // all of the step, in order
   // Exact below `limit` - time_.
@@ -193,7 +193,7 @@ class Simulator {
   double SecondsOfPosition(int p);
   int64_t Workspace(int device);
   int LastUse(ValueId v, int layout) const;
-  bool CanRecompute(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const;
+  bool CanRecompute(ValueId v, int point, absl::InlinedVector<ValueId, 4>* from) const;
   void FindIdle(std::vector<IdleValue>* idle);
   void AddIdle(ValueId v, std::vector<IdleValue>* idle);
   OffloadEstimate OffloadEstimateOf(int device, const OffloadSteps& steps, const std::vector<IdleValue>& idle);
@@ -219,12 +219,12 @@ class Simulator {
   std::vector<int> position_of_value_;      // that computes it, or -1
   std::vector<bool> is_view_;               // shares the memory of an operand
   std::vector<int> last_use_;               // by slot, views of the value included
-  const int stretch_length_;
-  std::vector<Chains> stretches_;  // consecutive positions, of the accepted placement
-  // Rows of one number by device; a row before each stretch, the last one after the last stretch.
+  const int segment_length_;
+  std::vector<MaxPlusMatrix> segments_;  // consecutive positions, of the accepted placement
+  // Rows of one number by device; a row before each segment, the last one after the last segment.
   std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
-  std::vector<Picoseconds> rests_;   // time to the end of the step: rows from rests_known_ on
-  int clocks_known_ = 0, rests_known_ = 0;
+  std::vector<Picoseconds> remaining_;   // time to the end of the step: rows from remaining_known_ on
+  int clocks_known_ = 0, remaining_known_ = 0;
   Picoseconds time_ = 0;
   Picoseconds penalty_ = 0;
   bool limited_ = false;  // some device states its memory
@@ -232,7 +232,7 @@ class Simulator {
 
   bool offload_penalty_ = false;  // see EnableOffloadPenalty
   OffloadSettings offload_settings_;
-  std::vector<std::vector<int>> uses_of_slot_;  // moments, those of views of the value included
+  std::vector<std::vector<int>> uses_of_slot_;  // points, those of views of the value included
   std::vector<ValueId> idle_values_;            // that may be unused for long
   std::vector<ValueId> root_;          // by value: whose memory it shares, itself if nobody's
   std::vector<int> narrow_positions_;  // of operators whose kernels need workspace
@@ -240,30 +240,30 @@ class Simulator {
   Undo undo_;
   MemoryUndo memory_undo_;
   Picoseconds old_time_ = 0, old_penalty_ = 0;
-  // Time for which tasks hold each device, of all positions and of the tail.
-  std::vector<Picoseconds> busy_, tail_busy_;
+  // Time for which tasks hold each device, of all positions and of the sync.
+  std::vector<Picoseconds> busy_, sync_busy_;
   std::vector<Picoseconds> value_busy_;  // of each value's changes of layout: accepted rows
   std::vector<ValueId> busy_values_;     // of which the proposal has other rows, in new_busy_
   std::vector<Picoseconds> new_busy_;
-  std::vector<Picoseconds> old_busy_, new_tail_busy_, no_tail_;
+  std::vector<Picoseconds> old_busy_, new_sync_busy_, no_sync_;
   absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
-  int first_dirty_ = 0, last_dirty_ = 0;  // stretches
-  std::vector<int> dirty_;                // stretches
-  bool tail_dirty_ = false;
+  int first_dirty_ = 0, last_dirty_ = 0;  // segments
+  std::vector<int> dirty_;                // segments
+  bool sync_dirty_ = false;
   std::vector<ValueId> touched_;  // values of which some layout has changed
   std::vector<ValueId> values_;   // that may have to be rebuilt
-  std::vector<int> node_stamp_, value_stamp_, position_stamp_, stretch_stamp_;
+  std::vector<int> node_stamp_, value_stamp_, position_stamp_, segment_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
-  std::vector<ContentionModel::Group> reductions_;   // scratch of PlayTail
+  std::vector<ContentionModel::Group> reductions_;   // scratch of ForEachSyncTask
   std::vector<int> stages_;                     // by position; of schedule_
   std::vector<bool> crossing_;                  // by slot; see CrossStageSlots
   std::vector<ScheduleItem> schedule_;          // with micro-batches
   std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
   std::vector<Picoseconds> scratch_;            // one row
-  std::vector<const Task*> shared_tasks_;       // scratch of SharedTime
-  std::deque<Task> shared_collectives_;         // likewise
-  std::vector<bool> takes_part_;                // scratch of PlayTail
+  std::vector<const Task*> contended_tasks_;       // scratch of ContendedTime
+  std::deque<Task> contended_collectives_;         // likewise
+  std::vector<bool> takes_part_;                // scratch of ForEachSyncTask
   std::vector<int> norm_ranks_;                 // likewise
   std::vector<int> starts_;                     // see FindGradientStarts
   std::vector<int64_t> kept_;                   // by device; see FindMemoryChanges

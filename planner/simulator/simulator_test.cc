@@ -94,7 +94,7 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds,
     ASSERT_EQ(*cost, full.cost()) << graph.name << " round " << round;
     ASSERT_EQ(delta.time(), full.time());
     relieved += full.can_fit() && full.cost() > full.time();
-    // Long runs of rejections, too: stretches without changes become one step.
+    // Long runs of rejections, too: segments without changes become one step.
     if (random.Real() < (round % 500 < 250 ? 0.5 : 0.02)) {
       delta.Accept();
     } else {

@@ -35,9 +35,9 @@ struct Task {
   double bytes_moved = 0;  // between devices
   // Of a message: its sender hands it over in this time and goes on; the peer has it `duration`
   // after that, or after it began to wait for it. Negative: it holds both for `duration`.
-  Picoseconds handover = -1;
+  Picoseconds send_duration = -1;
 
-  bool is_buffered() const { return peer >= 0 && handover >= 0; }
+  bool is_buffered() const { return peer >= 0 && send_duration >= 0; }
 };
 
 using TaskList = std::vector<Task>;
@@ -58,7 +58,7 @@ inline TaskSpan RunTask(const Task& task, Picoseconds* clocks) {
     for (int device : task.group) clocks[device] = span.end;
   } else if (task.is_buffered()) {
     span.sent_begin = clocks[task.device];
-    span.sent_end = clocks[task.device] += task.handover;
+    span.sent_end = clocks[task.device] += task.send_duration;
     span.begin = std::max(clocks[task.peer], span.sent_end);
     span.end = clocks[task.peer] = span.begin + task.duration;
   } else if (task.peer >= 0) {

@@ -3,8 +3,8 @@
 #include <deque>
 
 #include "planner/machine/topology.h"
-#include "planner/simulator/positions.h"
-#include "planner/simulator/tail.h"
+#include "planner/simulator/schedule.h"
+#include "planner/simulator/gradient_sync.h"
 
 namespace espalier {
 namespace {
@@ -64,7 +64,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
   };
   std::vector<const Task*> tasks;
   std::vector<Entry> entries;
-  std::deque<Task> collectives;  // of the tail
+  std::deque<Task> collectives;  // of the sync
   const auto add = [&](const Task& task, TimelineTask::Kind kind, const std::string& node) {
     tasks.push_back(&task);
     entries.push_back({kind, node});
@@ -75,7 +75,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     size_t tasks_before = 0;
     std::vector<Picoseconds> clocks = {};
   };
-  std::vector<Moment> moments;
+  std::vector<Moment> points;
   const auto name_of = [&](int p) {
     const Position& position = structure_.positions[p];
     return graph
@@ -86,7 +86,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     for (const Task& task : list) add(task, TimelineTask::kReshard, name_of(p));
   };
   const auto execute = [&](int p, int micro_batch) {
-    moments.push_back({2 * p + 1, micro_batch, tasks.size()});
+    points.push_back({2 * p + 1, micro_batch, tasks.size()});
     const bool forward = structure_.positions[p].role == Position::kForward;
     for (const Task& task : *position_tasks_[p]) {
       add(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, name_of(p));
@@ -97,7 +97,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
   };
   if (structure_.micro_batches == 1) {
     ForEachPosition([&](int p, int micro_batch) {
-      moments.push_back({2 * p, micro_batch, tasks.size()});
+      points.push_back({2 * p, micro_batch, tasks.size()});
       const Position& position = structure_.positions[p];
       for (int s = position.first_slot; s < position.last_slot; ++s) {
         if (slot_tasks_[s] != nullptr) transfer(slot_tasks_[s]->tasks, p);
@@ -105,16 +105,16 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
       execute(p, micro_batch);
     });
   } else {
-    ForEachOfSchedule(transfer, [&](int p, int micro_batch) {
-      moments.push_back({2 * p, micro_batch, tasks.size()});
+    ForEachScheduled(transfer, [&](int p, int micro_batch) {
+      points.push_back({2 * p, micro_batch, tasks.size()});
       execute(p, micro_batch);
     });
   }
   const int end = 2 * static_cast<int>(structure_.positions.size());
-  for (int m = 0; m < structure_.micro_batches; ++m) moments.push_back({end, m, tasks.size()});
-  PlayTail(
-      [&](const Task& task, TailPart part, int gradient) {
-        add(task, part == TailPart::kSync ? TimelineTask::kGradientSync : TimelineTask::kUpdate,
+  for (int m = 0; m < structure_.micro_batches; ++m) points.push_back({end, m, tasks.size()});
+  ForEachSyncTask(
+      [&](const Task& task, SyncPhase part, int gradient) {
+        add(task, part == SyncPhase::kSync ? TimelineTask::kGradientSync : TimelineTask::kUpdate,
             graph.value(structure_.gradients[gradient].parameter).name);
       },
       [&](const std::vector<int>& ranks, Picoseconds duration, double bytes) {
@@ -124,8 +124,8 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
       });
 
   std::vector<TaskSpan> spans;
-  if (costs_.shared_cores().needed()) {
-    costs_.shared_cores().Run(tasks, &spans);
+  if (costs_.cpu_contention().needed()) {
+    costs_.cpu_contention().Run(tasks, &spans);
   } else {
     std::vector<Picoseconds> clocks(devices_, 0);
     for (const Task* task : tasks) spans.push_back(RunTask(*task, clocks.data()));
@@ -141,10 +141,10 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     timeline.tasks.push_back({entries[t].kind, device, ToSeconds(begin), ToSeconds(until),
                               communicates, tasks[t]->bytes_moved, entries[t].node});
   };
-  size_t next = 0;  // of moments
+  size_t next = 0;  // of points
   for (size_t t = 0; t <= tasks.size(); ++t) {
-    for (; next < moments.size() && moments[next].tasks_before == t; ++next) {
-      moments[next].clocks = clocks;
+    for (; next < points.size() && points[next].tasks_before == t; ++next) {
+      points[next].clocks = clocks;
     }
     if (t == tasks.size()) break;
     const Task& task = *tasks[t];
@@ -169,15 +169,15 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
 
   const std::vector<int64_t> kept = FindMemoryChanges();
   for (int m = end + 1; m < static_cast<int>(change_[0].size()); ++m) {
-    moments.push_back({m, 0, tasks.size(), clocks});
+    points.push_back({m, 0, tasks.size(), clocks});
   }
   for (int d = 0; d < devices_; ++d) {
     MemoryCurve curve;
     if (d < static_cast<int>(memory_limits.size())) curve.limit = memory_limits[d];
     int64_t now = kept[d];
-    for (const Moment& moment : moments) {
-      now += ChangeAt(d, moment.number, moment.micro_batch);
-      const double at = ToSeconds(moment.clocks[d]);
+    for (const Moment& point : points) {
+      now += ChangeAt(d, point.number, point.micro_batch);
+      const double at = ToSeconds(point.clocks[d]);
       if (!curve.bytes.empty() && curve.bytes.back() == now) continue;
       if (!curve.seconds.empty() && curve.seconds.back() == at) {
         curve.bytes.back() = std::max(curve.bytes.back(), now);

@@ -18,7 +18,7 @@
 #include "planner/machine/contention.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
-#include "planner/simulator/shared_cores.h"
+#include "planner/simulator/cpu_contention.h"
 #include "planner/simulator/task.h"
 
 namespace espalier {
@@ -76,18 +76,18 @@ class CostTables {
   double Transfer(int from, int to, double bytes) const;
   // Until the last of these messages, of as many bytes each and sent at one time, has arrived.
   double Transfers(const std::vector<std::pair<int, int>>& ends, double bytes) const;
-  const SharedCores& shared_cores() const { return shared_cores_; }
+  const CpuContention& cpu_contention() const { return cpu_contention_; }
   const Topology* topology() const { return topology_.get(); }
   double LinkBandwidth() const { return link_.bandwidth(); }
   const v1::Device& device(int i) const { return devices_[i]; }
   const v1::Optimizer& optimizer() const { return optimizer_; }
   // What the optimiser keeps of a parameter: tensors like each of its shards, and bytes beside
   // each, aligned as in an arena.
-  struct Kept {
+  struct OptimizerMemory {
     int alike = 0;
     int64_t bytes = 0;
   };
-  const Kept& KeptOf(ValueId parameter) const { return kept_[parameter]; }
+  const OptimizerMemory& OptimizerMemoryOf(ValueId parameter) const { return kept_[parameter]; }
 
  private:
   ReshardTasks MakeReshard(const ReshardPlan& plan, const Layout& from, const Layout& to,
@@ -108,14 +108,14 @@ class CostTables {
   CostModel& cost_;
   v1::Optimizer optimizer_;
   UpdateChoice update_;
-  std::vector<Kept> kept_;              // by value
+  std::vector<OptimizerMemory> kept_;              // by value
   std::vector<v1::Device> devices_;  // with defaults
   std::vector<double> update_factors_;  // by device
   v1::Link link_;
   std::shared_ptr<const Topology> topology_;                 // instead of the link
   std::optional<ContentionModel> contention_;                   // on that topology
   std::shared_ptr<const CommunicationModel> communication_;  // measured: before all that
-  SharedCores shared_cores_;
+  CpuContention cpu_contention_;
 
   absl::flat_hash_map<const ConfigEntry*, std::unique_ptr<NodeTasks>> nodes_;
   // By node and degrees: times on each device, negative where not yet asked.

@@ -18,19 +18,19 @@
 
 namespace espalier {
 
-class Chains {
+class MaxPlusMatrix {
  public:
   // With more devices, matrices are larger than what they stand for.
   static constexpr int kMostDevices = 64;
 
-  bool known() const { return runs_ == kKnown; }
-  void Forget() { runs_ = 0; }
+  bool has_matrix() const { return runs_ == kHasMatrix; }
+  void Invalidate() { runs_ = 0; }
 
   // for_each(visit) calls visit(task) for all tasks in order; it is called once or not at all.
   template <typename ForEach>
   void Advance(int devices, Picoseconds* clocks, const ForEach& for_each) {
-    if (!known()) {
-      if (devices > kMostDevices || ++runs_ < kPays) {
+    if (!has_matrix()) {
+      if (devices > kMostDevices || ++runs_ < kRunsBeforeMatrix) {
         return for_each([clocks](const Task& task) { RunTask(task, clocks); });
       }
       Make(devices, for_each);
@@ -44,8 +44,8 @@ class Chains {
     }
   }
 
-  // The longest chain from each device before the tasks, given those after them. REQUIRES: known.
-  void Precede(int devices, const Picoseconds* after, Picoseconds* before) const {
+  // The longest chain from each device before the tasks, given those after them. REQUIRES: has_matrix.
+  void AdvanceBackward(int devices, const Picoseconds* after, Picoseconds* before) const {
     const Picoseconds* entry = matrix_.data();
     std::fill(before, before + devices, kNever);
     for (int d = 0; d < devices; ++d) {
@@ -54,8 +54,8 @@ class Chains {
   }
 
  private:
-  static constexpr int kPays = 3;  // runs
-  static constexpr int kKnown = std::numeric_limits<int>::max();
+  static constexpr int kRunsBeforeMatrix = 3;  // runs
+  static constexpr int kHasMatrix = std::numeric_limits<int>::max();
   // No chain. Sums of it with any times of a step neither overflow nor get near a time.
   static constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::min() / 4;
 
@@ -82,7 +82,7 @@ class Chains {
         Picoseconds* sender = row(task.device);
         Picoseconds* receiver = row(task.peer);
         for (int e = 0; e < devices; ++e) {
-          sender[e] += task.handover;
+          sender[e] += task.send_duration;
           receiver[e] = std::max(receiver[e], sender[e]) + task.duration;
         }
       } else if (task.peer >= 0) {
@@ -93,10 +93,10 @@ class Chains {
         for (int e = 0; e < devices; ++e) own[e] += task.duration;
       }
     });
-    runs_ = kKnown;
+    runs_ = kHasMatrix;
   }
 
-  int runs_ = 0;                     // without the matrix, or kKnown
+  int runs_ = 0;                     // without the matrix, or kHasMatrix
   std::vector<Picoseconds> matrix_;  // row d: entries (e, d)
 };
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "planner/simulator/positions.h"
+#include "planner/simulator/schedule.h"
 
 namespace espalier {
 
@@ -43,7 +43,7 @@ void Simulator::RunMicroBatches(Picoseconds* clocks) {
   const auto run = [clocks](const TaskList& tasks) {
     for (const Task& task : tasks) RunTask(task, clocks);
   };
-  ForEachOfSchedule([&](const TaskList& tasks, int) { run(tasks); },
+  ForEachScheduled([&](const TaskList& tasks, int) { run(tasks); },
                     [&](int p, int micro_batch) {
                       run(*position_tasks_[p]);
                       for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) run(*tasks);

@@ -15,9 +15,9 @@
 
 namespace espalier {
 
-class SharedCores {
+class CpuContention {
  public:
-  explicit SharedCores(const std::vector<v1::Device>& devices);
+  explicit CpuContention(const std::vector<v1::Device>& devices);
 
   // Whether on some host more operators may run at one time than it has cores for.
   bool needed() const { return needed_; }
@@ -28,7 +28,7 @@ class SharedCores {
   Picoseconds Run(const std::vector<const Task*>& tasks, std::vector<TaskSpan>* spans) const;
 
  private:
-  friend class SharedCoresRun;
+  friend class CpuContentionRun;
   std::vector<int> host_;        // by device, -1: shares with nobody
   std::vector<double> threads_;  // by device
   std::vector<double> cores_;    // by host

@@ -1,4 +1,4 @@
-#include "planner/simulator/costs.h"
+#include "planner/simulator/cost_tables.h"
 
 #include <algorithm>
 
@@ -27,14 +27,14 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       link_(WithDefaults(machine.link)),
       topology_(machine.topology),
       communication_(machine.communication),
-      shared_cores_(machine.devices) {
+      cpu_contention_(machine.devices) {
   if (topology_ != nullptr) contention_.emplace(*topology_);
   for (const v1::Device& device : machine.devices) {
     devices_.push_back(WithDefaults(device));
     update_factors_.push_back(UpdateFactor(devices_.back()));
   }
   for (const Value& value : structure.graph().values()) {
-    Kept& kept = kept_.emplace_back();
+    OptimizerMemory& kept = kept_.emplace_back();
     if (value.kind != ValueKind::kParameter) continue;
     for (const Update::State& state : update_.States(value.type.dims)) {
       if (state.name.empty()) continue;
@@ -71,7 +71,7 @@ Task CostTables::MessageTask(int from, int to, double bytes) const {
   if (communication_ != nullptr) {
     if (const auto measured = communication_->MessageSeconds(bytes)) {
       task.duration = ToPicoseconds(measured->receive);
-      if (measured->send > 0) task.handover = ToPicoseconds(measured->send);
+      if (measured->send > 0) task.send_duration = ToPicoseconds(measured->send);
       return task;
     }
   }
@@ -90,7 +90,7 @@ double CostTables::Transfers(const std::vector<std::pair<int, int>>& ends, doubl
   ShareLinks(&tasks);
   Picoseconds longest = 0;
   for (const Task& task : tasks) {
-    longest = std::max(longest, task.duration + (task.is_buffered() ? task.handover : 0));
+    longest = std::max(longest, task.duration + (task.is_buffered() ? task.send_duration : 0));
   }
   return ToSeconds(longest);
 }

@@ -6,7 +6,7 @@
 namespace espalier {
 
 template <typename RunTask, typename RunGroup>
-void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
+void Simulator::ForEachSyncTask(RunTask run, RunGroup all_reduce) {
   buckets_.Clear();
   for (const ReshardTasks* sync : sync_tasks_) {
     if (sync == nullptr || !sync->all_reduce_only) continue;
@@ -24,13 +24,13 @@ void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
   }
   for (size_t g = 0; g < sync_tasks_.size(); ++g) {
     if (sync_tasks_[g] == nullptr || sync_tasks_[g]->all_reduce_only) continue;
-    for (const Task& task : sync_tasks_[g]->tasks) run(task, TailPart::kSync, static_cast<int>(g));
+    for (const Task& task : sync_tasks_[g]->tasks) run(task, SyncPhase::kSync, static_cast<int>(g));
   }
   if (costs_.optimizer().clip_norm() > 0 || costs_.optimizer().has_loss_scale()) {
     takes_part_.assign(devices_, false);
     for (size_t g = 0; g < update_tasks_.size(); ++g) {
       for (const Task& task : update_tasks_[g]->squares) {
-        run(task, TailPart::kUpdate, static_cast<int>(g));
+        run(task, SyncPhase::kUpdate, static_cast<int>(g));
       }
       for (const Task& task : update_tasks_[g]->update) takes_part_[task.device] = true;
     }
@@ -48,7 +48,7 @@ void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
   for (const auto part : {&UpdateTasks::update, &UpdateTasks::gather}) {
     for (size_t g = 0; g < update_tasks_.size(); ++g) {
       for (const Task& task : update_tasks_[g]->*part) {
-        run(task, TailPart::kUpdate, static_cast<int>(g));
+        run(task, SyncPhase::kUpdate, static_cast<int>(g));
       }
     }
   }

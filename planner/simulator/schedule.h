@@ -1,13 +1,13 @@
-// Part of Simulator: the order of what comes before the tail, and its moments.
+// Part of Simulator: the order of what comes before the sync, and its points.
 #pragma once
 
 #include "planner/simulator/simulator.h"
 
 namespace espalier {
 
-// Each position is two moments of memory: its operands change layout, then it runs.
-inline int Reshards(int position) { return 2 * position; }
-inline int Runs(int position) { return 2 * position + 1; }
+// Each position is two points of memory: its operands change layout, then it runs.
+inline int ReshardPoint(int position) { return 2 * position; }
+inline int ComputePoint(int position) { return 2 * position + 1; }
 
 template <typename Run>
 void Simulator::ForEachPosition(Run run) {
@@ -22,7 +22,7 @@ void Simulator::ForEachPosition(Run run) {
 }
 
 template <typename Transfer, typename Run>
-void Simulator::ForEachOfSchedule(Transfer transfer, Run run) {
+void Simulator::ForEachScheduled(Transfer transfer, Run run) {
   UpdateSchedule();
   for (const ScheduleItem& item : schedule_) {
     for (int p = item.first; p < item.last; ++p) {

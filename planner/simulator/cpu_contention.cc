@@ -1,4 +1,4 @@
-#include "planner/simulator/shared_cores.h"
+#include "planner/simulator/cpu_contention.h"
 
 #include <algorithm>
 #include <limits>
@@ -14,7 +14,7 @@ double Share(double cores, double load) { return load > cores ? cores / load : 1
 
 }  // namespace
 
-SharedCores::SharedCores(const std::vector<v1::Device>& devices)
+CpuContention::CpuContention(const std::vector<v1::Device>& devices)
     : host_(devices.size(), -1), threads_(devices.size(), 1) {
   std::map<std::string, int> hosts;
   std::vector<double> threads;
@@ -45,9 +45,9 @@ SharedCores::SharedCores(const std::vector<v1::Device>& devices)
 
 // One simulation. A buffered message is two pieces of work, its sender's and its receiver's; all
 // else is one.
-class SharedCoresRun {
+class CpuContentionRun {
  public:
-  SharedCoresRun(const SharedCores& cores, const std::vector<const Task*>& tasks)
+  CpuContentionRun(const CpuContention& cores, const std::vector<const Task*>& tasks)
       : cores_(cores),
         tasks_(tasks),
         work_(2 * tasks.size()),
@@ -133,7 +133,7 @@ class SharedCoresRun {
     const Task& task = TaskOf(work);
     work_[work].begin = Now();
     const bool hands_over = task.is_buffered() && !IsReceipt(work);
-    running_.push_back({work, static_cast<double>(hands_over ? task.handover : task.duration), 1});
+    running_.push_back({work, static_cast<double>(hands_over ? task.send_duration : task.duration), 1});
     ForEachLoad(work, [this](int host, double threads) { load_[host] += threads; });
     changed_ = true;
   }
@@ -198,7 +198,7 @@ class SharedCoresRun {
     }
   }
 
-  const SharedCores& cores_;
+  const CpuContention& cores_;
   const std::vector<const Task*>& tasks_;
   std::vector<Work> work_;                // two for each task
   std::vector<std::vector<int>> queues_;  // by device
@@ -211,9 +211,9 @@ class SharedCoresRun {
   bool changed_ = false;                     // speeds are to be found anew
 };
 
-Picoseconds SharedCores::Run(const std::vector<const Task*>& tasks,
+Picoseconds CpuContention::Run(const std::vector<const Task*>& tasks,
                              std::vector<TaskSpan>* spans) const {
-  return SharedCoresRun(*this, tasks).Run(spans);
+  return CpuContentionRun(*this, tasks).Run(spans);
 }
 
 }  // namespace espalier

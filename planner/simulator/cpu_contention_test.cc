@@ -1,5 +1,5 @@
 // Hosts whose devices have more to run than cores, and messages that do not hold their senders.
-#include "planner/simulator/shared_cores.h"
+#include "planner/simulator/cpu_contention.h"
 
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
@@ -24,24 +24,24 @@ std::vector<v1::Device> OnOneHost(int devices, int cores, int threads = 1) {
 
 Task Work(int device, Picoseconds duration) { return {device, -1, {}, duration}; }
 
-Picoseconds Simulate(const SharedCores& cores, const TaskList& tasks,
+Picoseconds Simulate(const CpuContention& cores, const TaskList& tasks,
                      std::vector<TaskSpan>* spans = nullptr) {
   std::vector<const Task*> list;
   for (const Task& task : tasks) list.push_back(&task);
   return cores.Run(list, spans);
 }
 
-TEST(SharedCoresTest, FourDevicesOnTwoCoresTakeTwiceAsLong) {
-  const SharedCores cores(OnOneHost(4, 2));
+TEST(CpuContentionTest, FourDevicesOnTwoCoresTakeTwiceAsLong) {
+  const CpuContention cores(OnOneHost(4, 2));
   EXPECT_TRUE(cores.needed());
-  EXPECT_FALSE(SharedCores(OnOneHost(2, 2)).needed());
+  EXPECT_FALSE(CpuContention(OnOneHost(2, 2)).needed());
   EXPECT_EQ(Simulate(cores, {Work(0, 1000), Work(1, 1000), Work(2, 1000), Work(3, 1000)}), 2000);
   // One after the other they are alone.
   EXPECT_EQ(Simulate(cores, {Work(0, 1000), Work(0, 500)}), 1500);
 }
 
-TEST(SharedCoresTest, SpeedsChangeWhenWorkEnds) {
-  const SharedCores cores(OnOneHost(3, 2));
+TEST(CpuContentionTest, SpeedsChangeWhenWorkEnds) {
+  const CpuContention cores(OnOneHost(3, 2));
   // Together at 2/3: at 900 the short one is through, and 400 are left of the others.
   std::vector<TaskSpan> spans;
   EXPECT_EQ(Simulate(cores, {Work(0, 600), Work(1, 1000), Work(2, 1000)}, &spans), 1300);
@@ -49,33 +49,33 @@ TEST(SharedCoresTest, SpeedsChangeWhenWorkEnds) {
   EXPECT_EQ(spans[1].end, 1300);
 }
 
-TEST(SharedCoresTest, ThreadsCountAndOtherHostsDoNot) {
+TEST(CpuContentionTest, ThreadsCountAndOtherHostsDoNot) {
   std::vector<v1::Device> devices = OnOneHost(2, 6, /*threads=*/4);
-  EXPECT_EQ(Simulate(SharedCores(devices), {Work(0, 900), Work(1, 900)}),
+  EXPECT_EQ(Simulate(CpuContention(devices), {Work(0, 900), Work(1, 900)}),
             1200);  // 8 threads, 6 cores
   devices[1].set_host("another");
-  EXPECT_FALSE(SharedCores(devices).needed());
-  EXPECT_EQ(Simulate(SharedCores(devices), {Work(0, 900), Work(1, 900)}), 900);
+  EXPECT_FALSE(CpuContention(devices).needed());
+  EXPECT_EQ(Simulate(CpuContention(devices), {Work(0, 900), Work(1, 900)}), 900);
   // GPUs do not compute on their host's cores.
   devices = OnOneHost(8, 2);
   for (v1::Device& device : devices) device.set_kind(v1::Device::CUDA);
-  EXPECT_FALSE(SharedCores(devices).needed());
+  EXPECT_FALSE(CpuContention(devices).needed());
 }
 
 // What was measured with all ranks at work has their sharing in it already.
-TEST(SharedCoresTest, ACollectiveIsSlowedByOthersOnly) {
-  const SharedCores cores(OnOneHost(4, 2));
+TEST(CpuContentionTest, ACollectiveIsSlowedByOthersOnly) {
+  const CpuContention cores(OnOneHost(4, 2));
   EXPECT_EQ(Simulate(cores, {{0, -1, {0, 1, 2, 3}, 1000}}), 1000);
   EXPECT_EQ(Simulate(cores, {{0, -1, {0, 1}, 1000}, Work(2, 1000), Work(3, 1000)}), 2000);
 }
 
-TEST(SharedCoresTest, ABufferedMessageLetsItsSenderGoOn) {
+TEST(CpuContentionTest, ABufferedMessageLetsItsSenderGoOn) {
   Task message{0, 1, {}, 300};
-  message.handover = 100;
+  message.send_duration = 100;
   const TaskList tasks = {message, Work(0, 1000), Work(1, 200)};
   // The receiver is there from the beginning: it has it 300 after 100.
   std::vector<TaskSpan> spans;
-  EXPECT_EQ(Simulate(SharedCores(OnOneHost(2, 4)), tasks, &spans), 1100);
+  EXPECT_EQ(Simulate(CpuContention(OnOneHost(2, 4)), tasks, &spans), 1100);
   EXPECT_EQ(spans[0].sent_end, 100);
   EXPECT_EQ(spans[0].end, 400);
   EXPECT_EQ(spans[2].end, 600);
@@ -152,11 +152,11 @@ struct Bench {
 };
 
 // With messages as measured, on hosts of their own (0), on enough cores and on too few.
-TEST(SharedCoresTest, DeltaEqualsFullExactly) {
+TEST(CpuContentionTest, DeltaEqualsFullExactly) {
   for (int cores : {0, 2}) {
     for (Graph graph : {Cnn(), Llama(SmallLlama(2))}) {
       Bench bench(std::move(graph), cores);
-      EXPECT_EQ(bench.costs.shared_cores().needed(), cores == 2);
+      EXPECT_EQ(bench.costs.cpu_contention().needed(), cores == 2);
       Simulator delta(bench.structure, bench.table, bench.costs);
       Simulator full(bench.structure, bench.table, bench.costs, /*full_only=*/true);
       Random random(5);
@@ -196,7 +196,7 @@ TEST(SharedCoresTest, DeltaEqualsFullExactly) {
 
 // On cores enough for all nothing is shared: event by event comes out what the sweep in the order
 // of the program gives, to the picosecond.
-TEST(SharedCoresTest, EnoughCoresChangeNothing) {
+TEST(CpuContentionTest, EnoughCoresChangeNothing) {
   Random random(9);
   for (int round = 0; round < 100; ++round) {
     TaskList tasks;
@@ -206,20 +206,20 @@ TEST(SharedCoresTest, EnoughCoresChangeNothing) {
       const int other = static_cast<int>(random.Below(4));
       if (other != task.device && random.Below(3) == 0) {
         task.peer = other;
-        if (random.Below(2) == 0) task.handover = random.Below(100);
+        if (random.Below(2) == 0) task.send_duration = random.Below(100);
       } else if (random.Below(5) == 0) {
         task.group = {0, 2, 3};
       }
       RunTask(task, clocks.data());
       tasks.push_back(std::move(task));
     }
-    EXPECT_EQ(Simulate(SharedCores(OnOneHost(4, 64)), tasks),
+    EXPECT_EQ(Simulate(CpuContention(OnOneHost(4, 64)), tasks),
               *std::max_element(clocks.begin(), clocks.end()));
   }
 }
 
 // The written-down step is the simulated one, and nobody does two things at once.
-TEST(SharedCoresTest, TheTimelineIsTheSimulatedStep) {
+TEST(CpuContentionTest, TheTimelineIsTheSimulatedStep) {
   Bench bench(Llama(SmallLlama(2)), 2);
   Random random(11);
   for (int round = 0; round < 10; ++round) {
