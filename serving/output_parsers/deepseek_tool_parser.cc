@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// With U+FF5C for bars and U+2581 for blanks.
+// The bars are U+FF5C, the blanks U+2581.
 constexpr char kOpen[] = "<｜tool▁calls▁begin｜>";
 constexpr char kClose[] = "<｜tool▁calls▁end｜>";
 constexpr absl::string_view kBegin = "<｜tool▁call▁begin｜>";
@@ -20,13 +20,13 @@ constexpr absl::string_view kKind = "function";
 constexpr absl::string_view kFence = "```json\n";
 constexpr absl::string_view kFenceEnd = "\n```";
 
-// Between the open and the close mark, one or more of
+// A section holds one or more of
 //   BEGIN function SEPARATOR f
 //   ```json
 //   {...}
 //   ``` END
 // or, since V3.1, BEGIN f SEPARATOR {...} END.
-// Of what follows BEGIN: the name, and where the arguments begin.
+// Given what follows BEGIN, returns the name and the offset of the arguments.
 std::optional<std::pair<absl::string_view, size_t>> NameOf(absl::string_view call) {
   const size_t separator = call.find(kSeparator), brace = call.find('{');
   if (brace == absl::string_view::npos || separator > brace) return std::nullopt;
@@ -58,7 +58,7 @@ class DeepSeek : public ToolCallParser {
       inside = absl::StripLeadingAsciiWhitespace(inside);
       if (inside.empty()) return calls;
       if (!absl::ConsumePrefix(&inside, kBegin)) return {};
-      // An answer cut short has no end.
+      // An answer that was cut off has no end tag.
       const size_t end = inside.find(kEnd);
       absl::string_view call = inside.substr(0, end);
       inside.remove_prefix(end == absl::string_view::npos ? inside.size() : end + kEnd.size());

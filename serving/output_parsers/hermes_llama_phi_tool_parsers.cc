@@ -1,4 +1,4 @@
-// Styles whose calls are JSON between marks.
+// Tool-call formats that are JSON between tags: Hermes (Qwen 2.5 and 3), Llama 3.1, Phi-4-mini.
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,8 +9,7 @@ namespace {
 
 class JsonToolCallParser : public ToolCallParser {
  public:
-  // `signs`: what only templates of this tool_parser have, one of them.
-  // `form`: its items are put in.
+  // A template matches if it contains one of `signs`. `form` lacks the items of its sections.
   JsonToolCallParser(const char* name, std::vector<std::string> signs, std::vector<Section> sections,
             const char* arguments, StructuralTag form)
       : name_(name),
@@ -64,8 +63,8 @@ const ToolCallParser& HermesToolCallParser() {
   return *tool_parser;
 }
 
-// <|python_tag|>{"name": "f", "parameters": {...}}; {...}, as a rule without the tag, in which case
-// the whole answer is calls.
+// <|python_tag|>{"name": "f", "parameters": {...}}; {...}. Usually without the tag: then the whole
+// answer is calls.
 const ToolCallParser& LlamaToolCallParser() {
   static const auto* tool_parser =
       new JsonToolCallParser("llama3_json", {"<|python_tag|>"}, {{"<|python_tag|>", ""}}, "parameters",

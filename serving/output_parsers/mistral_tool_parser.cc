@@ -14,18 +14,17 @@ constexpr absl::string_view kCalls = "[TOOL_CALLS]";
 constexpr absl::string_view kArguments = "[ARGS]";
 constexpr absl::string_view kId = "[CALL_ID]";
 
-// Of what stands between the mark and the arguments.
+// `before` is the text between the tag and the arguments.
 absl::string_view NameOf(absl::string_view before) {
   const absl::string_view name = absl::StripSuffix(before, kArguments);
   return absl::StripAsciiWhitespace(name.substr(0, name.find(kId)));
 }
 
-// [TOOL_CALLS] [{"name": "f", "arguments": {...}}, ...]; since the eleventh form of its tokenizer
-// [TOOL_CALLS]f[CALL_ID]id[ARGS]{...}, once for each call, where the id or both marks may be
-// missing.
+// [TOOL_CALLS] [{"name": "f", "arguments": {...}}, ...]; since version 11 of Mistral's tokenizer
+// [TOOL_CALLS]f[CALL_ID]id[ARGS]{...} for each call, where the id or both markers may be missing.
 class Mistral : public ToolCallParser {
  public:
-  // `marked`: the second form.
+  // `marked`: the format of version 11.
   explicit Mistral(bool marked) : marked_(marked) {}
 
   const char* name() const override { return marked_ ? "mistral_args" : "mistral"; }
@@ -58,7 +57,7 @@ class Mistral : public ToolCallParser {
     return ToolCallStart{std::string(name), brace, NewJsonArgumentsParser()};
   }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    // What follows a call's end would be part of it.
+    // No text may follow: it would count as part of the last call.
     StructuralTag form{.layout = StructuralTag::kTextThenTags, .triggers = {std::string(kCalls)}};
     if (!marked_) {
       for (const char* blank : {" ", ""}) {

@@ -18,8 +18,8 @@ std::vector<ToolCallParser::Section> SectionsOf(const OutputParserOptions& optio
   return options.tool_parser->sections();
 }
 
-// Whether an answer that begins like this, with a bracket or a brace, may be calls as a whole: the
-// first key of the first object tells, or the first name of a list.
+// Whether an answer that begins with this bracket or brace may be tool calls as a whole. The first
+// key of the first object decides, or the first name of a list.
 bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
   const auto next = [&begun](char c) {
     begun = absl::StripLeadingAsciiWhitespace(begun);
@@ -28,7 +28,7 @@ bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
   bool list = false;
   while (next('[')) list = true;
   if (!next('{')) {
-    if (!list) return true;  // nothing but blanks
+    if (!list) return true;  // only whitespace so far
     const size_t end = begun.find('(');
     const absl::string_view name = absl::StripTrailingAsciiWhitespace(begun.substr(0, end));
     return std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) {
@@ -36,7 +36,7 @@ bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
     });
   }
   if (!next('"')) return begun.empty();
-  // Behind an escape it may be anything.
+  // An escape may spell any key.
   const size_t end = begun.find_first_of("\"\\");
   const bool closed = end != kNowhere && begun[end] == '"';
   const absl::string_view key = begun.substr(0, end);
@@ -90,7 +90,7 @@ void OutputParser::Take(const std::string& text, OutputDelta* out) {
   if (state_ == State::kUndecided) {
     const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
     if (begun.size() < 2) return;
-    // A mark may begin with a bracket, too; by two characters they differ from JSON.
+    // A tag may begin with a bracket, too; its first two characters differ from JSON.
     const bool mark = std::any_of(sections_.begin(), sections_.end(), [&](const auto& section) {
       return absl::StartsWith(section.open, begun.substr(0, 2));
     });
@@ -125,7 +125,7 @@ std::pair<size_t, size_t> OutputParser::FindClose() const {
 void OutputParser::ParseText(OutputDelta* out) {
   for (;;) {
     if (state_ == State::kText) {
-      // Blanks between calls are no text.
+      // Whitespace between calls is not content.
       if (after_call_) held_ = std::string(absl::StripLeadingAsciiWhitespace(held_));
       const size_t open = FindOpen();
       if (open == kNowhere) {
@@ -185,7 +185,7 @@ bool OutputParser::ParseCallsIncrementally(size_t end, OutputDelta* out) {
   std::string json;
   held_.erase(0, arguments_->Take(held_, &json));
   if (!json.empty()) {
-    // Parts of one piece of text are one part.
+    // Merge into the delta of this call, if this piece of text has one already.
     if (out->calls.empty() || out->calls.back().index != next_index_ - 1) {
       out->calls.push_back({next_index_ - 1, "", "", "", out->text.size()});
     }
@@ -201,7 +201,7 @@ std::string OutputParser::ToolCallId(int index) const {
     return absl::StrCat(options_.id, "-", index);
   }
   constexpr absl::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
-  // Odd multipliers: one id for each call.
+  // Multiplication by an odd number is a bijection, so the ids of a request differ.
   uint64_t bits = options_.short_id + static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15ull;
   bits = (bits ^ (bits >> 31)) * 0xBF58476D1CE4E5B9ull;
   std::string id;
@@ -232,7 +232,7 @@ bool OutputParser::AddRemainder(absl::string_view rest, OutputDelta* out) {
   if (rest.empty()) return true;
   std::vector<ToolCall> calls = ParseCalls(rest);
   if (calls.empty()) {
-    // The end of a list, whose beginning has gone with the calls before.
+    // The end of a list whose beginning was streamed with earlier calls.
     const absl::string_view items = rest.substr(0, rest.find_last_not_of(" \t\r\n];,") + 1);
     calls = ParseCalls(absl::StrCat("[", items, "]"));
   }
@@ -255,13 +255,13 @@ OutputDelta OutputParser::Finish() {
   }
   const bool section = state_ == State::kInSection;
   if (begun_ > 0) {
-    // Within its arguments, a call ends with them.
+    // A call that is cut off inside its arguments ends there.
     const size_t mark =
         section && !section_->close.empty() ? PartialTagOverlap(rest, section_->close) : 0;
     if (!arguments_) AddRemainder(absl::string_view(rest).substr(0, rest.size() - mark), &out);
     return out;
   }
-  // Cut short, it is what there is of it, as it is.
+  // A section that is cut off counts as calls if it parses, and as content otherwise.
   if (!AddCalls(ParseCalls(rest), &out)) {
     absl::StrAppend(&out.text, section ? section_->open : "", rest);
   }

@@ -1,5 +1,6 @@
-// Takes an answer apart as it comes: thoughts, text, calls of tools. However it is cut into pieces,
-// the parts together are the same.
+// Incremental parser of a chat completion. It splits the text that a model generates into
+// reasoning, content and tool calls. The deltas add up to the same result however the text is cut
+// into pieces.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +18,30 @@ namespace espalier {
 enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
 
 struct OutputParserOptions {
-  ReasoningTags reasoning;  // empty: thoughts are text
+  ReasoningTags reasoning;  // empty: reasoning stays in the text
   bool begins_in_reasoning = false;
   const ToolCallParser* tool_parser = nullptr;  // REQUIRED unless the choice is kNone
   std::vector<Tool> tools;
-  // kAuto: calls in the model's tool_parser, or an answer that as a whole is JSON calls of tools. Its
-  // first object must begin with a key that such have: other JSON is text, which does not wait.
-  // kRequired: a JSON list of calls; kNamed: the arguments of one call. Both as the grammar of
-  // tool_choice.h has them.
+  // kAuto: tool calls in the model's format, or an answer that is JSON tool calls as a whole. The
+  // first object of such an answer must begin with a key of a call; other JSON is content and is
+  // streamed at once. kRequired: a JSON list of calls. kNamed: the arguments of one call.
+  // tool_choice.h builds the grammars of the last two.
   ToolChoice choice = ToolChoice::kNone;
-  // kAuto: text may be JSON, which is no call unless the tool_parser goes without marks.
+  // kAuto: the content may be JSON, which is no call unless the tool parser allows untagged calls.
   bool text_is_constrained = false;
-  bool single_call = false;  // the first one only: the answer is over where a second one begins
+  bool single_call = false;  // keep the first call; the answer ends where a second one begins
   std::string named_tool;        // kNamed: the tool
-  std::string id;            // with which the ids of its calls begin
-  uint64_t short_id = 0;     // what ids of nine letters and digits are made of
+  std::string id;            // prefix of the tool call ids
+  uint64_t short_id = 0;  // seed of ids of nine letters and digits, see ToolCallParser::short_ids
 };
 
-// A call, or in a stream a part of one: the name and id come with its first part.
+// A tool call, or a streamed part of one. Only the first part has the name and the id.
 struct ToolCallDelta {
   int index = 0;
   std::string id;
   std::string name;
   std::string arguments;
-  size_t text_before = 0;  // bytes of the same OutputDelta's text that were said before this
+  size_t text_before = 0;  // bytes of the same OutputDelta's text that precede this part
 };
 
 struct OutputDelta {
@@ -53,13 +54,15 @@ class OutputParser {
  public:
   explicit OutputParser(OutputParserOptions options);
 
+  // Returns what `text` adds.
   OutputDelta Append(const std::string& text);
+  // Returns what was held back. Call once, at the end of the answer.
   OutputDelta Finish();
 
-  // Whether there was a call.
+  // Whether there was a tool call.
   bool has_tool_calls() const { return next_index_ > 0; }
   bool reasoning_ended() const { return reasoning_.done(); }
-  // What comes next is no part of the answer.
+  // The answer is over: the rest of the model's output is to be dropped.
   bool done() const { return done_; }
 
  private:
@@ -67,22 +70,22 @@ class OutputParser {
 
   void Take(const std::string& text, OutputDelta* out);
   void ParseText(OutputDelta* out);
-  // Before a call is added. True: it is one too many, and with it the answer is over.
+  // Call before adding a tool call. Returns true, and ends the answer, if it is one too many.
   bool StopAtExtraCall();
-  // Passes on calls as they come, of a section or a whole answer whose text ends at `end`, if that
-  // is known. False: nothing more can be told without more text.
+  // Streams the calls of a section, or of an answer that is calls as a whole. `end` is where its
+  // text ends, or npos if that is not known. Returns false if it needs more text.
   bool ParseCallsIncrementally(size_t end, OutputDelta* out);
-  // Adds the calls that this text holds. False if it is something else.
+  // Adds the calls in `text`. Returns false if there are none.
   bool AddCalls(std::vector<ToolCall> calls, OutputDelta* out);
-  // The calls of a section or a whole answer, all of whose text this is.
+  // Parses the complete text of a section or of an untagged answer.
   std::vector<ToolCall> ParseCalls(absl::string_view text) const;
-  // Adds what comes, up to the end of a section or a whole answer, behind the last call in it that
-  // was passed on: calls that cannot be, or else text. False if that was added.
+  // Adds the text between the last streamed call and the end of its section: as calls that could
+  // not be streamed, or as content. Returns false if it was content.
   bool AddRemainder(absl::string_view rest, OutputDelta* out);
   std::string ToolCallId(int index) const;
-  // The first section that opens in what is held; npos: none.
+  // Returns where the first section opens in held_, or npos; sets section_.
   size_t FindOpen();
-  // Where the section ends that is open: of its text, and behind its mark. npos: not yet.
+  // Returns where the text of the open section ends and where its closing tag ends, or npos twice.
   std::pair<size_t, size_t> FindClose() const;
 
   const OutputParserOptions options_;
@@ -91,9 +94,9 @@ class OutputParser {
   State state_ = State::kUndecided;
   const ToolCallParser::Section* section_ = nullptr;
   std::string held_;
-  bool after_call_ = false;                     // and nothing but blanks since
-  std::unique_ptr<ToolArgumentsParser> arguments_;  // of the call that is under way
-  int begun_ = 0;  // calls of this section, or whole answer, that were begun
+  bool after_call_ = false;                     // with nothing but whitespace since
+  std::unique_ptr<ToolArgumentsParser> arguments_;  // of the call in progress
+  int begun_ = 0;  // calls of this section, or untagged answer, that were streamed
   int next_index_ = 0;
   bool done_ = false;
 };

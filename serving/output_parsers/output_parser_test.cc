@@ -1,4 +1,4 @@
-// Thoughts, text and calls come out the same however the answer is cut into pieces.
+// Reasoning, content and calls come out the same however the answer is cut into pieces.
 #include "serving/output_parsers/output_parser.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::vector<Tool> Tools() {
 
 struct Whole {
   std::string reasoning, text;
-  std::string order;  // the text, and what there is of calls in its place
+  std::string order;  // the text with the calls at their positions
   Calls calls;
   std::vector<std::string> ids;
   bool called = false;
@@ -51,7 +51,7 @@ struct Whole {
   }
 };
 
-// `pieces` of 0: all at once; else of 1 to that many bytes.
+// `pieces` of 0: all at once; otherwise pieces of 1 to that many bytes.
 Whole Read(const OutputParserOptions& options, const std::string& answer, size_t pieces,
            std::mt19937* random) {
   OutputParser parser(options);
@@ -76,7 +76,7 @@ struct Case {
   bool begins_in_reasoning = false;
 };
 
-// Blanks in JSON apart.
+// Removes whitespace from JSON arguments.
 Calls Compact(Calls calls) {
   for (auto& [name, arguments] : calls) {
     const auto parsed =
@@ -141,7 +141,7 @@ TEST(OutputParser, FindsCallsOfEveryStyle) {
       {hermes, "<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>"},
       {hermes, "x <tool_call>{", "x <tool_call>{"},
       {hermes, "{", "{"},
-      // Once its arguments have begun it is a call, whatever becomes of them.
+      // Once its arguments have begun, it is a call, whatever follows.
       {hermes, R"(<tool_call>{"name": "f", "arguments": {"s": "x)", "", {{"f", R"({"s": "x)"}}},
       {hermes,
        R"(<tool_call>{"name": "f", "arguments": {"s": "x</tool_call>Next.)",
@@ -196,7 +196,7 @@ TEST(OutputParser, FindsCallsOfEveryStyle) {
        {{"f", R"({"a":"one"})"}}},
       {coder, "<tool_call><function=g></function></tool_call>", "", {{"g", "{}"}}},
       {python, "[f(a=1), g(b=[2])]", "", two},
-      {python, "f(a = 1)", "f(a = 1)"},  // without brackets it may be about a call
+      {python, "f(a = 1)", "f(a = 1)"},  // without brackets it may be prose about a call
       {python, "<|tool_call_start|>[f(a=1)]<|tool_call_end|>Soon.", "Soon.", one},
       {python, "<|python_tag|>f(a=1)", "", one},
       {python, R"([f(s='it\'s "x" [1')])", "", {{"f", R"({"s":"it's \"x\" [1"})"}}},
@@ -239,7 +239,7 @@ TEST(OutputParser, FindsCallsOfEveryStyle) {
   });
 }
 
-// Whether a call can be passed on as it comes must not decide whether it comes at all.
+// Streaming must not change whether there is a call.
 TEST(OutputParser, ATextThatBeginsWithABracketIsNotHeldBack) {
   for (const ToolCallParser* tool_parser : {&HermesToolCallParser(), &LlamaToolCallParser(), &PythonicToolCallParser()}) {
     for (const std::string begin :
@@ -271,7 +271,7 @@ TEST(OutputParser, WhatIsBehindACallThatWasPassedOnIsNotLost) {
   const ToolCallParser* coder = &Qwen3CoderToolCallParser();
   const ToolCallParser* deepseek = &DeepSeekV3ToolCallParser();
   const std::string f = R"({"name": "f", "arguments": {"a": 1}})";
-  // Their names come too late, or their arguments are no object.
+  // The name comes too late, or the arguments are no object.
   const std::string late = R"({"arguments": {"b": [2]}, "name": "g"})";
   const std::string quoted = R"({"name": "g", "arguments": "{\"b\": [2]}"})";
   const std::string unknown = R"({"name": "nobody", "arguments": {}})";
@@ -306,7 +306,7 @@ TEST(OutputParser, WhatIsBehindACallThatWasPassedOnIsNotLost) {
   cases.push_back({llama, "<|python_tag|>" + f + "; so", "so", one});
   cases.push_back(
       {marked, "[TOOL_CALLS]f[ARGS]{\"a\":1} so [TOOL_CALLS]g[ARGS]{\"b\":[2]}", "so ", two});
-  // Other members of the object are no text.
+  // Other members of the object are not content.
   const std::string id = R"({"name": "f", "arguments": {"a": 1}, "id": "x]}", "more": [{}]})";
   cases.push_back({mistral, "[TOOL_CALLS][" + id + "," + late + "]", "", two});
   cases.push_back({hermes, "<tool_call>" + id + "</tool_call>", "", one});
@@ -329,12 +329,12 @@ TEST(OutputParser, WhatIsBehindACallThatWasPassedOnIsNotLost) {
   Check(cases);
 }
 
-// However it is cut: of parallel_tool_calls: false, which no grammar keeps where all is free.
+// parallel_tool_calls: false has no grammar to enforce it where the answer is free.
 TEST(OutputParser, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
   std::mt19937 random(5);
   const std::string f = R"({"name": "f", "arguments": {"a":1}})";
   const std::string g = R"({"name": "g", "arguments": {}})";
-  // Whose arguments cannot be passed on before all of it is there.
+  // Its arguments cannot be streamed.
   const std::string late = R"({"arguments": {"a":1}, "name": "f"})";
   const auto hermes = [](const std::string& call) {
     return "<tool_call>\n" + call + "\n</tool_call>";

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostReferences = 64;  // that lead from one to the next
+constexpr int kMostReferences = 64;  // length of a chain of references
 constexpr absl::string_view kShared[] = {"$defs", "definitions"};
 
 bool IsAnnotation(absl::string_view key) {
@@ -24,7 +24,7 @@ bool IsAnnotation(absl::string_view key) {
   return false;
 }
 
-// What "#/$defs/NAME" names; null: nothing, or it is another reference.
+// Returns the target of "#/$defs/NAME"; null if it is missing or the reference has another form.
 const Json* Named(const Json& parameters, const Json& reference) {
   if (!reference.is_string()) return nullptr;
   const auto& text = reference.get_ref<const std::string&>();
@@ -46,8 +46,8 @@ absl::Status Unsupported(absl::string_view what) {
       "`required`, or leave out `strict`"));
 }
 
-// A parameter's schema is read without the others: of references only those to what it is given
-// along lead to the same.
+// A parameter's schema is used without its siblings, so only references to $defs and definitions,
+// which are copied into it, keep their meaning.
 absl::Status CheckReferences(const Json& schema) {
   if (schema.is_object()) {
     const auto reference = schema.find("$ref");
@@ -79,7 +79,7 @@ Json InlineTopLevelRef(Json parameters) {
     for (const auto& [key, value] : parameters.items()) {
       if (key == "$ref") continue;
       if (!IsAnnotation(key)) return parameters;
-      // Its own words for itself stay; what is shared is the whole's.
+      // The target's own annotations win; shared definitions must be those of the whole document.
       const bool shared =
           std::find(std::begin(kShared), std::end(kShared), key) != std::end(kShared);
       if (shared && found.contains(key)) return parameters;
@@ -95,7 +95,7 @@ absl::Status CheckParameterSchemas(const Json& parameters) {
   if (!parameters.is_object()) return Unsupported("a schema that is no object");
   const Json properties = parameters.value("properties", Json::object());
   for (const auto& [key, value] : parameters.items()) {
-    // With more parameters than those named an answer would keep to the schema, too.
+    // An answer never has parameters other than those named, so it satisfies this keyword.
     if (IsAnnotation(key) || key == "properties" || key == "additionalProperties") continue;
     if (key == "type" && value == "object") continue;
     if (key != "required") return Unsupported(absl::StrCat("'", key, "' of all parameters"));

@@ -1,4 +1,4 @@
-// Schemas of calls whose parameters are written one by one, not as an object.
+// Checks of JSON schemas for formats that write a call's parameters one by one, not as an object.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,12 +7,13 @@
 
 namespace espalier {
 
-// `parameters` with what a reference at its top stands for in its place: "#/$defs/NAME" or
-// "#/definitions/NAME", with nothing beside it but annotations. Others are left as they are.
+// Replaces a top-level "$ref" to "#/$defs/NAME" or "#/definitions/NAME" by its target, if only
+// annotations stand beside it. Returns other schemas unchanged.
 nlohmann::ordered_json InlineTopLevelRef(nlohmann::ordered_json parameters);
 
-// Whether parameters that keep to their own schemas, the required ones among them, keep to
-// `parameters` as a whole. InvalidArgument naming what else it asks for.
+// Returns OK if arguments satisfy `parameters` whenever each of them satisfies its own schema and
+// the required ones are present. Otherwise returns InvalidArgument naming the keyword that prevents
+// this.
 absl::Status CheckParameterSchemas(const nlohmann::ordered_json& parameters);
 
 }  // namespace espalier

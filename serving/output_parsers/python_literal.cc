@@ -75,7 +75,7 @@ Json PythonLiteralParser::ListUpTo(char close, int depth) {
     if (failed_) return nullptr;
     comma = Take(',');
   }
-  // One value in brackets is that value.
+  // (1) is 1, not a tuple.
   if (close == ')' && list.size() == 1 && !comma) return list[0];
   return list;
 }
@@ -134,7 +134,7 @@ std::string PythonLiteralParser::String() {
     if (failed_) return "";
     at_ += end.size();
   }
-  // Escapes may have spelled halves of a character.
+  // Hex escapes may have spelled ill-formed UTF-8.
   if (!IsValidUtf8(out)) Fail();
   return out;
 }
@@ -158,14 +158,14 @@ void PythonLiteralParser::Escape(std::string* out) {
     return;
   }
   if (c != 'x' && c != 'u' && c != 'U') {
-    // As Python does with what is no escape.
+    // Python keeps the backslash of an unknown escape.
     out->push_back('\\');
     out->push_back(c);
     return;
   }
   uint32_t point = 0;
   bool good = hex(c == 'x' ? 2 : c == 'u' ? 4 : 8, &point);
-  // JSON writes the others in two halves.
+  // JSON spells code points above U+FFFF as surrogate pairs.
   if (good && point >= 0xD800 && point < 0xDC00 && absl::StartsWith(text_.substr(at_), "\\u")) {
     uint32_t low = 0;
     at_ += 2;

@@ -1,5 +1,5 @@
-// Values as Python writes them, for calls of tools: what ast.literal_eval takes of what JSON can
-// hold, and JSON's own true, false and null.
+// Parses Python literals in tool calls: what ast.literal_eval accepts, limited to JSON's types,
+// plus JSON's own true, false and null.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,20 +9,20 @@
 
 namespace espalier {
 
-// Blanks and line breaks between the parts are passed over. `text` must outlive this.
+// A cursor over `text`, which must outlive it. Skips whitespace between tokens.
 class PythonLiteralParser {
  public:
   explicit PythonLiteralParser(absl::string_view text) : text_(text) {}
 
-  // Whether the next character was this one.
+  // Consumes the next character if it is `c`; returns whether it did.
   bool Take(char c);
-  // It stays; '\0' at the end.
+  // Returns the next character without consuming it; '\0' at the end.
   char Next();
   bool AtEnd() { return Next() == '\0' && at_ == text_.size(); }
-  // Of a function or a parameter, with dots; empty if there is none.
+  // Consumes the name of a function or parameter, dots included. Empty if there is none.
   std::string Name();
-  // Strings, numbers, constants, lists, tuples (as lists) and dicts whose keys are strings. Null
-  // and failed() if it is anything else, or nests deeper than 64.
+  // Consumes a string, number, constant, list, tuple (returned as a list) or dict with string keys.
+  // Sets failed() and returns null for anything else, and for nesting deeper than 64.
   nlohmann::ordered_json Value();
   bool failed() const { return failed_; }
 
@@ -31,7 +31,7 @@ class PythonLiteralParser {
   nlohmann::ordered_json ListUpTo(char close, int depth);
   nlohmann::ordered_json Dict(int depth);
   nlohmann::ordered_json Number();
-  // One literal, or several beside each other, which are one.
+  // One string literal, or several adjacent ones, which Python concatenates.
   std::string String();
   void Escape(std::string* out);
   nlohmann::ordered_json Fail();

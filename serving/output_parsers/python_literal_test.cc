@@ -1,4 +1,4 @@
-// Values are what Python's own reading of them gives.
+// Literals evaluate as Python evaluates them.
 #include "serving/output_parsers/python_literal.h"
 
 #include <gtest/gtest.h>

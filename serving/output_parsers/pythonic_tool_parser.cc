@@ -13,8 +13,8 @@ using Json = nlohmann::ordered_json;
 constexpr char kOpen[] = "<|tool_call_start|>";
 constexpr char kClose[] = "<|tool_call_end|>";
 
-// [f(a=1, s="x"), g()]: as a rule the whole answer, between marks for some (LFM2), behind Llama's
-// tag for others.
+// [f(a=1, s="x"), g()]: usually the whole answer; between tags for some models (LFM2), behind
+// Llama's tag for others.
 class Pythonic : public ToolCallParser {
  public:
   const char* name() const override { return "pythonic"; }
@@ -71,7 +71,7 @@ class Pythonic : public ToolCallParser {
       form.sections.push_back(section);
       if (*open != '\0') form.triggers.push_back(open);
     }
-    // Without a mark it is the name that tells a call from a list.
+    // Without a tag, the tool's name distinguishes a call from a list.
     for (const Tool& tool : tools) form.triggers.push_back(absl::StrCat("[", tool.name, "("));
     return form;
   }

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kFunction = "<function=", kFunctionEnd = "</function>";
 
-// Takes `*text` up to `mark` and the mark itself. False if it is not there.
+// Moves *text past `mark` and sets *before to what precedes it. Returns false if there is no mark.
 bool TakeUpTo(absl::string_view mark, absl::string_view* text, absl::string_view* before) {
   const size_t at = text->find(mark);
   if (at == absl::string_view::npos) return false;
@@ -49,7 +49,7 @@ std::set<std::string> TypesOf(const Json& parameters, const std::string& name) {
   return types;
 }
 
-// Values are written as they are, without quotes: what they are the schema says.
+// Values are written without quotes; the schema's types determine how to read them.
 Json ValueOf(absl::string_view text, const std::set<std::string>& types) {
   if (types == std::set<std::string>{"string"}) return std::string(text);
   const absl::StatusOr<Json> parsed = ParseBoundedJson<Json>(text, kRequestJson);
@@ -57,7 +57,7 @@ Json ValueOf(absl::string_view text, const std::set<std::string>& types) {
                     (types.empty() || types.count(parsed->type_name()) > 0 ||
                      (parsed->is_number_integer() && types.count("integer") > 0));
   if (fits) return *parsed;
-  // Python's words for them.
+  // Python's spelling of constants.
   for (const auto& [word, value] : {std::pair{"true", Json(true)}, {"false", Json(false)}}) {
     if (types.count("boolean") > 0 && absl::EqualsIgnoreCase(text, word)) return value;
   }
@@ -65,7 +65,7 @@ Json ValueOf(absl::string_view text, const std::set<std::string>& types) {
   return std::string(text);
 }
 
-// Bytes at the end of `text` that begin a character of UTF-8 which goes on behind it.
+// Bytes at the end of `text` that begin an incomplete UTF-8 character.
 size_t CutCharacter(absl::string_view text) {
   for (size_t n = 1; n <= std::min<size_t>(text.size(), 3); ++n) {
     const auto c = static_cast<unsigned char>(text[text.size() - n]);
@@ -77,8 +77,8 @@ size_t CutCharacter(absl::string_view text) {
   return 0;
 }
 
-// Writes a JSON object out of <parameter=...> elements. A text is passed on as it comes; what may
-// be something else only when it is whole.
+// Turns <parameter=...> elements into a JSON object. Streams strings; emits other values when they
+// are complete, since their type decides how they are written.
 class XmlParameterParser : public ToolArgumentsParser {
  public:
   explicit XmlParameterParser(const Json& parameters) : parameters_(parameters) {}
@@ -95,7 +95,7 @@ class XmlParameterParser : public ToolArgumentsParser {
   static constexpr absl::string_view kBegin = "<parameter=", kEnd = "</parameter>",
                                      kOver = kFunctionEnd;
 
-  // These return whether to go on.
+  // TakeMark and TakeValue return whether to continue.
   bool TakeMark(absl::string_view* text, std::string* json) {
     *text = absl::StripLeadingAsciiWhitespace(*text);
     if (absl::StartsWith(*text, kBegin)) {
@@ -110,7 +110,7 @@ class XmlParameterParser : public ToolArgumentsParser {
       return true;
     }
     if (absl::StartsWith(kBegin, *text) || absl::StartsWith(kOver, *text)) return false;
-    // Its end, or what is none of the form: then the object ends here, too.
+    // The end tag, or something unexpected: either ends the object.
     if (absl::StartsWith(*text, kOver)) text->remove_prefix(kOver.size());
     absl::StrAppend(json, first_ ? "{}" : "}");
     done_ = true;
@@ -123,7 +123,7 @@ class XmlParameterParser : public ToolArgumentsParser {
     const bool whole = end != absl::string_view::npos;
     absl::string_view value = text->substr(0, end);
     if (!whole && !is_text) return false;
-    // The line breaks beside the marks are the form's.
+    // The line breaks next to the tags belong to the format, not to the value.
     const bool begins = value_begins_;
     if (begins) {
       if (!whole && value.empty()) return false;
@@ -147,7 +147,7 @@ class XmlParameterParser : public ToolArgumentsParser {
     }
     if (whole) {
       text->remove_prefix(end);
-      // Some models forget it.
+      // Some models omit the tag.
       if (absl::StartsWith(*text, kEnd)) text->remove_prefix(kEnd.size());
       in_value_ = false;
     } else {
@@ -164,7 +164,7 @@ class XmlParameterParser : public ToolArgumentsParser {
 // <tool_call>
 // <function=f>
 // <parameter=place>
-// value, of several lines if it likes
+// value, may have several lines
 // </parameter>
 // </function>
 // </tool_call>
@@ -176,7 +176,7 @@ class Qwen3Coder : public ToolCallParser {
            absl::StrContains(chat_template, "<parameter=");
   }
   std::vector<Section> sections() const override { return {{"<tool_call>", "</tool_call>"}}; }
-  // All of them begin as ParseCallStart has it.
+  // All calls are streamed by ParseCallStart.
   std::vector<ToolCall> ParseSection(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
     return {};
@@ -194,7 +194,7 @@ class Qwen3Coder : public ToolCallParser {
                      std::make_unique<XmlParameterParser>(tool->parameters)};
   }
   size_t EndOfCall(absl::string_view text) const override {
-    // What was none of the form went with the arguments.
+    // Skips text that is no parameter.
     const size_t end = text.find(kFunctionEnd);
     return end < text.find(kFunction) ? end + kFunctionEnd.size() : 0;
   }

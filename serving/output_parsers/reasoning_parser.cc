@@ -56,7 +56,7 @@ void ReasoningParser::Append(absl::string_view text, std::string* reasoning, std
   if (state_ == State::kInside) {
     const size_t close = held_.find(marks_.close);
     if (close == std::string::npos) {
-      // Blanks that may turn out to be the last ones wait, as does what may be the mark.
+      // Hold back trailing whitespace, and what may be the beginning of the closing tag.
       absl::string_view sure = held_;
       sure.remove_suffix(PartialTagOverlap(sure, marks_.close));
       sure = absl::StripTrailingAsciiWhitespace(sure);

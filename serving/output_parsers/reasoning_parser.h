@@ -1,4 +1,4 @@
-// What a model writes into its answers besides text for the parser: thoughts, and calls of tools.
+// Splits the reasoning ("thinking") of a model from the answer that follows it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-// The marks around thoughts. Empty: the model does not think aloud.
+// The tags around reasoning. Empty if the model does not reason aloud.
 struct ReasoningTags {
   std::string open;
   std::string close;
@@ -16,23 +16,25 @@ struct ReasoningTags {
   bool empty() const { return open.empty(); }
 };
 
-// Those that a chat template knows: <think> (Qwen 3, QwQ, DeepSeek R1 and its kin) or [THINK]
-// (Magistral).
+// Returns the tags that a chat template uses: <think> (Qwen 3, QwQ, DeepSeek R1 and models
+// distilled from it) or [THINK] (Magistral).
 ReasoningTags ReasoningTagsFor(absl::string_view chat_template);
 
-// Whether a prompt ends within thoughts, so that the answer begins there: its last text, but for
-// blanks, is the mark that opens them.
+// Whether a prompt ends with the opening tag, trailing whitespace aside, so that the answer begins
+// inside the reasoning.
 bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& marks);
 
-// Splits thoughts from what follows. Blanks around thoughts, and before what follows, are dropped.
+// Streams text into reasoning and rest. Drops whitespace around the reasoning and before the rest.
 class ReasoningParser {
  public:
   ReasoningParser(ReasoningTags marks, bool begins_inside);
 
+  // Appends to *reasoning and *rest what is certain after `text`.
   void Append(absl::string_view text, std::string* reasoning, std::string* rest);
+  // Appends what was held back. Call once, at the end of the answer.
   void Finish(std::string* reasoning, std::string* rest);
 
-  // Whether what comes next cannot be a thought.
+  // Whether no more reasoning can follow.
   bool done() const { return state_ == State::kBehind || state_ == State::kOver; }
 
  private:
@@ -42,7 +44,7 @@ class ReasoningParser {
 
   const ReasoningTags marks_;
   State state_;
-  bool has_reasoning_ = false;  // something but blanks
+  bool has_reasoning_ = false;  // something other than whitespace
   std::string held_;
 };
 

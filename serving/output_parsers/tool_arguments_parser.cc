@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// Passes the object on as it is written.
+// Passes the JSON object through unchanged.
 class JsonArgumentsParser : public ToolArgumentsParser {
  public:
   size_t Take(absl::string_view text, std::string* json) override {

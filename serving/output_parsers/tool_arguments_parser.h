@@ -1,4 +1,4 @@
-// The arguments of one call, as an answer brings them.
+// Streams the arguments of one tool call.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,19 @@ class ToolArgumentsParser {
  public:
   virtual ~ToolArgumentsParser() = default;
 
-  // How much of `text` belongs to the arguments for sure; the next text begins behind that. Adds to
-  // `json` what is known by then of the JSON object that they are: all parts together are it,
-  // however the answer is cut, or its beginning where the answer ends within.
+  // Consumes the part of `text` that certainly belongs to the arguments and returns its length; the
+  // next call continues behind it. Appends to *json the part of the arguments' JSON object that is
+  // known by then. All parts together are the object however the text is cut, or its beginning if
+  // the answer ends inside it.
   virtual size_t Take(absl::string_view text, std::string* json) = 0;
-  // Whether the arguments have come to their end, or to what cannot be part of them.
+  // Whether the arguments have ended, or something follows that cannot be part of them.
   virtual bool done() const = 0;
 };
 
-// Of arguments that are written as a JSON object, which begins where they do.
+// For arguments that are written as a JSON object. The text begins with the object.
 std::unique_ptr<ToolArgumentsParser> NewJsonArgumentsParser();
 
-// Length of the longest end of `text` that begins `word`, but is not all of it.
+// Length of the longest proper prefix of `word` that `text` ends with.
 size_t PartialTagOverlap(absl::string_view text, absl::string_view word);
 
 }  // namespace espalier

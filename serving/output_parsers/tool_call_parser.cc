@@ -25,8 +25,8 @@ bool AddCall(const Json& call, const std::vector<Tool>& tools, std::vector<ToolC
   return true;
 }
 
-// Where the JSON values that `text` begins with are followed by one of `ends`, outside of them all;
-// npos: nowhere.
+// Skips the JSON values that `text` begins with. Returns where one of `ends` follows outside of all
+// of them, or npos.
 size_t EndOfLevel(absl::string_view text, absl::string_view ends) {
   int depth = 0;
   bool quoted = false;
@@ -51,7 +51,8 @@ size_t EndOfLevel(absl::string_view text, absl::string_view ends) {
 }  // namespace
 
 const ToolCallParser& ToolCallParserFor(absl::string_view chat_template) {
-  // Hermes' marks are Qwen3-Coder's, too, and Llama's tag stands in templates that ask for Python.
+  // Order matters: Qwen3-Coder shares Hermes' tags, and templates for pythonic calls mention
+  // Llama's tag.
   for (const ToolCallParser* tool_parser :
        {&Qwen3CoderToolCallParser(), &MistralArgsToolCallParser(), &MistralToolCallParser(), &PhiToolCallParser(), &PythonicToolCallParser(),
         &DeepSeekV3ToolCallParser(), &DeepSeekV31ToolCallParser(), &LlamaToolCallParser()}) {
@@ -84,7 +85,7 @@ std::optional<ToolCallStart> ParseJsonCallStart(absl::string_view text, const st
     skip(" \t\r\n");
     return at < text.size() && text[at++] == c;
   };
-  // Names with escapes are left to who reads all of it.
+  // A name with escapes is left to ParseJsonCalls.
   const auto string = [&]() -> absl::string_view {
     if (!take('"')) return "";
     const size_t end = text.find_first_of("\"\\", at);
@@ -114,7 +115,7 @@ size_t EndOfJsonCall(absl::string_view text) {
   if (text[begin] == '}') return begin + 1;
   if (text[begin] != ',') return 0;
   const absl::string_view next = absl::StripLeadingAsciiWhitespace(text.substr(begin + 1));
-  // What opens here is the next call of a list, before which a brace is missing.
+  // This opens the next call of a list; the brace of the current one is missing.
   if (!next.empty() && next[0] != '"') return 0;
   const size_t end = EndOfLevel(text, "}]");
   return end == absl::string_view::npos ? text.size() : end + 1;
@@ -133,7 +134,7 @@ std::string DumpJson(const nlohmann::ordered_json& value) {
 
 nlohmann::ordered_json ArgumentsSchema(const Tool& tool) {
   if (!tool.strict) return {{"type", "object"}};
-  // A function without parameters takes none.
+  // A function without parameters accepts no arguments.
   if (tool.parameters.is_null()) {
     return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
   }

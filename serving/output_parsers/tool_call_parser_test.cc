@@ -1,4 +1,4 @@
-// Styles are told by what chat templates of the models say.
+// The chat template determines the tool-call format.
 #include "serving/output_parsers/tool_call_parser.h"
 
 #include <gmock/gmock.h>
@@ -47,15 +47,15 @@ TEST(ToolCallParser, WhatIsNoJsonOrTooDeepIsNoCall) {
         std::string(R"({"name": "f", "arguments": {}} and more)"), deep}) {
     EXPECT_TRUE(ParseJsonCalls(text, tools).empty()) << text.substr(0, 60);
   }
-  // Some models write the arguments as a text that holds JSON, as the API does.
+  // Some models write the arguments as a string that holds JSON, as the API does.
   const std::vector<ToolCall> calls =
       ParseJsonCalls(R"({"name": "f", "arguments": "{\"a\": 1}"})", tools);
   ASSERT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls[0].arguments, R"({"a": 1})");
 }
 
-// What a model may write under a tool_parser's form is read as a call of the tools, with arguments that
-// keep to the schema; and what a model usually writes is among it.
+// Whatever a structural tag allows parses as calls of the tools, with arguments that satisfy the
+// schema. It allows what models usually write.
 TEST(ToolCallParser, FormsAreReadAsCalls) {
   std::vector<Tool> tools = {
       {"get_weather", Json::parse(R"({"type": "object", "properties": {
@@ -74,7 +74,7 @@ TEST(ToolCallParser, FormsAreReadAsCalls) {
   for (const ToolCallParser* tool_parser : styles) {
     SCOPED_TRACE(tool_parser->name());
     const StructuralTag form = tool_parser->MakeStructuralTag(tools);
-    // Sections alone: their texts are calls.
+    // Without text around the sections, every text is calls.
     StructuralTag alone = form;
     alone.layout = StructuralTag::kSingleSection;
     GrammarMatcher calls({.kind = StructuredOutput::kStructuralTag, .structural_tag = alone});
@@ -107,10 +107,10 @@ TEST(ToolCallParser, FormsAreReadAsCalls) {
         const Json more = arguments.value("more", Json());
         EXPECT_TRUE(more.is_null() || more.is_boolean());
       }
-      // With text around, it is among the answers, too.
+      // Text may surround it.
       EXPECT_TRUE(whole.Accepts(text));
     }
-    // Text up to a mark hardly ends by chance.
+    // Random text up to a tag hardly ever ends.
     EXPECT_EQ(seen.size(), tool_parser == &Qwen3CoderToolCallParser() ? 1u : 3u);
   }
 }
