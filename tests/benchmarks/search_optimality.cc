@@ -71,7 +71,7 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     CostTables costs(*structure, table, problem.machine, cost, problem.optimizer);
     Simulator simulator(*structure, table, costs);
     const double begin = Seconds();
-    absl::StatusOr<Optimum> optimum = PlaceExhaustively(*structure, space, table, &simulator);
+    absl::StatusOr<ExhaustivePlacement> optimum = PlaceExhaustively(*structure, space, table, &simulator);
     if (!optimum.ok()) return optimum.status();
     c.enumeration_seconds = Seconds() - begin;
     c.optimum = ToSeconds(optimum->cost);
