@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/prune.h"
+#include "ops/onnx/dead_code.h"
 #include "ops/onnx/tensor_proto.h"
 #include "ops/onnx/writer.h"
 
@@ -53,7 +53,7 @@ absl::StatusOr<Graph> Wanted(const OpRegistry& registry, const Graph& graph,
     return absl::InvalidArgumentError(
         absl::StrCat("there is no such output to export; the graph's are:", known));
   }
-  return onnx_import::Prune(std::move(part));
+  return onnx_import::RemoveDeadCode(std::move(part));
 }
 
 void SetType(const std::string& name, const TensorType& type, onnx::ValueInfoProto* info) {
@@ -155,7 +155,7 @@ absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& 
   return model.SerializeAsString();
 }
 
-std::vector<std::string> WrittenOperators() {
+std::vector<std::string> ExportableOperators() {
   std::vector<std::string> names;
   for (const auto& [name, write] : Writers()) names.push_back(name);
   return names;

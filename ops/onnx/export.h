@@ -35,6 +35,6 @@ absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& 
                                        const ExportOptions& options = {});
 
 // Operators of ours that are written by a rule of their own, besides those with an OnnxForm.
-std::vector<std::string> WrittenOperators();
+std::vector<std::string> ExportableOperators();
 
 }  // namespace espalier

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/prune.h"
+#include "ops/onnx/dead_code.h"
 #include "ops/onnx/tensor_proto.h"
 #include "ops/onnx/translations.h"
 #include "ops/onnx/translator.h"
@@ -20,8 +20,8 @@ using onnx_import::Translator;
 // they differ by a prime that is larger than what batches are divided by, so that neither quotients
 // nor remainders are the same (N / 64, N - N / 2 * 2), and the second has many divisors (for it
 // alone N % 4 is 0). Only the first need be a prime: a size is the batch if it is for both.
-constexpr int64_t kProbes[] = {1000003, 1000003 - 375043};
-static_assert(kProbes[1] == 64 * 9 * 5 * 7 * 31);
+constexpr int64_t kSymbolicBatches[] = {1000003, 1000003 - 375043};
+static_assert(kSymbolicBatches[1] == 64 * 9 * 5 * 7 * 31);
 
 absl::StatusOr<int> OpsetOf(const onnx::ModelProto& model) {
   int found = 0;
@@ -156,12 +156,12 @@ Graph WithNamesOf(const Translator& translator, Graph graph) {
 }
 
 absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelProto& model,
-                                int opset, const ImportOptions& options, int64_t probe,
-                                bool hollow) {
+                                int opset, const ImportOptions& options, int64_t symbolic_batch,
+                                bool skip_large_weights) {
   Graph graph;
   graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
   graph.metadata["source"] = "onnx";
-  Translator translator(registry, Translations(), options, probe, hollow, &graph);
+  Translator translator(registry, Translations(), options, symbolic_batch, skip_large_weights, &graph);
   translator.AddFunctions(model);
   absl::Status status = AddInputs(model.graph(), options, &translator);
   if (!status.ok()) return status;
@@ -169,7 +169,7 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
   if (!translator.ok()) return translator.status();
   status = AddOutputs(model.graph(), &translator, &graph);
   if (!status.ok()) return status;
-  return WithNamesOf(translator, onnx_import::Prune(std::move(graph)));
+  return WithNamesOf(translator, onnx_import::RemoveDeadCode(std::move(graph)));
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
   }
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
-  absl::StatusOr<Graph> graph = Translate(registry, model, *opset, options, kProbes[0], false);
+  absl::StatusOr<Graph> graph = Translate(registry, model, *opset, options, kSymbolicBatches[0], false);
   if (!graph.ok()) return graph.status();
   if (absl::Status status = CheckNames(*graph); !status.ok()) return status;
   bool symbolic = false;
@@ -194,7 +194,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
     symbolic = symbolic || (!value.type.dims.empty() && value.type.dims[0] < 0);
   }
   if (!symbolic) return graph;
-  absl::StatusOr<Graph> again = Translate(registry, model, *opset, options, kProbes[1], true);
+  absl::StatusOr<Graph> again = Translate(registry, model, *opset, options, kSymbolicBatches[1], true);
   if (!again.ok()) return again.status();
   const std::string different = onnx_import::FirstDifference(*graph, *again);
   if (!different.empty()) {
@@ -206,7 +206,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
   return graph;
 }
 
-std::vector<std::string> ReadOnnxOperators(const OpRegistry& registry) {
+std::vector<std::string> SupportedOnnxOperators(const OpRegistry& registry) {
   std::set<std::string> names;
   for (const auto& [name, translate] : Translations()) names.insert(name);
   for (const OpDef* def : registry.All()) {

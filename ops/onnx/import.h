@@ -73,7 +73,7 @@ std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry
                                                       const std::string& bytes);
 
 // ONNX operators that are read, sorted; those that are known and not read, with the reason.
-std::vector<std::string> ReadOnnxOperators(const OpRegistry& registry);
-const std::map<std::string, std::string>& UnreadOnnxOperators();
+std::vector<std::string> SupportedOnnxOperators(const OpRegistry& registry);
+const std::map<std::string, std::string>& UnsupportedOnnxOperators();
 
 }  // namespace espalier

@@ -21,7 +21,7 @@ void If(Translator& t) {
   const onnx::GraphProto *yes = Subgraph(t, "then_branch"), *no = Subgraph(t, "else_branch");
   if (!t.ok()) return;
   if (t.IsKnown(condition)) {
-    if (t.HangsOnBatch(condition)) return t.Refuse("its condition depends on the batch size");
+    if (t.DependsOnBatch(condition)) return t.Refuse("its condition depends on the batch size");
     const std::vector<int64_t> flag = t.KnownInts(condition, "input 0");
     if (flag.size() != 1) return t.Fail("input 0 (the condition) must be one value");
     return t.ReturnAll(t.Inline(flag[0] != 0 ? *yes : *no, {}));
@@ -79,7 +79,7 @@ void Loop(Translator& t) {
   std::vector<std::vector<ValueId>> scanned(body->output_size() - 1 - carried);
   for (int64_t i = 0; i < turns && t.ok(); ++i) {
     if (condition != kNoValue) {
-      if (t.HangsOnBatch(condition)) return t.Refuse("its condition depends on the batch size");
+      if (t.DependsOnBatch(condition)) return t.Refuse("its condition depends on the batch size");
       const std::vector<int64_t> flag = t.KnownInts(condition, "the condition of the loop");
       if (flag.empty() || flag[0] == 0) break;
     }

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/translator.h"
-#include "ops/onnx/windows.h"
+#include "ops/onnx/conv_attributes.h"
 
 namespace espalier::onnx_import {
 namespace {
@@ -31,8 +31,8 @@ bool ExpectImages(Translator& t, ValueId x, ValueId weight, int most) {
 void Conv(Translator& t) {
   const ValueId x = t.Required(0), weight = t.Required(1), bias = t.Input(2);
   if (!ExpectImages(t, x, weight, 3)) return;
-  Windows w;
-  if (!ReadWindows(t, Spatial(t, x), Spatial(t, weight), &w)) return;
+  ConvAttributes w;
+  if (!ReadConvAttributes(t, Spatial(t, x), Spatial(t, weight), &w)) return;
   const int64_t groups = t.Int("group", 1);
   static const char* const kOps[] = {"conv1d", "conv2d", "conv3d"};
   t.Return(t.Emit(
@@ -41,7 +41,7 @@ void Conv(Translator& t) {
 }
 
 // Pads and additional output that give `wanted` (attribute output_shape) as ONNX defines them.
-void FitOutput(Translator& t, const Dims& x, std::vector<int64_t>* extra, Windows* w) {
+void FitOutput(Translator& t, const Dims& x, std::vector<int64_t>* extra, ConvAttributes* w) {
   const size_t n = x.size();
   std::vector<int64_t> wanted = t.Ints("output_shape", {});
   const std::string mode = t.String("auto_pad", "NOTSET");
@@ -68,9 +68,9 @@ void FitOutput(Translator& t, const Dims& x, std::vector<int64_t>* extra, Window
 void ConvTranspose(Translator& t) {
   const ValueId x = t.Required(0), weight = t.Required(1), bias = t.Input(2);
   if (!ExpectImages(t, x, weight, 3)) return;
-  Windows w;
+  ConvAttributes w;
   const Dims spatial = Spatial(t, x);
-  if (!ReadWindows(t, spatial, Spatial(t, weight), &w)) return;
+  if (!ReadConvAttributes(t, spatial, Spatial(t, weight), &w)) return;
   std::vector<int64_t> extra = t.Ints("output_padding", std::vector<int64_t>(spatial.size(), 0));
   if (extra.size() != spatial.size()) {
     return t.Fail(absl::StrCat("attribute 'output_padding' must be ", spatial.size(), " integers"));
@@ -117,7 +117,7 @@ void Col2Im(Translator& t) {
     dims.push_back((padded - window) / strides[d] + 1);
     extra.push_back((padded - window) % strides[d]);
   }
-  if (!t.ExpectRoom(DType::kF32, channels * size * size)) return;
+  if (!t.CheckConstantBytes(DType::kF32, channels * size * size)) return;
   constexpr float kOne = 1;
   std::string units(static_cast<size_t>(channels * size * size) * sizeof kOne, '\0');
   for (int64_t row = 0; row < channels * size; ++row) {

@@ -59,7 +59,7 @@ void Div(Translator& t) {
   if (!t.ok()) return;
   const std::vector<int64_t> at_one = Quotients(t, t.IntsAtBatchOne(a, x), t.IntsAtBatchOne(b, y));
   // 10 / N is 0 for every large batch.
-  if (!t.ok() || (t.HangsOnBatch(b) && at_one != quotients)) {
+  if (!t.ok() || (t.DependsOnBatch(b) && at_one != quotients)) {
     return t.Refuse("divides an integer by a number that depends on the batch size");
   }
   t.Return(t.Cast(t.Integers(quotients, at_one, t.DimsOf(a)), t.DTypeOf(a)));
@@ -176,7 +176,7 @@ void Hardmax(Translator& t) {
     flat = Dims(dims.begin(), dims.begin() + axis);
     flat.push_back(NumElements({dims.begin() + axis, dims.end()}));
   }
-  if (t.IsProbe(flat[axis])) return t.Refuse("takes the largest over the batch");
+  if (t.IsSymbolicBatch(flat[axis])) return t.Refuse("takes the largest over the batch");
   const ValueId largest =
       t.Emit("arg_max", {t.Reshape(x, flat)}, {{"axis", axis}, {"keepdims", false}});
   const ValueId hot = t.Emit("one_hot", {largest},

@@ -54,7 +54,7 @@ bool ReadSizes(Translator& t, ValueId x, int scales_input, int sizes_input, Size
   if (by_size && policy != "stretch") KeepRatio(policy, dims, s);
   if (!by_size) {
     for (size_t i = 0; i < s->axes.size(); ++i) {
-      s->sizes.push_back(t.IsProbe(dims[s->axes[i]]) && s->scales[i] == 1
+      s->sizes.push_back(t.IsSymbolicBatch(dims[s->axes[i]]) && s->scales[i] == 1
                              ? dims[s->axes[i]]
                              : static_cast<int64_t>(std::floor(
                                    static_cast<double>(dims[s->axes[i]]) * s->scales[i])));
@@ -164,7 +164,7 @@ void AffineGrid(Translator& t) {
     return t.Fail(absl::StrCat("theta has shape ", ToString(t.DimsOf(theta))));
   }
   const bool corners = t.Bool("align_corners");
-  if (!t.ExpectRoom(t.DTypeOf(theta), points * (dims + 1))) return;
+  if (!t.CheckConstantBytes(t.DTypeOf(theta), points * (dims + 1))) return;
   std::vector<double> base;
   for (int64_t p = 0; p < points; ++p) {
     int64_t rest = p;

@@ -53,14 +53,14 @@ void ConstantOfShape(Translator& t) {
   std::vector<int64_t> back(dims.size());
   std::iota(back.begin(), back.end(), 0);
   const auto batch =
-      std::find_if(moved.begin(), moved.end(), [&](int64_t d) { return t.IsProbe(d); });
+      std::find_if(moved.begin(), moved.end(), [&](int64_t d) { return t.IsSymbolicBatch(d); });
   const bool moves = batch != moved.begin() && batch != moved.end();
   if (moves) {
     std::rotate(back.begin(), back.begin() + 1, back.begin() + (batch - moved.begin()) + 1);
     std::rotate(moved.begin(), batch, batch + 1);
   }
   Dims fixed = moved;
-  for (int64_t& dim : fixed) dim = t.IsProbe(dim) ? 1 : dim;
+  for (int64_t& dim : fixed) dim = t.IsSymbolicBatch(dim) ? 1 : dim;
   const ValueId fill =
       t.Emit("fill", {}, {{"dims", fixed}, {"value", number}, {"dtype", std::string(Name(dtype))}});
   const ValueId filled = t.Expand(fill, moved);
@@ -75,13 +75,13 @@ void Range(Translator& t) {
   const double start = t.ConstantNumber(0), limit = t.ConstantNumber(1),
                delta = t.ConstantNumber(2);
   if (!t.ok()) return;
-  if (t.HangsOnBatch(t.Input(2))) return t.Refuse("its step depends on the batch size");
+  if (t.DependsOnBatch(t.Input(2))) return t.Refuse("its step depends on the batch size");
   const double count = delta == 0 ? kMaxCount + 1.0 : std::ceil((limit - start) / delta);
   if (!(count <= kMaxCount)) {
     return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers, or has a step of 0"));
   }
   const int64_t n = static_cast<int64_t>(std::max(0.0, count));
-  if (!t.ExpectRoom(dtype, n)) return;
+  if (!t.CheckConstantBytes(dtype, n)) return;
   for (int64_t i = 0; i < n; ++i) {
     values.push_back(start + static_cast<double>(i) * delta);
   }
@@ -97,12 +97,12 @@ void EyeLike(Translator& t) {
                           : FromOnnx(static_cast<int>(t.Int("dtype", 0)));
   if (dtype == DType::kInvalid) return t.Refuse("attribute 'dtype' names a type that is not taken");
   if (dims.size() != 2) return t.Fail("takes a matrix");
-  if (t.IsProbe(dims[0]) || t.IsProbe(dims[1]) ||
+  if (t.IsSymbolicBatch(dims[0]) || t.IsSymbolicBatch(dims[1]) ||
       dims[0] > kMaxCount / std::max<int64_t>(1, dims[1])) {
     return t.Refuse(absl::StrCat("makes a matrix of shape ", ToString(dims)));
   }
   const int64_t k = t.Int("k", 0);
-  if (!t.ExpectRoom(dtype, NumElements(dims))) return;
+  if (!t.CheckConstantBytes(dtype, NumElements(dims))) return;
   std::vector<double> values;
   for (int64_t i = 0; i < dims[0]; ++i) {
     for (int64_t j = 0; j < dims[1]; ++j) values.push_back(j - i == k ? 1 : 0);
@@ -121,7 +121,7 @@ void Window(Translator& t, double a0, double a1, double a2) {
                                  "floating-point ones"));
   }
   const int64_t n = static_cast<int64_t>(size);
-  if (!t.ExpectRoom(dtype, n)) return;
+  if (!t.CheckConstantBytes(dtype, n)) return;
   const double period = t.Bool("periodic", true) ? n : n - 1;
   std::vector<double> values;
   for (int64_t i = 0; i < n; ++i) {
@@ -242,7 +242,7 @@ void NonZero(Translator& t) {
   const ValueId x = t.Required(0);
   if (!t.ok()) return;
   if (!t.IsConstant(x)) return t.Refuse("the shape of its result depends on the data");
-  if (t.HangsOnBatch(x)) return t.Refuse("the shape of its result depends on the batch size");
+  if (t.DependsOnBatch(x)) return t.Refuse("the shape of its result depends on the batch size");
   const Dims dims = t.DimsOf(x);
   const std::vector<double> values = t.KnownNumbers(x, "input 0");
   const int64_t nonzero =

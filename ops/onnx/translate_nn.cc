@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/activations.h"
+#include "ops/onnx/recurrent_activations.h"
 #include "ops/onnx/translator.h"
 
 namespace espalier::onnx_import {
@@ -72,7 +72,7 @@ ValueId PerChannel(Translator& t, ValueId v, int rank) {
 void BatchNormalization(Translator& t) {
   const ValueId x = t.Required(0), scale = t.Required(1), bias = t.Required(2);
   const std::vector<ValueId> layer = {scale, bias, t.Required(3), t.Required(4)};
-  const ValueId mean = t.FrozenInput(3, layer), var = t.FrozenInput(4, layer);
+  const ValueId mean = t.NonTrainableInput(3, layer), var = t.NonTrainableInput(4, layer);
   if (!t.ok()) return;
   const double epsilon = t.Float("epsilon", 1e-5), momentum = t.Float("momentum", 0.9);
   const bool running = t.IsParameter(mean) && t.IsParameter(var);

@@ -2,12 +2,12 @@
 // and the counts of averages all come apart so.
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/translator.h"
-#include "ops/onnx/windows.h"
+#include "ops/onnx/conv_attributes.h"
 
 namespace espalier::onnx_import {
 namespace {
 
-ValueId Pool2d(Translator& t, ValueId x, const std::string& kind, const Windows& w) {
+ValueId Pool2d(Translator& t, ValueId x, const std::string& kind, const ConvAttributes& w) {
   Attributes attributes = {{"kind", kind},
                            {"kernel", w.kernel},
                            {"strides", w.strides},
@@ -20,8 +20,8 @@ ValueId Pool2d(Translator& t, ValueId x, const std::string& kind, const Windows&
 }
 
 // The windows of some dimensions; others are not pooled.
-Windows Take(const Windows& w, std::vector<int> dims) {
-  Windows taken;
+ConvAttributes Take(const ConvAttributes& w, std::vector<int> dims) {
+  ConvAttributes taken;
   for (int d : dims) {
     taken.kernel.push_back(d < 0 ? 1 : w.kernel[d]);
     taken.strides.push_back(d < 0 ? 1 : w.strides[d]);
@@ -33,19 +33,19 @@ Windows Take(const Windows& w, std::vector<int> dims) {
   return taken;
 }
 
-bool ReadPool(Translator& t, ValueId x, int most, Windows* w) {
+bool ReadPool(Translator& t, ValueId x, int most, ConvAttributes* w) {
   if (!t.ok()) return false;
   if (t.RankOf(x) < 3 || t.RankOf(x) > 2 + most) {
     t.Refuse(absl::StrCat("takes x[N, C, ...] with 1 to ", most,
                           " spatial dimensions; its input has shape ", ToString(t.DimsOf(x))));
     return false;
   }
-  return ReadWindows(t, {t.DimsOf(x).begin() + 2, t.DimsOf(x).end()}, {}, w);
+  return ReadConvAttributes(t, {t.DimsOf(x).begin() + 2, t.DimsOf(x).end()}, {}, w);
 }
 
 void Pool(Translator& t, const std::string& kind) {
   const ValueId x = t.Required(0);
-  Windows w;
+  ConvAttributes w;
   if (!ReadPool(t, x, 3, &w)) return;
   if (kind == "average" && w.dims() == 3 && t.Bool("ceil_mode") && t.Bool("count_include_pad")) {
     return t.Refuse(
@@ -69,7 +69,7 @@ void Pool(Translator& t, const std::string& kind) {
 void MaxPool(Translator& t) {
   if (!t.WantsOutput(1)) return Pool(t, "max");
   ValueId x = t.Required(0);
-  Windows w;
+  ConvAttributes w;
   if (!ReadPool(t, x, 2, &w)) return;
   const Dims dims = t.DimsOf(x);
   const bool line = w.dims() == 1;
@@ -93,7 +93,7 @@ void MaxPool(Translator& t) {
 
 void MaxUnpool(Translator& t) {
   const ValueId x = t.Required(0), indices = t.Required(1);
-  Windows w;
+  ConvAttributes w;
   if (!ReadPool(t, x, 2, &w)) return;
   if (w.dims() != 2) return t.Refuse("takes x[N, C, H, W] only");
   Dims dims;

@@ -26,12 +26,12 @@ std::string Key(const std::string& domain, const std::string& op_type) {
 }  // namespace
 
 Translator::Translator(const OpRegistry& registry, const TranslationTable& table,
-                       const ImportOptions& options, int64_t probe, bool hollow, Graph* graph)
+                       const ImportOptions& options, int64_t symbolic_batch, bool skip_large_weights, Graph* graph)
     : registry_(registry),
       table_(table),
       options_(options),
-      probe_(probe),
-      hollow_(hollow),
+      symbolic_batch_(symbolic_batch),
+      skip_large_weights_(skip_large_weights),
       graph_(graph) {
   for (const OpDef* def : registry.All()) {
     if (def->onnx.has_value()) direct_.emplace(def->onnx->op_type, def);
@@ -83,10 +83,10 @@ void Translator::AddInput(const std::string& name, DType dtype, const Dims& dims
   const bool symbolic = std::any_of(dims.begin(), dims.end(), [](int64_t dim) { return dim < 0; });
   int64_t elements = 1;
   for (int64_t& dim : type.dims) {
-    dim = dim < 0 ? probe_ : dim;
+    dim = dim < 0 ? symbolic_batch_ : dim;
     if (dim > 0 && elements > kMaxElements / dim) {
       const std::string most =
-          symbolic ? absl::StrCat(kMaxElements / probe_ / 1'000'000,
+          symbolic ? absl::StrCat(kMaxElements / symbolic_batch_ / 1'000'000,
                                   " million elements a sample; export the model with a fixed batch "
                                   "size, which may have more")
                    : "2^46 elements";
@@ -175,13 +175,13 @@ void Translator::TranslateNode() {
   }
   if (auto it = table_.find(key); it != table_.end()) return it->second(*this);
   if (auto it = direct_.find(key); it != direct_.end()) return Direct(*it->second);
-  const std::map<std::string, std::string>& unread = UnreadOnnxOperators();
+  const std::map<std::string, std::string>& unread = UnsupportedOnnxOperators();
   if (auto it = unread.find(key); it != unread.end()) {
     Refuse(absl::StrCat("operator '", key, "' is not taken: ", it->second));
     return;
   }
   std::string known;
-  for (const std::string& name : ReadOnnxOperators(registry_)) {
+  for (const std::string& name : SupportedOnnxOperators(registry_)) {
     absl::StrAppend(&known, known.empty() ? "" : ", ", name);
   }
   Refuse(absl::StrCat("operator '", key, "' is not known; known are ", known));
@@ -285,14 +285,14 @@ ValueId Translator::Lookup(const std::string& name) {
   for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
     if (auto it = scope->values.find(name); it != scope->values.end()) return it->second;
     auto it = scope->initializers.find(name);
-    if (it != scope->initializers.end()) return Materialise(scope, name, *it->second);
+    if (it != scope->initializers.end()) return MaterializeConstant(scope, name, *it->second);
   }
   return kNoValue;
 }
 
 ValueId Translator::Find(const std::string& name) { return ok() ? Lookup(name) : kNoValue; }
 
-ValueId Translator::Materialise(Scope* scope, const std::string& name,
+ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
                                 const onnx::TensorProto& tensor) {
   absl::StatusOr<TensorType> type = TypeOf(tensor);
   if (!type.ok()) {
@@ -300,9 +300,9 @@ ValueId Translator::Materialise(Scope* scope, const std::string& name,
     return kNoValue;
   }
   const bool parameter = IsFloat(type->dtype) && scope == &root_;
-  const bool hollow = hollow_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
+  const bool skip_large_weights = skip_large_weights_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
   std::string bytes;
-  if (!hollow) {
+  if (!skip_large_weights) {
     absl::StatusOr<HostTensor> read = ReadTensor(tensor, options_.folder);
     if (!read.ok()) {
       SetStatus(read.status());
@@ -315,7 +315,7 @@ ValueId Translator::Materialise(Scope* scope, const std::string& name,
     types_.push_back(*type);
     id = graph_->AddValue(
         {.name = name, .type = *type, .kind = ValueKind::kParameter, .constant = std::move(bytes)});
-    if (hollow) hollow_values_[id] = &tensor;
+    if (skip_large_weights) skipped_weights_[id] = &tensor;
   } else {
     // Those of a body may be read anew in each turn.
     id = scope == &root_ ? AddConstant(*type, std::move(bytes))
@@ -468,7 +468,7 @@ std::vector<ValueId> Translator::EmitN(const std::string& op, int outputs,
     results[k] = graph_->AddValue({.name = k == 0 ? name : Unique(absl::StrCat(name, ":", k))});
     types_.push_back(types.outputs[k]);
   }
-  // Attributes as given, not as canonicalised for the probe.
+  // Attributes as given, not as canonicalised for the symbolic_batch.
   graph_->AddNode({.name = name,
                    .op = op,
                    .attributes = std::move(attributes),

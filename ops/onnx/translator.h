@@ -26,11 +26,11 @@ using TranslationTable = std::map<std::string, std::function<void(Translator&)>>
 
 class Translator {
  public:
-  // While types are inferred, the batch is `probe`: a number that no model uses, so that sizes
+  // While types are inferred, the batch is `symbolic_batch`: a number that no model uses, so that sizes
   // computed from it (Shape, Gather, Concat in front of a Reshape) are recognised.
-  // `hollow`: large weights are left empty, for a translation that only looks at the structure.
+  // `skip_large_weights`: large weights are left empty, for a translation that only looks at the structure.
   Translator(const OpRegistry& registry, const TranslationTable& table,
-             const ImportOptions& options, int64_t probe, bool hollow, Graph* graph);
+             const ImportOptions& options, int64_t symbolic_batch, bool skip_large_weights, Graph* graph);
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -45,13 +45,13 @@ class Translator {
   void AddFunctions(const onnx::ModelProto& model);
   void TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int opset);
   ValueId Find(const std::string& name);
-  // Of FrozenInput: (name of the copy, name of the parameter).
+  // Of NonTrainableInput: (name of the copy, name of the parameter).
   const std::vector<std::pair<std::string, std::string>>& copies() const { return copies_; }
 
   const onnx::NodeProto& node() const { return *node_; }
   int opset() const { return opset_; }
   const std::string& folder() const { return options_.folder; }
-  bool IsProbe(int64_t size) const { return size >= probe_ && size % probe_ == 0; }
+  bool IsSymbolicBatch(int64_t size) const { return size >= symbolic_batch_ && size % symbolic_batch_ == 0; }
 
   // Inputs of the node. An absent optional input gives kNoValue.
   int NumInputs() const { return node_->input_size(); }
@@ -63,7 +63,7 @@ class Translator {
   // others read. Nodes that ask with the same `layer` get the same one, if its values all differ
   // and none is a constant: they are one layer, applied several times. Else each node gets its own:
   // exporters merge what is equal, and new layers all begin alike.
-  ValueId FrozenInput(int index, const std::vector<ValueId>& layer);
+  ValueId NonTrainableInput(int index, const std::vector<ValueId>& layer);
   const Dims& DimsOf(ValueId value) const;
   DType DTypeOf(ValueId value) const;
   int RankOf(ValueId value) const { return static_cast<int>(DimsOf(value).size()); }
@@ -76,7 +76,7 @@ class Translator {
   bool IsConstant(ValueId value) const { return IsKind(value, ValueKind::kConstant); }
   bool IsParameter(ValueId value) const { return IsKind(value, ValueKind::kParameter); }
   // A known value that is another one for a batch of 1.
-  bool HangsOnBatch(ValueId value) { return IsKnown(value) && at_one_.count(value) > 0; }
+  bool DependsOnBatch(ValueId value) { return IsKnown(value) && at_one_.count(value) > 0; }
   // Its elements then; `known` where it is the same.
   std::vector<int64_t> IntsAtBatchOne(ValueId value, std::vector<int64_t> known) const;
   // Elements of a known value; Refuse that names `what` if it is not known.
@@ -114,10 +114,10 @@ class Translator {
   ValueId Constant(TensorType type, std::string bytes);
   // The same of what the file holds as `tensor`, which counts from the second time on.
   ValueId Constant(const onnx::TensorProto& tensor, TensorType type, std::string bytes);
-  bool ExpectRoom(DType type, int64_t elements);
+  bool CheckConstantBytes(DType type, int64_t elements);
   ValueId Numbers(DType dtype, const Dims& dims, const std::vector<double>& values);
   ValueId Integers(const std::vector<int64_t>& values, const Dims& dims);  // i64
-  // i64, what it is for a batch of 1 told with it; of sizes that may hold the probe.
+  // i64, what it is for a batch of 1 told with it; of sizes that may hold the symbolic_batch.
   ValueId Integers(const std::vector<int64_t>& values, const std::vector<int64_t>& at_one,
                    const Dims& dims);
   ValueId Sizes(const std::vector<int64_t>& sizes, const Dims& dims);
@@ -125,7 +125,7 @@ class Translator {
 
   // Shorthands.
   ValueId Cast(ValueId x, DType dtype);
-  ValueId Reshape(ValueId x, const Dims& dims);  // dims may hold the probe
+  ValueId Reshape(ValueId x, const Dims& dims);  // dims may hold the symbolic_batch
   ValueId Transpose(ValueId x, const std::vector<int64_t>& perm);
   ValueId Expand(ValueId x, const Dims& dims);  // likewise; broadcast of both, as ONNX has it
   ValueId Binary(const std::string& op, ValueId a, ValueId b) { return Emit(op, {a, b}); }
@@ -162,20 +162,20 @@ class Translator {
   using FunctionKey = std::pair<std::string, std::string>;  // key of an operator, overload
   FunctionKey CalledFunction() const;
   void CallFunction(const onnx::FunctionProto& function);
-  bool ExpectRoom(int64_t bytes);
+  bool CheckConstantBytes(int64_t bytes);
   bool Reserve(int64_t bytes);
   ValueId AddConstant(TensorType type, std::string bytes);  // whatever its size
-  ValueId Materialise(Scope* scope, const std::string& name, const onnx::TensorProto& tensor);
+  ValueId MaterializeConstant(Scope* scope, const std::string& name, const onnx::TensorProto& tensor);
   const std::string* KnownAt(ValueId value, int depth);
   bool Fold(const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
             std::vector<ValueId>* results);
   // What `def` gives for a batch of 1, by output, empty where that is `results`. None: what it
   // chooses, or rounds off, hangs on the batch, so that `results` say nothing about others.
-  std::optional<std::vector<std::string>> AtBatchOne(
+  std::optional<std::vector<std::string>> FoldAtBatchOne(
       const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
       const std::vector<const std::string*>& operands, const std::vector<std::string>& results);
   // Whether another operand is the smaller one for a batch of 1; in `strict`, or the same.
-  bool OrderHangsOnBatch(const NodeTypes& types, const std::vector<const std::string*>& probe,
+  bool OrderDependsOnBatch(const NodeTypes& types, const std::vector<const std::string*>& symbolic_batch,
                          const std::vector<const std::string*>& one, bool strict);
   ValueId BatchCondition(int rank, int dim);
   std::string Unique(std::string name);
@@ -183,8 +183,8 @@ class Translator {
   const OpRegistry& registry_;
   const TranslationTable& table_;
   const ImportOptions& options_;
-  const int64_t probe_;
-  const bool hollow_;
+  const int64_t symbolic_batch_;
+  const bool skip_large_weights_;
   Graph* graph_;
   absl::Status status_;
   std::map<std::string, const OpDef*> direct_;
@@ -198,10 +198,10 @@ class Translator {
   int64_t nodes_seen_ = 0;
   int64_t bytes_folded_ = 0;
   int64_t bytes_made_ = 0;                   // of constants that translations make
-  std::vector<TensorType> types_;            // of the graph's values, with the probe for the batch
+  std::vector<TensorType> types_;            // of the graph's values, with the symbolic_batch for the batch
   std::map<ValueId, std::string> computed_;  // known values of nodes that stay in the graph
   std::set<ValueId> unknown_;                // values that are not known
-  std::map<ValueId, const onnx::TensorProto*> hollow_values_;
+  std::map<ValueId, const onnx::TensorProto*> skipped_weights_;
   std::map<ValueId, std::string> at_one_;    // known values for a batch of 1, where they are others
   std::set<const onnx::TensorProto*> read_;  // that have become constants
   std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input, if shared

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/activations.h"
+#include "ops/onnx/recurrent_activations.h"
 #include "ops/onnx/writer.h"
 
 namespace espalier::onnx_export {

@@ -140,8 +140,8 @@ std::string Reason(std::string text) {
 
 void PrintOnnx(const OpRegistry& registry, const std::string& tests) {
   std::map<std::string, Counts> operators;
-  for (const std::string& name : ReadOnnxOperators(registry)) operators[name];
-  for (const auto& [name, reason] : UnreadOnnxOperators()) operators[name].reasons.insert(reason);
+  for (const std::string& name : SupportedOnnxOperators(registry)) operators[name];
+  for (const auto& [name, reason] : UnsupportedOnnxOperators()) operators[name].reasons.insert(reason);
   int passed = 0, total = 0, float_passed = 0, floats = 0;
   for (absl::string_view line : absl::StrSplit(tests, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> fields = absl::StrSplit(line, '\t');
@@ -155,7 +155,7 @@ void PrintOnnx(const OpRegistry& registry, const std::string& tests) {
     passed += good;
     floats += is_float;
     float_passed += good && is_float;
-    if (!good && fields.size() > 4 && UnreadOnnxOperators().count(fields[2]) == 0) {
+    if (!good && fields.size() > 4 && UnsupportedOnnxOperators().count(fields[2]) == 0) {
       counts.reasons.insert(Reason(fields[4]));
     }
   }
@@ -187,7 +187,7 @@ int Main() {
   RegisterCpuKernels(cpu);
   std::set<std::string> cuda, written;
   for (const json& name : facts.at("cuda")) cuda.insert(name.get<std::string>());
-  for (const std::string& name : WrittenOperators()) written.insert(name);
+  for (const std::string& name : ExportableOperators()) written.insert(name);
   std::cout
       << "<!-- Made by `bazel run //tools/docs:operators`; do not edit. -->\n"
          "# Operators\n\n"

@@ -41,7 +41,7 @@ bool Translator::Fold(const OpDef& def, const NodeTypes& types, const std::vecto
     return false;
   }
   std::optional<std::vector<std::string>> at_one =
-      AtBatchOne(def, types, inputs, operands, *computed);
+      FoldAtBatchOne(def, types, inputs, operands, *computed);
   if (!at_one.has_value()) return false;
   for (size_t k = 0; k < results->size(); ++k) {
     (*results)[k] = AddConstant(types.outputs[k], std::move((*computed)[k]));
@@ -57,7 +57,7 @@ const std::string* Translator::Known(ValueId value) {
 const std::string* Translator::KnownAt(ValueId id, int depth) {
   const Value& value = graph_->value(id);
   if (auto it = computed_.find(id); it != computed_.end()) return &it->second;
-  if (auto it = hollow_values_.find(id); it != hollow_values_.end()) {
+  if (auto it = skipped_weights_.find(id); it != skipped_weights_.end()) {
     absl::StatusOr<HostTensor> read = ReadTensor(*it->second, options_.folder);
     if (!read.ok()) return nullptr;
     return &(computed_[id] = std::move(read->bytes));
@@ -90,7 +90,7 @@ const std::string* Translator::KnownAt(ValueId id, int depth) {
     absl::StatusOr<std::vector<std::string>> results = options_.evaluator(node.op, types, operands);
     if (!results.ok()) {
       SetStatus(results.status());
-    } else if (auto at_one = AtBatchOne(def, types, node.inputs, operands, *results)) {
+    } else if (auto at_one = FoldAtBatchOne(def, types, node.inputs, operands, *results)) {
       for (size_t k = 0; k < node.outputs.size(); ++k) {
         computed_[node.outputs[k]] = std::move((*results)[k]);
         if (!(*at_one)[k].empty()) at_one_[node.outputs[k]] = std::move((*at_one)[k]);
@@ -148,17 +148,17 @@ double Translator::ConstantNumber(int index) {
   return ok() ? values[0] : 0;
 }
 
-bool Translator::ExpectRoom(DType type, int64_t elements) {
-  return ExpectRoom(elements * static_cast<int64_t>(SizeOf(type)));
+bool Translator::CheckConstantBytes(DType type, int64_t elements) {
+  return CheckConstantBytes(elements * static_cast<int64_t>(SizeOf(type)));
 }
 
 bool Translator::Reserve(int64_t bytes) {
-  if (!ExpectRoom(bytes)) return false;
+  if (!CheckConstantBytes(bytes)) return false;
   bytes_made_ += bytes + kConstantBytes;
   return true;
 }
 
-bool Translator::ExpectRoom(int64_t bytes) {
+bool Translator::CheckConstantBytes(int64_t bytes) {
   if (bytes_made_ + bytes + kConstantBytes > options_.max_constant_bytes) {
     Refuse(absl::StrCat("with it the constants that the model's nodes make are more than ",
                         options_.max_constant_bytes, " bytes"));
@@ -185,7 +185,7 @@ ValueId Translator::AddConstant(TensorType type, std::string bytes) {
                            .constant = std::move(bytes)});
 }
 
-ValueId Translator::FrozenInput(int index, const std::vector<ValueId>& layer) {
+ValueId Translator::NonTrainableInput(int index, const std::vector<ValueId>& layer) {
   const ValueId value = Required(index);
   if (!IsParameter(value)) return value;
   const std::set<ValueId> different(layer.begin(), layer.end());
@@ -201,8 +201,8 @@ ValueId Translator::FrozenInput(int index, const std::vector<ValueId>& layer) {
   copy.trainable = false;
   types_.push_back(types_[value]);
   const ValueId id = graph_->AddValue(std::move(copy));
-  if (auto it = hollow_values_.find(value); it != hollow_values_.end()) {
-    hollow_values_[id] = it->second;
+  if (auto it = skipped_weights_.find(value); it != skipped_weights_.end()) {
+    skipped_weights_[id] = it->second;
   }
   if (is_shared) frozen_[key] = id;
   return id;
@@ -236,7 +236,7 @@ ValueId Translator::Reduce(const std::string& op, ValueId x, std::vector<int64_t
   return Emit(op, {x}, {{"axes", std::move(axes)}, {"keepdims", keepdims}});
 }
 
-// Sizes that hold the probe become "copy" or "infer", so that the graph fits any batch.
+// Sizes that hold the symbolic_batch become "copy" or "infer", so that the graph fits any batch.
 ValueId Translator::Reshape(ValueId x, const Dims& dims) {
   if (!ok()) return kNoValue;
   if (dims == DimsOf(x)) return x;
@@ -249,7 +249,7 @@ ValueId Translator::Reshape(ValueId x, const Dims& dims) {
   std::vector<int64_t> shape = dims;
   int inferred = 0;
   for (size_t i = 0; i < shape.size(); ++i) {
-    if (!IsProbe(shape[i])) continue;
+    if (!IsSymbolicBatch(shape[i])) continue;
     if (i < DimsOf(x).size() && DimsOf(x)[i] == shape[i]) {
       shape[i] = 0;
     } else {
@@ -269,7 +269,7 @@ ValueId Translator::BatchCondition(int rank, int dim) {
       continue;
     }
     Dims dims(rank, 1);
-    dims[dim] = probe_;
+    dims[dim] = symbolic_batch_;
     std::vector<int64_t> axes, starts, ends;
     for (int d = 1; d < RankOf(v); ++d) {
       if (DimsOf(v)[d] == 0) return kNoValue;
@@ -299,8 +299,8 @@ ValueId Translator::Expand(ValueId x, const Dims& wanted) {
       Fail(absl::StrCat("cannot broadcast ", ToString(DimsOf(x)), " to ", ToString(wanted)));
       return kNoValue;
     }
-    if (!IsProbe(dims[d]) || own[d] == dims[d]) continue;
-    if (batch >= 0 || dims[d] != probe_) {
+    if (!IsSymbolicBatch(dims[d]) || own[d] == dims[d]) continue;
+    if (batch >= 0 || dims[d] != symbolic_batch_) {
       Refuse("broadcasts to two dimensions that depend on the batch, or to a multiple of it");
       return kNoValue;
     }
@@ -309,12 +309,12 @@ ValueId Translator::Expand(ValueId x, const Dims& wanted) {
   }
   if (own.size() != DimsOf(x).size()) x = Reshape(x, own);
   const bool holds_batch =
-      std::any_of(dims.begin(), dims.end(), [&](int64_t d) { return IsProbe(d); });
+      std::any_of(dims.begin(), dims.end(), [&](int64_t d) { return IsSymbolicBatch(d); });
   if (dims != DimsOf(x)) {
     if (holds_batch) {
       // The attribute of `expand` cannot say "the batch": ones broadcast as well.
       Dims ones = dims;
-      for (int64_t& d : ones) d = IsProbe(d) ? 1 : d;
+      for (int64_t& d : ones) d = IsSymbolicBatch(d) ? 1 : d;
       const ValueId condition =
           Emit("fill", {}, {{"dims", ones}, {"value", 1.0}, {"dtype", std::string("bool")}});
       x = Emit("where", {condition, x, x});

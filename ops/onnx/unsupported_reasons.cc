@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-const std::map<std::string, std::string>& UnreadOnnxOperators() {
+const std::map<std::string, std::string>& UnsupportedOnnxOperators() {
   static const auto* const table = [] {
     auto* built = new std::map<std::string, std::string>;
     const auto add = [&](const std::string& reason, std::initializer_list<const char*> names) {

@@ -8,7 +8,7 @@
 namespace espalier::onnx_import {
 
 // Nodes, parameters and constants that no output depends on go; inputs stay.
-Graph Prune(Graph graph);
+Graph RemoveDeadCode(Graph graph);
 
 // Same structure, attributes and constants (parameters are not compared)? Otherwise the name of the
 // first node that differs, or "outputs".

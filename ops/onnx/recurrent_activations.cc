@@ -1,4 +1,4 @@
-#include "ops/onnx/activations.h"
+#include "ops/onnx/recurrent_activations.h"
 
 #include <algorithm>
 #include <iterator>

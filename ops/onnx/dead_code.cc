@@ -1,4 +1,4 @@
-#include "ops/onnx/prune.h"
+#include "ops/onnx/dead_code.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace espalier::onnx_import {
 
-Graph Prune(Graph graph) {
+Graph RemoveDeadCode(Graph graph) {
   std::vector<bool> live(graph.values().size(), false), kept(graph.nodes().size(), false);
   for (const auto& [name, value] : graph.outputs) live[value] = true;
   for (size_t n = graph.nodes().size(); n-- > 0;) {

@@ -1,5 +1,5 @@
 // What is known for one batch size only. A value that is computed from sizes is known for the
-// probe; where it would be another one for a batch of 1, that one is computed beside it. Shape
+// symbolic_batch; where it would be another one for a batch of 1, that one is computed beside it. Shape
 // arithmetic follows the batch, so that both translations of a model differ where a graph cannot. A
 // comparison does not: N == 1 is false for both probes. Such results are taken as unknown.
 #include <algorithm>
@@ -60,7 +60,7 @@ bool Follows(const OpDef& def, const TensorType& result, bool by_batch) {
   if (std::find(std::begin(kFollow), std::end(kFollow), def.name) == std::end(kFollow)) {
     return false;
   }
-  // Wide enough for the probe; 10 / N would be 0 for every large one.
+  // Wide enough for the symbolic_batch; 10 / N would be 0 for every large one.
   const DType type = result.dtype;
   return (type == DType::kI64 || type == DType::kI32 || type == DType::kF32) && !by_batch;
 }
@@ -78,7 +78,7 @@ ValueId Translator::Integers(const std::vector<int64_t>& values, const std::vect
 
 ValueId Translator::Sizes(const std::vector<int64_t>& sizes, const Dims& dims) {
   std::vector<int64_t> one = sizes;
-  for (int64_t& size : one) size = IsProbe(size) ? size / probe_ : size;
+  for (int64_t& size : one) size = IsSymbolicBatch(size) ? size / symbolic_batch_ : size;
   return Integers(sizes, one, dims);
 }
 
@@ -87,8 +87,8 @@ std::vector<int64_t> Translator::IntsAtBatchOne(ValueId value, std::vector<int64
   return it == at_one_.end() ? std::move(known) : IntegersOf(types_[value], it->second);
 }
 
-bool Translator::OrderHangsOnBatch(const NodeTypes& types,
-                                   const std::vector<const std::string*>& probe,
+bool Translator::OrderDependsOnBatch(const NodeTypes& types,
+                                   const std::vector<const std::string*>& symbolic_batch,
                                    const std::vector<const std::string*>& one, bool strict) {
   const OpDef* less = registry_.Find("less");
   if (less == nullptr || types.inputs.size() != 2) return true;
@@ -102,7 +102,7 @@ bool Translator::OrderHangsOnBatch(const NodeTypes& types,
                 : options_.evaluator("less", forth, operands);
     return flags.ok() ? (*flags)[0] : std::string();
   };
-  const std::string a = smaller(probe, false), b = smaller(probe, true), a1 = smaller(one, false),
+  const std::string a = smaller(symbolic_batch, false), b = smaller(symbolic_batch, true), a1 = smaller(one, false),
                     b1 = smaller(one, true);
   if (a.size() != b.size() || a.size() != a1.size() || a.size() != b1.size()) return true;
   if (strict) return a != a1 || b != b1;
@@ -112,7 +112,7 @@ bool Translator::OrderHangsOnBatch(const NodeTypes& types,
   return false;
 }
 
-std::optional<std::vector<std::string>> Translator::AtBatchOne(
+std::optional<std::vector<std::string>> Translator::FoldAtBatchOne(
     const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
     const std::vector<const std::string*>& operands, const std::vector<std::string>& results) {
   std::vector<std::string> one(results.size());
@@ -128,7 +128,7 @@ std::optional<std::vector<std::string>> Translator::AtBatchOne(
   if (def.name == "modulo") return std::nullopt;  // each batch has its own
   const bool equality = def.name == "equal" || def.name == "not_equal";
   if ((equality || def.name == "maximum" || def.name == "minimum") &&
-      OrderHangsOnBatch(types, operands, ones, equality)) {
+      OrderDependsOnBatch(types, operands, ones, equality)) {
     return std::nullopt;
   }
   absl::StatusOr<std::vector<std::string>> computed = options_.evaluator(def.name, types, ones);

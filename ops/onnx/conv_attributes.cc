@@ -1,4 +1,4 @@
-#include "ops/onnx/windows.h"
+#include "ops/onnx/attributes.h"
 
 #include <algorithm>
 #include <string>
@@ -17,38 +17,38 @@ bool ExpectPositive(Translator& t, const char* name, const std::vector<int64_t>&
   return good && t.ok();
 }
 
-bool ReadWindows(Translator& t, const Dims& spatial, std::vector<int64_t> kernel,
-                 Windows* windows) {
+bool ReadConvAttributes(Translator& t, const Dims& spatial, std::vector<int64_t> kernel,
+                 ConvAttributes* attributes) {
   const size_t n = spatial.size();
   const std::vector<int64_t> ones(n, 1);
-  windows->kernel = t.Ints("kernel_shape", kernel);
-  windows->strides = t.Ints("strides", ones);
-  windows->dilations = t.Ints("dilations", ones);
-  if (!ExpectPositive(t, "kernel_shape", windows->kernel, n) ||
-      !ExpectPositive(t, "strides", windows->strides, n) ||
-      !ExpectPositive(t, "dilations", windows->dilations, n)) {
+  attributes->kernel = t.Ints("kernel_shape", kernel);
+  attributes->strides = t.Ints("strides", ones);
+  attributes->dilations = t.Ints("dilations", ones);
+  if (!ExpectPositive(t, "kernel_shape", attributes->kernel, n) ||
+      !ExpectPositive(t, "strides", attributes->strides, n) ||
+      !ExpectPositive(t, "dilations", attributes->dilations, n)) {
     return false;
   }
-  if (!kernel.empty() && kernel != windows->kernel) {
-    t.Fail(absl::StrCat("attribute 'kernel_shape' is ", ToString(windows->kernel),
+  if (!kernel.empty() && kernel != attributes->kernel) {
+    t.Fail(absl::StrCat("attribute 'kernel_shape' is ", ToString(attributes->kernel),
                         ", the weight's is ", ToString(kernel)));
     return false;
   }
   const std::string mode = t.String("auto_pad", "NOTSET");
-  windows->pads.assign(2 * n, 0);
+  attributes->pads.assign(2 * n, 0);
   if (mode == "NOTSET") {
-    windows->pads = t.Ints("pads", windows->pads);
-    if (windows->pads.size() != 2 * n) {
+    attributes->pads = t.Ints("pads", attributes->pads);
+    if (attributes->pads.size() != 2 * n) {
       t.Fail(absl::StrCat("attribute 'pads' must be ", 2 * n, " integers"));
     }
   } else if (mode == "SAME_UPPER" || mode == "SAME_LOWER") {
     for (size_t d = 0; d < n; ++d) {
-      const int64_t stride = windows->strides[d];
+      const int64_t stride = attributes->strides[d];
       const int64_t out = (spatial[d] + stride - 1) / stride;
-      const int64_t window = (windows->kernel[d] - 1) * windows->dilations[d] + 1;
+      const int64_t window = (attributes->kernel[d] - 1) * attributes->dilations[d] + 1;
       const int64_t total = std::max<int64_t>(0, (out - 1) * stride + window - spatial[d]);
-      windows->pads[d] = mode == "SAME_UPPER" ? total / 2 : (total + 1) / 2;
-      windows->pads[d + n] = total - windows->pads[d];
+      attributes->pads[d] = mode == "SAME_UPPER" ? total / 2 : (total + 1) / 2;
+      attributes->pads[d + n] = total - attributes->pads[d];
     }
   } else if (mode != "VALID") {
     t.Fail(absl::StrCat("attribute 'auto_pad' is '", mode,

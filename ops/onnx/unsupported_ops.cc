@@ -20,7 +20,7 @@ using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 class Walk {
  public:
   Walk(const OpRegistry& registry, const onnx::ModelProto& model) {
-    for (const std::string& name : ReadOnnxOperators(registry)) read_.insert(name);
+    for (const std::string& name : SupportedOnnxOperators(registry)) read_.insert(name);
     for (const onnx::FunctionProto& function : model.functions()) {
       functions_.emplace(Key(function.domain(), function.name()), function.overload());
     }
@@ -48,10 +48,10 @@ class Walk {
   void Add(const std::string& key, const onnx::NodeProto& node) {
     const auto [at, inserted] = index_.try_emplace(key, found_.size());
     if (inserted) {
-      const auto known = UnreadOnnxOperators().find(key);
+      const auto known = UnsupportedOnnxOperators().find(key);
       const bool named = !node.name().empty() || node.output_size() == 0;
       found_.push_back({key, 0, named ? node.name() : node.output(0),
-                        known == UnreadOnnxOperators().end() ? "it is not known" : known->second});
+                        known == UnsupportedOnnxOperators().end() ? "it is not known" : known->second});
     }
     ++found_[at->second].nodes;
   }
