@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes build/espalier-bundle.tar.xz: the three programs with every library that they need but libc's own, for a
-# machine of the same or a newer glibc that has nothing of ours installed. With nvcc present the CUDA plug-in
-# is inside too; CUDA's libraries are not.
+# Makes build/espalier-bundle.tar.xz: the three programs with all shared libraries except libc's,
+# for a machine with the same or a newer glibc and none of Espalier's dependencies installed. If
+# nvcc is present, the CUDA plug-in is included; CUDA's own libraries are not.
 #
 #   deploy/bundle.sh
 #   tar xf espalier-bundle.tar.xz && espalier-bundle/espalier up --local-workers=2
@@ -19,7 +19,7 @@ out=build/espalier-bundle
 rm -rf "$out"
 mkdir -p "$out/lib"
 cp -L "$bin/server/espalierd" "$bin/worker/espalier-worker" "$bin/client/espalier" "$out/"
-# What the dynamic linker finds for the programs here, but for glibc itself.
+# All libraries that the dynamic linker resolves for the programs, except glibc's.
 ldd "$out"/espalier* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
   case $(basename "$library") in
     libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux*) ;;

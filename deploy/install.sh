@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building, testing and the quickstart need. Does nothing where they
-# are all there: then it needs neither root nor network.
+# Installs the Debian packages needed for building, testing and the quickstart. Needs neither root
+# nor network if all are installed.
 #
 #   deploy/install.sh            what building and the quickstart need
 #   deploy/install.sh --tests    also what the tests need
 set -euo pipefail
 
-# Boost is named by version: 1.81 replaces an installed libboost1.74-dev.
+# Boost's version is explicit: 1.81 replaces an installed libboost1.74-dev.
 build=(
   bazel-bootstrap g++ git python3 python-is-python3
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libre2-dev libc-ares-dev
@@ -15,8 +15,8 @@ build=(
   libdnnl-dev libgloo-dev libboost1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
   curl bible-kjv bible-kjv-text
 )
-# prometheus is here for promtool, iso-codes for its translations into 150 languages. The tests of ONNX and of
-# tokenizers run in virtual environments of their own, see tests/conformance/*_environment.py.
+# prometheus provides promtool; iso-codes provides translations into 150 languages. The ONNX and
+# tokenizer tests run in their own virtual environments, see tests/conformance/*_environment.py.
 tests=(
   libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch python3-venv
   python3-jsonschema python3-yaml
@@ -63,7 +63,7 @@ if ! command -v dpkg-query > /dev/null; then
   fail "this is $os_name, which has no dpkg" "use Debian 12, or a container of it"
 fi
 
-# dpkg-query fails where it does not know one of the names; what it knows is still printed.
+# dpkg-query fails if it does not know a name, but still prints the known ones.
 installed=$({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2> /dev/null || true; } |
   awk '$2 == "installed" { print $1 }' | sort -u)
 mapfile -t missing < <(printf '%s\n' "${packages[@]}" | sort -u | comm -23 - <(echo "$installed"))
@@ -84,7 +84,7 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp -t espalier-install.XXXXXX)
 
-# Runs a phase with its output in the log: phase NAME REMEDY COMMAND...
+# Runs a command with its output in the log: phase NAME REMEDY COMMAND...
 phase() {
   local name=$1 remedy=$2 start=$SECONDS
   shift 2

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# All of Espalier on this machine, from nothing: installs what is needed, builds, starts a coordinator with two
-# workers, trains two language models and a small CNN, and serves the larger language model with token trees
-# drafted by the smaller one.
+# A complete run of Espalier on this machine: installs the dependencies, builds, starts a
+# coordinator with two workers, trains two language models and a small CNN, and serves the larger
+# language model with token trees drafted by the smaller one.
 #
-#   deploy/quickstart.sh          and everything is stopped and removed at the end
+#   deploy/quickstart.sh          stops and removes everything at the end
 #   deploy/quickstart.sh --keep   leaves the daemon running, with its state
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The two language models see windows of 256 bytes, 8 at a time. LLM_STEPS and SSM_STEPS in the environment
-# change how long they are trained; these take about four minutes and one on two cores.
+# The two language models train on windows of 256 bytes, 8 at a time. LLM_STEPS and SSM_STEPS set
+# their numbers of steps; the defaults take about four minutes and one minute on two cores.
 llm_model=llama:llm llm_steps=${LLM_STEPS:-600}
 ssm_model=llama:ssm ssm_steps=${SSM_STEPS:-1000}
 sequence=256 batch=8
@@ -33,7 +33,8 @@ done
 
 begin=$SECONDS
 say() { printf '\n[%3d s] %s\n' $((SECONDS - begin)) "$1"; }
-# Runs a command with its output in a log, and prints one line with its seconds: phase NAME COMMAND...
+# Runs a command with its output in a log, and prints one line with its seconds: phase NAME
+# COMMAND...
 phase() {
   local name=$1 start=$SECONDS log
   shift
@@ -74,7 +75,7 @@ say "2. Build"
 phase "built" bazel build --config=release //client:espalier //server:espalierd //worker:espalier-worker
 espalier=$(bazel info --config=release bazel-bin 2> /dev/null)/client/espalier
 
-# A shorter name for the same file, where Bazel's links are in place.
+# A shorter name for the same file if Bazel's links exist.
 [ build/bin/client/espalier -ef "$espalier" ] && espalier=build/bin/client/espalier
 
 say "3. A coordinator with two workers"

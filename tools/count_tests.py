@@ -47,8 +47,8 @@ def skips(path):
 
 
 def main(events):
-    # The last attempt of each shard of each run of each target. A configuration is part of the key
-    # only through the target: this is one invocation.
+    # The last attempt of each shard of each run of each target. The target identifies the
+    # configuration: this is one invocation.
     results = {}
     with open(events) as lines:
         for line in lines:

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "count_tests.py")
-# As Bazel writes it for a test that writes none itself.
+# As Bazel writes it for a test that writes no XML itself.
 ONE = '<testsuites><testsuite name="t"><testcase name="t" status="run"></testcase></testsuite></testsuites>'
 GTEST = ('<testsuites><testsuite name="t"><testcase name="a" status="run" result="completed"/>'
          '<testcase name="b" status="run" result="skipped"><skipped/></testcase></testsuite></testsuites>')
@@ -47,7 +47,7 @@ class CountTests(unittest.TestCase):
     def test_targets_from_a_cache_are_counted(self):
         near, far = {"cachedLocally": True}, {"executionInfo": {"cachedRemotely": True}}
         self.assertEqual(self.count(("//a:a", ONE, "", near), ("//a:b", ONE, "", far), ("//a:c", ONE, "", {}))[3:], [2, 3])
-        # Of two shards one ran.
+        # One of two shards ran.
         self.assertEqual(self.count(("//a:a", ONE, "", near), ("//a:a", ONE, "", {}))[3:], [0, 1])
 
 

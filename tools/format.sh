@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formats the tracked C++ and CUDA files, or the files named. With --check, changes nothing and fails
-# where a file would change.
+# Formats the tracked C++ and CUDA files, or the files named. With --check, changes nothing and
+# fails if a file is not formatted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -72,7 +72,7 @@ TEST_F(CliTest, DeadCoordinatorHasItsOwnExitCodeAndSaysWhatToStart) {
   EXPECT_EQ(Json::parse(out_.str())["error"]["code"], "UNAVAILABLE");
 }
 
-// Their bytes would be learned as a text, and nobody would be told.
+// Otherwise their bytes would silently be trained on as text.
 TEST_F(CliTest, DatasetsOfFormatsThatAreNotReadAreRefused) {
   using namespace std::string_literals;
   const std::pair<const char*, std::string> files[] = {

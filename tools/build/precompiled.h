@@ -1,5 +1,5 @@
-// The system's headers that most sources of libraries and programs read. A source includes what it
-// uses all the same (--define=precompiled=no shows where it does not): this is only speed.
+// System headers that most sources include, precompiled. A source still includes what it uses
+// (--define=precompiled=no shows what is missing): this only saves time.
 #include <google/protobuf/extension_set.h>
 #include <google/protobuf/generated_enum_reflection.h>
 #include <google/protobuf/generated_message_reflection.h>

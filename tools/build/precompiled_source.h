@@ -2,7 +2,7 @@
 
 namespace espalier {
 
-// Whether gcc took precompiled.h.gch for a source of an ordinary cc_library.
+// Returns true if gcc used precompiled.h.gch for a source of an ordinary cc_library.
 bool SourceIsPrecompiled();
 
 }  // namespace espalier

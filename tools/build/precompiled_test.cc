@@ -5,7 +5,8 @@
 namespace espalier {
 namespace {
 
-// Without it nothing fails, and every source compiles for a second or two longer.
+// If the header is not used, nothing fails, but every source takes a second or two longer to
+// compile.
 TEST(PrecompiledHeaderTest, FitsTheFlagsOfLibraries) {
   EXPECT_TRUE(SourceIsPrecompiled())
       << "gcc did not take precompiled.h.gch; -Winvalid-pch says why";

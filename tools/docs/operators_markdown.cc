@@ -1,8 +1,8 @@
-// Writes docs/operators.md from the table of operators. Reads one JSON object from standard input:
+// Writes docs/operators.md from the operator registry. Reads one JSON object from standard input:
 //   {"examples": {"softmax": {"attributes": {...}, "inputs": [null | {"dtype": "f32", "dims": [2,
 //   3]}]}},
 //    "cuda": ["softmax", ...], "onnx_tests": "contents of onnx_node_tests.txt"}
-// The dimensions along which an operator splits are those of its example.
+// The dimensions along which an operator can be split are those of its example.
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -130,7 +130,7 @@ struct Counts {
   std::set<std::string> reasons;
 };
 
-// Without the place and the list of what would be taken, which the reader finds in this file.
+// Removes the location and the list of accepted values, which the reader finds in this file.
 std::string Reason(std::string text) {
   if (const size_t place = text.find("): "); place != std::string::npos && place < 120) {
     text = text.substr(place + 3);

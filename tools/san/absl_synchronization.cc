@@ -1,8 +1,9 @@
-// Abseil's mutexes as ThreadSanitizer sees them.
+// Makes Abseil's mutexes visible to ThreadSanitizer.
 //
-// The system's Abseil is not instrumented, so ThreadSanitizer would not know that a mutex orders
-// what two threads do, and report a race wherever one is used. These definitions stand before those
-// of the shared library, tell ThreadSanitizer, and call them. Empty without -fsanitize=thread.
+// The system's Abseil is not instrumented, so ThreadSanitizer would not see that a mutex orders
+// accesses of two threads, and would report false races. These definitions take precedence over
+// those of the shared library, notify ThreadSanitizer, and call them. Empty without
+// -fsanitize=thread.
 #ifdef __SANITIZE_THREAD__
 
 #include <dlfcn.h>
@@ -20,8 +21,8 @@ namespace absl {
 ABSL_NAMESPACE_BEGIN
 namespace {
 
-// The library may evaluate a waiter's Condition in any thread that unlocks, after that thread's own
-// release: such reads are ordered by the mutex all the same.
+// The library may evaluate a waiter's Condition in any thread that unlocks, after that thread's
+// release. The mutex still orders such reads, so they are ignored.
 class IgnoreReads {
  public:
   IgnoreReads() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
@@ -35,7 +36,7 @@ Function Next(const char* symbol) {
 
 }  // namespace
 
-// `mangled` is the symbol of the member function in the library.
+// `mangled` is the member function's symbol in the library.
 #define NEXT(result, mangled, ...) static const auto next = Next<result (*)(__VA_ARGS__)>(mangled);
 
 void Mutex::Lock() {

@@ -1,8 +1,7 @@
-// What the sanitizers are told when a program starts. Compiled in rather than set in the
-// environment, so that it also holds for the daemons that a test starts, wherever they run. The
-// environment (ASAN_OPTIONS and so on) still overrides it.
+// Default sanitizer options. Compiled in rather than set in the environment, so that they also
+// apply to daemons started by tests. The environment (ASAN_OPTIONS and so on) overrides them.
 //
-// The system's libraries are not instrumented: ThreadSanitizer does not see their synchronisation
+// The system's libraries are not instrumented: ThreadSanitizer does not see their synchronization
 // and would report races inside gRPC.
 
 #define ESPALIER_SANITIZER_HOOK extern "C" __attribute__((visibility("default"), used)) const char*
@@ -14,7 +13,7 @@ ESPALIER_SANITIZER_HOOK __asan_default_options() {
 ESPALIER_SANITIZER_HOOK __ubsan_default_options() { return "print_stacktrace=1:halt_on_error=1"; }
 
 ESPALIER_SANITIZER_HOOK __lsan_default_suppressions() {
-  // c-ares loses the name of a lookup that gRPC gives up.
+  // c-ares leaks the name of a lookup that gRPC cancels.
   return "leak:libOpenCL.so\n"
          "leak:libcares.so\n"
          "leak:libgomp.so\n";
