@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
-#include "planner/pcg/buckets.h"
+#include "planner/pcg/gradient_buckets.h"
 
 namespace espalier {
 namespace {
@@ -84,7 +84,7 @@ std::map<int, int> Emitter::EmitSquares() {
   for (size_t number = 0; number < structure_.gradients.size(); ++number) {
     const PcgStructure::GradientInfo& g = structure_.gradients[number];
     const int target = UpdateLayoutOf(g);
-    const int owner = OwnerOfNorm(static_cast<int>(number), LayoutOf(target));
+    const int owner = NormReplica(static_cast<int>(number), LayoutOf(target));
     const Instance& gradient = instances_.at({g.gradient, target});
     for (size_t i = 0; i < gradient.size(); ++i) {
       const Shard& shard = LayoutOf(target).shards[i];

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/memory/arena.h"
-#include "planner/pcg/buckets.h"
+#include "planner/pcg/gradient_buckets.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/pipeline_schedule.h"
 
@@ -196,7 +196,7 @@ void Emitter::SelectMicroBatch(int number) {
 }
 
 void Emitter::AccumulateGradients(const Position& position) {
-  for (const auto& [v, id] : AddedUp(structure_, placement_, table_.layouts(), position)) {
+  for (const auto& [v, id] : AccumulatedGradients(structure_, placement_, table_.layouts(), position)) {
     Instance& own = instances_.at({v, id});
     for (size_t i = 0; i < own.size(); ++i) {
       const Shard& shard = LayoutOf(id).shards[i];
@@ -244,7 +244,7 @@ void Emitter::DropGathered(const Position& position) {
   for (int s = position.first_slot; s < position.last_slot; ++s) {
     const Slot& slot = structure_.slots[s];
     if (slot.value == kNoValue) continue;
-    if (!MadeForEachUse(structure_, placement_, table_.layouts(), slot.value)) continue;
+    if (!GatheredForEachUse(structure_, placement_, table_.layouts(), slot.value)) continue;
     const int layout = Resolved(slot.required);
     if (layout != Resolved(structure_.base[slot.value])) instances_.erase({slot.value, layout});
   }

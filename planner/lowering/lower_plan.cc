@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, graph, forward_only, plan.zero_stage());
   if (!structure.ok()) return structure.status();
-  if (absl::Status status = CutBatch(MicroBatchesOf(plan), &*structure); !status.ok()) {
+  if (absl::Status status = SplitIntoMicroBatches(MicroBatchesOf(plan), &*structure); !status.ok()) {
     return status;
   }
   absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan(*structure, plan);
@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
   Placement placement(structure->nodes.size(), nullptr);
   for (NodeId n : structure->LiveNodes()) placement[n] = table.Get(n, (*configs)[n]);
   if (!forward_only) {
-    absl::Status alike = CheckMovedAlike(*structure, placement, table.layouts());
+    absl::Status alike = CheckRunningStatistics(*structure, placement, table.layouts());
     if (!alike.ok()) return alike;
   }
   const double instructions = InstructionsOf(*structure, placement) * tiles;

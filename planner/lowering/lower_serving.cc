@@ -35,7 +35,7 @@ absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph
   absl::StatusOr<Graph> fused = Fused(registry, given);
   if (!fused.ok()) return fused.status();
   const Graph& graph = *fused;
-  absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamic(graph);
+  absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamicDimensions(graph);
   if (!dynamic.ok()) return dynamic.status();
   std::vector<bool> needed(graph.values().size(), false);
   std::vector<bool> live(graph.nodes().size(), false);

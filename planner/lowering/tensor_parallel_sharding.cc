@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/pcg/sequence.h"
+#include "planner/pcg/operator_sequence.h"
 
 namespace espalier {
 namespace {
@@ -94,7 +94,7 @@ int StateOperand(const Graph& graph, const Node& node) {
 // By forward node, the stage it runs in: the layers, which are what keeps states, in equal numbers,
 // and each cut where the fewest bytes cross it.
 absl::StatusOr<std::vector<int>> StagesOfNodes(const PcgStructure& structure, int stages) {
-  const Sequence sequence(structure);
+  const OperatorSequence sequence(structure);
   const std::vector<NodeId>& nodes = sequence.nodes();
   std::vector<int> layers;  // positions in `nodes`
   for (size_t i = 0; i < nodes.size(); ++i) {

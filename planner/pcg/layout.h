@@ -1,6 +1,6 @@
 // How one tensor is spread over devices: which device holds which box of it, as what.
 //
-// A layout follows from an operator's configuration (pcg/config.h) and its SplitRule: one shard per
+// A layout follows from an operator's configuration (pcg/node_config.h) and its SplitRule: one shard per
 // part of the operator, in the order of its parts. Parts along an axis that the tensor does not
 // follow hold the same box: of an operand they are replicas (each has the full value), of a result
 // partial sums (the value is their sum). Differentiation swaps the two: the gradient of a

@@ -183,7 +183,7 @@ std::vector<int> BatchAxes(const PcgStructure& structure) {
   return cutter.axes();
 }
 
-std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
+std::vector<std::pair<ValueId, int>> AccumulatedGradients(const PcgStructure& structure,
                                              const Placement& placement, LayoutTable& layouts,
                                              const Position& position) {
   const int end = static_cast<int>(structure.positions.size());
@@ -241,11 +241,11 @@ absl::Status Cut(int parts, bool only_costs, PcgStructure* structure) {
 
 }  // namespace
 
-absl::Status CutBatch(int micro_batches, PcgStructure* structure) {
+absl::Status SplitIntoMicroBatches(int micro_batches, PcgStructure* structure) {
   return Cut(micro_batches, /*only_costs=*/false, structure);
 }
 
-absl::Status CutForCosts(int parts, PcgStructure* structure) {
+absl::Status SplitBatchForCosts(int parts, PcgStructure* structure) {
   return Cut(parts, /*only_costs=*/true, structure);
 }
 

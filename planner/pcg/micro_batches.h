@@ -22,19 +22,19 @@ inline constexpr int kMostMicroBatches = 4096;
 // InvalidArgument names the operator that stands in the way: one that does not split along the
 // batch, or that reads what another has summed over it (batch norm's statistics), or a batch that
 // `micro_batches` does not divide, or more than kMostMicroBatches. With 1 nothing changes.
-absl::Status CutBatch(int micro_batches, PcgStructure* structure);
+absl::Status SplitIntoMicroBatches(int micro_batches, PcgStructure* structure);
 
 // `structure` with so much less of everything that belongs to the batch, as if that were all of it;
-// for costs. Errors as CutBatch, but that what sums over the batch may be read: it sums over less.
-absl::Status CutForCosts(int parts, PcgStructure* structure);
+// for costs. Errors as SplitIntoMicroBatches, but that what sums over the batch may be read: it sums over less.
+absl::Status SplitBatchForCosts(int parts, PcgStructure* structure);
 
 // By forward node: the axis that is the batch, -1 where there is none. What stands in the way of
-// CutBatch is passed over.
+// SplitIntoMicroBatches is passed over.
 std::vector<int> BatchAxes(const PcgStructure& structure);
 
 // What `position` leaves of a micro-batch that is added to that of earlier ones: gradients of
 // parameters, each with the layout in which it waits for the last one.
-std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
+std::vector<std::pair<ValueId, int>> AccumulatedGradients(const PcgStructure& structure,
                                              const Placement& placement, LayoutTable& layouts,
                                              const Position& position);
 

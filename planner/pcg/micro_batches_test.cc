@@ -16,11 +16,11 @@ PcgStructure StructureOf(const Graph& graph) {
   return *BuildStructure(TestRegistry(), graph, /*forward_only=*/false);
 }
 
-TEST(CutBatch, EveryTensorOfTheBatchShrinksAndNoParameterDoes) {
+TEST(SplitIntoMicroBatches, EveryTensorOfTheBatchShrinksAndNoParameterDoes) {
   const Graph graph = Llama(SmallLlama(), /*batch=*/8, /*sequence=*/16);
   const PcgStructure whole = StructureOf(graph);
   PcgStructure part = whole;
-  ASSERT_EQ(CutBatch(4, &part), absl::OkStatus());
+  ASSERT_EQ(SplitIntoMicroBatches(4, &part), absl::OkStatus());
   EXPECT_EQ(part.micro_batches, 4);
   int cut = 0;
   for (size_t v = 0; v < whole.graph().values().size(); ++v) {
@@ -36,13 +36,13 @@ TEST(CutBatch, EveryTensorOfTheBatchShrinksAndNoParameterDoes) {
     }
   }
   EXPECT_GT(cut, 50);
-  EXPECT_EQ(CutBatch(1, &part), absl::OkStatus());
+  EXPECT_EQ(SplitIntoMicroBatches(1, &part), absl::OkStatus());
 }
 
-TEST(CutBatch, WhatStandsInTheWayIsNamed) {
+TEST(SplitIntoMicroBatches, WhatStandsInTheWayIsNamed) {
   const auto error = [](const Graph& graph, int parts) {
     PcgStructure structure = StructureOf(graph);
-    const absl::Status status = CutBatch(parts, &structure);
+    const absl::Status status = SplitIntoMicroBatches(parts, &structure);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(structure.micro_batches, 1);
     return std::string(status.message());
@@ -64,7 +64,7 @@ TEST(CutBatch, WhatStandsInTheWayIsNamed) {
 }
 
 // A constant that has a row for each example is cut along; one that is read whole is not.
-TEST(CutBatch, ConstantsFollowWhoReadsThem) {
+TEST(SplitIntoMicroBatches, ConstantsFollowWhoReadsThem) {
   GraphBuilder b(TestRegistry(), "constants");
   const ValueId x = b.Input("x", DType::kF32, {-1, 3});
   const ValueId rows = b.Constant("rows", DType::kF32, {8, 3}, std::string(8 * 3 * 4, '\0'));
@@ -74,7 +74,7 @@ TEST(CutBatch, ConstantsFollowWhoReadsThem) {
   h = b.Op("add", {b.Op("add", {h, rows}, {}, "a"), row}, {}, "b");
   b.Output("loss", b.Op("mean_squared_error", {h, x}, {}, "loss"));
   PcgStructure structure = StructureOf(Bound(b.Build(), 8));
-  ASSERT_EQ(CutBatch(2, &structure), absl::OkStatus());
+  ASSERT_EQ(SplitIntoMicroBatches(2, &structure), absl::OkStatus());
   EXPECT_EQ(structure.BatchDim(rows), 0);
   EXPECT_EQ(structure.BatchDim(row), -1);
   EXPECT_EQ(structure.graph().value(rows).type.dims, (Dims{4, 3}));
@@ -84,7 +84,7 @@ TEST(CutBatch, ConstantsFollowWhoReadsThem) {
 struct Chain {
   Chain(int stages, int layers, int micro_batches) : graph(Make(stages * layers)) {
     structure = StructureOf(graph);
-    EXPECT_EQ(CutBatch(micro_batches, &structure), absl::OkStatus());
+    EXPECT_EQ(SplitIntoMicroBatches(micro_batches, &structure), absl::OkStatus());
     ConfigTable table(structure);
     Placement placement(structure.nodes.size(), nullptr);
     for (NodeId n : structure.LiveNodes()) {
@@ -194,10 +194,10 @@ TEST(MakePipelineSchedule, IsTheOneThatIsDefined) {
   }
 }
 
-TEST(CutBatch, MoreThanAStepCanHaveIsRefused) {
+TEST(SplitIntoMicroBatches, MoreThanAStepCanHaveIsRefused) {
   const Chain chain(1, 2, 1);
   PcgStructure structure = StructureOf(chain.graph);
-  const absl::Status status = CutBatch(kMostMicroBatches + 1, &structure);
+  const absl::Status status = SplitIntoMicroBatches(kMostMicroBatches + 1, &structure);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("micro_batches is 4097; expected 1 to 4096"), std::string::npos)
       << status;

@@ -77,11 +77,11 @@ int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTab
     }
     return dual;
   }
-  if (ref.mode == LayoutRef::kEarly) {
-    const PcgStructure::Early& early = structure.early[ref.index];
-    const int target = Resolve(structure, placement, layouts, early.target);
-    if (target != Plain(placement, early.target)) return target;
-    return Resolve(structure, placement, layouts, early.base);
+  if (ref.mode == LayoutRef::kGradientShard) {
+    const PcgStructure::GradientShard& shard = structure.gradient_shards[ref.index];
+    const int target = Resolve(structure, placement, layouts, shard.target);
+    if (target != Plain(placement, shard.target)) return target;
+    return Resolve(structure, placement, layouts, shard.base);
   }
   const int id = Plain(placement, ref);
   switch (ref.mode) {
@@ -96,20 +96,20 @@ int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTab
   }
 }
 
-bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+bool IsSharded(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
            const LayoutRef& ref) {
   return ref.mode == LayoutRef::kSharded &&
          Resolve(structure, placement, layouts, ref) != Plain(placement, ref);
 }
 
-bool MadeForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
                     ValueId value) {
-  return structure.narrowed[value] ||
+  return structure.casts_parameter[value] ||
          (structure.graph().value(value).kind == ValueKind::kParameter &&
-          IsCut(structure, placement, layouts, structure.base[value]));
+          IsSharded(structure, placement, layouts, structure.base[value]));
 }
 
-absl::Status CheckMovedAlike(const PcgStructure& structure, const Placement& placement,
+absl::Status CheckRunningStatistics(const PcgStructure& structure, const Placement& placement,
                              LayoutTable& layouts) {
   const Graph& graph = structure.graph();
   for (ValueId v = 0; v < static_cast<ValueId>(structure.base.size()); ++v) {

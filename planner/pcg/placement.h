@@ -51,16 +51,16 @@ int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTab
             const LayoutRef& ref);
 
 // Whether `ref` is to be cut among its replicas, and can be.
-bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+bool IsSharded(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
            const LayoutRef& ref);
 
 // Whether what readers need of `value` in other layouts than its own is made anew for each of them.
-bool MadeForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
                     ValueId value);
 
 // InvalidArgument names both operators where a running statistic that one of them moves (batch
 // norm's) lies otherwise for the other: devices would move their copies differently often.
-absl::Status CheckMovedAlike(const PcgStructure& structure, const Placement& placement,
+absl::Status CheckRunningStatistics(const PcgStructure& structure, const Placement& placement,
                              LayoutTable& layouts);
 
 }  // namespace espalier

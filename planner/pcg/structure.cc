@@ -44,7 +44,7 @@ class Builder {
     }
     out_.base.resize(out_.graph().values().size());
     out_.slots_of_value.resize(out_.graph().values().size());
-    out_.narrowed.resize(out_.graph().values().size());
+    out_.casts_parameter.resize(out_.graph().values().size());
     if (absl::Status status = out_.serving ? FindOutputs() : FindReports(); !status.ok()) {
       return status;
     }
@@ -84,7 +84,7 @@ class Builder {
   }
 
   absl::Status FindOutputs() {
-    absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamic(forward_);
+    absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamicDimensions(forward_);
     if (!dynamic.ok()) return dynamic.status();
     out_.dynamic = *std::move(dynamic);
     if (forward_.outputs.empty()) {
@@ -172,7 +172,7 @@ class Builder {
         position.outputs.push_back(ref);
       }
       if (out_.zero_stage == 3 && node.op == "cast" && IsTrained(node.inputs[0])) {
-        out_.narrowed[node.outputs[0]] = true;
+        out_.casts_parameter[node.outputs[0]] = true;
       }
       out_.positions.push_back(std::move(position));
     }
@@ -235,13 +235,13 @@ class Builder {
       const LayoutRef base = out_.base[v];
       const ValueId of = forward.inputs[base.index];
       if (!IsTrained(of)) continue;
-      PcgStructure::Early early{UpdateRef(of), base};
+      PcgStructure::GradientShard shard{UpdateRef(of), base};
       Position position{Position::kScatter, kNoNode, kNoNode, static_cast<int>(out_.slots.size())};
-      position.outputs = {early.target};
+      position.outputs = {shard.target};
       AddSlot(v,
-              {early.target.node, false, static_cast<int>(out_.early.size()), LayoutRef::kEarly});
+              {shard.target.node, false, static_cast<int>(out_.gradient_shards.size()), LayoutRef::kGradientShard});
       position.last_slot = static_cast<int>(out_.slots.size());
-      out_.early.push_back(std::move(early));
+      out_.gradient_shards.push_back(std::move(shard));
       out_.positions.push_back(std::move(position));
     }
   }
@@ -314,7 +314,7 @@ class Builder {
       if (ref.mode == LayoutRef::kParameterSum) {
         for (const LayoutRef& c : out_.sums[ref.index].contributions) all.push_back(c.node);
       }
-      if (ref.mode == LayoutRef::kEarly) all.push_back(out_.early[ref.index].base.node);
+      if (ref.mode == LayoutRef::kGradientShard) all.push_back(out_.gradient_shards[ref.index].base.node);
       return all;
     };
     for (size_t v = 0; v < out_.base.size(); ++v) {
@@ -368,7 +368,7 @@ absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, c
   return Builder(registry, graph, /*forward_only=*/true, /*zero_stage=*/0, /*serving=*/true).Run();
 }
 
-absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamic(const Graph& graph) {
+absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamicDimensions(const Graph& graph) {
   std::vector<v1::DynamicDimension> dynamic(graph.values().size(), v1::STATIC);
   for (const auto& [key, kind] : graph.metadata) {
     if (key.rfind(kDynamicPrefix, 0) != 0) continue;

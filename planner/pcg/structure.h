@@ -30,7 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/graph/autodiff.h"
-#include "planner/pcg/config.h"
+#include "planner/pcg/node_config.h"
 #include "espalier/v1/program.pb.h"
 
 namespace espalier {
@@ -42,7 +42,7 @@ struct LayoutRef {
     kReduced,  // plain, or its dual where that is partial sums: what a reader needs of a result
     kParameterSum,  // `index` into PcgStructure::sums
     kSharded,       // plain, cut among its replicas
-    kEarly,         // `index` into PcgStructure::early
+    kGradientShard,         // `index` into PcgStructure::gradient_shards
   };
   NodeId node = kNoNode;  // forward node
   bool output = false;
@@ -84,7 +84,7 @@ struct PcgStructure {
     LayoutRef target;    // what the update needs
     std::vector<LayoutRef> contributions;
   };
-  struct Early {  // cutting a gradient that was produced as `base`
+  struct GradientShard {  // cutting a gradient that was produced as `base`
     LayoutRef target;
     LayoutRef base;
   };
@@ -107,8 +107,8 @@ struct PcgStructure {
   std::vector<LayoutRef> base;                   // by value: produced or stored; absent: loaded
   std::vector<std::vector<int>> slots_of_value;  // ascending
   std::vector<ParameterSum> sums;
-  std::vector<Early> early;
-  std::vector<bool> narrowed;           // by value: at stage 3, a trained parameter in another type
+  std::vector<GradientShard> gradient_shards;
+  std::vector<bool> casts_parameter;           // by value: at stage 3, a trained parameter in another type
   std::vector<GradientInfo> gradients;  // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
   std::vector<std::pair<std::string, ValueId>> outputs;  // serving: what is computed
@@ -140,7 +140,7 @@ absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, c
 
 // By value of a serving graph: its metadata "dynamic.<input>" says which inputs change length; the
 // rest follows. InvalidArgument names the entry that makes no sense.
-absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamic(const Graph& graph);
+absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamicDimensions(const Graph& graph);
 
 // InvalidArgument names `field` and what it may be.
 absl::Status CheckZeroStage(int stage, const std::string& field);

@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, *own, /*forward_only=*/false, plan.zero_stage());
   if (!structure.ok()) return structure.status();
-  if (absl::Status s = CutBatch(MicroBatchesOf(plan), &*structure); !s.ok()) return s;
+  if (absl::Status s = SplitIntoMicroBatches(MicroBatchesOf(plan), &*structure); !s.ok()) return s;
   absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan(*structure, plan);
   if (!configs.ok()) return configs.status();
 

@@ -8,7 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/pcg/sequence.h"
+#include "planner/pcg/operator_sequence.h"
 #include "planner/plan/megatron_sharding.h"
 #include "planner/search/search.h"
 #include "planner/search/pipeline_partition.h"
@@ -279,7 +279,7 @@ absl::StatusOr<MeshPlanner::Group> MeshPlanner::MakeGroup(const PlanProblem& pro
   absl::Status status = simulator.Reset(planning.FromConfigs(*configs));
   if (!status.ok()) return status;
   const std::vector<double> by_node = simulator.SecondsByNode();
-  const Sequence sequence(structure);
+  const OperatorSequence sequence(structure);
   for (size_t i = 0; i < sequence.nodes().size(); ++i) {
     const NodeId n = sequence.nodes()[i];
     group.seconds.push_back(by_node[n]);

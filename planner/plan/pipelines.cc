@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/parallel.h"
-#include "planner/pcg/sequence.h"
+#include "planner/pcg/operator_sequence.h"
 #include "planner/search/pipeline_partition.h"
 
 namespace espalier {
@@ -70,7 +70,7 @@ class Slicer {
 
   Planning& planning_;
   const PcgStructure& structure_;
-  const Sequence sequence_;
+  const OperatorSequence sequence_;
 };
 
 struct Found {

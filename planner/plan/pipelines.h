@@ -18,7 +18,7 @@ struct Pipeline {
 // its samples split over its devices; with `options.micro_batches`, or, where that is absent, 1, 2,
 // 4 or 8 times as many as there are stages, as long as all programs together have no more than
 // `most_instructions` (DropTooLongPrograms). InvalidArgument if there are more stages than devices or
-// operators, or the batch cannot be cut (CutBatch); Cancelled if it was stopped before there was
+// operators, or the batch cannot be cut (SplitIntoMicroBatches); Cancelled if it was stopped before there was
 // any.
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
                                       const v1::SearchOptions& options, int zero_stage,

@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false, shape.zero_stage);
   if (!structure.ok()) return structure.status();
-  absl::Status cut = shape.only_costs ? CutForCosts(shape.micro_batches, &*structure)
-                                      : CutBatch(shape.micro_batches, &*structure);
+  absl::Status cut = shape.only_costs ? SplitBatchForCosts(shape.micro_batches, &*structure)
+                                      : SplitIntoMicroBatches(shape.micro_batches, &*structure);
   if (!cut.ok()) return cut;
   planning->structure_ = *std::move(structure);
   planning->table_ = std::make_unique<ConfigTable>(planning->structure_);
@@ -154,7 +154,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   Simulator simulator(structure_, *table_, *costs_);
   if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
   candidate.prediction = simulator.Predict();
-  if (absl::Status s = CheckMovedAlike(structure_, placement, table_->layouts()); !s.ok()) {
+  if (absl::Status s = CheckRunningStatistics(structure_, placement, table_->layouts()); !s.ok()) {
     candidate.refused = std::string(s.message());
     return candidate;
   }
@@ -254,7 +254,7 @@ absl::Status Planning::AddUpdateOperators(const Placement& placement,
   const std::string& parameter = structure_.graph().value(gradient.parameter).name;
   const LayoutRef& required = structure_.slots[gradient.slot].required;
   const int from = resolve(structure_.base[gradient.gradient]), to = resolve(required);
-  const bool cut = IsCut(structure_, placement, layouts, required);
+  const bool cut = IsSharded(structure_, placement, layouts, required);
   if (from != to) {
     absl::StatusOr<double> bytes = BytesMoved(gradient.gradient, from, to);
     if (!bytes.ok()) return bytes.status();
@@ -328,7 +328,7 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, v1::Plan
       absl::StatusOr<double> bytes = BytesMoved(slot.value, from, to);
       if (!bytes.ok()) return bytes.status();
       double total = *bytes;
-      if (MadeForEachUse(structure_, placement, layouts, slot.value)) {
+      if (GatheredForEachUse(structure_, placement, layouts, slot.value)) {
         bytes = backward_bytes(slot.value, /*stays=*/false, position.node);
         if (!bytes.ok()) return bytes.status();
         total += *bytes;

@@ -31,7 +31,7 @@ struct StepConfig {
   int zero_stage = 0;
   int micro_batches = 1;
   int batch_tiles = 1;     // at least so many (MemoryOptions.max_batch_tiles)
-  bool only_costs = false;  // see CutForCosts; not for plans
+  bool only_costs = false;  // see SplitBatchForCosts; not for plans
 };
 
 // Takes off `micro_batches`, the least first, those whose programs LowerPlan would not write, more
@@ -45,7 +45,7 @@ bool AllAlike(const Machine& machine);
 
 class Planning {
  public:
-  // Errors as MakePlan, and those of CutBatch. `problem` must outlive this.
+  // Errors as MakePlan, and those of SplitIntoMicroBatches. `problem` must outlive this.
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
                                                         const v1::MemoryOptions& memory,
                                                         const StepConfig& shape);

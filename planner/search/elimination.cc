@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "planner/pcg/buckets.h"
+#include "planner/pcg/gradient_buckets.h"
 #include "planner/search/variable_elimination.h"
 #include "planner/search/pareto_front.h"
 
@@ -194,7 +194,7 @@ class SerialSteps {
         if (outside_[node]) break;
         const ValueId parameter = structure_.gradients[g].parameter;
         const int layout = LayoutOf(structure_.slots[structure_.gradients[g].slot].required);
-        const int owner = OwnerOfNorm(g, table_.layouts().Get(layout));
+        const int owner = NormReplica(g, table_.layouts().Get(layout));
         absl::StatusOr<const UpdateTasks*> update = costs_.Update(
             layout, LayoutOf(structure_.base[parameter]), ElementBytes(parameter), owner);
         if (!update.ok()) return update.status();

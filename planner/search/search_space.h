@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "planner/pcg/config.h"
+#include "planner/pcg/node_config.h"
 #include "planner/pcg/structure.h"
 
 namespace espalier {

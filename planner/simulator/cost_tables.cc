@@ -4,7 +4,7 @@
 
 #include "planner/machine/rates.h"
 #include "planner/memory/arena.h"
-#include "planner/pcg/buckets.h"
+#include "planner/pcg/gradient_buckets.h"
 
 namespace espalier {
 namespace {

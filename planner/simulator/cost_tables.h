@@ -57,7 +57,7 @@ class CostTables {
   // The sum of `count` gradients in one layout; count 0: the seed.
   const TaskList* Sum(int layout, int element_bytes, int count);
   // `layout`: in which the update works, `storage`: in which the parameter is stored. `owner`: the
-  // replica that adds its part to the gradient norm (see OwnerOfNorm).
+  // replica that adds its part to the gradient norm (see NormReplica).
   absl::StatusOr<const UpdateTasks*> Update(int layout, int storage, int element_bytes, int owner);
   // Bytes of the shards of `layout` by device, each aligned as in an arena.
   const std::vector<int64_t>& BytesByDevice(int layout, int element_bytes);

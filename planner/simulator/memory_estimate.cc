@@ -79,7 +79,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
     const int element = ElementBytes(v);
     const bool loaded = !structure_.base[v].present();
     const bool parameter = value.kind == ValueKind::kParameter;
-    const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
+    const bool anew = GatheredForEachUse(structure_, placement_, table_.layouts(), v);
     held.clear();
     if (!loaded) {
       const int produced = parameter ? 0 : ComputePoint(position_of_value_[v]);
@@ -111,7 +111,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
     if (g >= 0) {
       const LayoutRef& required = structure_.slots[structure_.gradients[g].slot].required;
       const int target = Resolved(required);
-      if (target != base.layout && IsCut(structure_, placement_, table_.layouts(), required)) {
+      if (target != base.layout && IsSharded(structure_, placement_, table_.layouts(), required)) {
         pieces = std::find_if(held.begin(), held.end(),
                               [&](const Held& h) { return h.layout == target; });
         pieces->last = used_until(g);

@@ -150,7 +150,7 @@ bool Simulator::CanRecompute(ValueId v, int point, absl::InlinedVector<ValueId, 
     // Running statistics move.
     if (parameter && gradient_of_parameter_[u] < 0) return false;
     if (parameter && slot_layout_[s] == base_layout_[u]) continue;
-    if (MadeForEachUse(structure_, placement_, table_.layouts(), u) ||
+    if (GatheredForEachUse(structure_, placement_, table_.layouts(), u) ||
         LastUse(u, slot_layout_[s]) < point) {
       return false;
     }
@@ -200,7 +200,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   const int end = static_cast<int>(structure_.positions.size());
   const int element = ElementBytes(v);
   const bool parameter = structure_.graph().value(v).kind == ValueKind::kParameter;
-  const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
+  const bool anew = GatheredForEachUse(structure_, placement_, table_.layouts(), v);
   const int g = gradient_of_value_[v];
   if (g >= 0 && starts_[g] >= 0) return;  // a part of its bucket
   absl::InlinedVector<Held, 4> held;

@@ -19,7 +19,7 @@ const std::vector<const TaskList*>& Simulator::AccumulationsOf(int p, int micro_
   accumulations_.clear();
   if (micro_batch == 0) return accumulations_;
   for (const auto& [v, layout] :
-       AddedUp(structure_, placement_, table_.layouts(), structure_.positions[p])) {
+       AccumulatedGradients(structure_, placement_, table_.layouts(), structure_.positions[p])) {
     accumulations_.push_back(costs_.Sum(layout, ElementBytes(v), 2));
   }
   return accumulations_;

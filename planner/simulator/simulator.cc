@@ -117,7 +117,7 @@ absl::Status Simulator::RebuildValue(ValueId v) {
   bool changed = false;
   // Whether `layout`, of `ref`, is another one now.
   const auto update = [&](const LayoutRef& ref, int* layout) {
-    const bool of_several = ref.mode == LayoutRef::kParameterSum || ref.mode == LayoutRef::kEarly;
+    const bool of_several = ref.mode == LayoutRef::kParameterSum || ref.mode == LayoutRef::kGradientShard;
     if (node_stamp_[ref.node] != stamp_ && !of_several) return false;
     const int now = Resolved(ref);
     return std::exchange(*layout, now) != now;
@@ -135,7 +135,7 @@ absl::Status Simulator::RebuildValue(ValueId v) {
   const int base = base_layout_[v];
   const int element = ElementBytes(v);
   absl::InlinedVector<int, 8> seen = {base};
-  const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
+  const bool anew = GatheredForEachUse(structure_, placement_, table_.layouts(), v);
   int position = -1;
   for (int s : structure_.slots_of_value[v]) {
     const Slot& slot = structure_.slots[s];
@@ -172,7 +172,7 @@ absl::Status Simulator::RebuildValue(ValueId v) {
   if (const int g = gradient_of_parameter_[v]; g >= 0 && moved) {
     const int layout = Resolved(structure_.slots[structure_.gradients[g].slot].required);
     absl::StatusOr<const UpdateTasks*> tasks =
-        costs_.Update(layout, base, element, OwnerOfNorm(g, table_.layouts().Get(layout)));
+        costs_.Update(layout, base, element, NormReplica(g, table_.layouts().Get(layout)));
     if (!tasks.ok()) return tasks.status();
     if (*tasks != update_tasks_[g]) {
       undo_.updates.emplace_back(g, update_tasks_[g]);

@@ -35,7 +35,7 @@
 #include "absl/status/statusor.h"
 #include "planner/memory/offload_recompute.h"
 #include "planner/memory/offload_estimate.h"
-#include "planner/pcg/buckets.h"
+#include "planner/pcg/gradient_buckets.h"
 #include "planner/pcg/pipeline_schedule.h"
 #include "planner/report/timeline.h"
 #include "planner/simulator/max_plus.h"

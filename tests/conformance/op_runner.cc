@@ -20,7 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
-#include "planner/pcg/config.h"
+#include "planner/pcg/node_config.h"
 #include "tests/conformance/json.h"
 #include "tests/conformance/sharded_run.h"
 

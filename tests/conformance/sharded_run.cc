@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/pcg/config.h"
+#include "planner/pcg/node_config.h"
 #include "planner/pcg/layout.h"
 
 namespace espalier::conformance {

@@ -105,7 +105,7 @@ TEST_P(EveryModel, RunsInMicroBatchesUnlessItHasBatchNorm) {
   const Graph graph = Bound(GetParam().build(TestRegistry()), 2 * GetParam().batch_per_device);
   absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
   ASSERT_TRUE(structure.ok()) << structure.status();
-  const absl::Status cut = CutBatch(2, &*structure);
+  const absl::Status cut = SplitIntoMicroBatches(2, &*structure);
   bool has_batch_norm = false;
   for (const Node& node : graph.nodes()) has_batch_norm |= node.op == "batch_norm";
   if (has_batch_norm) {

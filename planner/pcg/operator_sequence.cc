@@ -1,10 +1,10 @@
-#include "planner/pcg/sequence.h"
+#include "planner/pcg/operator_sequence.h"
 
 #include <algorithm>
 
 namespace espalier {
 
-Sequence::Sequence(const PcgStructure& structure)
+OperatorSequence::OperatorSequence(const PcgStructure& structure)
     : nodes_(structure.LiveNodes()),
       crossing_(nodes_.size() + 1, 0),
       parameter_bytes_(nodes_.size(), 0) {

@@ -7,9 +7,9 @@
 
 namespace espalier {
 
-class Sequence {
+class OperatorSequence {
  public:
-  explicit Sequence(const PcgStructure& structure);
+  explicit OperatorSequence(const PcgStructure& structure);
 
   // Forward nodes.
   const std::vector<NodeId>& nodes() const { return nodes_; }

@@ -1,4 +1,4 @@
-#include "planner/pcg/config.h"
+#include "planner/pcg/node_config.h"
 
 #include <algorithm>
 #include <numeric>

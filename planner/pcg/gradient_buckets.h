@@ -51,7 +51,7 @@ class GradientBuckets {
 
 // The replica whose squares count towards the gradient norm, for the gradient that becomes ready as
 // number `gradient`: they take turns.
-inline int OwnerOfNorm(int gradient, const Layout& layout) { return gradient % layout.replicas; }
+inline int NormReplica(int gradient, const Layout& layout) { return gradient % layout.replicas; }
 
 // Whether a parameter whose gradient no other device has a part of is updated as soon as it is
 // ready (GradientInfo::ready), so that the gradient need not wait in memory. Not if something is
