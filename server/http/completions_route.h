@@ -1,4 +1,5 @@
-// POST /v1/completions and /v1/chat/completions: from the body to the last byte of the answer.
+// Handles POST /v1/completions and /v1/chat/completions, and holds what all generating routes
+// share.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,28 @@ struct RouteContext {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
   const Clock* clock = nullptr;
-  std::string id;                       // of the request, as its answer's header has it
-  std::shared_ptr<SerializationThread> serialization_thread;  // writes large answers; null: the engine's thread does
+  std::string id;                       // request ID, as in the answer's header
+  // null: answers are serialized on the engine's thread
+  std::shared_ptr<SerializationThread> serialization_thread;
 };
 
-// Returns at once; the answer comes from the engine's thread. A client that goes away ends it.
+// Returns at once; the engine's thread sends the answer. A disconnect of the client cancels it.
 void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& context,
               std::shared_ptr<HttpResponder> responder);
 
-// The model that a request names, with the adapter noted in the request.
+// Returns the model that `request` names and records the adapter in the request, if the name is an
+// adapter's.
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
                                                      v1::GenerateRequest* request);
 
-// Where neither the request nor the model's authors say a temperature, these APIs have 1.
+// Sets temperature 1, as these APIs do, if neither the request nor the model's
+// generation_config.json has one.
 void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* request);
 
-// How an API writes an error.
+// Writes an error as an API's JSON body.
 using ErrorFormatter = std::string (*)(const openai::Error& error);
 
-// An error as a whole answer, with the headers that belong to its status.
+// Sends an error as a whole answer, with the headers that its status calls for.
 void SendError(HttpResponder& responder, const openai::Error& error,
                HttpResponder::Headers headers = {}, ErrorFormatter form = &openai::ToJson);
 void SendError(HttpResponder& responder, const absl::Status& status,

@@ -1,4 +1,4 @@
-// POST /v1/embeddings: from the body to the answer.
+// Handles POST /v1/embeddings.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-// Returns at once; the answer comes from the engine's thread. A client that goes away ends it.
+// Returns at once; the engine's thread sends the answer. A disconnect of the client cancels it.
 void Embed(const HttpRequest& http, const RouteContext& context,
            std::shared_ptr<HttpResponder> responder);
 

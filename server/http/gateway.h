@@ -1,5 +1,5 @@
-// The HTTP side of the coordinator: the OpenAI API, Anthropic's Messages API, the health and
-// metadata of the Open Inference Protocol, and metrics, behind one authorisation.
+// HTTP gateway of the coordinator: the OpenAI API, Anthropic's Messages API, health and metadata of
+// the Open Inference Protocol, and metrics, behind one authorization check.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/embeddings  /tokenize  /detokenize
 //   POST /v1/responses  /v1/responses/input_tokens  /v1/responses/ID/cancel
@@ -10,10 +10,10 @@
 //   GET  /v2/models/NAME  /v2/models/NAME/ready  (NAME may be NAME/versions/1)
 //
 // What "ready" means (200, otherwise 503):
-//   /ready                 requests are admitted: true with no model served, as whoever is to serve
-//                          one, and workers, come in by the same door; false while draining
-//   /v2/health/ready       besides, every served model answers requests, as the protocol has it
-//   /v2/models/NAME/ready  this model does: its workers, if it runs on some, hold it
+//   /ready                 requests are admitted, even with no model served: the same port takes
+//                          the requests to serve one; false while draining
+//   /v2/health/ready       in addition, every served model answers requests (by the protocol)
+//   /v2/models/NAME/ready  this model answers: its workers, if it has any, hold it
 #pragma once
 
 #include <atomic>
@@ -36,12 +36,13 @@ struct GatewayOptions {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;        // optional
   std::function<std::string()> exposition;  // the text of /metrics
-  // Decides on "METHOD /path" and the Authorization header, before every route. Null: all may call.
+  // Authorizes "METHOD /path" with the Authorization header, before every route. Null: all may
+  // call.
   std::function<absl::Status(const std::string& route, const std::string& authorization)> authorize;
-  // The probes /health, /ready, /v2/health/live and /v2/health/ready are not asked for one.
+  // If true, /health, /ready, /v2/health/live and /v2/health/ready need no authorization.
   bool open_probes = false;
   std::function<bool()> ready;             // whether requests are admitted; null: they are
-  size_t response_store_bytes = 64 << 20;  // of responses that are kept; 0: none is
+  size_t response_store_bytes = 64 << 20;  // budget for stored responses; 0: none is stored
   const Clock* clock = nullptr;
   std::string version;
 };
@@ -52,34 +53,34 @@ class Gateway {
   explicit Gateway(GatewayOptions options);
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
-  // Whether there is such a route and the caller may use it; Handle asks, too. False: it has been
-  // answered. Needs no body.
+  // Returns true if the route exists and the caller may use it. Otherwise answers the request and
+  // returns false. Needs no body. Handle checks this again.
   bool Admit(const HttpRequest& header, const std::shared_ptr<HttpResponder>& responder) const;
-  // Whether Handle waits for nothing and works hardly at all: probes, /version and /metrics.
+  // Returns true for probes, /version and /metrics, whose handlers never wait and do little work.
   bool Quick(const HttpRequest& request) const;
-  // The answer where there is too much to do for Handle: 503.
+  // Answers 503 in place of Handle when the server is overloaded.
   void Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder);
-  // Counts what the server refused before there was a request.
+  // Counts a request that the server rejected before it reached a handler.
   void Refused(const std::string& method, int status, absl::Duration after) const;
 
   struct RouteName {
-    std::string method, path;  // "GET", "/v1/models/NAME": NAME stands for any name
+    std::string method, path;  // "GET", "/v1/models/NAME": NAME stands for any model
   };
-  // Every route that there is.
+  // Returns all routes.
   std::vector<RouteName> Routes() const;
 
  private:
   using Responder = std::shared_ptr<HttpResponder>;
   struct Call : HttpRequest {
-    std::string name;  // what the path has in the place of NAME
-    std::string id;    // different for each request, unless the client has given it
+    std::string name;  // the part of the path that stands at NAME or ID
+    std::string id;    // unique, unless the client supplied it
   };
   using Route = void (Gateway::*)(const Call&, Responder);
   struct RegisteredRoute {
-    std::string name;            // as metrics and authorisation know it, "/v1/models/NAME"
-    std::string prefix, suffix;  // of the paths; both empty: only the name itself is one
+    std::string name;            // label in metrics and authorization, "/v1/models/NAME"
+    std::string prefix, suffix;  // of the path around NAME; both empty: exact match
     std::map<std::string, Route> by_method;
-    bool probe = false;  // says yes or no about the process, and nothing else
+    bool probe = false;  // health or readiness check
     bool quick = false;
     ErrorFormatter error_formatter = &openai::ToJson;
   };
@@ -87,9 +88,9 @@ class Gateway {
   RegisteredRoute& Add(const std::string& path, const char* method, Route route);
   void AddProbe(const std::string& path, Route route);
   static ErrorFormatter ErrorFormatterFor(const RegisteredRoute* known);
-  // Null if there is no such path.
+  // Returns null if no route matches.
   const RegisteredRoute* FindRoute(const std::string& path) const;
-  // `responder`, with an eye on it for the metrics, and with the id among the answer's headers.
+  // Wraps `responder`: adds the request ID header and records the metrics.
   Responder Metered(const HttpRequest& request, const RegisteredRoute* known, const std::string& id,
                   Responder responder) const;
   std::string IdOf(const HttpRequest& request) const;

@@ -1,5 +1,4 @@
-// Threads that run the handlers of requests, so that those which serve connections never wait for
-// one.
+// Thread pool for request handlers, so that the threads that serve connections never block.
 #pragma once
 
 #include <deque>
@@ -15,16 +14,16 @@ namespace espalier {
 // Thread-safe.
 class HandlerPool {
  public:
-  // `threads` 0: as many as the machine has cores, but no less than 4, since a handler may wait.
-  // No more than `max_waiting` calls wait for a thread, and together they hold no more than
-  // `max_bytes`.
+  // `threads` 0: the number of cores, but at least 4, since a handler may block. At most
+  // `max_waiting` handlers are queued, holding at most `max_bytes` in total.
   HandlerPool(int threads, size_t max_waiting, size_t max_bytes);
-  ~HandlerPool();  // stops
+  ~HandlerPool();
 
-  // Calls `handler`, which holds so many bytes, on a thread of the pool, in the order of Add.
-  // False, and it is never called, if too many wait or the pool has stopped.
+  // Queues `handler`, which holds `bytes`; handlers start in the order of Add. Returns false and
+  // never calls it if the queue is full or the pool has stopped.
   bool Add(size_t bytes, std::function<void()> handler);
-  // Throws away what waits and blocks until what runs has returned. Idempotent; not from a handler.
+  // Drops queued handlers and blocks until running ones have returned. Idempotent. Must not be
+  // called from a handler.
   void Stop();
 
  private:
@@ -41,7 +40,7 @@ class HandlerPool {
   const size_t max_waiting_, max_bytes_;
   absl::Mutex mutex_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all that wait
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all queued handlers
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

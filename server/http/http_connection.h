@@ -1,5 +1,5 @@
-// One connection of the HTTP server: reads requests one by one and writes their answers. Included
-// by http_server.cc alone, for Boost.Beast takes long to compile.
+// One connection of the HTTP server: reads requests one by one and writes their answers. Only
+// http_server.cc includes this header, because Boost.Beast is slow to compile.
 #pragma once
 
 #include <poll.h>
@@ -35,33 +35,34 @@
 
 namespace espalier {
 
-// What a connection has of its server. Called on the connection's strand: nothing of it blocks.
+// What a connection needs of its server. Called on the connection's strand; must not block.
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
-  // Sees to it that a request is answered.
+  // Has the request answered through `response`.
   virtual void Dispatch(HttpRequest request, const std::shared_ptr<ResponseStream>& response) = 0;
-  // The answer to a request whose header is reason enough not to read its body; none: it is read.
+  // Returns the answer if the header alone suffices to reject the request, so that its body is not
+  // read; nullopt to read the body.
   virtual std::optional<ResponseStream::Part> RejectByHeader(const HttpRequest& header) = 0;
-  // The answer to one whose body there is no room for.
+  // Returns the answer for a request whose body exceeds the server's budget.
   virtual ResponseStream::Part OverloadedPart(const HttpRequest& header) = 0;
-  // So many bytes more of a body have been read, and are held until they are let go of. False, and
-  // they are not: together with those of other connections they are too many.
+  // Reserves bytes of the server's budget for bodies being read. Returns false and reserves nothing
+  // if all connections together would exceed it.
   virtual bool ReserveBodyBytes(size_t bytes) = 0;
   virtual void ReleaseBodyBytes(size_t bytes) = 0;
-  // The connection refused what it had read of a request, for so long; `method` may be empty.
+  // Reports a rejected request `after` its first byte; `method` may be empty.
   virtual void OnRejected(const std::string& method, int status, absl::Duration after) = 0;
 };
 
 class ConnectionBase {
  public:
   virtual ~ConnectionBase() = default;
-  // From any thread.
+  // Thread-safe.
   virtual void Stop() = 0;
 };
 
-// `Stream`: a beast::tcp_stream, or a beast::ssl_stream of one, whose executor is a strand. All but
-// Stop runs on it. `options` and `host` must outlive the connection.
+// `Stream` is a beast::tcp_stream or a beast::ssl_stream of one, whose executor is a strand. All
+// methods but Stop run on the strand. `options` and `host` must outlive the connection.
 template <typename Stream>
 class Connection : public ConnectionBase, public std::enable_shared_from_this<Connection<Stream>> {
   template <typename T = void>
@@ -121,11 +122,11 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   static constexpr bool kSecure = !std::is_same_v<Stream, boost::beast::tcp_stream>;
-  static constexpr std::chrono::seconds kCloseTimeout{1};  // for a connection to end in good order
-  static constexpr std::chrono::seconds kHangUpPollInterval{1};  // between looks at a client that says too much
-  static constexpr size_t kReadBytes = 4096;            // bytes
-  static constexpr size_t kMaxPipelinedBytes = 64 << 10;   // bytes taken in of requests that are not their turn
-  static constexpr size_t kWriteSliceBytes = 256 << 10;  // bytes of an answer that have write_timeout
+  static constexpr std::chrono::seconds kCloseTimeout{1};  // for an orderly close
+  static constexpr std::chrono::seconds kHangUpPollInterval{1};  // while input is paused
+  static constexpr size_t kReadBytes = 4096;
+  static constexpr size_t kMaxPipelinedBytes = 64 << 10;   // read ahead of later requests
+  static constexpr size_t kWriteSliceBytes = 256 << 10;  // written per write_timeout
 
   static std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
@@ -136,7 +137,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
   boost::beast::tcp_stream& lowest() { return boost::beast::get_lowest_layer(stream_); }
   boost::asio::ip::tcp::socket& socket() { return lowest().socket(); }
 
-  // False if the connection must be closed.
+  // Reads and answers one request. Returns false if the connection must be closed.
   Awaitable<bool> ServeOne() {
     if (buffer_.size() == 0) {
       Error error;
@@ -164,7 +165,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     co_return false;
   }
 
-  // A request that has begun. False if there is none, or if it has the answer `refusal` already.
+  // Reads a request that has begun. Returns false at the end of input, or with `refusal` set if the
+  // request is already answered.
   Awaitable<bool> Read(Parser& parser, HttpRequest* request, ResponseFraming* form,
                        std::optional<ResponseStream::Part>* refusal) {
     const absl::Time start = absl::Now();
@@ -187,7 +189,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     current_request_ = 0;
     deadline_.cancel();
     if (error && over_budget_) {
-      std::string().swap(request->body);  // there is no room for it
+      std::string().swap(request->body);  // frees its memory at once
       *refusal = host_.OverloadedPart(*request);
     } else if (error) {
       reason = RejectionFor(error);
@@ -200,7 +202,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
   }
 
   Awaitable<> ReadBody(Parser& parser, Error* error) {
-    // One who has sent something of the body waits for no leave.
+    // A client that has sent part of the body already does not wait for 100 Continue.
     if (ExpectsContinue(parser.get()) && buffer_.size() == 0) {
       static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
       co_await boost::asio::async_write(
@@ -210,8 +212,9 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     if (!*error) co_await Parse(parser, error);
   }
 
-  // The header, or all of the request if the parser is eager. Beast's operations would limit each
-  // field but not all of them, and what its parser throws in one of them would end the thread.
+  // Parses the header, or the whole request if the parser is eager. Own loop, because Beast's read
+  // operations limit each field but not their sum, and an exception from its parser would end the
+  // thread.
   Awaitable<> Parse(Parser& parser, Error* error) {
     namespace http = boost::beast::http;
     const bool whole = parser.eager();
@@ -244,13 +247,13 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
       const size_t parsed = parser.put(buffer_.data(), *error);
       buffer_.consume(parsed);
       return parsed;
-    } catch (const std::length_error&) {  // a field of 64 KiB, which a trailer may have
+    } catch (const std::length_error&) {  // thrown for a trailer field of 64 KiB
       *error = boost::beast::http::error::header_limit;
       return 0;
     }
   }
 
-  // Counts what has come of the body.
+  // Reserves budget for what has arrived of the body.
   bool ReserveBody(const Parser& parser) {
     const size_t more = parser.get().body().size() - reserved_bytes_;
     over_budget_ = more > 0 && !host_.ReserveBodyBytes(more);
@@ -258,8 +261,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     return !over_budget_;
   }
 
-  // Beast's own time limit closes the connection, and the client would not hear why. It stands
-  // behind this one, which may fall between two reads and cancel neither.
+  // Beast's own timeout closes the connection before the client can read an error. It only backs up
+  // this timer, which may fire between two reads and then cancels neither.
   void SetDeadline() {
     timed_out_ = false;
     current_request_ = ++requests_;
@@ -288,18 +291,18 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     }
     if (error == http::error::end_of_stream ||
         error.category() != make_error_code(http::error::bad_method).category()) {
-      return {};  // the client has gone
+      return {};  // disconnected
     }
     return {400, absl::StrCat("malformed HTTP request: ", error.message())};
   }
 
-  // Notices that the client goes away while the answer is being made. Bytes are the next request,
-  // sent early: they are kept until this one is done.
+  // Notices a disconnect while the answer is produced. Bytes that arrive belong to a pipelined
+  // request and stay in the buffer.
   static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<ResponseStream> response) {
     Error error;
     while (!error && !response->closed()) {
       if (self->buffer_.size() < kMaxPipelinedBytes) {
-        self->lowest().expires_never();  // a limit that the writer has set is not the reader's
+        self->lowest().expires_never();  // the timeout set for writes does not apply to reads
         const size_t room = std::min(kReadBytes, kMaxPipelinedBytes - self->buffer_.size());
         const size_t n =
             co_await self->stream_.async_read_some(self->buffer_.prepare(room), Into(error));
@@ -316,8 +319,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     if (error && !response->closed()) response->Close(true);
   }
 
-  // Whether the kernel knows that the client has closed, whatever there is still to be read: it
-  // does not if the client has sent more than the kernel, too, takes in.
+  // Returns whether the kernel has seen the peer close, whatever is unread. The kernel cannot see
+  // it if the peer has sent more than its receive buffer holds.
   bool PeerHungUp() {
     pollfd state{socket().native_handle(), POLLRDHUP, 0};
     return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
@@ -338,16 +341,16 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     }
   }
 
-  // Something new is in the response.
+  // The response has new parts, or is closed.
   void OnWake() {
     wake_.cancel();
     if (response_ && response_->overflow()) {
       response_->Close(true);
-      lowest().close();  // a write waits for the client
+      lowest().close();  // unblocks a write that waits for the client
     }
   }
 
-  // False if the connection must be closed.
+  // Writes the answer. Returns false if the connection must be closed.
   Awaitable<bool> Answer(HttpRequest request, ResponseFraming form) {
     response_ =
         std::make_shared<ResponseStream>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
@@ -362,7 +365,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
       if (response_->closed()) {
         good = false;
       } else if (response_->Pop(&part)) {
-        // Nothing but the head of a stream is wanted of one.
+        // A HEAD request for a stream gets the headers alone.
         unwanted = part.kind == ResponseStream::Part::kHeader && form.head;
         done = part.kind == ResponseStream::Part::kComplete || part.kind == ResponseStream::Part::kEnd || unwanted;
         good = co_await WritePart(std::move(part), &form);
@@ -391,7 +394,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
         break;
       }
       case ResponseStream::Part::kHeader: {
-        // HTTP/1.0 knows no chunks: such a stream ends with its connection.
+        // HTTP/1.0 has no chunked encoding: the end of the connection ends the stream.
         form->chunked = form->version >= 11;
         if (!form->chunked && !form->head) form->keep = false;
         const std::string header = SerializeHeader(part, *form, absl::Now());
@@ -421,7 +424,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     co_return good;
   }
 
-  // All of it, however long it takes a client that reads.
+  // Writes everything, however long it takes, as long as the client keeps reading.
   template <typename Buffers>
   Awaitable<bool> Write(const Buffers& buffers) {
     boost::beast::buffers_suffix<Buffers> rest(buffers);
@@ -435,7 +438,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     co_return !error;
   }
 
-  // Closing with bytes unread resets the connection, and the client might lose the answer.
+  // Closing a socket with unread bytes resets the connection, and the client might lose the answer.
   Awaitable<> Drain() {
     Error error;
     socket().shutdown(boost::asio::socket_base::shutdown_send, error);
@@ -448,16 +451,16 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
 
   Stream stream_;
   boost::beast::flat_buffer buffer_;
-  bool watching_ = false;               // the watcher reads, and nobody else may meanwhile
-  boost::asio::steady_timer wake_;      // never expires: cancelled to wake what waits for parts
-  boost::asio::steady_timer deadline_;  // of the request that is being read
+  bool watching_ = false;               // Watch is reading; nobody else may read
+  boost::asio::steady_timer wake_;      // never expires; cancelled to wake Answer
+  boost::asio::steady_timer deadline_;  // for the request that is being read
   boost::asio::steady_timer hang_up_timer_;
   uint64_t requests_ = 0;
-  uint64_t current_request_ = 0;  // the number of the request that is being read; 0: none is
-  bool timed_out_ = false;     // the deadline has passed
-  size_t reserved_bytes_ = 0;       // bytes of its body
-  bool over_budget_ = false;  // with more of them there would be too many
-  bool rejected_ = false;  // an answer was given to what may not have been read to its end
+  uint64_t current_request_ = 0;  // number of the request being read; 0: none
+  bool timed_out_ = false;
+  size_t reserved_bytes_ = 0;       // for the body being read
+  bool over_budget_ = false;  // the server had no budget for the body
+  bool rejected_ = false;  // answered a request without reading all of it
   const HttpServerOptions& options_;
   ConnectionHost& host_;
   std::string peer_;

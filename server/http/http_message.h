@@ -1,5 +1,5 @@
-// What a connection reads out of the messages that it gets and writes into those that it sends.
-// Pure functions, included by http_connection.h alone: Boost.Beast takes long to compile.
+// Translates between Beast's HTTP messages and ours. Pure functions. Only http_connection.h
+// includes this header, because Boost.Beast is slow to compile.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,17 @@
 
 namespace espalier {
 
-// Why a request is not handled.
+// Why a request is rejected before it reaches a handler.
 struct HttpRejection {
-  int status = 0;  // 0: there is nobody to tell
+  int status = 0;  // 0: the client is gone
   std::string message;
 };
 
-// How an answer is written.
+// How an answer is framed on the wire.
 struct ResponseFraming {
   unsigned version = 11;
-  bool keep = false;  // the connection, afterwards
-  bool head = false;  // without a body
+  bool keep = false;  // keep the connection open
+  bool head = false;  // omit the body
   bool chunked = false;
 };
 
@@ -41,14 +41,14 @@ bool ExpectsContinue(const Request& request) {
   return request.version() == 11 && request.count(boost::beast::http::field::expect) > 0;
 }
 
-// Of a request whose header has been read.
+// Checks a request whose header has been read.
 template <typename Request>
 HttpRejection CheckSupported(const Request& request) {
   using Field = boost::beast::http::field;
   const auto coding = request.find(Field::transfer_encoding);
   if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
                                   !boost::beast::iequals(coding->value(), "chunked"))) {
-    // Nobody knows where such a body ends.
+    // The end of such a body is unknown.
     return {501, "the only transfer coding that is understood is 'chunked'"};
   }
   if (request.target().empty() || request.target().front() == '?') {
@@ -72,8 +72,8 @@ inline ResponseStream::Part RejectionPart(const HttpRejection& refusal) {
           {}};
 }
 
-// Path and query of a target that names scheme and host as well, which a server must take (RFC
-// 9112, 3.2.2); any other as it is.
+// Returns path and query of a target in absolute form, which a server must accept (RFC 9112,
+// 3.2.2); any other target unchanged.
 inline std::string OriginForm(absl::string_view target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
@@ -85,8 +85,8 @@ inline std::string OriginForm(absl::string_view target) {
   return std::string(target);
 }
 
-// All but the body. Before that is read: behind it Beast puts the fields of trailers among the
-// headers, where they must not come (RFC 9110, 6.5.1).
+// Copies all but the body. Must be called before the body is read: afterwards Beast has put trailer
+// fields among the headers, where they must not appear (RFC 9110, 6.5.1).
 template <typename Request>
 HttpRequest ToHttpRequest(const Request& request, const std::string& peer) {
   HttpRequest out;
@@ -105,7 +105,7 @@ HttpRequest ToHttpRequest(const Request& request, const std::string& peer) {
   return out;
 }
 
-// `now` is told to the client.
+// Serializes status line and headers. `now` becomes the Date header.
 inline std::string SerializeHeader(const ResponseStream::Part& part, const ResponseFraming& form, absl::Time now) {
   namespace http = boost::beast::http;
   http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};

@@ -1,4 +1,4 @@
-// A small HTTP/1.1 server: requests in, responses or streams out. Knows nothing of models or jobs.
+// A small HTTP/1.1 server with whole and streamed responses. Knows nothing of models or jobs.
 #pragma once
 
 #include <cstdint>
@@ -18,46 +18,46 @@ struct HttpRequest {
   std::string method;  // "GET"
   std::string path;    // without the query, not decoded
   std::string query;
-  std::map<std::string, std::string> headers;  // names in lower case; the last of equal names
+  std::map<std::string, std::string> headers;  // names in lower case; the last of duplicates
   std::string body;
   std::string peer;  // "127.0.0.1:53412"
 };
 
-// The answer to one request, given from any thread, at once or later. Thread-safe. If the last
-// reference goes away before an answer was given, the client gets a 500; one that goes away before
-// a stream has ended closes the connection, without the end of the stream.
+// Answers one request, from any thread, at once or later. Thread-safe. If the last reference is
+// dropped before an answer, the client gets a 500; if it is dropped within a stream, the connection
+// is closed without the end of the stream.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
 
   using Headers = std::vector<std::pair<std::string, std::string>>;
 
-  // A whole answer. Only the first of Send and StartStream counts.
+  // Sends a whole answer. Only the first call of Send or StartStream counts.
   virtual void Send(int status, std::string content_type, std::string body,
                     Headers headers = {}) = 0;
 
-  // An answer in parts (chunked): StartStream, any number of Write, then End.
+  // Sends an answer in chunks: StartStream, any number of Write, then End.
   virtual void StartStream(int status, std::string content_type, Headers headers = {}) = 0;
   virtual void Write(std::string data) = 0;
   virtual void End() = 0;
 
-  // `closed` runs once, on a thread of the server, if the client goes away before the answer is
-  // complete (one that closes its half of the connection has gone); at once if it has gone already.
-  // It must not block.
+  // Runs `closed` once, on a thread of the server, if the client disconnects before the answer is
+  // complete; at once if it already has. A half-closed connection counts as disconnected. `closed`
+  // must not block.
   virtual void OnClose(std::function<void()> closed) = 0;
 };
 
-// Runs on a thread of the server that serves no connection, unless the request is a quick one. What
-// it throws is a 500.
+// Runs on a handler thread, or on a connection thread if the request is `quick`. An exception
+// becomes a 500.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
 
-// Looks at a request without its body, at once, on a thread that serves connections. True: its body
-// is read, and it is handled; false: it has been answered.
+// Checks a request before its body is read. Runs on a connection thread; must not block. Returns
+// true to have the body read and the request handled; false if it has answered the request.
 using HttpAdmission =
     std::function<bool(const HttpRequest& header, const std::shared_ptr<HttpResponder>&)>;
 
-// PEM; with a certificate the server speaks TLS alone, and with a CA callers must show a
-// certificate that it signed.
+// PEM texts. With a certificate, the server speaks TLS only. With a CA, clients must present a
+// certificate signed by it.
 struct HttpCertificates {
   std::string certificate, key, client_ca;
 };
@@ -65,30 +65,31 @@ struct HttpCertificates {
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
   uint16_t port = 0;        // 0: any
-  int threads = 2;          // that serve connections
-  int handler_threads = 0;  // that run the handler; 0: as many as there are cores, but at least 4
-  size_t max_waiting_requests = 1024;    // for such a thread
-  size_t max_waiting_bytes = 512 << 20;  // of their bodies; at least one of the largest
-  // Before a body is read, if there is one; the connection is closed behind a refusal. Null: all
-  // are read.
+  int threads = 2;          // that serve connections; never block
+  int handler_threads = 0;  // 0: the number of cores, but at least 4
+  size_t max_waiting_requests = 1024;    // queued for a handler thread
+  size_t max_waiting_bytes = 512 << 20;  // of queued bodies; at least max_body_bytes
+  // Called before a body is read. After a rejection the connection is closed. Null: all are
+  // admitted.
   HttpAdmission admit;
   size_t max_reading_bytes =
-      512 << 20;  // of bodies not read whole yet; at least one of the largest
-  // The requests that are handled at once, whatever the other handlers do, on a thread that serves
-  // connections: they must not wait for anything. Null: there are none.
+      512 << 20;  // of bodies that are still being read; at least max_body_bytes
+  // Selects requests that are handled at once on a connection thread, whatever the other handlers
+  // do. Their handler must not block. Null: none.
   std::function<bool(const HttpRequest&)> quick;
-  // Answers, likewise at once, when requests, their bytes or those of answers are too many. Null:
-  // with a 503 in the form of OpenAI's API.
+  // Answers in place of the handler, on a connection thread, when a limit on requests or bytes is
+  // exceeded. Null: 503 with an OpenAI error.
   HttpHandler overloaded;
-  // Is told of what the server itself refused, before there was a request to be handled: with 400,
-  // 408, 413, 417, 431 or 501, so long after it began. `method` may be anything, or empty.
+  // Called for requests that the server itself rejects with 400, 408, 413, 417, 431 or 501; `after`
+  // is the time since their first byte. `method` may be empty or arbitrary.
   std::function<void(const std::string& method, int status, absl::Duration after)> refused;
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 8 << 20;
   size_t max_connections = 4096;
-  size_t max_unsent_bytes = 8 << 20;  // of one stream whose client does not read; then it is closed
-  size_t max_all_unsent_bytes = 1 << 30;            // of all answers; beyond it no others are begun
-  absl::Duration read_timeout = absl::Seconds(30);  // for one whole request once it has begun
+  size_t max_unsent_bytes = 8 << 20;  // of one stream; a client that does not read is disconnected
+  // of all answers; beyond it new requests get `overloaded`
+  size_t max_all_unsent_bytes = 1 << 30;
+  absl::Duration read_timeout = absl::Seconds(30);  // for one whole request, from its first byte
   absl::Duration idle_timeout = absl::Seconds(120);  // between requests
   absl::Duration write_timeout = absl::Seconds(30);  // for each 256 KiB of an answer
   HttpCertificates certificates;
@@ -96,19 +97,19 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // Unavailable, naming the address, if it cannot be listened on; InvalidArgument if certificate
-  // and key are not understood.
+  // Returns Unavailable with the address if it cannot listen; InvalidArgument for a bad certificate
+  // or key.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                            HttpHandler handler);
-  virtual ~HttpServer() = default;  // stops
+  virtual ~HttpServer() = default;
 
   virtual uint16_t port() const = 0;
-  // For connections to come; those that there are stay. From any thread. InvalidArgument, and the
-  // old ones stay, if they are not understood or there were none at the start.
+  // Replaces the certificates for new connections. Thread-safe. Returns InvalidArgument and keeps
+  // the old ones if the new ones are invalid or the server was started without TLS.
   virtual absl::Status SetCertificates(const HttpCertificates& certificates) = 0;
-  // Those that have been read whole, and whose answers are not complete or not all written yet.
+  // Number of requests that have been read and whose answers are not fully written yet.
   virtual int OpenRequests() const = 0;
-  // Closes every connection and joins the threads. Idempotent.
+  // Closes all connections and joins the threads. Idempotent.
   virtual void Stop() = 0;
 };
 

@@ -1,4 +1,5 @@
-// An answer that has not ended, as those see it who did not ask for it.
+// A response that is still being generated, as seen by clients other than the one that created it
+// (the Responses API's background mode).
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,9 @@ class InProgressResponse {
   virtual ~InProgressResponse() = default;
   virtual nlohmann::ordered_json Snapshot() = 0;
   virtual bool streams() const = 0;
-  // Its events after the one with this number, those to come included. REQUIRES: it streams in the
-  // background.
+  // Streams its events after number `after`, including future ones. REQUIRES: a background stream.
   virtual void Watch(std::shared_ptr<HttpResponder> responder, int64_t after) = 0;
-  // Nothing happens if it has ended by now.
+  // No effect after its end.
   virtual void Cancel() = 0;
 };
 

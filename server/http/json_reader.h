@@ -1,5 +1,5 @@
-// Reads the fields of one JSON object from outside: types and ranges are checked, the first error
-// sticks, and a field that nobody asked for is refused by name.
+// Reads the fields of one untrusted JSON object: checks types and ranges, keeps the first error,
+// and rejects unknown fields by name.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@
 
 namespace espalier::openai {
 
-// Fields keep their order: a schema's properties come in an answer as they do in the schema.
+// Fields keep their order, so that a schema's properties are generated in the schema's order.
 class JsonReader {
  public:
-  // `object` must outlive the reader. `place` comes before the names in messages ("tools[0].").
+  // `object` must outlive the reader. `place` precedes field names in messages ("tools[0].").
   explicit JsonReader(const nlohmann::ordered_json& object, std::string place = "")
       : object_(object), place_(std::move(place)) {}
 
-  // Parses a body into *object. Nothing but an object of bounded depth and
-  // numbers of fields is accepted, and no field twice.
+  // Parses a body into *object. Rejects anything but an object, duplicate fields, and more than the
+  // allowed depth or number of values.
   static std::optional<Error> ParseBody(const std::string& body, nlohmann::ordered_json* object);
 
   const std::optional<Error>& error() const { return error_; }
   void Fail(const std::string& field, const std::string& message);
 
-  // Null if the field is absent or null. From then on it counts as known.
+  // Returns null if the field is absent or null. Marks the field as known.
   const nlohmann::ordered_json* Find(const std::string& field);
 
   void String(const std::string& field, bool required, std::string* out);
@@ -40,15 +40,15 @@ class JsonReader {
     int64_t value = 0;
     if (ReadInteger(field, low, high, &value)) *out = static_cast<T>(value);
   }
-  // Token ids, at most `most` of them.
+  // Reads at most `most` token ids.
   void Tokens(const std::string& field, size_t most, const std::function<void(int)>& add);
   void Strings(const std::string& field, size_t most,
                const std::function<void(const std::string&)>& add);
 
-  // A field that is accepted only with a value that changes nothing.
+  // Accepts the field only with a value for which `neutral` returns true.
   void Unsupported(const std::string& field,
                    const std::function<bool(const nlohmann::ordered_json&)>& neutral);
-  // Fields that do not change the answer.
+  // Accepts fields that do not affect the answer.
   void Ignore(std::initializer_list<const char*> fields);
   void RefuseUnknown();
 
@@ -61,13 +61,13 @@ class JsonReader {
   std::set<std::string> seen_;
 };
 
-// A value that means that a feature is not wanted.
+// Returns whether a value means that a feature is off.
 bool IsOff(const nlohmann::ordered_json& value);
 
-// On the wire, bytes that are no UTF-8 become U+FFFD instead of an exception.
+// Serializes `value`. Invalid UTF-8 becomes U+FFFD instead of an exception.
 std::string Dump(const nlohmann::ordered_json& value);
 
-// About as many bytes as Dump would write, without writing them.
+// Estimates the number of bytes that Dump would write, without writing them.
 size_t BytesOf(const nlohmann::ordered_json& value);
 
 }  // namespace espalier::openai

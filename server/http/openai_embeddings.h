@@ -1,4 +1,4 @@
-// Bodies and answers of POST /v1/embeddings. Pure functions.
+// Parses requests and writes answers of POST /v1/embeddings. Pure functions.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ inline constexpr int kMaxEmbedInputs = 2048;
 struct EmbeddingsRequest {
   v1::EmbedRequest embed;
   bool base64 = false;  // otherwise lists of numbers
-  std::string id;       // that the client gives it; empty: none
+  std::string id;       // client's request ID; empty: none
 };
 
-// Checked as Parse (openai_request.h) checks. Of vLLM's fields there are truncate_prompt_tokens,
+// Checks fields as Parse (openai_request.h) does. Supports vLLM's truncate_prompt_tokens,
 // add_special_tokens, normalize and request_id.
 std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest* request);
 
-// In base64 a vector is its numbers as little-endian f32.
+// base64 encodes a vector as little-endian f32.
 std::string EmbeddingsJson(const EmbeddingsRequest& request, const v1::EmbedReply& reply);
 
 }  // namespace espalier::openai

@@ -1,4 +1,4 @@
-// Errors as clients of the OpenAI API expect them.
+// Errors of the OpenAI API.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace espalier::openai {
 
-// What is under "error", and the status line.
+// The object under "error", and the HTTP status.
 struct Error {
   int http_status = 400;
   std::string message;
@@ -17,7 +17,7 @@ struct Error {
 };
 
 std::string ToJson(const Error& error);
-// For a status of ours.
+// Maps a status to an API error.
 Error FromStatus(const absl::Status& status);
 
 }  // namespace espalier::openai

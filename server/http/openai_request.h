@@ -1,4 +1,4 @@
-// Request bodies of the OpenAI API, with vLLM's extensions, as GenerateRequests. Pure functions.
+// Parses OpenAI API requests, with vLLM's extensions, into GenerateRequests. Pure functions.
 #pragma once
 
 #include <map>
@@ -14,39 +14,37 @@ namespace espalier::openai {
 enum class Kind { kCompletion, kChat };
 
 struct Request {
-  // All but the prompt of a completion.
+  // All but a completion's prompts.
   v1::GenerateRequest generate;
-  // Completions: answered one by one; each has `text` or `tokens` set and nothing else.
+  // Completions: prompts, each with only `text` or `tokens` set.
   std::vector<v1::GenerateRequest> prompts;
   bool stream = false;
   bool include_usage = false;
-  bool include_reasoning = true;      // chats: the answer's thoughts are part of what is sent
-  bool usage_in_every_chunk = false;  // what was used so far, with each part of a stream
-  std::string echo;                   // chats: what the answers' texts begin with
+  bool include_reasoning = true;      // chats: send the reasoning
+  bool usage_in_every_chunk = false;  // continuous_usage_stats
+  std::string echo;                   // chats: text that precedes each answer
   bool return_token_ids = false;
-  bool tokens_as_ids = false;  // log-probabilities name tokens by their ids
-  std::string id;              // that the client gives it; empty: none
-  std::string service_tier;    // to be named in the answer; empty: nobody asked
+  bool tokens_as_ids = false;  // logprobs name tokens as "token_id:N"
+  std::string id;              // client's request ID; empty: none
+  std::string service_tier;    // to report back; empty: not requested
 };
 
 inline constexpr int kMaxPrompts = 256;
 
-// Every field is checked; one that is known to the API and not supported here is refused by name,
-// unless it has the value that means "off". Unknown fields are refused too: a misspelt option must
-// not be lost.
+// Checks every field. Rejects by name a field of the API that is not supported, unless its value
+// means "off", and every unknown field, so that a misspelled option is not lost.
 std::optional<Error> Parse(Kind kind, const std::string& body, Request* request);
 
-// The id in the header X-Request-Id comes before that in the body, if it is of the form that this
-// one must have. Proxies put others there, for which their clients can do nothing: they are
-// overlooked.
+// Takes the ID from the X-Request-Id header, which overrides the body's, if it is well-formed.
+// Ignores a malformed one: a proxy may have set it, which the client cannot change.
 void ReadRequestIdHeader(const std::map<std::string, std::string>& headers, std::string* id);
 
-// /tokenize and /detokenize.
+// Requests of /tokenize and /detokenize.
 struct TokenizeRequest {
-  std::string model;                // empty: the only one
+  std::string model;                // empty: the only model
   v1::GenerateRequest generate;  // text or chat
-  std::vector<int> tokens;          // of /detokenize
-  bool token_strings = false;       // also what each token stands for
+  std::vector<int> tokens;          // for /detokenize
+  bool token_strings = false;       // also return each token's string
 };
 std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* request);
 std::optional<Error> ParseDetokenize(const std::string& body, TokenizeRequest* request);

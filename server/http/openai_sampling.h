@@ -1,5 +1,5 @@
-// How tokens are chosen, where an answer ends and whether it is streamed: fields of every
-// generating route.
+// Parses the fields that all generating routes share: sampling, stop conditions, streaming,
+// scheduling.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,16 @@ namespace espalier::openai {
 
 inline constexpr int kMaxTokensLimit = 1 << 20;
 
-// temperature to min_tokens. What a body leaves out stays absent: the model may have a default of
-// its own.
+// Reads temperature to min_tokens. Absent fields stay absent: the model may have its own defaults.
 void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate);
 
-// stop to speculation: how the answer ends and what comes with it.
+// Reads stop to speculation: stop conditions and what comes with the answer.
 void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate);
 
-// truncate_prompt_tokens: a number of tokens from 1 on, or -1: as many as there is room for.
+// Reads truncate_prompt_tokens: 1 or more, or -1 for as many as fit.
 void ReadTruncation(JsonReader& reader, int* most);
 
-// priority, cache_salt and timeout; as the fields of a GenerateRequest.
+// priority, cache_salt and timeout, as in GenerateRequest.
 struct Queueing {
   int priority = 0;
   std::string cache_salt;
@@ -31,15 +30,15 @@ struct Queueing {
 };
 Queueing ReadQueueing(JsonReader& reader);
 
-// request_id: part of the answer's id.
+// Reads request_id, which becomes part of the answer's ID.
 void ReadRequestId(JsonReader& reader, std::string* id);
-// Whether it is short and of letters, digits and "-_.:", so that it can stand in an id and a log.
+// Returns whether `id` is short and consists of letters, digits and "-_.:", safe for logs and IDs.
 bool IsRequestId(absl::string_view id);
 
-// service_tier. There is one here, the default; `out` gets its name if the field is given.
+// Reads service_tier. Only the default exists; sets `out` to its name if the field is given.
 void ReadServiceTier(JsonReader& reader, std::string* out);
 
-// stream, and stream_options, which go with it; `read` reads further ones.
+// Reads stream and stream_options; `read` reads further options.
 void ReadStream(JsonReader& reader, bool* stream,
                 const std::function<void(JsonReader& options)>& read = nullptr);
 

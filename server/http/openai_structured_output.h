@@ -1,4 +1,4 @@
-// What an answer must be: response_format and vLLM's fields for the same.
+// Parses response_format and vLLM's structured output fields.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace espalier::openai {
 
-// A schema as a text: some clients write it as one.
+// Returns a schema as text; some clients send it as a JSON string.
 std::string SchemaText(const nlohmann::ordered_json& schema);
 
-// vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
+// Reads vLLM's structured_outputs, its older guided_* fields, and OpenAI's response_format.
 void ReadStructuredOutput(JsonReader& reader, v1::GenerateRequest* generate);
 
 }  // namespace espalier::openai

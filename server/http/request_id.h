@@ -1,4 +1,4 @@
-// The id by which client and server speak of one request.
+// Request IDs in response headers.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace espalier {
 
-// `responder`, whose answer names the id in the headers X-Request-Id, where OpenAI's clients look
-// for it, and Request-Id, where Anthropic's do. Where such responders stand one before another, the
-// id of the one that answers first counts.
+// Returns a responder that adds the ID as X-Request-Id (where OpenAI's clients look for it) and
+// Request-Id (Anthropic's). In a chain of such responders the innermost call's ID counts: the one
+// that answers first.
 std::shared_ptr<HttpResponder> WithRequestId(std::shared_ptr<HttpResponder> responder,
                                              std::string id);
 

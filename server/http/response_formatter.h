@@ -1,5 +1,5 @@
-// How an API writes the one answer of a request: a stream of events and a whole object, which come
-// of the same steps.
+// Formats one answer for an API: as a stream of events and as a whole object, both from the same
+// calls. Implemented by ResponsesFormatter and MessagesFormatter, driven by ResponseProducer.
 #pragma once
 
 #include <algorithm>
@@ -18,30 +18,31 @@ namespace espalier {
 // Not thread-safe.
 class ResponseFormatter {
  public:
-  // Without `streams` no events are made.
+  // Without `streams`, no events are made.
   explicit ResponseFormatter(bool streams) : streams_(streams) {}
   virtual ~ResponseFormatter() = default;
 
-  virtual void Queue() {}    // it waits, in the background
-  virtual void Begin() = 0;  // it runs
+  virtual void Queue() {}    // a background response is queued
+  virtual void Begin() = 0;  // generation starts
   virtual void Add(const v1::GenerateReply& reply) = 0;
-  // The end, once, by one of these. `finish_reason` is that of the last reply, which has been
-  // added; one that was cancelled fails instead.
+  // Exactly one of the following ends it. Finish gets the last reply, which has been added; a
+  // cancelled generation calls Fail instead.
   virtual void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) = 0;
   virtual void Fail(const openai::Error& error) = 0;
   virtual void Cancel() = 0;
 
   virtual bool over() const = 0;
-  virtual nlohmann::ordered_json Object() const = 0;  // as it is now
+  virtual nlohmann::ordered_json Object() const = 0;  // in its present state
 
   bool streams() const { return streams_; }
-  // Those that are new, each whole as it goes over the wire.
+  // Returns and clears the new events, each as it goes over the wire.
   std::vector<std::string> TakeEvents() { return std::exchange(events_, {}); }
 
  protected:
   void AddEvent(std::string event) { events_.push_back(std::move(event)); }
 
-  // What a reply says, in the order in which it was said: a text behind a call is not its text.
+  // Visits text and calls of a reply in their original order: text after a call is a block of its
+  // own.
   template <typename OnText, typename OnCall>
   static void InOrder(const v1::GenerateReply& reply, OnText on_text, OnCall on_call) {
     const std::string& text = reply.text();

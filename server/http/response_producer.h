@@ -1,5 +1,6 @@
-// One answer from its submission to its end: what the engine says is written in the way of an API,
-// for the client that waits and for those that watch.
+// Produces one API response from one generation: feeds the engine's replies to a ResponseFormatter
+// and sends the result to the client and to watchers. Used by the Responses and Messages APIs;
+// completions_route.cc has its own path, since its answers have several choices.
 #pragma once
 
 #include <atomic>
@@ -25,26 +26,26 @@ namespace espalier {
 
 struct ResponseProducerOptions {
   std::unique_ptr<ResponseFormatter> writer;
-  // The client is answered when it is accepted, and may go away.
+  // Answers the client on acceptance; the generation survives its disconnect.
   bool background = false;
   ErrorFormatter error_formatter = &openai::ToJson;
-  // It has ended and nobody threw it away: what it became, and its events if it is a background
-  // stream. May be null; must not call the run.
+  // Called at the end unless the response was dropped: the final object and, for a background
+  // stream, all events. May be null; must not call the producer.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
-  size_t stored_values = 0;  // of JSON, that `ended` looks at beside the answer
-  size_t envelope_bytes = 0;   // that are written at the beginning and at the end
+  size_t stored_values = 0;  // JSON values that `ended` visits in addition
+  size_t envelope_bytes = 0;   // repeated in the first and last events
   const Clock* clock = nullptr;
-  // Writes what is large, be it at the end. Null: the engine's thread does.
+  // Serializes large replies. Null: the engine's thread does.
   std::weak_ptr<SerializationThread> serialization_thread;
 };
 
 class ResponseProducer : public InProgressResponse, public std::enable_shared_from_this<ResponseProducer> {
  public:
-  // A background answer is told of by Accept; another one by what the engine says.
+  // A background client is answered by Accept, any other by the first reply.
   ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder);
 
   GenerationListener Listener();
-  // Once, when it is submitted. REQUIRES: the caller holds the model.
+  // Called once, after submission. REQUIRES: the caller holds the model.
   void Accept(std::shared_ptr<Generation> generation);
 
   nlohmann::ordered_json Snapshot() override;
@@ -56,32 +57,32 @@ class ResponseProducer : public InProgressResponse, public std::enable_shared_fr
   void OnReply(const absl::StatusOr<v1::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends the events that are new, in one piece: see WriteEvents.
+  // Sends new events in one write; see WriteEvents.
   void SendNewEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After the end.
+  // Called at the end.
   void Conclude(bool keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseWatchers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnClientGone(const HttpResponder* responder);
 
   const ResponseProducerOptions options_;
-  TaskSequence tasks_;                 // what the engine says
-  std::atomic<size_t> values_seen_ = 0;    // of its log-probabilities, so far
-  std::atomic<bool> started_ = false;  // the engine has said something
+  TaskSequence tasks_;                 // replies, in order
+  std::atomic<size_t> values_seen_ = 0;    // logprobs so far
+  std::atomic<bool> started_ = false;  // the first reply has come
 
   absl::Mutex mutex_;
   ResponseFormatter& formatter_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> history_ ABSL_GUARDED_BY(mutex_);  // of a background stream
+  std::vector<std::string> history_ ABSL_GUARDED_BY(mutex_);  // events of a background stream
   std::vector<std::shared_ptr<HttpResponder>> watchers_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  // Until a background answer is submitted its client may still get an error instead.
+  // Until then, the client of a background response may still get an error status.
   bool accepted_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Writes events after `after`, of those that were kept, to a stream that has begun.
+// Writes the stored events after number `after` to a stream that has begun.
 void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResponder& responder);
 
-// Headers and status of a stream of events.
+// Sends status and headers of an event stream.
 void StartEventStream(HttpResponder& responder);
 
 }  // namespace espalier

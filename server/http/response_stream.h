@@ -1,4 +1,4 @@
-// One request's answer on its way from whoever answers to the connection.
+// The response of one request, queued between the responder and the connection.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,12 @@
 
 namespace espalier {
 
-// The connection's strand takes parts out; any thread puts them in. May outlive connection and
-// server: it holds nothing of theirs but `wake`, which is dropped when it closes.
+// The connection's strand pops parts; any thread pushes them. May outlive connection and server: it
+// refers to them only through `wake`, which Close drops.
 class ResponseStream {
  public:
   struct Part {
-    // kAborted: nobody is left who could end the stream.
+    // kAborted: the responder is gone without ending the stream.
     enum Kind { kComplete, kHeader, kChunk, kEnd, kAborted } kind;
     int status = 200;
     std::string content_type;
@@ -26,24 +26,23 @@ class ResponseStream {
     HttpResponder::Headers headers;
   };
 
-  // `wake` tells the connection, from any thread and without blocking, that there is something new.
+  // `wake` notifies the connection of new parts, from any thread and without blocking.
   ResponseStream(size_t max_unsent, std::function<void()> wake);
 
-  // Is one of the open ones until it closes, and what it holds by then is part of the bytes that
-  // are unsent.
+  // Counts this response in `open` and its queued bytes in `unsent` until it closes.
   void CountTowards(std::shared_ptr<std::atomic<int>> open, std::shared_ptr<std::atomic<size_t>> unsent);
   void Push(Part part);
-  bool TestAndSetStarted();  // whether it had been called before
+  bool TestAndSetStarted();  // returns whether it was called before
   void OnClose(std::function<void()> closed);
   bool closed();
 
-  // The rest run on the strand.
+  // The rest runs on the strand.
 
-  // The part before has been sent.
+  // Pops the next part, if any. The part popped before counts as sent.
   bool Pop(Part* part);
-  // More of a stream waits than may: its client does not read.
+  // More than max_unsent bytes of a stream are queued: the client does not read.
   bool overflow();
-  // The client has gone, or the answer is complete (`notify` false).
+  // The client has disconnected (`notify`), or the answer is complete.
   void Close(bool notify, bool wake = true);
 
  private:
@@ -54,17 +53,17 @@ class ResponseStream {
   absl::Mutex mutex_;
   std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of chunks
-  // Of the chunks that wait, the largest one's; more once that has been taken.
+  // Size of the largest queued chunk; an upper bound once that has been popped.
   size_t largest_ ABSL_GUARDED_BY(mutex_) = 0;
   bool largest_gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are accepted
   bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
-  std::shared_ptr<std::atomic<int>> open_requests_ ABSL_GUARDED_BY(mutex_);  // null: it is not counted
-  std::shared_ptr<std::atomic<size_t>> server_unsent_ ABSL_GUARDED_BY(mutex_);  // likewise
-  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // bytes of parts that wait or are being sent
-  size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, those of the part taken last
+  std::shared_ptr<std::atomic<int>> open_requests_ ABSL_GUARDED_BY(mutex_);  // null: not counted
+  std::shared_ptr<std::atomic<size_t>> server_unsent_ ABSL_GUARDED_BY(mutex_);  // null: not counted
+  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // queued or being sent
+  size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the part popped last
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
 };

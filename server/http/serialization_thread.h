@@ -1,4 +1,5 @@
-// A thread that writes large answers, so that the engine's, for which all streams wait, does not.
+// A thread that serializes large answers to JSON, so that the engine's thread, for which all
+// streams wait, does not.
 #pragma once
 
 #include <atomic>
@@ -14,18 +15,17 @@
 
 namespace espalier {
 
-// Log-probabilities and tokens whose JSON is written at once.
+// Up to this many logprobs and tokens are serialized inline.
 inline constexpr size_t kMaxInlineSize = 256;
 
 // Thread-safe.
 class SerializationThread {
  public:
   SerializationThread();
-  // Runs what waits. Not from work.
+  // Runs all queued work. Must not be called from `work`.
   ~SerializationThread();
 
-  // Returns at once; `work` runs on the thread, in the order of the calls. It must not hold on to
-  // the thread itself.
+  // Queues `work` and returns at once; work runs in order. It must not own the thread.
   void Run(std::function<void()> work);
 
  private:
@@ -40,16 +40,16 @@ class SerializationThread {
   std::thread thread_;
 };
 
-// The steps of one answer, in order: large ones, and those that come behind one, on the thread.
-// What is given in one call of Run must be given by the same thread as what came before.
+// Runs the steps of one answer in order: large steps, and those behind one, on the serialization
+// thread; others inline. All calls of Run must come from one thread at a time.
 class TaskSequence {
  public:
-  // Weak: steps must not hold on to their thread. Null: whoever gives a step takes it.
+  // Weak, since steps must not own their thread. Null: all steps run inline.
   explicit TaskSequence(std::weak_ptr<SerializationThread> thread) : thread_(std::move(thread)) {}
 
-  // Calls `step` with copies of `arguments` and with `mutex` held. Does not wait: not even for the
-  // mutex, which a step on the thread may hold for long. `step` must hold on to this and to
-  // `mutex`.
+  // Calls `step` with copies of `arguments` and with `mutex` held. Never blocks, not even on
+  // `mutex`, which a step on the thread may hold for long. `step` must keep this object and `mutex`
+  // alive.
   template <typename Step, typename... Arguments>
   void Run(bool large, absl::Mutex& mutex, Step step, const Arguments&... arguments) {
     const std::shared_ptr<SerializationThread> thread = thread_.lock();
@@ -71,12 +71,12 @@ class TaskSequence {
     }
   }
 
-  // For a step: whether it is taken on the thread.
+  // For a step: whether it runs on the thread.
   bool on_thread() const { return waiting_ > 0; }
 
  private:
   const std::weak_ptr<SerializationThread> thread_;
-  std::atomic<int> waiting_ = 0;  // for the thread, or on it
+  std::atomic<int> waiting_ = 0;  // queued or running there
 };
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// A field that holds a text, a list of token ids, or a list of either.
+// Reads a field that holds a text, a list of token ids, or a list of either.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace espalier::openai {
 
 inline constexpr size_t kMaxPromptTokens = 4 << 20;
 
-// `add` makes a message with fields `text` and `tokens` for each of them, at most `most`.
+// Calls `add` for each element, at most `most` times; it returns a message with fields `text` and
+// `tokens`.
 template <typename Add>
 void ReadTextsOrTokens(JsonReader& reader, const std::string& field, size_t most, const Add& add) {
   using json = nlohmann::ordered_json;

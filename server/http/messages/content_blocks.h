@@ -1,4 +1,4 @@
-// Messages of Anthropic's API, which are lists of blocks, as the turns of a chat.
+// Parses the content blocks of Anthropic messages into chat turns.
 #pragma once
 
 #include "espalier/v1/inference.pb.h"
@@ -6,11 +6,11 @@
 
 namespace espalier::anthropic {
 
-// Field "system": a turn before all others.
+// Reads the field "system" into a turn before all others.
 void ReadSystem(openai::JsonReader& reader, v1::ChatPrompt* chat);
 
-// Field "messages". Thoughts, text and calls of one message are one turn, each result of a tool is
-// a turn of its own, and turns of one role in a row are one. A result must answer a call before it.
+// Reads the field "messages". Reasoning, text and calls of one message form one turn; consecutive
+// turns of one role are merged; each tool result is its own turn and must answer an earlier call.
 void ReadMessages(openai::JsonReader& reader, v1::ChatPrompt* chat);
 
 }  // namespace espalier::anthropic

@@ -1,4 +1,4 @@
-// Errors as clients of Anthropic's Messages API expect them.
+// Errors of Anthropic's Messages API.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace espalier::anthropic {
 
-// {"type": "error", "error": {...}}, the body of an answer and the data of a stream's event.
+// Returns {"type": "error", "error": {...}}, a response body or the data of a stream event.
 std::string ErrorJson(const openai::Error& error);
 
 }  // namespace espalier::anthropic

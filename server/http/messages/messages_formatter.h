@@ -1,4 +1,4 @@
-// A message as it comes to be: blocks of thoughts, text and calls of tools.
+// Formats an answer for Anthropic's Messages API: blocks of thinking, text and tool use.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct MessageHead {
   bool include_thinking = true;
 };
 
-// REQUIRES: the first reply has the prompt's tokens (GenerateRequest.return_prompt_tokens), of
-// which a stream tells first.
+// REQUIRES: the first reply has the prompt's tokens (GenerateRequest.return_prompt_tokens), which a
+// stream counts in its first event.
 class MessagesFormatter : public ResponseFormatter {
  public:
   MessagesFormatter(MessageHead head, bool streams);
@@ -34,7 +34,7 @@ class MessagesFormatter : public ResponseFormatter {
  private:
   void Emit(const char* type, nlohmann::ordered_json fields);
   void Open(nlohmann::ordered_json block);
-  // Whether the open block is of this type.
+  // Returns whether the open block is of this type.
   bool IsOpen(const char* type) const;
   void AddDelta(const char* delta_type, const char* field, const std::string& text);
   void AddText(const std::string& text);

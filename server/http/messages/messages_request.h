@@ -1,4 +1,4 @@
-// Request bodies of Anthropic's Messages API, with our further fields for sampling, as
+// Parses requests of Anthropic's Messages API, with our extra sampling fields, into
 // GenerateRequests. Pure functions.
 #pragma once
 
@@ -14,14 +14,13 @@ struct MessagesRequest {
   v1::GenerateRequest generate;
   bool stream = false;
   bool include_thinking = true;
-  bool no_thinking = false;  // thoughts are not wanted, where the model's template can do without
+  bool no_thinking = false;  // disable thinking if the model's template can
 };
 
-enum class Purpose { kAnswer, kCount };  // of counting, how to sample is no question
+enum class Purpose { kAnswer, kCount };  // kCount ignores sampling fields
 
-// Every field is checked; what is known and not supported is refused by name, what is not known is
-// refused. Marks of what should be cached are accepted: every prompt is. A last message of the
-// assistant's is gone on with.
+// Checks every field. Rejects unsupported and unknown fields by name. Ignores cache_control: every
+// prompt is cached. A final assistant message is continued.
 std::optional<openai::Error> ParseMessages(Purpose purpose, const std::string& body,
                                            MessagesRequest* request);
 

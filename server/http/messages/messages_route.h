@@ -1,4 +1,4 @@
-// The routes beneath /v1/messages.
+// Handles the routes under /v1/messages.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace espalier {
 
-// POST /v1/messages. Returns at once; the answer comes from the engine's thread. A client that goes
-// away ends it.
+// POST /v1/messages. Returns at once; the engine's thread sends the answer. A disconnect of the
+// client cancels it.
 void CreateMessage(const HttpRequest& http, const RouteContext& context,
                    std::shared_ptr<HttpResponder> responder);
 
-// POST /v1/messages/count_tokens: how many tokens such a request would have.
+// POST /v1/messages/count_tokens: counts the prompt tokens of such a request.
 void CountMessageTokens(const HttpRequest& http, const RouteContext& context,
                         std::shared_ptr<HttpResponder> responder);
 

@@ -1,5 +1,4 @@
-// The items of which inputs and outputs of the Responses API consist, and the chat that they are.
-// Pure functions.
+// Input and output items of the Responses API, and their conversion to chat turns. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +13,12 @@
 
 namespace espalier::openai {
 
-// Names of one response's items: "msg_", "fc_", "rs_" and what belongs to the response.
+// Generates the IDs of one response's items: "msg_", "fc_", "rs_" plus the response's ID.
 class ItemIds {
  public:
   explicit ItemIds(std::string base = "") : base_(std::move(base)) {}
   std::string New(const char* prefix);
-  // For an item of this type.
+  // Returns an ID for an item of this type.
   std::string NewFor(const std::string& type);
 
  private:
@@ -27,32 +26,30 @@ class ItemIds {
   int next_ = 0;
 };
 
-// Field "input": a text, which is the user's, or a list of messages, calls of functions, their
-// outputs, thoughts and references to items. `items` gets them in the form in which they are listed
-// later on, with ids where they bring none; an id of their own has at most kMaxItemIdBytes bytes and
-// stands for one item alone. Images, files and what belongs to tools that are not
-// functions are refused by name.
+// Reads the field "input": a user text, or a list of messages, function calls, their outputs,
+// reasoning and item references. Stores the items in the form in which they are listed later, with
+// an ID for each that has none. A given ID has at most kMaxItemIdBytes bytes and must be unique.
+// Rejects images, files and items of other tools by name.
 void ReadInput(JsonReader& reader, ItemIds* ids, nlohmann::ordered_json* items);
 
 inline constexpr size_t kMaxItemIdBytes = 64;
 
-// Of all that one input refers to, as of an HTTP body: a reference is short, what it stands for is
-// copied each time.
+// Limit on what one input refers to, the same as for an HTTP body: a reference is short, but its
+// target is copied each time.
 inline constexpr size_t kMaxReferredBytes = 8 << 20;
 
-// Puts what is referred to in the place of references; `find` gives null for what is not known. An
-// error if that is more than kMaxReferredBytes.
+// Replaces references by their targets; `find` returns null for unknown IDs. Fails if the targets
+// exceed kMaxReferredBytes.
 using FindItem =
     std::function<std::shared_ptr<const nlohmann::ordered_json>(const std::string& id)>;
 std::optional<Error> ResolveReferences(const FindItem& find, nlohmann::ordered_json* items);
 
-// Gives a new id to each item whose id one of `before`, or an item before it, has, be it referred
-// to or given again: where a list of items goes on is said by an id.
+// Gives a new ID to each item whose ID occurs in `before` or earlier in `items`. IDs must be
+// unique, because they are the cursor by which items are paged.
 void MakeIdsUnique(const nlohmann::ordered_json& before, ItemIds* ids, nlohmann::ordered_json* items);
 
-// A whole conversation as turns behind those that `chat` has: thoughts, text and calls that the
-// assistant gave one after another are one turn, as templates expect. An error if an output answers
-// no call before it.
+// Appends the conversation to `chat` as turns. Consecutive reasoning, text and calls of the
+// assistant become one turn, as templates expect. Fails if an output answers no earlier call.
 std::optional<Error> AddTurns(const nlohmann::ordered_json& items, v1::ChatPrompt* chat);
 
 }  // namespace espalier::openai

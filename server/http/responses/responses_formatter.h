@@ -1,4 +1,4 @@
-// A response as it comes to be: its items, and the events by which a stream tells of them.
+// Formats an answer for the Responses API: output items, and the events of a stream.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct ResponseHead {
   std::string id;
   std::string model;
   int64_t created_unix_seconds = 0;
-  // What it repeats of its request, the effective temperature and top_p and whether it is stored.
+  // Request fields that the response repeats, the effective temperature and top_p, and whether it
+  // is stored.
   nlohmann::ordered_json echo;
   bool with_logprobs = false;
   bool include_reasoning = true;
@@ -40,21 +41,21 @@ class ResponsesFormatter : public ResponseFormatter {
 
   void Emit(const char* type, nlohmann::ordered_json fields);
   void EmitResponse(const char* type);
-  // Fields that tell of the open item's only part, or of its arguments.
+  // Event fields that identify the open item's only part or its arguments.
   nlohmann::ordered_json Place(bool part) const;
   void OpenItem(Open kind, nlohmann::ordered_json item);
   void CloseItem(const char* status);
   nlohmann::ordered_json OpenPart() const;
   nlohmann::ordered_json OpenItemNow(const char* status) const;
   void AddReasoning(const std::string& text);
-  // `last`: nothing else of the same reply is behind it.
+  // `last`: no further text or call follows in the same reply.
   void AddText(const std::string& text, bool last);
   void AddCall(const v1::ToolCall& call);
   void AlignLogprobs(const std::string& text, bool last);
   std::string WaitingBytes() const;
-  // The waiting tokens' bytes up to behind this are accounted for.
+  // Accounts for the bytes of waiting tokens up to the end of `bytes`.
   void SkipWaiting(const std::string& bytes);
-  // Of the waiting tokens, no more than the last `count`.
+  // Drops all but the last `count` waiting tokens.
   void KeepWaiting(size_t count);
   nlohmann::ordered_json TakeLogprobs();
   void End(const char* status, const char* item_status, const char* event);
@@ -66,12 +67,12 @@ class ResponsesFormatter : public ResponseFormatter {
   bool over_ = false;
   nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // the last one may be open
   Open open_ = Open::kNone;
-  std::string text_;                           // of the open item: its text or its arguments
+  std::string text_;                           // text or arguments of the open item
   nlohmann::ordered_json logprobs_;            // of the open message
-  std::vector<v1::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
-  int64_t waiting_at_ = 0;  // where in the message's text the first of them begins
-  size_t skipped_ = 0;      // bytes of theirs that are of thoughts or calls, at least
-  bool hidden_ = false;     // some of them may be
+  std::vector<v1::TokenLogprobs> waiting_;  // tokens whose text has not come yet
+  int64_t waiting_at_ = 0;  // offset of the first of them in the message's text
+  size_t skipped_ = 0;      // lower bound on their bytes in reasoning or calls
+  bool hidden_ = false;     // some of their bytes may be such
   nlohmann::ordered_json error_, incomplete_, usage_, completed_at_;
 };
 

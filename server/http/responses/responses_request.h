@@ -1,4 +1,4 @@
-// Request bodies of POST /v1/responses, with vLLM's further fields for sampling. Pure functions.
+// Parses requests of POST /v1/responses, with vLLM's extra sampling fields. Pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,25 +13,24 @@ namespace espalier::openai {
 
 struct ResponsesRequest {
   v1::GenerateRequest generate;  // all but the turns of the chat
-  std::string instructions;         // of this answer only, whatever came before it
-  std::string previous;             // the response that this one goes on from; empty: none
+  std::string instructions;         // apply to this answer only
+  std::string previous;             // previous_response_id; empty: none
   nlohmann::ordered_json items;     // "input"; see ReadInput
   bool stream = false;
   bool background = false;
   std::optional<bool> store;
-  bool truncate = false;  // the oldest turns go if all do not fit
+  bool truncate = false;  // drop the oldest turns if not all fit
   bool include_reasoning = true;
-  // What a response repeats of its request, in the API's form, absent fields with their defaults.
+  // Request fields that the response repeats, with defaults for absent ones.
   nlohmann::ordered_json echo;
   size_t echo_bytes = 0;  // as text
 };
 
-// As Parse in openai_request.h does: what is known and not supported is refused by name, what is
-// not known is refused.
+// Rejects unsupported and unknown fields by name, as Parse in openai_request.h does.
 std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
                                     ResponsesRequest* request);
 
-// The chat of the request behind `before`, the items of earlier turns.
+// Fills in the request's chat: the items `before`, of earlier turns, then its own.
 std::optional<Error> FillChat(const nlohmann::ordered_json& before, ResponsesRequest* request);
 
 }  // namespace espalier::openai

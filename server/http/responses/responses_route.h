@@ -1,4 +1,4 @@
-// The routes beneath /v1/responses.
+// Handles the routes under /v1/responses.
 #pragma once
 
 #include <memory>
@@ -15,16 +15,16 @@ struct ResponsesContext {
   std::shared_ptr<ResponseStore> store;
 };
 
-// POST /v1/responses. Returns at once; the answer comes from the engine's thread. A client that
-// goes away ends it, unless it runs in the background.
+// POST /v1/responses. Returns at once; the engine's thread sends the answer. A disconnect of the
+// client cancels it, unless it runs in the background.
 void CreateResponse(const HttpRequest& http, const ResponsesContext& context,
                     std::shared_ptr<HttpResponder> responder);
 
-// POST /v1/responses/input_tokens: how many tokens such a request would have.
+// POST /v1/responses/input_tokens: counts the prompt tokens of such a request.
 void CountResponseInput(const HttpRequest& http, const ResponsesContext& context,
                         std::shared_ptr<HttpResponder> responder);
 
-// Of the response that the path names: GET, DELETE, POST .../cancel, GET .../input_items.
+// On one response: GET, DELETE, POST .../cancel, GET .../input_items.
 void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
                  std::shared_ptr<HttpResponder> responder);
 void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,

@@ -1,4 +1,4 @@
-// Truncation of conversations: "truncation": "auto".
+// Truncation of conversations for the Responses API's "truncation": "auto".
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,9 +7,9 @@
 
 namespace espalier {
 
-// Drops the oldest turns of the chat, up to one of the user's, until prompt and max_tokens (1 if
-// there is none) fit the model's context. System and developer turns stay, and so does all from the
-// user's last turn on: what is too long then stays too long. Errors are those of the template.
+// Drops the oldest turns, up to the start of a user turn, until prompt and max_tokens (1 if absent)
+// fit the model's context. Keeps system and developer turns and everything from the last user turn
+// on, even if that is too long. Returns errors of the chat template.
 absl::Status TruncateConversation(const LoadedModel& model, v1::GenerateRequest* request);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// For tests: a stream that is written faster than its client reads it.
+// Test helper: a handler that writes a stream faster than its client reads it.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace espalier {
 
-// Of one request. Outlives the server.
+// Handles one request. Outlives the server.
 class FloodingHandler {
  public:
   ~FloodingHandler() {
     if (writer_.joinable()) writer_.join();
   }
 
-  // Writes until the client is said to have gone, for `most` at most.
+  // Writes until the client disconnects, at most for `most`.
   HttpHandler Handler(absl::Duration most) {
     return [this, most](HttpRequest, std::shared_ptr<HttpResponder> responder) {
       responder->OnClose([this] { closed_.Notify(); });

@@ -1,4 +1,4 @@
-// For tests: what a stream of events holds.
+// Test helper: parses server-sent events.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// The data of each event, whose name must be its type.
+// Returns the data of each event, whose name must equal its type.
 inline std::vector<nlohmann::ordered_json> ParseSse(const std::vector<std::string>& events) {
   std::vector<nlohmann::ordered_json> out;
   for (const std::string& event : events) {

@@ -1,4 +1,4 @@
-// For tests: a client of bytes, so that anything at all can be sent to a server on loopback.
+// Test helper: a TCP client on loopback that sends arbitrary bytes.
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ namespace espalier {
 
 class RawClient {
  public:
-  // `receive_buffer` bytes are read ahead by the kernel, about; 0: as many as it likes.
+  // `receive_buffer`: approximate size of the kernel's receive buffer; 0: the default.
   explicit RawClient(uint16_t port, int receive_buffer = 0) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
@@ -37,7 +37,7 @@ class RawClient {
   bool connected() const { return connected_; }
   bool timed_out() const { return timed_out_; }  // the last Read
 
-  // Of each read and write.
+  // Applies to each read and write.
   void SetTimeout(int seconds) {
     const timeval timeout{seconds, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
@@ -48,7 +48,7 @@ class RawClient {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
-  // Leaves no port behind that waits for late packets, of which there are only so many.
+  // Resets the connection, which leaves no port in TIME_WAIT; there are only so many.
   void Abort() {
     const linger none{1, 0};
     setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -56,7 +56,7 @@ class RawClient {
   }
   void CloseHalf() { shutdown(fd_, SHUT_WR); }
 
-  // False if the server takes no more.
+  // Returns false if the server accepts no more.
   bool Send(absl::string_view data) {
     while (!data.empty()) {
       const ssize_t n = send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
@@ -66,7 +66,7 @@ class RawClient {
     return true;
   }
 
-  // At most so many bytes; "" once the server has closed or has been silent for too long.
+  // Reads at most `most` bytes; "" at the end or after a timeout.
   std::string Read(size_t most) {
     std::string data(most, 0);
     const ssize_t n = recv(fd_, data.data(), most, 0);
@@ -75,7 +75,7 @@ class RawClient {
     return data;
   }
 
-  // Reads until `end` has been seen or the server closes.
+  // Reads until `end` has appeared or the server closes.
   std::string ReadUntil(absl::string_view end) {
     std::string all;
     while (!absl::StrContains(all, end)) {
@@ -86,7 +86,7 @@ class RawClient {
     return all;
   }
 
-  // All that comes until the server closes.
+  // Reads until the server closes.
   std::string ReadAll() {
     std::string all;
     for (std::string some; !(some = Read(1 << 16)).empty();) all += some;

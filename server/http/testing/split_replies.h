@@ -1,4 +1,4 @@
-// For tests: one answer of texts and calls, in replies that cut it anywhere.
+// Test helper: splits one answer of texts and calls into replies at arbitrary positions.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ inline std::vector<AnswerPart> TextsBetweenCalls() {
           {"", "Now I wait."}};
 }
 
-// Cut before the characters with these numbers. Each character is a token whose log-probability is
-// its number, negated.
+// Splits before characters `first` and `second`. Each character is a token whose logprob is its
+// negated index.
 inline std::vector<v1::GenerateReply> SplitIntoReplies(const std::vector<AnswerPart>& parts,
                                                     size_t first, size_t second) {
   std::vector<v1::GenerateReply> replies(1);

@@ -1,4 +1,4 @@
-// For tests: a server that has started.
+// Test helper: starts a server.
 #pragma once
 
 #include <memory>
