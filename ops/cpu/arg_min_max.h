@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "ops/cpu/reduce_min_max.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 
 // places[line]: the first (`last`: the last) element of each line that equals most[line].
 template <typename T>
-void FindPlaces(const Lines& lines, const T* x, const T* most, bool last, int64_t* places) {
+void FindPlaces(const AxisLines& lines, const T* x, const T* most, bool last, int64_t* places) {
   const auto equal = [](T a, T b) { return a == b || (a != a && b != b); };
   const int64_t n = lines.length;
   if (lines.inner == 1) {
@@ -63,7 +63,7 @@ void AddArgExtreme(KernelRegistry& registry, const std::string& name, Beyond bey
                      const std::vector<T> most = FoldAxes<T>(
                          axes, x, y.num_elements(), start, [](T v) { return v; },
                          [beyond](T a, T b) { return beyond(b, a) || b != b ? b : a; });
-                     FindPlaces(Lines(x.dims(), axis), x.as<T>(), most.data(), last,
+                     FindPlaces(AxisLines(x.dims(), axis), x.as<T>(), most.data(), last,
                                 y.as<int64_t>());
                    };
                    switch (x.dtype()) {

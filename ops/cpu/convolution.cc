@@ -10,7 +10,7 @@
 #include "ops/cpu/onednn/post_ops.h"
 #include "ops/cpu/deterministic_sum.h"
 #include "ops/cpu/workspace.h"
-#include "ops/kernel/part_pads.h"
+#include "ops/kernel/shard_padding.h"
 
 namespace espalier {
 namespace {
@@ -45,7 +45,7 @@ Problem Describe(const Attributes& a, const Dims& x, const Dims& weight, const D
 Problem DescribePart(const KernelSpec& spec, const TensorSpec& y) {
   const Dims& weight = spec.inputs[1].dims;
   return Describe(
-      AttributesOfPart(spec.attributes, spec.inputs[0], y, Dims(weight.begin() + 2, weight.end())),
+      ShardAttributes(spec.attributes, spec.inputs[0], y, Dims(weight.begin() + 2, weight.end())),
       spec.inputs[0].dims, weight, y.dims);
 }
 

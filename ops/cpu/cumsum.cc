@@ -5,7 +5,7 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
 #include "ops/kernel/kernel.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kColumns = 256;
 
 template <typename T, typename Acc>
-void Sum(const Lines& lines, bool exclusive, bool reverse, const T* x, T* y) {
+void Sum(const AxisLines& lines, bool exclusive, bool reverse, const T* x, T* y) {
   const int64_t n = lines.length;
   if (lines.inner == 1) {
     ParallelFor(lines.outer, 4 * n, [&](int64_t begin, int64_t end) {
@@ -66,7 +66,7 @@ void Add(KernelRegistry& registry, const std::string& name, bool turned) {
                    const TensorView &x = args.inputs[0], &y = args.outputs[0];
                    if (x.num_elements() == 0) return KernelStatus::Ok();
                    const auto run = [&]<typename T, typename Acc>(T, Acc) {
-                     Sum<T, Acc>(Lines(x.dims(), axis), exclusive, reverse, x.as<T>(), y.as<T>());
+                     Sum<T, Acc>(AxisLines(x.dims(), axis), exclusive, reverse, x.as<T>(), y.as<T>());
                    };
                    switch (x.dtype()) {
                      case DType::kI32:

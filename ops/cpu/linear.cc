@@ -201,7 +201,7 @@ class Backward : public Kernel {
 void RegisterLinearCpu(KernelRegistry& registry) {
   registry.Add("linear", MakeStable);
   registry.Add("linear", ViaF32(MakeForward));
-  registry.TakesSeveral("linear", {});
+  registry.SupportsHorizontalFusion("linear", {});
   registry.Add("linear_grad", ViaF32(Backward::Make));
 }
 

@@ -4,7 +4,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/pool.h"
-#include "ops/kernel/plane_index.h"
+#include "ops/kernel/max_pool_index.h"
 
 namespace espalier {
 namespace {
@@ -14,7 +14,7 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
     const TensorView &x = args.inputs[0], &values = args.outputs[0], &indices = args.outputs[1];
     const Dims& out = (values.present() ? values : indices).dims();
     const Windows windows = SlidingWindows(a, x.dims(), out);
-    PlaneIndex index(x.spec);
+    MaxPoolIndex index(x.spec);
     index.column_major = a.Bool("column_major");
     const int64_t area = out[2] * out[3];
     ParallelRanges(out[0] * out[1], windows.work(), [&](int64_t begin, int64_t end) {
@@ -42,7 +42,7 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
   return MakeKernel([column_major = spec.attributes.Bool("column_major")](const KernelArgs& args) {
     const TensorView &indices = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
     if (!dx.present()) return KernelStatus::Ok();
-    PlaneIndex index(dx.spec);
+    MaxPoolIndex index(dx.spec);
     index.column_major = column_major;
     const int64_t in = dx.dims()[2] * dx.dims()[3], out = dy.dims()[2] * dy.dims()[3];
     ParallelRanges(dx.dims()[0] * dx.dims()[1], in + 4 * out, [&](int64_t begin, int64_t end) {

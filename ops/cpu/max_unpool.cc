@@ -3,14 +3,14 @@
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/threading/parallel.h"
-#include "ops/kernel/plane_index.h"
+#include "ops/kernel/max_pool_index.h"
 
 namespace espalier {
 namespace {
 
 // An index must lie in the plane of its own channel: `whole` is the unpooled tensor.
 KernelStatus CheckIndices(const TensorView& indices, const TensorSpec& whole) {
-  const PlaneIndex index(whole);
+  const MaxPoolIndex index(whole);
   const int64_t area = indices.dims()[2] * indices.dims()[3], plane = index.height * index.width;
   for (int64_t i = 0; i < indices.num_elements(); ++i) {
     const int64_t start = index.Start(i / area), found = indices.as<int64_t>()[i];
@@ -26,7 +26,7 @@ KernelStatus CheckIndices(const TensorView& indices, const TensorSpec& whole) {
 // Calls f(element of x, element of y) for all elements of x, in order within a plane.
 template <typename F>
 void ForEachPair(const TensorView& indices, const TensorSpec& whole, const F& f) {
-  const PlaneIndex index(whole);
+  const MaxPoolIndex index(whole);
   const int64_t area = indices.dims()[2] * indices.dims()[3], plane = index.height * index.width;
   ParallelRanges(whole.dims[0] * whole.dims[1], 2 * area, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {

@@ -3,13 +3,13 @@
 #include "ops/cpu/dtype/element.h"
 #include "ops/cpu/labels.h"
 #include "ops/cpu/threading/parallel.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace {
 
 template <typename T>
-void Set(const TensorView& indices, const Lines& lines, T on, T off, T* y) {
+void Set(const TensorView& indices, const AxisLines& lines, T on, T off, T* y) {
   const int64_t depth = lines.length, inner = lines.inner;
   ParallelFor(lines.outer, depth * inner, [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o) {
@@ -32,7 +32,7 @@ void RegisterOneHotCpu(KernelRegistry& registry) {
       const TensorView& y = args.outputs[0];
       WithElement(y.dtype(), [&](auto element) {
         using Element = decltype(element);
-        Set(args.inputs[0], Lines(y.dims(), attributes.Int("axis")),
+        Set(args.inputs[0], AxisLines(y.dims(), attributes.Int("axis")),
             Element::From(attributes.Float("on")), Element::From(attributes.Float("off")),
             y.as<typename Element::Storage>());
       });

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/cpu/testing/op_runner.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

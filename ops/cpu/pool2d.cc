@@ -12,7 +12,7 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/pool.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/kernel/part_pads.h"
+#include "ops/kernel/shard_padding.h"
 
 namespace espalier {
 namespace {
@@ -290,7 +290,7 @@ Pooling Describe(const Attributes& a) {
 // Height and width are those of the spec at every run.
 Windows WindowsOf(const KernelSpec& spec, const TensorSpec& y) {
   const TensorSpec& x = spec.inputs[0];
-  return SlidingWindows(AttributesOfPart(spec.attributes, x, y, spec.attributes.Ints("kernel")),
+  return SlidingWindows(ShardAttributes(spec.attributes, x, y, spec.attributes.Ints("kernel")),
                         x.dims, y.dims);
 }
 
@@ -326,7 +326,7 @@ std::unique_ptr<Kernel> MakeMaxBackward(MaxPool pool) {
 std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
   if (Describe(spec.attributes).kind == PoolKind::kMax) {
     const TensorSpec &x = spec.inputs[0], &dy = spec.inputs[2];
-    MaxPool pool(AttributesOfPart(spec.attributes, x, dy, spec.attributes.Ints("kernel")), x.dims,
+    MaxPool pool(ShardAttributes(spec.attributes, x, dy, spec.attributes.Ints("kernel")), x.dims,
                  dy.dims);
     if (pool.Suits()) return MakeMaxBackward(std::move(pool));
   }

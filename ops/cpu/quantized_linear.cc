@@ -101,7 +101,7 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
 
 void RegisterQuantizedLinearCpu(KernelRegistry& registry) {
   registry.Add("quantized_linear", Make);
-  registry.TakesSeveral("quantized_linear", {"out", "source"});
+  registry.SupportsHorizontalFusion("quantized_linear", {"out", "source"});
 }
 
 }  // namespace espalier

@@ -12,7 +12,7 @@ KernelStatus Gradient(const Attributes& attributes, const TensorView& places, co
                       const TensorView& dx) {
   std::memset(dx.data, 0, dx.spec.bytes());
   if (!dy.present() || dy.num_elements() == 0) return KernelStatus::Ok();
-  const Lines lines(dx.dims(), attributes.Int("axis"));
+  const AxisLines lines(dx.dims(), attributes.Int("axis"));
   const int64_t k = attributes.Int("k");
   const int64_t* at = places.as<int64_t>();
   const float* from = dy.as<float>();

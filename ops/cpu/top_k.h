@@ -10,7 +10,7 @@
 
 #include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/kernel.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 
@@ -71,7 +71,7 @@ void SelectFirst(int64_t n, int64_t k, const KeyOf& key, std::vector<Key>* keys)
 // `values` and `places` (Place: i32 or i64) have k elements along `axis`; either may be null.
 template <typename Keys, typename T, typename Place>
 void TopK(const TensorView& x, int64_t axis, int64_t k, bool largest, T* values, Place* places) {
-  const Lines lines(x.dims(), axis);
+  const AxisLines lines(x.dims(), axis);
   const T* data = x.as<T>();
   ParallelRanges(lines.count(), lines.length * 4, [&](int64_t begin, int64_t end) {
     std::vector<typename Keys::Type> keys;
@@ -117,7 +117,7 @@ KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const Te
 // Places are 32 bits wide in the keys.
 inline bool FitsTopK(const KernelSpec& spec, std::string* refusal) {
   const Dims& x = spec.inputs[0].dims;
-  if (Lines(x, spec.attributes.Int("axis")).length < int64_t{1} << 31) return true;
+  if (AxisLines(x, spec.attributes.Int("axis")).length < int64_t{1} << 31) return true;
   *refusal = "more than 2^31 elements to choose from";
   return false;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/cuda/reduce_min_max.cuh"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 
@@ -75,7 +75,7 @@ void AddArgExtreme(KernelRegistry& registry, const char* name) {
     return MakeKernel([=](const KernelArgs& args) {
       const TensorView &x = args.inputs[0], &y = args.outputs[0];
       if (y.num_elements() == 0) return KernelStatus::Ok();
-      const Lines lines(x.dims(), axis);
+      const AxisLines lines(x.dims(), axis);
       return DispatchAll(x.dtype(), name, [&](auto type) {
         using T = typename decltype(type)::T;
         if (lines.inner > 1) {

@@ -12,7 +12,7 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/strided.h"
-#include "ops/kernel/part_pads.h"
+#include "ops/kernel/shard_padding.h"
 
 namespace espalier {
 namespace cuda_convolution {
@@ -355,7 +355,7 @@ class ConvolutionKernel : public Kernel {
 
 Attributes PartOf(const KernelSpec& spec, const TensorSpec& y) {
   const Dims& weight = spec.inputs[1].dims;
-  return AttributesOfPart(spec.attributes, spec.inputs[0], y,
+  return ShardAttributes(spec.attributes, spec.inputs[0], y,
                           Dims(weight.begin() + 2, weight.end()));
 }
 

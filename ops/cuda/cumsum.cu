@@ -3,7 +3,7 @@
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace cuda_cumsum {
@@ -62,7 +62,7 @@ template <typename T>
 struct ScanColumn {
   const T* x;
   T* y;
-  Lines lines;
+  AxisLines lines;
   bool exclusive, reverse;
   __device__ void operator()(int64_t line) const {
     const int64_t start = line / lines.inner * lines.length * lines.inner + line % lines.inner;
@@ -86,7 +86,7 @@ void Add(KernelRegistry& registry, const char* name, bool turned) {
     return MakeKernel([=](const KernelArgs& args) {
       const TensorView &x = args.inputs[0], &y = args.outputs[0];
       if (!y.present() || y.num_elements() == 0) return KernelStatus::Ok();
-      const Lines lines(x.dims(), axis);
+      const AxisLines lines(x.dims(), axis);
       return DispatchNumber(x.dtype(), name, [&](auto type) {
         using T = typename decltype(type)::T;
         if (lines.inner > 1) {

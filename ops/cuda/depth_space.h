@@ -5,7 +5,7 @@
 
 #include "ops/cuda/register.h"
 #include "ops/cuda/strided.h"
-#include "ops/kernel/blocks.h"
+#include "ops/kernel/depth_space.h"
 
 namespace espalier {
 
@@ -18,7 +18,7 @@ inline void AddDepthSpaceCopy(KernelRegistry& registry, const char* name, bool t
       return MakeKernel([=](const KernelArgs& args) {
         const TensorView &x = args.inputs[0], &y = args.outputs[0];
         if (!y.present() || y.num_elements() == 0) return KernelStatus::Ok();
-        const BlockMove move((to_space ? y : x).dims(), block, channels_first);
+        const DepthSpaceCopy move((to_space ? y : x).dims(), block, channels_first);
         return CopyStrided({x.dtype(), x.data, y.data, move.dims,
                             to_space ? move.depth_strides : move.space_strides,
                             to_space ? move.space_strides : move.depth_strides},

@@ -5,7 +5,7 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/scatter_rows.h"
-#include "ops/kernel/grid_taps.h"
+#include "ops/kernel/grid_sample_taps.h"
 
 namespace espalier {
 namespace cuda_grid_sample {

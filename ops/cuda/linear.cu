@@ -205,7 +205,7 @@ KernelStatus RunStable(std::span<const TensorView> inputs, const TensorView& y,
 
 void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   using namespace cuda_linear;
-  registry.TakesSeveral("linear", {});
+  registry.SupportsHorizontalFusion("linear", {});
   registry.Add(
       "linear", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -1,5 +1,5 @@
 #include "ops/cuda/pool.cuh"
-#include "ops/kernel/plane_index.h"
+#include "ops/kernel/max_pool_index.h"
 
 namespace espalier {
 namespace cuda_max_pool_indices {
@@ -7,7 +7,7 @@ namespace cuda_max_pool_indices {
 template <typename T>
 struct Forward {
   Windows w;
-  PlaneIndex index;
+  MaxPoolIndex index;
   const T* x;
   T* values;  // may be null, as indices
   int64_t* indices;
@@ -26,7 +26,7 @@ struct Forward {
 template <typename T>
 struct Backward {
   Windows w;
-  PlaneIndex index;
+  MaxPoolIndex index;
   const int64_t* indices;
   const T* dy;
   T* dx;
@@ -45,8 +45,8 @@ struct Backward {
   }
 };
 
-PlaneIndex IndexOf(const TensorSpec& x, const Attributes& a) {
-  PlaneIndex index(x);
+MaxPoolIndex IndexOf(const TensorSpec& x, const Attributes& a) {
+  MaxPoolIndex index(x);
   index.column_major = a.Bool("column_major");
   return index;
 }

@@ -3,13 +3,13 @@
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
-#include "ops/kernel/plane_index.h"
+#include "ops/kernel/max_pool_index.h"
 
 namespace espalier {
 namespace cuda_max_unpool {
 
 struct Claim {
-  PlaneIndex index;  // of the unpooled tensor
+  MaxPoolIndex index;  // of the unpooled tensor
   int64_t area;      // of a plane of x
   const int64_t* indices;
   unsigned long long* last;  // per element of y: 1 + the element of x that it gets
@@ -37,7 +37,7 @@ struct Take {
 
 template <typename T>
 struct TakeBack {
-  PlaneIndex index;
+  MaxPoolIndex index;
   int64_t area;
   const int64_t* indices;
   const unsigned long long* last;
@@ -65,7 +65,7 @@ KernelStatus FindLast(DeviceContexts& contexts, const KernelArgs& args, const Te
                  "max_unpool"));
   return ForEach(
       indices.num_elements(),
-      Claim{PlaneIndex(whole), AreaOf(indices), indices.as<int64_t>(), last, context->faults()},
+      Claim{MaxPoolIndex(whole), AreaOf(indices), indices.as<int64_t>(), last, context->faults()},
       StreamOf(args), "max_unpool");
 }
 
@@ -91,7 +91,7 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args) {
     using T = typename decltype(type)::T;
     return ForEach(
         dx.num_elements(),
-        TakeBack<T>{PlaneIndex(dy.spec), AreaOf(indices), indices.as<int64_t>(),
+        TakeBack<T>{MaxPoolIndex(dy.spec), AreaOf(indices), indices.as<int64_t>(),
                     static_cast<const unsigned long long*>(args.workspace), dy.as<T>(), dx.as<T>()},
         StreamOf(args), "max_unpool_grad");
   });

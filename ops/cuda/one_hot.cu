@@ -2,7 +2,7 @@
 #include "ops/cuda/labels.cuh"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace cuda_one_hot {
@@ -27,7 +27,7 @@ void RegisterOneHotCuda(KernelRegistry& registry, DeviceContexts&) {
   registry.Add("one_hot", [](const KernelSpec& spec, std::string*) {
     return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
       const TensorView& y = args.outputs[0];
-      const Lines lines(y.dims(), attributes.Int("axis"));
+      const AxisLines lines(y.dims(), attributes.Int("axis"));
       return DispatchBits(y.dtype(), "one_hot", [&](auto type) {
         using T = typename decltype(type)::T;
         return ForEach(

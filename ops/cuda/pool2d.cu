@@ -1,5 +1,5 @@
 #include "ops/cuda/pool.cuh"
-#include "ops/kernel/part_pads.h"
+#include "ops/kernel/shard_padding.h"
 
 namespace espalier {
 namespace cuda_pool2d {
@@ -10,7 +10,7 @@ PoolKind KindOf(const Attributes& a) {
 }
 
 Attributes PartOf(const KernelSpec& spec, const TensorSpec& y) {
-  return AttributesOfPart(spec.attributes, spec.inputs[0], y, spec.attributes.Ints("kernel"));
+  return ShardAttributes(spec.attributes, spec.inputs[0], y, spec.attributes.Ints("kernel"));
 }
 
 }  // namespace cuda_pool2d

@@ -42,7 +42,7 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
 void RegisterQuantizedLinearCuda(KernelRegistry& registry, DeviceContexts&) {
   using namespace cuda_quantized_linear;
   registry.Add("quantized_linear", Make);
-  registry.TakesSeveral("quantized_linear", {"out", "source"});
+  registry.SupportsHorizontalFusion("quantized_linear", {"out", "source"});
 }
 
 }  // namespace espalier

@@ -3,7 +3,7 @@
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/register.h"
 #include "ops/cuda/runtime/cuda_status.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace cuda_reverse_sequence {
@@ -33,8 +33,8 @@ KernelStatus Run(DeviceContexts& contexts, const Attributes& attributes, const T
   if (!y.present()) return KernelStatus::Ok();
   DeviceContext* context = nullptr;
   ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
-  const Lines batch(x.dims(), attributes.Int("batch_axis"));
-  const Lines time(x.dims(), attributes.Int("time_axis"));
+  const AxisLines batch(x.dims(), attributes.Int("batch_axis"));
+  const AxisLines time(x.dims(), attributes.Int("time_axis"));
   return DispatchBits(y.dtype(), "reverse_sequence", [&](auto type) {
     using T = typename decltype(type)::T;
     return ForEach(y.num_elements(),

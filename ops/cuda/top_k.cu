@@ -2,7 +2,7 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/strided.h"
 #include "ops/cuda/top_k.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace cuda_top_k {
@@ -26,7 +26,7 @@ KernelStatus Gradient(const KernelArgs& args, int64_t axis, int64_t k) {
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       FillOnStream(dx.data, dx.dtype(), dx.num_elements(), 0, StreamOf(args)));
   if (!dy.present()) return KernelStatus::Ok();
-  const Lines lines(dx.dims(), axis);
+  const AxisLines lines(dx.dims(), axis);
   return DispatchFloat(dx.dtype(), "top_k_grad", [&](auto type) {
     using T = typename decltype(type)::T;
     return ForEach(

@@ -5,7 +5,7 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/top_k.h"
-#include "ops/kernel/lines.h"
+#include "ops/kernel/axis_lines.h"
 
 namespace espalier {
 namespace {
@@ -90,7 +90,7 @@ std::shared_ptr<TopKSort> TopKSort::Make(const KernelSpec& spec, std::string* re
   sort->axis_ = spec.attributes.Int("axis");
   sort->k_ = spec.attributes.Int("k");
   sort->largest_ = spec.attributes.Bool("largest");
-  const int64_t lines = Lines(x.dims, sort->axis_).count();
+  const int64_t lines = AxisLines(x.dims, sort->axis_).count();
   const bool wide = x.dtype == DType::kI64;
   const cudaError_t asked =
       wide ? SortSegments<uint64_t>(nullptr, &sort->temporary_bytes_, nullptr, nullptr, nullptr,
@@ -129,7 +129,7 @@ KernelStatus TopKSort::Sort(int64_t count, int64_t lines, const KernelArgs& args
 template <typename Key>
 KernelStatus TopKSort::RunAs(const TensorView& x, const TensorView& values,
                              const TensorView& places, const KernelArgs& args) const {
-  const Lines lines(x.dims(), axis_);
+  const AxisLines lines(x.dims(), axis_);
   return DispatchNumber(x.dtype(), "top_k", [&](auto type) {
     using T = typename decltype(type)::T;
     if constexpr (std::is_same_v<T, int64_t> != (sizeof(Key) == 8)) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

@@ -94,13 +94,13 @@ class KernelRegistry {
   // In serving programs (batch_invariant) kernels of `op` take several instructions as one if they have
   // one first input and, but for `may_differ`, the same attributes: inputs and outputs follow each
   // other, instruction by instruction, the same number of each; attributes are the first one's.
-  void TakesSeveral(const std::string& op, std::vector<std::string> may_differ) {
-    several_.push_back({op, std::move(may_differ)});
+  void SupportsHorizontalFusion(const std::string& op, std::vector<std::string> may_differ) {
+    horizontal_fusion_.push_back({op, std::move(may_differ)});
   }
 
   // `may_differ`, or null if kernels of `op` take one.
-  const std::vector<std::string>* Several(const std::string& op) const {
-    for (const auto& [name, may_differ] : several_) {
+  const std::vector<std::string>* HorizontalFusion(const std::string& op) const {
+    for (const auto& [name, may_differ] : horizontal_fusion_) {
       if (name == op) return &may_differ;
     }
     return nullptr;
@@ -145,7 +145,7 @@ class KernelRegistry {
     std::vector<KernelFactory> factories;
   };
   std::vector<Entry> entries_;
-  std::vector<std::pair<std::string, std::vector<std::string>>> several_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> horizontal_fusion_;
 };
 
 }  // namespace espalier

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "ops/kernel/anywhere.h"
+#include "ops/kernel/host_device.h"
 
 namespace espalier {
 
@@ -22,7 +22,7 @@ struct LossScaling {
   float growth_interval;  // updates after which the scale doubles; 0: it never changes
   float max_norm;         // clips the gradients' norm; 0: not
 
-  ESPALIER_ANYWHERE float ScaleOf(const LossScaleState& state) const {
+  ESPALIER_HOST_DEVICE float ScaleOf(const LossScaleState& state) const {
     return std::ldexp(initial, static_cast<int>(state.exponent));
   }
 
@@ -33,7 +33,7 @@ struct LossScaling {
   };
 
   // `squares`: the sum of squares of the scaled gradients.
-  ESPALIER_ANYWHERE Result Finish(float squares, LossScaleState* state) const {
+  ESPALIER_HOST_DEVICE Result Finish(float squares, LossScaleState* state) const {
     const float scale = ScaleOf(*state);
     Result result;
     result.norm = std::sqrt(squares) / scale;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ops/kernel/anywhere.h"
+#include "ops/kernel/host_device.h"
 
 namespace espalier {
 
@@ -29,7 +29,7 @@ struct PadDim {
   int64_t size = 0, begin = 0, end = 0;
 
   // The index in x that y[i] is taken from; -1: the constant.
-  ESPALIER_ANYWHERE int64_t Source(int64_t i) const {
+  ESPALIER_HOST_DEVICE int64_t Source(int64_t i) const {
     const int64_t j = i - begin;
     if (j >= 0 && j < size) return j;
     if (mode == PadMode::kConstant) return -1;
@@ -45,7 +45,7 @@ struct PadDim {
   struct Row {
     int64_t first = 0, step = 1, count = 0;
   };
-  ESPALIER_ANYWHERE Row Uses(int64_t s, int row) const {
+  ESPALIER_HOST_DEVICE Row Uses(int64_t s, int row) const {
     const int64_t n = begin + size + end;
     if (mode == PadMode::kConstant || mode == PadMode::kEdge || size == 1) {
       const bool spread = mode != PadMode::kConstant;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/kernel/anywhere.h"
+#include "ops/kernel/host_device.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier::recurrent {
@@ -57,7 +57,7 @@ struct AnyActivation {
   float alpha = 0, beta = 0;
   float clip = INFINITY;
 
-  ESPALIER_ANYWHERE float operator()(float given) const {
+  ESPALIER_HOST_DEVICE float operator()(float given) const {
     const float x = given > clip ? clip : given < -clip ? -clip : given;
     switch (function) {
       case Function::kTanh:
@@ -86,7 +86,7 @@ struct AnyActivation {
     return x;
   }
   // The derivative where the argument is x and the result y.
-  ESPALIER_ANYWHERE float Slope(float x, float y) const {
+  ESPALIER_HOST_DEVICE float Slope(float x, float y) const {
     if (x > clip || x < -clip) return 0.0f;
     switch (function) {
       case Function::kTanh:

@@ -25,29 +25,29 @@ struct StepData {
   float* dc = nullptr;
   float* drh = nullptr;  // gru: gradient of r * h
 
-  ESPALIER_ANYWHERE bool Active(int64_t n) const { return lengths == nullptr || t < lengths[n]; }
-  ESPALIER_ANYWHERE int64_t At(int64_t n, int64_t j) const { return n * hidden + j; }
-  ESPALIER_ANYWHERE float& Gate(int64_t n, int gate, int64_t j) const {
+  ESPALIER_HOST_DEVICE bool Active(int64_t n) const { return lengths == nullptr || t < lengths[n]; }
+  ESPALIER_HOST_DEVICE int64_t At(int64_t n, int64_t j) const { return n * hidden + j; }
+  ESPALIER_HOST_DEVICE float& Gate(int64_t n, int gate, int64_t j) const {
     return gates[(n * count + gate) * hidden + j];
   }
-  ESPALIER_ANYWHERE float Peephole(int which, int64_t j) const {
+  ESPALIER_HOST_DEVICE float Peephole(int which, int64_t j) const {
     return peephole != nullptr ? peephole[which * hidden + j] : 0.0f;
   }
-  ESPALIER_ANYWHERE float Q(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE float Q(int64_t n, int64_t j) const {
     return e[At(n, j)] + (candidate_bias != nullptr ? candidate_bias[j] : 0.0f);
   }
-  ESPALIER_ANYWHERE void Store(int64_t n, int64_t j, float value) const {
+  ESPALIER_HOST_DEVICE void Store(int64_t n, int64_t j, float value) const {
     h[At(n, j)] = value;
     if (y != nullptr) y[At(n, j)] = value;
   }
-  ESPALIER_ANYWHERE void ZeroY(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void ZeroY(int64_t n, int64_t j) const {
     if (y != nullptr) y[At(n, j)] = 0;
   }
-  ESPALIER_ANYWHERE void ZeroGates(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void ZeroGates(int64_t n, int64_t j) const {
     for (int g = 0; g < count; ++g) Gate(n, g, j) = 0;
   }
   // The gradient of the state, y's with it.
-  ESPALIER_ANYWHERE float Arriving(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE float Arriving(int64_t n, int64_t j) const {
     return dh[At(n, j)] + (y != nullptr ? y[At(n, j)] : 0.0f);
   }
 };
@@ -55,33 +55,33 @@ struct StepData {
 template <typename A>
 struct RnnForward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const { Store(n, j, act.g(Gate(n, 0, j))); }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const { Store(n, j, act.g(Gate(n, 0, j))); }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
 };
 
 template <typename A>
 struct RnnBackward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     const float a = Gate(n, 0, j);
     Gate(n, 0, j) = Arriving(n, j) * act.g.Slope(a, act.g(a));
     dh[At(n, j)] = 0;
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { ZeroGates(n, j); }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroGates(n, j); }
 };
 
 // Gates i, o, f, c.
 template <typename A>
 struct LstmForward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     float& cell = c[At(n, j)];
     const float i = act.f(Gate(n, 0, j) + Peephole(0, j) * cell);
     const float f = act.f(Gate(n, 2, j) + Peephole(2, j) * cell);
     cell = f * cell + i * act.g(Gate(n, 3, j));
     Store(n, j, act.f(Gate(n, 1, j) + Peephole(1, j) * cell) * act.h(cell));
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
 };
 
 // The cells again, from the products of whole sequences: dc holds the running one. Completes the
@@ -89,7 +89,7 @@ struct LstmForward : StepData {
 template <typename A>
 struct LstmCells : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     const float before = dc[At(n, j)];
     const float ai = Gate(n, 0, j) += Peephole(0, j) * before;
     const float af = Gate(n, 2, j) += Peephole(2, j) * before;
@@ -98,7 +98,7 @@ struct LstmCells : StepData {
     c_previous[At(n, j)] = before;
     c[At(n, j)] = dc[At(n, j)] = cell;
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const {
     c_previous[At(n, j)] = c[At(n, j)] = 0;
   }
 };
@@ -106,7 +106,7 @@ struct LstmCells : StepData {
 template <typename A>
 struct LstmBackward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     const float ai = Gate(n, 0, j), ao = Gate(n, 1, j), af = Gate(n, 2, j), ag = Gate(n, 3, j);
     const float i = act.f(ai), o = act.f(ao), f = act.f(af), g = act.g(ag);
     const float cell = c[At(n, j)], before = c_previous[At(n, j)], out = act.h(cell);
@@ -122,36 +122,36 @@ struct LstmBackward : StepData {
     dc[At(n, j)] = dcell * f + Peephole(0, j) * dai + Peephole(2, j) * daf;
     dh[At(n, j)] = 0;
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { ZeroGates(n, j); }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroGates(n, j); }
 };
 
 // Gates z, r, h. e = r * h, for rows in use and idle ones.
 template <typename A>
 struct GruReset : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     e[At(n, j)] = act.f(Gate(n, 1, j)) * h[At(n, j)];
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { e[At(n, j)] = 0; }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { e[At(n, j)] = 0; }
 };
 
 template <typename A, bool kLinearFirst>
 struct GruForward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     const float z = act.f(Gate(n, 0, j));
     float a = Gate(n, 2, j);
     if constexpr (kLinearFirst) a += act.f(Gate(n, 1, j)) * Q(n, j);
     Store(n, j, (1.0f - z) * act.g(a) + z * h[At(n, j)]);
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
 };
 
 // All gates if linear before reset; otherwise all but r, which waits for the gradient of r * h.
 template <typename A, bool kLinearFirst>
 struct GruBackward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     const float arriving = Arriving(n, j);
     const float az = Gate(n, 0, j), z = act.f(az);
     const float ar = Gate(n, 1, j);
@@ -171,7 +171,7 @@ struct GruBackward : StepData {
     }
     dh[At(n, j)] = arriving * z;
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const {
     ZeroGates(n, j);
     if constexpr (kLinearFirst) e[At(n, j)] = 0;
   }
@@ -180,17 +180,17 @@ struct GruBackward : StepData {
 template <typename A>
 struct GruResetBackward : StepData {
   A act;
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     const float ar = Gate(n, 1, j), r = act.f(ar), d = drh[At(n, j)];
     Gate(n, 1, j) = d * h[At(n, j)] * act.f.Slope(ar, r);
     dh[At(n, j)] += d * r;
   }
-  ESPALIER_ANYWHERE void Idle(int64_t n, int64_t j) const { Gate(n, 1, j) = 0; }
+  ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { Gate(n, 1, j) = 0; }
 };
 
 struct AllActive {
-  ESPALIER_ANYWHERE bool Active(int64_t) const { return true; }
-  ESPALIER_ANYWHERE void Idle(int64_t, int64_t) const {}
+  ESPALIER_HOST_DEVICE bool Active(int64_t) const { return true; }
+  ESPALIER_HOST_DEVICE void Idle(int64_t, int64_t) const {}
 };
 
 // to[n, j] = from[n, j], or 0 without a source.
@@ -199,7 +199,7 @@ struct CopyRows : AllActive {
   const float* from;
   int64_t columns;
   CopyRows(float* to, const float* from, int64_t columns) : to(to), from(from), columns(columns) {}
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     to[n * columns + j] = from != nullptr ? from[n * columns + j] : 0.0f;
   }
 };
@@ -211,7 +211,7 @@ struct BiasRows : AllActive {
   int64_t columns, alone;
   BiasRows(float* to, const float* bias, int64_t columns, int64_t alone)
       : to(to), bias(bias), columns(columns), alone(alone) {}
-  ESPALIER_ANYWHERE void Run(int64_t n, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t n, int64_t j) const {
     to[n * columns + j] = bias[j] + (j < alone ? bias[columns + j] : 0.0f);
   }
 };
@@ -224,17 +224,17 @@ struct PreviousStates {
   const int32_t* lengths;
   int64_t steps, samples, hidden, y_stride;
   bool reversed;
-  ESPALIER_ANYWHERE bool Lasts(int64_t t, int64_t n) const {
+  ESPALIER_HOST_DEVICE bool Lasts(int64_t t, int64_t n) const {
     return t >= 0 && t < steps && (lengths == nullptr || t < lengths[n]);
   }
-  ESPALIER_ANYWHERE bool Active(int64_t row) const { return Lasts(row / samples, row % samples); }
-  ESPALIER_ANYWHERE void Run(int64_t row, int64_t j) const {
+  ESPALIER_HOST_DEVICE bool Active(int64_t row) const { return Lasts(row / samples, row % samples); }
+  ESPALIER_HOST_DEVICE void Run(int64_t row, int64_t j) const {
     const int64_t n = row % samples, before = row / samples + (reversed ? 1 : -1);
     float value = h0 != nullptr ? h0[n * hidden + j] : 0.0f;
     if (Lasts(before, n)) value = y[before * y_stride + n * hidden + j];
     to[row * hidden + j] = value;
   }
-  ESPALIER_ANYWHERE void Idle(int64_t row, int64_t j) const { to[row * hidden + j] = 0; }
+  ESPALIER_HOST_DEVICE void Idle(int64_t row, int64_t j) const { to[row * hidden + j] = 0; }
 };
 
 // One row: the gradient of one peephole, the sum over rows of gate's gradient times cell.
@@ -246,7 +246,7 @@ struct PeepholeSums : AllActive {
   PeepholeSums(float* to, const float* gates, const float* cells, int64_t rows, int64_t hidden,
                int64_t gate)
       : to(to), gates(gates), cells(cells), rows(rows), hidden(hidden), gate(gate) {}
-  ESPALIER_ANYWHERE void Run(int64_t, int64_t j) const {
+  ESPALIER_HOST_DEVICE void Run(int64_t, int64_t j) const {
     float sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       sum += gates[(row * 4 + gate) * hidden + j] * cells[row * hidden + j];
@@ -259,7 +259,7 @@ struct FillRow : AllActive {
   float* to;
   float value;
   FillRow(float* to, float value) : to(to), value(value) {}
-  ESPALIER_ANYWHERE void Run(int64_t, int64_t j) const { to[j] = value; }
+  ESPALIER_HOST_DEVICE void Run(int64_t, int64_t j) const { to[j] = value; }
 };
 
 }  // namespace espalier::recurrent

@@ -1,7 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
-#include "ops/operators/whole_axis.h"
+#include "ops/operators/unsplit_axes.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/operators/activation.h"
 #include "ops/operators/expect.h"
-#include "ops/operators/windows.h"
+#include "ops/operators/pooling.h"
 
 namespace espalier {
 namespace {

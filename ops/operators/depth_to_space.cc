@@ -1,12 +1,12 @@
 #include "absl/strings/str_cat.h"
-#include "ops/operators/blocks.h"
+#include "ops/operators/depth_space.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
 
 void RegisterDepthToSpace(OpRegistry& registry) {
-  OpDef def = MakeBlockMove("depth_to_space",
+  OpDef def = MakeDepthSpace("depth_to_space",
                             "y[n, c, h * b + i, w * b + j] = x[n, k, h, w] with k = (i * b + j) * "
                             "(C / b^2) + c for mode DCR, k = c * b^2 + i * b + j for CRD",
                             /*to_space=*/true);

@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "ops/operators/expect.h"
-#include "ops/operators/windows.h"
+#include "ops/operators/pooling.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {

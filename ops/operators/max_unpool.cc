@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
-#include "ops/operators/windows.h"
+#include "ops/operators/pooling.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {

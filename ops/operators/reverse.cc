@@ -1,5 +1,5 @@
 #include "ops/operators/elementwise.h"
-#include "ops/operators/whole_axis.h"
+#include "ops/operators/unsplit_axes.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "ops/operators/expect.h"
-#include "ops/operators/whole_axis.h"
+#include "ops/operators/unsplit_axes.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {

@@ -1,10 +1,10 @@
-#include "ops/operators/blocks.h"
+#include "ops/operators/depth_space.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
 
 void RegisterSpaceToDepth(OpRegistry& registry) {
-  OpDef def = MakeBlockMove("space_to_depth",
+  OpDef def = MakeDepthSpace("space_to_depth",
                             "y[n, (i * b + j) * C + c, h, w] = x[n, c, h * b + i, w * b + j]",
                             /*to_space=*/false);
   def.onnx = OnnxForm{"SpaceToDepth", {{"blocksize", "blocksize"}}};

@@ -1,6 +1,6 @@
 #include "ops/operators/elementwise.h"
 #include "ops/operators/reshape.h"
-#include "ops/operators/whole_axis.h"
+#include "ops/operators/unsplit_axes.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "ops/cpu/gemm/quantized_gemm.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

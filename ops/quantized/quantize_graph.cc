@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/quantized/pack.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ops/rewrite/rule_check.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

@@ -290,7 +290,7 @@ absl::Status Emitter::TakePieces(const PcgStructure::GradientInfo& g) {
     Instance views;
     for (size_t i = 0; i < LayoutOf(pieces).shards.size(); ++i) {
       const Shard& piece = LayoutOf(pieces).shards[i];
-      const int64_t begin = *StretchBegin(piece.region, LayoutOf(storage).shards[i].region) *
+      const int64_t begin = *ContiguousOffset(piece.region, LayoutOf(storage).shards[i].region) *
                             static_cast<int64_t>(SizeOf(parameter.type.dtype));
       views.push_back(ranks_[piece.device].AddStretch(parameter.name, SpecOf(g.parameter, piece),
                                                       instances_.at({g.parameter, storage})[i],

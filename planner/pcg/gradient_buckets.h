@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "ops/tensor/stretch.h"
+#include "ops/tensor/contiguous.h"
 #include "planner/memory/arena.h"
 #include "planner/pcg/layout.h"
 #include "espalier/v1/program.pb.h"
@@ -65,7 +65,7 @@ inline bool UpdatesEarly(const v1::Optimizer& optimizer) {
 inline bool UpdatesInPlace(const Layout& storage, const Layout& pieces, int64_t element_bytes) {
   for (size_t i = 0; i < storage.shards.size(); ++i) {
     const std::optional<int64_t> begin =
-        StretchBegin(pieces.shards[i].region, storage.shards[i].region);
+        ContiguousOffset(pieces.shards[i].region, storage.shards[i].region);
     if (!begin.has_value() || *begin * element_bytes % kArenaAlignment != 0) return false;
   }
   return true;

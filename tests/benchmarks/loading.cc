@@ -24,7 +24,7 @@
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "ops/operators/register_all.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 #include "planner/planner.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

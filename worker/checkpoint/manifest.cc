@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace espalier {

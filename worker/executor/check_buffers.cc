@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/graph/graph_proto.h"
-#include "ops/tensor/stretch.h"
+#include "ops/tensor/contiguous.h"
 #include "worker/executor/check_parts.h"
 #include "worker/executor/streams.h"
 
@@ -88,7 +88,7 @@ std::vector<std::string> FindTensorNames(const v1::Program& program) {
 bool LiesIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
   if (specs[a].dtype != specs[b].dtype || specs[a].global != specs[b].global) return false;
   const std::optional<int64_t> begin =
-      StretchBegin({specs[a].offset, specs[a].dims}, {specs[b].offset, specs[b].dims});
+      ContiguousOffset({specs[a].offset, specs[a].dims}, {specs[b].offset, specs[b].dims});
   int64_t place = 0;
   return begin.has_value() &&
          !__builtin_add_overflow(program.buffers(b).offset_bytes(),

@@ -100,7 +100,7 @@ bool Disturbs(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
 int Computations(const v1::Program& program, const ProgramMemory& memory, const SwapWaits& waits,
                  const KernelRegistry& kernels, int first) {
   const v1::ComputeInstruction& one = program.instructions(first).compute();
-  const std::vector<std::string>* const may_differ = kernels.Several(one.op());
+  const std::vector<std::string>* const may_differ = kernels.HorizontalFusion(one.op());
   if (may_differ == nullptr || !program.batch_invariant()) return 1;
   int end = first + 1;
   for (; end < program.instructions_size(); ++end) {

@@ -16,7 +16,7 @@ namespace espalier {
 // - if they are updates by the same operator with the same attributes, schedule and scale that move
 //   their parameter element by element (neither `sums` nor `result`), and their operands do not
 //   overlap;
-// - in batch-invariant programs, if their kernels take several (KernelRegistry::TakesSeveral), nothing
+// - in batch-invariant programs, if their kernels take several (KernelRegistry::SupportsHorizontalFusion), nothing
 //   that one writes overlaps what another reads or writes, and none but the first waits for a swap.
 std::vector<int> JointInstructions(const v1::Program& program, const ProgramMemory& memory,
                                    const SwapWaits& waits, const KernelRegistry& kernels);

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "ops/kernel/kernel.h"
 #include "ops/tensor/dtype.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 

@@ -8,7 +8,7 @@
 
 #include "ops/cpu/simd/amx.h"
 #include "ops/cpu/threading/parallel.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 // Registers of 64 bytes lie in memory aligned to 64, which GCC 12's stack for AddressSanitizer is
 // not (its bug 110027).

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

@@ -1,5 +1,5 @@
 // The products of one or several instructions of linear, or of quantized_linear with weights that
-// are not packed, that share their x (KernelRegistry::TakesSeveral).
+// are not packed, that share their x (KernelRegistry::SupportsHorizontalFusion).
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 #include "ops/cpu/gemm/quantized_gemm_amx.h"
 #include "ops/cpu/simd/simd.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/tensor/narrow.h"
+#include "ops/tensor/half_conversion.h"
 
 namespace espalier {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ops/cpu/layout/strided.h"
-#include "ops/kernel/blocks.h"
+#include "ops/kernel/depth_space.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -17,7 +17,7 @@ inline void AddDepthSpaceCopy(KernelRegistry& registry, const std::string& name,
       const bool channels_first = spec.attributes.String("mode") == "CRD";
       return MakeKernel([=](const KernelArgs& args) {
         const TensorView &x = args.inputs[0], &y = args.outputs[0];
-        const BlockMove move((to_space ? y : x).dims(), block, channels_first);
+        const DepthSpaceCopy move((to_space ? y : x).dims(), block, channels_first);
         CopyStrided(move.dims, SizeOf(x.dtype()), x.data,
                     to_space ? move.depth_strides : move.space_strides, y.data,
                     to_space ? move.space_strides : move.depth_strides);

@@ -1,4 +1,4 @@
-#include "ops/operators/blocks.h"
+#include "ops/operators/depth_space.h"
 
 #include "absl/strings/str_cat.h"
 #include "ops/operators/elementwise.h"
@@ -16,7 +16,7 @@ absl::Status ExpectMultiple(const InputRef& x, size_t d, int64_t of, const std::
 
 }  // namespace
 
-OpDef MakeBlockMove(const std::string& name, const std::string& doc, bool to_space) {
+OpDef MakeDepthSpace(const std::string& name, const std::string& doc, bool to_space) {
   OpDef def;
   def.name = name;
   def.doc = doc;

@@ -2,18 +2,18 @@
 // takes it, for the planes of a shard. Usable on host and device.
 #pragma once
 
-#include "ops/kernel/anywhere.h"
+#include "ops/kernel/host_device.h"
 #include "ops/tensor/view.h"
 
 namespace espalier {
 
-struct PlaneIndex {
+struct MaxPoolIndex {
   int64_t height, width;
   int64_t channels, whole_channels;  // of the shard, of the whole
   int64_t first_sample, first_channel;
   bool column_major = false;
 
-  explicit PlaneIndex(const TensorSpec& x)
+  explicit MaxPoolIndex(const TensorSpec& x)
       : height(x.dims[2]),
         width(x.dims[3]),
         channels(x.dims[1]),
@@ -22,15 +22,15 @@ struct PlaneIndex {
         first_channel(x.offset.empty() ? 0 : x.offset[1]) {}
 
   // The index of the first element of the shard's plane number `plane`.
-  ESPALIER_ANYWHERE int64_t Start(int64_t plane) const {
+  ESPALIER_HOST_DEVICE int64_t Start(int64_t plane) const {
     const int64_t sample = first_sample + plane / channels;
     return (sample * whole_channels + first_channel + plane % channels) * height * width;
   }
   // From the number of an element in its plane, row-major, to what is added to Start; and back.
-  ESPALIER_ANYWHERE int64_t FromRowMajor(int64_t at) const {
+  ESPALIER_HOST_DEVICE int64_t FromRowMajor(int64_t at) const {
     return column_major ? at / width + at % width * height : at;
   }
-  ESPALIER_ANYWHERE int64_t ToRowMajor(int64_t at) const {
+  ESPALIER_HOST_DEVICE int64_t ToRowMajor(int64_t at) const {
     return column_major ? at / height + at % height * width : at;
   }
 };

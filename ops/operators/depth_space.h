@@ -9,6 +9,6 @@ namespace espalier {
 
 // An operator on [N, C, H, W] with attribute 'blocksize': channels become blocks of
 // pixels if `to_space`, otherwise blocks become channels.
-OpDef MakeBlockMove(const std::string& name, const std::string& doc, bool to_space);
+OpDef MakeDepthSpace(const std::string& name, const std::string& doc, bool to_space);
 
 }  // namespace espalier

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#define ESPALIER_ANYWHERE __host__ __device__
+#define ESPALIER_HOST_DEVICE __host__ __device__
 #else
-#define ESPALIER_ANYWHERE
+#define ESPALIER_HOST_DEVICE
 #endif

@@ -1,4 +1,4 @@
-#include "ops/operators/windows.h"
+#include "ops/operators/pooling.h"
 
 #include <algorithm>
 #include <utility>

@@ -8,11 +8,11 @@
 
 namespace espalier {
 
-struct Lines {
+struct AxisLines {
   int64_t outer = 1, length = 1, inner = 1;
 
   // `axis` counts from the end if negative.
-  Lines(const Dims& dims, int64_t axis) {
+  AxisLines(const Dims& dims, int64_t axis) {
     if (axis < 0) axis += static_cast<int64_t>(dims.size());
     length = dims[axis];
     for (int64_t d = 0; d < axis; ++d) outer *= dims[d];

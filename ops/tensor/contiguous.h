@@ -9,7 +9,7 @@ namespace espalier {
 
 // Which element of dense `box` is the first one of `piece`, if `piece` lies inside and its elements
 // follow each other there without others in between.
-inline std::optional<int64_t> StretchBegin(const Region& piece, const Region& box) {
+inline std::optional<int64_t> ContiguousOffset(const Region& piece, const Region& box) {
   const size_t rank = box.size.size();
   if (piece.size.size() != rank) return std::nullopt;
   int64_t begin = 0;

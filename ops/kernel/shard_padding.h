@@ -14,7 +14,7 @@ namespace espalier {
 // a part of a convolution or a pool is the same operator with the pads of the sides where the part
 // ends and the image does too. `kernel`: one size per spatial dimension. Sums of a part's x and dx
 // include its halo (ops/schema/op_def.h).
-inline Attributes AttributesOfPart(Attributes attributes, const TensorSpec& x, const TensorSpec& y,
+inline Attributes ShardAttributes(Attributes attributes, const TensorSpec& x, const TensorSpec& y,
                                    const Dims& kernel) {
   const size_t spatial = kernel.size();
   if (x.offset.empty() || std::equal(y.dims.begin() + 2, y.dims.end(), y.global.begin() + 2)) {

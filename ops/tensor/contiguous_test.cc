@@ -1,4 +1,4 @@
-#include "ops/tensor/stretch.h"
+#include "ops/tensor/contiguous.h"
 
 #include <vector>
 
@@ -35,7 +35,7 @@ TEST(StretchTest, IsWhatTheElementsSay) {
     for (size_t i = 0; i < elements.size(); ++i) {
       dense = dense && elements[i] == elements[0] + static_cast<int64_t>(i);
     }
-    const std::optional<int64_t> begin = StretchBegin(piece, box);
+    const std::optional<int64_t> begin = ContiguousOffset(piece, box);
     ASSERT_EQ(begin.has_value(), dense) << code;
     if (dense) {
       ++stretches;
@@ -43,8 +43,8 @@ TEST(StretchTest, IsWhatTheElementsSay) {
     }
   }
   EXPECT_GT(stretches, 50);
-  EXPECT_EQ(StretchBegin({{}, {}}, {{}, {}}), 0);
-  EXPECT_EQ(StretchBegin({{0}, {1}}, {{}, {}}), std::nullopt);
+  EXPECT_EQ(ContiguousOffset({{}, {}}, {{}, {}}), 0);
+  EXPECT_EQ(ContiguousOffset({{0}, {1}}, {{}, {}}), std::nullopt);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/kernel/anywhere.h"
+#include "ops/kernel/host_device.h"
 
 namespace espalier {
 
@@ -35,14 +35,14 @@ struct Coordinate {
   float slope;  // its derivative
 };
 
-ESPALIER_ANYWHERE inline Coordinate Clip(Coordinate c, float last) {
+ESPALIER_HOST_DEVICE inline Coordinate Clip(Coordinate c, float last) {
   if (!(c.at > 0)) return {0, 0};
   if (c.at >= last) return {last, 0};
   return c;
 }
 
 // Mirrored at both ends of [low, low + span].
-ESPALIER_ANYWHERE inline Coordinate Reflect(Coordinate c, float low, float span) {
+ESPALIER_HOST_DEVICE inline Coordinate Reflect(Coordinate c, float low, float span) {
   if (span <= 0) return {0, 0};
   float at = c.at - low, slope = c.slope;
   if (at < 0) {
@@ -55,7 +55,7 @@ ESPALIER_ANYWHERE inline Coordinate Reflect(Coordinate c, float low, float span)
   return {span - extra + low, -slope};
 }
 
-ESPALIER_ANYWHERE inline Coordinate Pad(const GridSampling& s, Coordinate c, int64_t size) {
+ESPALIER_HOST_DEVICE inline Coordinate Pad(const GridSampling& s, Coordinate c, int64_t size) {
   const float extent = static_cast<float>(size);
   if (s.padding == GridPadding::kZeros) return c;
   if (s.padding == GridPadding::kReflection) {
@@ -64,19 +64,19 @@ ESPALIER_ANYWHERE inline Coordinate Pad(const GridSampling& s, Coordinate c, int
   return Clip(c, extent - 1);
 }
 
-ESPALIER_ANYWHERE inline Coordinate Scale(const GridSampling& s, float grid, int64_t size) {
+ESPALIER_HOST_DEVICE inline Coordinate Scale(const GridSampling& s, float grid, int64_t size) {
   const float extent = static_cast<float>(size);
   if (s.align_corners) return {(grid + 1) / 2 * (extent - 1), (extent - 1) / 2};
   return {((grid + 1) * extent - 1) / 2, extent / 2};
 }
 
 // As an index, -1 if it is none.
-ESPALIER_ANYWHERE inline int64_t IndexOf(float at, int64_t size) {
+ESPALIER_HOST_DEVICE inline int64_t IndexOf(float at, int64_t size) {
   return at >= 0 && at < static_cast<float>(size) ? static_cast<int64_t>(at) : -1;
 }
 
 // Weights of four neighbours at -1, 0, 1, 2 for a point at t in [0, 1), and their derivatives.
-ESPALIER_ANYWHERE inline void CubicWeights(float t, float weight[4], float slope[4]) {
+ESPALIER_HOST_DEVICE inline void CubicWeights(float t, float weight[4], float slope[4]) {
   constexpr float a = -0.75f;
   for (int k = 0; k < 4; ++k) {
     const float signed_distance = t - static_cast<float>(k - 1);
@@ -95,7 +95,7 @@ ESPALIER_ANYWHERE inline void CubicWeights(float t, float weight[4], float slope
 }  // namespace grid_internal
 
 // (gx, gy): the grid's numbers, horizontal first.
-ESPALIER_ANYWHERE inline void MakeGridTaps(const GridSampling& s, float gx, float gy,
+ESPALIER_HOST_DEVICE inline void MakeGridTaps(const GridSampling& s, float gx, float gy,
                                            GridTaps* taps) {
   using grid_internal::Coordinate;
   Coordinate x = grid_internal::Scale(s, gx, s.width), y = grid_internal::Scale(s, gy, s.height);

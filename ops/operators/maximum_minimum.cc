@@ -3,7 +3,7 @@
 
 namespace espalier {
 
-void RegisterExtremum(OpRegistry& registry) {
+void RegisterMaximumMinimum(OpRegistry& registry) {
   registry.Add(MakeBinary({.name = "maximum",
                            .doc = "y = the larger of a and b, with numpy's broadcasting; NaN wins, "
                                   "a tie shares the gradient",

@@ -8,13 +8,13 @@
 namespace espalier {
 
 // Element [n, i, j, c, h, w] of both: pixel (i, j) of block (h, w) of an image with channels c.
-struct BlockMove {
+struct DepthSpaceCopy {
   Dims dims, depth_strides, space_strides;
 
   // `space` are the dimensions of the tensor with the larger images. `channels_first`: channel c of
   // them is made of channels c * block^2 + i * block + j (mode CRD), otherwise of
   // (i * block + j) * C + c.
-  BlockMove(const Dims& space, int64_t block, bool channels_first) {
+  DepthSpaceCopy(const Dims& space, int64_t block, bool channels_first) {
     const int64_t channels = space[1], height = space[2] / block, width = space[3] / block;
     dims = {space[0], block, block, channels, height, width};
     const int64_t plane = height * width, image = channels * block * block * plane;

@@ -1,4 +1,4 @@
-#include "ops/operators/whole_axis.h"
+#include "ops/operators/unsplit_axes.h"
 
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
