@@ -111,7 +111,7 @@ int ReadPackedBits(ConfigReader& config) {
 void FindTextPart(ServingModel* serving) {
   NameEverySource(serving->graph, &serving->weights);
   for (auto& [parameter, source] : serving->weights.sources) {
-    for (WeightPiece& piece : source.pieces) piece.tensor = absl::StrCat(kTextPart, piece.tensor);
+    for (WeightSlice& piece : source.pieces) piece.tensor = absl::StrCat(kTextPart, piece.tensor);
   }
   serving->weights.ignored.insert(serving->weights.ignored.end(),
                                   {"vision_tower.", "multi_modal_projector."});

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/kv_format.h"
+#include "ops/models/kv_cache_dtype.h"
 #include "ops/models/model.h"
 #include "ops/models/rope.h"
 #include "ops/models/serving_builder.h"
@@ -327,7 +327,7 @@ TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
   const WeightSource& q = serving->weights.sources.at("transformer.h.1.self_attention.q.weight");
   ASSERT_EQ(q.pieces.size(), 1u);
   EXPECT_EQ(q.pieces[0],
-            (WeightPiece{
+            (WeightSlice{
                 "transformer.h.1.self_attention.query_key_value.weight", {20, 12}, false, 0, 12}));
 }
 
@@ -344,11 +344,11 @@ TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
     const auto model = ReadModel(config);
     ASSERT_TRUE(model.ok()) << model.status();
     for (const char* name : {"f32", "f16", "bf16", "int8"}) {
-      const absl::StatusOr<DType> format = KvFormatOf(name);
+      const absl::StatusOr<DType> format = KvCacheDTypeOf(name);
       ASSERT_TRUE(format.ok()) << format.status();
-      EXPECT_STREQ(KvFormatName(*format), name);
+      EXPECT_STREQ(KvCacheDTypeName(*format), name);
       ServingShape shape = {4, 4, 8, 1, 8, 8};
-      shape.kv_format = *format;
+      shape.kv_cache_dtype = *format;
       auto serving = BuildServing(registry, *model, shape);
       ASSERT_TRUE(serving.ok()) << serving.status();
       const absl::Status bound = BindAndInfer(registry, 1, &serving->graph);
@@ -363,7 +363,7 @@ TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
       }
     }
   }
-  EXPECT_EQ(KvFormatOf("fp8").status().message(),
+  EXPECT_EQ(KvCacheDTypeOf("fp8").status().message(),
             "KV cache format 'fp8', expected f32, f16, bf16 or int8");
 }
 
@@ -433,7 +433,7 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
          "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->facts.short_positions, 16);
-  EXPECT_EQ(model->facts.usual_positions(), 64);
+  EXPECT_EQ(model->facts.default_positions(), 64);
   EXPECT_DOUBLE_EQ(Turns(*model, 16).second, 0.01);
   EXPECT_DOUBLE_EQ(Turns(*model, 17).second, 0.01 / 8);
   EXPECT_DOUBLE_EQ(Turns(*model, 0).second, 0.01 / 8);
@@ -465,7 +465,7 @@ TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
                                  "rope_scaling": {"type": "dynamic", "factor": 4.0}})");
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ(model->facts.short_positions, 64);
-    EXPECT_EQ(model->facts.usual_positions(), 64);
+    EXPECT_EQ(model->facts.default_positions(), 64);
     for (const auto& [positions, second] :
          {std::pair{16, 0.01}, {64, 0.01}, {128, 1.0 / 500}, {256, 1.0 / 1300}, {0, 1.0 / 1300}}) {
       EXPECT_DOUBLE_EQ(Turns(*model, positions).first, 1) << positions;

@@ -28,11 +28,11 @@ struct ServingShape {
   // and long contexts (longrope) are chosen by it, once, so that a row's result never depends on
   // how long the sequence gets.
   int max_positions = 0;
-  DType kv_format = DType::kF32;  // of keys and values in the cache: f32, f16, bf16 or i8
+  DType kv_cache_dtype = DType::kF32;  // of keys and values in the cache: f32, f16, bf16 or i8
 };
 
 // Rows of a tensor in the weights' files.
-struct WeightPiece {
+struct WeightSlice {
   std::string tensor;  // its name there
   Dims dims;           // its shape there
   // Rank 2 only: the tensor is [in, out] there (GPT-2's Conv1D); rows below are those of the
@@ -40,12 +40,12 @@ struct WeightPiece {
   bool transposed = false;
   int64_t begin = 0, end = 0;  // rows, of dimension 0
 
-  bool operator==(const WeightPiece&) const = default;
+  bool operator==(const WeightSlice&) const = default;
 };
 
 // What a parameter is made of: the pieces one after another, each element plus `add`.
 struct WeightSource {
-  std::vector<WeightPiece> pieces;
+  std::vector<WeightSlice> pieces;
   double add = 0;
   // 8 or 4: the pieces are a matrix [out, in] that the parameter holds packed
   // (ops/kernel/packed_weights.h); if it has three dimensions, as many such matrices as the first
@@ -97,7 +97,7 @@ struct ModelFacts {
   bool dynamic_rope = false;  // it is dynamic
   // For how many it is served where nobody asks for another number: all, but with dynamic those for
   // which logits are those of transformers.
-  int64_t usual_positions() const { return dynamic_rope ? short_positions : max_positions; }
+  int64_t default_positions() const { return dynamic_rope ? short_positions : max_positions; }
 };
 
 class ModelBuilder;
@@ -126,7 +126,7 @@ struct ServingModel {
 // Inputs, all i32, as the fields of RunnerBatch: tokens, positions, slots, row_sequence, row_prefix
 // [max_rows]; ancestor_start [max_rows + 1]; ancestor_slots; sequence_start [max_sequences + 1];
 // sequence_slots; logit_rows [max_output_rows]. States "layers.N.k_cache" and "layers.N.v_cache"
-// [kv_slots, kv_heads * head_dim] in the shape's kv_format and, where that is i8,
+// [kv_slots, kv_heads * head_dim] in the shape's kv_cache_dtype and, where that is i8,
 // "layers.N.k_scale" and "layers.N.v_scale", f32 [kv_slots, kv_heads]. Outputs "logits", f32
 // [max_output_rows, vocab_size], and "hidden", f32 [max_output_rows, hidden size]: what the logits
 // are made of, the last layer's states as the final norm leaves them. Metadata: "family", "config",

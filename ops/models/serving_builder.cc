@@ -90,8 +90,8 @@ ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
                                   const AttentionOptions& options) {
   const std::string p = absl::StrCat("layers.", layer, ".");
   const Dims cache = {shape_.kv_slots, options.kv_heads * options.head_dim};
-  const ValueId k_cache = b_.State(p + "k_cache", shape_.kv_format, cache);
-  const ValueId v_cache = b_.State(p + "v_cache", shape_.kv_format, cache);
+  const ValueId k_cache = b_.State(p + "k_cache", shape_.kv_cache_dtype, cache);
+  const ValueId v_cache = b_.State(p + "v_cache", shape_.kv_cache_dtype, cache);
   std::vector<ValueId> inputs = {q,
                                  k,
                                  v,
@@ -111,7 +111,7 @@ ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
                                  {static_cast<int64_t>(options.alibi_slopes.size())},
                                  std::move(bytes)));
   }
-  if (shape_.kv_format == DType::kI8) {
+  if (shape_.kv_cache_dtype == DType::kI8) {
     if (options.alibi_slopes.empty()) inputs.push_back(kNoValue);
     for (const char* scale : {"k_scale", "v_scale"}) {
       inputs.push_back(b_.State(p + scale, DType::kF32, {shape_.kv_slots, options.kv_heads}));

@@ -81,7 +81,7 @@ ValueId TrainingBuilder::Heads(ValueId x, const AttentionOptions& options, int64
   return Op("transpose", {x}, {{"perm", Dims{0, 2, 3, 1, 4}}});
 }
 
-ValueId TrainingBuilder::SpelledOut(ValueId q, ValueId k, ValueId v,
+ValueId TrainingBuilder::DecomposedAttention(ValueId q, ValueId k, ValueId v,
                                     const AttentionOptions& options) {
   const double scale =
       options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(options.head_dim));
@@ -108,7 +108,7 @@ ValueId TrainingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
                                    const AttentionOptions& given) {
   AttentionOptions options = given;
   if (options.window >= length_) options.window = 0;
-  if (options.softcap > 0 || !options.alibi_slopes.empty()) return SpelledOut(q, k, v, options);
+  if (options.softcap > 0 || !options.alibi_slopes.empty()) return DecomposedAttention(q, k, v, options);
   std::vector<ValueId> inputs = {q, k, v};
   if (options.window > 0) inputs.push_back(Seen(options.window, /*causal=*/false));
   return Op("attention", inputs,

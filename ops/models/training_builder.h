@@ -53,7 +53,7 @@ class TrainingBuilder : public ModelBuilder {
   ValueId Seen(int64_t window, bool causal);
   // f32 [kv heads, heads of each, 1 or tokens, tokens]: added to scaled scores.
   ValueId Alibi(const AttentionOptions& options, double scale);
-  ValueId SpelledOut(ValueId q, ValueId k, ValueId v, const AttentionOptions& options);
+  ValueId DecomposedAttention(ValueId q, ValueId k, ValueId v, const AttentionOptions& options);
   ValueId Heads(ValueId x, const AttentionOptions& options, int64_t group);
 
   const int64_t length_;

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/optimizer/schedule.h"
+#include "ops/optimizer/lr_schedule.h"
 
 namespace espalier {
 namespace {

@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "ops/operators/register_all.h"
-#include "ops/optimizer/schedule.h"
+#include "ops/optimizer/lr_schedule.h"
 
 namespace espalier {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/offload_recompute_pass.h"
 #include "planner/memory/workspace.h"

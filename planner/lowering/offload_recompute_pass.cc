@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 #include "planner/memory/arena.h"
 
 namespace espalier {

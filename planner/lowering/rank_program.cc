@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 #include "planner/memory/arena.h"
 
 namespace espalier {

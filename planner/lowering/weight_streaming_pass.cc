@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 #include "planner/memory/weight_streaming.h"
 
 namespace espalier {

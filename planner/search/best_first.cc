@@ -54,11 +54,11 @@ class Coster {
     }
     std::map<std::string, NodeId> by_name;
     for (NodeId n : structure->LiveNodes()) by_name[graph.node(n).name] = n;
-    Surroundings around;
+    SegmentBoundaries around;
     around.most_configs = kMostConfigs;
     for (const std::vector<std::string>* side : {&segment_.in, &segment_.out}) {
       if (side->empty()) continue;
-      Surroundings::Boundary boundary;
+      SegmentBoundaries::Boundary boundary;
       for (const std::string& name : *side) {
         const auto node = by_name.find(name);
         if (node == by_name.end()) continue;

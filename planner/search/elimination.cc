@@ -26,7 +26,7 @@ constexpr int kParetoConfigs = 16;  // of each operator
 class SerialSteps {
  public:
   SerialSteps(const SearchSpace& space, ConfigTable& table, CostTables& costs,
-              const Placement& other, const Surroundings& around,
+              const Placement& other, const SegmentBoundaries& around,
               std::function<bool()> stop = nullptr)
       : stop_(std::move(stop)),
         structure_(space.structure()),
@@ -54,7 +54,7 @@ class SerialSteps {
         std::clamp(std::sqrt(plans / edges), 4.0, static_cast<double>(around.most_configs)));
     choices_.resize(structure_.nodes.size());
     for (NodeId n : around.nodes) outside_[n] = true;
-    for (const Surroundings::Boundary& boundary : around.boundaries) {
+    for (const SegmentBoundaries::Boundary& boundary : around.boundaries) {
       for (size_t i = 0; i < boundary.nodes.size(); ++i) {
         variable_[boundary.nodes[i]] = static_cast<int>(counts_.size());
         choices_[boundary.nodes[i]] = boundary.choices[i];
@@ -266,7 +266,7 @@ class SerialSteps {
   Placement placement_;
   const std::vector<NodeId> live_;
   std::vector<int> variable_;                             // by node
-  std::vector<bool> outside_;                             // by node; see Surroundings
+  std::vector<bool> outside_;                             // by node; see SegmentBoundaries
   const int boundaries_;                                  // the first variables
   std::vector<std::vector<const ConfigEntry*>> choices_;  // by node; of `other` first
   std::vector<int> counts_;                               // of choices, by variable
@@ -289,7 +289,7 @@ absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(const SearchSpace&
                                                              ConfigTable& table, CostTables& costs,
                                                              const Placement& other, int most,
                                                              const std::function<bool()>& stop) {
-  Surroundings around;
+  SegmentBoundaries around;
   around.most_configs = kParetoConfigs;
   absl::StatusOr<std::vector<ParetoPlacement>> front =
       SerialSteps(space, table, costs, other, around, stop).Front(most);
@@ -299,7 +299,7 @@ absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(const SearchSpace&
 
 absl::StatusOr<std::vector<double>> EliminationCosts(const SearchSpace& space, ConfigTable& table,
                                                      CostTables& costs, const Placement& other,
-                                                     const Surroundings& around) {
+                                                     const SegmentBoundaries& around) {
   return SerialSteps(space, table, costs, other, around)
       .Table(static_cast<int>(around.boundaries.size()));
 }

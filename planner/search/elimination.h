@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(
     int most, const std::function<bool()>& stop = nullptr);
 
 // What of a graph stands for what lies around a piece of it: it costs nothing of its own.
-struct Surroundings {
+struct SegmentBoundaries {
   // Nodes that hold values as one, each with as many configurations.
   struct Boundary {
     std::vector<NodeId> nodes;
@@ -57,6 +57,6 @@ struct Surroundings {
 // gradients that lie at a boundary count. `other` as above.
 absl::StatusOr<std::vector<double>> EliminationCosts(const SearchSpace& space, ConfigTable& table,
                                                      CostTables& costs, const Placement& other,
-                                                     const Surroundings& around);
+                                                     const SegmentBoundaries& around);
 
 }  // namespace espalier

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 
 namespace espalier {
 namespace {

@@ -21,7 +21,7 @@ absl::StatusOr<int> Positions(const ModelFacts& model, int asked) {
                      " positions (max_position_embeddings, or more by rope_scaling)"));
   }
   return asked > 0 ? asked
-                   : static_cast<int>(std::min<int64_t>(model.usual_positions(), INT32_MAX));
+                   : static_cast<int>(std::min<int64_t>(model.default_positions(), INT32_MAX));
 }
 
 absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
@@ -48,7 +48,7 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
                      " KV slots; accepted: 1 to ", INT32_MAX));
   }
   ServingShape shape;
-  shape.kv_format = size.kv_format;
+  shape.kv_cache_dtype = size.kv_cache_dtype;
   shape.max_positions = static_cast<int>(std::min<int64_t>(positions, INT32_MAX));
   shape.max_rows = size.max_tokens_per_batch;
   shape.max_output_rows = size.max_tokens_per_batch;

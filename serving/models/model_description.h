@@ -37,14 +37,14 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
 
 // How large the steps of a served model may get.
 struct ServingSize {
-  int max_sequence_length = 0;  // 0: the model's (ModelFacts::usual_positions)
+  int max_sequence_length = 0;  // 0: the model's (ModelFacts::default_positions)
   int max_requests = 16;
   int max_tokens_per_batch = 256;
   int kv_cache_tokens = 0;  // KV slots of each model at most; 0: as all requests could need at once
   // The largest draft of a request, if it is larger than the expansion's trees.
   int tree_nodes = 0;
   int tree_depth = 0;
-  DType kv_format = DType::kF32;  // of every model: see ServingShape
+  DType kv_cache_dtype = DType::kF32;  // of every model: see ServingShape
   bool short_ssms = false;        // SSMs may have fewer positions than the LLM is served for
 };
 

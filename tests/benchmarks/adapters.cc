@@ -1,6 +1,6 @@
 // What low-rank adapters cost: steps of one LLaMA of random weights without adapters, and with
 // eight of them of which the rows choose none, one, or each its own.
-#include "ops/models/adapters.h"
+#include "ops/models/lora.h"
 
 #include <cstdio>
 #include <memory>
@@ -49,9 +49,9 @@ std::string Config() {
 }
 
 // For every linear layer but the output.
-Adapter EveryLayer(const Graph& graph) {
+LoraAdapter EveryLayer(const Graph& graph) {
   const int64_t rank = absl::GetFlag(FLAGS_rank);
-  Adapter adapter{"adapter", {rank, 2, {}}, {}};
+  LoraAdapter adapter{"adapter", {rank, 2, {}}, {}};
   for (const Node& node : graph.nodes()) {
     if (node.op != "linear" || node.name == "lm_head") continue;
     const Dims& dims = graph.value(node.inputs[1]).type.dims;
@@ -76,9 +76,9 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
   if (!serving.ok()) return serving.status();
   if (absl::Status s = BindAndInfer(registry, 1, &serving->graph); !s.ok()) return s;
   if (adapted) {
-    const std::vector<Adapter> adapters(static_cast<size_t>(absl::GetFlag(FLAGS_adapters)),
+    const std::vector<LoraAdapter> adapters(static_cast<size_t>(absl::GetFlag(FLAGS_adapters)),
                                         EveryLayer(serving->graph));
-    absl::StatusOr<AdaptedModel> with = AddAdapters(registry, *std::move(serving), adapters);
+    absl::StatusOr<LoraModel> with = AddLoraAdapters(registry, *std::move(serving), adapters);
     if (!with.ok()) return with.status();
     serving = std::move(with->model);
   }

@@ -10,7 +10,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/kv_format.h"
+#include "ops/models/kv_cache_dtype.h"
 #include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
 #include "tests/benchmarks/report.h"
@@ -47,14 +47,14 @@ LlamaConfig Config() {
   return config;
 }
 
-absl::StatusOr<ServedModel> Make(const OpRegistry& registry, DType kv_format) {
+absl::StatusOr<ServedModel> Make(const OpRegistry& registry, DType kv_cache_dtype) {
   const LlamaConfig config = Config();
   ServingShape shape;
   shape.max_rows = shape.max_output_rows = kMostRows;
   shape.kv_slots = shape.max_context_slots = kMostContext + kMostRows;
   shape.max_sequences = 1;
   shape.max_ancestor_slots = kMostRows * kMostRows;
-  shape.kv_format = kv_format;
+  shape.kv_cache_dtype = kv_cache_dtype;
   absl::StatusOr<ServedModel> model =
       LoadForServing(registry, config, shape, WeightFormat::kInt4, {},
                      NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{8} << 30, ""}));
@@ -141,7 +141,7 @@ absl::Status Run(Report* report) {
       const double bytes = static_cast<double>(models[m].runner->kv_cache_bytes());
       const double step = Median(load.times[m].step), attention = Median(load.times[m].attention);
       const double read = bytes * load.context / (kMostContext + kMostRows);
-      report->Row({Text(KvFormatName(kKvFormats[m])), Number(bytes / 1e6, 1), Number(step * 1e3, 2),
+      report->Row({Text(KvCacheDTypeName(kKvFormats[m])), Number(bytes / 1e6, 1), Number(step * 1e3, 2),
                    Number(1 / step, 1), Number(attention * 1e3, 2),
                    Number(read / attention / 1e9, 1), Number(f32 / step, 2)});
     }

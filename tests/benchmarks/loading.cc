@@ -80,7 +80,7 @@ absl::Status WriteModel(const OpRegistry& registry, const std::string& folder, D
   if (absl::Status s = files->CreateDirectories(folder); !s.ok()) return s;
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (const auto& [parameter, source] : serving->weights.sources) {
-    for (const WeightPiece& piece : source.pieces) {
+    for (const WeightSlice& piece : source.pieces) {
       tensors.push_back({piece.tensor, {dtype, piece.dims}});
     }
   }
@@ -132,7 +132,7 @@ absl::Status CopyAll(const char* data, const SafetensorsFile& file, Executor& ex
   for (int i = 0; i < executor.num_buffers(); ++i) {
     if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     int64_t at = 0;
-    for (const WeightPiece& piece : map.sources.at(executor.tensor_name(i)).pieces) {
+    for (const WeightSlice& piece : map.sources.at(executor.tensor_name(i)).pieces) {
       const SafetensorsEntry& entry = file.tensors().at(piece.tensor);
       const int64_t row = entry.bytes / piece.dims[0];
       const int64_t bytes = (piece.end - piece.begin) * row;

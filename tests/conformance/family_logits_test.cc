@@ -89,7 +89,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // Every matrix in `format`.
-  absl::StatusOr<ServingModel> Build(WeightFormat format, DType kv_format = DType::kF32) {
+  absl::StatusOr<ServingModel> Build(WeightFormat format, DType kv_cache_dtype = DType::kF32) {
     absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder_);
     if (!config.ok()) return config.status();
     absl::StatusOr<LanguageModel> model = ReadModel(*config);
@@ -103,7 +103,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
                        .max_context_slots = 64,
                        .max_ancestor_slots = 256,
                        .max_positions = GetParam()["max_positions"].get<int>(),
-                       .kv_format = kv_format};
+                       .kv_cache_dtype = kv_cache_dtype};
     absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
     if (!serving.ok()) return serving.status();
     const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
@@ -113,8 +113,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   std::unique_ptr<ProgramModelRunner> Runner(WeightFormat format = WeightFormat::kF32,
-                                             DType kv_format = DType::kF32) {
-    const absl::StatusOr<ServingModel> serving = Build(format, kv_format);
+                                             DType kv_cache_dtype = DType::kF32) {
+    const absl::StatusOr<ServingModel> serving = Build(format, kv_cache_dtype);
     if (!serving.ok()) {
       ADD_FAILURE() << serving.status();
       return nullptr;
@@ -177,8 +177,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
 
   // Null, and no failure, exactly where the heads cannot be shared out to so many devices.
   std::unique_ptr<InProcessRanks> Cut(const ServingDegrees& degrees, const RunnerLimits& limits,
-                                      DType kv_format = DType::kF32) {
-    auto ranks = Ranks(degrees, limits, kv_format);
+                                      DType kv_cache_dtype = DType::kF32) {
+    auto ranks = Ranks(degrees, limits, kv_cache_dtype);
     if (HeadsOf(GetParam()).Divide(degrees.tensor_parallel)) {
       EXPECT_TRUE(ranks.ok()) << ranks.status();
       return ranks.ok() ? *std::move(ranks) : nullptr;
@@ -192,8 +192,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   // Over as many devices; an error if the model cannot be cut so.
   absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
                                                         const RunnerLimits& limits,
-                                                        DType kv_format = DType::kF32) {
-    const absl::StatusOr<ServingModel> serving = Build(WeightFormat::kF32, kv_format);
+                                                        DType kv_cache_dtype = DType::kF32) {
+    const absl::StatusOr<ServingModel> serving = Build(WeightFormat::kF32, kv_cache_dtype);
     if (!serving.ok()) return serving.status();
     absl::StatusOr<std::vector<v1::Program>> programs =
         LowerServing(registry_, serving->graph, degrees);

@@ -45,7 +45,7 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Runner(const std::string& folder,
-                                                             WeightFormat format, DType kv_format) {
+                                                             WeightFormat format, DType kv_cache_dtype) {
     const absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder);
     if (!config.ok()) return config.status();
     const absl::StatusOr<LanguageModel> model = ReadModel(*config);
@@ -61,7 +61,7 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
                              .max_context_slots = slots,
                              .max_ancestor_slots = 4 * kRows,
                              .max_positions = positions,
-                             .kv_format = kv_format};
+                             .kv_cache_dtype = kv_cache_dtype};
     absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
     if (!serving.ok()) return serving.status();
     const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
@@ -76,8 +76,8 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
                                       serving->weights);
   }
 
-  void ExpectLossless(WeightFormat format, DType kv_format) {
-    const auto llm = Runner(Folder("llm", 1), format, kv_format);
+  void ExpectLossless(WeightFormat format, DType kv_cache_dtype) {
+    const auto llm = Runner(Folder("llm", 1), format, kv_cache_dtype);
     ASSERT_TRUE(llm.ok()) << llm.status();
     const auto ssm = Runner(Folder("ssm", kLarger), WeightFormat::kF32, DType::kF32);
     ASSERT_TRUE(ssm.ok()) << ssm.status();

@@ -416,11 +416,11 @@ class ModelFilesTest(unittest.TestCase):
         self.cluster.cli("serve", "kept", "--name=kept-streaming", f"--resident-weights={size * 3 // 4}")
         self.assertEqual(self.complete("kept-streaming"), plain)
         whole = self.prompt_logprobs("kept")
-        for kv_format, least, most in (("f16", 0, 1e-3), ("bf16", 0, 1e-2), ("int8", 1e-7, 0.05)):
-            out = self.cluster.cli("serve", "kept", "--name=kept-" + kv_format, "--kv-cache=" + kv_format)
-            self.assertIn("KV cache in " + kv_format, str(out))
-            worst = np.abs(self.prompt_logprobs("kept-" + kv_format) - whole).max()
-            print(f"{kv_format}: log-probabilities up to {worst:.2g} off")
+        for kv_cache_dtype, least, most in (("f16", 0, 1e-3), ("bf16", 0, 1e-2), ("int8", 1e-7, 0.05)):
+            out = self.cluster.cli("serve", "kept", "--name=kept-" + kv_cache_dtype, "--kv-cache=" + kv_cache_dtype)
+            self.assertIn("KV cache in " + kv_cache_dtype, str(out))
+            worst = np.abs(self.prompt_logprobs("kept-" + kv_cache_dtype) - whole).max()
+            print(f"{kv_cache_dtype}: log-probabilities up to {worst:.2g} off")
             self.assertLessEqual(least, worst)
             self.assertLess(worst, most)
         status, text = self.cluster.request("GET", "/metrics")

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "ops/graph/precision.h"
 #include "ops/operators/register_all.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 #include "planner/cost/analytic.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"

@@ -99,9 +99,9 @@ class GreedyIdentity : public ::testing::Test {
   // `resident`: the part of the parameters that has a place on the device.
   std::unique_ptr<ProgramModelRunner> Runner(const LlamaConfig& config,
                                              const Parameters& parameters,
-                                             DType kv_format = DType::kF32, double resident = 1) {
+                                             DType kv_cache_dtype = DType::kF32, double resident = 1) {
     ServingShape shape;
-    shape.kv_format = kv_format;
+    shape.kv_cache_dtype = kv_cache_dtype;
     shape.max_rows = 320;
     shape.max_output_rows = 320;
     shape.kv_slots = 2048;

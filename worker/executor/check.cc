@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "ops/optimizer/schedule.h"
+#include "ops/optimizer/lr_schedule.h"
 #include "worker/executor/check_parts.h"
 
 namespace espalier {

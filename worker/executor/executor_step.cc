@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "ops/optimizer/schedule.h"
+#include "ops/optimizer/lr_schedule.h"
 #include "worker/executor/executor_state.h"
 
 namespace espalier {

@@ -1,7 +1,7 @@
 #include <cstring>
 #include <map>
 
-#include "ops/optimizer/schedule.h"
+#include "ops/optimizer/lr_schedule.h"
 #include "worker/executor/executor_fixture.h"
 #include "worker/executor/joint_instructions.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 
 namespace espalier {
 namespace {

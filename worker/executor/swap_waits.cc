@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 
 namespace espalier {
 namespace {

@@ -85,7 +85,7 @@ absl::StatusOr<AdapterFiles> AdapterFiles::Open(
     if (!config.ok()) return In(artifact, config.status());
     absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenAdapterWeights(files, *place);
     if (!weights.ok()) return In(artifact, weights.status());
-    Adapter adapter{artifact, *std::move(config), {}};
+    LoraAdapter adapter{artifact, *std::move(config), {}};
     for (const auto& [name, tensor] : (*weights)->tensors()) adapter.tensors[name] = tensor.dims;
     out.adapters_.push_back(std::move(adapter));
     out.folders_.push_back(*place);
@@ -109,7 +109,7 @@ absl::StatusOr<AdapterFiles> AdapterFiles::OpenFolders(FileSystem& files,
 absl::StatusOr<AdapterFiles::Parameters> AdapterFiles::AddTo(const OpRegistry& registry,
                                                              ServingModel* model) const {
   if (adapters_.empty()) return Parameters();
-  absl::StatusOr<AdaptedModel> adapted = AddAdapters(registry, std::move(*model), adapters_);
+  absl::StatusOr<LoraModel> adapted = AddLoraAdapters(registry, std::move(*model), adapters_);
   if (!adapted.ok()) return adapted.status();
   *model = std::move(adapted->model);
   return std::move(adapted->parameters);

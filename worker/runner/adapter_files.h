@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/models/adapters.h"
+#include "ops/models/lora.h"
 #include "base/file_system.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/weight_loading.h"
@@ -26,7 +26,7 @@ class AdapterFiles {
       FileSystem& files, const std::vector<std::string>& artifacts,
       const std::function<absl::StatusOr<std::string>(const std::string& artifact)>& folder);
 
-  // AddAdapters to the model; nothing is done without adapters.
+  // AddLoraAdapters to the model; nothing is done without adapters.
   absl::StatusOr<Parameters> AddTo(const OpRegistry& registry, ServingModel* model) const;
   // Fills what a program has of the parameters that AddTo made: all of each, or one rank's part.
   // Errors name the tensor: one that there is not, or not so large, a type that is no
@@ -43,7 +43,7 @@ class AdapterFiles {
   int count() const { return static_cast<int>(weights_.size()); }
 
  private:
-  std::vector<Adapter> adapters_;
+  std::vector<LoraAdapter> adapters_;
   std::vector<std::string> folders_;
   std::vector<std::unique_ptr<WeightFiles>> weights_;
 };

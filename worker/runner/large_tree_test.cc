@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kVocabulary = 48, kSlots = 512, kPrompt = 37, kNodes = 200, kDepth = 24;
 
-std::unique_ptr<ProgramModelRunner> Make(DType kv_format, Device* device) {
+std::unique_ptr<ProgramModelRunner> Make(DType kv_cache_dtype, Device* device) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   LlamaConfig config;
@@ -38,7 +38,7 @@ std::unique_ptr<ProgramModelRunner> Make(DType kv_format, Device* device) {
                            .max_sequences = 2,
                            .max_context_slots = 128,
                            .max_ancestor_slots = kNodes * kDepth,
-                           .kv_format = kv_format};
+                           .kv_cache_dtype = kv_cache_dtype};
   absl::StatusOr<LanguageModel> model = ReadModel(ToConfigJson(config));
   EXPECT_TRUE(model.ok()) << model.status();
   absl::StatusOr<ServingModel> serving = BuildServing(registry, *model, shape);

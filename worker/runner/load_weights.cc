@@ -155,7 +155,7 @@ class Loader {
   absl::Status CheckRest(const WeightMap& map) {
     // What other ranks read.
     for (const auto& [parameter, source] : map.sources) {
-      for (const WeightPiece& piece : source.pieces) {
+      for (const WeightSlice& piece : source.pieces) {
         if (const Entry* entry = Find(piece.tensor); entry != nullptr) used_.insert(entry->first);
       }
     }
@@ -261,7 +261,7 @@ class Loader {
     }
   }
 
-  absl::Status OpenPiece(const WeightPiece& piece) {
+  absl::Status OpenPiece(const WeightSlice& piece) {
     const Entry* entry = Find(piece.tensor);
     if (entry == nullptr) {
       return absl::NotFoundError(absl::StrCat("the weights in '", folder_, "' have no tensor '",
@@ -428,7 +428,7 @@ class Loader {
   std::set<std::string> used_;
   std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
   // The piece that is open.
-  const WeightPiece* piece_ = nullptr;
+  const WeightSlice* piece_ = nullptr;
   std::string piece_name_;
   int64_t piece_row_ = 0, piece_elements_ = 0;
   std::vector<float> turned_;  // of one that is transposed: the whole tensor
@@ -440,7 +440,7 @@ class Loader {
 TensorShapes ExpectedTensors(const WeightMap& map, const Executor& executor) {
   TensorShapes shapes;
   for (const auto& [parameter, source] : map.sources) {
-    for (const WeightPiece& piece : source.pieces) shapes[piece.tensor] = piece.dims;
+    for (const WeightSlice& piece : source.pieces) shapes[piece.tensor] = piece.dims;
   }
   for (int i = 0; i < executor.num_buffers(); ++i) {
     if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;

@@ -95,7 +95,7 @@ class SaveWeightsTest : public testing::Test {
         tensors[value.name] = value.type.dims;
         continue;
       }
-      for (const WeightPiece& piece : source->second.pieces) tensors[piece.tensor] = piece.dims;
+      for (const WeightSlice& piece : source->second.pieces) tensors[piece.tensor] = piece.dims;
     }
     SafetensorsWriter writer(*files_, JoinPath(folder, "model.safetensors"));
     std::vector<SafetensorsWriter::Tensor> announced;

@@ -142,8 +142,8 @@ void SetWeights(const WeightMap& map, v1::StartServingRequest* request) {
     weight->set_out(source.out);
     weight->set_in(source.in);
     weight->set_packed(source.packed);
-    for (const WeightPiece& piece : source.pieces) {
-      v1::WeightPiece* to = weight->add_pieces();
+    for (const WeightSlice& piece : source.pieces) {
+      v1::WeightSlice* to = weight->add_pieces();
       to->set_tensor(piece.tensor);
       to->mutable_dims()->Add(piece.dims.begin(), piece.dims.end());
       to->set_transposed(piece.transposed);
@@ -174,8 +174,8 @@ absl::StatusOr<WeightMap> WeightsOf(const v1::StartServingRequest& request) {
                              source.in > kMostWeights)) {
       return bad("a matrix of ", source.out, " x ", source.in);
     }
-    for (const v1::WeightPiece& from : weight.pieces()) {
-      WeightPiece piece;
+    for (const v1::WeightSlice& from : weight.pieces()) {
+      WeightSlice piece;
       piece.tensor = from.tensor();
       piece.dims.assign(from.dims().begin(), from.dims().end());
       piece.transposed = from.transposed();

@@ -11,7 +11,7 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
 #include "worker/checkpoint/safetensors.h"
@@ -30,7 +30,7 @@ class StreamTest : public testing::Test {
  protected:
   StreamTest() { RegisterAllOperators(registry_); }
 
-  Graph Model(WeightFormat format = WeightFormat::kF32, DType kv_format = DType::kF32) {
+  Graph Model(WeightFormat format = WeightFormat::kF32, DType kv_cache_dtype = DType::kF32) {
     LlamaConfig config;
     config.vocab_size = 512;
     config.hidden_size = 64;
@@ -47,7 +47,7 @@ class StreamTest : public testing::Test {
     shape.max_sequences = 4;
     shape.max_context_slots = 64;
     shape.max_ancestor_slots = 32;
-    shape.kv_format = kv_format;
+    shape.kv_cache_dtype = kv_cache_dtype;
     auto graph = BuildLlamaServing(registry_, config, shape);
     EXPECT_TRUE(graph.ok()) << graph.status();
     graph = QuantizeLinears(registry_, *graph, format);
@@ -140,8 +140,8 @@ std::vector<RunnerBatch> Batches() {
 TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
   const std::vector<RunnerBatch> batches = Batches();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
-    for (const DType kv_format : {DType::kF32, DType::kI8}) {
-      const Graph graph = Model(format, kv_format);
+    for (const DType kv_cache_dtype : {DType::kF32, DType::kI8}) {
+      const Graph graph = Model(format, kv_cache_dtype);
       const v1::Program whole = Lower(graph, 0);
       std::vector<RunnerOutput> expected(batches.size());
       std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
@@ -181,7 +181,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
               EXPECT_EQ(std::memcmp(found.values.data(), expected[i].values.data(),
                                     found.values.size() * sizeof(float)),
                         0)
-                  << Name(format) << ", " << Name(kv_format) << ", " << percent << " %, batch "
+                  << Name(format) << ", " << Name(kv_cache_dtype) << ", " << percent << " %, batch "
                   << i;
             }
           }

@@ -86,7 +86,7 @@ std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap
   const auto source = weights.sources.find(parameter);
   if (source == weights.sources.end()) return {parameter};
   std::vector<std::string> tensors;
-  for (const WeightPiece& piece : source->second.pieces) tensors.push_back(piece.tensor);
+  for (const WeightSlice& piece : source->second.pieces) tensors.push_back(piece.tensor);
   return tensors;
 }
 
@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
           "shorter sequences: those are had by a max_sequence_length of {}",
           artifact, shape->max_positions, facts.short_positions, facts.short_positions);
     } else if (parts.empty() && size.max_sequence_length == 0 &&
-               facts.usual_positions() < facts.max_positions) {
+               facts.default_positions() < facts.max_positions) {
       spdlog::info(
           "artifact {}: served for {} tokens, up to where rope_scaling (dynamic) changes nothing; "
           "a "

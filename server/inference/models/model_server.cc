@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "ops/models/kv_format.h"
+#include "ops/models/kv_cache_dtype.h"
 #include "server/inference/field_error.h"
 #include "server/inference/models/sampling_defaults.h"
 #include "server/inference/models/serve_request.h"
@@ -41,8 +41,8 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
   description.set_tune_speculation(request.tune_speculation());
   description.set_ngram_depth(request.ngram_depth());
   description.set_no_prefix_cache(request.no_prefix_cache());
-  if (const auto kv_format = KvFormatOf(request.kv_cache()); kv_format.ok()) {
-    description.set_kv_cache(KvFormatName(*kv_format));
+  if (const auto kv_cache_dtype = KvCacheDTypeOf(request.kv_cache()); kv_cache_dtype.ok()) {
+    description.set_kv_cache(KvCacheDTypeName(*kv_cache_dtype));
   }
   description.set_resident_weight_bytes(request.resident_weight_bytes());
   *description.mutable_adapters() = request.adapters();
@@ -142,9 +142,9 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   size.kv_cache_tokens = static_cast<int>(request.kv_cache_tokens());
   // What is restored was served before: maybe by a version that did not ask.
   size.short_ssms = request.short_ssms() || may_wait;
-  const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
-  if (!kv_format.ok()) return kv_format.status();
-  size.kv_format = *kv_format;
+  const absl::StatusOr<DType> kv_cache_dtype = KvCacheDTypeOf(request.kv_cache());
+  if (!kv_cache_dtype.ok()) return kv_cache_dtype.status();
+  size.kv_cache_dtype = *kv_cache_dtype;
   if (request.tune_speculation() || request.ngram_depth() > 0) {
     const int sources = request.ssm_artifacts_size() + (request.ngram_depth() > 0 ? 1 : 0);
     size.tree_nodes = kTunedNodes * sources + 2 * request.ngram_depth();

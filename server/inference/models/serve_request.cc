@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/kv_format.h"
+#include "ops/models/kv_cache_dtype.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/artifacts/artifact_store.h"
 
@@ -199,9 +199,9 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
   for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
     if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;
   }
-  const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
-  if (!kv_format.ok()) return kv_format.status();
-  if (*kv_format == DType::kF32) request.clear_kv_cache();  // as in requests of earlier versions
+  const absl::StatusOr<DType> kv_cache_dtype = KvCacheDTypeOf(request.kv_cache());
+  if (!kv_cache_dtype.ok()) return kv_cache_dtype.status();
+  if (*kv_cache_dtype == DType::kF32) request.clear_kv_cache();  // as in requests of earlier versions
   if (request.short_ssms() && request.ssm_artifacts().empty()) {
     return absl::InvalidArgumentError("field 'short_ssms': 'ssm_artifacts' names no SSM");
   }

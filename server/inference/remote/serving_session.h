@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "ops/models/adapters.h"
+#include "ops/models/lora.h"
 #include "ops/models/model.h"
 #include "server/inference/remote/result_prefetcher.h"
 #include "server/jobs/worker_client.h"

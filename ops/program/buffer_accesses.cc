@@ -1,4 +1,4 @@
-#include "ops/program/accesses.h"
+#include "ops/program/buffer_accesses.h"
 
 namespace espalier {
 namespace {

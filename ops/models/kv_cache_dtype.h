@@ -9,9 +9,9 @@ namespace espalier {
 
 // "f32" (and ""), "f16", "bf16" or "int8": whole numbers with a scale of each slot and head.
 // InvalidArgument for anything else.
-absl::StatusOr<DType> KvFormatOf(absl::string_view name);
+absl::StatusOr<DType> KvCacheDTypeOf(absl::string_view name);
 
-// The name that KvFormatOf takes.
-const char* KvFormatName(DType format);
+// The name that KvCacheDTypeOf takes.
+const char* KvCacheDTypeName(DType format);
 
 }  // namespace espalier

@@ -16,7 +16,7 @@
 namespace espalier {
 
 // An adapter as its files have it.
-struct Adapter {
+struct LoraAdapter {
   std::string name;  // for messages
   AdapterConfig config;
   std::map<std::string, Dims> tensors;  // of adapter_model.safetensors
@@ -31,7 +31,7 @@ struct AdapterMatrix {
   double scale = 1;
 };
 
-struct AdaptedModel {
+struct LoraModel {
   // One more input, "row_adapter" i32[max_rows]: an adapter's index, -1 for none. The new
   // parameters have no pieces in the WeightMap.
   ServingModel model;
@@ -44,7 +44,7 @@ struct AdaptedModel {
 // adapter and tensor where a tensor has no counterpart, no partner or another shape, and a target
 // of which the model has modules and the files no tensors; Unimplemented those that change
 // embeddings or mixtures' experts.
-absl::StatusOr<AdaptedModel> AddAdapters(const OpRegistry& registry, ServingModel model,
-                                         absl::Span<const Adapter> adapters);
+absl::StatusOr<LoraModel> AddLoraAdapters(const OpRegistry& registry, ServingModel model,
+                                         absl::Span<const LoraAdapter> adapters);
 
 }  // namespace espalier

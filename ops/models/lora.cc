@@ -1,4 +1,4 @@
-#include "ops/models/adapters.h"
+#include "ops/models/lora.h"
 
 #include <algorithm>
 #include <set>
@@ -32,13 +32,13 @@ struct Pair {
   std::string base;  // a copy of the module's own matrix; empty: none
 };
 
-absl::Status Wrong(const Adapter& adapter, const std::string& tensor, const std::string& what) {
+absl::Status Wrong(const LoraAdapter& adapter, const std::string& tensor, const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("adapter '", adapter.name, "': tensor '", tensor, "' ", what));
 }
 
 // The tensors by module, checked to be pairs.
-absl::StatusOr<std::map<std::string, Pair>> PairsOf(const Adapter& adapter) {
+absl::StatusOr<std::map<std::string, Pair>> PairsOf(const LoraAdapter& adapter) {
   std::map<std::string, Pair> pairs;
   for (const auto& [name, dims] : adapter.tensors) {
     absl::string_view module = name;
@@ -80,7 +80,7 @@ std::set<std::string> ModulesOf(const Graph& graph, const WeightMap& weights) {
     if (source == weights.sources.end() || source->second.pieces.empty()) {
       add(value.name);
     } else {
-      for (const WeightPiece& piece : source->second.pieces) add(piece.tensor);
+      for (const WeightSlice& piece : source->second.pieces) add(piece.tensor);
     }
   }
   for (const Node& node : graph.nodes()) {
@@ -91,7 +91,7 @@ std::set<std::string> ModulesOf(const Graph& graph, const WeightMap& weights) {
 
 // As PEFT has it, a target may name modules that other families have; but those of this one have
 // tensors then.
-absl::Status CheckTargets(const Adapter& adapter, const std::map<std::string, Pair>& pairs,
+absl::Status CheckTargets(const LoraAdapter& adapter, const std::map<std::string, Pair>& pairs,
                           const std::set<std::string>& modules) {
   const auto is = [](const std::string& module, const std::string& target) {
     return module == target || absl::EndsWith(module, "." + target);
@@ -119,7 +119,7 @@ absl::Status CheckTargets(const Adapter& adapter, const std::map<std::string, Pa
   return absl::OkStatus();
 }
 
-absl::Status CheckPair(const Adapter& adapter, const Pair& pair, const Layer& layer) {
+absl::Status CheckPair(const LoraAdapter& adapter, const Pair& pair, const Layer& layer) {
   const int64_t rank = adapter.config.rank;
   const std::pair<const std::string*, Dims> expected[] = {{&pair.a, {rank, layer.in}},
                                                           {&pair.b, {layer.out, rank}},
@@ -145,11 +145,11 @@ bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, L
   *layer = {weight.name, dims[0], dims[1], {{0, dims[0]}}};
   const auto source = weights.sources.find(weight.name);
   if (source != weights.sources.end() && !source->second.pieces.empty()) {
-    const WeightPiece& first = source->second.pieces[0];
+    const WeightSlice& first = source->second.pieces[0];
     layer->module = first.tensor;
     layer->out = first.dims[first.transposed ? 1 : 0];
     layer->rows.clear();
-    for (const WeightPiece& piece : source->second.pieces) {
+    for (const WeightSlice& piece : source->second.pieces) {
       if (piece.tensor != first.tensor) return false;
       layer->rows.emplace_back(piece.begin, piece.end);
     }
@@ -164,16 +164,16 @@ bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, L
   return true;
 }
 
-class Adapting {
+class LoraBuilder {
  public:
-  Adapting(const OpRegistry& registry, const ServingModel& model,
-           absl::Span<const Adapter> adapters)
+  LoraBuilder(const OpRegistry& registry, const ServingModel& model,
+           absl::Span<const LoraAdapter> adapters)
       : registry_(registry), given_(model.graph), weights_(model.weights), adapters_(adapters) {}
 
-  absl::StatusOr<AdaptedModel> Make() {
+  absl::StatusOr<LoraModel> Make() {
     int64_t rank = 1;
     const std::set<std::string> modules = ModulesOf(given_, weights_);
-    for (const Adapter& adapter : adapters_) {
+    for (const LoraAdapter& adapter : adapters_) {
       absl::StatusOr<std::map<std::string, Pair>> pairs = PairsOf(adapter);
       if (!pairs.ok()) return pairs.status();
       if (absl::Status s = CheckTargets(adapter, *pairs, modules); !s.ok()) return s;
@@ -319,20 +319,20 @@ class Adapting {
   const OpRegistry& registry_;
   const Graph& given_;
   const WeightMap& weights_;
-  const absl::Span<const Adapter> adapters_;
+  const absl::Span<const LoraAdapter> adapters_;
   std::vector<std::map<std::string, Pair>> pairs_;  // by adapter, module
   std::vector<std::set<std::string>> used_;         // modules, likewise
   int64_t rank_ = 0;
   std::vector<ValueId> moved_;
   ValueId row_adapter_ = kNoValue;
-  AdaptedModel out_;
+  LoraModel out_;
 };
 
 }  // namespace
 
-absl::StatusOr<AdaptedModel> AddAdapters(const OpRegistry& registry, ServingModel model,
-                                         absl::Span<const Adapter> adapters) {
-  return Adapting(registry, model, adapters).Make();
+absl::StatusOr<LoraModel> AddLoraAdapters(const OpRegistry& registry, ServingModel model,
+                                         absl::Span<const LoraAdapter> adapters) {
+  return LoraBuilder(registry, model, adapters).Make();
 }
 
 }  // namespace espalier

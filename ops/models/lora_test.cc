@@ -1,5 +1,5 @@
 // What adapters' files may call the layers of a model. tests/conformance compares the logits.
-#include "ops/models/adapters.h"
+#include "ops/models/lora.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ constexpr char kText[] =
        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4)";
 
 // One adapter of rank 2 for the layer [16, 8] that makes logits, under the name `head`.
-absl::StatusOr<AdaptedModel> Adapted(const std::string& config, const std::string& head) {
+absl::StatusOr<LoraModel> Adapted(const std::string& config, const std::string& head) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const absl::StatusOr<LanguageModel> model = ReadModel(config);
@@ -31,21 +31,21 @@ absl::StatusOr<AdaptedModel> Adapted(const std::string& config, const std::strin
   if (!serving.ok()) return serving.status();
   if (absl::Status s = BindAndInfer(registry, 1, &serving->graph); !s.ok()) return s;
   const std::string module = absl::StrCat("base_model.model.", head);
-  Adapter adapter;
+  LoraAdapter adapter;
   adapter.name = "head";
   adapter.config = {.rank = 2, .scale = 1, .targets = {"lm_head"}};
   adapter.tensors[module + ".lora_A.weight"] = Dims{2, 8};
   adapter.tensors[module + ".lora_B.weight"] = Dims{16, 2};
-  return AddAdapters(registry, *std::move(serving), absl::MakeConstSpan(&adapter, 1));
+  return AddLoraAdapters(registry, *std::move(serving), absl::MakeConstSpan(&adapter, 1));
 }
 
-TEST(AddAdaptersTest, TheHeadOfATextPartIsFoundUnderItsOlderName) {
+TEST(LoraTest, TheHeadOfATextPartIsFoundUnderItsOlderName) {
   for (const char* tied : {"true", "false"}) {
     const std::string config =
         absl::StrCat(R"({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {)",
                      kText, R"(, "tie_word_embeddings": )", tied, "}}");
     for (const std::string head : {"lm_head", "language_model.lm_head"}) {
-      const absl::StatusOr<AdaptedModel> adapted = Adapted(config, head);
+      const absl::StatusOr<LoraModel> adapted = Adapted(config, head);
       ASSERT_TRUE(adapted.ok()) << head << ", tied: " << tied << ": " << adapted.status();
       const auto found = adapted->parameters.find("lm_head.lora_b");
       ASSERT_NE(found, adapted->parameters.end());
@@ -54,7 +54,7 @@ TEST(AddAdaptersTest, TheHeadOfATextPartIsFoundUnderItsOlderName) {
   }
 }
 
-TEST(AddAdaptersTest, AModelWithoutATextPartHasNoSuchName) {
+TEST(LoraTest, AModelWithoutATextPartHasNoSuchName) {
   const std::string config =
       absl::StrCat(R"({"architectures": ["Gemma3ForCausalLM"], )", kText, "}");
   EXPECT_TRUE(Adapted(config, "lm_head").ok());

@@ -1,4 +1,4 @@
-#include "ops/optimizer/schedule.h"
+#include "ops/optimizer/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>
