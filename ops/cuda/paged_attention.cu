@@ -1,4 +1,5 @@
-// Writes keys and values to the cache, then attends: see attend.cuh.
+// paged_attention: writes keys and values to the KV cache, then computes attention
+// (attention/paged_attention_kernel.cuh).
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -16,7 +17,7 @@ namespace cuda_paged_attention {
 
 using namespace paged_attention;
 
-// Element i is element i of k and of v.
+// Thread i stores element i of k and of v.
 template <typename T, typename C>
 struct StoreKeyValue {
   const T* k;
@@ -37,8 +38,8 @@ struct StoreKeyValue {
   }
 };
 
-// Item i is head i % heads of row i / heads. Each is divided by its scale, a 127th of its largest
-// magnitude, and rounded; one that is not finite, or too small for that, is zeros.
+// Stores k or v as int8. Thread i quantizes head i % heads of row i / heads: divides by the scale, a
+// 127th of the largest magnitude, and rounds. A head that is not finite, or too small, becomes zeros.
 template <typename T>
 struct StoreScaled {
   const T* x;
@@ -78,13 +79,13 @@ struct Shape {
   CacheScales cache_scales;
 };
 
-// Where blocks share a row's groups of keys.
+// Split-KV: how many blocks share the groups of keys of a row.
 struct SplitKv {
-  static constexpr int64_t kEnoughBlocks = 4 * 132;  // that keep a GPU's memory busy
+  static constexpr int64_t kEnoughBlocks = 4 * 132;  // that saturate a GPU's memory bandwidth
   static constexpr int64_t kMostBytes = int64_t{128} << 20;
 
-  int64_t groups;  // most of a row
-  int64_t rows;    // up to which they are shared
+  int64_t groups;  // of a row, at most
+  int64_t rows;    // groups are shared in batches of at most this many rows
 
   static SplitKv Of(int64_t keys, int64_t rows, int64_t heads, int64_t dim) {
     const int64_t groups = (keys + kGroup - 1) / kGroup;
@@ -95,7 +96,7 @@ struct SplitKv {
   size_t Bytes(int64_t heads, int64_t dim) const {
     return static_cast<size_t>(rows * heads * groups * (dim + 2)) * sizeof(float);
   }
-  // Blocks for each tile, of which there are `tiles` or more.
+  // Returns the number of blocks per tile where there are at least `tiles` tiles.
   int64_t Parts(int64_t of_rows, int64_t tiles) const {
     if (of_rows > rows) return 1;
     return std::clamp<int64_t>((kEnoughBlocks + tiles - 1) / tiles, 1, groups);
@@ -118,7 +119,7 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
                                   s.dim,
                                   s.scores};
   const int64_t blocks = s.rows * heads.TilesOfRow();
-  // Rows of one sequence share tiles.
+  // Rows of one sequence share tiles, so this is a lower bound.
   const int64_t least_tiles = std::max((s.rows + heads.MostRows() - 1) / heads.MostRows(),
                                        std::min(s.rows, batch.sequences)) *
                               heads.TilesOfRow();

@@ -1,4 +1,5 @@
-// Keys and values as the tensor cores take them: sums of bf16 numbers, exactly.
+// Fragments of keys and values: elements of the KV cache split exactly into bf16 planes
+// (gemm/bf16x3_split.cuh).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct KvVector8 {
   static constexpr int kWords = 2 * sizeof(C);
   uint32_t words[kWords];
 
-  // Zeros beyond `dim`. kWhole: the eight are all there or all beyond, and aligned.
+  // Loads elements at .. at + 7; zeros beyond `dim`. kWhole: the eight elements are aligned and lie
+  // all before or all beyond `dim`.
   template <bool kWhole>
   __device__ __forceinline__ void Load(const C* head, int at, int dim) {
     if constexpr (kWhole) {
@@ -39,7 +41,7 @@ struct KvVector8 {
     }
   }
 
-  // Numbers 2 i and 2 i + 1, by plane.
+  // Packs elements 2 i and 2 i + 1, by plane.
   __device__ __forceinline__ void Pair(int i, uint32_t (&pair)[kPlanes]) const {
     if constexpr (std::is_same_v<C, __nv_bfloat16>) {
       pair[0] = words[i];
@@ -47,7 +49,7 @@ struct KvVector8 {
       Split(Bits(2 * i), Bits(2 * i + 1), pair);
     }
   }
-  // Number e of this and of another key.
+  // Packs element e of this key and of the key `next`, by plane.
   __device__ __forceinline__ void Pair(const KvVector8& next, int e, uint32_t (&pair)[kPlanes]) const {
     if constexpr (std::is_same_v<C, __nv_bfloat16>) {
       pair[0] = __byte_perm(words[e / 2], next.words[e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
@@ -74,12 +76,12 @@ struct KvVector8 {
     }
   }
 
-  // Number e as f32.
+  // Element e as the bits of an f32.
   __device__ __forceinline__ uint32_t Bits(int e) const {
     if constexpr (std::is_same_v<C, float>) {
       return words[e];
     } else if constexpr (std::is_same_v<C, int8_t>) {
-      // 2^23 + 128 + the number, less what is too much.
+      // The bits are 2^23 + 128 + the element; subtracts 2^23 + 128.
       const uint32_t bits = __byte_perm(words[e / 4] ^ 0x80808080u, 0x4b000000u, 0x7540 + e % 4);
       return __float_as_uint(__uint_as_float(bits) - 8388736.0f);
     } else if constexpr (std::is_same_v<C, __half>) {

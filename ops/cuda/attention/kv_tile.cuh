@@ -1,5 +1,5 @@
-// A warp's part of attention: 16 queries and a piece of 64 keys, by the tensor cores. See
-// attend.cuh.
+// A warp's part of paged_attention_kernel.cuh: softmax attention of 16 queries over a tile of 64 keys
+// on tensor cores.
 #pragma once
 
 #include <cmath>
@@ -16,25 +16,25 @@ namespace cuda_paged_attention {
 
 constexpr int kWarps = 4;
 constexpr int kBlock = kWarps * 32;  // threads
-constexpr int kKvTileKeys = 64;           // keys
+constexpr int kKvTileKeys = 64;      // keys of a warp's tile
 constexpr int kGroup = kWarps * kKvTileKeys;
 constexpr int kMostDim = 256;
-constexpr int kChunk = 32;       // elements of a head, which a lane has eight neighbours of
-constexpr int kMmaKeys = 8;     // keys in a product with queries
-constexpr int kMmaValueKeys = 16;   // keys in a product with values
-constexpr int kQueryPlanes = 3;  // of queries, and of weights
+constexpr int kChunk = 32;         // elements of a head; a lane holds eight consecutive ones
+constexpr int kMmaKeys = 8;        // keys of an mma with queries (n)
+constexpr int kMmaValueKeys = 16;  // keys of an mma with values (k)
+constexpr int kQueryPlanes = 3;    // bf16 planes of queries and of softmax weights
 
-// What the numbers of a slot's head are multiplied by, if the cache has scales; null: it has none.
+// Scales of an int8 cache, one per slot and head; null if the cache has none.
 struct CacheScales {
   const float* k;
   const float* v;
 };
 
-// Where blocks leave their groups for the last of them: [rows * heads][groups][dim + 2].
+// Split-KV partial results, merged by the last block of a tile: [rows * heads][groups][dim + 2].
 struct Partials {
   float* data;
   int64_t groups;
-  uint32_t* arrivals;  // zeros, by block of the grid's x
+  uint32_t* arrivals;  // counters per block of the grid's x; zeros between launches
 
   __device__ float* At(int64_t row_head, int64_t group, int dim) const {
     return data + (row_head * groups + group) * (dim + 2);
@@ -55,12 +55,12 @@ struct Attention {
   Scores how;
 };
 
-// Shared memory, in bytes.
+// Layout of the shared memory of a block, in bytes.
 template <int kDim>
 struct SharedMemoryLayout {
   static constexpr int kQuery = kDim / kChunk * 2 * kQueryPlanes * 512;
-  // A warp's: products with ancestors and, in 8 bits, the scales of their values; or its weights;
-  // or its results, in rows that lie in different banks.
+  // Of a warp, one after the other in the same memory: dot products with ancestors and, for int8, the
+  // scales of their values; softmax weights; results, in rows padded against bank conflicts.
   static constexpr int kStride = kDim + 8;
   static constexpr int kAncestors = QueryTile::kQueries * kKvTileKeys * 4;
   static constexpr int kWeights = kKvTileKeys / kMmaValueKeys * kQueryPlanes * 512;
@@ -70,15 +70,15 @@ struct SharedMemoryLayout {
   static_assert(kWeights <= kOfWarp);
 };
 
-// e^(score - top); 0 where the score is minus infinity.
+// Returns e^(score - top); 0 where the score is minus infinity.
 __device__ __forceinline__ float Weight(float score, float top) {
   return FastExp2((score - (top == -INFINITY ? 0.0f : top)) * 1.4426950408889634f);
 }
 
-// Splits a tile's queries, in the order in which lanes read them: [chunks][2 halves][planes] of
-// what a warp multiplies with 16 elements. Lane (g, t), g = lane / 4 and t = lane % 4, has queries
-// g and g + 8, and of a chunk elements 8 t to 8 t + 7, of a half four: the tensor cores multiply
-// what lies at the same place, and do not ask which element it is.
+// Writes the A fragments of a tile's queries to shared memory: [chunks][2 halves][planes] of
+// mma.m16n8k16 operands. With groupID g = lane / 4 and threadID_in_group t = lane % 4 (PTX ISA,
+// "Matrix fragments for mma.m16n8k16"), a lane holds queries g and g + 8, elements 8 t to 8 t + 7 of
+// a chunk, four per half. PTX assigns other k indices to these registers; keys use the same order.
 template <typename T, typename C, int kDim>
 __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const QueryTile& tile,
                                              uint4* queries) {
@@ -117,8 +117,8 @@ __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Que
   }
 }
 
-// A warp's work on a piece of keys. Code is kept short: steps of one row run it once, and wait for
-// every instruction that no cache has.
+// A warp's tile of keys and values. The code is kept small: a step of one row runs it once, and
+// stalls on every miss of the instruction cache.
 template <typename T, typename C, int kDim, bool kWhole>
 class KvTile {
  public:
@@ -138,15 +138,15 @@ class KvTile {
         v_(a.v_cache + tile.kv_head * a.dim),
         own_{tile.At(g_), tile.At(g_ + 8)} {}
 
-  // To be called before Run, for the keys from `first` on. Those of the sequence are asked for at
-  // once, even while a kernel writes some of them: it writes to the L2 cache, too.
+  // Selects the keys from `first` on; to be called before Run. Prefetches keys and values of the
+  // sequence into L2, even while another kernel writes some of them: its writes go to L2, too.
   __device__ __forceinline__ void Find(int first) {
     first_ = first;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       slots_[i] = 0;
       if (!Any() || first_ >= all_.prefix) continue;
-      // Lane's, and the one 32 further on; beyond the last key that one.
+      // A lane takes two keys, 32 apart, clamped to the last.
       const int j = min(first_ + lane_ + 32 * i, all_.prefix - 1);
       slots_[i] = a_.batch.Checked(tile_.row, all_.sequence[j]);
 #pragma unroll 1
@@ -156,13 +156,13 @@ class KvTile {
       }
     }
   }
-  // Whether a row sees any of them.
+  // Whether any row sees any key of the tile.
   __device__ __forceinline__ bool Any() const {
     return first_ < all_.end && first_ + kKvTileKeys > all_.begin;
   }
 
-  // most and sum: [kQueries]; the weighted sums of values are left in the warp's memory,
-  // [kQueries][kStride].
+  // Computes the tile's softmax: writes each query's maximum to most[kQueries], its sum of weights to
+  // sum[kQueries], and its weighted sum of values to the warp's shared memory, [kQueries][kStride].
   __device__ __forceinline__ void Run(float* most, float* sum) const {
     float scores[kTiles][4] = {};
     if (first_ < all_.prefix) {
@@ -200,12 +200,13 @@ class KvTile {
   static constexpr int kPlanes = KvVector8<C>::kPlanes;
   using Products = SplitProducts<kPlanes>;
 
-  // Of key `key` of the piece; all lanes ask for keys of the same half.
+  // Slot of key `key` of the tile. All lanes must pass keys of the same half of the tile.
   __device__ __forceinline__ int SlotInSequence(int key) const {
     return __shfl_sync(0xffffffffu, key < 32 ? slots_[0] : slots_[1], key % 32);
   }
 
-  // Products of the queries with kCount times eight keys, of which a lane has number g of each.
+  // Adds the dot products of the queries with kCount times eight keys; slots[n] is the slot of the
+  // lane's key g of the n-th eight.
   template <int kCount>
   __device__ __forceinline__ void Dots(const int (&slots)[kCount], float (&dots)[kCount][4]) const {
 #pragma unroll 1
@@ -222,7 +223,7 @@ class KvTile {
         for (int p = 0; p < kQueryPlanes; ++p) {
           Fragment(queries_[((2 * chunk + half) * kQueryPlanes + p) * 32 + lane_], x[p]);
         }
-        // Products that wait for each other take turns with those of other keys.
+        // Interleaves the mma of several keys: those of one key depend on each other.
         constexpr int kTurns = kCount < 4 ? kCount : 4;
 #pragma unroll
         for (int n0 = 0; n0 < kCount; n0 += kTurns) {
@@ -255,7 +256,7 @@ class KvTile {
     }
   }
 
-  // Those of keys 2 t and 2 t + 1 of eight, of which the lane has the slot of number g.
+  // Scales of keys 2 t and 2 t + 1 of eight, where `slot` is the slot of the lane's key g.
   __device__ __forceinline__ void ScalesOf(const float* scales, int slot, float (&to)[2]) const {
     const float own = scales[static_cast<int64_t>(slot) * a_.kv_heads + tile_.kv_head];
 #pragma unroll
@@ -269,7 +270,7 @@ class KvTile {
     to[3] = from.w;
   }
 
-  // Where products with ancestors, and the scales of their values, lie.
+  // Dot products with ancestors, and the scales of their values, in the warp's shared memory.
   __device__ __forceinline__ float* AncestorDots(int query) const {
     return reinterpret_cast<float*>(memory_) + query * kKvTileKeys;
   }
@@ -277,8 +278,8 @@ class KvTile {
     return AncestorDots(query) + QueryTile::kQueries * kKvTileKeys;
   }
 
-  // Ancestors are each row's own: eight keys of its list are multiplied with all queries, and what
-  // belongs to the row is kept.
+  // Each row has its own ancestors in the token tree: multiplies eight keys of a row's list with all
+  // queries and keeps the products of that row.
   __device__ __forceinline__ void DotsWithAncestors() const {
     uint32_t rows =
         RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kKvTileKeys); });
@@ -307,14 +308,14 @@ class KvTile {
     }
   }
 
-  // The tile's rows of which `is` holds, as bits.
+  // Bit mask of the tile's rows for which `is` holds.
   template <typename Is>
   __device__ __forceinline__ uint32_t RowsWhere(const Is& is) const {
     return __ballot_sync(0xffffffffu, lane_ < tile_.rows && is(keys_[lane_]));
   }
 
-  // Calls function(half, key, whether the query sees it, whether it is the sequence's, score) for a
-  // lane's scores; half 1: of query g + 8.
+  // Calls function(half, key, seen, in_sequence, score) for a lane's scores: whether the query sees
+  // the key, and whether the key belongs to the sequence. Half 0 is query g, half 1 query g + 8.
   template <typename Function>
   __device__ __forceinline__ void Each(float (&scores)[kTiles][4], const Function& function) const {
 #pragma unroll
@@ -333,7 +334,7 @@ class KvTile {
     }
   }
 
-  // From products to scores; those of keys that a query does not see are minus infinity.
+  // Turns dot products into scores; minus infinity for keys that a query does not see.
   __device__ __forceinline__ void Score(float (&scores)[kTiles][4]) const {
     if (all_.ancestors) {
       Each(scores, [&](int half, int key, bool seen, bool in_sequence, float& score) {
@@ -346,7 +347,7 @@ class KvTile {
       });
       return;
     }
-    // By way of memory, one after the other.
+    // Goes through shared memory, one score at a time, to keep the code small.
     const auto place = [&](int half, int key) -> float& {
       return AncestorDots(g_ + 8 * half)[key];
     };
@@ -365,7 +366,7 @@ class KvTile {
     Each(scores, [&](int half, int key, bool, bool, float& score) { score = place(half, key); });
   }
 
-  // From scores to the weights of values, which are left in memory, split, as each lane reads them:
+  // Turns scores into softmax weights and leaves them in shared memory as split A fragments:
   // [4 times 16 keys][planes].
   __device__ __forceinline__ void Softmax(float (&scores)[kTiles][4], float* most,
                                           float* sum) const {
@@ -411,7 +412,7 @@ class KvTile {
             in_sequence ? scales[key / kMmaKeys][key % 2] : AncestorScales(g_ + 8 * half)[key];
       });
     }
-    __syncwarp();  // what was in memory has been read
+    __syncwarp();  // all lanes have read the memory that is overwritten
     uint4* const weights = reinterpret_cast<uint4*>(memory_) + lane_;
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
@@ -442,7 +443,7 @@ class KvTile {
       int slots[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) slots[i] = SlotInSequence(at + KeyOf(i));
-      // Weights of keys that a row does not see are zeros, which must not meet what is not finite.
+      // A key that a row does not see has weight 0, which times an infinity or NaN would be NaN.
       const bool shared = RowsWhere([&](const Keys& k) { return k.HasAncestors(from, to); }) == 0 &&
                           (RowsWhere([&](const Keys& k) {
                              return k.SeesAllInSequence(from, min(to, all_.prefix));
@@ -465,7 +466,7 @@ class KvTile {
     }
   }
 
-  // A lane's four of 16 keys.
+  // The lane's i-th of four keys among 16.
   __device__ __forceinline__ int KeyOf(int i) const { return 2 * t_ + i % 2 + i / 2 * 8; }
 
   __device__ __forceinline__ bool Finite(const int (&slots)[4]) const {
@@ -482,8 +483,8 @@ class KvTile {
     return __all_sync(0xffffffffu, finite);
   }
 
-  // The weighted values of the 16 keys from `at` on; for queries g and g + 8 of a lane if `low` and
-  // `high`.
+  // Adds the weighted values of the 16 keys from `at` on: for query g of the lane if `low`, and for
+  // query g + 8 if `high`.
   __device__ __forceinline__ void AddChunk(const int (&slots)[4], int at, bool low, bool high,
                                            float (&values)[kDim / 64][8][4]) const {
     KvVector8<C> v[kDim / 64][4];
@@ -500,7 +501,7 @@ class KvTile {
     for (int p = 0; p < kQueryPlanes; ++p) {
       Fragment(from[(at / kMmaValueKeys * kQueryPlanes + p) * 32], weights[p]);
     }
-    constexpr int kTurns = 4;  // as in Dots
+    constexpr int kTurns = 4;  // mma interleaved, as in Dots
 #pragma unroll
     for (int d = 0; d < kDim / 64; ++d) {
 #pragma unroll

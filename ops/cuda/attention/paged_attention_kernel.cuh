@@ -22,13 +22,13 @@
 namespace espalier {
 namespace cuda_paged_attention {
 
-// The softmax over the keys seen so far, and kValues elements of their weighted sum.
+// Online softmax over the keys seen so far, with kValues elements of the weighted sum of values.
 template <int kValues>
 struct OnlineSoftmax {
   float most = -INFINITY, sum = 0;
   float values[kValues] = {};
 
-  // Every merge is by these operations and no others. `value(i)` is not asked for without keys.
+  // The only merge operation: it fixes the rounding. Does not call `value(i)` if there are no keys.
   template <typename Value>
   __device__ __forceinline__ void Add(float piece_most, float piece_sum, const Value& value) {
     if (piece_most == -INFINITY && piece_sum == 0) return;
@@ -43,11 +43,10 @@ struct OnlineSoftmax {
   }
 };
 
-// Blocks that share a multiprocessor's registers.
+// Blocks per multiprocessor, limited by registers.
 constexpr int TogetherOf(int dim) { return dim <= 64 ? 3 : dim <= 128 ? 2 : 1; }
 
-// A block has a tile's queries, and of the groups of keys every gridDim.y-th. kDim: a head's
-// elements, and more.
+// A block takes the queries of one tile and every gridDim.y-th group of keys. kDim >= dim of a head.
 template <typename T, typename C, int kDim, bool kWhole>
 __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel(Attention<T, C> a) {
   constexpr int kValues = kDim / (kBlock / QueryTile::kQueries);  // of a query, that a thread merges
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
   __shared__ bool last;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, dim = a.dim;
   LaunchDependentGrids();
-  // The tables are no kernel's: they were there before the first.
+  // No kernel writes the tables, so they may be read before WaitOnDependentGrids.
   const QueryTile tile = QueryTile::Of(a.batch, a.heads, blockIdx.x);
   if (tile.rows == 0) return;
   if (thread < tile.rows) {
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
   __syncthreads();
   const QueryTileKeys all = QueryTileKeys::Of(keys, tile.rows);
   const int first_group = all.begin / kGroup, end_group = (all.end + kGroup - 1) / kGroup;
-  // Blocks that have any; one needs no merging.
+  // Blocks that have a group; a single one needs no partial results.
   const int parts = min(static_cast<int>(gridDim.y), max(end_group - first_group, 1));
   const int part = static_cast<int>(blockIdx.y);
   if (part >= parts) return;
@@ -116,13 +115,13 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
         to[1] = of_group.sum;
       }
     }
-    __syncthreads();  // memory is used again
+    __syncthreads();  // the next group overwrites this memory
   }
 
   if (!alone) {
     __threadfence();
     __syncthreads();
-    // Counts from 0 again after the last one.
+    // atomicInc wraps to 0 after the last block.
     if (thread == 0) {
       const auto others = static_cast<uint32_t>(parts - 1);
       last = atomicInc(a.partials.arrivals + blockIdx.x, others) == others;
@@ -130,7 +129,7 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
     __syncthreads();
     if (!last) return;
     __threadfence();
-    // What each group's softmax was, then its values, several groups' at once.
+    // Merges the groups: reads their softmaxes first, then the values of several groups at once.
     float2* const softmaxes = reinterpret_cast<float2*>(memory);
     constexpr int kStaged = 32, kAtOnce = kValues <= 16 ? 4 : 2;
     for (int begin = first_group; begin < end_group; begin += kStaged) {

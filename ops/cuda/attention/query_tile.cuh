@@ -1,4 +1,5 @@
-// What the rows of a batch see of the paged KV cache, and how they are grouped for tensor cores.
+// Which keys of the paged KV cache the rows of a batch see, and how queries are grouped into tiles of
+// 16 for tensor cores.
 #pragma once
 
 #include <cmath>
@@ -10,16 +11,16 @@
 namespace espalier {
 namespace cuda_paged_attention {
 
-// What happens to products.
+// How dot products become scores: scale, softcap, ALiBi, sliding window.
 struct Scores {
   float scale, softcap;  // softcap 0: none
   const float* slopes;   // null: no ALiBi
   bool alibi_bf16;
   int64_t window;  // 0: all keys
 
-  // Whether they are scaled, and no more.
+  // Whether scores are only scaled.
   __device__ bool Plain() const { return softcap <= 0 && slopes == nullptr; }
-  // With key number j of `size`.
+  // Score of key number j of `size`.
   __device__ float Of(float dot, int head, int j, int size) const {
     float score = dot * scale;
     if (softcap > 0) score = softcap * tanhf(score / softcap);
@@ -31,7 +32,7 @@ struct Scores {
   }
 };
 
-// The batch's tables and their sizes.
+// The tables of the batch (ops/kernel/paged_attention_inputs.h) and their sizes.
 struct Batch {
   const int32_t* slots;
   const int32_t* row_sequence;
@@ -50,8 +51,8 @@ struct Batch {
   }
 };
 
-// The keys that one row sees: numbers `begin` to `size` - 1 of its list, of which the first
-// `prefix` are the sequence's. None after a fault in the tables.
+// The keys that one row sees: numbers `begin` to `size` - 1 of its list, which holds `prefix` keys of
+// the sequence and then the row's ancestors. Empty after a fault in the tables.
 struct Keys {
   const int32_t* sequence;
   const int32_t* ancestors;
@@ -84,9 +85,9 @@ struct Keys {
   __device__ int Slot(const Batch& b, int64_t row, int j) const {
     return b.Checked(row, j < prefix ? sequence[j] : ancestors[j - prefix]);
   }
-  // Whether it sees any of the keys from `from` on, before `to`.
+  // Whether the row sees any key in [from, to).
   __device__ bool Sees(int from, int to) const { return size > from && begin < to; }
-  // Whether it sees all of them, in the sequence.
+  // Whether the row sees all keys in [from, to), and all belong to the sequence.
   __device__ bool SeesAllInSequence(int from, int to) const {
     return begin <= from && prefix >= to;
   }
@@ -95,11 +96,11 @@ struct Keys {
   }
 };
 
-// Queries that meet the same keys in one tile of the tensor cores' 16 rows: neighbouring heads that
-// share their keys, of neighbouring rows of one sequence.
+// Up to 16 queries (m of an mma) that are multiplied with the same keys: adjacent heads of one KV
+// head, of adjacent rows of one sequence.
 struct QueryTile {
   static constexpr int kQueries = 16;
-  // Tiles begin anew where a row's number is a multiple of this, so that a row finds its tile soon.
+  // No tile crosses a multiple of this row number, which bounds the search for a row's tile.
   static constexpr int kStretch = 64;
 
   // How heads fill tiles.
@@ -116,10 +117,11 @@ struct QueryTile {
   };
 
   int64_t row;  // the first
-  int rows;     // 0: another block has them
+  int rows;     // 0: another block has this tile
   int head, heads, kv_head, of_tile;
 
-  // Block `block` is one of TilesOfRow() of row `block` / TilesOfRow(). By all lanes of a warp.
+  // The tile of block `block`: one of the TilesOfRow() of row `block` / TilesOfRow(). To be called by
+  // all lanes of a warp.
   __device__ static QueryTile Of(const Batch& b, Heads h, uint32_t block) {
     QueryTile tile;
     const auto tiles_of_row = static_cast<uint32_t>(h.TilesOfRow());
@@ -134,7 +136,7 @@ struct QueryTile {
     return tile;
   }
 
-  // Query number `query`: its row, of the tile's, and its head.
+  // Query number `query`: its row within the tile, and its head.
   struct Query {
     int row, head;
     bool there;
@@ -145,7 +147,8 @@ struct QueryTile {
   }
 
  private:
-  // Rows of the tile that begins at `row`; 0: it begins before. Those of a tile are alike.
+  // Number of rows of the tile that begins at `row`; 0 if the tile begins before `row`. Rows of a tile
+  // belong to one sequence, and all or none have ancestors.
   __device__ static int RowsFrom(const Batch& b, int64_t row, int most) {
     if (most == 1) return 1;
     const int lane = static_cast<int>(threadIdx.x % 32),
@@ -158,7 +161,7 @@ struct QueryTile {
     const auto alike = [&](int64_t r) {
       return b.row_sequence[r] == sequence && has_ancestors(r) == ancestors;
     };
-    // Ancestors are worked at row by row.
+    // Ancestors are processed row by row, so smaller tiles are faster.
     if (ancestors) most = min(most, kQueries / 2);
     int before = 0;
     while (before < in_stretch) {
@@ -179,7 +182,7 @@ struct QueryTile {
   }
 };
 
-// The keys of a tile's rows, whatever each sees of them.
+// The union of the keys that a tile's rows see.
 struct QueryTileKeys {
   int begin = INT32_MAX, prefix = 0, end = 0;
   bool ancestors = false;

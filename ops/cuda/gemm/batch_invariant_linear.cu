@@ -1,6 +1,6 @@
-// f16 and bf16 run on the tensor cores by 16x16x16 products: element (i, j) of y starts at 0 and
-// takes the products of k = 0..15, 16..31, ... in this order. Tiles of several sizes, chosen by the
-// number of rows, differ in which elements a block computes, never in the order for one element.
+// f16 and bf16 GEMM by 16x16x16 wmma: element (i, j) of y starts at 0 and accumulates k = 0..15,
+// 16..31, ... in this order. The tile shape depends on the number of rows; it decides which elements
+// a block computes, never the order of summation of an element.
 #include <cuda_pipeline.h>
 #include <mma.h>
 
@@ -38,8 +38,8 @@ using FewRows = TileShape<1, 2, 1, 1, 6>;   // 16 x 32
 using SomeRows = TileShape<1, 2, 4, 1, 4>;  // 64 x 32
 using ManyRows = TileShape<2, 2, 4, 4, 3>;  // 128 x 128
 
-// Rows [first, first + count) and k [k0, k0 + kStageK) of a row-major matrix [rows, columns] to
-// shared memory; zeros outside the matrix.
+// Copies rows [first, first + count) and k [k0, k0 + kStageK) of a row-major matrix [rows, columns]
+// to shared memory; zeros outside the matrix.
 template <typename T, bool aligned, int kThreadCount>
 __device__ void LoadTile(const T* matrix, int64_t rows, int64_t columns, int64_t first, int count,
                          int64_t k0, T* tile) {
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(Tile::kThreadCount)
   for (int s = 0; s < Tile::kStages - 1; ++s) load(s);
   for (int64_t step = 0; step < steps; ++step) {
     __pipeline_wait_prior(Tile::kStages - 2);
-    // Everyone's copies of this stage are there, and everyone is done with the one to be
-    // overwritten.
+    // All threads' copies of this stage have arrived, and no thread still reads the stage that `load`
+    // overwrites.
     __syncthreads();
     load(step + Tile::kStages - 1);
     const T* a = stages + step % Tile::kStages * Tile::kStageElements;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Tile::kThreadCount)
   __pipeline_wait_prior(0);
   __syncthreads();
 
-  // Each warp turns its fragments into rows by way of a patch of the stages' memory.
+  // Each warp writes its fragments to a patch of the stages' memory to store them row by row.
   float* patch = reinterpret_cast<float*>(shared) + warp * 16 * kPatchPitch;
 #pragma unroll
   for (int i = 0; i < Tile::kFragsM; ++i) {

@@ -1,5 +1,7 @@
-// Numbers of f32 and f16 as sums of bf16 numbers, exactly, and their products by the tensor cores
-// (as in "bf16x6": Henry, Tang, Heinecke 2019).
+// Splits f32 (into three) and f16 (into two) into bf16 numbers that add up to it exactly, so that
+// bf16 tensor cores multiply at f32 precision. Henry, Tang, Heinecke, "Leveraging the bfloat16 AI
+// datatype for higher-precision computations", 2019 (bf16x3, bf16x6). "Plane" p holds the p-th term
+// of every number, the largest first.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,19 +14,20 @@
 
 namespace espalier {
 
-// The upper halves of two f32 numbers: bf16, cut off.
+// Truncates two f32 numbers (as bits) to bf16; the first goes into the lower half of the result.
 __device__ __forceinline__ uint32_t TruncatePairToBf16(uint32_t first, uint32_t second) {
   return __byte_perm(first, second, 0x7632);
 }
+// x minus its truncation to bf16.
 __device__ __forceinline__ uint32_t Bf16Remainder(uint32_t x) {
   return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & 0xffff0000u));
 }
-// Of an infinity nothing is left.
+// As Bf16Remainder; 0 for an infinity or NaN.
 __device__ __forceinline__ uint32_t FiniteBf16Remainder(uint32_t x) {
   return isfinite(__uint_as_float(x)) ? Bf16Remainder(x) : 0u;
 }
 
-// Two f16 numbers as f32.
+// Converts a pair of f16 numbers to f32 bits.
 __device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& second) {
   __half2 halves;
   memcpy(static_cast<void*>(&halves), &pair, sizeof(pair));
@@ -33,8 +36,8 @@ __device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& 
   second = __float_as_uint(wide.y);
 }
 
-// Products of a sum of kPlanes bf16 numbers, from the largest to the smallest, with one of three:
-// those that are not less than 2^-24 of the largest, the smallest first.
+// Which plane products to accumulate for (sum of kPlanes terms) x (sum of three terms): those of at
+// least 2^-24 of the largest, smallest first. Of(n) gives the planes of the n-th of kCount products.
 template <int kPlanes>
 struct SplitProducts {
   struct Planes {

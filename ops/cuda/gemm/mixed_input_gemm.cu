@@ -1,6 +1,7 @@
-// A product's inputs are chunks of 32, and the chunks eight parts. Within a chunk the tensor cores
-// add up; chunks are added in order to the sum of their part, and parts from first to last. Kernels
-// for few and for many rows differ in which warp does that for which elements, and in nothing else.
+// The order of summation of every element: k is cut into chunks of 32, and the chunks into kSplitK
+// slices. The tensor cores sum within a chunk; chunks are added in order to their slice's sum, and
+// slices from first to last. SkinnyKernel (few rows) and MultistageKernel (many rows) differ only in
+// which warp computes what.
 #include <algorithm>
 #include <cstdint>
 
@@ -13,10 +14,10 @@
 namespace espalier {
 namespace mixed_input_gemm {
 
-constexpr int kPad = 4;  // floats behind a row of outputs in shared memory
+constexpr int kPad = 4;  // floats of padding after each row of outputs in shared memory
 
-// Chunks that a warp reads ahead, of the weights and of x: what the registers of so many blocks
-// hold.
+// Prefetch distance in chunks, of the weights and of x, and blocks per multiprocessor: as much as
+// the registers of so many blocks hold.
 struct Depth {
   int weights, x, blocks;
 };
@@ -30,8 +31,9 @@ constexpr Depth DepthOf(GemmWeightFormat kind, int tiles) {
   return kind == GemmWeightFormat::kPacked8 ? Depth{6, 3, 2} : Depth{6, 2, 3};
 }
 
-// Blocks of 8 kTiles rows and 16 kOut outputs, whose warps have one part of the inputs each. Grid:
-// blocks of rows, which read the same weights at about the same time, by groups of outputs.
+// Split-K kernel that streams weights from global memory to registers. A block computes 8 kTiles
+// rows by 16 kOut outputs; each of its warps takes one slice of k. Grid: (blocks of rows, groups of
+// outputs), so that blocks that read the same weights run at about the same time.
 template <GemmWeightFormat kind, int kTiles, int kOut>
 __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     SkinnyKernel(Matrices m, PackedX x, Activation activation) {
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
   typename F::Cursor cursors[kOut];
 #pragma unroll
   for (int o = 0; o < kOut; ++o) {
-    // Of tiles beyond the last that one is read again.
+    // Clamps tiles beyond the last to the last.
     const int64_t tile = min(tile0 + o, m.tiles - 1);
     const WeightMatrix& piece = MatrixOfTile(m, tile);
     cursors[o] = typename F::Cursor(m, piece, tile - piece.first_tile, lane);
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     if (begin + u < end) load_inputs(u, inputs[u]);
   }
   float sums[kOut][kTiles][4] = {};
-  // The u-th chunk; its place is for one further on, if that is there.
+  // Multiplies the u-th chunk; its registers take the chunk kAhead further on, if there is one.
   const auto add = [&](int u, bool further) {
     if constexpr (kOut == 1) {
       float of_chunk[kTiles][4];
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
       if (further) load_weights(kAhead + u, raw[u]);
       AddTiles<F>(weights, inputs[u % kAheadX], of_chunk, sums[0]);
     } else {
-      // Unpacked all at once they would be too many for the registers.
+      // Unpacking all tiles at once would exceed the registers.
       typename F::Raw now[kOut];
 #pragma unroll
       for (int o = 0; o < kOut; ++o) now[o] = raw[u][o];
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     x_cursor.Advance(kAhead * kBytes);
   };
   int chunk = begin;
-  // While there are as many chunks again behind those that have been read, nothing is asked.
+  // The main loop needs no bounds checks: at least kAhead more chunks follow those already read.
   for (; chunk + 2 * kAhead <= end; chunk += kAhead) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
@@ -154,8 +156,8 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
   }
 }
 
-// Each input as the sum of three bf16 numbers, cut off one after the other: exact, but for numbers
-// below 2^-110. Thread i has inputs 4 i to 4 i + 3 of the padded rows.
+// Splits x into three bf16 planes by repeated truncation: exact except for numbers below 2^-110.
+// Thread i takes elements 4 i to 4 i + 3 of the padded rows.
 struct SplitRows {
   const float* x;
   int64_t in, chunks;
@@ -179,7 +181,7 @@ struct SplitRows {
   }
 };
 
-// One warp for each chunk of a row: 8 bits with the sign, times a scale.
+// Quantizes x to int8 with one scale per chunk. One warp per chunk of a row.
 __global__ void __launch_bounds__(kThreads)
     QuantizeRows(const float* x, int64_t rows, int64_t in, int64_t chunks, uint8_t* to) {
   LaunchDependentGrids();
@@ -205,15 +207,15 @@ bool Packed(GemmWeightFormat kind) {
 
 int64_t Chunks(int64_t in) { return (in + kChunk - 1) / kChunk; }
 
-// PackedX that a block reads beyond the last are those of the workspace, whatever it holds.
+// Blocks read up to the padded number of rows; the workspace holds anything there.
 int64_t Padded(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
-constexpr int64_t kEnoughBlocks = 128;  // for a GPU's multiprocessors
-constexpr int64_t kMaxSkinnyRows = 192;       // up to which weights are read by blocks of few rows
+constexpr int64_t kEnoughBlocks = 128;  // that fill a GPU's multiprocessors
+constexpr int64_t kMaxSkinnyRows = 192;  // above it, MultistageKernel
 
 size_t WorkspaceBytes(GemmWeightFormat kind, int64_t rows, int64_t in) {
   const int64_t bytes = Packed(kind) ? QuantizedInputs::kBytes : SplitInputs::kBytes;
-  // Copies of whole stages end behind the last row.
+  // Copies of whole stages run past the last row.
   const int64_t chunks = Padded(rows) / kTileRows * Chunks(in) + kStageChunks;
   return static_cast<size_t>(chunks * bytes);
 }
@@ -263,7 +265,7 @@ KernelStatus Choose(const MixedInputGemm& p, const Matrices& m, const PackedX& x
     }
   }
   if (p.rows <= kTileRows) return LaunchSkinny<kind, 1, 1>(p, m, x, stream);
-  // Of few outputs there would not be enough blocks.
+  // Few outputs would give too few blocks with larger tiles.
   const bool narrow = p.rows <= 4 * kTileRows && m.tiles <= kEnoughBlocks;
   if (p.rows <= 2 * kTileRows || narrow) return LaunchSkinny<kind, 2, 1>(p, m, x, stream);
   return LaunchSkinny<kind, 4, 2>(p, m, x, stream);

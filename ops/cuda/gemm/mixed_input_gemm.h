@@ -1,10 +1,9 @@
-// y = activation(x weight^T + bias) for rows of f32 and matrices in f32, bf16, f16, or packed in 8
-// or 4 bits, by the tensor cores, with one order of summation for every element of y, whatever the
-// number of rows: serving needs a row's bits not to depend on the batch it rides in.
+// Mixed-input GEMM on tensor cores: y = activation(x weight^T + bias), where x is f32 and the
+// weights are f32, bf16, f16, or packed in 8 or 4 bits. Batch-invariant: every element of y is
+// summed in one order, whatever the number of rows, so a row's result does not depend on its batch.
 //
-// f32 operands are sums of three bf16 numbers, f16 ones of two, exactly; of the products of such
-// sums, those that are less than 2^-24 of the largest are left out (as in "bf16x6": Henry, Tang,
-// Heinecke 2019).
+// f32 and f16 operands are split exactly into three and two bf16 numbers (bf16x3_split.cuh).
+// Products of two terms that are below 2^-24 of the largest are left out.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,10 +18,10 @@ namespace espalier {
 
 enum class GemmWeightFormat { kF32, kBF16, kF16, kPacked8, kPacked4 };
 
-// One matrix and where its products go. REQUIRES: no kernel of the same step writes the weights.
-// Kernels read them ahead of WaitOnDependentGrids (launch.cuh), while the kernel before may still be
-// running. Nothing tells a kernel who wrote its operands; in serving programs, the only ones that
-// come here, matrices are parameters (ServingBuilder::Linear).
+// One weight matrix and its output. REQUIRES: no kernel of the same step writes the weights. Kernels
+// read them before WaitOnDependentGrids (ptx.cuh), while the previous kernel may still run. A kernel
+// cannot check who wrote its operands; only serving programs use this GEMM, and their weights are
+// parameters (ServingBuilder::Linear).
 struct MixedInputGemmWeight {
   const void* weights = nullptr;  // [out, in], or packed (ops/kernel/packed_weights.h)
   const float* bias = nullptr;    // [out], or null
@@ -30,7 +29,7 @@ struct MixedInputGemmWeight {
   int64_t out = 0;
 };
 
-// Several matrices of the same rows.
+// Up to kMost weight matrices that share x (for example q, k and v).
 struct MixedInputGemm {
   static constexpr int kMost = 8;
 
@@ -43,13 +42,13 @@ struct MixedInputGemm {
   MixedInputGemmWeight products[kMost];
 };
 
-// Bytes for up to `rows` rows.
+// Workspace in bytes for up to `rows` rows.
 size_t MixedInputGemmWorkspace(GemmWeightFormat kind, int64_t rows, int64_t in);
 
 KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, cudaStream_t stream);
 
-// The same for a kernel's operands: x, weight, bias (which may be absent), again and again, and an
-// output for each.
+// Takes the operands of a kernel: inputs x, weight, bias (may be absent), repeated for each of the
+// outputs.
 KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation activation,
                             const KernelArgs& args);
 

@@ -1,8 +1,10 @@
-// What a product's operands look like to a warp: see mixed_input_gemm.cu.
+// Register fragments of the operands of mixed_input_gemm.cu, for mma.m16n8k16 (bf16) and
+// mma.m16n8k32 (s8): PTX ISA, "Matrix fragments for mma".
 //
-// Lane (g, t), g = lane / 4 and t = lane % 4, holds of a tile's weights outputs g and g + 8, and of
-// x row g, inputs 8 t to 8 t + 7 of a chunk: the tensor cores multiply what lies at the same place,
-// and do not ask which input it is. Its four sums are those of outputs g, g, g + 8, g + 8 and rows
+// A is a tile of weights (16 outputs), B a tile of x (8 rows), C their 16 x 8 sums. With groupID
+// g = lane / 4 and threadID_in_group t = lane % 4, a lane holds outputs g and g + 8 of A and row g
+// of B, at inputs 8 t to 8 t + 7 of a chunk. PTX assigns other k indices to these registers, but the
+// sum over k only needs A and B to agree. A lane's C holds outputs g, g, g + 8, g + 8 of rows
 // 2 t, 2 t + 1, 2 t, 2 t + 1.
 #pragma once
 
@@ -23,10 +25,10 @@ namespace mixed_input_gemm {
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kSplitK = 8;
-constexpr int kChunk = 32;    // inputs
-constexpr int kTileRows = 8;  // of x in a product of the tensor cores
-constexpr int kTileOutputs = 16;
-constexpr int kBlockRows = 64;  // of a block, at most
+constexpr int kChunk = 32;    // of k
+constexpr int kTileRows = 8;  // n of an mma: rows of x
+constexpr int kTileOutputs = 16;  // m of an mma: outputs
+constexpr int kBlockRows = 64;    // of a block, at most
 
 static_assert(kChunk == kPackGroup && kTileOutputs == kPackOutputs);
 
@@ -35,25 +37,26 @@ struct WeightMatrix {
   const float* bias;
   float* y;
   int64_t out;
-  int64_t first_tile;  // among the tiles of outputs of all pieces
+  int64_t first_tile;  // among the output tiles of all matrices
 };
 
 struct Matrices {
   WeightMatrix pieces[MixedInputGemm::kMost];
   int count;
   int64_t tiles, in;
-  bool whole;  // chunks are aligned memory
+  bool whole;  // every chunk is full and aligned to 16 bytes
 };
 
-// x, split or rounded, in the order in which lanes read it: [rows / 8][chunks] of Inputs::kBytes.
+// x, split or quantized, packed in the order in which lanes read it: [rows / 8][chunks] of
+// Inputs::kBytes.
 struct PackedX {
   int64_t rows;
   int chunks;
   const uint8_t* data;
 };
 
-// Whole numbers as floats, exactly where their magnitude is below 2^22: they are added to the bits
-// of 1.5 * 2^23, of which the unit in the last place is 1.
+// c = a b in int8, converted to float: exact below 2^22 in magnitude. The accumulator starts at the
+// bits of 1.5 * 2^23, whose unit in the last place is 1, so its bits are a float at the end.
 __device__ __forceinline__ void MmaM16N8K32I8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                            float (&c)[4]) {
   constexpr int kBits = 0x4b400000;
@@ -66,19 +69,19 @@ __device__ __forceinline__ void MmaM16N8K32I8(const uint32_t (&a)[4], uint32_t b
   for (int i = 0; i < 4; ++i) c[i] = __int_as_float(d[i]) - 12582912.0f;
 }
 
-// Where part p of the inputs begins. Parts are whole units of packed weights.
+// First chunk of split-K slice p. Slices consist of whole units of packed weights (two chunks).
 __device__ __forceinline__ int SplitKBegin(int chunks, int p) {
   return p == kSplitK ? chunks : chunks * p / kSplitK / 2 * 2;
 }
 
-// A chunk of eight rows in 8 bits: [8][32] numbers, [8] scales, [8] scales times sums of the
-// numbers.
+// B fragment in int8. A chunk of eight rows in memory: [8][32] numbers, [8] scales, [8] scales
+// times the sum of the row's numbers.
 struct QuantizedInputs {
   static constexpr int kBytes = kTileRows * (kChunk + 8);
   uint2 q;
   float2 scale, scaled_sum;
 
-  // A lane's place in a chunk.
+  // A lane's position in a chunk.
   struct Cursor {
     const uint8_t* q;
     const uint8_t* scales;
@@ -96,7 +99,7 @@ struct QuantizedInputs {
   }
 };
 
-// The same as sums of three bf16 numbers: [3][8][32].
+// B fragment in three bf16 planes. A chunk in memory: [3][8][32].
 struct SplitInputs {
   static constexpr int kPlane = kTileRows * kChunk * 2;  // bytes
   static constexpr int kBytes = 3 * kPlane;
@@ -115,15 +118,15 @@ struct SplitInputs {
   }
 };
 
-// For each kind of weights: where a lane's numbers of a tile lie (Cursor, at an even chunk), those
-// of the n-th chunk from there as they are read (Load), as they are multiplied (Unpack), the
-// products with eight rows, one after the other (Step of kSteps), and their sum, added to `sums`
-// (Finish). Stage: see row_stages.cuh.
+// How to multiply with weights of one format. Cursor: a lane's position in a tile of weights, at an
+// even chunk. Load: reads the lane's part of the n-th chunk from there. Unpack: turns that into an A
+// fragment. Step (kSteps in order): issues one mma with eight rows. Finish: adds the chunk's result
+// to `sums`. For weights in shared memory see Stage (mixed_input_gemm_stages.cuh).
 template <GemmWeightFormat kind>
 struct WeightLayout;
 
-// Products of a chunk with kTiles tiles of rows. A tile's wait for each other, so those of all
-// tiles take turns.
+// Multiplies a chunk with kTiles tiles of rows. The mma of one tile depend on each other, so those
+// of all tiles are interleaved.
 template <typename F, int kTiles, int kStep = 0>
 __device__ __forceinline__ void AddTiles(const typename F::Weights& weights,
                                          const typename F::Inputs (&x)[kTiles],
@@ -138,13 +141,13 @@ __device__ __forceinline__ void AddTiles(const typename F::Weights& weights,
   }
 }
 
-// A lane's scale is one of the four that it needs; its neighbours have the others.
+// Each lane loads one of the scales that the four lanes of its quad need; fetches that of lane t.
 __device__ __forceinline__ float FromQuadLane(float value, int lane, int t) {
   return __shfl_sync(0xffffffffu, value, lane - lane % 4 + t);
 }
 
-// In a block of packed weights: a lane's words, number `word` of a group's the first, and its
-// scale.
+// A lane's position in a block of packed weights: its words, from number `word` of a group on, and
+// its scale.
 struct PackedCursor {
   const uint8_t* words;
   const uint8_t* scale;
@@ -194,7 +197,7 @@ struct WeightLayout<GemmWeightFormat::kPacked8> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int lane) {
     Weights w;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w.a[i] = raw.words[i] ^ 0x80808080u;  // less 128, with a sign
+    for (int i = 0; i < 4; ++i) w.a[i] = raw.words[i] ^ 0x80808080u;  // minus 128, as int8
     const float own = __half2float(raw.scale);
 #pragma unroll
     for (int i = 0; i < 2; ++i) w.scale[i] = FromQuadLane(own, lane, i);
@@ -229,7 +232,7 @@ struct WeightLayout<GemmWeightFormat::kPacked4> {
 
   struct Raw {
     uint32_t words[2];
-    __half scale;  // of t = 0, 1: scales of outputs g, g + 8; of t = 2, 3: their minima
+    __half scale;  // t = 0, 1: scale of output g, g + 8; t = 2, 3: minimum of output g, g + 8
   };
   static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
     const auto* const words = reinterpret_cast<const uint32_t*>(at.words + n * kUnit);
@@ -269,7 +272,8 @@ struct WeightLayout<GemmWeightFormat::kPacked4> {
   }
 };
 
-// PackedX g and g + 8 of a tile, in f32, bf16 or f16. Beyond the last output that one is read again.
+// A lane's position in outputs g and g + 8 of a tile in f32, bf16 or f16. Outputs beyond the last are
+// clamped to the last.
 template <typename T>
 struct RowCursor {
   const T* low;
@@ -294,7 +298,7 @@ struct RowCursor {
     left -= chunks * kChunk;
   }
 
-  // Eight neighbouring inputs of chunk n; zeros beyond the last.
+  // Reads eight consecutive inputs of chunk n; zeros beyond the last.
   template <int kVectors>
   __device__ __forceinline__ void Read(const T* row, int n, uint4 (&to)[kVectors]) const {
     const T* const from = row + n * kChunk;
@@ -312,7 +316,7 @@ struct RowCursor {
   }
 };
 
-// A chunk is two products of 16 inputs.
+// A fragment of a chunk: two mma of 16 inputs.
 struct Fragments {
   uint32_t a[2][4];
 
@@ -331,8 +335,7 @@ struct Fragments {
   }
 };
 
-// Weights that are sums of kPlanes bf16 numbers, from the largest to the smallest; x's planes are
-// three.
+// A fragment of weights that are sums of kPlanes bf16 numbers, multiplied with x in three planes.
 template <int kPlanes>
 struct SplitOperand {
   Fragments plane[kPlanes];
@@ -345,7 +348,7 @@ struct SplitOperand {
   }
 };
 
-// What matrices that are not packed have in common.
+// Shared by the layouts of weights that are not packed.
 template <typename T, typename W>
 struct RowFormat {
   using Inputs = SplitInputs;
@@ -382,7 +385,7 @@ struct WeightLayout<GemmWeightFormat::kBF16> : RowFormat<__nv_bfloat16, SplitOpe
   }
 };
 
-// f32 numbers of two outputs as sums of bf16 numbers, cut off one after the other.
+// Splits f32 numbers of two outputs into bf16 planes by repeated truncation.
 template <int kPlanes>
 struct SplitFragments : SplitOperand<kPlanes> {
   SplitFragments() = default;
@@ -415,7 +418,7 @@ struct WeightLayout<GemmWeightFormat::kF32> : RowFormat<float, SplitFragments<3>
   }
 };
 
-// The 11 bits of an f16 number are those of two bf16 numbers, exactly.
+// Two bf16 numbers (8 bits each) hold the 11 bits of an f16 number exactly.
 template <>
 struct WeightLayout<GemmWeightFormat::kF16> : RowFormat<__half, SplitFragments<2>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
@@ -433,7 +436,7 @@ struct WeightLayout<GemmWeightFormat::kF16> : RowFormat<__half, SplitFragments<2
   }
 };
 
-// The piece that tile `tile` of all pieces belongs to.
+// The matrix that output tile `tile`, counted over all matrices, belongs to.
 __device__ __forceinline__ const WeightMatrix& MatrixOfTile(const Matrices& m, int64_t tile) {
   int p = 0;
   while (p + 1 < m.count && tile >= m.pieces[p + 1].first_tile) ++p;
@@ -458,6 +461,7 @@ __device__ __forceinline__ float Activate(Activation activation, float x) {
   return x;
 }
 
+// Epilogue: adds the bias, applies the activation and stores one element of y.
 __device__ __forceinline__ void Finish(const WeightMatrix& piece, const PackedX& x, Activation activation,
                                        int64_t row, int64_t output, float sum) {
   if (row >= x.rows || output >= piece.out) return;

@@ -1,7 +1,8 @@
-// Products of many rows: see mixed_input_gemm.cu. A block has 128 outputs of 64 rows; weights and x
-// come through shared memory, several stages ahead of their use, and a chunk's operands are in
-// registers while those of the one before are multiplied. Matrices are whole, and not f32: taking
-// f32 weights apart is most of the work, and better done once for each of them (SkinnyKernel).
+// Kernel of mixed_input_gemm.cu for many rows: a multistage pipeline (as CUTLASS's MmaMultistage). A
+// block computes 128 outputs of 64 rows. Weights and x arrive in shared memory several stages ahead
+// of their use, and the fragments of a chunk are loaded while the chunk before it is multiplied.
+// REQUIRES: Matrices::whole, and weights that are not f32: splitting f32 weights is most of the work,
+// and SkinnyKernel splits each weight once.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +14,18 @@
 namespace espalier {
 namespace mixed_input_gemm {
 
-// How a block's work is shared out to its warps, and what of it is in shared memory.
+// The tile of a block, how its warps share it, and its shared memory.
 template <GemmWeightFormat kind>
 struct MultistageShape {
-  // A warp copies one tile of outputs, and one of rows; it multiplies kOut of the former with kIn
-  // of the latter.
+  // A warp copies one tile of outputs and one of rows; it multiplies kOut tiles of outputs with kIn
+  // tiles of rows.
   static constexpr int kTiles = kWarps, kRows = kTiles * kTileRows;
   static_assert(kRows == kBlockRows);
   static constexpr int kOut = 2, kIn = kTiles / kOut, kAcross = kWarps / kOut;
 
   static constexpr int kPer = Stage<kind>::kChunks;
-  static_assert(kPer % 2 == 0, "parts begin at even chunks, and operands take turns");
-  // Bytes: of a tile of outputs, of one of rows, and of a stage.
+  static_assert(kPer % 2 == 0, "slices begin at even chunks, and operands are double-buffered");
+  // Bytes of a tile of outputs, of a tile of rows, and of a stage.
   static constexpr int kOutTile = Stage<kind>::kBytes,
                        kInTile = kPer * WeightLayout<kind>::Inputs::kBytes;
   static constexpr int kStage = kTiles * (kOutTile + kInTile);
@@ -33,8 +34,8 @@ struct MultistageShape {
   static constexpr size_t kBytes = size_t{kStages} * kStage;
 };
 
-// Grid: blocks of rows, by groups of 8 tiles of outputs: blocks that read the same weights are
-// neighbours.
+// Grid: (blocks of rows, groups of 8 output tiles), so that blocks that read the same weights run at
+// about the same time.
 template <GemmWeightFormat kind>
 __global__ void __launch_bounds__(kThreads, 1)
     MultistageKernel(Matrices m, PackedX x, Activation activation) {
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t tile0 = static_cast<int64_t>(blockIdx.y) * kWarps;
   const int out0 = warp % Shape::kAcross * kOut, in0 = warp / Shape::kAcross * kIn;
 
-  // Of tiles beyond the last that one is copied again.
+  // Clamps tiles beyond the last to the last.
   const int64_t copied = min(tile0 + warp, m.tiles - 1);
   const WeightMatrix& piece = MatrixOfTile(m, copied);
   typename Stage<kind>::Source source(m, piece, copied - piece.first_tile, lane);
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       source.Copy(stages + slot * Shape::kStage + warp * Shape::kOutTile);
     }
   };
-  // Chunks beyond the end are copied, too, and not used: behind the last row there is room.
+  // Also copies chunks beyond the end, which nothing uses: the workspace is padded by a stage.
   const uint8_t* rows = x.data + 16 * lane +
                         (row0 / kTileRows + warp) * x.chunks * static_cast<int64_t>(Inputs::kBytes);
   const auto copy_rows = [&](int number, int slot) {
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     typename F::Raw raw[kOut];
   } operands[2];
   int slot = 0;
-  // The o-th of kOut shares of a chunk's operands.
+  // Loads the o-th of kOut shares of the operands of a chunk.
   const auto load = [&](int o, int u, Operands& to) {
     const uint8_t* const stage = stages + slot * Shape::kStage;
     const typename Inputs::Cursor at(stage + Shape::kTiles * Shape::kOutTile + in0 * Shape::kInTile,
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         while (chunk >= next) end_part();
       }
       if (u + 1 == kPer) {
-        // All copies of the next stage are there, and this one's numbers are in registers.
+        // The next stage has arrived, and the operands of this stage are in registers.
         __pipeline_wait_prior(kStages - 2);
         __syncthreads();
         copy_weights(number + kStages, slot);

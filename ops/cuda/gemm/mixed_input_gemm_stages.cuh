@@ -1,7 +1,7 @@
-// Weights on their way through shared memory (row_products_many.cuh). A stage is a few chunks of a
-// tile of 16 outputs; one warp copies stage after stage, ahead of their use, and any warp loads a
-// chunk's numbers from there as WeightLayout's Load does from the matrix, without two lanes in the same
-// bank. Matrices are whole (Matrices::whole).
+// Shared-memory stages of weights for mixed_input_gemm_multistage.cuh. A stage holds a few chunks of a
+// tile of 16 outputs. One warp copies stages with cp.async ahead of their use; any warp then loads
+// A fragments from there without bank conflicts, as WeightLayout::Load does from global memory.
+// REQUIRES: Matrices::whole.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -18,16 +18,16 @@ constexpr int kStageChunks = 4;  // at most
 template <GemmWeightFormat kind>
 struct Stage;
 
-// PackedX of bf16 or f16: [chunk][16 outputs][4 lanes] of 16 bytes, which are a lane's eight inputs.
+// Weights in bf16 or f16: [chunk][16 outputs][4 lanes] of 16 bytes, a lane's eight inputs.
 template <GemmWeightFormat kind, typename T>
 struct RowStage {
   static constexpr int kChunks = 2;
-  static constexpr int kPieces = 4;                                // of a row's chunk
-  static constexpr int kLine = 64, kPlane = kTileOutputs * kLine;  // bytes: of it, and of a chunk
+  static constexpr int kPieces = 4;                                // 16-byte pieces of a row's chunk
+  static constexpr int kLine = 64, kPlane = kTileOutputs * kLine;  // bytes of a row's chunk, and of a chunk
   static constexpr int kBytes = kChunks * kPlane;
   static_assert(sizeof(T) * kChunk == kLine);
 
-  // What a lane copies of a tile, kChunks at a time. Beyond the last output that one is read again.
+  // What one lane copies of a tile, kChunks at a time. Clamps outputs beyond the last to the last.
   struct Source {
     static constexpr int kRows = kTileOutputs * kPieces / 32;  // of a chunk
     const T* next[kRows];
@@ -75,8 +75,8 @@ struct Stage<GemmWeightFormat::kBF16> : RowStage<GemmWeightFormat::kBF16, __nv_b
 template <>
 struct Stage<GemmWeightFormat::kF16> : RowStage<GemmWeightFormat::kF16, __half> {};
 
-// Units of packed weights in lines of 64 bytes, one of scales and then the words of 16 outputs,
-// kPitch bytes apart.
+// Units of packed weights as lines of 64 bytes, kPitch bytes apart: one line of scales, then lines of
+// the words of 16 outputs.
 template <int kBits, int kPitchBytes>
 struct PackedStage {
   static constexpr int kChunks = kStageChunks, kPitch = kPitchBytes;

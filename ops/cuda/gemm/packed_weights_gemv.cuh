@@ -1,5 +1,5 @@
-// Products of one row with packed weights of 8 and 4 bits (ops/kernel/packed_weights.h), as
-// mixtures of experts have them: rows rounded to 8 bits, and the sums of a block of 16 outputs.
+// Matrix-vector products with packed weights of 8 and 4 bits (ops/kernel/packed_weights.h), for
+// mixtures of experts: quantizes rows to int8 and computes blocks of 16 outputs.
 #pragma once
 
 #include "ops/cuda/runtime/launch.cuh"
@@ -36,16 +36,16 @@ static __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Products of four unsigned with four signed bytes, added to `sum`.
+// sum + the dot product of four unsigned with four signed bytes.
 __device__ __forceinline__ int DotBytes(uint32_t weights, uint32_t x, int sum) {
   int result;
   asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(weights), "r"(x), "r"(sum));
   return result;
 }
 
-// A warp holds the 16 outputs of a block twice: its halves take the first and the second half of
-// the words of a group, whose whole numbers are then added, exactly. The sum of the groups of this
-// warp, which the warps of a thread block take in turns.
+// Returns the sum over the groups of this warp for output lane % 16 of a block; the warps of a thread
+// block take groups round-robin. The two halves of a warp take the first and the second half of a
+// group's words; their integer sums are added exactly.
 template <bool kFourBits>
 __device__ float SumPackedGroups(const PackedWeights& shape, const uint8_t* block,
                                  const QuantizedActivations& x, int64_t row) {
@@ -86,7 +86,7 @@ __device__ float SumPackedGroups(const PackedWeights& shape, const uint8_t* bloc
   return total;
 }
 
-// Workspace for rounded rows.
+// Workspace of QuantizedActivations.
 class QuantizedActivationsLayout {
  public:
   QuantizedActivationsLayout(int64_t rows, int64_t groups, WorkspaceLayout* layout)

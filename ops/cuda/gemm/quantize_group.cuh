@@ -1,5 +1,5 @@
-// 32 neighbouring inputs of a row in 8 bits with a sign, and their scale: what products with packed
-// weights multiply (ops/kernel/packed_weights.h).
+// Quantizes a group of 32 consecutive inputs of a row to int8 with one scale, for products with
+// packed weights (ops/kernel/packed_weights.h).
 #pragma once
 
 #include "ops/cuda/reduce.cuh"
@@ -12,7 +12,7 @@ struct QuantizedGroup {
   float scale;  // NaN if an input is not finite
 };
 
-// For a whole warp, each lane with one of the inputs.
+// To be called by a whole warp; each lane passes one input of the group.
 __device__ __forceinline__ QuantizedGroup QuantizeGroup(float value) {
   const bool finite = __all_sync(0xffffffffu, isfinite(value));
   const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);

@@ -1,4 +1,4 @@
-// Launching f(i) for every i in [0, n).
+// Kernel launches: one thread per element, and programmatic dependent launch.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,13 @@ inline cudaStream_t StreamOf(const KernelArgs& args) {
   return static_cast<cudaStream_t>(args.stream);
 }
 
-// Blocks of kThreads threads for n elements; kernels loop where that is not enough.
+// Returns the number of blocks of kThreads threads for n elements, at most 2^16: kernels loop over the
+// rest.
 inline unsigned BlocksFor(int64_t n) {
   return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, int64_t{1} << 16));
 }
 
-// See LaunchDependentGrids.
+// Launches a kernel that may begin before the previous one ends: see LaunchDependentGrids (ptx.cuh).
 template <typename... Parameters, typename... Arguments>
 KernelStatus LaunchWithPdl(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                                size_t shared_bytes, cudaStream_t stream, const char* op,
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) ForEachKernel(int64_t n, F f) {
   }
 }
 
-// `f` has `__device__ void operator()(int64_t i) const`.
+// Runs f(i) on the device for every i in [0, n). F: `__device__ void operator()(int64_t i) const`.
 template <typename F>
 KernelStatus ForEach(int64_t n, const F& f, cudaStream_t stream, const char* op) {
   if (n <= 0) return KernelStatus::Ok();

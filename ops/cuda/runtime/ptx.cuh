@@ -1,5 +1,5 @@
-// What is written in PTX or understood by nvcc alone. A program that runs kernels without a GPU
-// (tests/gpu/emulation) defines ESPALIER_CUDA_PTX_HEADER, the path of a header with its own.
+// Device functions in PTX, and what only nvcc understands. tests/gpu/emulation, which runs kernels
+// without a GPU, defines ESPALIER_CUDA_PTX_HEADER as the path of a header that replaces them.
 #pragma once
 
 #ifdef ESPALIER_CUDA_PTX_HEADER
@@ -10,9 +10,10 @@
 
 namespace espalier {
 
-// A kernel launched by LaunchWithPdl may begin before those before it have ended, and must call
-// WaitOnDependentGrids before it touches what kernels of the same step write: all of them have ended then.
-// LaunchDependentGrids lets the kernel behind it begin as soon as all blocks of this one have called it.
+// Programmatic dependent launch (PDL), PTX griddepcontrol. A kernel launched by LaunchWithPdl may begin
+// before the previous kernels end. It must call WaitOnDependentGrids, which returns when they have
+// ended, before it touches what kernels of the same step write. LaunchDependentGrids lets the next
+// kernel begin as soon as all blocks of this one have called it.
 __device__ __forceinline__ void LaunchDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -24,16 +25,17 @@ __device__ __forceinline__ void WaitOnDependentGrids() {
 #endif
 }
 
-// The block's shared memory whose size is told at launch.
+// The block's dynamic shared memory.
 __device__ __forceinline__ uint4* DynamicSharedMemory() {
   extern __shared__ uint4 launched_memory[];
   return launched_memory;
 }
 
-// c += a b for 16 rows, 8 columns and 16 terms of bf16; in place of zeros. Lane (g, t) of a warp,
-// g = lane / 4 and t = lane % 4, has rows g and g + 8 of a, column g of b, at terms 2 t, 2 t + 1,
-// 2 t + 8 and 2 t + 9, and columns 2 t and 2 t + 1 of c. wgmma gives the same bits (measured on an
-// H200).
+// c += a b for bf16 a[16, 16] and b[16, 8]; kFirst: c = a b. Fragments as PTX defines them for
+// mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): with groupID g = lane / 4 and
+// threadID_in_group t = lane % 4, a lane holds rows g and g + 8 of a and column g of b, at
+// k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, and columns 2 t and 2 t + 1 of c. wgmma gives the same bits
+// (measured on an H200).
 template <bool kFirst = false>
 __device__ __forceinline__ void MmaM16N8K16Bf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                              float (&c)[4]) {
@@ -50,14 +52,14 @@ __device__ __forceinline__ void MmaM16N8K16Bf16(const uint32_t (&a)[4], uint32_t
   }
 }
 
-// 2^x, to two units in the last place; results below 2^-126 are 0.
+// Returns 2^x to within two units in the last place; results below 2^-126 are 0.
 __device__ __forceinline__ float FastExp2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// Asks for the 128 bytes at `from`, in global memory.
+// Prefetches 128 bytes of global memory at `from` into L2.
 __device__ __forceinline__ void PrefetchToL2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 }
