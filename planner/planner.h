@@ -140,7 +140,7 @@ struct ServingLowering {
   int64_t resident_weight_bytes = 0;
 };
 
-// A forward program of one device for serving. `graph` is a bound serving graph (ops/models): its
+// A forward program of one device for serving. `graph` is a bound serving graph (models): its
 // metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest
 // follows; its named outputs become Program.outputs. batch_invariant is set. ResourceExhausted, with the
 // bytes that would do, for a limit that is too small.

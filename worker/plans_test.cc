@@ -7,7 +7,7 @@
 
 #include "ops/graph/builder.h"
 #include "ops/kernel/philox.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/structure.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
-#include "ops/models/model.h"
+#include "models/llama.h"
+#include "models/model.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "espalier/v1/worker.grpc.pb.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "espalier/v1/worker.grpc.pb.h"

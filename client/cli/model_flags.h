@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/flags.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "espalier/v1/graph.pb.h"
 
 namespace espalier {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
-#include "ops/models/model.h"
+#include "models/llama.h"
+#include "models/model.h"
 #include "ops/operators/register_all.h"
 
 namespace espalier {

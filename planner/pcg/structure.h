@@ -134,7 +134,7 @@ struct PcgStructure {
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
                                             bool forward_only, int zero_stage = 0);
 
-// Of a serving graph (ops/models): its operators are those that a named output depends on, or that
+// Of a serving graph (models): its operators are those that a named output depends on, or that
 // write a state. InvalidArgument for one without outputs or with metadata that makes no sense.
 absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, const Graph& graph);
 

@@ -33,7 +33,7 @@
 
 namespace espalier {
 
-// One model, as two bound serving graphs (ops/models) of the same parameters. Both outlive the
+// One model, as two bound serving graphs (models) of the same parameters. Both outlive the
 // search.
 struct PlacedModel {
   std::string name;             // for messages

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ops/graph/builder.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "worker/weights/flexflow_weights.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/flexflow_weights.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

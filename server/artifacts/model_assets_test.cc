@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/gguf_files.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

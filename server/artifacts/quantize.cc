@@ -10,14 +10,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/packed_weights.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "planner/planner.h"
 #include "server/artifacts/model_assets.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/runner/save_weights.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

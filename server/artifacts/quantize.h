@@ -25,7 +25,7 @@ using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)
 
 // Loads the model `request.name` as serving does, quantizes its matrices, and registers the result
 // durably as `request.out`, with the source's other files and a config.json that names the format
-// (ops/models/quantize.h). Needs memory for the quantized model. InvalidArgument names the field;
+// (models/quantize.h). Needs memory for the quantized model. InvalidArgument names the field;
 // NotFound names the artifact; AlreadyExists if `out` exists and `replace` is not set;
 // FailedPrecondition if the weights are quantized already. `make_idempotency_record` as for
 // ArtifactUpload::Commit.

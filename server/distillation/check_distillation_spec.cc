@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "ops/optimizer/optimizer.h"
 #include "ops/quantized/quantize_graph.h"
 #include "serving/distillation/distillation_prompts.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/models/distillation.h"
+#include "models/distillation.h"
 #include "proto/states.h"
 #include "server/artifacts/model_assets.h"
 #include "server/distillation/teacher_continuations.h"

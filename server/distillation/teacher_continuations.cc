@@ -13,10 +13,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "ops/models/quantize.h"
+#include "models/quantize.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/inference/models/async_engine.h"
-#include "worker/weights/own_format.h"
+#include "models/weights/own_format.h"
 
 namespace espalier {
 namespace {

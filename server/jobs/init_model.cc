@@ -9,9 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "base/file_system.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

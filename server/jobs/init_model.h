@@ -12,7 +12,7 @@ namespace espalier {
 // Builds the training graph from the artifact's config.json for examples of `sequence_length`
 // tokens (of bytes, if `bytes`). Returns NotFound if the artifact does not exist, and
 // InvalidArgument or Unimplemented, naming the field, for a model that training cannot build
-// (BuildTraining, ops/models/model.h) or, with `bytes`, one that has another tokenizer.
+// (BuildTraining, models/model.h) or, with `bytes`, one that has another tokenizer.
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
                                 const std::string& artifact, int64_t sequence_length, bool bytes);
 

@@ -1,6 +1,6 @@
 // What must be known of a model's folder before it can be served: its family and sizes, its
 // tokenizer. From the texts of its small files alone; weights are the worker's. Families are
-// ops/models'.
+// models'.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "serving/chat_template/chat_template.h"
 #include "serving/speculative/expansion.h"
 #include "serving/tokenizer/generation_config.h"

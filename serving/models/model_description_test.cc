@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "serving/models/check_same_vocabulary.h"
 
 namespace espalier {

@@ -1,6 +1,6 @@
 // What low-rank adapters cost: steps of one LLaMA of random weights without adapters, and with
 // eight of them of which the rows choose none, one, or each its own.
-#include "ops/models/lora.h"
+#include "models/lora.h"
 
 #include <cstdio>
 #include <memory>
@@ -11,7 +11,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/quantize.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/benchmarks/one_token_each.h"

@@ -14,7 +14,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "ops/quantized/quantize_graph.h"
 #include "tests/benchmarks/one_token_each.h"

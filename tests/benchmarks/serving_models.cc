@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/dtype/convert.h"
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "ops/tensor/shape.h"
 #include "planner/cost/analytic.h"
 #include "tests/benchmarks/workload.h"
 #include "tests/plans/in_process_training.h"
 #include "base/file_system.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

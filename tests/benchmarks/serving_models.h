@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
 #include "serving/engine/model_runner.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "espalier/v1/program.pb.h"
 #include "tests/benchmarks/seconds.h"
 #include "worker/data/dataset.h"

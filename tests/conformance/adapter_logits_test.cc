@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "ops/models/quantize.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"

@@ -15,15 +15,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/runner/in_process_ranks.h"
 #include "worker/runner/program_model_runner.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

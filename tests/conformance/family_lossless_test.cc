@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "serving/lossless/lossless.h"
 #include "serving/testing/letter_tokenizer.h"
 #include "tests/conformance/family_model.h"
 #include "worker/runner/program_model_runner.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

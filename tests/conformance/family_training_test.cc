@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "ops/models/distillation.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/distillation.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic.h"
@@ -26,7 +26,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/program_model_runner.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

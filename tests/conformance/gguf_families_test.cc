@@ -12,17 +12,17 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "tests/conformance/gguf_files.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/runner/program_model_runner.h"
-#include "worker/weights/gguf.h"
-#include "worker/weights/own_format.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/gguf.h"
+#include "models/weights/own_format.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

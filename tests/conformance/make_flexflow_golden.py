@@ -1,7 +1,7 @@
 """Weights compressed as FlexFlow Serve's inference/utils/compress_llama_weights.py compresses them (group_size 32,
 group_dim 0, asymmetric), for weights_test: run by hand, once for each change; needs numpy.
 
-    python tests/conformance/make_flexflow_golden.py worker/weights/testdata/flexflow
+    python tests/conformance/make_flexflow_golden.py models/weights/testdata/flexflow
 
 Groups are 32 rows of one column; q = round((w - min) * (2^bits - 1) / (max - min)), kept as one byte, with `_offset`
 (min) and `_scale` ((2^bits - 1) / (max - min)) beside it. "packed" is how FlexFlow holds the same in memory: q, offsets,

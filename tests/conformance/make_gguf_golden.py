@@ -3,7 +3,7 @@
     python tests/conformance/make_gguf_golden.py tests/conformance/families.json
 
 writes tests/conformance/llama.gguf, the case "llama" of families.json as llama.cpp's converter would write it;
-worker/weights/testdata/blocks.gguf, which holds a tensor "x.<type>" of every type that we read and, in f32, what the
+models/weights/testdata/blocks.gguf, which holds a tensor "x.<type>" of every type that we read and, in f32, what the
 package makes of it ("y.<type>"); and tests/conformance/gguf_cases.json (by make_gguf_cases.py): other cases of
 families.json in words, of which gguf_families_test makes files.
 """
@@ -84,7 +84,7 @@ def main():
     with open(sys.argv[1]) as file:
         cases = {case["name"]: case for case in json.load(file)}
     write_llama("tests/conformance/llama.gguf", cases["llama"])
-    write_blocks("worker/weights/testdata/blocks.gguf")
+    write_blocks("models/weights/testdata/blocks.gguf")
     write_cases("tests/conformance/gguf_cases.json", cases)
 
 

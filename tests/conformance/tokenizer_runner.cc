@@ -16,7 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "serving/tokenizer/tokenizer_files.h"
 #include "tests/conformance/serve.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier::conformance {
 namespace {

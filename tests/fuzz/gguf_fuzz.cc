@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "serving/tokenizer/tokenizer_files.h"
 #include "tests/fuzz/memory_files.h"
-#include "worker/weights/gguf.h"
-#include "worker/weights/gguf_model.h"
-#include "worker/weights/gguf_tokenizer.h"
+#include "models/weights/gguf.h"
+#include "models/weights/gguf_model.h"
+#include "models/weights/gguf_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;

@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/models/adapter_config.h"
-#include "ops/models/model.h"
+#include "models/adapter_config.h"
+#include "models/model.h"
 #include "ops/operators/register_all.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic.h"
 #include "planner/machine/presets.h"

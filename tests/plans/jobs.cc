@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/builder.h"
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/onnx/import.h"
 #include "server/jobs/add_loss_and_metrics.h"
 

@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/models/lora.h"
+#include "models/lora.h"
 #include "base/file_system.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/weight_loading.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 

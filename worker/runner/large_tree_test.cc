@@ -6,8 +6,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
-#include "ops/models/quantize.h"
+#include "models/llama.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "serving/engine/batch_builder.h"

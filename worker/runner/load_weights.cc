@@ -8,7 +8,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/quantized/pack.h"
 #include "worker/runner/program_model_runner.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

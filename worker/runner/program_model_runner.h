@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "espalier/v1/program.pb.h"
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
@@ -16,14 +16,14 @@
 namespace espalier {
 
 // Fills every parameter of the program from the files of a model's folder (OpenWeights in
-// worker/weights), as `map` says, converting between f32, bf16 and f16. NotFound names a missing
+// models/weights), as `map` says, converting between f32, bf16 and f16. NotFound names a missing
 // tensor; InvalidArgument one of another shape or type, or one that no parameter is made of.
 absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor,
                          const WeightLoading& loading = {});
 
 class ProgramModelRunner : public ModelRunner {
  public:
-  // `program` comes from LowerServing (planner/planner.h) of BuildServing (ops/models/model.h),
+  // `program` comes from LowerServing (planner/planner.h) of BuildServing (models/model.h),
   // which also gives `weights`. `folder` holds the weights; empty: they keep the program's initial
   // values. `max_positions` is the longest sequence that the program was made for. `device`
   // outlives the runner and serves it alone.

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "worker/checkpoint/safetensors.h"

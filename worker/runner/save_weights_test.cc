@@ -11,8 +11,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "worker/runner/program_model_runner.h"

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/models/lora.h"
-#include "ops/models/model.h"
+#include "models/lora.h"
+#include "models/model.h"
 #include "espalier/v1/worker.pb.h"
 #include "serving/engine/model_runner.h"
 

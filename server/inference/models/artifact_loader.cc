@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/models/model.h"
-#include "ops/models/quantize.h"
+#include "models/model.h"
+#include "models/quantize.h"
 #include "planner/planner.h"
 #include "server/inference/placement/choose_placement.h"
 #include "serving/engine/vocabulary_resizing_runner.h"
@@ -20,9 +20,9 @@
 #include "base/machine_memory.h"
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
-#include "worker/weights/additional_templates.h"
-#include "worker/weights/own_format.h"
-#include "worker/weights/weight_files.h"
+#include "models/weights/additional_templates.h"
+#include "models/weights/own_format.h"
+#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

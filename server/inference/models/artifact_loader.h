@@ -17,7 +17,7 @@
 #include "base/file_system.h"
 #include "worker/device/memory_budget.h"
 #include "worker/runner/adapter_files.h"
-#include "worker/weights/own_format.h"
+#include "models/weights/own_format.h"
 
 namespace espalier {
 
@@ -35,7 +35,7 @@ struct ArtifactLoaderOptions {
       communication;
 };
 
-// Folders of all families that ops/models knows, each model in this process on a device of its own;
+// Folders of all families that models knows, each model in this process on a device of its own;
 // their memory is one budget.
 class ArtifactLoader : public ModelLoader {
  public:

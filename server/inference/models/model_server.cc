@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "ops/models/kv_cache_dtype.h"
+#include "models/kv_cache_dtype.h"
 #include "server/inference/field_error.h"
 #include "server/inference/models/sampling_defaults.h"
 #include "server/inference/models/serve_request.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/models/kv_cache_dtype.h"
+#include "models/kv_cache_dtype.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/artifacts/artifact_store.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ops/models/model.h"
+#include "models/model.h"
 #include "ops/schema/registry.h"
 #include "planner/planner.h"
 #include "planner/serving/place_serving.h"

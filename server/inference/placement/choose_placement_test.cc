@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ops/models/llama.h"
+#include "models/llama.h"
 #include "ops/operators/register_all.h"
 
 namespace espalier {

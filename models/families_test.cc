@@ -1,0 +1,605 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "models/kv_cache_dtype.h"
+#include "models/model.h"
+#include "models/rope.h"
+#include "models/serving_builder.h"
+#include "ops/operators/register_all.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kLlama[] =
+    R"("architectures": ["LlamaForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kDecoder[] =
+    R"("vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+       "num_attention_heads": 2, "num_key_value_heads": 1)";
+
+absl::Status Read(const std::string& fields) { return ReadModel("{" + fields + "}").status(); }
+
+struct Refused {
+  const char* what;
+  const char* base;
+  const char* change;
+  const char* field;
+};
+void PrintTo(const Refused& r, std::ostream* out) { *out << r.what; }
+
+class RefusedTest : public ::testing::TestWithParam<Refused> {};
+
+// A switch that changes the mathematics is honoured (family_logits_test) or refused by its name.
+TEST_P(RefusedTest, SwitchesThatAreNotSupportedAreNamed) {
+  const std::string base = GetParam().base;
+  const absl::Status good = Read(base);
+  ASSERT_TRUE(good.ok()) << good;
+  const absl::Status status = Read(base + ", " + GetParam().change);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("\"") + GetParam().field));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("accepted"));
+}
+
+constexpr char kMixtral[] =
+    R"("architectures": ["MixtralForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
+       "num_key_value_heads": 1)";
+constexpr char kOpt[] =
+    R"("architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 8, "ffn_dim": 12,
+       "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kFalcon[] =
+    R"("architectures": ["FalconForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kMpt[] =
+    R"("architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 8, "n_layers": 1,
+       "n_heads": 2)";
+constexpr char kGpt2[] =
+    R"("architectures": ["GPT2LMHeadModel"], "vocab_size": 16, "n_embd": 8, "n_head": 2)";
+constexpr char kGemma3[] =
+    R"("architectures": ["Gemma3ForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+       "num_key_value_heads": 1, "head_dim": 4)";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedTest,
+    ::testing::Values(
+        Refused{"RopeType", kLlama, R"("rope_scaling": {"rope_type": "magic"})",
+                "rope_scaling.rope_type"},
+        Refused{"RopeFactor", kLlama, R"("rope_scaling": {"type": "linear", "factor": 0})",
+                "rope_scaling.factor"},
+        Refused{"LongRopeLength", kLlama,
+                R"("rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1, 1]})",
+                "rope_scaling.short_factor"},
+        Refused{"Activation", kLlama, R"("hidden_act": "quick_gelu")", "hidden_act"},
+        Refused{"Quantised", kLlama, R"("quantization_config": {"bits": 4})",
+                "quantization_config"},
+        Refused{"PackedOtherwise", kLlama,
+                R"("quantization_config": {"quant_method": "espalier", "version": 1,
+                                           "group_size": 32, "bits": 4})",
+                "quantization_config.version"},
+        Refused{"KvHeads", kLlama, R"("num_key_value_heads": 3)", "num_key_value_heads"},
+        Refused{"Huge", kLlama, R"("head_dim": 99999999999)", "head_dim"},
+        // Thousands of layers would each have millions of frequencies.
+        Refused{"HeadDim", kLlama, R"("head_dim": 8388608)", "head_dim"},
+        Refused{"RopeUnknown", kLlama, R"("rope_parameters": {"rope_type": "default", "new": 2})",
+                "rope_parameters.new"},
+        Refused{"RopeByLayers", kLlama,
+                R"("rope_parameters": {"full_attention": {"rope_type": "default"}})",
+                "rope_parameters.full_attention"},
+        Refused{"OldRopeByLayers", kLlama,
+                R"("rope_scaling": {"sliding_attention": {"rope_type": "default"}})",
+                "rope_scaling.sliding_attention"},
+        Refused{"RopeLayersUnknown", kGemma3,
+                R"("rope_parameters": {"full_attention": {}, "chunked_attention": {"factor": 2}})",
+                "rope_parameters.chunked_attention"},
+        Refused{"RopeOfLayers", kGemma3,
+                R"("rope_parameters": {"sliding_attention": {"rope_type": "magic"}})",
+                "rope_parameters.sliding_attention.rope_type"},
+        Refused{"Infinite", kLlama, R"("rope_theta": -1)", "rope_theta"},
+        Refused{"ExpertsChosen", kMixtral, R"("num_local_experts": 1)", "num_experts_per_tok"},
+        Refused{"OptGroups", kOpt, R"("num_key_value_heads": 1)", "num_key_value_heads"},
+        Refused{"FalconNorms", kFalcon, R"("num_ln_in_parallel_attn": 2)",
+                "num_ln_in_parallel_attn"},
+        Refused{"FalconSerialGroups", kFalcon,
+                R"("new_decoder_architecture": true, "parallel_attn": false)", "parallel_attn"},
+        Refused{"MptMultiQuery", kMpt, R"("attn_config": {"attn_type": "multiquery_attention"})",
+                "attn_config.attn_type"},
+        Refused{"MptClip", kMpt, R"("attn_config": {"clip_qkv": -1})", "attn_config.clip_qkv"},
+        Refused{"MptPositions", kMpt, R"("attn_config": {"alibi": false})", "attn_config.alibi"},
+        Refused{"MptPrefix", kMpt, R"("attn_config": {"prefix_lm": true})",
+                "attn_config.prefix_lm"},
+        Refused{"MptBias", kMpt, R"("no_bias": false)", "no_bias"},
+        Refused{"MptLogits", kMpt, R"("logit_scale": 0.5)", "logit_scale"},
+        Refused{"MptWindow", kMpt, R"("attn_config": {"sliding_window_size": 128})",
+                "attn_config.sliding_window_size"},
+        Refused{"MptAttentionCap", kMpt, R"("attn_config": {"attn_logit_softcapping": 50.0})",
+                "attn_config.attn_logit_softcapping"},
+        Refused{"MptLogitCap", kMpt, R"("final_logit_softcapping": 30.0)",
+                "final_logit_softcapping"},
+        Refused{"MptActivation", kMpt, R"("ffn_config": {"ffn_act_fn": {"name": "silu"}})",
+                "ffn_config.ffn_act_fn.name"},
+        Refused{"MptGeluByTanh", kMpt,
+                R"("ffn_config": {"ffn_act_fn": {"name": "gelu", "approximate": "tanh"}})",
+                "ffn_config.ffn_act_fn.approximate"},
+        Refused{"MptGated", kMpt, R"("ffn_config": {"ffn_type": "mptglu"})", "ffn_config.ffn_type"},
+        Refused{"MptOverrides", kMpt, R"("block_overrides": {"order": []})", "block_overrides"},
+        Refused{"FalconResidual", kFalcon, R"("apply_residual_connection_post_layernorm": true)",
+                "apply_residual_connection_post_layernorm"},
+        Refused{"GptCross", kGpt2, R"("add_cross_attention": true)", "add_cross_attention"},
+        Refused{"GemmaBidirectional", kGemma3, R"("use_bidirectional_attention": true)",
+                "use_bidirectional_attention"},
+        Refused{"GemmaCap", kGemma3, R"("attn_logit_softcapping": 50.0)", "attn_logit_softcapping"},
+        Refused{"LayerTypes", kGemma3, R"("layer_types": ["full_attention"])", "layer_types"},
+        Refused{"LayerTypeName", kGemma3, R"("layer_types": ["full_attention", "linear"])",
+                "layer_types"}),
+    [](const ::testing::TestParamInfo<Refused>& info) { return std::string(info.param.what); });
+
+TEST(ReadModelTest, EachArchitectureNamesWhatItMisses) {
+  for (const std::string& name : KnownArchitectures()) {
+    const absl::Status status = Read("\"architectures\": [\"" + name + "\"]");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    const bool images = name.ends_with("ForConditionalGeneration");
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(images ? "\"text_config\" is missing" : "\"vocab_size\" is missing"))
+        << name;
+  }
+  const absl::Status status = Read(R"("architectures": ["BloomForCausalLM"])");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("MistralForCausalLM"));
+  EXPECT_THAT(std::string(Read(R"("model_type": "rwkv")").message()), HasSubstr("\"model_type\""));
+}
+
+// Whatever the number in whatever field: an answer.
+TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
+  for (const char* field :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+        "sliding_window", "rope_theta", "partial_rotary_factor", "rms_norm_eps", "eos_token_id"}) {
+    for (const char* number : {"0", "-1", "1e400", "9223372036854775807", "18446744073709551615",
+                               "1e-320", "true", "[]", "{}", "\"8\""}) {
+      std::string text = std::string(R"("architectures": ["MistralForCausalLM"], )") + kDecoder;
+      const size_t at = text.find(std::string("\"") + field + "\"");
+      if (at != std::string::npos) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        text.replace(at, end - at, std::string("\"") + field + "\": " + number);
+      } else {
+        text += std::string(", \"") + field + "\": " + number;
+      }
+      absl::StatusOr<LanguageModel> model = ReadModel("{" + text + "}");
+      if (!model.ok()) continue;
+      OpRegistry registry;
+      RegisterAllOperators(registry);
+      auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+      if (serving.ok()) (void)BindAndInfer(registry, 1, &serving->graph);
+      auto training = BuildTraining(registry, *model, 2);
+      if (training.ok()) (void)BindAndInfer(registry, 1, &training->graph);
+    }
+  }
+}
+
+TEST(ReadModelTest, SwitchesOfMptThatAreOffAreNone) {
+  const absl::Status status = Read(std::string(kMpt) + R"(,
+      "final_logit_softcapping": null, "block_overrides": null,
+      "attn_config": {"sliding_window_size": -1, "attn_logit_softcapping": null, "clip_qkv": 0},
+      "ffn_config": {"ffn_type": "mptmlp", "fc_type": "torch",
+                     "ffn_act_fn": {"name": "gelu", "approximate": "none"}})");
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Of all models in files, only MPT's may have another greatest bias than 8.
+TEST(ReadModelTest, SlopesOfMptFollowItsGreatestBias) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto slopes = [&](const char* heads, const char* bias) {
+    const auto model = ReadModel(absl::StrCat(
+        R"({"architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 12, "n_layers": 1,
+            "n_heads": )",
+        heads, R"(, "attn_config": {"alibi_bias_max": )", bias, "}}"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    const Graph& graph = serving->graph;
+    const std::string& bytes = graph.value(graph.FindValue("layers.0.alibi_slopes")).constant;
+    std::vector<float> found(bytes.size() / sizeof(float));
+    std::memcpy(found.data(), bytes.data(), bytes.size());
+    return found;
+  };
+  // 2^(-bias * i / heads) for i from 1 on; of three heads those of four: the second, the fourth,
+  // the first.
+  EXPECT_THAT(slopes("2", "4"), ElementsAre(1.0f / 4, 1.0f / 16));
+  EXPECT_THAT(slopes("4", "16"), ElementsAre(1.0f / 16, 1.0f / 256, 1.0f / 4096, 1.0f / 65536));
+  EXPECT_THAT(slopes("3", "4"), ElementsAre(1.0f / 4, 1.0f / 16, 1.0f / 2));
+}
+
+int64_t CacheWidth(const std::string& config) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto model = ReadModel(config);
+  EXPECT_TRUE(model.ok()) << model.status();
+  if (!model.ok()) return 0;
+  const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+  EXPECT_TRUE(serving.ok()) << serving.status();
+  return serving->graph.value(serving->graph.FindValue("layers.0.k_cache")).type.dims[1];
+}
+
+// Qwen3Config has 128, Qwen3MoeConfig nothing of its own.
+TEST(ReadModelTest, HeadsAreAsWideAsTheClassSaysWhereTheFileDoesNot) {
+  const auto width = [](const std::string& architecture) {
+    return CacheWidth(
+        absl::StrCat("{\"architectures\": [\"", architecture, "\"], ", kDecoder, "}"));
+  };
+  EXPECT_EQ(width("Qwen3ForCausalLM"), 128);
+  EXPECT_EQ(width("Qwen3MoeForCausalLM"), 4);
+  EXPECT_EQ(width("Qwen2ForCausalLM"), 4);
+  EXPECT_EQ(width("Gemma2ForCausalLM"), 256);
+}
+
+// google/gemma-3-4b says this much of its text part. The rest is Gemma3TextConfig's.
+constexpr char kGemma3Images[] =
+    R"("architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+       "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152}, "text_config": {
+         "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+         "num_hidden_layers": 34, "sliding_window": 1024,
+         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}})";
+
+TEST(ReadModelTest, TheTextPartOfGemma3IsAModelOfItsOwn) {
+  const std::string config = std::string("{") + kGemma3Images + "}";
+  const auto model = ReadModel(config);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.vocab_size, 262208);
+  EXPECT_EQ(model->facts.layers, 34);
+  EXPECT_EQ(model->facts.max_positions, 131072);
+  EXPECT_THAT(model->facts.eos, ElementsAre(1, 106));
+  EXPECT_EQ(CacheWidth(config), 4 * 256);
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  std::vector<int64_t> windows;
+  for (const Node& node : serving->graph.nodes()) {
+    if (node.op == "paged_attention") windows.push_back(node.attributes.Int("window"));
+  }
+  ASSERT_EQ(windows.size(), 34u);
+  for (size_t i = 0; i < windows.size(); ++i) EXPECT_EQ(windows[i], i % 6 == 5 ? 0 : 1024) << i;
+  EXPECT_TRUE(
+      IsIgnored(serving->weights, "vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias"));
+  EXPECT_TRUE(IsIgnored(serving->weights, "model.multi_modal_projector.mm_soft_emb_norm.weight"));
+  EXPECT_FALSE(IsIgnored(serving->weights, "language_model.model.layers.34.mlp.up_proj.weight"));
+  // What training writes would be half a model.
+  const absl::Status training = BuildTraining(registry, *model, 4).status();
+  EXPECT_EQ(training.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(training.message()), HasSubstr("text_config"));
+  EXPECT_THAT(std::string(training.message()), HasSubstr("lose \"language_model.\""));
+}
+
+// What a refused training advises: its "text_config" as config.json, as little as that says.
+TEST(ReadModelTest, TheTextConfigOfGemma3IsAConfigurationOfItsOwn) {
+  const std::string images = kGemma3Images;
+  const size_t begin = images.find('{', images.find("\"text_config\""));
+  const auto model = ReadModel(images.substr(begin));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.family, "gemma3_text");
+  EXPECT_FALSE(model->facts.text_part);
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto training = BuildTraining(registry, *model, 4);
+  ASSERT_TRUE(training.ok()) << training.status();
+  const Graph& graph = training->graph;
+  const auto dims = [&](const std::string& name) {
+    const ValueId value = graph.FindValue(name);
+    EXPECT_NE(value, kNoValue) << name;
+    return value == kNoValue ? Dims{} : graph.value(value).type.dims;
+  };
+  EXPECT_EQ(dims("model.embed_tokens.weight"), (Dims{262208, 2560}));
+  EXPECT_EQ(dims("model.layers.33.self_attn.q_proj.weight"), (Dims{8 * 256, 2560}));
+  EXPECT_EQ(dims("model.layers.33.self_attn.k_proj.weight"), (Dims{4 * 256, 2560}));
+}
+
+TEST(ReadModelTest, TextPartsOfOtherModelsAreRefusedByName) {
+  const absl::Status status = Read(
+      R"("architectures": ["Mistral3ForConditionalGeneration"], "text_config": {
+           "model_type": "ministral3", "vocab_size": 16, "hidden_size": 8})");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"text_config.model_type\""));
+}
+
+TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
+  const auto model = ReadModel(
+      R"({"architectures": ["RWForCausalLM"], "vocab_size": 16, "hidden_size": 12, "n_layer": 3,
+          "n_head": 3, "multi_query": true, "parallel_attn": true, "bias": false})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  const absl::Status bound = BindAndInfer(registry, 1, &serving->graph);
+  ASSERT_TRUE(bound.ok()) << bound;
+  EXPECT_EQ(serving->graph.value(serving->graph.FindValue("layers.2.k_cache")).type.dims,
+            (Dims{8, 4}));
+  const WeightSource& q = serving->weights.sources.at("transformer.h.1.self_attention.q.weight");
+  ASSERT_EQ(q.pieces.size(), 1u);
+  EXPECT_EQ(q.pieces[0],
+            (WeightSlice{
+                "transformer.h.1.self_attention.query_key_value.weight", {20, 12}, false, 0, 12}));
+}
+
+TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  // With ALiBi, whose slopes come before the scales, and without.
+  for (const char* config :
+       {R"({"architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 12, "n_layers": 1,
+            "n_heads": 3, "max_seq_len": 16, "attn_config": {"alibi": true}})",
+        R"({"architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 12,
+            "num_hidden_layers": 1, "num_attention_heads": 3, "ffn_dim": 24,
+            "max_position_embeddings": 16})"}) {
+    const auto model = ReadModel(config);
+    ASSERT_TRUE(model.ok()) << model.status();
+    for (const char* name : {"f32", "f16", "bf16", "int8"}) {
+      const absl::StatusOr<DType> format = KvCacheDTypeOf(name);
+      ASSERT_TRUE(format.ok()) << format.status();
+      EXPECT_STREQ(KvCacheDTypeName(*format), name);
+      ServingShape shape = {4, 4, 8, 1, 8, 8};
+      shape.kv_cache_dtype = *format;
+      auto serving = BuildServing(registry, *model, shape);
+      ASSERT_TRUE(serving.ok()) << serving.status();
+      const absl::Status bound = BindAndInfer(registry, 1, &serving->graph);
+      ASSERT_TRUE(bound.ok()) << bound;
+      const Graph& graph = serving->graph;
+      EXPECT_EQ(graph.value(graph.FindValue("layers.0.v_cache")).type,
+                (TensorType{*format, {8, 12}}));
+      const ValueId scale = graph.FindValue("layers.0.v_scale");
+      ASSERT_EQ(scale != kNoValue, *format == DType::kI8);
+      if (scale != kNoValue) {
+        EXPECT_EQ(graph.value(scale).type, (TensorType{DType::kF32, {8, 3}}));
+      }
+    }
+  }
+  EXPECT_EQ(KvCacheDTypeOf("fp8").status().message(),
+            "KV cache format 'fp8', expected f32, f16, bf16 or int8");
+}
+
+// As in vLLM. What is served by default, and the cache for it, follow from that.
+TEST(ReadModelTest, ScalingLengthensTheContext) {
+  const auto positions = [](const std::string& base, const std::string& scaling) -> int64_t {
+    const auto model = ReadModel("{" + base + R"(, "max_position_embeddings": 64,
+                                 "rope_scaling": {)" +
+                                 scaling + "}}");
+    EXPECT_TRUE(model.ok()) << scaling << ": " << model.status();
+    return model.ok() ? model->facts.max_positions : 0;
+  };
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "default")"), 64);
+  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 4.0)"), 256);
+  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 0.5)"), 64);
+  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 1e300)"), 1 << 30);
+  EXPECT_EQ(positions(kFalcon, R"("type": "linear", "factor": 4.0)"), 256);
+  const std::string yarn = R"("rope_type": "yarn", "factor": 4.0)";
+  EXPECT_EQ(positions(kLlama, yarn), 256);
+  EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 32)"), 128);
+  EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 8)"), 64);
+  // These files give what the scaling has led to.
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "llama3", "factor": 8.0,
+                                 "original_max_position_embeddings": 16)"),
+            64);
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "longrope", "short_factor": [1, 1], "factor": 4.0,
+                                 "long_factor": [4, 8])"),
+            64);
+  EXPECT_EQ(positions(kLlama, R"("rope_type": "dynamic", "factor": 4.0)"), 256);
+  EXPECT_EQ(positions(kLlama, R"("type": "dynamic", "factor": 0.5)"), 64);
+  EXPECT_EQ(positions(kFalcon, R"("type": "dynamic", "factor": 2.0)"), 128);
+  EXPECT_EQ(positions(kGemma3, R"("rope_type": "linear", "factor": 8.0)"), 64);
+  // A sequence that long is built.
+  const auto model = ReadModel(std::string("{") + kLlama + R"(, "max_position_embeddings": 64,
+                               "rope_scaling": {"type": "linear", "factor": 4.0}})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  EXPECT_TRUE(BuildTraining(registry, *model, 256).ok());
+  EXPECT_FALSE(BuildTraining(registry, *model, 257).ok());
+}
+
+struct Turned {
+  double first = 0, second = 0, magnitude = 0;
+};
+// How the first two pairs of a head turn in a model that is served for so many positions.
+Turned Turns(const LanguageModel& model, int max_positions) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto serving = BuildServing(registry, model, {4, 4, 8, 1, 8, 8, max_positions});
+  EXPECT_TRUE(serving.ok()) << serving.status();
+  if (!serving.ok()) return {};
+  for (const Node& node : serving->graph.nodes()) {
+    if (node.op != "rotary") continue;
+    const std::vector<double> frequencies = node.attributes.Floats("frequencies");
+    return {frequencies.at(0), frequencies.at(1), node.attributes.Float("magnitude")};
+  }
+  ADD_FAILURE() << "nothing turns";
+  return {};
+}
+
+// longrope: one set of frequencies for the whole life of the served model, by its longest sequence.
+TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
+  const auto model =
+      ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder +
+                R"(, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+         "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.short_positions, 16);
+  EXPECT_EQ(model->facts.default_positions(), 64);
+  EXPECT_DOUBLE_EQ(Turns(*model, 16).second, 0.01);
+  EXPECT_DOUBLE_EQ(Turns(*model, 17).second, 0.01 / 8);
+  EXPECT_DOUBLE_EQ(Turns(*model, 0).second, 0.01 / 8);
+}
+
+// Phi3Config has 4096 where the file does not say what the model was trained for.
+TEST(ReadModelTest, LongRopeOfPhi3BeginsBehindWhatItsClassSays) {
+  const std::string scaling =
+      R"(, "max_position_embeddings": 131072, "rope_scaling": {
+           "type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})";
+  const auto model =
+      ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder + scaling);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.short_positions, 4096);
+  EXPECT_DOUBLE_EQ(Turns(*model, 4096).second, 0.01);
+  EXPECT_DOUBLE_EQ(Turns(*model, 4097).second, 0.01 / 8);
+  EXPECT_DOUBLE_EQ(Turns(*model, 0).magnitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  // Others are as long as the file says, and nothing is beyond.
+  const auto llama = ReadModel(std::string("{") + kLlama + scaling);
+  ASSERT_TRUE(llama.ok()) << llama.status();
+  EXPECT_EQ(llama->facts.short_positions, 131072);
+}
+
+// transformers' _compute_dynamic_ntk_parameters with the longest sequence as seq_len: with two
+// pairs, the base is multiplied by the square of factor * longest / 64 - (factor - 1).
+TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
+  for (const char* base : {kLlama, kFalcon}) {
+    const auto model = ReadModel(std::string("{") + base + R"(, "max_position_embeddings": 64,
+                                 "rope_scaling": {"type": "dynamic", "factor": 4.0}})");
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->facts.short_positions, 64);
+    EXPECT_EQ(model->facts.default_positions(), 64);
+    for (const auto& [positions, second] :
+         {std::pair{16, 0.01}, {64, 0.01}, {128, 1.0 / 500}, {256, 1.0 / 1300}, {0, 1.0 / 1300}}) {
+      EXPECT_DOUBLE_EQ(Turns(*model, positions).first, 1) << positions;
+      EXPECT_NEAR(Turns(*model, positions).second, second, 1e-15) << positions;
+    }
+  }
+}
+
+// transformers 5 writes an object for each type of layers, and all of it in there.
+TEST(ReadModelTest, RopeParametersMayBeOfLayers) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  // The second frequency of the layers' queries.
+  const auto second = [&](const std::string& fields) {
+    std::vector<double> found;
+    const auto model = ReadModel("{" + fields + "}");
+    EXPECT_TRUE(model.ok()) << model.status();
+    if (!model.ok()) return found;
+    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    for (const Node& node : serving->graph.nodes()) {
+      if (node.op == "rotary") found.push_back(node.attributes.Floats("frequencies")[1]);
+    }
+    return found;
+  };
+  const std::string layers =
+      std::string(kGemma3) + R"(, "layer_types": ["sliding_attention", "full_attention"])";
+  EXPECT_THAT(second(layers), ElementsAre(1e-2, 1e-2, 1e-3, 1e-3));
+  EXPECT_THAT(second(layers + R"(, "rope_parameters": {
+                       "full_attention": {"rope_type": "linear", "factor": 8.0,
+                                          "rope_theta": 10000.0},
+                       "sliding_attention": {"rope_type": "default", "rope_theta": 400.0}})"),
+              ElementsAre(0.05, 0.05, 1e-2 / 8, 1e-2 / 8));
+  EXPECT_THAT(second(layers + R"(, "rope_theta": 10000.0, "rope_local_base_freq": 400.0,
+                       "rope_parameters": {"full_attention": {"rope_type": "default"}})"),
+              ElementsAre(0.05, 0.05, 1e-2, 1e-2));
+  EXPECT_THAT(second(layers + R"(, "rope_scaling": {"rope_type": "linear", "factor": 8.0})"),
+              ElementsAre(1e-2, 1e-2, 1e-3 / 8, 1e-3 / 8));
+  // How many of four pairs turn is said in there, too.
+  const auto turned = [&](const std::string& more) {
+    const auto model = ReadModel("{" + std::string(kLlama) + R"(, "head_dim": 8, )" + more + "}");
+    EXPECT_TRUE(model.ok()) << model.status();
+    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+    for (const Node& node : serving->graph.nodes()) {
+      if (node.op == "rotary") return node.attributes.Floats("frequencies").size();
+    }
+    return size_t{0};
+  };
+  EXPECT_EQ(turned(R"("rope_theta": 10000.0)"), 4u);
+  EXPECT_EQ(turned(R"("rope_parameters": {"partial_rotary_factor": 0.5})"), 2u);
+  EXPECT_EQ(turned(R"("partial_rotary_factor": 0.25,
+                      "rope_parameters": {"partial_rotary_factor": 0.5})"),
+            2u);
+  EXPECT_EQ(turned(R"("partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 5.0})"), 1u);
+}
+
+class BuildTrainingTest : public ::testing::Test {
+ protected:
+  BuildTrainingTest() { RegisterAllOperators(registry_); }
+  absl::StatusOr<TrainingModel> Build(const std::string& fields, int64_t length) {
+    const absl::StatusOr<LanguageModel> model = ReadModel("{" + fields + "}");
+    if (!model.ok()) return model.status();
+    return BuildTraining(registry_, *model, length);
+  }
+  Initializer Start(const Graph& graph, const std::string& parameter) {
+    const ValueId value = graph.FindValue(parameter);
+    EXPECT_NE(value, kNoValue) << parameter;
+    return value == kNoValue ? Initializer{} : graph.value(value).initializer;
+  }
+  OpRegistry registry_;
+};
+
+TEST_F(BuildTrainingTest, WhatCannotBeTrainedIsRefusedByName) {
+  const auto error = [&](const std::string& fields, int64_t length) {
+    return std::string(Build(fields, length).status().message());
+  };
+  EXPECT_THAT(error(kMixtral, 4), HasSubstr("'mixtral' is a mixture of experts"));
+  EXPECT_THAT(error(std::string(kLlama) + R"(, "quantization_config": {
+                      "quant_method": "espalier", "version": 2, "group_size": 32, "bits": 4})",
+                    4),
+              HasSubstr("packed in 4 bits"));
+  EXPECT_THAT(error(std::string(kOpt) + R"(, "max_position_embeddings": 16)", 17),
+              HasSubstr("examples have 17 tokens; accepted: 1 to 16"));
+  EXPECT_EQ(Build(kOpt, 0).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A new model begins as the family's authors begin it, not as zeros that never learn.
+TEST_F(BuildTrainingTest, ParametersStartByWhatTheyAre) {
+  const auto gpt = Build(std::string(kGpt2) + R"(, "n_layer": 8)", 4);
+  ASSERT_TRUE(gpt.ok()) << gpt.status();
+  const Graph& graph = gpt->graph;
+  EXPECT_EQ(Start(graph, "transformer.wte.weight").kind, Initializer::kNormal);
+  EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.attn.c_attn.weight").scale, 0.02);
+  EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.attn.c_proj.weight").scale, 0.02 / 4);
+  EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.mlp.c_proj.weight").scale, 0.02 / 4);
+  EXPECT_EQ(Start(graph, "transformer.h.7.mlp.c_fc.bias").kind, Initializer::kZeros);
+  EXPECT_EQ(Start(graph, "transformer.ln_f.weight").kind, Initializer::kOnes);
+  // Gemma's files hold norms' weights minus 1.
+  const auto gemma = Build(kGemma3, 4);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_EQ(Start(gemma->graph, "model.norm.weight").kind, Initializer::kConstant);
+  EXPECT_EQ(Start(gemma->graph, "model.norm.weight").mean, 0);
+}
+
+// Plans and reports name nodes: those of a layer alike in all layers.
+TEST_F(BuildTrainingTest, NodesOfLayersAreNamedAlike) {
+  for (const std::string& fields :
+       {std::string(kDecoder) + R"(, "architectures": ["MistralForCausalLM"])",
+        std::string(kGpt2) + R"(, "n_layer": 2)"}) {
+    const auto training = Build(fields, 4);
+    ASSERT_TRUE(training.ok()) << training.status();
+    std::multiset<std::string> first, second;
+    for (const Node& node : training->graph.nodes()) {
+      for (const auto& [layer, names] : {std::pair{"0.", &first}, {"1.", &second}}) {
+        for (const std::string& stem : {std::string("layers."), std::string("transformer.h.")}) {
+          if (node.name.rfind(stem + layer, 0) != 0) continue;
+          names->insert(node.name.substr(stem.size() + 2));
+        }
+      }
+    }
+    EXPECT_GT(first.size(), 10u);
+    EXPECT_EQ(first, second);
+  }
+}
+
+TEST(AlibiSlopesTest, FollowTheDefinitionForAnyNumberOfHeads) {
+  const std::vector<float> eight = AlibiSlopes(8);
+  for (int i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(eight[i], std::exp2(-static_cast<float>(i + 1)));
+  const std::vector<float> six = AlibiSlopes(6);
+  EXPECT_EQ(six.size(), 6u);
+  EXPECT_FLOAT_EQ(six[0], std::exp2(-2.0f));
+  EXPECT_FLOAT_EQ(six[4], std::exp2(-1.0f));
+  EXPECT_FLOAT_EQ(six[5], std::exp2(-3.0f));
+}
+
+}  // namespace
+}  // namespace espalier

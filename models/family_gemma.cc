@@ -1,0 +1,110 @@
+// Gemma 1, 2 and 3 (text). Norms multiply by 1 + weight; embeddings are scaled.
+#include <algorithm>
+#include <cmath>
+
+#include "models/decoder.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kHeadDim = 256;  // of all Gemmas, whatever hidden_size
+constexpr char kGemma3Text[] = "gemma3_text";
+
+Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
+  Decoder decoder = ReadDecoder(config, defaults);
+  decoder.norm_add = 1;
+  // Where older files say "gelu" in "hidden_act" they mean its tanh approximation, too: the weights
+  // were trained with it, and vLLM and older transformers take it so. Newer ones (4.57) compute
+  // what "hidden_act" says to the letter.
+  config.OnlyText("hidden_act", {"gelu", "gelu_pytorch_tanh"});
+  decoder.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
+  decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.sizes.hidden));
+  decoder.qkv_bias = decoder.output_bias = config.Flag("attention_bias", false);
+  return decoder;
+}
+
+// What Gemma 2 and 3 share.
+void ReadNewer(ConfigReader& config, Decoder* decoder) {
+  decoder->post_norms = true;
+  decoder->attention_scale = 1 / std::sqrt(config.Positive("query_pre_attn_scalar", 256));
+  config.OnlyFlag("use_bidirectional_attention", false, false);
+}
+
+double ReadSoftcap(ConfigReader& config, const std::string& field, double otherwise) {
+  return config.Positive(field, config.Named(field) ? 0 : otherwise);
+}
+
+// Files of models that read images, too, leave out what equals the defaults of transformers'
+// Gemma3TextConfig, and so do those that are made of their "text_config".
+void DefaultsOfGemma3Text(ConfigReader& config) {
+  for (const auto& [field, value] : {std::pair("vocab_size", 262208),
+                                     {"hidden_size", 2304},
+                                     {"intermediate_size", 9216},
+                                     {"num_hidden_layers", 26},
+                                     {"num_attention_heads", 8}}) {
+    config.Default(field, value);
+  }
+}
+
+// Every `period`-th layer sees everything.
+std::vector<bool> Sliding(size_t layers, int64_t period) {
+  std::vector<bool> sliding(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    sliding[i] = (static_cast<int64_t>(i) + 1) % period != 0;
+  }
+  return sliding;
+}
+
+}  // namespace
+
+LanguageModel ReadGemma(ConfigReader& config) {
+  return ToModel(
+      ReadGemmaDecoder(config, {.max_positions = 8192, .tied = true, .head_dim = kHeadDim}));
+}
+
+LanguageModel ReadGemma2(ConfigReader& config) {
+  Decoder decoder = ReadGemmaDecoder(
+      config, {.max_positions = 8192, .tied = true, .kv_heads = 4, .head_dim = kHeadDim});
+  ReadNewer(config, &decoder);
+  decoder.attention_softcap = ReadSoftcap(config, "attn_logit_softcapping", 50);
+  decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 30);
+  ReadWindows(config, ReadWindow(config, 4096), Sliding(decoder.layers.size(), 2), &decoder);
+  return ToModel(std::move(decoder));
+}
+
+LanguageModel ReadGemma3(ConfigReader& config) {
+  if (config.Text("model_type", "") == kGemma3Text) DefaultsOfGemma3Text(config);
+  Decoder decoder = ReadGemmaDecoder(config, {.max_positions = 131072,
+                                              .tied = true,
+                                              .theta = 1e6,
+                                              .kv_heads = 4,
+                                              .head_dim = kHeadDim,
+                                              .rope_by_layers = true});
+  ReadNewer(config, &decoder);
+  decoder.head_norms = true;
+  config.OnlyAbsent("attn_logit_softcapping", "Gemma 3 has none");
+  decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 0);
+  ReadWindows(config, ReadWindow(config, 4096),
+              Sliding(decoder.layers.size(), config.Size("sliding_window_pattern", 6)), &decoder);
+  // Layers with a window have a base of their own; "rope_scaling" is not for them.
+  decoder.ropes.push_back(ReadRope(config, decoder.sizes.head_dim,
+                                   {.theta = 10000,
+                                    .max_positions = decoder.sizes.max_positions,
+                                    .theta_field = "rope_local_base_freq",
+                                    .layers = "sliding_attention"}));
+  for (DecoderLayer& layer : decoder.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  // Its max_position_embeddings are those that the scaling has led to.
+  for (Rope& rope : decoder.ropes) rope.max_positions = decoder.sizes.max_positions;
+  return ToModel(std::move(decoder));
+}
+
+// Those that read images, too (4B and more), as text models.
+LanguageModel ReadGemma3Images(ConfigReader& config) {
+  ConfigReader text = ReadTextConfig(config, kGemma3Text);
+  DefaultsOfGemma3Text(text);
+  LanguageModel model = ReadGemma3(text);
+  model.facts.text_part = true;
+  return model;
+}
+
+}  // namespace espalier

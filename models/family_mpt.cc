@@ -1,0 +1,129 @@
+// MPT: ALiBi, norms and layers without biases.
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "models/family.h"
+
+namespace espalier {
+namespace {
+
+struct MptConfig {
+  CommonSizes sizes;
+  int64_t ffn = 0;
+  double epsilon = 1e-5, clip = 0, scale = 0, bias_max = 8;
+  bool head_norms = false;  // "qk_ln": of all heads of q, and of k, together
+  bool tied = true;
+};
+
+// Of the next power of two of heads: every second one first, then the others.
+std::vector<float> Slopes(int64_t heads, double bias_max) {
+  const int64_t all = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(heads)));
+  std::vector<float> slopes;
+  const auto add = [&](int64_t first, int64_t step) {
+    for (int64_t i = first; i <= all && static_cast<int64_t>(slopes.size()) < heads; i += step) {
+      slopes.push_back(static_cast<float>(
+          std::exp2(-bias_max * static_cast<double>(i) / static_cast<double>(all))));
+    }
+  };
+  if (all == heads) {
+    add(1, 1);
+  } else {
+    add(2, 2);
+    add(1, 2);
+  }
+  return slopes;
+}
+
+ValueId Layer(const MptConfig& m, ModelBuilder& b, int i, ValueId x) {
+  const CommonSizes& s = m.sizes;
+  const std::string p = absl::StrCat("transformer.blocks.", i, ".");
+  const auto norm = [&](const char* name, ValueId v) {
+    return b.LayerNorm(p + name, v, s.hidden, m.epsilon, true, false);
+  };
+  ValueId h = norm("norm_1", x);
+  const auto project = [&](const char* name, int64_t which) {
+    ValueId v = b.Linear(
+        p + name, h, s.hidden, s.hidden,
+        {.fused = {p + "attn.Wqkv", 3 * s.hidden, {{which * s.hidden, (which + 1) * s.hidden}}}});
+    if (m.clip > 0) v = b.Op("clip", {v}, {{"min", -m.clip}, {"max", m.clip}});
+    return v;
+  };
+  ValueId q = project("attn.q", 0), k = project("attn.k", 1);
+  const ValueId v = project("attn.v", 2);
+  if (m.head_norms) {
+    q = norm("attn.q_ln", q);
+    k = norm("attn.k_ln", k);
+  }
+  h = b.Attention(i, q, k, v,
+                  {.heads = s.heads,
+                   .kv_heads = s.heads,
+                   .head_dim = s.head_dim,
+                   .scale = m.scale,
+                   .alibi_slopes = Slopes(s.heads, m.bias_max)});
+  x = b.Add(x, b.Linear(p + "attn.out_proj", h, s.hidden, s.hidden, {.residual = true}));
+  h = b.Linear(p + "ffn.up_proj", norm("norm_2", x), m.ffn, s.hidden);
+  return b.Add(x, b.Linear(p + "ffn.down_proj", b.Activation("gelu", h), s.hidden, m.ffn,
+                           {.residual = true}));
+}
+
+ValueId Build(const MptConfig& m, ModelBuilder& b) {
+  const CommonSizes& s = m.sizes;
+  const std::string embedding = "transformer.wte";
+  ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
+  for (int64_t i = 0; i < s.layers; ++i) x = Layer(m, b, static_cast<int>(i), x);
+  x = b.LayerNorm("transformer.norm_f", x, s.hidden, m.epsilon, true, false);
+  return b.Logits(x, s.hidden, m.tied ? embedding : "");
+}
+
+}  // namespace
+
+LanguageModel ReadMpt(ConfigReader& config) {
+  MptConfig m;
+  CommonSizes& s = m.sizes;
+  s.vocab_size = config.Size("vocab_size");
+  s.hidden = config.Size(config.OneOf({"d_model", "hidden_size"}));
+  s.layers = config.Int(config.OneOf({"n_layers", "num_hidden_layers"}), 24, 1, 4096);
+  s.heads = config.Size(config.OneOf({"n_heads", "num_attention_heads"}));
+  CheckCounts(config, s.layers, s.heads);
+  s.head_dim = DivideHeads(config, s.hidden, s.heads);
+  s.max_positions = config.Int("max_seq_len", 2048, 1, int64_t{1} << 30);
+  m.ffn = config.Size("expansion_ratio", 4) * s.hidden;
+  m.epsilon = config.Positive("layer_norm_epsilon", 1e-5);
+  m.tied = config.Flag("tie_word_embeddings", true);
+  config.OnlyFlag("no_bias", true, true);
+  config.OnlyAbsent("logit_scale", "logits are not scaled");
+  config.OnlyText("norm_type", {"low_precision_layernorm", "layernorm"});
+  config.OnlyAbsent("final_logit_softcapping", "logits are not capped");
+  config.OnlyAbsent("block_overrides", "all layers are alike");
+  ConfigReader ffn = config.Object("ffn_config");
+  ffn.OnlyText("ffn_type", {"mptmlp"});
+  ConfigReader activation = ffn.Object("ffn_act_fn");
+  activation.OnlyText("name", {"gelu"});
+  activation.OnlyText("approximate", {"none"});
+  ConfigReader attention = config.Object("attn_config");
+  attention.OnlyText("attn_type", {"multihead_attention"});
+  attention.OnlyFlag("alibi", true, true);
+  attention.OnlyFlag("prefix_lm", false, false);
+  attention.OnlyFlag("attn_uses_sequence_id", false, false);
+  attention.OnlyAbsent("attn_logit_softcapping", "attention is not capped");
+  if (attention.Int("sliding_window_size", -1, -1, int64_t{1} << 30) != -1) {
+    attention.Refuse("sliding_window_size", "-1: all keys", /*unsupported=*/true);
+  }
+  m.clip = attention.Number("clip_qkv", 0);
+  if (m.clip < 0) attention.Refuse("clip_qkv", "a number above 0, or 0 or null: nothing is cut");
+  m.scale = attention.Positive("softmax_scale", 0);
+  m.bias_max = attention.Positive("alibi_bias_max", 8);
+  m.head_norms = attention.Flag("qk_ln", false);
+  LanguageModel model;
+  model.facts.vocab_size = s.vocab_size;
+  model.facts.max_positions = s.max_positions;
+  model.facts.layers = s.layers;
+  model.build = [m](ModelBuilder& builder) { return Build(m, builder); };
+  return model;
+}
+
+// Files made before Hugging Face had the family.
+LanguageModel ReadMptOriginal(ConfigReader& config) { return ReadMpt(config); }
+
+}  // namespace espalier

@@ -1,0 +1,54 @@
+// LLaMA by its sizes, for models that are made here rather than read: presets and tests. What a
+// config.json may say besides is ReadModel's (model.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "ops/graph/graph.h"
+#include "models/model.h"
+
+namespace espalier {
+
+struct LlamaConfig {
+  int64_t vocab_size = 256;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  // divides num_heads
+  int64_t head_dim = 0;      // even
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  int64_t max_position_embeddings = 2048;
+  bool tie_word_embeddings = false;
+  std::vector<int> eos;  // empty: the model never ends by itself
+  // "bytes" (token i is byte i): what Espalier trains on text. Empty: the folder's tokenizer files.
+  std::string tokenizer = "bytes";
+
+  bool operator==(const LlamaConfig&) const = default;
+};
+
+// InvalidArgument names the field, what it holds and what would be accepted.
+absl::Status Validate(const LlamaConfig& config);
+
+int64_t CountParameters(const LlamaConfig& config);
+
+// config.json as Hugging Face writes it for LlamaForCausalLM, with "tokenizer" besides; ReadModel
+// (model.h) reads it.
+std::string ToConfigJson(const LlamaConfig& config);
+
+// BuildTraining (model.h) of ToConfigJson.
+absl::StatusOr<Graph> BuildLlamaTraining(const OpRegistry& registry, const LlamaConfig& config,
+                                         int sequence_length);
+
+// BuildServing (model.h) of ToConfigJson: its parameters are named and shaped as the training
+// graph's, and as Hugging Face's.
+absl::StatusOr<Graph> BuildLlamaServing(const OpRegistry& registry, const LlamaConfig& config,
+                                        const ServingShape& shape);
+
+}  // namespace espalier

@@ -1,0 +1,123 @@
+// What a family's file builds its graph with: parameters with their place in the weights' files and
+// the layers that families share. The same calls make the graph that serves, of rows [rows,
+// features], and the one that trains, of sequences [batch, tokens, features]: ServingBuilder and
+// TrainingBuilder.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/graph/builder.h"
+#include "models/model.h"
+#include "models/rope.h"
+
+namespace espalier {
+
+// The weight and bias of a linear layer within a larger one's in the files ("Wqkv").
+struct FusedRows {
+  std::string tensor;  // "transformer.h.0.attn.c_attn": ".weight" and ".bias" are appended
+  int64_t out = 0;     // its rows in all
+  std::vector<std::pair<int64_t, int64_t>> rows;  // [begin, end) of them
+};
+
+struct LinearOptions {
+  bool bias = false;
+  bool transposed = false;  // the weight is [in, out] in the files
+  bool residual = false;    // its output is added to what goes around the layer
+  FusedRows fused;          // no tensor: the layer has tensors of its own
+};
+
+struct AttentionOptions {
+  int64_t heads = 0;     // of q
+  int64_t kv_heads = 0;  // divides heads
+  int64_t head_dim = 0;
+  double scale = 0;                 // 0: 1 / sqrt(head_dim)
+  int64_t window = 0;               // 0: all keys
+  double softcap = 0;               // 0: none
+  std::vector<float> alibi_slopes;  // empty: none
+  bool alibi_bf16 = false;          // see paged_attention
+};
+
+class ModelBuilder {
+ public:
+  virtual ~ModelBuilder() = default;
+
+  // A parameter, under the tensor's own name unless `source` says what it is made of.
+  virtual ValueId Parameter(const std::string& name, Dims dims, Initializer start,
+                            WeightSource source = {}) = 0;
+
+  // The tokens' rows of the table `name`.weight [count, size].
+  ValueId TokenEmbedding(const std::string& name, int64_t count, int64_t size);
+  // Those of the positions; in the files the table has `skipped` rows before `count` others.
+  virtual ValueId PositionEmbedding(const std::string& name, int64_t count, int64_t size,
+                                    int64_t skipped = 0) = 0;
+
+  // x weight^T + bias with `name`.weight [out, in] and `name`.bias [out].
+  virtual ValueId Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
+                         const LinearOptions& options = {}) = 0;
+  // Logits by the table of `tied`, which is a TokenEmbedding made before, or by "lm_head" if that
+  // is empty.
+  virtual ValueId Logits(ValueId hidden, int64_t size, const std::string& tied) = 0;
+
+  // `weight` and `bias` say which parameters the norm has.
+  ValueId LayerNorm(const std::string& name, ValueId x, int64_t size, double epsilon,
+                    bool weight = true, bool bias = true);
+  // The weight is that of the files plus `add`. x ends in heads * size features; each head is
+  // normalised by itself.
+  ValueId RmsNorm(const std::string& name, ValueId x, int64_t size, double epsilon, double add = 0,
+                  int64_t heads = 1);
+
+  // Hugging Face's name of an activation: see ReadActivation.
+  ValueId Activation(const std::string& hf_name, ValueId x);
+
+  ValueId Rotary(ValueId x, const Rope& rope);
+  // Each token over itself and those before it. q, k and v are rotated already.
+  virtual ValueId Attention(int layer, ValueId q, ValueId k, ValueId v,
+                            const AttentionOptions& options) = 0;
+
+  ValueId Op(const std::string& op, const std::vector<ValueId>& inputs, Attributes attributes = {},
+             const std::string& name = "");
+  ValueId Add(ValueId a, ValueId b) { return Op("add", {a, b}); }
+  GraphBuilder& graph() { return b_; }
+
+  // Ends of names of tensors that may be in a file for nothing.
+  void Ignore(std::vector<std::string> endings);
+
+ protected:
+  struct Form {
+    std::string graph_name;
+    size_t leading = 1;            // dimensions before the features
+    int64_t longest_sequence = 0;  // which of a rope's frequencies count
+  };
+  ModelBuilder(const OpRegistry& registry, const LanguageModel& model, Form form);
+
+  ValueId Table(const std::string& name) const;
+  // What a norm multiplies by.
+  virtual ValueId NormWeight(const std::string& tensor, int64_t size, double add) = 0;
+  virtual std::string NodeName(const std::string& op, const std::string& name) { return name; }
+
+  const ModelFacts facts_;
+  const Form form_;
+  GraphBuilder b_;
+  WeightMap weights_;
+  ValueId tokens_ = kNoValue;
+  ValueId positions_ = kNoValue;  // of the rows; none: row s of a sequence has position s
+
+ private:
+  // [leading dimensions, last...]
+  ValueId Reshape(ValueId x, const Dims& last);
+
+  std::map<std::string, ValueId> tables_;
+};
+
+// Reads an activation's name; Unimplemented for one that ModelBuilder::Activation lacks.
+std::string ReadActivation(ConfigReader& config, const std::string& field,
+                           const std::string& otherwise);
+
+// ALiBi's slopes for any number of heads (Press et al. 2022), as Falcon has them.
+std::vector<float> AlibiSlopes(int64_t heads);
+
+}  // namespace espalier

@@ -1,0 +1,70 @@
+// The graph that trains a model: see BuildTraining. Values are [batch, tokens, features]. Every
+// parameter is a tensor of the family's files as it lies there: where the files fuse layers, shift
+// a norm's weight or keep a matrix transposed, the graph computes with that and its gradient
+// follows.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model_builder.h"
+
+namespace espalier {
+
+class TrainingBuilder : public ModelBuilder {
+ public:
+  // REQUIRES: 1 <= sequence_length <= the model's positions.
+  TrainingBuilder(const OpRegistry& registry, const LanguageModel& model, int64_t sequence_length,
+                  int64_t soft_labels);
+
+  // Unimplemented if the tensor is not one of the files.
+  ValueId Parameter(const std::string& name, Dims dims, Initializer start,
+                    WeightSource source = {}) override;
+  ValueId PositionEmbedding(const std::string& name, int64_t count, int64_t size,
+                            int64_t skipped = 0) override;
+  ValueId Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
+                 const LinearOptions& options = {}) override;
+  ValueId Logits(ValueId hidden, int64_t size, const std::string& tied) override;
+  // By the operator `attention` where it can, otherwise (ALiBi, capped scores) spelled out.
+  ValueId Attention(int layer, ValueId q, ValueId k, ValueId v,
+                    const AttentionOptions& options) override;
+
+  // With the loss of the logits. Leaves the builder empty.
+  absl::StatusOr<TrainingModel> Finish(ValueId logits);
+
+ private:
+  ValueId NormWeight(const std::string& tensor, int64_t size, double add) override;
+  // Without "model."; where there is none, one that says in which layer the node is, alike in all
+  // layers.
+  std::string NodeName(const std::string& op, const std::string& name) override;
+
+  ValueId Loss(ValueId logits);
+  // A whole linear layer as the files have it.
+  ValueId WholeLinear(const std::string& name, ValueId x, int64_t out, int64_t in,
+                      const LinearOptions& options);
+  ValueId Columns(ValueId x, const FusedRows& fused, const std::string& name);
+
+  ValueId Floats(const std::string& name, Dims dims, const std::vector<float>& values);
+  // i32 [tokens, tokens]: by how much a row's token comes after a column's.
+  ValueId Distance();
+  // bool [tokens, tokens]: what a row sees; `causal`: of itself and what is before it.
+  ValueId Seen(int64_t window, bool causal);
+  // f32 [kv heads, heads of each, 1 or tokens, tokens]: added to scaled scores.
+  ValueId Alibi(const AttentionOptions& options, double scale);
+  ValueId DecomposedAttention(ValueId q, ValueId k, ValueId v, const AttentionOptions& options);
+  ValueId Heads(ValueId x, const AttentionOptions& options, int64_t group);
+
+  const int64_t length_;
+  absl::Status status_;
+  const int64_t soft_labels_;
+  ValueId targets_ = kNoValue;
+  std::map<std::string, ValueId> fused_;                                // whole outputs by tensor
+  std::map<std::pair<int64_t, bool>, ValueId> seen_;                    // by window and `causal`
+  ValueId distance_ = kNoValue, alibi_ = kNoValue, unseen_ = kNoValue;  // of all layers
+  std::string scope_;                                                   // "layers.3."
+  std::map<std::string, int> unnamed_;                                  // by scope and operator
+};
+
+}  // namespace espalier

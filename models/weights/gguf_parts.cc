@@ -1,0 +1,43 @@
+#include "models/weights/gguf_parts.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kDigits = 5;
+
+// Takes a number of five digits from the end.
+bool ConsumeNumber(absl::string_view* text, int64_t* number) {
+  if (text->size() < kDigits) return false;
+  const absl::string_view digits = text->substr(text->size() - kDigits);
+  for (const char c : digits) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
+  }
+  text->remove_suffix(kDigits);
+  return absl::SimpleAtoi(digits, number);
+}
+
+}  // namespace
+
+GgufPartName ParseGgufPartName(const std::string& path) {
+  absl::string_view rest = path;
+  GgufPartName name;
+  int64_t number = 0, count = 0;
+  if (absl::ConsumeSuffix(&rest, ".gguf") && ConsumeNumber(&rest, &count) &&
+      absl::ConsumeSuffix(&rest, "-of-") && ConsumeNumber(&rest, &number) &&
+      absl::ConsumeSuffix(&rest, "-") && number >= 1 && number <= count) {
+    return {std::string(rest), number - 1, count};
+  }
+  return {path};
+}
+
+std::string GgufPartPath(const GgufPartName& name, int64_t number) {
+  return absl::StrFormat("%s-%05d-of-%05d.gguf", name.prefix, number + 1, name.count);
+}
+
+}  // namespace espalier
