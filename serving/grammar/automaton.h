@@ -1,5 +1,5 @@
-// A grammar as a pushdown automaton over the bytes of UTF-8, immutable and without dead ends: from
-// every node that can be reached, some text leads to the end.
+// A grammar as a pushdown automaton over UTF-8 bytes. Immutable. Has no dead ends: from every
+// reachable node some text leads to acceptance.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@ namespace espalier {
 
 struct Automaton {
   struct Edge {
-    uint8_t low, high;  // bytes, both ends included
+    uint8_t low, high;  // bytes, inclusive
     int32_t to;
   };
   struct Call {
     int32_t rule;   // the node at which the called rule begins
-    int32_t after;  // where it goes on when the rule is done
+    int32_t after;  // the node to return to
   };
   struct Node {
     std::vector<Edge> edges;
-    std::vector<int32_t> epsilons;  // without a byte
+    std::vector<int32_t> epsilons;  // transitions that consume no byte
     std::vector<Call> calls;
-    bool final = false;  // its rule is done
-    // Nothing but its rule's end can follow, so a call that goes on here need not come back.
+    bool final = false;  // its rule ends here
+    // Only the end of its rule can follow, so a call that returns here needs no stack frame.
     bool only_final = false;
-    // Of the copies that a count makes of a part: the same node of the first one, and how many
-    // copies are left behind this one. As each takes a byte at least, from here and from there, or
-    // from any node like it, the same texts of so many bytes go on as can from the one with fewer.
-    int32_t representative = 0;  // itself, if it is in no copy
+    // Counted repetition copies a part. `representative` is the same node in the first copy, and
+    // `copies_left` the number of copies behind this one. Each copy consumes at least one byte. So
+    // two nodes with the same representative accept the same continuations up to the smaller
+    // `copies_left` in bytes.
+    int32_t representative = 0;  // the node itself if it is in no copy
     int32_t copies_left = INT32_MAX;
   };
 
@@ -38,9 +39,9 @@ struct Automaton {
   int32_t start = 0;
 };
 
-// Thompson's construction, one fragment per rule. InvalidArgument naming the rule: it is not
-// defined, is left-recursive, or no finite text matches the root; or the grammar needs more nodes
-// than kMaxAutomatonNodes (repetition counts multiply).
+// Builds the automaton by Thompson's construction, one fragment per rule. Returns InvalidArgument
+// naming the rule if it is undefined or left-recursive, if the root matches no finite text, or if
+// the grammar needs more than kMaxAutomatonNodes nodes (nested repetition counts multiply).
 absl::StatusOr<std::shared_ptr<const Automaton>> BuildAutomaton(const Grammar& grammar);
 
 inline constexpr int kMaxAutomatonNodes = 200'000;

@@ -1,5 +1,5 @@
-// Regular languages over code points as deterministic automata. They do what the rules of a
-// context-free grammar cannot: texts that two expressions accept both, or that one does not.
+// Deterministic automata of regular languages over code points. They provide what rules of a
+// context-free grammar cannot: intersection and difference.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,25 @@ namespace espalier {
 
 inline constexpr int kMaxDfaStates = 8'000;
 
-// Expressions of the rules of one state, about.
+// Estimated expressions per state in the rules of AddRules.
 inline constexpr int64_t kPartsOfState = 8;
 
-// What making automata may still cost, in steps of a few nanoseconds.
+// What is left for building automata, in steps of a few nanoseconds.
 using DfaBudget = int64_t;
 
-// A value. Every state lies on the way to an accepting one, but for the start of the empty
-// language.
+// A value type. From every state an accepting state can be reached, except from the start state of
+// the empty language.
 class Dfa {
  public:
-  // By subset construction. InvalidArgument if it needs more than kMaxDfaStates or what is left of
-  // the budget, or calls a rule.
+  // Subset construction. Returns InvalidArgument if that takes more than kMaxDfaStates states or
+  // the rest of the budget, or if the expression calls a rule.
   static absl::StatusOr<Dfa> From(const Expression& expression, DfaBudget* budget);
-  // What JSON numbers without exponent, with at most `places` digits behind the point, must be
-  // besides to be a multiple of `divisor` / 10^places. InvalidArgument as From.
+  // Accepts every JSON number without exponent and with at most `places` decimal places that is a
+  // multiple of `divisor` / 10^places. May accept texts that are no numbers: intersect it with
+  // numbers. Errors as for From.
   static absl::StatusOr<Dfa> Multiples(int64_t divisor, int places, DfaBudget* budget);
 
-  // Texts of both, and of this one but not of `other`. InvalidArgument as From.
+  // Intersection and difference. Errors as for From.
   absl::StatusOr<Dfa> And(const Dfa& other, DfaBudget* budget) const;
   absl::StatusOr<Dfa> Without(const Dfa& other, DfaBudget* budget) const;
 
@@ -41,20 +42,20 @@ class Dfa {
   bool Accepts(absl::string_view utf8) const;
   int size() const { return static_cast<int>(states_.size()); }
 
-  // Adds a rule for each state, "<name>/<state>", whose classes of characters are written as `form`
-  // has them; returns the call of the first.
+  // Adds a rule "<name>/<state>" for each state and returns a call of the first. `form` translates
+  // character classes.
   Expression AddRules(const std::string& name,
                       const std::function<Expression(const CodePoints&)>& form,
                       Grammar* grammar) const;
 
  private:
   struct Edge {
-    uint32_t low, high;  // code points, both ends included
+    uint32_t low, high;  // code points, inclusive
     int32_t to;
   };
   struct State {
     bool accepting = false;
-    std::vector<Edge> edges;  // from low to high, without overlap
+    std::vector<Edge> edges;  // ascending, disjoint
   };
 
   absl::StatusOr<Dfa> Product(const Dfa& other, bool negate_other, DfaBudget* budget) const;
@@ -62,7 +63,7 @@ class Dfa {
   void Trim();
   void Minimize();
 
-  std::vector<State> states_ = {State()};  // the first is the start
+  std::vector<State> states_ = {State()};  // the first is the start state
 };
 
 }  // namespace espalier

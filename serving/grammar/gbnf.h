@@ -1,6 +1,6 @@
 // GBNF, the grammar notation of llama.cpp:
 //
-//   root  ::= "yes" | "no" reason?     # from the rule "root" on
+//   root  ::= "yes" | "no" reason?     # texts match the rule "root"
 //   reason ::= " because " [a-z ]{1,40}
 //
 // Literals with escapes (\n \r \t \\ \" \] \xHH \uHHHH \UHHHHHHHH), classes [a-z] and [^...], any
@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-// InvalidArgument with the line at which it goes wrong, or the rule that is given twice.
+// Returns InvalidArgument with the line of the error, or naming the rule that is defined twice.
 absl::StatusOr<Grammar> ParseGbnf(absl::string_view text, GrammarBudget* budget);
 
 }  // namespace espalier

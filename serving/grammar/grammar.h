@@ -1,6 +1,6 @@
-// What texts a structured output may be: a context-free grammar as a tree of expressions, one per
-// rule. Regular expressions, JSON schemas and GBNF are translated to it (regex.h, json_schema.h,
-// gbnf.h), and automaton.h makes it ready to run.
+// The texts that a structured output may be: a context-free grammar with one expression tree per
+// rule. regex.h, json_schema.h, gbnf.h and the structural tags translate to it; automaton.h
+// compiles it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace espalier {
 
 inline constexpr uint32_t kLastCodePoint = 0x10FFFF;
 
-// Code points, both ends included.
+// Code points, inclusive.
 using CodePointRange = std::pair<uint32_t, uint32_t>;
 using CodePoints = std::vector<CodePointRange>;
 
@@ -24,20 +24,20 @@ struct Expression {
   enum Kind { kLiteral, kClass, kSequence, kChoice, kRepeat, kRule };
 
   Kind kind = kLiteral;
-  std::string text;               // kLiteral: bytes; kRule: the rule's name
+  std::string text;               // kLiteral: bytes; kRule: name of the rule
   CodePoints points;              // kClass: one code point of these
-  std::vector<Expression> parts;  // kSequence, kChoice; kRepeat: one
+  std::vector<Expression> parts;  // kSequence, kChoice; kRepeat: one part
   int least = 0;                  // kRepeat
-  int most = -1;                  // kRepeat; -1: any number
+  int most = -1;                  // kRepeat; -1: unbounded
 };
 
-// What making the grammar of one structured output may still cost, however many schemas, patterns
-// and formats it is made of.
+// What is left for building the grammar of one structured output, all its schemas, patterns and
+// formats together.
 struct GrammarBudget {
-  int64_t parts = 1'000'000;   // expressions, of some 150 bytes
-  int64_t steps = 20'000'000;  // of automata and mergers (dfa.h), for a part of a second
+  int64_t parts = 1'000'000;   // expressions, of about 150 bytes each
+  int64_t steps = 20'000'000;  // of automata and schema merges (dfa.h); a fraction of a second
 
-  // InvalidArgument once there are too many.
+  // Returns InvalidArgument once the budget is exhausted.
   absl::Status ChargeParts(int64_t count);
 };
 
@@ -47,28 +47,28 @@ struct Grammar {
 };
 
 Expression Literal(absl::string_view bytes);
-Expression OneOf(CodePoints points);  // sorted and merged here; surrogates are left out
+Expression OneOf(CodePoints points);  // sorts and merges; drops surrogates
 Expression Sequence(std::vector<Expression> parts);
 Expression Choice(std::vector<Expression> parts);
 Expression Repeat(Expression part, int least, int most = -1);
 Expression Optional(Expression part);
 Expression RuleCall(absl::string_view name);
-// Up to four blanks, tabs and ends of lines.
+// Up to four blanks, tabs and line breaks.
 Expression ShortWhitespace();
 
-// How many expressions one is made of.
+// The number of nodes of an expression tree.
 int64_t CountParts(const Expression& e);
 
-// Adds the rules of another grammar under names that begin with `prefix`, and returns a call of its
-// root. `share_json`: but for the rules of JSON's own parts, which are everybody's.
+// Moves the rules of another grammar into *grammar with `prefix` before their names, and returns a
+// call of its root. With `share_json` the rules of AddJsonRules keep their names.
 Expression ImportRules(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar);
 
 CodePoints Complement(CodePoints points);
 CodePoints Intersect(const CodePoints& a, const CodePoints& b);
 
-// Appends the UTF-8 form. REQUIRES: a code point that is no surrogate.
+// Appends the UTF-8 encoding. REQUIRES: not a surrogate.
 void AppendUtf8(uint32_t point, std::string* out);
-// The code point that begins at `*at`, which moves behind it. REQUIRES: valid UTF-8 there.
+// Returns the code point at *at and advances *at. REQUIRES: valid UTF-8 at *at.
 uint32_t TakeUtf8(absl::string_view text, size_t* at);
 
 }  // namespace espalier

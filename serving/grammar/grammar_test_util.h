@@ -1,4 +1,4 @@
-// Grammars made ready to run, for tests.
+// Test helpers that compile a grammar and match texts against it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace espalier {
 
-// A grammar ready to run, or why not.
+// A compiled grammar, or the error.
 struct GrammarMatcher {
   explicit GrammarMatcher(const StructuredOutput& output) {
     absl::StatusOr<Grammar> grammar = GrammarOf(output);
@@ -36,8 +36,8 @@ struct GrammarMatcher {
     return state != LazyAutomaton::kDead && table->accepting(state);
   }
 
-  // A random text: any byte that can follow, ending with some chance where it may. Long ones are
-  // cut short by taking the way of the least state number from then on; "" if that does not end.
+  // Returns a random text of the grammar: any byte that may follow, with some chance of stopping
+  // where the text may end. Returns "" if it grows too long.
   std::string Random(std::mt19937& random) {
     std::string text;
     int state = *table->Start();
@@ -50,7 +50,7 @@ struct GrammarMatcher {
       }
       EXPECT_FALSE(ways.empty()) << "a dead end after: " << text;
       if (ways.empty()) return "";
-      // Brackets and quotes more often than the hundreds of other bytes.
+      // Prefer brackets and quotes to the hundreds of other bytes.
       std::vector<std::pair<int, uint8_t>> closing;
       for (const auto& way : ways) {
         if (way.second == '"' || way.second == '}' || way.second == ']') closing.push_back(way);

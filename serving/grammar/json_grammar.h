@@ -1,5 +1,4 @@
-// Grammars of JSON's own parts, which schemas are made of. RuleCall("json-...") names the rules
-// that AddJsonRules adds.
+// Grammars of JSON's building blocks. RuleCall("json-...") calls the rules that AddJsonRules adds.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +10,23 @@
 
 namespace espalier {
 
-// json-value, json-object, json-array, json-string, json-char, json-number, json-integer and
+// Adds json-value, json-object, json-array, json-string, json-char, json-number, json-integer and
 // json-space.
 void AddJsonRules(Grammar* grammar);
 
-// One of these code points within a string, as JSON writes it: in one way only.
+// One of these code points inside a JSON string. Each has exactly one spelling.
 Expression JsonCharacterOf(const CodePoints& points);
 
-// A string whose value is a text of `value`: its characters as JSON writes them. InvalidArgument if
-// that is more than is left of the budget.
+// A JSON string whose value matches `value`. Returns InvalidArgument if the budget is exhausted.
 absl::StatusOr<Expression> JsonStringOf(const Expression& value, GrammarBudget* budget);
 
-// "\"", the expression, "\"".
+// The expression between quotation marks.
 Expression Quoted(Expression inside);
 
-// A string of plain characters that is none of `names`.
+// A JSON string of unescaped characters that is none of `names`.
 Expression JsonStringExcept(const std::vector<std::string>& names);
 
-// "[" elements "]" and the like, with json-space between all parts.
+// The parts with json-space between them.
 Expression Spaced(std::vector<Expression> parts);
 
 }  // namespace espalier

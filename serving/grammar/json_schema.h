@@ -1,31 +1,28 @@
-// JSON schemas as grammars. Every text of the grammar is a JSON document that the schema accepts;
-// the grammar may be narrower than the schema:
+// JSON schemas as grammars. Every text of the grammar is a JSON document that the schema accepts.
+// The grammar may be narrower than the schema:
 //
-// - Properties come in the schema's order. Properties that the schema does not name come only where
-//   "additionalProperties" is given and not false, or "patternProperties"; of these one at most
-//   counts for "minProperties".
-// - "prefixItems" are all there, and no others unless "items" is given. White space is at most one
-// line's end with its indentation.
+// - Properties come in the schema's order. Properties that the schema does not name are possible
+//   only with "additionalProperties" (given and not false) or "patternProperties"; at most one of
+//   them counts towards "minProperties".
+// - All "prefixItems" are present, and no other items unless "items" is given. White space is at
+//   most one line break with indentation.
 // - Integers have at most 18 digits; numbers with bounds or "multipleOf" at most 15, and no
 //   exponent.
-// - Formats are the plain part of what they stand for: days end at the 28th, addresses of IPv6 are
-//   in lower case, URIs have a host.
-// - What "allOf", or a keyword beside "$ref", "anyOf" or "oneOf", joins must be joinable by
-// keyword:
-//   two different patterns, say, are not. The branches of "oneOf" must exclude each other by their
-//   types, their constants or a property's constants; one that "discriminator" names is then
-//   required.
-// - "not", the contrary of "if", and "contains" beside "maxContains" need what a schema does not
-//   accept as a list of keywords (schema_negation.h): types, constants (of strings, of integers, of
-//   lists), bounds, "required", "properties", and what "not", "anyOf" and "allOf" make of them.
-//   Alternatives that do not exclude each other multiply: a dozen independent ones ("if",
-//   "dependentRequired") are refused as too large.
-// - "uniqueItems" is for items that are one of at most ten constants, without "contains"; what
-//   "contains" counts, times the items that are counted, is at most 4,000.
+// - Formats cover the common subset: days end at the 28th, IPv6 addresses are in lower case, URIs
+//   have a host.
+// - "allOf", and keywords beside "$ref", "anyOf" or "oneOf", must be mergeable keyword by keyword;
+//   two different patterns are not. The branches of "oneOf" must exclude each other by their types,
+//   their constants or a property's constants; the property that "discriminator" names is required.
+// - "not", the negation of "if", and "contains" with "maxContains" need the negation of a schema as
+//   a list of keywords (json_schema_negation.h): types, constants (of strings, integers and lists),
+//   bounds, "required", "properties", and "not", "anyOf" and "allOf" of them. Alternatives that do
+//   not exclude each other multiply: a dozen independent "if" or "dependentRequired" are too large.
+// - "uniqueItems" needs items with at most ten constants and no "contains". What "contains" counts,
+//   times the number of items that are counted, is at most 4,000.
 //
-// A keyword that could not be kept is refused by its place and name, as dependentSchemas and
-// unevaluatedItems are: nothing is ignored but annotations (title, description, default, examples,
-// $comment and the like).
+// Keywords that cannot be enforced are refused by place and name, dependentSchemas and
+// unevaluatedItems among them. Only annotations (title, description, default, examples, $comment
+// and so on) are ignored.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -34,9 +31,10 @@
 
 namespace espalier {
 
-// InvalidArgument naming the place, as in "json_schema: #/properties/tags/uniqueItems: ...".
+// Returns InvalidArgument naming the place, as in "json_schema: #/properties/tags/uniqueItems:
+// ...".
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget* budget);
-absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema);  // with one of its own
+absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema);  // with a budget of its own
 
 // Any JSON object.
 Grammar JsonObjectGrammar();

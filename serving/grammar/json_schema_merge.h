@@ -1,4 +1,4 @@
-// Two JSON schemas at once, as one.
+// The conjunction of two JSON schemas as one schema.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,22 +9,20 @@
 
 namespace espalier {
 
-// Keywords that say nothing about what is accepted, or are looked at where they are used.
+// Keywords that do not constrain values, or that are handled where they are used.
 bool IsAnnotation(const std::string& key);
 
-// The values that are accepted, where "const", "enum" or "type" leave a list of
-// them: the constants that fit the type and are not excluded, each once.
-// Nullopt if it is no list.
+// If "const", "enum" or "type" leave a finite list of values: the constants that have the type and
+// are not excluded, without duplicates. Otherwise nullopt.
 std::optional<nlohmann::ordered_json> FiniteValues(const nlohmann::ordered_json& schema);
 
-// {"not": {"enum": [...]}}, as one keyword of several.
+// Whether the schema has {"not": {"enum": [...]}}, perhaps beside other keywords.
 bool ExcludesValues(const nlohmann::ordered_json& schema);
 
-// A schema of the values that both accept, by keyword; where keywords cannot be
-// joined (anyOf with anyOf, say) they are left to "allOf". Neither holds
-// "$ref". A value that `a` or `b` accept by ignoring a keyword of another type
-// may be refused. InvalidArgument naming the keyword that cannot be kept;
-// FailedPrecondition, naming one, if there is no value that both accept.
+// Merges `a` and `b` keyword by keyword. Keywords that cannot be merged (two anyOf, say) go to
+// "allOf". REQUIRES: neither has "$ref". The result may refuse a value that `a` or `b` accepts
+// because a keyword does not apply to its type. Returns InvalidArgument naming the keyword that
+// cannot be merged, or FailedPrecondition naming a keyword if no value satisfies both.
 absl::StatusOr<nlohmann::ordered_json> MergeSchemas(const nlohmann::ordered_json& a,
                                                     const nlohmann::ordered_json& b);
 

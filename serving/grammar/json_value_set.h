@@ -1,5 +1,5 @@
-// JSON values by what they are, not by how they are written: in a set, as lists of a schema may
-// hold tens of thousands.
+// A hash set of JSON values, compared by value, not by spelling. Lists in schemas may hold tens of
+// thousands.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-// A text that is equal for equal values: for 1 and 1.0, for objects in any order of their keys.
+// A text that is the same for equal values: 1 and 1.0, or objects whose keys are in another order.
 std::string CanonicalJson(const nlohmann::ordered_json& value);
 
 class JsonValueSet {
@@ -18,7 +18,7 @@ class JsonValueSet {
   explicit JsonValueSet(const nlohmann::ordered_json& list);
 
   bool Has(const nlohmann::ordered_json& value) const;
-  bool Add(const nlohmann::ordered_json& value);  // false: it was in it
+  bool Add(const nlohmann::ordered_json& value);  // false if it was present
 
  private:
   absl::flat_hash_set<std::string> texts_;

@@ -1,4 +1,4 @@
-// Numbers between bounds, as JSON writes them.
+// Ranges of numbers as JSON writes them.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace espalier {
 
-// Integers from low to high, both included. REQUIRES: low <= high, both of at most 18 digits.
+// Integers in [low, high]. REQUIRES: low <= high; both have at most 18 digits.
 Expression IntegersBetween(int64_t low, int64_t high);
 
-// Up to here a decimal number and the double next to it tell each other apart.
+// Decimal numbers of so many digits map to different doubles.
 inline constexpr int kMaxDecimalDigits = 15;
 
 // A decimal number.
 struct Decimal {
   bool negative = false;
   std::string whole = "0";  // without leading zeros
-  std::string fraction;     // without trailing zeros; empty: none
+  std::string fraction;     // without trailing zeros
 
   bool zero() const { return whole == "0" && fraction.empty(); }
 };
 
-// As JSON writes numbers, with exponents up to 400 either way.
+// Parses a JSON number with an exponent from -400 to 400.
 Decimal ParseDecimal(const std::string& text);
 
 struct Bound {
@@ -33,8 +33,8 @@ struct Bound {
   bool exclusive = false;
 };
 
-// Numbers without exponent, of at most kMaxDecimalDigits digits, at most `places` of them behind
-// the point. nullopt if no such number lies between the bounds; an absent bound is none.
+// Numbers without exponent, with at most kMaxDecimalDigits digits and at most `places` decimal
+// places. An absent bound is no bound. Returns nullopt if no such number lies between the bounds.
 std::optional<Expression> DecimalsBetween(const std::optional<Bound>& low,
                                           const std::optional<Bound>& high, int places);
 

@@ -1,7 +1,7 @@
-// Regular expressions: what ECMAScript's and Python's have in common, without what is not regular.
+// Regular expressions: the regular part of what ECMAScript and Python have in common.
 //
 // Alternation, groups, classes, quantifiers (lazy ones mean the same here), . \d \w \s and their
-// complements (each what it is in both), \n \r \t \f \v \0 \xHH \uHHHH \u{H...}, ^ at the beginning
+// complements (as in both languages), \n \r \t \f \v \0 \xHH \uHHHH \u{H...}, ^ at the beginning
 // and $ at the end. Look-around, back-references, word boundaries, possessive quantifiers and flags
 // are refused by name.
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace espalier {
 
-// The texts that the pattern matches as a whole; with `search`, those that hold a match somewhere,
-// as "pattern" in a JSON schema means it. InvalidArgument with the byte at which it goes wrong,
-// or at which the budget is used up.
+// The texts that the pattern matches as a whole; with `search` those that contain a match, as for
+// "pattern" in a JSON schema. Returns InvalidArgument with the byte offset of the error, or at
+// which the budget is exhausted.
 absl::StatusOr<Expression> ParseRegex(absl::string_view pattern, GrammarBudget* budget,
                                       bool search = false);
 

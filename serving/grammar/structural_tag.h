@@ -1,5 +1,5 @@
-// Text that has a form in places: calls of tools in an answer, or whatever else stands between
-// marks. What xgrammar and vLLM call structural tags.
+// Structural tags, as in xgrammar and vLLM: free text with tagged sections, such as tool calls,
+// whose contents follow a schema. xgrammar_structural_tag.h parses the JSON formats of xgrammar.
 #pragma once
 
 #include <compare>
@@ -15,10 +15,10 @@ namespace espalier {
 enum class ValueSyntax {
   kJson,
   kPython,  // JSON with True, False and None
-  kUnquoted,   // strings without quotes, up to what follows; all else as JSON
+  kUnquoted,   // strings without quotes, up to `end`; other values as JSON
 };
 
-// One of an item's values.
+// One value of an item: `begin`, the value, `end`.
 struct TagField {
   std::string begin;
   std::string schema;  // JSON schema
@@ -33,22 +33,22 @@ struct TagItem {
   enum Kind {
     kValue,
     kFields,
-    kKeywords,  // name=value, as Python has it, of any name and value
+    kKeywords,  // Python's name=value, any names and values
     kAnything,
   };
 
   std::string begin;
   Kind kind = kValue;
-  std::string schema;               // kValue: JSON schema of the one value
+  std::string schema;               // kValue: JSON schema of the value
   std::vector<TagField> fields;  // kFields: in this order
-  std::string separator;            // between fields, or keywords
+  std::string separator;            // between fields or keywords
   std::string
-      end;  // of kAnything, and plain values: they do not contain it, blanks around it apart
+      end;  // kAnything and unquoted values do not contain it, surrounding whitespace aside
 
   auto operator<=>(const TagItem&) const = default;
 };
 
-// `open`, one or more of the items, `close`.
+// `open`, one or more items, `close`.
 struct TagSection {
   std::string open;
   std::vector<TagItem> items;
@@ -61,28 +61,28 @@ struct TagSection {
 
 struct StructuralTag {
   enum Layout {
-    kSingleSection,     // one section is the whole text
-    kTagsOnly,    // one or more are, with blanks between and around
-    kTextThenTags,  // a section may come last
-    kTextAndTags,        // any number of sections anywhere
+    kSingleSection,     // the text is one section
+    kTagsOnly,    // one or more sections with optional whitespace between and around
+    kTextThenTags,  // free text, then at most one section
+    kTextAndTags,        // free text with any number of sections
   };
 
   Layout layout = kTextAndTags;
   std::vector<TagSection> sections;
-  // Where one of these begins, a section does; each section begins with one. Other text holds none.
-  // Only where there is other text.
+  // A trigger begins a section, and each section begins with a trigger. Free text contains no
+  // trigger. Only for layouts with free text.
   std::vector<std::string> triggers;
   int most = -1;  // sections; -1: any number
 
   auto operator<=>(const StructuralTag&) const = default;
 };
 
-// InvalidArgument naming the section and what of its schema cannot be kept.
+// Returns InvalidArgument naming the section and the schema keyword that cannot be enforced.
 absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarBudget* budget);
 
-// Any text of at most `most` characters (-1: any number) that contains none of these marks, as
-// rules whose names begin with `name`. REQUIRES: no mark is empty. InvalidArgument if they are too
-// long, or too many characters.
+// Any text of at most `most` characters (-1: unbounded) that contains none of `marks`, as rules
+// whose names begin with `name`. REQUIRES: no mark is empty. Returns InvalidArgument if the marks
+// or the limit are too large.
 absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& marks,
                                        const std::string& name, Grammar* grammar,
                                        GrammarBudget* budget, int most = -1);

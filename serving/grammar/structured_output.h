@@ -1,4 +1,4 @@
-// What a request may demand of its answer's form.
+// Structured output: the constraint that a request puts on its answer.
 #pragma once
 
 #include <compare>
@@ -11,11 +11,11 @@
 
 namespace espalier {
 
-// Thoughts before the form begins: any text up to `close`, without which there are none.
+// Reasoning before the structured part: any text up to `close`, which is optional unless begun.
 struct ReasoningPrefix {
-  std::string open;    // an answer that begins otherwise has no reasoning
-  std::string close;   // empty: the form begins at once
-  bool begun = false;  // the prompt has opened them
+  std::string open;    // an answer that begins with other text has no reasoning
+  std::string close;   // empty: there is no reasoning
+  bool begun = false;  // the prompt already contains `open`
 
   auto operator<=>(const ReasoningPrefix&) const = default;
 };
@@ -24,18 +24,18 @@ struct StructuredOutput {
   enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kStructuralTag, kXgrammarStructuralTag };
 
   Kind kind = kJsonObject;
-  std::string text;                  // of the regular expression, schema, grammar, tag's format
+  std::string text;                  // kRegex, kJsonSchema, kGbnf, kXgrammarStructuralTag
   std::vector<std::string> choices;  // kChoice
   StructuralTag structural_tag;                 // kStructuralTag
   ReasoningPrefix reasoning;
-  std::vector<StructuredOutput> alternatives;  // or one of these, whose own reasoning do not count
+  std::vector<StructuredOutput> alternatives;  // also accepted; their own `reasoning` is ignored
 
-  // Not by default: the compiler cannot while the type of `otherwise` is not complete.
+  // Not defaulted: StructuredOutput is incomplete where `alternatives` is declared.
   std::strong_ordering operator<=>(const StructuredOutput& other) const;
   bool operator==(const StructuredOutput& other) const { return (*this <=> other) == 0; }
 };
 
-// InvalidArgument, naming the form and the place in it.
+// Returns InvalidArgument naming the kind and the place of the error.
 absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output);
 
 }  // namespace espalier

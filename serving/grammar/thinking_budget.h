@@ -1,6 +1,5 @@
-// Ends reasoning that have become too long: after so many tokens nothing may come but the mark that
-// closes them, and then the answer. What vLLM calls thinking_token_budget. As a constraint it holds
-// within token trees, too.
+// Limits reasoning to a number of tokens, as vLLM's thinking_token_budget does: then only the
+// closing tag may follow, then the answer. As a TokenConstraint it also applies inside token trees.
 #pragma once
 
 #include <memory>
@@ -16,9 +15,9 @@ namespace espalier {
 
 class ThinkingBudget : public TokenConstraint {
  public:
-  // Of at most `tokens` tokens between the marks, and those that end a character then begun (three
-  // at most). `inner`: what the answer must be besides, reasoning included; null: anything.
-  // REQUIRES: both marks are known. Errors are the tokenizer's, of the mark that closes.
+  // Allows `tokens` tokens between the tags, and up to three more to finish a UTF-8 character.
+  // `inner` constrains the whole answer, reasoning included; null: unconstrained. REQUIRES: both
+  // tags are known. Returns the tokenizer's error for the closing tag.
   static absl::StatusOr<std::shared_ptr<ThinkingBudget>> Create(
       ReasoningPrefix reasoning, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
       std::shared_ptr<TokenConstraint> inner);
@@ -48,7 +47,7 @@ class ThinkingBudget : public TokenConstraint {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<TokenConstraint> inner_;
   std::vector<int> closing_;
-  std::vector<TokenBitmaskRef> only_;  // each of these
+  std::vector<TokenBitmaskRef> only_;  // one for each token of closing_
   StateRef start_;
 };
 

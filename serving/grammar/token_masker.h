@@ -1,5 +1,5 @@
-// Keeps an answer within a grammar: which tokens may follow is found by walking the vocabulary's
-// tree along the grammar's states, and remembered for each state.
+// Computes which tokens may follow under a grammar, by walking the vocabulary's trie along the
+// grammar's states. Masks are cached by state.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace espalier {
 
-// Several requests may share one, on one thread: they share what it remembers.
+// Requests may share one, and with it the cache, on one thread.
 class TokenMasker : public TokenConstraint {
  public:
-  // `eos` may come where the grammar accepts. If there is none, an answer ends where the grammar
-  // leaves nothing to follow.
+  // `eos` tokens are allowed where the grammar accepts. If there are none, an answer ends where
+  // nothing can follow.
   static absl::StatusOr<std::shared_ptr<TokenMasker>> Create(
       std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
       std::vector<int> eos);
@@ -29,8 +29,8 @@ class TokenMasker : public TokenConstraint {
   bool Complete(const StateRef& position) const override;
 
  private:
-  // States and masks of one epoch. When there are too many a new epoch begins; the old one lives
-  // while places of it do.
+  // States and masks of one epoch of the cache. A new epoch begins when the cache is full; the old
+  // one lives as long as a position refers to it.
   struct CacheEpoch;
   struct Position;
 
@@ -38,11 +38,11 @@ class TokenMasker : public TokenConstraint {
               std::vector<int> eos)
       : automaton_(std::move(automaton)), trie_(std::move(trie)), eos_(std::move(eos)) {}
 
-  // The position in the current epoch.
+  // Returns the position in the current epoch.
   absl::StatusOr<std::shared_ptr<const Position>> ToCurrentEpoch(const StateRef& position);
   absl::StatusOr<TokenBitmaskRef> ComputeMask(CacheEpoch& epoch, int state);
-  // `base`, unless null, has been found before for a state that agrees with this one on all texts
-  // of up to `agreed` bytes.
+  // Computes the mask of `state`. `base`, if not null, is the mask of a state that accepts the same
+  // continuations of up to `agreed` bytes.
   absl::StatusOr<TokenBitmask> WalkTrie(CacheEpoch& epoch, int state, const TokenBitmask* base, int agreed);
 
   std::shared_ptr<const Automaton> automaton_;
@@ -50,7 +50,7 @@ class TokenMasker : public TokenConstraint {
   std::vector<int> eos_;
   std::shared_ptr<CacheEpoch> epoch_;
   StateRef start_;
-  double work_ = 0;  // of a mask, of late; of one that was remembered none
+  double work_ = 0;  // moving average per mask; a cached mask costs nothing
 };
 
 }  // namespace espalier

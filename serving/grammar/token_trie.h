@@ -1,4 +1,4 @@
-// The vocabulary as a tree of bytes, so that a grammar looks at each common beginning once.
+// The vocabulary as a byte trie, so that a grammar visits each common prefix once.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@ namespace espalier {
 
 class TokenTrie {
  public:
-  // Special tokens are in it if they are `shown`: the answer has their text. Otherwise they stand
-  // for no text, as do tokens without bytes.
+  // Special tokens are included if they are in `shown`: their text is part of the answer. Other
+  // special tokens, and tokens without bytes, are left out.
   explicit TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown = {});
 
   struct Node {
     uint8_t byte;
-    int32_t end;          // index behind the last node below this one
-    int32_t first_token;  // into tokens(): those that end here
+    int32_t end;          // index behind the last descendant
+    int32_t first_token;  // into tokens(): the tokens that end here
     int32_t tokens;
-    int32_t deepest;  // bytes of the longest token at or below it
+    int32_t deepest;  // length of the longest token at or below it, in bytes
   };
-  // In depth-first order: a node's first child follows it.
+  // In depth-first order: the first child of a node follows it.
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
-  // Behind the tokens at and below a node.
+  // End index of the tokens at and below a node.
   int32_t TokensEnd(const Node& node) const {
     const bool last = node.end == static_cast<int32_t>(nodes_.size());
     return last ? static_cast<int32_t>(tokens_.size()) : nodes_[node.end].first_token;
   }
-  int deepest() const { return deepest_; }  // bytes of the longest token
+  int deepest() const { return deepest_; }  // length of the longest token, in bytes
   int vocabulary() const { return static_cast<int>(bytes_.size()); }
-  // Empty for tokens that are not in the tree.
+  // Empty for tokens that are not in the trie.
   const std::string& bytes(int token) const { return bytes_[token]; }
 
  private:
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;
-  std::vector<std::string> bytes_;  // by token
+  std::vector<std::string> bytes_;  // by token id
   int deepest_ = 0;
 };
 

@@ -1,15 +1,15 @@
-// Structural tags as xgrammar has them, and with it vLLM and SGLang: a tree of formats.
+// Structural tags in the JSON notation of xgrammar, which vLLM and SGLang use: a tree of formats.
 //
-//   const_string, json_schema, grammar (GBNF), regex    one text of that form
+//   const_string, json_schema, grammar (GBNF), regex    one text
 //   any_text                                            free text
-//   sequence, or, optional, plus, star, repeat          of other formats
+//   sequence, or, optional, plus, star, repeat          combinations of other formats
 //   tag                                                 begin, content, one of the ends
-//   triggered_tags                                      free text; where a trigger comes, a tag
-//   does tags_with_separator                                 tags and nothing else
+//   triggered_tags                                      free text; each trigger begins a tag
+//   tags_with_separator                                 tags without free text
 //
-// Free text holds none of its "excludes", no trigger, and not what ends the tag around it. What
-// xgrammar says by tokens (token, any_tokens, "max_tokens" and the like), dispatch, and schemas of
-// any style but "json" are refused by name.
+// Free text contains none of its "excludes", no trigger, and no end of the enclosing tag. Refused
+// by name: formats on tokens (token, any_tokens, "max_tokens" and so on), dispatch, and schemas
+// with a style other than "json".
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -18,8 +18,8 @@
 
 namespace espalier {
 
-// Of the JSON text of one format. InvalidArgument naming the place, as in "structural tag:
-// format.elements[1].content: ...".
+// Parses the JSON text of one format. Returns InvalidArgument naming the place, as in "structural
+// tag: format.elements[1].content: ...".
 absl::StatusOr<Grammar> ParseXgrammarStructuralTag(absl::string_view format, GrammarBudget* budget);
 
 }  // namespace espalier
