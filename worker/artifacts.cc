@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/sha256.h"
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 #include "base/net/grpc_status.h"
 
 namespace espalier {

@@ -11,7 +11,7 @@
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "base/file_system.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 namespace espalier {
 

@@ -16,7 +16,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "espalier/v1/worker.grpc.pb.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/serving_wire.h"
 

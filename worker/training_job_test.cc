@@ -10,7 +10,7 @@
 #include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 #include "worker/device/device.h"
 
 namespace espalier {

@@ -10,7 +10,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "espalier/v1/worker.grpc.pb.h"
-#include "worker/checkpoint/manifest.h"
+#include "storage/manifest.h"
 #include "base/sha256.h"
 #include "worker/every_method.h"
 #include "worker/fake_coordinator.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/dtype/convert.h"
 #include "base/json/bounded_json.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 
 namespace espalier {
 namespace {

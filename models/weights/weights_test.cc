@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "models/weights/additional_templates.h"
 #include "models/weights/gguf.h"
 #include "models/weights/own_format.h"

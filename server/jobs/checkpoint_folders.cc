@@ -6,7 +6,7 @@
 #include <system_error>
 #include <vector>
 
-#include "worker/checkpoint/manifest.h"
+#include "storage/manifest.h"
 
 namespace espalier {
 namespace {

@@ -9,8 +9,8 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/onnx/export.h"
 #include "server/artifacts/model_assets.h"
-#include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/manifest.h"
+#include "storage/safetensors.h"
 
 namespace espalier {
 namespace {

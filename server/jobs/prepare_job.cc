@@ -17,7 +17,7 @@
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/init_model.h"
 #include "base/file_system.h"
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 namespace espalier {
 namespace {

@@ -12,7 +12,7 @@
 #include "ops/graph/graph.h"
 #include "espalier/v1/training.pb.h"
 #include "server/artifacts/artifact_store.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 namespace espalier {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "espalier/v1/worker.pb.h"
-#include "worker/checkpoint/manifest.h"
+#include "storage/manifest.h"
 
 namespace espalier {
 

@@ -28,7 +28,7 @@
 #include "planner/planner.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/runner/program_model_runner.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/graph/graph.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 namespace espalier {
 

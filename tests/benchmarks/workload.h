@@ -11,7 +11,7 @@
 #include "models/llama.h"
 #include "espalier/v1/program.pb.h"
 #include "tests/benchmarks/seconds.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 namespace espalier {
 

@@ -20,7 +20,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/runner/in_process_ranks.h"
 #include "worker/runner/program_model_runner.h"
 #include "models/weights/weight_files.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "ops/tensor/shape.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 
 namespace espalier {
 

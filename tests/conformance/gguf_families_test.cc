@@ -18,7 +18,7 @@
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "tests/conformance/gguf_files.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/runner/program_model_runner.h"
 #include "models/weights/gguf.h"
 #include "models/weights/own_format.h"

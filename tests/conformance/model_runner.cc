@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/conformance/onnx_training.h"
 #include "base/file_system.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 
 ABSL_FLAG(std::string, model, "", "the ONNX file");
 ABSL_FLAG(std::string, data, "", "the .npz: a column by graph input, and \"labels\"");

@@ -12,7 +12,7 @@
 #include "planner/planner.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/prepare_job.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 namespace espalier::conformance {
 namespace {

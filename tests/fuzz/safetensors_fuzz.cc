@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/fuzz/memory_files.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;

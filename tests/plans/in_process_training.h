@@ -14,7 +14,7 @@
 #include "ops/graph/graph.h"
 #include "planner/planner.h"
 #include "espalier/v1/plan.pb.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 namespace espalier {
 

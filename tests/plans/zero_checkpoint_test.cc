@@ -15,7 +15,7 @@
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"
 #include "base/file_system.h"
-#include "worker/checkpoint/manifest.h"
+#include "storage/manifest.h"
 #include "worker/collective/in_process.h"
 #include "worker/device/device.h"
 #include "worker/training_job.h"

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "ops/tensor/view.h"
 #include "base/file_system.h"
-#include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/manifest.h"
+#include "storage/safetensors.h"
 #include "base/sha256.h"
 
 namespace espalier {

@@ -10,7 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 #include "worker/executor/batch_source.h"
 
 namespace espalier {

@@ -18,7 +18,7 @@
 #include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/in_process_ranks.h"
 #include "worker/runner/save_weights.h"

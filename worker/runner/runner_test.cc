@@ -6,7 +6,7 @@
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/program_model_runner.h"
 

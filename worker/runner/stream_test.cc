@@ -14,7 +14,7 @@
 #include "ops/program/buffer_accesses.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
-#include "worker/checkpoint/safetensors.h"
+#include "storage/safetensors.h"
 #include "worker/executor/check.h"
 #include "worker/executor/initialize.h"
 #include "worker/executor/program_memory.h"

@@ -1,4 +1,4 @@
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "worker/data/dataset.h"
-#include "worker/data/npz_write.h"
+#include "storage/dataset.h"
+#include "storage/npz_write.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/manifest.h"
+#include "storage/manifest.h"
 
 #include <cstring>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // The ZIP container of .npz, after PKWARE's APPNOTE.TXT 6.3: the central directory is what counts;
 // of the local headers only the lengths of name and extra field are used.
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 #include <zlib.h>
 
@@ -11,7 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "worker/data/npy.h"
+#include "storage/npy.h"
 
 namespace espalier {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/tensor/shape.h"
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 namespace espalier {
 

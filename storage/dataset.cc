@@ -1,4 +1,4 @@
-#include "worker/data/dataset.h"
+#include "storage/dataset.h"
 
 #include <cmath>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/dtype/convert.h"
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 namespace espalier {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "worker/data/npy.h"
+#include "storage/npy.h"
 
 #include <algorithm>
 #include <bit>

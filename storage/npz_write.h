@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/data/npz.h"
+#include "storage/npz.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "worker/data/npz_write.h"
+#include "storage/npz_write.h"
 
 #include <zlib.h>
 
