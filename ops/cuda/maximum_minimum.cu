@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace cuda_extremum {
+namespace cuda_maximum_minimum {
 
 // A comparison with NaN is false: the NaN that is left is b, and a goes in front if it is one.
 struct Maximum {
@@ -37,10 +37,10 @@ struct MinimumGradientB {
   __device__ float operator()(float dy, float a, float b) const { return Share(dy, b, a, b > a); }
 };
 
-}  // namespace cuda_extremum
+}  // namespace cuda_maximum_minimum
 
 void RegisterExtremumCuda(KernelRegistry& registry, DeviceContexts&) {
-  using namespace cuda_extremum;
+  using namespace cuda_maximum_minimum;
   AddBinary<Takes::kNumbers>(registry, "maximum", Maximum());
   AddBinaryGradient</*saves_inputs=*/true>(registry, "maximum_grad", MaximumGradientA(),
                                            MaximumGradientB());
