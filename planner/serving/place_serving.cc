@@ -14,7 +14,7 @@
 #include "planner/lowering/replicate_kv_heads.h"
 #include "planner/machine/rates.h"
 #include "planner/report/format.h"
-#include "planner/serving/spot_times.h"
+#include "planner/serving/placement_latency.h"
 
 namespace espalier {
 namespace {
@@ -42,9 +42,9 @@ absl::Status CheckProblem(const ServingProblem& problem) {
     if (model.full == nullptr || model.step == nullptr || !(model.steps > 0)) {
       return wrong("model '", model.name, "' has no graphs, or ", model.steps, " steps");
     }
-    if (model.dealt.size() != problem.models[0].dealt.size()) {
-      return wrong("model '", model.name, "' has steps of ", model.dealt.size(), " shares, '",
-                   problem.models[0].name, "' of ", problem.models[0].dealt.size());
+    if (model.concurrent.size() != problem.models[0].concurrent.size()) {
+      return wrong("model '", model.name, "' has steps of ", model.concurrent.size(), " shares, '",
+                   problem.models[0].name, "' of ", problem.models[0].concurrent.size());
     }
   }
   return absl::OkStatus();
@@ -54,7 +54,7 @@ absl::Status CheckProblem(const ServingProblem& problem) {
 struct Cut {
   ServingDegrees degrees;
   bool own = false;
-  SpotNeeds needs;
+  MemoryNeeds needs;
 
   // Of the rank that needs most: what is asked of every device.
   int64_t most() const { return *std::max_element(needs.bytes.begin(), needs.bytes.end()); }
@@ -82,7 +82,7 @@ class Placing {
       if (!cuts.ok()) return cuts.status();
       cuts_.push_back(*std::move(cuts));
     }
-    spots_.resize(problem_.models.size());
+    placements_.resize(problem_.models.size());
     if (absl::Status status = Choose(0); !status.ok()) return status;
     if (best_.empty()) return NothingFits();
     std::vector<ServingChoice> out;
@@ -109,7 +109,7 @@ class Placing {
     absl::Status cannot_stream;
     // False where parts of another number cannot be had either.
     const auto add = [&](const ServingDegrees& degrees, bool own) -> absl::StatusOr<bool> {
-      absl::StatusOr<SpotNeeds> needs = NeedsOf(problem_, model, degrees);
+      absl::StatusOr<MemoryNeeds> needs = MemoryNeedsOf(problem_, model, degrees);
       if (absl::IsInvalidArgument(needs.status()) && degrees.ranks() > 1) return false;
       // Smaller parts may.
       if (absl::IsResourceExhausted(needs.status())) {
@@ -189,20 +189,20 @@ class Placing {
   }
 
   // Of one step of model m; kept, as many choices have it.
-  absl::StatusOr<ServingSpot> SpotOf(size_t m, const Cut& cut, const Window& window) {
+  absl::StatusOr<PredictedPlacement> PlacementOf(size_t m, const Cut& cut, const Window& window) {
     std::vector<std::string> key = Likeness(window);
     key.push_back(absl::StrCat(cut.own, " ", cut.degrees.tensor_parallel, " ",
                                cut.degrees.pipeline_parallel));
-    ServingSpot spot{.degrees = cut.degrees, .devices = window, .bytes = cut.needs.bytes};
-    if (const auto found = spots_[m].find(key); found != spots_[m].end()) {
-      spot.seconds = found->second.seconds;
-      spot.dealt = found->second.dealt;
-      return spot;
+    PredictedPlacement placed{.degrees = cut.degrees, .devices = window, .bytes = cut.needs.bytes};
+    if (const auto found = placements_[m].find(key); found != placements_[m].end()) {
+      placed.seconds = found->second.seconds;
+      placed.concurrent = found->second.concurrent;
+      return placed;
     }
-    absl::Status status = SetTimes(problem_, problem_.models[m], cut.needs.streamed, &spot);
+    absl::Status status = SetLatency(problem_, problem_.models[m], cut.needs.streamed, &placed);
     if (!status.ok()) return status;
-    spots_[m][key] = spot;
-    return spot;
+    placements_[m][key] = placed;
+    return placed;
   }
 
   bool OwnHasRoom(int64_t bytes) const {
@@ -222,11 +222,11 @@ class Placing {
         if (absl::Status status = Refuse(m, cut, most); !status.ok()) return status;
       }
       for (const Window& window : windows) {
-        absl::StatusOr<ServingSpot> spot = SpotOf(m, cut, window);
-        if (!spot.ok()) return spot.status();
-        chosen_.push_back(*std::move(spot));
+        absl::StatusOr<PredictedPlacement> placed = PlacementOf(m, cut, window);
+        if (!placed.ok()) return placed.status();
+        chosen_.push_back(*std::move(placed));
         absl::Status status;
-        if (!Full() || LeastRound(problem_, chosen_) <= std::get<0>(best_.rbegin()->first)) {
+        if (!Full() || MinRoundLatency(problem_, chosen_) <= std::get<0>(best_.rbegin()->first)) {
           Take(cut, window, 1);
           status = Choose(m + 1);
           Take(cut, window, -1);
@@ -251,7 +251,7 @@ class Placing {
   bool Full() const { return static_cast<int>(best_.size()) >= problem_.most_candidates; }
 
   void Enter() {
-    const RoundTimes round = RoundOf(problem_, chosen_);
+    const RoundLatency round = RoundLatencyOf(problem_, chosen_);
     ServingChoice choice;
     choice.models = chosen_;
     choice.concurrent_steps = round.concurrent_steps;
@@ -296,12 +296,12 @@ class Placing {
     // Of the small ones there would be one for each place of those before it.
     const std::vector<Window> any = WindowsOf(cut, 0);
     if (m > 0 || any.empty()) return absl::OkStatus();
-    absl::StatusOr<ServingSpot> spot = SpotOf(m, cut, any[0]);
-    if (!spot.ok()) return spot.status();
+    absl::StatusOr<PredictedPlacement> placed = PlacementOf(m, cut, any[0]);
+    if (!placed.ok()) return placed.status();
     ServingChoice choice;
-    choice.llm_seconds = spot->seconds * problem_.models[0].steps;
+    choice.llm_seconds = placed->seconds * problem_.models[0].steps;
     choice.refused = why;
-    choice.models.push_back(*std::move(spot));
+    choice.models.push_back(*std::move(placed));
     refused_.emplace(most, std::move(choice));
     return absl::OkStatus();
   }
@@ -319,10 +319,10 @@ class Placing {
   const ServingProblem& problem_;
   std::vector<int> order_;              // devices, the fastest first
   std::vector<std::vector<Cut>> cuts_;  // by model
-  std::vector<std::map<std::vector<std::string>, ServingSpot>> spots_;  // by model and likeness
+  std::vector<std::map<std::vector<std::string>, PredictedPlacement>> placements_;  // by model and likeness
 
   // Of the choice that is being made.
-  std::vector<ServingSpot> chosen_;
+  std::vector<PredictedPlacement> chosen_;
   std::vector<Held> held_;  // by device
   int64_t own_bytes_ = 0;
 
@@ -337,15 +337,15 @@ class Placing {
 
 }  // namespace
 
-absl::StatusOr<ServingSpot> PredictSpot(const ServingProblem& problem, const PlacedModel& model,
+absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& problem, const PlacedModel& model,
                                         const ServingDegrees& degrees,
                                         const std::vector<int>& devices) {
-  absl::StatusOr<SpotNeeds> needs = NeedsOf(problem, model, degrees);
+  absl::StatusOr<MemoryNeeds> needs = MemoryNeedsOf(problem, model, degrees);
   if (!needs.ok()) return needs.status();
-  ServingSpot spot{.degrees = degrees, .devices = devices, .bytes = std::move(needs->bytes)};
-  absl::Status status = SetTimes(problem, model, needs->streamed, &spot);
+  PredictedPlacement placed{.degrees = degrees, .devices = devices, .bytes = std::move(needs->bytes)};
+  absl::Status status = SetLatency(problem, model, needs->streamed, &placed);
   if (!status.ok()) return status;
-  return spot;
+  return placed;
 }
 
 absl::StatusOr<std::vector<ServingChoice>> PlaceServing(const ServingProblem& problem) {

@@ -42,7 +42,7 @@ struct PlacedModel {
   double steps = 1;             // such steps in one round
   // Likewise, of the share of the requests that one of 2, 3, ... steps at once has. Empty: there is
   // one step at a time. Of all models as many.
-  std::vector<const Graph*> dealt;
+  std::vector<const Graph*> concurrent;
   // What its parameters may take of each device: the others stream (ServingLowering). 0: all stay.
   int64_t resident_weight_bytes = 0;
 };
@@ -66,19 +66,19 @@ struct StepTimes {
 };
 
 // Where one model runs.
-struct ServingSpot {
+struct PredictedPlacement {
   ServingDegrees degrees;
   std::vector<int> devices;  // of the machine, by rank; none: the coordinator's process
   double seconds = 0;        // of one step, while it is the only one
   // By the steps at once, more than 1, that it may have there: of a step of its share.
-  std::map<int, StepTimes> dealt;
+  std::map<int, StepTimes> concurrent;
   std::vector<int64_t> bytes;  // by rank: what its program keeps and works in on the device
 
   bool own() const { return devices.empty(); }
 };
 
 struct ServingChoice {
-  std::vector<ServingSpot> models;  // as in the problem; of a refused one the LLM's alone
+  std::vector<PredictedPlacement> models;  // as in the problem; of a refused one the LLM's alone
   int concurrent_steps = 1;            // of the LLM
   double llm_seconds = 0;           // of one round; of several steps at once, one's part in it
   double draft_seconds = 0;         // likewise, of all small models
@@ -88,7 +88,7 @@ struct ServingChoice {
 
 // One model alone, on these devices in this order (none: the coordinator's process; degrees are
 // then 1). InvalidArgument where it cannot be cut so; memory is not looked at.
-absl::StatusOr<ServingSpot> PredictSpot(const ServingProblem& problem, const PlacedModel& model,
+absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& problem, const PlacedModel& model,
                                         const ServingDegrees& degrees,
                                         const std::vector<int>& devices);
 

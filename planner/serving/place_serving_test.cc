@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/analytic.h"
-#include "planner/serving/spot_times.h"
+#include "planner/serving/placement_latency.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {
@@ -80,8 +80,8 @@ class PlaceServingTest : public testing::Test {
   void Deal(int most) {
     const Model* models[] = {&llm_, &ssm_};
     for (size_t m = 0; m < problem_.models.size(); ++m) {
-      problem_.models[m].dealt = {&models[m]->half, &models[m]->third};
-      problem_.models[m].dealt.resize(static_cast<size_t>(most) - 1);
+      problem_.models[m].concurrent = {&models[m]->half, &models[m]->third};
+      problem_.models[m].concurrent.resize(static_cast<size_t>(most) - 1);
     }
   }
 
@@ -91,14 +91,14 @@ class PlaceServingTest : public testing::Test {
     return placed.ok() ? *std::move(placed) : std::vector<ServingChoice>();
   }
 
-  static bool Fits(const ServingProblem& problem, const std::vector<ServingSpot>& models) {
+  static bool Fits(const ServingProblem& problem, const std::vector<PredictedPlacement>& models) {
     int64_t own = 0;
     std::vector<int64_t> held(problem.machine.devices.size(), 0);
-    for (const ServingSpot& spot : models) {
-      if (spot.own()) own += spot.bytes[0];
-      for (int d : spot.devices) {
+    for (const PredictedPlacement& placed : models) {
+      if (placed.own()) own += placed.bytes[0];
+      for (int d : placed.devices) {
         int64_t& here = held[static_cast<size_t>(d)];
-        here += *std::max_element(spot.bytes.begin(), spot.bytes.end());
+        here += *std::max_element(placed.bytes.begin(), placed.bytes.end());
         if (here > problem.machine.devices[static_cast<size_t>(d)].memory_bytes()) return false;
       }
     }
@@ -108,8 +108,8 @@ class PlaceServingTest : public testing::Test {
   // Workers with parts of several models.
   static int Shared(const ServingChoice& choice) {
     std::map<int, int> models;
-    for (const ServingSpot& spot : choice.models) {
-      for (int d : spot.devices) ++models[d];
+    for (const PredictedPlacement& placed : choice.models) {
+      for (int d : placed.devices) ++models[d];
     }
     return static_cast<int>(
         std::count_if(models.begin(), models.end(), [](const auto& m) { return m.second > 1; }));
@@ -117,21 +117,21 @@ class PlaceServingTest : public testing::Test {
 
   // Bytes of a model on one worker.
   int64_t Whole(size_t model) {
-    const auto spot = PredictSpot(problem_, problem_.models[model], {1, 1}, {0});
-    EXPECT_TRUE(spot.ok()) << spot.status();
-    return spot.ok() ? spot->bytes[0] : 0;
+    const auto placed = PredictPlacement(problem_, problem_.models[model], {1, 1}, {0});
+    EXPECT_TRUE(placed.ok()) << placed.status();
+    return placed.ok() ? placed->bytes[0] : 0;
   }
 
   // The most tokens per second of any choice of any devices, by trying all; 0: none fits.
   double ByEnumeration() {
     const int devices = static_cast<int>(problem_.machine.devices.size());
     double best = 0;
-    std::vector<ServingSpot> chosen;
-    std::vector<std::vector<ServingSpot>> spots(problem_.models.size());
+    std::vector<PredictedPlacement> chosen;
+    std::vector<std::vector<PredictedPlacement>> placements(problem_.models.size());
     for (size_t m = 0; m < problem_.models.size(); ++m) {
       const auto add = [&](const ServingDegrees& degrees, const std::vector<int>& at) {
-        auto spot = PredictSpot(problem_, problem_.models[m], degrees, at);
-        if (spot.ok()) spots[m].push_back(*std::move(spot));
+        auto placed = PredictPlacement(problem_, problem_.models[m], degrees, at);
+        if (placed.ok()) placements[m].push_back(*std::move(placed));
       };
       if (problem_.own.has_value()) add({1, 1}, {});
       for (int subset = 1; subset < 1 << devices; ++subset) {
@@ -147,12 +147,12 @@ class PlaceServingTest : public testing::Test {
     }
     const std::function<void(size_t)> choose = [&](size_t m) {
       if (m == problem_.models.size()) {
-        const double seconds = RoundOf(problem_, chosen).seconds;
+        const double seconds = RoundLatencyOf(problem_, chosen).seconds;
         if (Fits(problem_, chosen)) best = std::max(best, problem_.tokens_per_round / seconds);
         return;
       }
-      for (const ServingSpot& spot : spots[m]) {
-        chosen.push_back(spot);
+      for (const PredictedPlacement& placed : placements[m]) {
+        chosen.push_back(placed);
         choose(m + 1);
         chosen.pop_back();
       }
@@ -238,18 +238,18 @@ TEST_F(PlaceServingTest, StagesThatWorkOnSeveralStepsAtOnceAreWorthMore) {
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
   problem_.own = Cpu(4e10, 64 * kMiB);
   problem_.remote_seconds = 1e-5;
-  const auto rate = [&](const ServingSpot& llm, const ServingSpot& ssm) {
-    return 1 / RoundOf(problem_, {llm, ssm}).seconds;
+  const auto rate = [&](const PredictedPlacement& llm, const PredictedPlacement& ssm) {
+    return 1 / RoundLatencyOf(problem_, {llm, ssm}).seconds;
   };
-  const auto spot = [&](size_t m, const ServingDegrees& degrees, const std::vector<int>& devices) {
-    const auto found = PredictSpot(problem_, problem_.models[m], degrees, devices);
+  const auto placed = [&](size_t m, const ServingDegrees& degrees, const std::vector<int>& devices) {
+    const auto found = PredictPlacement(problem_, problem_.models[m], degrees, devices);
     EXPECT_TRUE(found.ok()) << found.status();
     return *found;
   };
-  const double one_step = rate(spot(0, {1, 2}, {0, 1}), spot(1, {1, 1}, {}));
+  const double one_step = rate(placed(0, {1, 2}, {0, 1}), placed(1, {1, 1}, {}));
   Deal(2);
-  const ServingSpot stages = spot(0, {1, 2}, {0, 1}), here = spot(1, {1, 1}, {});
-  const RoundTimes round = RoundOf(problem_, {stages, here});
+  const PredictedPlacement stages = placed(0, {1, 2}, {0, 1}), here = placed(1, {1, 1}, {});
+  const RoundLatency round = RoundLatencyOf(problem_, {stages, here});
   EXPECT_EQ(round.concurrent_steps, 2);
   EXPECT_GT(rate(stages, here), 1.2 * one_step);
   EXPECT_LT(rate(stages, here), 2 * one_step);
@@ -258,12 +258,12 @@ TEST_F(PlaceServingTest, StagesThatWorkOnSeveralStepsAtOnceAreWorthMore) {
   EXPECT_NEAR(round.seconds, round.llm_seconds + round.draft_seconds,
               0.25 * (round.llm_seconds + round.draft_seconds));
   // Not beside a small model on a worker.
-  EXPECT_EQ(RoundOf(problem_, {stages, spot(1, {1, 1}, {1})}).concurrent_steps, 1);
+  EXPECT_EQ(RoundLatencyOf(problem_, {stages, placed(1, {1, 1}, {1})}).concurrent_steps, 1);
   // A coordinator that drafts for longer than a stage takes holds up both shares.
   problem_.own = Cpu(1e8, 64 * kMiB);
-  const ServingSpot slow = spot(1, {1, 1}, {});
-  EXPECT_NEAR(RoundOf(problem_, {stages, slow}).seconds,
-              2 * slow.dealt.at(2).seconds * problem_.models[1].steps, 1e-12);
+  const PredictedPlacement slow = placed(1, {1, 1}, {});
+  EXPECT_NEAR(RoundLatencyOf(problem_, {stages, slow}).seconds,
+              2 * slow.concurrent.at(2).seconds * problem_.models[1].steps, 1e-12);
 }
 
 TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
@@ -308,7 +308,7 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   EXPECT_FALSE(choices[0].models[1].own());
   EXPECT_GT(Shared(choices[0]), 0) << "there is no other worker";
   // Without the memory for both, the coordinator drafts.
-  const auto half = PredictSpot(problem_, problem_.models[0], {2, 1}, {0, 1});
+  const auto half = PredictPlacement(problem_, problem_.models[0], {2, 1}, {0, 1});
   ASSERT_TRUE(half.ok()) << half.status();
   const int64_t needed = *std::max_element(half->bytes.begin(), half->bytes.end());
   for (v1::Device& device : problem_.machine.devices) device.set_memory_bytes(needed);
@@ -328,7 +328,7 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   // And a coordinator that is as fast as any worker keeps all of it, without a way.
   problem_.own = Cpu(1e11, 64 * kMiB);
   choices = Place();
-  for (const ServingSpot& spot : choices[0].models) EXPECT_TRUE(spot.own());
+  for (const PredictedPlacement& placed : choices[0].models) EXPECT_TRUE(placed.own());
   // Of places that are as good, the one with the fewest workers: a model that needs no second stage
   // has none.
   problem_.own.reset();
@@ -390,9 +390,9 @@ TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
   problem_.machine.devices = {Cpu(1e10, 0), Cpu(1e10, 0), Cpu(1e10, 0), Cpu(1e10, 0)};
   problem_.machine.link.set_latency_seconds(1);
   const auto need = [&](const ServingDegrees& degrees, const std::vector<int>& devices) {
-    const auto spot = PredictSpot(problem_, problem_.models[0], degrees, devices);
-    EXPECT_TRUE(spot.ok()) << spot.status();
-    return *std::max_element(spot->bytes.begin(), spot->bytes.end());
+    const auto placed = PredictPlacement(problem_, problem_.models[0], degrees, devices);
+    EXPECT_TRUE(placed.ok()) << placed.status();
+    return *std::max_element(placed->bytes.begin(), placed->bytes.end());
   };
   const int64_t whole = need({1, 1}, {0}), half = need({1, 2}, {0, 1});
   ASSERT_LT(half, whole);

@@ -309,7 +309,7 @@ absl::Status ArtifactLoader::DecidePlacement(const std::vector<Part>& parts, con
       absl::StatusOr<const Graph*> step = build(expected.shape);
       if (!step.ok()) return step.status();
       if (share > 1) {
-        placed.dealt.push_back(*step);
+        placed.concurrent.push_back(*step);
       } else {
         placed.step = *step;
         placed.steps = expected.steps;

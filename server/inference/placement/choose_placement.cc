@@ -19,12 +19,12 @@ constexpr double kRemoteStepOverheadSeconds = 3e-4;
 // tokens per second that are shown, and not their order.
 constexpr double kAssumedAcceptanceRate = 0.6;
 
-v1::ModelPlacement PlacementOf(const ServingSpot& spot, const std::vector<Member>& workers) {
+v1::ModelPlacement PlacementOf(const PredictedPlacement& placed, const std::vector<Member>& workers) {
   v1::ModelPlacement place;
-  if (spot.own()) return place;
-  place.set_tensor_parallel(spot.degrees.tensor_parallel);
-  place.set_pipeline_parallel(spot.degrees.pipeline_parallel);
-  for (int d : spot.devices) {
+  if (placed.own()) return place;
+  place.set_tensor_parallel(placed.degrees.tensor_parallel);
+  place.set_pipeline_parallel(placed.degrees.pipeline_parallel);
+  for (int d : placed.devices) {
     place.add_workers(workers[static_cast<size_t>(d)].lease.worker_id());
   }
   return place;
@@ -83,12 +83,12 @@ absl::StatusOr<PlacementDecision> ChoosePlacement(const PlacementRequest& reques
     v1::PlacementCandidate candidate;
     std::map<int, int64_t> bytes;  // by device; -1: this process
     for (size_t m = 0; m < choice.models.size(); ++m) {
-      const ServingSpot& spot = choice.models[m];
-      const v1::ModelPlacement place = PlacementOf(spot, request.workers);
+      const PredictedPlacement& placed = choice.models[m];
+      const v1::ModelPlacement place = PlacementOf(placed, request.workers);
       *(m == 0 ? candidate.mutable_llm() : candidate.add_ssms()) = place;
       if (decision.candidates.empty()) decision.chosen.push_back(place);
-      for (size_t r = 0; r < spot.bytes.size(); ++r) {
-        bytes[spot.own() ? -1 : spot.devices[r]] += spot.bytes[r];
+      for (size_t r = 0; r < placed.bytes.size(); ++r) {
+        bytes[placed.own() ? -1 : placed.devices[r]] += placed.bytes[r];
       }
     }
     int64_t most = 0;

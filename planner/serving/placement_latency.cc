@@ -1,4 +1,4 @@
-#include "planner/serving/spot_times.h"
+#include "planner/serving/placement_latency.h"
 
 #include <algorithm>
 #include <map>
@@ -69,23 +69,23 @@ StepTimes StreamTimes(const ServingDegrees& degrees, const std::vector<int64_t>&
   return times;
 }
 
-int Groups(const PlacedModel& model) { return static_cast<int>(model.dealt.size()) + 1; }
+int Groups(const PlacedModel& model) { return static_cast<int>(model.concurrent.size()) + 1; }
 
-bool DraftsHere(absl::Span<const ServingSpot> spots) {
-  return std::all_of(spots.begin() + 1, spots.end(),
-                     [](const ServingSpot& spot) { return spot.own(); });
+bool DraftsHere(absl::Span<const PredictedPlacement> placements) {
+  return std::all_of(placements.begin() + 1, placements.end(),
+                     [](const PredictedPlacement& placed) { return placed.own(); });
 }
 
 // All models take their steps one after the other.
-double InTurn(const ServingProblem& problem, absl::Span<const ServingSpot> spots) {
+double InTurn(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
   double seconds = 0;
-  for (size_t m = 0; m < spots.size(); ++m) seconds += spots[m].seconds * problem.models[m].steps;
+  for (size_t m = 0; m < placements.size(); ++m) seconds += placements[m].seconds * problem.models[m].steps;
   return seconds;
 }
 
 }  // namespace
 
-absl::StatusOr<SpotNeeds> NeedsOf(const ServingProblem& problem, const PlacedModel& model,
+absl::StatusOr<MemoryNeeds> MemoryNeedsOf(const ServingProblem& problem, const PlacedModel& model,
                                   const ServingDegrees& degrees) {
   const absl::StatusOr<std::vector<v1::Program>> programs =
       LowerServing(*problem.registry, *model.full, degrees,
@@ -94,7 +94,7 @@ absl::StatusOr<SpotNeeds> NeedsOf(const ServingProblem& problem, const PlacedMod
     return absl::Status(programs.status().code(),
                         absl::StrCat("model '", model.name, "': ", programs.status().message()));
   }
-  SpotNeeds needs;
+  MemoryNeeds needs;
   for (const v1::Program& program : *programs) {
     needs.bytes.push_back(program.arena_bytes());
     needs.streamed.push_back(program.host_bytes());
@@ -102,20 +102,20 @@ absl::StatusOr<SpotNeeds> NeedsOf(const ServingProblem& problem, const PlacedMod
   return needs;
 }
 
-absl::Status SetTimes(const ServingProblem& problem, const PlacedModel& model,
-                      const std::vector<int64_t>& streamed, ServingSpot* spot) {
-  const ServingDegrees& degrees = spot->degrees;
+absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
+                      const std::vector<int64_t>& streamed, PredictedPlacement* placed) {
+  const ServingDegrees& degrees = placed->degrees;
   Machine machine;
   machine.link = problem.machine.link;
   machine.communication = problem.machine.communication;
   const int there = static_cast<int>(problem.machine.devices.size());
-  if (spot->own() ? !problem.own.has_value() || degrees.ranks() != 1
-                  : static_cast<int>(spot->devices.size()) != degrees.ranks()) {
-    return absl::InvalidArgumentError(absl::StrCat("placement: ", spot->devices.size(),
+  if (placed->own() ? !problem.own.has_value() || degrees.ranks() != 1
+                  : static_cast<int>(placed->devices.size()) != degrees.ranks()) {
+    return absl::InvalidArgumentError(absl::StrCat("placement: ", placed->devices.size(),
                                                    " devices for ", degrees.ranks(), " ranks"));
   }
-  if (spot->own()) machine.devices = {*problem.own};
-  for (int d : spot->devices) {
+  if (placed->own()) machine.devices = {*problem.own};
+  for (int d : placed->devices) {
     if (d < 0 || d >= there) {
       return absl::InvalidArgumentError(absl::StrCat("placement: there is no device ", d));
     }
@@ -129,41 +129,41 @@ absl::Status SetTimes(const ServingProblem& problem, const PlacedModel& model,
     if (!times.ok()) return times;
     times->seconds = std::max(times->seconds, streaming.seconds);
     times->busiest = std::max(times->busiest, streaming.busiest);
-    if (spot->own()) return times;
+    if (placed->own()) return times;
     times->seconds += problem.remote_seconds +
                       TransferSeconds(WithDefaults(problem.machine.link), WireBytes(step));
     return times;
   };
   const absl::StatusOr<StepTimes> whole = times_of(*model.step);
   if (!whole.ok()) return whole.status();
-  spot->seconds = whole->seconds;
+  placed->seconds = whole->seconds;
   // In the coordinator's process as many as an LLM may have elsewhere.
-  const int least = spot->own() ? 2 : std::max(2, degrees.pipeline_parallel);
-  const int most = spot->own() ? Groups(model) : degrees.pipeline_parallel;
+  const int least = placed->own() ? 2 : std::max(2, degrees.pipeline_parallel);
+  const int most = placed->own() ? Groups(model) : degrees.pipeline_parallel;
   for (int groups = std::min(least, Groups(model)); groups <= std::min(most, Groups(model));
        ++groups) {
     if (groups < 2) continue;
-    const absl::StatusOr<StepTimes> times = times_of(*model.dealt[static_cast<size_t>(groups) - 2]);
+    const absl::StatusOr<StepTimes> times = times_of(*model.concurrent[static_cast<size_t>(groups) - 2]);
     if (!times.ok()) return times.status();
-    spot->dealt[groups] = *times;
+    placed->concurrent[groups] = *times;
   }
   return absl::OkStatus();
 }
 
-RoundTimes RoundOf(const ServingProblem& problem, absl::Span<const ServingSpot> spots) {
-  const ServingSpot& llm = spots[0];
-  RoundTimes round;
-  if (llm.own() || llm.dealt.empty() || !DraftsHere(spots)) {
-    round.seconds = InTurn(problem, spots);
+RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
+  const PredictedPlacement& llm = placements[0];
+  RoundLatency round;
+  if (llm.own() || llm.concurrent.empty() || !DraftsHere(placements)) {
+    round.seconds = InTurn(problem, placements);
     round.llm_seconds = llm.seconds * problem.models[0].steps;
     round.draft_seconds = round.seconds - round.llm_seconds;
     return round;
   }
-  const auto& [groups, times] = *llm.dealt.begin();
+  const auto& [groups, times] = *llm.concurrent.begin();
   round.concurrent_steps = groups;
   round.llm_seconds = times.seconds * problem.models[0].steps;
-  for (size_t m = 1; m < spots.size(); ++m) {
-    round.draft_seconds += spots[m].dealt.at(groups).seconds * problem.models[m].steps;
+  for (size_t m = 1; m < placements.size(); ++m) {
+    round.draft_seconds += placements[m].concurrent.at(groups).seconds * problem.models[m].steps;
   }
   // Whoever is busiest, a stage or the coordinator, has as many turns as there are groups; and no
   // group is faster than its own way through all of it.
@@ -172,8 +172,8 @@ RoundTimes RoundOf(const ServingProblem& problem, absl::Span<const ServingSpot> 
   return round;
 }
 
-double LeastRound(const ServingProblem& problem, absl::Span<const ServingSpot> spots) {
-  return std::min(RoundOf(problem, spots).seconds, InTurn(problem, spots));
+double MinRoundLatency(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
+  return std::min(RoundLatencyOf(problem, placements).seconds, InTurn(problem, placements));
 }
 
 }  // namespace espalier
