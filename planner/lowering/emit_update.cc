@@ -182,7 +182,7 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
   const std::string& name = structure_.graph().value(g.parameter).name;
   const Penalty penalty = PenaltyOf(options_.optimizer, name);
   if (penalty.l1 == 0 && penalty.l2 == 0) return absl::OkStatus();
-  if (absl::Status status = TakePieces(g); !status.ok()) return status;
+  if (absl::Status status = TakeUpdateShards(g); !status.ok()) return status;
   const int layout = UpdateLayoutOf(g);
   const Instance& parameter = instances_.at({g.parameter, layout});
   Instance& gradient = instances_.at({g.gradient, layout});
@@ -283,7 +283,7 @@ bool Emitter::HasViews(const PcgStructure::GradientInfo& g) {
                         static_cast<int64_t>(SizeOf(dtype)));
 }
 
-absl::Status Emitter::TakePieces(const PcgStructure::GradientInfo& g) {
+absl::Status Emitter::TakeUpdateShards(const PcgStructure::GradientInfo& g) {
   const int storage = StorageOf(g), pieces = UpdateLayoutOf(g);
   if (pieces != storage && HasViews(g) && instances_.count({g.parameter, pieces}) == 0) {
     const Value& parameter = structure_.graph().value(g.parameter);
@@ -292,7 +292,7 @@ absl::Status Emitter::TakePieces(const PcgStructure::GradientInfo& g) {
       const Shard& piece = LayoutOf(pieces).shards[i];
       const int64_t begin = *ContiguousOffset(piece.region, LayoutOf(storage).shards[i].region) *
                             static_cast<int64_t>(SizeOf(parameter.type.dtype));
-      views.push_back(ranks_[piece.device].AddStretch(parameter.name, SpecOf(g.parameter, piece),
+      views.push_back(ranks_[piece.device].AddSubBuffer(parameter.name, SpecOf(g.parameter, piece),
                                                       instances_.at({g.parameter, storage})[i],
                                                       begin));
     }
@@ -302,7 +302,7 @@ absl::Status Emitter::TakePieces(const PcgStructure::GradientInfo& g) {
   return Ensure(g.parameter, pieces, node).status();
 }
 
-absl::Status Emitter::ReturnPieces(const PcgStructure::GradientInfo& g) {
+absl::Status Emitter::GatherUpdateShards(const PcgStructure::GradientInfo& g) {
   const int storage = StorageOf(g), pieces = UpdateLayoutOf(g);
   if (pieces == storage) return absl::OkStatus();
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
@@ -317,7 +317,7 @@ void Emitter::DropCopies(const PcgStructure::GradientInfo& g) {
 }
 
 absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
-  if (absl::Status status = TakePieces(g); !status.ok()) return status;
+  if (absl::Status status = TakeUpdateShards(g); !status.ok()) return status;
   absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g);
   if (!sums.ok()) return sums.status();
   for (size_t i = 0; i < sums->size(); ++i) {
@@ -325,7 +325,7 @@ absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
     for (int sum : (*sums)[i]) update->add_sums(sum);
   }
   updated_.insert(g.parameter);
-  return HasViews(g) ? absl::OkStatus() : ReturnPieces(g);
+  return HasViews(g) ? absl::OkStatus() : GatherUpdateShards(g);
 }
 
 absl::Status Emitter::UpdateEarly(int position) {
@@ -334,7 +334,7 @@ absl::Status Emitter::UpdateEarly(int position) {
     if (g.ready != position || instances_.count({g.gradient, UpdateLayoutOf(g)}) == 0) continue;
     absl::Status status = EmitPenalty(g);
     if (status.ok()) status = UpdateParameter(g);
-    if (status.ok() && HasViews(g)) status = ReturnPieces(g);
+    if (status.ok() && HasViews(g)) status = GatherUpdateShards(g);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -355,7 +355,7 @@ absl::Status Emitter::UpdateParameters() {
   }
   // Behind all updates: neighbours can be made by one kernel.
   for (const PcgStructure::GradientInfo* g : left) {
-    absl::Status status = HasViews(*g) ? ReturnPieces(*g) : absl::OkStatus();
+    absl::Status status = HasViews(*g) ? GatherUpdateShards(*g) : absl::OkStatus();
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

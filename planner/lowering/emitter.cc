@@ -235,12 +235,12 @@ absl::Status Emitter::RunPosition(const Position& position) {
   } else if (position.role != Position::kScatter) {
     EmitSumOrSeed(position, operands);
   }
-  DropGathered(position);
+  DropGatheredCopies(position);
   if (position.role == Position::kForward) EmitReports(structure_.graph().node(position.node));
   return absl::OkStatus();
 }
 
-void Emitter::DropGathered(const Position& position) {
+void Emitter::DropGatheredCopies(const Position& position) {
   for (int s = position.first_slot; s < position.last_slot; ++s) {
     const Slot& slot = structure_.slots[s];
     if (slot.value == kNoValue) continue;
@@ -384,7 +384,7 @@ int Emitter::LoadShard(ValueId value, const TensorSpec& spec, const std::string&
       const int buffer = AddBuffer(rank, value, v.name, spec, v1::HOST_INPUT);
       if (structure_.serving) return buffer;  // the caller writes it
       auto column = options_.columns.find(v.name);
-      v1::LoadBatchInstruction* load = rank->EmitFirst(node)->mutable_load_batch();
+      v1::LoadBatchInstruction* load = rank->EmitPrologue(node)->mutable_load_batch();
       load->set_buffer(buffer);
       load->set_column(column == options_.columns.end() ? v.name : column->second);
       return buffer;

@@ -72,7 +72,7 @@ class Emitter {
 
   absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
   // Forgets the copies of operands that each use makes anew, so that they need not stay in between.
-  void DropGathered(const Position& position);
+  void DropGatheredCopies(const Position& position);
   const Instance& Load(ValueId value, int layout, const std::string& node);
   int LoadShard(ValueId value, const TensorSpec& spec, const std::string& node, RankProgram* rank);
   // Into the buffers that hold `value` in `target` already, or new ones.
@@ -92,8 +92,8 @@ class Emitter {
   absl::Status UpdateParameter(const PcgStructure::GradientInfo& g);
   // Where a parameter is stored whole but updated in pieces: takes the pieces, as views or copies,
   // and gathers what became of them.
-  absl::Status TakePieces(const PcgStructure::GradientInfo& g);
-  absl::Status ReturnPieces(const PcgStructure::GradientInfo& g);
+  absl::Status TakeUpdateShards(const PcgStructure::GradientInfo& g);
+  absl::Status GatherUpdateShards(const PcgStructure::GradientInfo& g);
   void DropCopies(const PcgStructure::GradientInfo& g);
   bool HasViews(const PcgStructure::GradientInfo& g);
   // Adds the penalty of a parameter to its gradient, and to the loss that is reported if asked for.

@@ -49,12 +49,12 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
     absl::Status alike = CheckRunningStatistics(*structure, placement, table.layouts());
     if (!alike.ok()) return alike;
   }
-  const double instructions = InstructionsOf(*structure, placement) * tiles;
-  if (instructions > kMostInstructions) {
+  const double instructions = EstimateInstructions(*structure, placement) * tiles;
+  if (instructions > kMaxInstructions) {
     return absl::InvalidArgumentError(absl::StrCat(
         "plan: its programs would have about ", instructions, " instructions, in ",
         structure->micro_batches, " micro-batches on ", plan.devices_size(), " devices; at most ",
-        kMostInstructions, " are written: use fewer micro-batches, or fewer devices"));
+        kMaxInstructions, " are written: use fewer micro-batches, or fewer devices"));
   }
   absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
       *structure, placement, table, plan.devices_size(), options, kept_bytes, &limits,

@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Gr
   const std::set<ParameterUse> partial = PartialUses(registry, graph);
   std::vector<int64_t> least;
   for (RankProgram& rank : *ranks) {
-    rank.PutFirstInFront();
+    rank.MergePrologue();
     least.push_back(MinResidentBytes(partial, rank));
   }
   const auto most = std::max_element(least.begin(), least.end()) - least.begin();

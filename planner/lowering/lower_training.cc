@@ -91,7 +91,7 @@ class Attempt {
   absl::Status Emit() {
     if (absl::Status status = emitter_.Run(); !status.ok()) return status;
     for (RankProgram& rank : emitter_.ranks()) {
-      if (batch_tiles_ > 1) rank.SplitIntoPieces();
+      if (batch_tiles_ > 1) rank.SplitAllocations();
     }
     return absl::OkStatus();
   }
@@ -167,25 +167,25 @@ class Attempt {
 
 }  // namespace
 
-double InstructionsOf(const PcgStructure& structure, const Placement& placement) {
+double EstimateInstructions(const PcgStructure& structure, const Placement& placement) {
   double parts = 0;
   for (NodeId n : structure.LiveNodes()) {
     parts += static_cast<double>(placement[n]->config.devices.size());
   }
   return structure.forward_only ? parts * structure.micro_batches
-                                : InstructionsOf(parts, structure.micro_batches);
+                                : EstimateInstructions(parts, structure.micro_batches);
 }
 
-double InstructionsOf(double parts, int micro_batches) { return 3 * parts * micro_batches; }
+double EstimateInstructions(double parts, int micro_batches) { return 3 * parts * micro_batches; }
 
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,
-    MadeToFit* made, int min_tiles) {
+    MemoryFit* made, int min_tiles) {
   kept_bytes->resize(num_devices, 0);
   const bool limited = limits != nullptr && limits->may_change_programs() && !limits->bytes.empty();
   const int most = limited ? std::max(MaxBatchTiles(limits->options), min_tiles) : 1;
-  MadeToFit unused;
+  MemoryFit unused;
   if (made == nullptr) made = &unused;
   absl::Status refused;
   for (int tiles = min_tiles;; tiles *= 2) {

@@ -11,7 +11,7 @@
 namespace espalier {
 
 // What it took to make programs fit.
-struct MadeToFit {
+struct MemoryFit {
   int batch_tiles = 1;
   std::vector<v1::MemoryPlan> memory;  // by device
   // By device, without any of it: what does not fit. Also set where nothing makes it fit; 0 where
@@ -21,12 +21,12 @@ struct MadeToFit {
 
 // About how many instructions all programs of a placement have together: what writing them takes
 // grows with it.
-double InstructionsOf(const PcgStructure& structure, const Placement& placement);
+double EstimateInstructions(const PcgStructure& structure, const Placement& placement);
 // The same of training with so many parts of operators, which each micro-batch goes through.
-double InstructionsOf(double parts, int micro_batches);
+double EstimateInstructions(double parts, int micro_batches);
 
 // LowerPlan writes no more than so many: they are gigabytes, which the coordinator holds at once.
-inline constexpr double kMostInstructions = 2e7;
+inline constexpr double kMaxInstructions = 2e7;
 
 // One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
 // to leave free at the start of each arena (empty: nothing); out, what the programs keep there.
@@ -36,6 +36,6 @@ inline constexpr double kMostInstructions = 2e7;
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes,
-    const MemoryLimits* limits = nullptr, MadeToFit* made = nullptr, int min_tiles = 1);
+    const MemoryLimits* limits = nullptr, MemoryFit* made = nullptr, int min_tiles = 1);
 
 }  // namespace espalier

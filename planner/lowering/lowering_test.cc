@@ -142,7 +142,7 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         limits.options.set_disable_recompute(round % 5 == 0);
         limits.options.set_max_batch_tiles(round % 12 == 5 ? 8 : 1);
         kept.clear();
-        MadeToFit made;
+        MemoryFit made;
         programs = LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept,
                                   &limits, &made);
         if (absl::IsResourceExhausted(programs.status())) {

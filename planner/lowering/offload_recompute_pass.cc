@@ -356,7 +356,7 @@ absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& optio
 
 absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
                                                  RankProgram* program) {
-  program->PutFirstInFront();
+  program->MergePrologue();
   View view = ViewMaker(*program).Make(request);
   const int64_t fixed = view.problem.fixed_bytes;
   v1::MemoryPlan report;

@@ -53,10 +53,10 @@ int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, v1::
 }
 
 int RankProgram::AddAlias(const std::string& name, const TensorSpec& spec, int buffer) {
-  return AddStretch(name, spec, buffer, 0);
+  return AddSubBuffer(name, spec, buffer, 0);
 }
 
-int RankProgram::AddStretch(const std::string& name, const TensorSpec& spec, int buffer,
+int RankProgram::AddSubBuffer(const std::string& name, const TensorSpec& spec, int buffer,
                             int64_t begin_bytes) {
   return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer],
                    offset_in_allocation_[buffer] + begin_bytes);
@@ -91,7 +91,7 @@ v1::Instruction* RankProgram::Emit(const std::string& node) {
   return instruction;
 }
 
-v1::Instruction* RankProgram::EmitFirst(const std::string& node) {
+v1::Instruction* RankProgram::EmitPrologue(const std::string& node) {
   first_.emplace_back().set_node(node);
   return &first_.back();
 }
@@ -117,7 +117,7 @@ int RankProgram::Group(const std::vector<int>& ranks) {
   return it->second;
 }
 
-void RankProgram::PutFirstInFront() {
+void RankProgram::MergePrologue() {
   if (first_.empty()) return;
   google::protobuf::RepeatedPtrField<v1::Instruction> all;
   all.Reserve(static_cast<int>(first_.size()) + program_.instructions_size());
@@ -138,8 +138,8 @@ void RankProgram::SetInstructions(std::vector<v1::Instruction> instructions,
   }
 }
 
-void RankProgram::SplitIntoPieces() {
-  PutFirstInFront();
+void RankProgram::SplitAllocations() {
+  MergePrologue();
   std::vector<bool> touched(program_.buffers_size(), false);
   for (const v1::Instruction& instruction : program_.instructions()) {
     for (const BufferAccess& access : AccessesOf(instruction)) touched[access.buffer] = true;
@@ -232,7 +232,7 @@ RankProgram::Kept RankProgram::PlaceKept(int64_t reserved_bytes) const {
 }
 
 int64_t RankProgram::Finish(int64_t reserved_bytes) {
-  PutFirstInFront();
+  MergePrologue();
   Kept kept = PlaceKept(reserved_bytes);
   const int allocations = num_allocations();
   std::vector<Lifetime> lives(allocations);

@@ -31,7 +31,7 @@ class RankProgram {
   int AddAlias(const std::string& name, const TensorSpec& spec, int buffer);
 
   // A buffer over the part of the memory of `buffer` that begins `begin_bytes` in it.
-  int AddStretch(const std::string& name, const TensorSpec& spec, int buffer, int64_t begin_bytes);
+  int AddSubBuffer(const std::string& name, const TensorSpec& spec, int buffer, int64_t begin_bytes);
 
   // The same bytes, seen as part of another whole.
   void SetSpec(int index, const TensorSpec& spec);
@@ -45,7 +45,7 @@ class RankProgram {
   // An empty instruction at the end; `node` is the plan's operator it belongs to.
   v1::Instruction* Emit(const std::string& node);
   // One that runs before all that were emitted by Emit.
-  v1::Instruction* EmitFirst(const std::string& node);
+  v1::Instruction* EmitPrologue(const std::string& node);
 
   void Copy(const std::string& node, int source, int destination, const Dims& source_start,
             const Dims& destination_start, const Dims& size, bool accumulate);
@@ -57,10 +57,10 @@ class RankProgram {
 
   // Memory that instructions touch only in pieces becomes memory of each piece; scratch buffers
   // that none touches are gone. Indices of buffers are others afterwards.
-  void SplitIntoPieces();
+  void SplitAllocations();
 
   // For memory planning (offload_recompute_pass.h), which rewrites a program that is otherwise complete.
-  void PutFirstInFront();  // what EmitFirst emitted is now an ordinary part of the program
+  void MergePrologue();  // what EmitPrologue emitted is now an ordinary part of the program
   int num_allocations() const { return static_cast<int>(allocation_bytes_.size()); }
   int64_t allocation_bytes(int allocation) const { return allocation_bytes_[allocation]; }
   int allocation_of(int buffer) const { return allocation_of_[buffer]; }

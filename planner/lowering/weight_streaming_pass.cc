@@ -72,7 +72,7 @@ int64_t MinResidentBytes(const std::set<ParameterUse>& partial, const RankProgra
 
 absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial, int64_t budget,
                                          RankProgram* program) {
-  program->PutFirstInFront();
+  program->MergePrologue();
   const auto [buffers, parameters] = ParametersOf(*program, partial);
   const absl::StatusOr<WeightStreamingPlan> plan = PlanWeightStreaming(parameters, budget);
   if (!plan.ok()) {

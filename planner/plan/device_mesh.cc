@@ -155,7 +155,7 @@ std::vector<MeshShape> MeshPlanner::Shapes(int zero_stage, int micro_batches) {
         if (stages == 1 || count >= stages || count * 2 > most) counts.push_back(count);
       }
       if (micro_batches > 0) counts = {micro_batches};
-      DropTooLongPrograms(static_cast<double>(nodes) * data * tensor, kMostInstructions, &counts);
+      DropTooLongPrograms(static_cast<double>(nodes) * data * tensor, kMaxInstructions, &counts);
       for (int count : counts) {
         if (batch % (static_cast<int64_t>(data) * count) != 0 || !CanCut(count)) continue;
         for (MeshShape::Sharing sharing : Sharings(tensor)) {

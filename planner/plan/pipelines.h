@@ -22,6 +22,6 @@ struct Pipeline {
 // any.
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
                                       const v1::SearchOptions& options, int zero_stage,
-                                      double most_instructions = kMostInstructions);
+                                      double most_instructions = kMaxInstructions);
 
 }  // namespace espalier

@@ -478,8 +478,8 @@ TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
     EXPECT_TRUE(found.ok()) << found.status();
     return found.ok() ? found->planning->structure().micro_batches : 0;
   };
-  const double of_one = InstructionsOf(2.0 * static_cast<double>(graph.nodes().size()), 1);
-  EXPECT_GT(micro_batches(kMostInstructions), 4);
+  const double of_one = EstimateInstructions(2.0 * static_cast<double>(graph.nodes().size()), 1);
+  EXPECT_GT(micro_batches(kMaxInstructions), 4);
   EXPECT_LE(micro_batches(4 * of_one), 4);
   EXPECT_EQ(micro_batches(1), 2);  // to be looked at
 }
@@ -489,12 +489,12 @@ TEST(MeshPlannerTest, ShapesHaveNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   const Graph graph = Llama(SmallLlama(16), 64 * kDevices, 4);
   const PlanProblem problem = TestProblem(graph, 64 * kDevices, kDevices);
   const double nodes = static_cast<double>(graph.nodes().size());
-  ASSERT_GT(InstructionsOf(nodes * kDevices, 8), kMostInstructions);
+  ASSERT_GT(EstimateInstructions(nodes * kDevices, 8), kMaxInstructions);
   MeshPlanner planner(problem, kDevices, {}, {}, /*budget=*/1);
   bool pipelines = false;
   for (const MeshShape& shape : planner.Shapes(0, 0)) {
-    EXPECT_LE(InstructionsOf(nodes * shape.data * shape.tensor, shape.micro_batches),
-              kMostInstructions)
+    EXPECT_LE(EstimateInstructions(nodes * shape.data * shape.tensor, shape.micro_batches),
+              kMaxInstructions)
         << ToString(shape);
     pipelines = pipelines || (shape.stages == 8 && shape.micro_batches > 8);
   }

@@ -26,7 +26,7 @@ constexpr double kMostLowered = 1e6;
 void DropTooLongPrograms(double parts, double most, std::vector<int>* micro_batches) {
   if (micro_batches->empty()) return;
   micro_batches->erase(std::remove_if(micro_batches->begin() + 1, micro_batches->end(),
-                                      [&](int m) { return InstructionsOf(parts, m) > most; }),
+                                      [&](int m) { return EstimateInstructions(parts, m) > most; }),
                        micro_batches->end());
 }
 
@@ -134,7 +134,7 @@ Placement Planning::ParameterParallelPlacement() {
 }
 
 double Planning::Instructions(const Placement& placement) const {
-  return InstructionsOf(structure_, placement);
+  return EstimateInstructions(structure_, placement);
 }
 
 bool Planning::PriceMemory(const Placement& placement, Simulator* simulator) const {
@@ -181,7 +181,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   }
   const bool may_change = limits.may_change_programs();
   std::vector<int64_t> kept;
-  MadeToFit made;
+  MemoryFit made;
   absl::StatusOr<std::vector<v1::Program>> programs =
       LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept,
                      may_change ? &limits : nullptr, &made, batch_tiles_);

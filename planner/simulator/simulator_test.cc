@@ -191,7 +191,7 @@ TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
       LoweringOptions options;
       options.optimizer = TestOptimizer();
       std::vector<int64_t> kept;
-      MadeToFit made;
+      MemoryFit made;
       const auto programs = LowerPlacement(bench.structure, placement, bench.table, 2, options,
                                            &kept, &limits, &made);
       if (programs.ok() != simulator.can_fit()) {
