@@ -1,5 +1,4 @@
-// Errors of a request that know which of its fields they are about, by the name that HTTP has for
-// it (the OpenAI error's "param").
+// Request errors that name the field they are about, by its HTTP name (the OpenAI error's "param").
 #pragma once
 
 #include <string>
@@ -13,7 +12,7 @@ namespace espalier {
 
 inline constexpr char kFieldPayload[] = "espalier/field";
 
-// The first to name a field is right: who found the error knows best.
+// Keeps a field that is already set: whoever found the error set the most precise one.
 inline absl::Status InField(absl::string_view field, absl::Status status) {
   if (!status.ok() && !status.GetPayload(kFieldPayload)) {
     status.SetPayload(kFieldPayload, absl::Cord(field));
@@ -25,15 +24,16 @@ inline absl::Status FieldError(absl::string_view field, absl::string_view messag
   return InField(field, absl::InvalidArgumentError(message));
 }
 
-// Of what a request brought, as `what` ("text"): too much for a bound is so the next time, too, and
-// ResourceExhausted would say to whoever asked that the queue is full.
+// Reports that the value of `field`, described by `what` ("text"), is invalid. Turns
+// ResourceExhausted, which would tell the client that the queue is full, into InvalidArgument:
+// retrying cannot help.
 inline absl::Status Unreadable(absl::string_view field, absl::string_view what,
                                const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return InField(field, status);
   return FieldError(field, absl::StrCat(status.message(), "; shorten the ", what));
 }
 
-// Empty if none is known.
+// Returns the field, or "" if there is none.
 inline std::string FieldOf(const absl::Status& status) {
   const auto field = status.GetPayload(kFieldPayload);
   return field ? std::string(*field) : std::string();

@@ -1,4 +1,4 @@
-// Loads artifacts in Hugging Face layout for serving: on a device of this process, or on workers.
+// Loads artifacts in Hugging Face layout for serving, on a device of this process or on workers.
 #pragma once
 
 #include <functional>
@@ -23,26 +23,28 @@ namespace espalier {
 
 struct ArtifactLoaderOptions {
   const OpRegistry* operators = nullptr;
-  // What is served holds its artifacts' folders: workers that come back load from them again.
+  // Returns the artifact's folder and keeps it. Served models hold their folders: workers that
+  // reconnect load from them again.
   std::function<absl::StatusOr<ArtifactFolder>(const std::string& artifact)> folder;
   int threads = 0;  // for kernels; 0: all cores
-  // Bytes of all models in this process, with their KV caches; 0: DefaultMemoryLimit.
+  // Memory budget of all models in this process, KV caches included; 0: DefaultMemoryLimit.
   int64_t memory_limit = 0;
-  std::string swap_dir;    // where weights lie that stream in; empty: in memory
-  ServingCluster cluster;  // without workers: models are served in this process only
-  // What workers on these devices have measured of their messages; null, or a null answer: nothing.
+  std::string swap_dir;    // for weights streamed from disk; empty: from memory
+  ServingCluster cluster;  // without workers, models run in this process only
+  // Returns the communication measured between workers on these devices. May be null or return
+  // null.
   std::function<std::shared_ptr<const CommunicationModel>(const std::vector<v1::Device>&)>
       communication;
 };
 
-// Folders of all families that models knows, each model in this process on a device of its own;
-// their memory is one budget.
+// Loads folders of all families that ops/models knows. Each model in this process has its own
+// device; all share one memory budget.
 class ArtifactLoader : public ModelLoader {
  public:
   explicit ArtifactLoader(ArtifactLoaderOptions options);
-  // If nobody says how large KV caches should be, and they are too large for the memory of this
-  // process or the workers as all requests could need them, they are as large as fits, in halves;
-  // one sequence fits, or ResourceExhausted.
+  // If the KV cache size is not given and the size that covers all requests does not fit the memory
+  // of this process or the workers, halves it until it fits. Returns ResourceExhausted if not even
+  // one sequence fits.
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                               const ServingSize& size, const Expansion& expansion,
                               const Formats& formats, const Placement& placement) override;
@@ -51,7 +53,7 @@ class ArtifactLoader : public ModelLoader {
     ArtifactFolder folder;
     ModelDescription description;
   };
-  // What can be known without the weights. Errors as Load's.
+  // Describes an artifact without reading its weights. Returns the same errors as Load.
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
 
  private:
@@ -60,8 +62,8 @@ class ArtifactLoader : public ModelLoader {
     std::string artifact;
     Described model;
     ServingShape shape;
-    WeightFormat format = WeightFormat::kF32;  // of most of its weights
-    std::shared_ptr<const OwnFormats> own;     // by weight; null: all alike, or packed
+    WeightFormat format = WeightFormat::kF32;  // the most frequent format of its weights
+    std::shared_ptr<const OwnFormats> own;     // per weight; null: uniform, or packed
   };
   absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
                                    const Formats& formats, const Placement& placement);
@@ -69,15 +71,15 @@ class ArtifactLoader : public ModelLoader {
                                                 const std::vector<std::string>& ssms,
                                                 const ServingSize& size, const Expansion& expansion,
                                                 const Formats& formats) const;
-  // `adapted`: the parameters that `adapters` fill.
+  // Sets `adapted` to the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
                                      const AdapterFiles& adapters,
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
-  // Sets placements and candidates.
+  // Chooses where the models run; sets placements and candidates.
   absl::Status DecidePlacement(const std::vector<Part>& parts, const AdapterFiles& adapters,
                       const Expansion& expansion, const Placement& placement,
                       int64_t resident_weight_bytes, Loaded* loaded);
-  // This process as a device, measured once.
+  // Returns this process as a device, measured once.
   absl::StatusOr<v1::Device> MeasureThisProcess();
   struct Local {
     const AdapterFiles& adapters;
@@ -89,7 +91,7 @@ class ArtifactLoader : public ModelLoader {
                                                          const Local& local,
                                                          EngineParts* parts) const;
   struct Remote {
-    std::string name;  // of what workers hold
+    std::string name;  // of the model on its workers
     const v1::ModelPlacement& place;
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
@@ -106,7 +108,7 @@ class ArtifactLoader : public ModelLoader {
                                                                 EngineParts* parts) const;
 
   const ArtifactLoaderOptions options_;
-  const std::shared_ptr<MemoryBudget> memory_;  // of every model in this process
+  const std::shared_ptr<MemoryBudget> memory_;  // shared by all models in this process
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   std::optional<v1::Device> this_process_;
 };

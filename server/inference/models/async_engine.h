@@ -1,7 +1,7 @@
-// Runs a serving engine on a thread of its own and brings its events to whoever asked. A second
-// thread tells those for whom there is no room, those who have gone before the engine took them,
-// and, where a step hangs because a worker does, those whose time is over or who do not want their
-// answers any more: they need not wait for the step.
+// Runs a serving engine on its own thread and delivers its events to the requests' listeners. A
+// second thread answers requests that need not wait for the step: those that the full queue
+// rejects, those cancelled before the engine took them, and, if a step hangs because of a worker,
+// those cancelled or past their deadline.
 #pragma once
 
 #include <cstdint>
@@ -23,37 +23,38 @@
 
 namespace espalier {
 
-// The payload of a ResourceExhausted status: after how many seconds to come again, as decimal text.
+// Payload of a ResourceExhausted status: seconds after which to retry, as decimal text.
 inline constexpr char kRetryAfterPayload[] = "espalier/retry-after-seconds";
 
-// Everything that one engine stands on.
+// What an engine runs on.
 struct EngineParts {
-  // Devices and the like. First, because members are destroyed last to first and the rest uses it.
+  // Devices etc. First member, so that it is destroyed last: the rest uses it.
   std::vector<std::shared_ptr<void>> keep_alive;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat;  // null: the plain form
+  std::shared_ptr<const ChatTemplate> chat;  // null: the plain template
   GenerationConfig generation;
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
-  int64_t kv_cache_bytes = 0;  // of all of them
+  int64_t kv_cache_bytes = 0;  // of all models
 };
 
 // Thread-safe.
 class AsyncEngine {
  public:
-  // Called on a thread of the engine, one call at a time, in order; must not block. The last event
-  // has `finished` set. A request that was not admitted gets one event with an error (kError).
+  // Called on a thread of this class, one call at a time, in order; must not block. The last event
+  // has `finished` set. A rejected request gets one event with an error (kError).
   using Listener = std::function<void(const RequestEvent&)>;
   using Ticket = int64_t;
 
   static absl::StatusOr<std::unique_ptr<AsyncEngine>> Create(EngineParts parts,
                                                             EngineOptions options);
-  // Ends every request with Unavailable and joins the thread.
+  // Ends all requests with Unavailable and joins the threads.
   ~AsyncEngine();
 
-  // Returns at once. Once the engine ends, the error that it ends with. Requests of one prompt share
-  // it until the engine takes them. If as many as may wait came during one step, the event with the
-  // error comes at once, to the last one that this one outranks if there is such a one.
+  // Submits a request; returns at once. Returns the status of End after End. Requests with the same
+  // prompt share it until the engine takes them. If `max_queue` requests have already come during
+  // one step, rejects one at once with an error event: the lowest-priority, latest one below this
+  // one's priority, or else this one.
   using SharedPrompt = std::shared_ptr<const std::vector<int>>;
   absl::StatusOr<Ticket> Submit(SharedPrompt prompt, RequestOptions options, Listener listener);
   absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options,
@@ -61,31 +62,32 @@ class AsyncEngine {
     return Submit(std::make_shared<const std::vector<int>>(std::move(prompt)), std::move(options),
                   std::move(listener));
   }
-  // The listener gets its last event, unless the request is over already. One that the engine has
-  // not taken yet gives its place to the next at once.
+  // Cancels a request; its listener gets its last event, unless the request has ended. A request
+  // that the engine has not taken yet frees its place in the queue at once.
   void Cancel(Ticket ticket);
 
-  // From now on none is taken; whoever is there gets this error in its last event, once the step
-  // that runs is over or hangs. Returns at once; only the first call counts.
+  // Accepts no more requests; open ones get this error in their last event, once the running step
+  // ends or hangs. Returns at once. Only the first call counts.
   void End(absl::Status why);
 
-  // Requests of one client that the queue has room for at once, if nobody else is there.
+  // Number of requests that one client can submit without a rejection, if there are no other
+  // clients.
   int max_concurrent() const { return max_concurrent_; }
   int max_queue() const { return max_queue_; }
-  // Requests that have not ended.
+  // Number of requests that have not ended.
   int open() const;
-  // Seconds after which a request that the queue had no place for may find one: what one request
-  // has taken of late to leave; at least 1.
+  // Estimated seconds until the queue has a free place, from the recent mean duration of a request;
+  // at least 1.
   int RetryAfterSeconds() const;
 
   const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
-  const ChatTemplate* chat() const { return parts_.chat.get(); }  // null: the plain form
+  const ChatTemplate* chat() const { return parts_.chat.get(); }  // null: the plain template
   const GenerationConfig& generation() const { return parts_.generation; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
   int concurrent_steps() const { return engine_->concurrent_steps(); }
   int64_t kv_cache_bytes() const { return parts_.kv_cache_bytes; }
-  int embedding_size() const { return engine_->embedding_size(); }  // 0: there are none
+  int embedding_size() const { return engine_->embedding_size(); }  // 0: none
   EngineStatistics statistics() const;                              // as of the last step
 
  private:
@@ -95,11 +97,11 @@ class AsyncEngine {
     SharedPrompt prompt;
     RequestOptions options;
     Listener listener;
-    absl::Time arrival;  // a request
+    absl::Time arrival;  // of a request
   };
   struct Open {
     Ticket ticket;
-    Listener listener;  // null: it has been answered, and only the engine does not know yet
+    Listener listener;  // null: already answered; the engine does not know yet
     absl::Time deadline;
   };
 
@@ -125,24 +127,25 @@ class AsyncEngine {
   const int max_requests_;
   const int max_queue_;
   const int max_concurrent_;
-  std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
+  std::unique_ptr<Engine> engine_;  // used by thread_, except for immutable members
 
-  // Held while listeners are called; taken before mutex_.
+  // Held while listeners run. Acquired before mutex_.
   absl::Mutex delivery_mutex_;
   absl::flat_hash_map<RequestId, Open> open_ ABSL_GUARDED_BY(delivery_mutex_);
   absl::flat_hash_map<Ticket, RequestId> ids_ ABSL_GUARDED_BY(delivery_mutex_);
 
   mutable absl::Mutex mutex_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Rejection> rejections_ ABSL_GUARDED_BY(mutex_);  // that nobody has told yet
-  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // of the inbox: requests
-  absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
+  std::vector<Rejection> rejections_ ABSL_GUARDED_BY(mutex_);  // not delivered yet
+  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // requests in the inbox
+  // infinite: no step runs
+  absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);   // if it is stopping
-  bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;  // no further step begins
+  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);   // once stopping
+  bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;  // no more steps
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int open_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  double mean_seconds_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late
+  double mean_seconds_ ABSL_GUARDED_BY(mutex_) = 0;  // moving average of a request's duration
   EngineStatistics statistics_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_, watcher_;
 };

@@ -1,5 +1,5 @@
-// Compiled structured outputs of one model. Clients send the same schema with every request, and
-// masks that were found for one request serve the next.
+// LRU cache of one model's compiled grammars. Clients tend to send the same schema with every
+// request, and token masks computed for one request serve the next.
 #pragma once
 
 #include <list>
@@ -16,14 +16,14 @@
 
 namespace espalier {
 
-// Thread-safe; what it hands out is for the model's engine alone.
+// Thread-safe. The maskers it returns are for the model's engine only.
 class GrammarCache {
  public:
   explicit GrammarCache(std::shared_ptr<const Tokenizer> tokenizer)
       : tokenizer_(std::move(tokenizer)) {}
 
-  // `shown`: special tokens whose text is part of the answers, in rising order; of few different
-  // kinds. InvalidArgument naming the place that cannot be followed.
+  // `shown`: special tokens whose text is part of the answers, ascending; few distinct values are
+  // expected. Returns InvalidArgument naming the unsupported place in the grammar.
   absl::StatusOr<std::shared_ptr<TokenMasker>> Get(const StructuredOutput& output,
                                                    const std::vector<int>& shown = {});
 
@@ -36,10 +36,10 @@ class GrammarCache {
 
   const std::shared_ptr<const Tokenizer> tokenizer_;
   absl::Mutex mutex_;
-  // By what is shown; made for the first request.
+  // By `shown`; built on first use.
   std::map<std::vector<int>, std::shared_ptr<const TokenTrie>> tries_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  std::list<const Key*> by_use_ ABSL_GUARDED_BY(mutex_);  // the latest first
+  std::list<const Key*> by_use_ ABSL_GUARDED_BY(mutex_);  // most recent first
 };
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// The models that are served: loading, unloading, finding, and restoring them after a restart.
+// Life cycle of served models: loading, unloading, lookup, and restoring after a restart.
 #pragma once
 
 #include <cstdint>
@@ -26,26 +26,26 @@
 
 namespace espalier {
 
-// One model with its engine. Immutable but for the engine's own state.
+// One model with its engine. Immutable except for the engine's state.
 struct LoadedModel {
   v1::ServedModel description;
   std::unique_ptr<AsyncEngine> engine;
   std::unique_ptr<GrammarCache> grammars;
   const Clock* clock = nullptr;
-  // Adds what changes while the model is served: its workers and their state. Null: nothing does.
+  // Adds what changes while the model is served: its workers and their state. Null: nothing.
   std::function<void(v1::ServedModel*)> describe;
 };
 
-// As it is now. Of an SSM that failed, and is used no more, the state says why.
+// Describes the present state, including why an SSM has failed.
 v1::ServedModel Describe(const LoadedModel& model);
-// FailedPrecondition, with what to do, if it is served with SSMs, and all of them have failed or
-// have too few positions for what comes after a prompt of so many tokens.
+// Returns FailedPrecondition, with a remedy, if all of the model's SSMs have failed or have too few
+// positions to draft after a prompt of `prompt_tokens`.
 absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens);
-// Whether a model that is described so answers requests: on workers only while they hold it. (SSMs
-// that are away cost time, no answers.)
+// Returns whether a model with this description answers requests. One on workers does while they
+// hold it. Absent SSMs only slow it down.
 bool AnswersRequests(const v1::ServedModel& model);
 
-// What serving needs of artifacts, behind an interface so that tests need no trained model.
+// Loads models from artifacts. An interface, so that tests need no trained model.
 class ModelLoader {
  public:
   virtual ~ModelLoader() = default;
@@ -53,33 +53,34 @@ class ModelLoader {
   struct Loaded {
     EngineParts parts;
     int64_t parameters = 0;                             // of the LLM
-    int64_t kv_cache_tokens = 0;                        // likewise
-    bool kv_cache_reduced = false;                           // they are fewer than would be useful
-    WeightFormat format = WeightFormat::kF32;           // likewise
+    int64_t kv_cache_tokens = 0;                        // of the LLM
+    // smaller than useful, to fit the memory
+    bool kv_cache_reduced = false;
+    WeightFormat format = WeightFormat::kF32;           // of the LLM
     std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
-    // The LLM's place, then the SSMs'; and, if they were chosen here, of what.
+    // Placements of the LLM, then of the SSMs; and the candidates, if this loader chose.
     std::vector<v1::ModelPlacement> placements;
     std::vector<v1::PlacementCandidate> candidates;
   };
   struct Formats {
-    std::optional<WeightFormat> llm, ssms;  // absent: as the files have it
+    std::optional<WeightFormat> llm, ssms;  // absent: as in the files
     int64_t resident_weight_bytes = 0;      // of the LLM: see ServingLowering; 0: all
     std::vector<std::string> adapters;      // artifacts of low-rank adapters of the LLM
   };
   // Where the models run.
   struct Placement {
     std::string name;  // as the model is served
-    // The LLM's, then the SSMs'. Workers that are named are preferred. Empty: to be chosen.
+    // Of the LLM, then the SSMs. Named workers are preferred. Empty: the loader chooses.
     std::vector<v1::ModelPlacement> models;
-    int expected_requests = 1;  // at once, for that choice
-    int concurrent_steps = 0;      // of the LLM: at most, in that choice; 0: as many as it has stages
-    bool may_wait = false;      // for workers: the model is there, and answers once they are
-    int fitted_kv_cache_tokens = 0;  // that fitted before, if ServingSize asks for none; 0: unknown
+    int expected_requests = 1;  // concurrent requests to plan for
+    int concurrent_steps = 0;      // limit on the LLM's concurrent steps; 0: its stages
+    bool may_wait = false;      // for workers; until then requests fail
+    // size that fit before, used if ServingSize gives none; 0: unknown
+    int fitted_kv_cache_tokens = 0;
   };
-  // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
-  // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
-  // artifact and field; ResourceExhausted, with bytes, if a place is to be chosen and there is
-  // none.
+  // Loads an LLM and its SSMs, sized so that any request within `size` fits with its draft trees.
+  // Returns NotFound for an unknown artifact; InvalidArgument or Unimplemented, naming artifact and
+  // field, if it cannot be served; ResourceExhausted, with byte counts, if no placement fits.
   virtual absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                                       const ServingSize& size, const Expansion& expansion,
                                       const Formats& formats, const Placement& placement) = 0;
@@ -90,47 +91,47 @@ struct ModelServerOptions {
   JobStore* store = nullptr;
   const Clock* clock = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
-  int64_t default_seed = 0;           // where a request brings none: mixed with a counter
-  // After a model of the last run could not be loaded, until it is tried again: at first, and,
-  // doubled each time, at most.
+  int64_t default_seed = 0;           // mixed with a counter for requests without a seed
+  // Delay before loading is retried: at first, and the maximum as it doubles.
   absl::Duration initial_backoff = absl::Seconds(10), max_backoff = absl::Minutes(5);
-  // What is unserved may be held by requests that are still being read: how long Unserve, and Serve
-  // of the same name, wait.
+  // Requests that are still being read may hold an unserved model: how long Unserve, and Serve of
+  // the same name, wait for it.
   absl::Duration release_timeout = absl::Seconds(10);
 };
 
-// The index of the model's adapter of that name, -1 for the empty name. NotFound names those that
-// there are.
+// Returns the adapter's index, or -1 for the empty name. Returns NotFound, listing the adapters,
+// for an unknown one.
 absl::StatusOr<int> AdapterIndex(const v1::ServedModel& model, const std::string& adapter);
 
 // Thread-safe.
 class ModelServer {
  public:
   explicit ModelServer(ModelServerOptions options) : options_(options) {}
-  ~ModelServer();  // stops, and waits for a model that is being loaded
+  ~ModelServer();  // stops; waits for a running load
 
-  // What was served before the last stop is known from now on: whoever asks for it hears that it is
-  // being loaded. Once, before anybody asks.
+  // Reads the list of served models from the store. From then on they are reported as loading. Call
+  // once, before serving requests.
   absl::Status LoadServedList();
-  // Begins to load that on a thread of its own; models on workers answer as soon as those have
-  // joined. What cannot be loaded stays, in the store too, and is tried again until it is loaded or
-  // unserved. Once.
+  // Starts a thread that loads those models; models on workers answer as soon as their workers have
+  // joined. A model that fails to load stays in the store and is retried until it is loaded or
+  // unserved. Call once.
   void StartRestoring();
-  // Whether all of it has been tried.
+  // Returns whether each has been tried.
   bool restored() const;
 
-  // Idempotent for an equal request; AlreadyExists for another one under the same name. Aborted if
-  // it was unserved meanwhile; Unavailable while an old model of that name is still held.
+  // Loads and serves a model. Idempotent for an equal request. Returns AlreadyExists for a
+  // different request under the same name; Aborted if it was unserved meanwhile; Unavailable while
+  // a request still holds an old model of that name.
   absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);
-  // Of what is still being loaded, or could not be, too. When it returns, what the model took is
-  // free, unless somebody holds it for longer than `release_timeout`; then its name is taken so long.
-  // A repetition under its key ends nothing that was served since; InvalidArgument if the key was
-  // used for anything else.
+  // Ends serving, also of a model that is loading or has failed to load. On return its resources
+  // are free, unless a request has held it beyond `release_timeout`; its name stays reserved until
+  // then. A retry with the same key ends nothing that was served since. Returns InvalidArgument if
+  // the key was used for another call.
   absl::Status Unserve(const std::string& name, const std::string& idempotency_key = "");
 
-  // What Serve would start an engine from, for those who run one themselves: nothing is served.
+  // What Serve would start an engine with, for callers that run their own engine.
   struct Prepared {
-    v1::ServeModelRequest request;  // with its defaults, and the LLM's format
+    v1::ServeModelRequest request;  // with defaults and the LLM's format filled in
     EngineParts parts;
     EngineOptions options;
     int64_t parameters = 0;                             // of the LLM
@@ -139,82 +140,81 @@ class ModelServer {
     int64_t kv_cache_tokens = 0;
     bool kv_cache_reduced = false;
     std::vector<v1::ModelPlacement> placements;      // as in ModelLoader::Loaded
-    std::vector<v1::PlacementCandidate> candidates;  // likewise
-    // All that is known without an engine; `context` is its.
+    std::vector<v1::PlacementCandidate> candidates;  // as in ModelLoader::Loaded
+    // The description as far as it is known without an engine; `context` is the engine's.
     v1::ServedModel Describe(int context, absl::Time loaded) const;
   };
   absl::StatusOr<Prepared> Prepare(const v1::ServeModelRequest& request);
 
-  // NotFound names the models that there are; Unavailable while the model is being loaded, or has
-  // failed to, and once Drain was called. The model stays alive while the pointer does, which must
-  // go before this does.
+  // Returns NotFound, listing the served models, for an unknown name; Unavailable while the model
+  // loads, after it failed to load, and after Drain. The pointer keeps the model alive and must not
+  // outlive this server.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
-  // The same for a name that may also be one of a model's adapters, which is then returned too.
+  // Like Find, but also accepts the name of a model's adapter.
   struct Target {
     std::shared_ptr<LoadedModel> model;
     std::string adapter;  // empty: none
   };
   absl::StatusOr<Target> Resolve(const std::string& name) const;
-  // Where the empty name stands for the only model that is served; InvalidArgument if there is no
-  // such one.
+  // Like Resolve; the empty name means the only served model. Returns InvalidArgument if there is
+  // not exactly one.
   absl::StatusOr<Target> ResolveOrOnly(const std::string& name) const;
-  // Those that answer requests or will: of the last run, ones that are still being loaded, too.
+  // Lists models that answer requests or will, including those being restored.
   std::vector<v1::ServedModel> List() const;
   std::vector<std::string> Names() const;
-  // And those that could not be loaded: `state` says why.
+  // Like List, plus those that failed to load; `state` has the reason.
   std::vector<v1::ServedModel> ListWithFailed() const;
-  // How many are "ready", "loading", "waiting" (for workers) and "failed". One that is being loaded
-  // for the first time counts, too.
+  // Numbers of "ready", "loading", "waiting" (for workers) and "failed" models. Counts one that is
+  // loading for the first time.
   std::map<std::string, int> CountByState() const;
 
-  // From now on nothing new is admitted, and no further model loaded; what runs goes on.
+  // Admits no new requests and loads no more models; running requests continue.
   void Drain();
   bool draining() const;
-  // Requests that have not ended, of all models.
+  // Number of unfinished requests of all models.
   int OpenRequests() const;
-  // Ends them all with this error; no model takes any more. Returns at once.
+  // Ends them all with this error and accepts no more. Returns at once.
   void EndRequests(const absl::Status& why);
-  // Drains, and waits a moment for the model that is being loaded, by whomever. False if it still
-  // is: that may take minutes, and nothing can interrupt it.
+  // Drains, and briefly waits for a running load, by any caller. Returns false if it still runs: it
+  // may take minutes and cannot be interrupted.
   bool WaitForLoading();
-  // Drains, and unloads every model.
+  // Drains and unloads all models.
   void Stop();
 
-  // For requests that bring no seed.
+  // Returns a seed for a request without one.
   uint64_t NextSeed();
 
  private:
   struct Entry {
-    v1::ServeModelRequest request;    // as it is in the store
-    std::shared_ptr<LoadedModel> model;  // null: of the last run, and not loaded (yet)
-    absl::Status failure;                // of the last try to load it
+    v1::ServeModelRequest request;    // as stored
+    std::shared_ptr<LoadedModel> model;  // null: to be restored
+    absl::Status failure;                // last failure to load
     absl::Time next_retry = absl::InfinitePast();
-    absl::Duration backoff;  // before that
+    absl::Duration backoff;  // delay before next_retry
   };
 
-  // One model is loaded at a time. Waits for that, and until no model of this name is on its way
-  // out; Unavailable if that takes longer than `release_timeout`, and once Drain was called.
+  // Models load one at a time: waits for the load slot and for an old model of this name to be
+  // destroyed. Returns Unavailable if that takes longer than `release_timeout`, and after Drain.
   absl::Status AcquireLoadSlot(const std::string& name);
   void ReleaseLoadSlot();
-  // Of a model that nobody holds any more.
+  // Called when the last reference to a model is gone.
   void OnModelDestroyed(const std::string& name);
-  // `name`: under which workers hold what is theirs. These three for whoever has the turn.
+  // Workers hold the model under `name`. The next three REQUIRE the load slot.
   absl::StatusOr<Prepared> LoadParts(const v1::ServeModelRequest& request,
                                      const std::string& name, bool may_wait);
-  // Notes in the request what was chosen for it, and what fits.
+  // Loads a model. Records in the request the chosen placement and the KV cache size that fits.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(v1::ServeModelRequest* request,
                                                     bool may_wait);
-  // Loads the arriving model, and serves it unless it has been unserved by then. `restores`: what
-  // the store has already.
+  // Loads a model and serves it, unless it was unserved meanwhile. `restores`: the store has it
+  // already.
   absl::StatusOr<v1::ServedModel> Admit(v1::ServeModelRequest* request, bool restores);
-  // Waits until a model of the last run is to be tried. False if there is none any more, or at the
-  // end.
+  // Waits until a model is due for restoring. Returns false if none is left or the server stops.
   bool WaitForNextRetry(std::string* name);
-  // Tries it. False at the end.
+  // Tries to restore it. Returns false if the server stops.
   bool Restore(const std::string& name);
   void RecordFailure(const absl::Status& status, Entry* entry) const;
   static v1::ServedModel DescribeEntry(const Entry& entry);
-  // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
+  // Returns AlreadyExists if another model uses one of the request's names, adapters included.
   absl::Status CheckNames(const v1::ServeModelRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NotServed(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -223,9 +223,9 @@ class ModelServer {
   const ModelServerOptions options_;
   mutable absl::Mutex mutex_;
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> unloading_ ABSL_GUARDED_BY(mutex_);  // unserved, and not gone yet
-  bool loading_ ABSL_GUARDED_BY(mutex_) = false;           // somebody has the turn
-  // What is being loaded to be served; empty: nothing is, or it has been unserved.
+  std::set<std::string> unloading_ ABSL_GUARDED_BY(mutex_);  // unserved, not destroyed yet
+  bool loading_ ABSL_GUARDED_BY(mutex_) = false;           // the load slot is taken
+  // The model being loaded for serving; empty if there is none or it has been unserved.
   std::string loading_name_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,4 @@
-// What requests get where they are silent: a model's generation_config.json, as vLLM applies it.
+// Sampling defaults from a model's generation_config.json, applied as vLLM does.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,13 +7,12 @@
 
 namespace espalier {
 
-// temperature, top_p, top_k, min_p, typical_p and repetition_penalty as the file has them. A file
-// that says "do_sample": false asks for greedy decoding, temperature 0; one that says true and
-// gives no temperature, for 1. InvalidArgument names the field that no request could have.
+// Returns temperature, top_p, top_k, min_p, typical_p and repetition_penalty of the file.
+// "do_sample": false means greedy decoding (temperature 0); true without a temperature means 1.
+// Returns InvalidArgument naming a field with a value that no request may have.
 absl::StatusOr<v1::SamplingOptions> SamplingDefaults(const GenerationConfig& config);
 
-// Sets the fields of `sampling` that are absent and that `defaults` has. What the request says
-// stays, 0 included.
+// Fills in the fields of `sampling` that are absent. Explicit values stay, including 0.
 void FillSampling(const v1::SamplingOptions& defaults, v1::SamplingOptions* sampling);
 
 }  // namespace espalier

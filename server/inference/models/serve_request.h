@@ -1,4 +1,4 @@
-// What models are asked to be served with.
+// Defaults and checks of ServeModelRequest.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace espalier {
 
-// The field `workers` of a request whose places are to be chosen.
+// Value of the field `workers` that has the coordinator choose the placement.
 inline constexpr char kAutoWorkers[] = "auto";
 
-// The request with its defaults filled in; InvalidArgument names the field that is wrong, or those
-// that contradict each other.
+// Returns the request with defaults filled in. Returns InvalidArgument naming the invalid or
+// contradictory fields.
 absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request);
 
-// Of a complete request: the LLM's, then the SSMs'; empty: to be chosen.
+// Returns the placements of the LLM, then of the SSMs, of a completed request. Empty: to be chosen.
 std::vector<v1::ModelPlacement> PlacementsOf(const v1::ServeModelRequest& request);
 
 }  // namespace espalier

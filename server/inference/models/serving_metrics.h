@@ -1,4 +1,4 @@
-// What serving engines count, under the names that vLLM's dashboards know, with our prefix.
+// Prometheus metrics of serving, with vLLM's metric names under the prefix espalier_.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ namespace espalier {
 
 struct LoadedModel;
 
-// Thread-safe. Values are taken from the engines when Collect is called, before an exposition.
+// Thread-safe. Collect reads the engines' statistics and must be called before each exposition.
 class ServingMetrics {
  public:
   // `registry` must outlive this object.
@@ -36,23 +36,22 @@ class ServingMetrics {
 
   void Add(std::shared_ptr<const LoadedModel> model);
   void Remove(const std::string& name);
-  // All that are to be served, by ModelServer's states; states not named become 0.
+  // Sets the number of models in each of ModelServer's states; states not named become 0.
   void SetModels(const std::map<std::string, int>& by_state);
 
   // Updates gauges and counters from the engines' statistics.
   void Collect();
 
-  // Of one event of a request: the time between its tokens.
+  // Records one event of a request: the time since its last tokens.
   void RequestProgressed(const std::string& model, const RequestEvent& event);
-  // Times, sizes and the reason of the end of one answer, or of one text of which an embedding was
-  // wanted.
+  // Records the end of one answer, or of one embedded text: times, sizes and reason.
   void RequestFinished(const std::string& model, const v1::GenerateRequest& request,
                        const RequestEvent& event);
-  // All answers of one request have ended; `longest` of them had so many tokens. Nothing is counted
-  // if that is none.
+  // Records the end of all answers of one request; `longest` is the most tokens of one answer.
+  // Records nothing if it is 0.
   void AnswersFinished(const std::string& model, const v1::GenerateRequest& request,
                        int longest);
-  // One HTTP request, by its route.
+  // Records one HTTP request by its route.
   void HttpAnswered(const std::string& method, const std::string& route, int status,
                     double seconds);
 
@@ -60,14 +59,14 @@ class ServingMetrics {
   struct Families;
   struct MonitoredModel {
     std::shared_ptr<const LoadedModel> model;
-    // Its engine's totals when they were last added to a counter. A model that is loaded again
-    // begins at 0, its counters go on.
+    // The engine's totals when last added to each counter. A reloaded model restarts at 0; its
+    // counters continue.
     std::map<prometheus::Counter*, int64_t> seen;
-    // Likewise of what engines count by size.
+    // The same for histograms.
     std::map<prometheus::Histogram*, HistogramCounts> seen_sizes;
-    // Series that say what the model is, and go with it.
+    // Info series, removed with the model.
     std::vector<std::pair<prometheus::Family<prometheus::Gauge>*, prometheus::Gauge*>> own;
-    prometheus::Gauge* adapters = nullptr;  // of the family that says which are used
+    prometheus::Gauge* adapters = nullptr;  // current series of lora_requests
 
     void IncreaseTo(prometheus::Counter& counter, int64_t total);
     void IncreaseTo(prometheus::Histogram& histogram, const HistogramCounts& total);
@@ -81,7 +80,7 @@ class ServingMetrics {
   std::unique_ptr<Families> families_;
   absl::Mutex mutex_;
   std::map<std::string, MonitoredModel> models_ ABSL_GUARDED_BY(mutex_);
-  // By model, for what is observed with every piece of an answer: finding a family allocates.
+  // By model, for what is observed with every token event: Family::Add allocates.
   absl::Mutex pieces_mutex_;
   absl::flat_hash_map<std::string, prometheus::Histogram*> pieces_ ABSL_GUARDED_BY(pieces_mutex_);
 };

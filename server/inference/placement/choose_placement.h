@@ -1,5 +1,6 @@
-// Where the models of a served LLM run, if the request leaves it to the coordinator: what is known
-// of the request and of the workers, as a problem for planner/serving, and its answer as messages.
+// Chooses where the models of a served LLM run, if the request leaves it to the coordinator.
+// Translates request and workers into a problem for planner/serving, and the solution into
+// messages.
 #pragma once
 
 #include <optional>
@@ -17,34 +18,34 @@
 
 namespace espalier {
 
-// A step of one model while so many requests are answered at once, each with its tree.
+// One model's step while `requests` requests are answered, each with its draft tree.
 struct ExpectedStep {
-  ServingShape shape;  // no larger than the model's largest step
-  double steps = 1;    // in one round
+  ServingShape shape;  // at most the model's largest step
+  double steps = 1;    // per verification round
 };
-// Of the LLM (`drafts` false) beside so many SSMs, or of one of these.
+// For the LLM (`drafts` false) with `ssms` SSMs, or for one of the SSMs.
 ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion, int ssms,
                         int requests, bool drafts);
 
-// Tokens of one round, if each level of a tree has the next token with the same chance.
+// Returns the expected tokens per round, assuming the same acceptance rate at each tree level.
 double ExpectedTokens(const Expansion& expansion, int ssms, int requests);
 
 struct PlacementRequest {
   const OpRegistry* registry = nullptr;
   std::vector<PlacedModel> models;                          // the LLM, then the SSMs
-  std::vector<Member> workers;                              // that are idle
-  v1::Link link;                                         // between them
-  std::shared_ptr<const CommunicationModel> communication;  // optional: as they measured it
-  std::optional<v1::Device> own;                         // this process, measured
+  std::vector<Member> workers;                              // idle ones
+  v1::Link link;                                         // between workers
+  std::shared_ptr<const CommunicationModel> communication;  // optional: measured
+  std::optional<v1::Device> own;                         // this process as a device
   double tokens_per_round = 1;
 };
 
 struct PlacementDecision {
-  std::vector<v1::ModelPlacement> chosen;  // with the workers' ids
+  std::vector<v1::ModelPlacement> chosen;  // with worker IDs
   std::vector<v1::PlacementCandidate> candidates;
 };
 
-// Errors of PlaceServing.
+// Returns the errors of PlaceServing.
 absl::StatusOr<PlacementDecision> ChoosePlacement(const PlacementRequest& request);
 
 }  // namespace espalier

@@ -1,7 +1,6 @@
-// The serving engine's ModelRunner on workers. When one of them is lost the steps fail with
-// Unavailable, and a thread of the runner's own loads the model again as soon as there are enough
-// workers: the ones that remain, or those that come back. These are idle, or have room beside what
-// they hold of the models that are served together with it.
+// A ModelRunner on workers. If a worker is lost, steps fail with Unavailable, and a thread reloads
+// the model as soon as enough workers are available: remaining ones or ones that reconnect, either
+// idle or with enough memory left beside other models of the same group.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +20,9 @@ namespace espalier {
 
 class RemoteModelRunner : public ModelRunner {
  public:
-  // Loads the model before it returns. FailedPrecondition, with what there is, if there are not
-  // enough workers; ResourceExhausted, likewise, if there are, but not with enough memory. With
-  // `may_wait` it is loaded later.
+  // Loads the model before it returns. Returns FailedPrecondition, listing the workers, if there
+  // are too few; ResourceExhausted if there are enough, but not with enough memory. With `may_wait`
+  // it is loaded later.
   static absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(ServingCluster cluster,
                                                                    RemoteModel model,
                                                                    bool may_wait);
@@ -31,7 +30,7 @@ class RemoteModelRunner : public ModelRunner {
   ~RemoteModelRunner() override;
 
   RunnerLimits limits() const override { return model_.limits; }
-  // Unavailable while the model is not loaded.
+  // Returns Unavailable while the model is not loaded.
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   absl::Status Begin(const RunnerBatch& batch) override;
   absl::Status End(RunnerOutput* logits) override;
@@ -40,9 +39,9 @@ class RemoteModelRunner : public ModelRunner {
 
   struct Placement {
     std::string state;                 // "ready", or what it waits for
-    std::vector<std::string> workers;  // by rank; none while it waits
+    std::vector<std::string> workers;  // by rank; empty while waiting
   };
-  Placement placement() const;  // from any thread
+  Placement placement() const;  // thread-safe
 
  private:
   RemoteModelRunner(ServingCluster cluster, RemoteModel model)
@@ -50,15 +49,15 @@ class RemoteModelRunner : public ModelRunner {
   absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes) const;
   absl::Status TooFewWorkers(int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const;
   bool is_llm() const { return model_.group != nullptr && !model_.drafts; }
-  // What Begin and End say of a session's error.
+  // Adds the model's name and state to a session's error, for Begin and End.
   absl::Status Explain(const absl::Status& status);
-  // A session on workers that are taken for it.
+  // Assigns workers to a new session.
   absl::StatusOr<std::shared_ptr<ServingSession>> AssignWorkers();
-  // Loads it, for the next step to find.
+  // Loads it; the next step uses it.
   absl::Status Load(const std::shared_ptr<ServingSession>& session);
-  // The keeper's thread: watches the newest session, and makes another one when it is broken.
+  // Body of reload_thread_: watches the newest session and replaces it when it breaks.
   void ReloadLoop();
-  // False when it is time to end.
+  // Returns false when stopping.
   bool SleepUnlessStopping(absl::Duration duration);
 
   const ServingCluster cluster_;
@@ -66,15 +65,15 @@ class RemoteModelRunner : public ModelRunner {
 
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
-  // The one that is loading; then the newest one, if it is not broken. The engine's thread works
-  // with `current_` until it asks for the generation.
+  // The session being loaded, and the newest loaded one unless broken. The engine's thread uses
+  // `current_` until it calls cache_generation().
   std::shared_ptr<ServingSession> loading_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ServingSession> newest_ ABSL_GUARDED_BY(mutex_);
   std::string state_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reload_thread_;
 
-  // Of the engine's thread.
+  // Used by the engine's thread only.
   std::shared_ptr<ServingSession> current_;
   uint64_t generation_ = 0;
 };

@@ -1,5 +1,6 @@
-// Reads what a rank answers ahead of whoever wants it. Where steps overlap, the next one is written
-// to a rank that may be writing the answer to the one before: if nobody read that, both would wait.
+// Reads a rank's step results on a thread, ahead of the consumer. With concurrent steps, the
+// coordinator writes the next step while the rank may be writing the previous result; if neither
+// reads, both block.
 #pragma once
 
 #include <deque>
@@ -14,12 +15,13 @@ namespace espalier {
 
 class ResultPrefetcher {
  public:
-  // Nobody else reads the stream, which outlives the reader. What is kept is what begun steps give.
+  // `stream` must have no other reader and must outlive this object. Buffers at most the results of
+  // open steps.
   explicit ResultPrefetcher(ServingStream* stream);
-  // The stream is broken, or its client was cancelled: otherwise this waits.
+  // REQUIRES: the stream is broken or cancelled; otherwise this blocks.
   ~ResultPrefetcher();
 
-  // The next one; blocks. False once the stream is broken and all that came has been read.
+  // Blocks for the next result. Returns false once the stream is broken and all results are read.
   bool Read(v1::ServingResult* result);
 
  private:

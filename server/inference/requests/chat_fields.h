@@ -1,4 +1,4 @@
-// The words that fields of conversations take, whichever door they come through.
+// Values of chat fields, shared by gRPC and HTTP.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// From a conversation to a model's prompt.
+// Renders a chat into a model's prompt.
 #pragma once
 
 #include <vector>
@@ -15,16 +15,16 @@ namespace espalier {
 
 struct Prompt {
   std::vector<int> tokens;
-  // Of chats: how the answer is to be read.
-  ReasoningTags reasoning;  // empty: the model does not think aloud
+  // For chats: how to parse the output.
+  ReasoningTags reasoning;  // empty: not a reasoning model
   bool begins_in_reasoning = false;
   const ToolCallParser* tool_parser = &HermesToolCallParser();
 };
 
-// InvalidArgument naming the turn or the field; errors of the model's own template. Without one
-// (`format` is null): the plain form of serving/chat_template/plain_chat_template.h; tools become a system
-// turn that describes them, calls and their results plain text. `clock` is for templates that ask
-// for the date.
+// Renders with the model's template `format`, or, if it is null, with
+// serving/chat_template/plain_chat_template.h, where tools become a system turn and calls and their
+// results plain text. Returns InvalidArgument naming the turn or field, or the template's error.
+// `clock` serves templates that ask for the date.
 absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& tokenizer,
                                   const ChatTemplate* format, const Clock* clock);
 

@@ -1,4 +1,4 @@
-// Carries an EmbedRequest out, for gRPC and HTTP alike.
+// Executes an EmbedRequest, for gRPC and HTTP.
 #pragma once
 
 #include <functional>
@@ -11,16 +11,16 @@
 
 namespace espalier {
 
-// Limits of one request.
+// Limits per request.
 inline constexpr int kMaxEmbedInputs = 2048;
-inline constexpr int64_t kMaxEmbedNumbers = int64_t{1} << 22;  // of the reply
+inline constexpr int64_t kMaxEmbedNumbers = int64_t{1} << 22;  // in the reply
 
-// Called once, on the engine's thread; must not block. Cancelled is an error, too.
+// Called once, on the engine's thread; must not block. Cancellation is an error, too.
 using EmbeddingListener = std::function<void(absl::StatusOr<v1::EmbedReply>)>;
 
-// Checks a request and submits its inputs, only so many at a time that a queue without other
-// clients never refuses them. `metrics` may be null. Errors that can be known now come back, naming
-// the field; later ones go to the listener.
+// Checks a request and submits its inputs, at most so many at a time that the queue never rejects
+// them if there are no other clients. `metrics` may be null. Returns errors that are known at once,
+// naming the field; later ones go to the listener.
 absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest request,
                                                            ModelServer::Target target,
                                                            ServingMetrics* metrics,

@@ -1,4 +1,4 @@
-// Carries a GenerateRequest out: one path for gRPC and HTTP, so that both can do the same.
+// Executes a GenerateRequest. gRPC and HTTP share this path.
 #pragma once
 
 #include <cstddef>
@@ -15,50 +15,49 @@
 
 namespace espalier {
 
-// Limits of one request.
+// Limits per request.
 inline constexpr int kMaxAnswers = 128;  // n, best_of
 inline constexpr int kMaxBadWords = 256;
-inline constexpr size_t kMaxBadWordBytes = 1024;    // of one of them
-inline constexpr size_t kMaxBadWordsBytes = 65536;  // of all
+inline constexpr size_t kMaxBadWordBytes = 1024;    // each
+inline constexpr size_t kMaxBadWordsBytes = 65536;  // in total
 inline constexpr int kMaxLogitBiases = 65536;
-// Candidates with their log-probabilities, of all tokens of prompts and answers: each has a text.
+// Logprob entries of all tokens of prompts and answers; each carries its text.
 inline constexpr int64_t kMaxLogprobs = int64_t{1} << 23;
 
-// Answers on their way. Thread-safe.
+// A running generation. Thread-safe.
 class Generation {
  public:
   virtual ~Generation() = default;
-  // Ends what has not ended: those answers' last replies say "cancelled".
+  // Cancels unfinished answers; their last replies say "cancelled".
   virtual void Cancel() = 0;
-  // The same, by a listener of the same model: on the engine's thread, which must not be the one
-  // that lets go of the model last, and need not hold it.
+  // Same as Cancel, for a listener of the same model. It runs on the engine's thread, which must
+  // not drop the last reference to the model; Stop takes none.
   virtual void Stop() = 0;
 };
 
 // Called on the engine's thread, in order; must not block. Each answer ends with a reply that has a
-// finish_reason; the last reply of all has the usage. An error comes once, with nothing after it.
+// finish_reason; the last reply of all has the usage. An error is the last call.
 using GenerationListener =
     std::function<void(const absl::StatusOr<v1::GenerateReply>& reply, bool last)>;
 
-// Tokens of a prompt beside which there is room for an answer of `max_tokens`, or, if these are
-// more, of half the context.
+// Returns the prompt length that leaves room for an answer of `max_tokens`, or of half the context,
+// if that is less.
 int MaxPromptTokens(int context, int max_tokens);
 
-// The request's prompt, template and truncation applied. Errors name the field.
+// Returns the request's prompt after template and truncation. Errors name the field.
 absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const LoadedModel& model);
 
-// Checks and submits a request. `models` gives seeds to requests that bring none; `metrics` may be
-// null. Errors that can be known now come back; later ones (the queue is full) go to the listener.
+// Checks and submits a request. `models` supplies a seed if the request has none; `metrics` may be
+// null. Returns errors that are known at once; later ones (queue full) go to the listener.
 absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRequest& request,
                                                             std::shared_ptr<LoadedModel> model,
                                                             ModelServer* models,
                                                             ServingMetrics* metrics,
                                                             GenerationListener listener);
 
-// The same for several prompts of one request, which is checked once and kept once: each of
-// `prompts` has a text or tokens and nothing else. Only as many are submitted at once as the queue
-// has room for; the next ones follow as these end. An error ends them all, and cancelled prompts
-// that were not submitted yet have no reply.
+// Same for several prompts of one request, which is checked and stored once; each of `prompts` has
+// only a text or tokens. Submits only as many at once as the queue holds, and the next as these
+// end. An error ends all of them. Cancelled prompts that were not submitted get no reply.
 using BatchListener = std::function<void(
     int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last_of_prompt)>;
 absl::StatusOr<std::shared_ptr<Generation>> StartBatch(

@@ -1,4 +1,4 @@
-// For tests: a model of letters on a real engine, and what it answers.
+// Test helper: a model whose tokens are letters, on a real engine.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// A GenerateRequest's options as the engine takes them.
+// Converts a GenerateRequest to the engine's RequestOptions.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,11 +9,12 @@
 
 namespace espalier {
 
-// FailedPrecondition where the request wants drafts, and nothing can draft for such a prompt.
+// Returns FailedPrecondition if the request demands speculation and no drafter can draft after such
+// a prompt.
 absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedModel& model,
                               size_t prompt_tokens);
 
-// All but the seed. `tools`: that the model may call. Errors name the field.
+// Returns all options but the seed. `tools`: tools that the model may call. Errors name the field.
 absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools);

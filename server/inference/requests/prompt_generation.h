@@ -1,4 +1,4 @@
-// The answers of one prompt on an engine, from their submission to their last replies.
+// The answers to one prompt on an engine (n, best_of), from submission to last replies.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@
 
 namespace espalier {
 
-// What the prompts of one request share, since it may be large.
+// Shared by all prompts of a request, since it may be large.
 struct GenerationContext {
-  std::shared_ptr<const v1::GenerateRequest> request;  // what is in its options may be missing
+  std::shared_ptr<const v1::GenerateRequest> request;  // without fields that `options` covers
   std::shared_ptr<const RequestOptions> options;          // all but the seed
-  bool has_request_stops = false;          // the request does; those of the options may be the model's
-  std::weak_ptr<LoadedModel> model;  // which a client that waits must not keep from being unloaded
+  bool has_request_stops = false;          // stop strings are the request's, not the model's
+  std::weak_ptr<LoadedModel> model;  // weak: must not keep an unloaded model alive
   std::string model_name;
   AsyncEngine* engine = nullptr;         // of the model
   ServingMetrics* metrics = nullptr;  // optional
@@ -28,15 +28,15 @@ struct GenerationContext {
 
 class PromptGeneration : public Generation {
  public:
-  // Once. `arrival`: when the request did, whose timeout counts from then on. REQUIRES: the caller
-  // holds the model, or is on its engine's thread.
+  // Call once. The timeout counts from `arrival`, when the request came. REQUIRES: the caller holds
+  // the model or is on its engine's thread.
   virtual absl::Status Submit(std::vector<int> tokens, uint64_t seed, absl::Time arrival) = 0;
 };
 
-// Answers to each prompt, those that compete among them.
+// Returns the number of answers generated per prompt: max(n, best_of).
 size_t AnswersPerPrompt(const v1::GenerateRequest& request);
 
-// `echo`: what the answers begin with. Chats bring how their answers are read.
+// `echo` precedes each answer. `reading`: for chats, how to parse the output.
 std::shared_ptr<PromptGeneration> NewPromptGeneration(const GenerationContext& context,
                                                 GenerationListener listener, std::string echo,
                                                 const std::optional<OutputParserOptions>& reading);

@@ -1,4 +1,4 @@
-// From texts and chats to tokens and back, for gRPC and HTTP alike.
+// Tokenizes texts and chats, and detokenizes, for gRPC and HTTP.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,16 +7,16 @@
 
 namespace espalier {
 
-// Limits of one request.
-inline constexpr size_t kMaxTokenizeBytes = 8 << 20;  // as of an HTTP body
+// Limits per request.
+inline constexpr size_t kMaxTokenizeBytes = 8 << 20;  // same as an HTTP body
 inline constexpr int kMaxDetokenizeTokens = 4 << 20;
 
-// The tokens that a request for an answer with this prompt would have. Errors of ModelServer::
-// ResolveOrOnly, of the chat, or InvalidArgument naming the field.
+// Returns the tokens of a generation request with this prompt. Returns the errors of
+// ModelServer::ResolveOrOnly and of the chat template, or InvalidArgument naming the field.
 absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
                                               const ModelServer& models);
 
-// Likewise. Special tokens have no text.
+// Returns the text of tokens; special tokens have none. Same errors.
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
                                                   const ModelServer& models);
 

@@ -1,4 +1,4 @@
-// What a chat's tools and its choice among them mean for the answer.
+// Turns a chat's tools and tool_choice into constraints on the output.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 
 namespace espalier {
 
-// Empty if the model must not call any. InvalidArgument naming the tool.
+// Returns the tools; empty if the model must not call any. Returns InvalidArgument naming the tool.
 absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat);
 
-// kNone without tools.
+// Returns kNone if there are no tools.
 ToolChoice ToolChoiceOf(const v1::ChatPrompt& chat);
 
-// What the answer must be, `content` being what is demanded of its text. If a call must be made: of
-// a named tool its arguments alone, otherwise a list of {"name", "arguments"}; there is no text. If
-// the model may choose: calls, those of strict tools by their schemas, or text of that form; any
-// text beside the calls if nothing is demanded of it. nullopt: all may be as it likes.
-// InvalidArgument naming what cannot be.
+// Returns the grammar that the answer must follow; nullopt: unconstrained. `content` constrains the
+// answer's text. If a call is required: for a named tool its arguments alone, otherwise a list of
+// {"name", "arguments"}, without text. If the model may choose: calls, with the arguments of strict
+// tools following their schemas, or text that follows `content`; without `content`, text may stand
+// beside the calls. Returns InvalidArgument naming an unsupported combination.
 absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
     const std::vector<Tool>& tools, const ToolCallParser& tool_parser, const v1::ChatPrompt& chat,
     const std::optional<StructuredOutput>& content);

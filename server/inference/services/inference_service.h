@@ -1,4 +1,4 @@
-// The Inference service over the model server.
+// gRPC service Inference, on top of the model server.
 #pragma once
 
 #include <memory>

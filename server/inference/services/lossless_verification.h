@@ -1,4 +1,4 @@
-// Carries a VerifyLosslessRequest out: serving/lossless with models of the artifact store.
+// Executes a VerifyLosslessRequest: runs serving/lossless on artifacts of the store.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 
 namespace espalier {
 
-// Called before the models are loaded and between the steps of the checks; an error ends them.
+// Called before loading and between steps of the checks; an error ends them.
 using LosslessListener = std::function<absl::Status(const v1::LosslessProgress&)>;
 
-// Loads the models as Serve would, checks them, and unloads them. InvalidArgument names the field;
-// a check that failed is part of the report.
+// Loads the models as Serve does, checks them, and unloads them. Returns InvalidArgument naming the
+// field; failed checks are part of the report.
 absl::StatusOr<v1::LosslessReport> RunLosslessVerification(const v1::VerifyLosslessRequest& request,
                                                     ModelServer* models, const Clock& clock,
                                                     const LosslessListener& listener);

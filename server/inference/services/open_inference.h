@@ -1,5 +1,5 @@
-// What the Open Inference Protocol asks of a server, for gRPC and HTTP alike. A model has one
-// version, "1", which may also be left out; adapters count as models.
+// Health and metadata of the Open Inference Protocol (KServe V2), for gRPC and HTTP. A model has
+// one version, "1", which may be omitted; adapters count as models.
 #pragma once
 
 #include <string>
@@ -12,14 +12,15 @@ namespace espalier {
 
 inference::ServerMetadataResponse DescribeServer(const std::string& version);
 
-// Whether every served model answers requests; true if none is served. That requests are admitted
-// at all is for the caller to know.
+// Returns whether all served models answer requests; true if none is served. The caller checks
+// whether requests are admitted at all.
 bool AllModelsReady(const ModelServer& models);
 
-// NotFound for a model or a version that there is not; false of one that is not loaded (yet).
+// Returns NotFound for an unknown model or version; false while it is not loaded.
 absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
                                 const ModelServer& models);
-// NotFound likewise; Unavailable while it is not loaded, and once the server drains.
+// Returns NotFound for an unknown model or version; Unavailable while it is not loaded or the
+// server drains.
 absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
     const inference::ModelMetadataRequest& request, const ModelServer& models);
 

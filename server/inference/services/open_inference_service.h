@@ -1,4 +1,4 @@
-// The Open Inference Protocol's gRPC service over the model server.
+// gRPC service of the Open Inference Protocol, on top of the model server.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,8 @@ namespace espalier {
 class CallInterceptor;
 class ModelServer;
 
-// `models` and `interceptor` must outlive the service. `ready`: requests are admitted; null: they are.
+// `models` and `interceptor` must outlive the service. `ready`: whether requests are admitted;
+// null: always.
 std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* interceptor,
                                                        std::function<bool()> ready,
                                                        std::string version);
