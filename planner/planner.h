@@ -34,8 +34,8 @@ struct Machine {
 };
 
 // Seconds of one operator shard on one device, forward and backward. Implementations: the analytic
-// roofline (planner/cost/analytic.h) and a cache of measurements in front of it
-// (planner/cost/measured.h).
+// roofline (planner/cost/analytic_cost.h) and a cache of measurements in front of it
+// (planner/cost/measured_cost.h).
 class CostModel {
  public:
   struct Times {

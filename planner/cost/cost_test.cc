@@ -1,6 +1,6 @@
 #include "gtest/gtest.h"
-#include "planner/cost/analytic.h"
-#include "planner/cost/measured.h"
+#include "planner/cost/analytic_cost.h"
+#include "planner/cost/measured_cost.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {

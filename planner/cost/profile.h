@@ -2,7 +2,7 @@
 //
 //   {
 //     "espalier_profile": 1,
-//     "operators": {...},      // measured.h
+//     "operators": {...},      // measured_cost.h
 //     "communication": [
 //       {"between": "2 x Intel Xeon x1",
 //        "messages": [{"bytes": 64, "send_seconds": 2e-6, "receive_seconds": 3e-5}],
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "planner/cost/measured.h"
+#include "planner/cost/measured_cost.h"
 #include "espalier/v1/cluster.pb.h"
 
 namespace espalier {

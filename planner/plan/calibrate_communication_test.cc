@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/machine/communication.h"
 #include "planner/testing/graphs.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/cost/measured.h"
+#include "planner/cost/measured_cost.h"
 #include "planner/planner.h"
 #include "espalier/v1/plan.pb.h"
 

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/report/timeline.h"
 #include "planner/testing/graphs.h"
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "planner/cost/analytic.h"
-#include "planner/cost/measured.h"
+#include "planner/cost/analytic_cost.h"
+#include "planner/cost/measured_cost.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/parallel.h"
 #include "planner/plan/at_zero_stage.h"
 #include "planner/plan/plan_proto.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/builder.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/search/apply_rewrites.h"
 #include "planner/testing/small_problems.h"
 #include "planner/testing/graphs.h"

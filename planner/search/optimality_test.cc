@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
 #include "planner/testing/exhaustive_search.h"

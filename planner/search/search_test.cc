@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "ops/graph/builder.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/search/branch_placement.h"
 #include "planner/search/elimination.h"
 #include "planner/search/mcmc.h"

@@ -2,7 +2,7 @@
 #include "planner/simulator/cpu_contention.h"
 
 #include "gtest/gtest.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/machine/communication.h"
 #include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"

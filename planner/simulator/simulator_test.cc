@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "gtest/gtest.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/machine/test_topologies.h"
 #include "planner/search/search_space.h"

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "gtest/gtest.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/machine/presets.h"
 #include "planner/search/search_space.h"
 #include "planner/simulator/simulator.h"

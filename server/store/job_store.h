@@ -94,7 +94,7 @@ class JobStore {
   virtual absl::Status DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const = 0;
 
-  // Named opaque values, such as measured operator times (planner/cost/measured.h).
+  // Named opaque values, such as measured operator times (planner/cost/measured_cost.h).
   virtual absl::Status PutBlob(const std::string& name, const std::string& value) = 0;
   virtual absl::StatusOr<std::string> GetBlob(const std::string& name) const = 0;  // NotFound
 };

@@ -15,7 +15,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "tests/benchmarks/picture_jobs.h"
 #include "tests/benchmarks/report.h"
 #include "tests/plans/in_process_training.h"

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "planner/cost/analytic.h"
-#include "planner/cost/measured.h"
+#include "planner/cost/analytic_cost.h"
+#include "planner/cost/measured_cost.h"
 #include "planner/cost/profile.h"
 #include "planner/machine/communication.h"
 #include "planner/planner.h"

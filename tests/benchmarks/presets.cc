@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/plan/device_mesh.h"
 #include "planner/testing/zoo/zoo.h"
 #include "server/jobs/search_threads.h"

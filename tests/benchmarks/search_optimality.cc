@@ -11,7 +11,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/testing/exhaustive_planner.h"
 #include "planner/testing/exhaustive_search.h"
 #include "planner/testing/small_problems.h"

@@ -9,7 +9,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "models/model.h"
 #include "ops/tensor/shape.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "tests/benchmarks/workload.h"
 #include "tests/plans/in_process_training.h"
 #include "base/file_system.h"

@@ -10,7 +10,7 @@
 #include "absl/flags/parse.h"
 #include "nlohmann/json.hpp"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/planner.h"
 #include "tests/benchmarks/workload.h"
 #include "worker/data/batch_loader.h"

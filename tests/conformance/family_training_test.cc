@@ -19,7 +19,7 @@
 #include "models/quantize.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "tests/plans/in_process_training.h"

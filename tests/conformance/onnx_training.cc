@@ -8,7 +8,7 @@
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/planner.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/prepare_job.h"

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/machine/presets.h"
 #include "planner/machine/topology.h"
 #include "tests/plans/in_process_training.h"

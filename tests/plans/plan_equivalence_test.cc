@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"
 

@@ -10,7 +10,7 @@
 #include "ops/operators/register_all.h"
 #include "ops/rewrite/fuse.h"
 #include "ops/rewrite/match.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/search/apply_rewrites.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "planner/testing/zoo/models.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"

@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"
 #include "base/file_system.h"

@@ -12,7 +12,7 @@
 #include "ops/graph/precision.h"
 #include "ops/operators/register_all.h"
 #include "ops/program/buffer_accesses.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/jobs.h"
 

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 #include "serving/engine/engine.h"
 #include "serving/lossless/lossless.h"
 #include "serving/tokenizer/byte_tokenizer.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 
 namespace espalier {
 namespace {

@@ -78,35 +78,35 @@ class MeasuredCost : public CostModel {
   };
 
   // What a measurement says of all shapes of its operator on the device.
-  struct Lesson {
+  struct Observation {
     std::string kind;  // key of the correction
     Times measured;
     Times expected;
   };
 
   // The measurer of a model and its forks, with what it has answered while there are forks.
-  struct Asked {
+  struct SharedMeasurer {
     absl::Mutex mutex;
     Measurer measurer;
-    std::map<std::string, Times> told;
+    std::map<std::string, Times> answers;
   };
 
   const Entry* Find(const std::string& key) const;
   const Correction* FindCorrection(const std::string& kind) const;
-  Entry& Own(const std::string& key);
-  void Learn(const Lesson& lesson);
-  std::optional<Times> Ask(const std::string& key, const OpDef& def, const NodeTypes& shard,
+  Entry& OwnEntry(const std::string& key);
+  void UpdateCorrection(const Observation& observation);
+  std::optional<Times> AskMeasurer(const std::string& key, const OpDef& def, const NodeTypes& shard,
                            const v1::Device& device);
   // All that is known.
-  std::shared_ptr<const Table> All() const;
+  std::shared_ptr<const Table> MergedTable() const;
 
   std::shared_ptr<const Table> base_;  // shared with forks
   Table own_;                          // goes before base_
-  std::shared_ptr<Asked> asked_;       // null: no measurer
+  std::shared_ptr<SharedMeasurer> shared_measurer_;       // null: no measurer
   CostModel* fallback_;
   std::unique_ptr<CostModel> own_fallback_;  // of a fork
   bool is_fork_ = false;
-  std::map<std::string, Lesson> lessons_;  // of a fork, by key of the entry
+  std::map<std::string, Observation> observations_;  // of a fork, by key of the entry
 };
 
 // What times depend on of a device: "Intel Xeon x2".

@@ -1,4 +1,4 @@
-#include "planner/cost/analytic.h"
+#include "planner/cost/analytic_cost.h"
 
 #include <algorithm>
 

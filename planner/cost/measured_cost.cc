@@ -1,4 +1,4 @@
-#include "planner/cost/measured.h"
+#include "planner/cost/measured_cost.h"
 
 #include <algorithm>
 #include <cmath>
@@ -71,8 +71,8 @@ std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const v1::D
 MeasuredCost::MeasuredCost(CostModel* fallback, Measurer measurer)
     : base_(std::make_shared<Table>()), fallback_(fallback) {
   if (!measurer) return;
-  asked_ = std::make_shared<Asked>();
-  asked_->measurer = std::move(measurer);
+  shared_measurer_ = std::make_shared<SharedMeasurer>();
+  shared_measurer_->measurer = std::move(measurer);
 }
 
 const MeasuredCost::Entry* MeasuredCost::Find(const std::string& key) const {
@@ -91,12 +91,12 @@ const MeasuredCost::Correction* MeasuredCost::FindCorrection(const std::string& 
   return nullptr;
 }
 
-MeasuredCost::Entry& MeasuredCost::Own(const std::string& key) {
+MeasuredCost::Entry& MeasuredCost::OwnEntry(const std::string& key) {
   const Entry* known = Find(key);
   return own_.entries.try_emplace(key, known == nullptr ? Entry() : *known).first->second;
 }
 
-std::shared_ptr<const MeasuredCost::Table> MeasuredCost::All() const {
+std::shared_ptr<const MeasuredCost::Table> MeasuredCost::MergedTable() const {
   if (own_.entries.empty() && own_.corrections.empty()) return base_;
   auto all = std::make_shared<Table>(own_);
   all->entries.insert(base_->entries.begin(), base_->entries.end());
@@ -107,36 +107,36 @@ std::shared_ptr<const MeasuredCost::Table> MeasuredCost::All() const {
 std::unique_ptr<CostModel> MeasuredCost::Fork() {
   std::unique_ptr<CostModel> fallback = fallback_->Fork();
   if (fallback == nullptr) return nullptr;
-  base_ = All();
+  base_ = MergedTable();
   own_ = {};
   auto fork = std::make_unique<MeasuredCost>(fallback.get());
   fork->base_ = base_;
   fork->own_fallback_ = std::move(fallback);
   fork->is_fork_ = true;
-  if (asked_ != nullptr && asked_.use_count() == 1) asked_->told.clear();
-  fork->asked_ = asked_;
+  if (shared_measurer_ != nullptr && shared_measurer_.use_count() == 1) shared_measurer_->answers.clear();
+  fork->shared_measurer_ = shared_measurer_;
   return fork;
 }
 
 void MeasuredCost::Join(const CostModel& other) {
   const auto* fork = dynamic_cast<const MeasuredCost*>(&other);
   if (fork == nullptr) return;
-  for (const auto& [key, lesson] : fork->lessons_) {
+  for (const auto& [key, observation] : fork->observations_) {
     if (Find(key) != nullptr) continue;
-    own_.entries[key] = {lesson.measured};
-    Learn(lesson);
-    if (is_fork_) lessons_.emplace(key, lesson);
+    own_.entries[key] = {observation.measured};
+    UpdateCorrection(observation);
+    if (is_fork_) observations_.emplace(key, observation);
   }
 }
 
-std::optional<CostModel::Times> MeasuredCost::Ask(const std::string& key, const OpDef& def,
+std::optional<CostModel::Times> MeasuredCost::AskMeasurer(const std::string& key, const OpDef& def,
                                                   const NodeTypes& shard,
                                                   const v1::Device& device) {
-  if (asked_ == nullptr) return std::nullopt;
-  absl::MutexLock lock(&asked_->mutex);
-  if (const auto told = asked_->told.find(key); told != asked_->told.end()) return told->second;
-  std::optional<Times> times = asked_->measurer(def, shard, device);
-  if (times.has_value() && asked_.use_count() > 1) asked_->told[key] = *times;
+  if (shared_measurer_ == nullptr) return std::nullopt;
+  absl::MutexLock lock(&shared_measurer_->mutex);
+  if (const auto told = shared_measurer_->answers.find(key); told != shared_measurer_->answers.end()) return told->second;
+  std::optional<Times> times = shared_measurer_->measurer(def, shard, device);
+  if (times.has_value() && shared_measurer_.use_count() > 1) shared_measurer_->answers[key] = *times;
   return times;
 }
 
@@ -144,7 +144,7 @@ std::optional<CostModel::Times> MeasuredCost::Measured(const OpDef& def, const N
                                                        const v1::Device& device) {
   const std::string key = MeasurementKey(def, shard, device);
   if (const Entry* entry = Find(key)) return entry->times;
-  std::optional<Times> times = Ask(key, def, shard, device);
+  std::optional<Times> times = AskMeasurer(key, def, shard, device);
   if (times.has_value()) Record(def, shard, device, *times);
   return times;
 }
@@ -160,19 +160,19 @@ CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
   return times;
 }
 
-void MeasuredCost::Learn(const Lesson& lesson) {
-  const Correction* known = FindCorrection(lesson.kind);
+void MeasuredCost::UpdateCorrection(const Observation& observation) {
+  const Correction* known = FindCorrection(observation.kind);
   Correction& correction =
-      own_.corrections.try_emplace(lesson.kind, known == nullptr ? Correction() : *known)
+      own_.corrections.try_emplace(observation.kind, known == nullptr ? Correction() : *known)
           .first->second;
   const auto learn = [](double measured, double expected, double* sum, int64_t* count) {
     if (measured <= 0 || expected <= 0) return;
     *sum += std::log(measured / expected);
     ++*count;
   };
-  learn(lesson.measured.forward, lesson.expected.forward, &correction.forward,
+  learn(observation.measured.forward, observation.expected.forward, &correction.forward,
         &correction.forward_count);
-  learn(lesson.measured.backward, lesson.expected.backward, &correction.backward,
+  learn(observation.measured.backward, observation.expected.backward, &correction.backward,
         &correction.backward_count);
 }
 
@@ -182,9 +182,9 @@ void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const v1::De
   const bool is_new = Find(key) == nullptr;
   own_.entries[key] = {times};
   if (!is_new) return;
-  const Lesson lesson{CorrectionKey(def, device), times, fallback_->Measure(def, shard, device)};
-  Learn(lesson);
-  if (is_fork_) lessons_.emplace(key, lesson);
+  const Observation observation{CorrectionKey(def, device), times, fallback_->Measure(def, shard, device)};
+  UpdateCorrection(observation);
+  if (is_fork_) observations_.emplace(key, observation);
 }
 
 void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const v1::Device& device,
@@ -196,7 +196,7 @@ void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const v1::D
            {times.forward < 0 ? guess.forward : times.forward,
             times.backward < 0 ? guess.backward : times.backward});
   }
-  Entry& entry = Own(key);
+  Entry& entry = OwnEntry(key);
   const auto blend = [](double told, double* known, int64_t* runs) {
     if (told < 0) return;
     *known = *runs == 0 ? told : (*known + told) / 2;
@@ -219,12 +219,12 @@ size_t MeasuredCost::size() const {
 
 MeasuredCost MeasuredCost::Snapshot(CostModel* fallback) const {
   MeasuredCost copy(fallback);
-  copy.base_ = All();
+  copy.base_ = MergedTable();
   return copy;
 }
 
 std::string MeasuredCost::Save() const {
-  const std::shared_ptr<const Table> all = All();
+  const std::shared_ptr<const Table> all = MergedTable();
   nlohmann::json entries = nlohmann::json::array();
   for (const auto& [key, entry] : all->entries) {
     nlohmann::json one = {
