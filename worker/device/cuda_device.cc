@@ -26,20 +26,20 @@ class PinnedMemory : public HostMemory {
   int ordinal_;
 };
 
-class CudaRecorder : public WorkRecorder {
+class CudaGraphCapturer : public GraphCapturer {
  public:
-  CudaRecorder(CudaPlugin* plugin, int ordinal) : plugin_(plugin), ordinal_(ordinal) {}
-  absl::Status Begin() override { return ToStatus(plugin_->BeginCapture(ordinal_)); }
-  absl::StatusOr<uint64_t> End() override {
-    uint64_t recording = 0;
-    absl::Status s = ToStatus(plugin_->EndCapture(ordinal_, &recording));
+  CudaGraphCapturer(CudaPlugin* plugin, int ordinal) : plugin_(plugin), ordinal_(ordinal) {}
+  absl::Status BeginCapture() override { return ToStatus(plugin_->BeginCapture(ordinal_)); }
+  absl::StatusOr<uint64_t> EndCapture() override {
+    uint64_t graph = 0;
+    absl::Status s = ToStatus(plugin_->EndCapture(ordinal_, &graph));
     if (!s.ok()) return s;
-    return recording;
+    return graph;
   }
-  absl::Status Replay(uint64_t recording) override {
-    return ToStatus(plugin_->LaunchGraph(ordinal_, recording));
+  absl::Status Launch(uint64_t graph) override {
+    return ToStatus(plugin_->LaunchGraph(ordinal_, graph));
   }
-  void Forget(uint64_t recording) override { plugin_->DestroyGraph(ordinal_, recording); }
+  void Destroy(uint64_t graph) override { plugin_->DestroyGraph(ordinal_, graph); }
 
  private:
   CudaPlugin* plugin_;
@@ -49,7 +49,7 @@ class CudaRecorder : public WorkRecorder {
 class CudaDevice : public Device {
  public:
   CudaDevice(CudaPlugin* plugin, const CudaDeviceInfo& info, int64_t memory_bytes)
-      : plugin_(plugin), ordinal_(info.ordinal), recorder_(plugin, info.ordinal) {
+      : plugin_(plugin), ordinal_(info.ordinal), graph_capturer_(plugin, info.ordinal) {
     description_.set_kind(v1::Device::CUDA);
     description_.set_model(info.model);
     description_.set_memory_bytes(memory_bytes);
@@ -127,7 +127,7 @@ class CudaDevice : public Device {
     return ToStatus(plugin_->Fill(ordinal_, destination, dtype, count, value));
   }
   absl::Status Synchronize() override { return ToStatus(plugin_->Synchronize(ordinal_)); }
-  WorkRecorder* recorder() override { return &recorder_; }
+  GraphCapturer* graph_capturer() override { return &graph_capturer_; }
 
  protected:
   void Free(void* data, int64_t bytes) override {
@@ -138,7 +138,7 @@ class CudaDevice : public Device {
  private:
   CudaPlugin* plugin_;
   int ordinal_;
-  CudaRecorder recorder_;
+  CudaGraphCapturer graph_capturer_;
   v1::Device description_;
   KernelRegistry kernels_;
   std::atomic<int64_t> used_{0};

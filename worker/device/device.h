@@ -45,16 +45,16 @@ class DeviceMemory {
 };
 
 // Work that is enqueued on a device many times in the same way: recorded once, then enqueued whole.
-class WorkRecorder {
+class GraphCapturer {
  public:
-  virtual ~WorkRecorder() = default;
+  virtual ~GraphCapturer() = default;
   // What the calling thread enqueues until End is recorded, not run. It allocates nothing and waits
   // for nothing.
-  virtual absl::Status Begin() = 0;
-  // Also after an error among what was to be recorded; then there is no recording.
-  virtual absl::StatusOr<uint64_t> End() = 0;
-  virtual absl::Status Replay(uint64_t recording) = 0;
-  virtual void Forget(uint64_t recording) = 0;
+  virtual absl::Status BeginCapture() = 0;
+  // Also after an error among what was to be recorded; then there is no graph.
+  virtual absl::StatusOr<uint64_t> EndCapture() = 0;
+  virtual absl::Status Launch(uint64_t graph) = 0;
+  virtual void Destroy(uint64_t graph) = 0;
 };
 
 // Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that
@@ -100,7 +100,7 @@ class Device {
   virtual absl::Status Fill(void* destination, DType dtype, int64_t count, double value) = 0;
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
   // Null where enqueueing costs nothing.
-  virtual WorkRecorder* recorder() { return nullptr; }
+  virtual GraphCapturer* graph_capturer() { return nullptr; }
 
  protected:
   friend class DeviceMemory;

@@ -9,8 +9,8 @@
 
 #include "ops/graph/graph_proto.h"
 #include "ops/tensor/contiguous.h"
-#include "worker/executor/check_parts.h"
-#include "worker/executor/streams.h"
+#include "worker/executor/check_program_internal.h"
+#include "worker/executor/streamed_parameters.h"
 
 namespace espalier {
 namespace {
@@ -57,7 +57,7 @@ std::vector<int> FindAliases(const v1::Program& program, const CheckedProgram& c
   std::vector<int> alias_of(checked.specs.size(), -1);
   for (int i = 0; i < program.buffers_size(); ++i) {
     const v1::Buffer& buffer = program.buffers(i);
-    if (!IsKept(buffer.kind()) || checked.home_slot[i] >= 0) continue;
+    if (!IsKept(buffer.kind()) || checked.streamed_slot[i] >= 0) continue;
     auto [it, added] = first.try_emplace(
         {buffer.offset_bytes(), checked.specs[i].bytes(), static_cast<int>(buffer.kind())}, i);
     if (!added) alias_of[i] = it->second;
@@ -101,7 +101,7 @@ void FindStretches(const v1::Program& program, CheckedProgram* checked) {
   std::map<std::string, std::vector<int>> shards;  // by tensor
   for (int i = 0; i < program.buffers_size(); ++i) {
     if (program.buffers(i).kind() != v1::PARAMETER_SHARD || checked->alias_of[i] >= 0 ||
-        checked->home_slot[i] >= 0) {
+        checked->streamed_slot[i] >= 0) {
       continue;
     }
     std::vector<int>& earlier = shards[checked->tensor_names[i]];
@@ -164,7 +164,7 @@ absl::Status CheckOverlaps(const v1::Program& program, const CheckedProgram& che
   int64_t end_any = 0, end_kept = 0;
   int last_any = -1, last_kept = -1;
   for (int i : order) {
-    const bool kept = IsKept(program.buffers(i).kind()) && checked.home_slot[i] < 0;
+    const bool kept = IsKept(program.buffers(i).kind()) && checked.streamed_slot[i] < 0;
     const int other = begin(i) < end_kept ? last_kept : kept && begin(i) < end_any ? last_any : -1;
     if (other >= 0) {
       return BadProgram("buffers '", program.buffers(other).name(), "' and '",
@@ -190,7 +190,7 @@ absl::Status CheckBuffers(const v1::Program& program, CheckedProgram* checked) {
     if (!spec.ok()) return place(i, spec.status());
     checked->specs.push_back(*std::move(spec));
   }
-  checked->home_slot = FindHomeSlots(program, kMaxHostSlots);
+  checked->streamed_slot = FindStreamedSlots(program, kMaxHostSlots);
   checked->alias_of = FindAliases(program, *checked);
   checked->tensor_names = FindTensorNames(program);
   FindStretches(program, checked);

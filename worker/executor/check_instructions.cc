@@ -6,8 +6,8 @@
 
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
-#include "worker/executor/check_parts.h"
-#include "worker/executor/streams.h"
+#include "worker/executor/check_program_internal.h"
+#include "worker/executor/streamed_parameters.h"
 
 namespace espalier {
 namespace {
@@ -24,7 +24,7 @@ const OpRegistry& Operators() {
 class InstructionChecker {
  public:
   InstructionChecker(const v1::Program& program, CheckedProgram* checked)
-      : program_(program), checked_(*checked), streams_(program, checked->home_slot) {}
+      : program_(program), checked_(*checked), streams_(program, checked->streamed_slot) {}
 
   absl::Status Check(const v1::Instruction& instruction) {
     absl::Status status = CheckKind(instruction);
@@ -204,8 +204,8 @@ class InstructionChecker {
 
   absl::Status SwapIn(const v1::SwapInstruction& c) {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
-    if (checked_.home_slot[c.buffer()] >= 0) {
-      GrowSlot(checked_.home_slot[c.buffer()], spec(c.buffer()).bytes());
+    if (checked_.streamed_slot[c.buffer()] >= 0) {
+      GrowSlot(checked_.streamed_slot[c.buffer()], spec(c.buffer()).bytes());
       return absl::OkStatus();
     }
     if (c.host_slot() < 0 || c.host_slot() >= static_cast<int>(checked_.host_slot_bytes.size()) ||
@@ -304,7 +304,7 @@ class InstructionChecker {
   const v1::Program& program_;
   CheckedProgram& checked_;
   std::set<std::tuple<bool, int, uint64_t>> messages_;
-  StreamChecker streams_;
+  StreamedParameterChecker streams_;
 };
 
 }  // namespace

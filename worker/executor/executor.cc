@@ -59,8 +59,8 @@ absl::Status Executor::ReadBuffer(int index, void* host, int64_t bytes) {
         absl::StrCat("no ", bytes, " bytes to read in buffer ", index));
   }
   if (!state_->files(index).empty()) return ReadRuns(state_->files(index), bytes, host);
-  if (state_->streams(index)) {
-    absl::StatusOr<char*> home = state_->Home(index);
+  if (state_->IsStreamed(index)) {
+    absl::StatusOr<char*> home = state_->StreamedData(index);
     if (!home.ok()) return home.status();
     std::copy_n(*home, bytes, static_cast<char*>(host));
     return absl::OkStatus();
@@ -74,8 +74,8 @@ absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, i
     return absl::InvalidArgumentError(
         absl::StrCat("no room for ", bytes, " bytes at ", offset, " in buffer ", index));
   }
-  if (state_->streams(index)) {
-    absl::StatusOr<char*> home = state_->Home(index);
+  if (state_->IsStreamed(index)) {
+    absl::StatusOr<char*> home = state_->StreamedData(index);
     if (!home.ok()) return home.status();
     std::copy_n(static_cast<const char*>(host), bytes, *home + offset);
     return absl::OkStatus();
@@ -83,13 +83,13 @@ absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, i
   return state_->options().device->CopyToDevice(state_->data(index) + offset, host, bytes);
 }
 
-bool Executor::MayLieInFiles(int index) const {
-  return index >= 0 && index < num_buffers() && state_->streams(index) &&
+bool Executor::CanBeFileBacked(int index) const {
+  return index >= 0 && index < num_buffers() && state_->IsStreamed(index) &&
          state_->options().device->is_host();
 }
 
-absl::Status Executor::LeaveInFiles(int index, std::vector<FileRun> runs) {
-  if (!MayLieInFiles(index)) {
+absl::Status Executor::SetBackingFiles(int index, std::vector<FileRun> runs) {
+  if (!CanBeFileBacked(index)) {
     return absl::InvalidArgumentError(
         absl::StrCat("buffer ", index, " is no parameter that could stream from files"));
   }
@@ -99,7 +99,7 @@ absl::Status Executor::LeaveInFiles(int index, std::vector<FileRun> runs) {
     return absl::InvalidArgumentError(absl::StrCat("files with ", bytes, " bytes for buffer ",
                                                    index, " of ", state_->bytes(index)));
   }
-  state_->ToFiles(index, std::move(runs));
+  state_->SetBackingFiles(index, std::move(runs));
   return absl::OkStatus();
 }
 

@@ -88,11 +88,11 @@ class Executor {
   absl::Status WriteBuffer(int index, const void* host, int64_t bytes, int64_t offset = 0);
 
   // A parameter that a swap_in brings may lie in files between steps, which hold it as memory does,
-  // so that it takes no host memory: if MayLieInFiles. LeaveInFiles gives back what it took;
+  // so that it takes no host memory: if CanBeFileBacked. SetBackingFiles gives back what it took;
   // writing it takes memory again. Files that are written to meanwhile fail the step. Errors:
   // InvalidArgument.
-  bool MayLieInFiles(int index) const;
-  absl::Status LeaveInFiles(int index, std::vector<FileRun> runs);
+  bool CanBeFileBacked(int index) const;
+  absl::Status SetBackingFiles(int index, std::vector<FileRun> runs);
 
   const v1::Program& program() const;
   // What was allocated, but for what swapped tensors take on the host: arena, largest workspace,

@@ -5,7 +5,7 @@
 
 #include "ops/graph/graph_proto.h"
 #include "worker/executor/executor_state.h"
-#include "worker/executor/joint_instructions.h"
+#include "worker/executor/multi_tensor_ops.h"
 
 namespace espalier {
 
@@ -24,11 +24,11 @@ absl::Status Executor::State::Prepare() {
     program_.mutable_buffers(i)->clear_literal();
     if (program_.buffers(i).kind() == v1::SCHEDULE) schedules_.push_back(i);
   }
-  waits_ = FindSwapWaits(program_, memory_);
+  swap_dependencies_ = FindSwapDependencies(program_, memory_);
   tickets_.assign(program_.instructions_size(), 0);
   instructions_.resize(program_.instructions_size());
-  const std::vector<int> joint = JointInstructions(program_, memory_, waits_, device.kernels());
-  for (size_t i = 0; i < joint.size(); ++i) instructions_[i].joint = joint[i];
+  const std::vector<int> group_size = MultiTensorGroups(program_, memory_, swap_dependencies_, device.kernels());
+  for (size_t i = 0; i < group_size.size(); ++i) instructions_[i].group_size = group_size[i];
   for (int i = 0; i < program_.instructions_size(); ++i) {
     if (absl::Status s = PrepareInstruction(i); !s.ok()) return WithPlace(s, Describe(program_, i));
   }
@@ -37,13 +37,13 @@ absl::Status Executor::State::Prepare() {
     if (!space.ok()) return WithPlace(space.status(), "kernels' workspace");
     workspace_ = *std::move(space);
   }
-  if (WorkRecorder* recorder = device.recorder(); recorder != nullptr && AlwaysTheSame()) {
-    recordings_ = std::make_unique<StepRecordings>(recorder);
+  if (GraphCapturer* graph_capturer = device.graph_capturer(); graph_capturer != nullptr && CanCaptureSteps()) {
+    step_graphs_ = std::make_unique<StepGraphCache>(graph_capturer);
   }
   return device.Synchronize();
 }
 
-bool Executor::State::AlwaysTheSame() const {
+bool Executor::State::CanCaptureSteps() const {
   const auto enqueues = [](const v1::Instruction& instruction) {
     return instruction.has_compute() || instruction.has_copy() || instruction.has_fill();
   };
@@ -74,11 +74,11 @@ absl::Status Executor::State::PrepareInstruction(int index) {
     const v1::LoadBatchInstruction& load = instruction.load_batch();
     return options_.source->Prepare(load.column(), spec(load.buffer()));
   }
-  if (ready.joint == 0) return absl::OkStatus();
+  if (ready.group_size == 0) return absl::OkStatus();
   if (instruction.has_compute()) {
     const v1::ComputeInstruction& compute = instruction.compute();
     std::vector<int> inputs, outputs;
-    for (int i = index; i < index + ready.joint; ++i) {
+    for (int i = index; i < index + ready.group_size; ++i) {
       const v1::ComputeInstruction& one = program_.instructions(i).compute();
       inputs.insert(inputs.end(), one.inputs().begin(), one.inputs().end());
       outputs.insert(outputs.end(), one.outputs().begin(), one.outputs().end());
@@ -97,7 +97,7 @@ absl::Status Executor::State::PrepareInstruction(int index) {
     return absl::OkStatus();
   }
   if (instruction.has_update()) {
-    for (int i = index; i < index + ready.joint; ++i) AddOperands(i, &ready);
+    for (int i = index; i < index + ready.group_size; ++i) AddOperands(i, &ready);
     const v1::UpdateInstruction& update = instruction.update();
     absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());
     if (!attributes.ok()) return attributes.status();

@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/kernel.h"
-#include "worker/executor/check.h"
+#include "worker/executor/check_program.h"
 #include "worker/executor/executor.h"
 #include "worker/executor/program_memory.h"
-#include "worker/executor/step_recordings.h"
-#include "worker/executor/swap_waits.h"
+#include "worker/executor/graph_capture.h"
+#include "worker/executor/swap_dependencies.h"
 
 namespace espalier {
 
@@ -28,7 +28,7 @@ struct ReadyInstruction {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   uint64_t node_key = 0;
-  int joint = 1;  // instructions run by this one: see JointInstructions
+  int group_size = 1;  // instructions run by this one: see MultiTensorGroups
 };
 
 class Executor::State {
@@ -45,11 +45,11 @@ class Executor::State {
 
   char* data(int i) const { return memory_.data(i); }
   int64_t bytes(int i) const { return memory_.bytes(i); }
-  bool streams(int i) const { return memory_.streams(i); }
+  bool IsStreamed(int i) const { return memory_.IsStreamed(i); }
   const std::vector<FileRun>& files(int i) const { return memory_.files(i); }
-  // The slot of a parameter that streams, to be read or written between steps.
-  absl::StatusOr<char*> Home(int i) { return memory_.ToSlot(i); }
-  void ToFiles(int i, std::vector<FileRun> runs) { memory_.ToFiles(i, std::move(runs)); }
+  // The slot of a parameter that IsStreamed, to be read or written between steps.
+  absl::StatusOr<char*> StreamedData(int i) { return memory_.LoadIntoSlot(i); }
+  void SetBackingFiles(int i, std::vector<FileRun> runs) { memory_.SetBackingFiles(i, std::move(runs)); }
 
   const v1::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }
@@ -70,7 +70,7 @@ class Executor::State {
   // Of loading.
   absl::Status PrepareInstruction(int index);
   // Whether steps of the same sizes enqueue the same work on the device, and do nothing else.
-  bool AlwaysTheSame() const;
+  bool CanCaptureSteps() const;
   absl::Status MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready);
   void AddOperands(int index, ReadyInstruction* ready) const;
   // Remembers views whose first dimension changes with DynamicSizes.
@@ -119,11 +119,11 @@ class Executor::State {
   std::unique_ptr<DeviceMemory> workspace_;
   std::vector<int> schedules_;  // buffers of that kind
   int64_t workspace_bytes_ = 0;
-  SwapWaits waits_;
+  SwapDependencies swap_dependencies_;
   std::vector<uint64_t> tickets_;  // by instruction: of a copy under way; 0: none
   std::vector<ReadyInstruction> instructions_;
   std::vector<DynamicView> dynamic_views_;
-  std::unique_ptr<StepRecordings> recordings_;  // of AlwaysTheSame, where the device records
+  std::unique_ptr<StepGraphCache> step_graphs_;  // of CanCaptureSteps, where the device records
   DynamicSizes sizes_{-1, -1};
   std::vector<char> staging_, staging_out_;
 };

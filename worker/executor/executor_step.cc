@@ -37,8 +37,8 @@ absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
     }
   }
   const absl::Status ran =
-      recordings_ != nullptr && !profile
-          ? recordings_->Run(sizes, [&] { return RunAll(step, profile, &result); })
+      step_graphs_ != nullptr && !profile
+          ? step_graphs_->Run(sizes, [&] { return RunAll(step, profile, &result); })
           : RunAll(step, profile, &result);
   if (!ran.ok()) return ran;
   if (absl::Status s = device.Synchronize(); !s.ok()) return s;
@@ -53,7 +53,7 @@ absl::Status Executor::State::RunAll(int64_t step, bool profile, StepResult* res
   for (int i = 0; i < program_.instructions_size(); ++i) {
     const absl::Time start = profile ? absl::Now() : absl::Time();
     absl::Status status = absl::OkStatus();
-    for (int swap : waits_.before[i]) {
+    for (int swap : swap_dependencies_.before[i]) {
       if (status.ok()) status = Await(swap);
     }
     if (status.ok()) status = Run(i, step, result);
@@ -61,7 +61,7 @@ absl::Status Executor::State::RunAll(int64_t step, bool profile, StepResult* res
     if (!status.ok()) return WithPlace(status, Describe(program_, i));
     if (profile) Record(i, absl::ToDoubleSeconds(absl::Now() - start), result);
   }
-  for (int swap : waits_.at_end) {
+  for (int swap : swap_dependencies_.at_end) {
     if (absl::Status s = Await(swap); !s.ok()) return s;
   }
   return absl::OkStatus();
@@ -103,10 +103,10 @@ absl::Status Executor::State::Resize(const DynamicSizes& sizes) {
 }
 
 void Executor::State::Record(int index, double seconds, StepResult* result) const {
-  const int joint = instructions_[index].joint;
-  if (joint == 0) return;
+  const int group_size = instructions_[index].group_size;
+  if (group_size == 0) return;
   const auto size = [&](int i) {
-    if (joint == 1) return int64_t{1};
+    if (group_size == 1) return int64_t{1};
     const v1::Instruction& one = program_.instructions(i);
     if (one.has_update()) return bytes(one.update().parameter());
     int64_t read = 0;
@@ -114,8 +114,8 @@ void Executor::State::Record(int index, double seconds, StepResult* result) cons
     return read;
   };
   int64_t all = 0;
-  for (int i = index; i < index + joint; ++i) all += size(i);
-  for (int i = index; i < index + joint; ++i) {
+  for (int i = index; i < index + group_size; ++i) all += size(i);
+  for (int i = index; i < index + group_size; ++i) {
     const v1::Instruction& instruction = program_.instructions(i);
     const double share = all > 0 ? static_cast<double>(size(i)) / static_cast<double>(all) : 0;
     result->profile.push_back({instruction.node(), OpName(instruction), seconds * share});
@@ -127,7 +127,7 @@ absl::Status Executor::State::Run(int index, int64_t step, StepResult* result) {
   switch (instruction.kind_case()) {
     case v1::Instruction::kCompute:
     case v1::Instruction::kUpdate:
-      if (instructions_[index].joint == 0) return absl::OkStatus();
+      if (instructions_[index].group_size == 0) return absl::OkStatus();
       return RunKernel(instructions_[index], step);
     case v1::Instruction::kCopy:
       return RunCopy(instruction.copy());

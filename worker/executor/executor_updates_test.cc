@@ -3,7 +3,7 @@
 
 #include "ops/optimizer/lr_schedule.h"
 #include "worker/executor/executor_fixture.h"
-#include "worker/executor/joint_instructions.h"
+#include "worker/executor/multi_tensor_ops.h"
 
 namespace espalier {
 namespace {
@@ -159,36 +159,36 @@ TEST_F(ExecutorTest, UpdatesMadeTogetherGiveTheBitsOfUpdatesOneByOne) {
 }
 
 TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
-  const auto joint = [&](const v1::Program& program) {
+  const auto groups = [&](const v1::Program& program) {
     absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
     EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
     std::vector<int> counts =
-        JointInstructions(program, memory, FindSwapWaits(program, memory), device_->kernels());
+        MultiTensorGroups(program, memory, FindSwapDependencies(program, memory), device_->kernels());
     return std::vector<int>(counts.begin() + 3, counts.end());
   };
   using Counts = std::vector<int>;
   const ProgramWriter w = Updates({8, 8, 8}, "adam_update", 2, false);
-  EXPECT_EQ(joint(w.program), (Counts{3, 0, 0}));
-  EXPECT_EQ(joint(Updates({8, 8, 8}, "adam_update", 2, true).program), (Counts{1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(groups(w.program), (Counts{3, 0, 0}));
+  EXPECT_EQ(groups(Updates({8, 8, 8}, "adam_update", 2, true).program), (Counts{1, 1, 1, 1, 1, 1}));
   {
     v1::Program other = w.program;  // another weight decay
     auto& attributes = *other.mutable_instructions(4)->mutable_update()->mutable_attributes();
     attributes["weight_decay"].set_f(0.1);
-    EXPECT_EQ(joint(other), (Counts{1, 1, 1}));
+    EXPECT_EQ(groups(other), (Counts{1, 1, 1}));
   }
   {
     v1::Program other = w.program;  // the same parameter twice: the second sees the first
     other.mutable_instructions(5)->mutable_update()->set_parameter(
         other.instructions(4).update().parameter());
-    EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
+    EXPECT_EQ(groups(other), (Counts{2, 0, 1}));
   }
   {
     v1::Program other = w.program;  // a gradient in the memory of a parameter that moves
     other.mutable_instructions(5)->mutable_update()->set_gradient(
         other.instructions(3).update().parameter());
-    EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
+    EXPECT_EQ(groups(other), (Counts{2, 0, 1}));
   }
 }
 

@@ -25,7 +25,7 @@ absl::Status ProgramMemory::Place(const v1::Program& program, const CheckedProgr
   sharing_ = shared != nullptr;
   host_slots_.resize(checked.host_slot_bytes.size());
   files_.resize(static_cast<size_t>(program.buffers_size()));
-  const std::vector<int>& homes = checked.home_slot;
+  const std::vector<int>& homes = checked.streamed_slot;
   for (int slot = 0; slot < static_cast<int>(host_slots_.size()); ++slot) {
     if (std::find(homes.begin(), homes.end(), slot) != homes.end()) continue;
     if (absl::StatusOr<char*> made = Slot(slot); !made.ok()) return made.status();
@@ -63,27 +63,27 @@ absl::StatusOr<char*> ProgramMemory::Slot(int slot) {
   return memory->data();
 }
 
-absl::StatusOr<char*> ProgramMemory::ToSlot(int buffer) {
-  absl::StatusOr<char*> data = Slot(checked_->home_slot[buffer]);
+absl::StatusOr<char*> ProgramMemory::LoadIntoSlot(int buffer) {
+  absl::StatusOr<char*> data = Slot(checked_->streamed_slot[buffer]);
   if (!data.ok() || files(buffer).empty()) return data;
   if (absl::Status s = ReadRuns(files(buffer), bytes(buffer), *data); !s.ok()) return s;
   files_[buffer].clear();
   return data;
 }
 
-void ProgramMemory::ToFiles(int buffer, std::vector<FileRun> runs) {
+void ProgramMemory::SetBackingFiles(int buffer, std::vector<FileRun> runs) {
   files_[buffer] = std::move(runs);
-  host_slots_[static_cast<size_t>(checked_->home_slot[buffer])] = nullptr;
+  host_slots_[static_cast<size_t>(checked_->streamed_slot[buffer])] = nullptr;
 }
 
 char* ProgramMemory::FindParameter(int buffer, const ProgramMemory& other) const {
-  if (program_->buffers(buffer).kind() != v1::PARAMETER_SHARD || streams(buffer)) {
+  if (program_->buffers(buffer).kind() != v1::PARAMETER_SHARD || IsStreamed(buffer)) {
     return nullptr;
   }
   const int original = checked_->alias_of[buffer] < 0 ? buffer : checked_->alias_of[buffer];
   for (int j = 0; j < other.program_->buffers_size(); ++j) {
     if (other.program_->buffers(j).kind() == v1::PARAMETER_SHARD &&
-        other.checked_->alias_of[j] < 0 && !other.streams(j) &&
+        other.checked_->alias_of[j] < 0 && !other.IsStreamed(j) &&
         other.checked_->tensor_names[j] == checked_->tensor_names[original] &&
         other.checked_->specs[j] == checked_->specs[original]) {
       return other.data(j) + (program_->buffers(buffer).offset_bytes() -
@@ -145,8 +145,8 @@ absl::Status ProgramMemory::FillBuffer(int i) {
   }
   std::vector<char> passing;
   char* host = data(i);
-  if (streams(i)) {
-    absl::StatusOr<char*> slot = ToSlot(i);
+  if (IsStreamed(i)) {
+    absl::StatusOr<char*> slot = LoadIntoSlot(i);
     if (!slot.ok()) return slot.status();
     host = *slot;
   } else if (!device_->is_host()) {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "espalier/v1/program.pb.h"
 #include "worker/device/device.h"
-#include "worker/executor/check.h"
+#include "worker/executor/check_program.h"
 
 namespace espalier {
 
@@ -29,16 +29,16 @@ class ProgramMemory {
   int64_t bytes(int buffer) const { return checked_->specs[buffer].bytes(); }
   // Whether it is a parameter that lies outside the arena between steps: in a host slot, or in
   // files.
-  bool streams(int buffer) const { return checked_->home_slot[buffer] >= 0; }
+  bool IsStreamed(int buffer) const { return checked_->streamed_slot[buffer] >= 0; }
   // The files in which such a parameter lies; empty: in its slot.
   const std::vector<FileRun>& files(int buffer) const { return files_[buffer]; }
   // Of a host slot, allocated now if it was not needed before. A parameter that lies in files comes
-  // into its slot by ToSlot.
+  // into its slot by LoadIntoSlot.
   absl::StatusOr<char*> Slot(int slot);
-  absl::StatusOr<char*> ToSlot(int buffer);
+  absl::StatusOr<char*> LoadIntoSlot(int buffer);
   // From now on the parameter lies in these files, which hold it as memory does; its slot is given
-  // back. REQUIRES: streams(buffer), and its bytes.
-  void ToFiles(int buffer, std::vector<FileRun> runs);
+  // back. REQUIRES: IsStreamed(buffer), and its bytes.
+  void SetBackingFiles(int buffer, std::vector<FileRun> runs);
   int64_t allocated_bytes() const { return arena_ != nullptr ? arena_->bytes() : 0; }
 
  private:

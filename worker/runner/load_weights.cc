@@ -123,7 +123,7 @@ class Loader {
           absl::StrCat("parameter '", name, "' is ", ToString(spec.type()),
                        "; only floating-point parameters can be loaded"));
     }
-    const absl::StatusOr<bool> left = LeaveInFiles(index, source);
+    const absl::StatusOr<bool> left = SetBackingFiles(index, source);
     if (!left.ok() || *left) return left.status();
     packer_.reset();
     Dims whole = spec.global, start = spec.offset, size = spec.dims;
@@ -225,8 +225,8 @@ class Loader {
 
   // A parameter that streams, and that the files hold as memory would, is read from them in each
   // step and needs no memory. False: it is to be loaded.
-  absl::StatusOr<bool> LeaveInFiles(int index, const WeightSource& source) {
-    if (source.bits != 0 || source.add != 0 || !executor_.MayLieInFiles(index)) return false;
+  absl::StatusOr<bool> SetBackingFiles(int index, const WeightSource& source) {
+    if (source.bits != 0 || source.add != 0 || !executor_.CanBeFileBacked(index)) return false;
     const TensorSpec& spec = executor_.spec(index);
     const int64_t size = static_cast<int64_t>(SizeOf(spec.dtype));
     std::vector<FileRun> runs;
@@ -247,7 +247,7 @@ class Loader {
     int64_t bytes = 0;
     for (const FileRun& run : runs) bytes += run.bytes;
     if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kLeastRun)) return false;
-    status = executor_.LeaveInFiles(index, std::move(runs));
+    status = executor_.SetBackingFiles(index, std::move(runs));
     if (!status.ok()) return status;
     return true;
   }
@@ -343,13 +343,13 @@ class Loader {
     for (int64_t begin = 0, count = 0; box.Next(&begin, &count);) runs.emplace_back(begin, count);
     const int64_t count = static_cast<int64_t>(runs.size());
     const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
-    if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8 &&
+    if (executor_.CanBeFileBacked(index) && place.has_value() && place->dtype == DType::kU8 &&
         (count == 1 || spec.bytes() / count >= kLeastRun)) {
       std::vector<FileRun> files;
       for (const auto& [begin, bytes] : runs) {
         AddRun({place->file, place->offset + begin, bytes}, &files);
       }
-      return executor_.LeaveInFiles(index, std::move(files));
+      return executor_.SetBackingFiles(index, std::move(files));
     }
     std::vector<uint8_t> read;
     int64_t written = 0;

@@ -15,10 +15,10 @@
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
 #include "storage/safetensors.h"
-#include "worker/executor/check.h"
+#include "worker/executor/check_program.h"
 #include "worker/executor/initialize.h"
 #include "worker/executor/program_memory.h"
-#include "worker/executor/swap_waits.h"
+#include "worker/executor/swap_dependencies.h"
 #include "worker/runner/program_model_runner.h"
 
 namespace espalier {
@@ -238,7 +238,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
     ASSERT_TRUE(streaming.ok()) << streaming.status();
     Executor& executor = (*streaming)->executor();
     int streamed = 0;
-    for (int i = 0; i < executor.num_buffers(); ++i) streamed += executor.MayLieInFiles(i);
+    for (int i = 0; i < executor.num_buffers(); ++i) streamed += executor.CanBeFileBacked(i);
     EXPECT_GT(streamed, 8);
     std::vector<RunnerOutput> expected(batches.size()), found(batches.size());
     const auto step = [&](size_t i) { return (*streaming)->Step(batches[i], &found[i]); };
@@ -254,7 +254,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
     const std::string moved = JoinPath(folder, "moved");
     std::filesystem::rename(file, moved);
     for (int i = 0; i < executor.num_buffers(); ++i) {
-      if (!executor.MayLieInFiles(i)) continue;
+      if (!executor.CanBeFileBacked(i)) continue;
       std::vector<char> bytes(static_cast<size_t>(executor.spec(i).bytes())), kept = bytes;
       ASSERT_TRUE(executor.ReadBuffer(i, bytes.data(), executor.spec(i).bytes()).ok());
       const int of = (*resident)->executor().FindBuffer(executor.buffer(i).name());
@@ -315,7 +315,7 @@ TEST_F(StreamTest, CopiesRunBesideComputation) {
   std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 28});
   ProgramMemory memory;
   ASSERT_TRUE(memory.Place(program, *checked, device.get(), nullptr).ok());
-  const SwapWaits waits = FindSwapWaits(program, memory);
+  const SwapDependencies waits = FindSwapDependencies(program, memory);
   int copies = 0, beside = 0;
   for (int i = 0; i < program.instructions_size(); ++i) {
     if (!program.instructions(i).has_swap_in()) continue;
@@ -327,7 +327,7 @@ TEST_F(StreamTest, CopiesRunBesideComputation) {
       if (program.instructions(j).has_compute()) {
         for (const BufferAccess& access : AccessesOf(program.instructions(j))) {
           uses |= access.buffer == buffer;
-          streamed |= checked->home_slot[access.buffer] >= 0;
+          streamed |= checked->streamed_slot[access.buffer] >= 0;
         }
       }
       const std::vector<int>& before = waits.before[j];

@@ -1,4 +1,4 @@
-#include "worker/executor/swap_waits.h"
+#include "worker/executor/swap_dependencies.h"
 
 #include <algorithm>
 
@@ -14,9 +14,9 @@ const v1::SwapInstruction* SwapOf(const v1::Instruction& instruction) {
 
 }  // namespace
 
-SwapWaits FindSwapWaits(const v1::Program& program, const ProgramMemory& memory) {
-  SwapWaits waits;
-  waits.before.resize(program.instructions_size());
+SwapDependencies FindSwapDependencies(const v1::Program& program, const ProgramMemory& memory) {
+  SwapDependencies dependencies;
+  dependencies.before.resize(program.instructions_size());
   std::vector<int> running;  // swaps that nothing has waited for yet
   for (int i = 0; i < program.instructions_size(); ++i) {
     const v1::Instruction& instruction = program.instructions(i);
@@ -37,12 +37,12 @@ SwapWaits FindSwapWaits(const v1::Program& program, const ProgramMemory& memory)
     };
     const auto kept = std::stable_partition(running.begin(), running.end(),
                                             [&](int other) { return !must_end(other); });
-    waits.before[i].assign(kept, running.end());
+    dependencies.before[i].assign(kept, running.end());
     running.erase(kept, running.end());
     if (swap != nullptr) running.push_back(i);
   }
-  waits.at_end = running;
-  return waits;
+  dependencies.at_end = running;
+  return dependencies;
 }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "worker/executor/step_recordings.h"
+#include "worker/executor/graph_capture.h"
 
 #include <gtest/gtest.h>
 
@@ -9,40 +9,40 @@ namespace espalier {
 namespace {
 
 // A device whose work are lines of a text, run or recorded.
-class Lines : public WorkRecorder {
+class FakeGraphCapturer : public GraphCapturer {
  public:
-  absl::Status Begin() override {
-    EXPECT_FALSE(recording_);
-    recording_ = true;
-    recorded_.clear();
+  absl::Status BeginCapture() override {
+    EXPECT_FALSE(capturing_);
+    capturing_ = true;
+    captured_.clear();
     return absl::OkStatus();
   }
-  absl::StatusOr<uint64_t> End() override {
-    EXPECT_TRUE(recording_);
-    recording_ = false;
+  absl::StatusOr<uint64_t> EndCapture() override {
+    EXPECT_TRUE(capturing_);
+    capturing_ = false;
     if (!fails.ok()) return fails;
-    kept[++last_] = recorded_;
+    kept[++last_] = captured_;
     return last_;
   }
-  absl::Status Replay(uint64_t recording) override {
-    ran += kept.at(recording);
+  absl::Status Launch(uint64_t graph) override {
+    ran += kept.at(graph);
     return absl::OkStatus();
   }
-  void Forget(uint64_t recording) override { EXPECT_EQ(kept.erase(recording), 1u); }
+  void Destroy(uint64_t graph) override { EXPECT_EQ(kept.erase(graph), 1u); }
 
-  void Enqueue(const std::string& line) { (recording_ ? recorded_ : ran) += line; }
+  void Enqueue(const std::string& line) { (capturing_ ? captured_ : ran) += line; }
 
   std::string ran;
   std::map<uint64_t, std::string> kept;
   absl::Status fails;
 
  private:
-  bool recording_ = false;
-  std::string recorded_;
+  bool capturing_ = false;
+  std::string captured_;
   uint64_t last_ = 0;
 };
 
-class StepRecordingsTest : public ::testing::Test {
+class StepGraphCacheTest : public ::testing::Test {
  protected:
   // What a step of these sizes ran, and whether its work was enqueued anew.
   std::string Step(int64_t rows, int64_t output_rows = 1) {
@@ -56,13 +56,13 @@ class StepRecordingsTest : public ::testing::Test {
     return device_.ran;
   }
 
-  Lines device_;
-  StepRecordings steps_{&device_};
+  FakeGraphCapturer device_;
+  StepGraphCache steps_{&device_};
   bool anew_ = false;
   absl::Status status_, refuses_;
 };
 
-TEST_F(StepRecordingsTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueuedAnew) {
+TEST_F(StepGraphCacheTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueuedAnew) {
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Step(3), "3/1");
     EXPECT_EQ(anew_, i < 2);
@@ -72,31 +72,31 @@ TEST_F(StepRecordingsTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueue
   EXPECT_EQ(device_.kept.size(), 2u);
 }
 
-TEST_F(StepRecordingsTest, LongStepsAreNotRecorded) {
+TEST_F(StepGraphCacheTest, LongStepsAreNotRecorded) {
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(Step(StepRecordings::kMostRows + 1),
-              std::to_string(StepRecordings::kMostRows + 1) + "/1");
+    EXPECT_EQ(Step(StepGraphCache::kMaxRows + 1),
+              std::to_string(StepGraphCache::kMaxRows + 1) + "/1");
     EXPECT_TRUE(anew_);
   }
   EXPECT_TRUE(device_.kept.empty());
 }
 
-TEST_F(StepRecordingsTest, OnlySoManyAreKeptThoseUsedLast) {
+TEST_F(StepGraphCacheTest, OnlySoManyAreKeptThoseUsedLast) {
   for (int i = 0; i < 3; ++i) Step(1);
-  const int64_t many = StepRecordings::kMostKept;
+  const int64_t many = StepGraphCache::kMaxGraphs;
   for (int64_t outputs = 2; outputs <= many + 1; ++outputs) {
     for (int i = 0; i < 2; ++i) Step(2, outputs);
     Step(1);
     EXPECT_FALSE(anew_);
   }
-  EXPECT_EQ(device_.kept.size(), StepRecordings::kMostKept);
+  EXPECT_EQ(device_.kept.size(), StepGraphCache::kMaxGraphs);
   EXPECT_EQ(Step(2, many + 1), "2/" + std::to_string(many + 1));
   EXPECT_FALSE(anew_);
   EXPECT_EQ(Step(2, 2), "2/2");
   EXPECT_TRUE(anew_) << "was dropped";
 }
 
-TEST_F(StepRecordingsTest, AnErrorEndsTheStepAndNothingOfItIsKept) {
+TEST_F(StepGraphCacheTest, AnErrorEndsTheStepAndNothingOfItIsKept) {
   Step(1);
   refuses_ = absl::InvalidArgumentError("an id is out of range");
   EXPECT_EQ(Step(1), "");
@@ -112,10 +112,10 @@ TEST_F(StepRecordingsTest, AnErrorEndsTheStepAndNothingOfItIsKept) {
   EXPECT_FALSE(anew_);
 }
 
-TEST(StepRecordings, ForgetsWhatItKept) {
-  Lines device;
+TEST(StepGraphCache, ForgetsWhatItKept) {
+  FakeGraphCapturer device;
   {
-    StepRecordings steps(&device);
+    StepGraphCache steps(&device);
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(steps
                       .Run({1, 1},

@@ -1,4 +1,4 @@
-#include "worker/executor/streams.h"
+#include "worker/executor/streamed_parameters.h"
 
 #include <string>
 
@@ -12,7 +12,7 @@ absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(wh
 
 }  // namespace
 
-std::vector<int> FindHomeSlots(const v1::Program& program, int64_t max_slots) {
+std::vector<int> FindStreamedSlots(const v1::Program& program, int64_t max_slots) {
   std::set<int> written;
   for (const v1::Instruction& instruction : program.instructions()) {
     if (instruction.has_swap_out()) written.insert(instruction.swap_out().host_slot());
@@ -31,11 +31,11 @@ std::vector<int> FindHomeSlots(const v1::Program& program, int64_t max_slots) {
   return slots;
 }
 
-absl::Status StreamChecker::Check(const v1::Instruction& instruction) {
+absl::Status StreamedParameterChecker::Check(const v1::Instruction& instruction) {
   if (!any_) return absl::OkStatus();
   if (instruction.has_swap_in()) return CheckSwap(instruction.swap_in());
   for (const BufferAccess& access : AccessesOf(instruction)) {
-    if (home_slot_[access.buffer] < 0) continue;
+    if (streamed_slot_[access.buffer] < 0) continue;
     const std::string& name = program_.buffers(access.buffer).name();
     if (access.writes) {
       return Bad(absl::StrCat("it writes parameter '", name,
@@ -48,8 +48,8 @@ absl::Status StreamChecker::Check(const v1::Instruction& instruction) {
   return absl::OkStatus();
 }
 
-absl::Status StreamChecker::CheckSwap(const v1::SwapInstruction& swap) {
-  const int home = home_slot_[swap.buffer()];
+absl::Status StreamedParameterChecker::CheckSwap(const v1::SwapInstruction& swap) {
+  const int home = streamed_slot_[swap.buffer()];
   if (home < 0) return absl::OkStatus();
   const std::string& name = program_.buffers(swap.buffer()).name();
   if (swap.host_slot() != home) {

@@ -9,13 +9,13 @@
 
 namespace espalier {
 
-struct SwapWaits {
+struct SwapDependencies {
   std::vector<std::vector<int>> before;  // by instruction: swaps that must have ended
   std::vector<int> at_end;               // of the step
 };
 
 // An instruction waits for a swap_in that fills memory which it touches, for a swap_out from memory
 // which it writes, and a swap for an earlier one of its host slot.
-SwapWaits FindSwapWaits(const v1::Program& program, const ProgramMemory& memory);
+SwapDependencies FindSwapDependencies(const v1::Program& program, const ProgramMemory& memory);
 
 }  // namespace espalier

@@ -7,7 +7,7 @@
 #include "ops/kernel/kernel.h"
 #include "espalier/v1/program.pb.h"
 #include "worker/executor/program_memory.h"
-#include "worker/executor/swap_waits.h"
+#include "worker/executor/swap_dependencies.h"
 
 namespace espalier {
 
@@ -17,8 +17,8 @@ namespace espalier {
 //   their parameter element by element (neither `sums` nor `result`), and their operands do not
 //   overlap;
 // - in batch-invariant programs, if their kernels take several (KernelRegistry::SupportsHorizontalFusion), nothing
-//   that one writes overlaps what another reads or writes, and none but the first waits for a swap.
-std::vector<int> JointInstructions(const v1::Program& program, const ProgramMemory& memory,
-                                   const SwapWaits& waits, const KernelRegistry& kernels);
+//   that one writes overlaps what another reads or writes, and none but the first dependencies for a swap.
+std::vector<int> MultiTensorGroups(const v1::Program& program, const ProgramMemory& memory,
+                                   const SwapDependencies& dependencies, const KernelRegistry& kernels);
 
 }  // namespace espalier

@@ -3,7 +3,7 @@
 
 #include "ops/kernel/packed_weights.h"
 #include "worker/executor/executor_fixture.h"
-#include "worker/executor/joint_instructions.h"
+#include "worker/executor/multi_tensor_ops.h"
 
 namespace espalier {
 namespace {
@@ -57,7 +57,7 @@ class ExecutorProductsTest : public ExecutorTest {
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
     EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
-    return JointInstructions(program, memory, FindSwapWaits(program, memory), device_->kernels());
+    return MultiTensorGroups(program, memory, FindSwapDependencies(program, memory), device_->kernels());
   }
 
   // After a step; finite numbers in every matrix.

@@ -23,7 +23,7 @@ struct CheckedProgram {
   std::vector<int64_t> host_slot_bytes;  // by host slot
   // By buffer: the host slot in which a parameter lies that streams: one that a swap_in brings into
   // memory which serves others before and after, and that nothing writes. Else -1.
-  std::vector<int> home_slot;
+  std::vector<int> streamed_slot;
   bool needs_communicator = false;
   bool needs_source = false;
 };

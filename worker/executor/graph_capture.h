@@ -15,33 +15,33 @@
 namespace espalier {
 
 // Used by the device's thread.
-class StepRecordings {
+class StepGraphCache {
  public:
-  static constexpr int64_t kMostRows = 128;  // of a step; longer ones hide their launches
-  static constexpr size_t kMostKept = 256;   // those used last
+  static constexpr int64_t kMaxRows = 128;  // of a step; longer ones hide their launches
+  static constexpr size_t kMaxGraphs = 256;   // those used last
 
-  explicit StepRecordings(WorkRecorder* recorder) : recorder_(recorder) {}
-  ~StepRecordings();
-  StepRecordings(const StepRecordings&) = delete;
-  StepRecordings& operator=(const StepRecordings&) = delete;
+  explicit StepGraphCache(GraphCapturer* graph_capturer) : graph_capturer_(graph_capturer) {}
+  ~StepGraphCache();
+  StepGraphCache(const StepGraphCache&) = delete;
+  StepGraphCache& operator=(const StepGraphCache&) = delete;
 
   // Runs `enqueue`, or what it enqueued in an earlier step of these sizes. An error of `enqueue` is
   // the answer, and forgets what was seen of these sizes.
   absl::Status Run(const DynamicSizes& sizes, const std::function<absl::Status()>& enqueue);
 
  private:
-  struct Seen {
-    uint64_t recording = 0;  // 0: none yet
+  struct Entry {
+    uint64_t graph = 0;  // 0: none yet
     uint64_t used = 0;
   };
   using Sizes = std::pair<int64_t, int64_t>;
 
-  absl::Status Record(const Sizes& sizes, const std::function<absl::Status()>& enqueue);
-  void DropOldest();
+  absl::Status Capture(const Sizes& sizes, const std::function<absl::Status()>& enqueue);
+  void EvictOldest();
 
-  WorkRecorder* const recorder_;
+  GraphCapturer* const graph_capturer_;
   uint64_t steps_ = 0;
-  std::map<Sizes, Seen> seen_;
+  std::map<Sizes, Entry> entries_;
 };
 
 }  // namespace espalier

@@ -1,10 +1,10 @@
-#include "worker/executor/check.h"
+#include "worker/executor/check_program.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "ops/optimizer/lr_schedule.h"
-#include "worker/executor/check_parts.h"
+#include "worker/executor/check_program_internal.h"
 
 namespace espalier {
 

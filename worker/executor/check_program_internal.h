@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "espalier/v1/program.pb.h"
-#include "worker/executor/check.h"
+#include "worker/executor/check_program.h"
 
 namespace espalier {
 

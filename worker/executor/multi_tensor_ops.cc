@@ -1,4 +1,4 @@
-#include "worker/executor/joint_instructions.h"
+#include "worker/executor/multi_tensor_ops.h"
 
 #include <algorithm>
 #include <iterator>
@@ -29,7 +29,7 @@ bool Equal(const AttributeMap& a, const AttributeMap& b, const std::vector<std::
   return within(a, b) && within(b, a);
 }
 
-bool Alike(const v1::UpdateInstruction& a, const v1::UpdateInstruction& b) {
+bool SameUpdate(const v1::UpdateInstruction& a, const v1::UpdateInstruction& b) {
   if (a.op() != b.op() || a.hyper() != b.hyper() || a.scale() != b.scale() ||
       a.state_size() != b.state_size()) {
     return false;
@@ -68,13 +68,13 @@ class Regions {
 };
 
 // How many updates from `first` on are made together.
-int Updates(const v1::Program& program, const ProgramMemory& memory, int first) {
+int GroupUpdates(const v1::Program& program, const ProgramMemory& memory, int first) {
   const v1::UpdateInstruction& update = program.instructions(first).update();
   int end = first + 1;
   Regions regions(memory);
   bool apart = regions.Add(update.hyper()) && regions.Add(update.scale()) && regions.Add(update);
   while (apart && end < program.instructions_size() && Elementwise(program.instructions(end)) &&
-         Alike(update, program.instructions(end).update())) {
+         SameUpdate(update, program.instructions(end).update())) {
     apart = regions.Add(program.instructions(end).update());
     if (apart) ++end;
   }
@@ -87,7 +87,7 @@ bool Overlap(const ProgramMemory& memory, int a, int b) {
 }
 
 // Whether an instruction writes what the other reads or writes.
-bool Disturbs(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
+bool Conflicts(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
               const v1::ComputeInstruction& other) {
   return std::any_of(writer.outputs().begin(), writer.outputs().end(), [&](int written) {
     const auto overlaps = [&](int b) { return Overlap(memory, written, b); };
@@ -97,7 +97,7 @@ bool Disturbs(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
 }
 
 // How many compute instructions from `first` on are run together.
-int Computations(const v1::Program& program, const ProgramMemory& memory, const SwapWaits& waits,
+int GroupComputes(const v1::Program& program, const ProgramMemory& memory, const SwapDependencies& dependencies,
                  const KernelRegistry& kernels, int first) {
   const v1::ComputeInstruction& one = program.instructions(first).compute();
   const std::vector<std::string>* const may_differ = kernels.HorizontalFusion(one.op());
@@ -107,13 +107,13 @@ int Computations(const v1::Program& program, const ProgramMemory& memory, const 
     const v1::ComputeInstruction& next = program.instructions(end).compute();
     if (next.op() != one.op() || next.inputs(0) != one.inputs(0) ||
         next.inputs_size() != one.inputs_size() || next.outputs_size() != one.outputs_size() ||
-        !Equal(next.attributes(), one.attributes(), *may_differ) || !waits.before[end].empty()) {
+        !Equal(next.attributes(), one.attributes(), *may_differ) || !dependencies.before[end].empty()) {
       break;
     }
     bool apart = true;
     for (int i = first; i < end && apart; ++i) {
       const v1::ComputeInstruction& before = program.instructions(i).compute();
-      apart = !Disturbs(memory, before, next) && !Disturbs(memory, next, before);
+      apart = !Conflicts(memory, before, next) && !Conflicts(memory, next, before);
     }
     if (!apart) break;
   }
@@ -122,15 +122,15 @@ int Computations(const v1::Program& program, const ProgramMemory& memory, const 
 
 }  // namespace
 
-std::vector<int> JointInstructions(const v1::Program& program, const ProgramMemory& memory,
-                                   const SwapWaits& waits, const KernelRegistry& kernels) {
+std::vector<int> MultiTensorGroups(const v1::Program& program, const ProgramMemory& memory,
+                                   const SwapDependencies& dependencies, const KernelRegistry& kernels) {
   const int n = program.instructions_size();
   std::vector<int> counts(n, 1);
   for (int first = 0; first < n; first += counts[first]) {
     const v1::Instruction& instruction = program.instructions(first);
-    if (Elementwise(instruction)) counts[first] = Updates(program, memory, first);
+    if (Elementwise(instruction)) counts[first] = GroupUpdates(program, memory, first);
     if (instruction.has_compute()) {
-      counts[first] = Computations(program, memory, waits, kernels, first);
+      counts[first] = GroupComputes(program, memory, dependencies, kernels, first);
     }
     std::fill_n(counts.begin() + first + 1, counts[first] - 1, 0);
   }
