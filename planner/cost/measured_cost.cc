@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostRuns = 1 << 20;  // counted
+constexpr int64_t kMaxRuns = 1 << 20;  // counted
 
 std::string ToText(const AttributeValue& value) {
   struct Visitor {
@@ -47,7 +47,7 @@ bool IsCount(const nlohmann::json& entry, const char* field) {
 
 bool IsTime(const nlohmann::json& entry, const char* field) {
   return IsNumber(entry, field) && entry[field].get<double>() >= 0 &&
-         entry[field].get<double>() <= kMostTaskSeconds;
+         entry[field].get<double>() <= kMaxTaskSeconds;
 }
 
 }  // namespace
@@ -200,7 +200,7 @@ void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const v1::D
   const auto blend = [](double told, double* known, int64_t* runs) {
     if (told < 0) return;
     *known = *runs == 0 ? told : (*known + told) / 2;
-    *runs = std::min(*runs + 1, kMostRuns);
+    *runs = std::min(*runs + 1, kMaxRuns);
   };
   blend(times.forward, &entry.times.forward, &entry.forward_runs);
   blend(times.backward, &entry.times.backward, &entry.backward_runs);
@@ -269,7 +269,7 @@ absl::Status MeasuredCost::Load(const std::string& text) {
       return absl::InvalidArgumentError(
           absl::StrCat("measured costs: entries[", i,
                        "] must have 'key' (string) and 'forward' and 'backward' (seconds, 0 to ",
-                       kMostTaskSeconds, ")"));
+                       kMaxTaskSeconds, ")"));
     }
     Entry& one = loaded[entry["key"].get<std::string>()];
     one.times = {entry["forward"].get<double>(), entry["backward"].get<double>()};

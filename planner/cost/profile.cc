@@ -18,7 +18,7 @@ using nlohmann::json;
 using Collective = v1::CollectiveInstruction;
 
 constexpr int kVersion = 1;
-constexpr size_t kMostBytes = size_t{256} << 20;
+constexpr size_t kMaxBytes = size_t{256} << 20;
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("profile: ", what));
@@ -137,8 +137,8 @@ std::string SaveProfile(const MeasuredCost& operators, const CommunicationProfil
 
 absl::Status LoadProfile(const std::string& text, MeasuredCost* operators,
                          CommunicationProfiles* communication) {
-  if (text.size() > kMostBytes) {
-    return Bad(absl::StrCat(text.size(), " bytes; at most ", kMostBytes, " are accepted"));
+  if (text.size() > kMaxBytes) {
+    return Bad(absl::StrCat(text.size(), " bytes; at most ", kMaxBytes, " are accepted"));
   }
   const absl::StatusOr<json> parsed = ParseBoundedJson<json>(text, {.depth = 16});
   if (!parsed.ok()) return Bad(absl::StrCat("the text ", parsed.status().message()));

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMinTileBytes = 4096;
 // What is not trained may be a running statistic, which its operator moves; each tile but the
 // first works on a copy. Larger operands are weights that are not to be copied.
-constexpr int64_t kMostCopied = 65536;
+constexpr int64_t kMaxCopiedBytes = 65536;
 
 const std::vector<int>& AxesOf(const SplitRule& rule, const LayoutRef& ref) {
   return (ref.output ? rule.outputs : rule.inputs)[ref.index];
@@ -83,7 +83,7 @@ void Emitter::EmitTiled(const Position& position, int rank, const std::string& n
       const TensorSpec& spec = program.spec(o.buffer);
       if (!Has(*o.axes, axis)) {
         if (o.output && spec.dtype != DType::kF32) return false;  // its sum would lose too much
-        if (not_trained(o) && spec.bytes() > kMostCopied) return false;
+        if (not_trained(o) && spec.bytes() > kMaxCopiedBytes) return false;
         continue;
       }
       const int64_t bytes = spec.bytes() / batch_tiles_;

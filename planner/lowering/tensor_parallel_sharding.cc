@@ -11,20 +11,20 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostRanks = 1024;
+constexpr int kMaxRanks = 1024;
 
 absl::Status CheckDegrees(const ServingDegrees& degrees) {
   for (const auto& [name, degree] : {std::pair("tensor_parallel", degrees.tensor_parallel),
                                      std::pair("pipeline_parallel", degrees.pipeline_parallel)}) {
-    if (degree < 1 || degree > kMostRanks) {
+    if (degree < 1 || degree > kMaxRanks) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, " is ", degree, "; accepted: 1 to ", kMostRanks));
+          absl::StrCat(name, " is ", degree, "; accepted: 1 to ", kMaxRanks));
     }
   }
-  if (degrees.ranks() <= kMostRanks) return absl::OkStatus();
+  if (degrees.ranks() <= kMaxRanks) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tensor_parallel x pipeline_parallel is ",
                                                  degrees.ranks(), "; accepted: up to ",
-                                                 kMostRanks));
+                                                 kMaxRanks));
 }
 
 // The graph with its named outputs as results of nodes of their own, and with the biases of `apart`

@@ -132,8 +132,8 @@ absl::StatusOr<CollectiveFit> FitCollective(const CollectiveModel& model,
   }
   CollectiveFit fit;
   // The flows that steps wait for depend on the factors: solve, look again, until they stay.
-  constexpr int kMostRounds = 50;
-  for (int round = 0; round < kMostRounds; ++round) {
+  constexpr int kMaxRounds = 50;
+  for (int round = 0; round < kMaxRounds; ++round) {
     double ll = 0, lt = 0, tt = 0, l1 = 0, t1 = 0;
     for (const CollectiveSample& sample : samples) {
       const CollectiveModel::Parts parts = model.Split(algorithm, sample.bytes, fit);

@@ -11,9 +11,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostEntries = 100000;
+constexpr int kMaxEntries = 100000;
 // Ranks of a group in which nothing is measured: its ring is only a shape to fit.
-constexpr int kMostFittedRanks = 1024;
+constexpr int kMaxFittedRanks = 1024;
 
 bool IsAmount(double value) { return value >= 0 && std::isfinite(value); }
 
@@ -24,11 +24,11 @@ absl::Status Bad(const char* list, int index, const std::string& what) {
 
 absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, double seconds,
                    const char* list, int index) {
-  if (!IsAmount(bytes) || !IsAmount(seconds) || seconds > kMostTaskSeconds) {
+  if (!IsAmount(bytes) || !IsAmount(seconds) || seconds > kMaxTaskSeconds) {
     return Bad(list, index,
                absl::StrCat("bytes ", bytes, ", seconds ", seconds,
                             "; both must be 0 or more and finite, and seconds at most ",
-                            kMostTaskSeconds));
+                            kMaxTaskSeconds));
   }
   const auto at = std::lower_bound(
       curve->begin(), curve->end(), bytes,
@@ -66,10 +66,10 @@ double CommunicationModel::At(const Curve& curve, double bytes) {
 absl::StatusOr<CommunicationModel> CommunicationModel::Create(
     const v1::CommunicationProfile& profile) {
   CommunicationModel model;
-  if (profile.messages_size() > kMostEntries || profile.collectives_size() > kMostEntries) {
+  if (profile.messages_size() > kMaxEntries || profile.collectives_size() > kMaxEntries) {
     return absl::InvalidArgumentError(absl::StrCat(
         "communication profile: ", profile.messages_size(), " messages and ",
-        profile.collectives_size(), " collectives; at most ", kMostEntries, " of each"));
+        profile.collectives_size(), " collectives; at most ", kMaxEntries, " of each"));
   }
   for (int i = 0; i < profile.messages_size(); ++i) {
     const v1::CommunicationProfile::Message& m = profile.messages(i);
@@ -101,7 +101,7 @@ absl::StatusOr<CommunicationModel> CommunicationModel::Create(
     for (auto& [ranks, group] : groups) {
       Straighten(&group.curve);
       group.link = shape;
-      if (ranks > kMostFittedRanks) continue;
+      if (ranks > kMaxFittedRanks) continue;
       absl::StatusOr<Topology> uniform = Topology::Uniform(ranks, shape);
       if (!uniform.ok()) return uniform.status();
       std::vector<int> all;

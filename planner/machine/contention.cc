@@ -8,7 +8,7 @@ namespace espalier {
 namespace {
 
 // Searches ask for the same few sets again and again; this bounds the others, to some 100 MB.
-constexpr size_t kMostNumbersKept = 4 << 20;
+constexpr size_t kMaxNumbersKept = 4 << 20;
 
 }  // namespace
 
@@ -20,7 +20,7 @@ const ContentionModel::Set& ContentionModel::SetOf(const std::vector<Group>& gro
     key_.insert(key_.end(), group.ranks->begin(), group.ranks->end());
   }
   if (const auto found = sets_.find(key_); found != sets_.end()) return *found->second;
-  if (numbers_kept_ + key_.size() > kMostNumbersKept) {
+  if (numbers_kept_ + key_.size() > kMaxNumbersKept) {
     sets_.clear();
     numbers_kept_ = 0;
   }

@@ -15,11 +15,11 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kLongestName = 64;
-constexpr size_t kLongestText = 4096;
-constexpr int kMostThreads = 1 << 16;
+constexpr size_t kMaxNameLength = 64;
+constexpr size_t kMaxTextLength = 4096;
+constexpr int kMaxThreads = 1 << 16;
 // Beyond it, JSON numbers do not hold integers exactly.
-constexpr int64_t kMostBytes = int64_t{1} << 53;
+constexpr int64_t kMaxBytes = int64_t{1} << 53;
 
 absl::Status Bad(const std::string& place, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("machine: ", place, ": ", what));
@@ -32,18 +32,18 @@ std::string Shown(const std::string& text) {
 }
 
 absl::Status CheckName(const std::string& place, const std::string& name) {
-  bool good = !name.empty() && name.size() <= kLongestName;
+  bool good = !name.empty() && name.size() <= kMaxNameLength;
   for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
   if (good) return absl::OkStatus();
-  return Bad(place, absl::StrCat(Shown(name), "; accepted: 1 to ", kLongestName,
+  return Bad(place, absl::StrCat(Shown(name), "; accepted: 1 to ", kMaxNameLength,
                                  " letters, digits, dots, underscores and hyphens"));
 }
 
 absl::Status CheckText(const std::string& place, const std::string& text) {
-  bool good = text.size() <= kLongestText;
+  bool good = text.size() <= kMaxTextLength;
   for (char c : text) good = good && !absl::ascii_iscntrl(c);
   if (good) return absl::OkStatus();
-  return Bad(place, absl::StrCat(Shown(text), "; accepted: at most ", kLongestText,
+  return Bad(place, absl::StrCat(Shown(text), "; accepted: at most ", kMaxTextLength,
                                  " bytes without control characters"));
 }
 
@@ -61,9 +61,9 @@ struct RateKind {
   double least;
   const char* example;
 };
-constexpr RateKind kFlops = {kLeastRate, "60 TFLOP/s"};
-constexpr RateKind kMemory = {kLeastRate, "900 GB/s"};
-constexpr RateKind kLink = {kLeastLinkRate, "10 Gbit/s"};
+constexpr RateKind kFlops = {kMinRate, "60 TFLOP/s"};
+constexpr RateKind kMemory = {kMinRate, "900 GB/s"};
+constexpr RateKind kLink = {kMinLinkRate, "10 Gbit/s"};
 
 // 0 where `optional`.
 absl::Status CheckRate(const std::string& place, double value, const RateKind& kind,
@@ -76,9 +76,9 @@ absl::Status CheckRate(const std::string& place, double value, const RateKind& k
 
 absl::Status CheckLatency(const std::string& place, double seconds) {
   absl::Status s = CheckNotNegative(place, seconds);
-  if (!s.ok() || seconds <= kMostLatencySeconds) return s;
+  if (!s.ok() || seconds <= kMaxLatencySeconds) return s;
   return Bad(place, absl::StrCat("is ", seconds, " seconds; it must be at most ",
-                                 kMostLatencySeconds, "; give it with its unit, such as \"5 us\""));
+                                 kMaxLatencySeconds, "; give it with its unit, such as \"5 us\""));
 }
 
 absl::Status CheckCount(const std::string& place, int64_t value, int64_t least, int64_t most) {
@@ -130,13 +130,13 @@ absl::Status CheckDevices(const std::string& place, const MachineDevices& d) {
   }
   absl::Status s =
       First({CheckText(place + ".model", d.model),
-             CheckCount(place + ".memory_bytes", d.memory_bytes, 1, kMostBytes),
+             CheckCount(place + ".memory_bytes", d.memory_bytes, 1, kMaxBytes),
              CheckRate(place + ".matmul_flops", d.matmul_flops, kFlops),
              CheckRate(place + ".memory_bandwidth", d.memory_bandwidth, kMemory),
              CheckPositive(place + ".op_overhead_seconds", d.op_overhead_seconds),
              CheckLatency(place + ".op_overhead_seconds", d.op_overhead_seconds),
-             CheckCount(place + ".threads", d.threads, 0, kMostThreads),
-             CheckCount(place + ".host_memory_bytes", d.host_memory_bytes, 0, kMostBytes),
+             CheckCount(place + ".threads", d.threads, 0, kMaxThreads),
+             CheckCount(place + ".host_memory_bytes", d.host_memory_bytes, 0, kMaxBytes),
              CheckRate(place + ".host_bandwidth", d.host_bandwidth, kMemory, /*optional=*/true)});
   if (!s.ok()) return s;
   if ((d.host_memory_bytes > 0) != (d.host_bandwidth > 0)) {

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMostText = 16 << 20;
+constexpr size_t kMaxText = 16 << 20;
 constexpr int kMaxDepth = 8;  // a machine is 3 deep
 constexpr int kFormatVersion = 1;
 
@@ -328,9 +328,9 @@ Written ToJson(const MachineDevices& d) {
 }  // namespace
 
 absl::StatusOr<MachineModel> ReadMachine(const std::string& text) {
-  if (text.size() > kMostText) {
+  if (text.size() > kMaxText) {
     return absl::ResourceExhaustedError(absl::StrCat("machine: the text has ", text.size(),
-                                                     " bytes; at most ", kMostText,
+                                                     " bytes; at most ", kMaxText,
                                                      " are accepted; use \"count\""));
   }
   SyntaxCheck syntax(text);

@@ -14,10 +14,10 @@ namespace espalier {
 
 // What is accepted of machines and measurements: beyond it a unit was left out, and times would not
 // add up (planner/simulator/task.h).
-inline constexpr double kLeastRate = 1e6;          // bytes/s of memory, flop/s
-inline constexpr double kLeastLinkRate = 1e5;      // bytes/s: 1 Mbit/s is a link
-inline constexpr double kMostLatencySeconds = 10;  // of a message; of starting an operator
-inline constexpr double kMostTaskSeconds = 1e4;    // of one operator, message or collective
+inline constexpr double kMinRate = 1e6;          // bytes/s of memory, flop/s
+inline constexpr double kMinLinkRate = 1e5;      // bytes/s: 1 Mbit/s is a link
+inline constexpr double kMaxLatencySeconds = 10;  // of a message; of starting an operator
+inline constexpr double kMaxTaskSeconds = 1e4;    // of one operator, message or collective
 
 // A device or link with 0 where nobody has measured yet gets a cautious rate of a small CPU on
 // loopback.

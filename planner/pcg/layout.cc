@@ -133,7 +133,7 @@ Layout Sharded(const Layout& layout) {
   const Region& box = layout.shards[0].region;  // all are of one size
   const auto cut = std::find_if(box.size.begin(), box.size.end(),
                                 [&](int64_t extent) { return extent % replicas == 0; });
-  if (box.num_elements() < kLeastSharded || cut == box.size.end()) return layout;
+  if (box.num_elements() < kMinShardedElements || cut == box.size.end()) return layout;
   const size_t d = static_cast<size_t>(cut - box.size.begin());
   Layout sharded = layout;
   sharded.replicas = 1;

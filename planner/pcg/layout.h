@@ -74,7 +74,7 @@ Layout ReplicatedLayout(const Dims& dims, const std::vector<int>& devices);
 Layout Dual(const Layout& layout);
 
 // Boxes of fewer elements are not worth cutting: each would cost a collective of its own.
-constexpr int64_t kLeastSharded = 1024;
+constexpr int64_t kMinShardedElements = 1024;
 
 // Every box cut into one piece for each of its replicas, along its first dimension that can be:
 // none are left. Shards keep their order and device; the pieces of a box follow each other in the

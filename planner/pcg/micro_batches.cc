@@ -222,9 +222,9 @@ std::vector<std::pair<ValueId, int>> AccumulatedGradients(const PcgStructure& st
 namespace {
 
 absl::Status Cut(int parts, bool only_costs, PcgStructure* structure) {
-  if (parts < 1 || parts > kMostMicroBatches) {
+  if (parts < 1 || parts > kMaxMicroBatches) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "micro_batches is ", parts, "; expected 1 to ", kMostMicroBatches,
+        "micro_batches is ", parts, "; expected 1 to ", kMaxMicroBatches,
         ", as a step's programs and its simulation grow with it; use a smaller batch"));
   }
   if (parts == 1) return absl::OkStatus();

@@ -15,13 +15,13 @@
 namespace espalier {
 
 // More would be programs of millions of instructions, and hours of simulation.
-inline constexpr int kMostMicroBatches = 4096;
+inline constexpr int kMaxMicroBatches = 4096;
 
 // Finds what of each operator and tensor belongs to the batch, from the graph's inputs, whose
 // dimension 0 it is, by the operators' split rules; and turns `structure` into that of one part.
 // InvalidArgument names the operator that stands in the way: one that does not split along the
 // batch, or that reads what another has summed over it (batch norm's statistics), or a batch that
-// `micro_batches` does not divide, or more than kMostMicroBatches. With 1 nothing changes.
+// `micro_batches` does not divide, or more than kMaxMicroBatches. With 1 nothing changes.
 absl::Status SplitIntoMicroBatches(int micro_batches, PcgStructure* structure);
 
 // `structure` with so much less of everything that belongs to the batch, as if that were all of it;

@@ -197,7 +197,7 @@ TEST(MakePipelineSchedule, IsTheOneThatIsDefined) {
 TEST(SplitIntoMicroBatches, MoreThanAStepCanHaveIsRefused) {
   const Chain chain(1, 2, 1);
   PcgStructure structure = StructureOf(chain.graph);
-  const absl::Status status = SplitIntoMicroBatches(kMostMicroBatches + 1, &structure);
+  const absl::Status status = SplitIntoMicroBatches(kMaxMicroBatches + 1, &structure);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("micro_batches is 4097; expected 1 to 4096"), std::string::npos)
       << status;

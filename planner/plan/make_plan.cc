@@ -46,10 +46,10 @@ absl::Status CheckProblem(const PlanProblem& problem, const v1::SearchOptions& o
         "search.alpha is ", options.alpha(), "; expected 0 (annealing) or more, at most 1e9"));
   }
   if (options.has_micro_batches() &&
-      (options.micro_batches() < 1 || options.micro_batches() > kMostMicroBatches)) {
+      (options.micro_batches() < 1 || options.micro_batches() > kMaxMicroBatches)) {
     return absl::InvalidArgumentError(absl::StrCat("search.micro_batches is ",
                                                    options.micro_batches(), "; expected 1 to ",
-                                                   kMostMicroBatches, ", or none"));
+                                                   kMaxMicroBatches, ", or none"));
   }
   if (options.pipeline_stages() < 0 || options.pipeline_stages() > kMostPipelineStages) {
     return absl::InvalidArgumentError(absl::StrCat("search.pipeline_stages is ",

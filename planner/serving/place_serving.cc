@@ -21,7 +21,7 @@ namespace {
 
 // Every number of stages up to here, then doublings: one more stage is one message more, and a
 // smaller part of the memory.
-constexpr int kMostStagesEach = 8;
+constexpr int kMaxStagesEach = 8;
 
 absl::Status CheckProblem(const ServingProblem& problem) {
   const auto wrong = [](const auto&... what) {
@@ -128,7 +128,7 @@ class Placing {
       // Quickly, before anything is built.
       if (!CheckHeadsDivide(*model.full, tensor).ok()) continue;
       for (int stages = 1; tensor * stages <= devices;
-           stages += stages < kMostStagesEach ? 1 : stages) {
+           stages += stages < kMaxStagesEach ? 1 : stages) {
         const absl::StatusOr<bool> more = add({tensor, stages}, false);
         if (!more.ok()) return more.status();
         if (!*more) break;

@@ -21,7 +21,7 @@ namespace espalier {
 class MaxPlusMatrix {
  public:
   // With more devices, matrices are larger than what they stand for.
-  static constexpr int kMostDevices = 64;
+  static constexpr int kMaxMatrixDevices = 64;
 
   bool has_matrix() const { return runs_ == kHasMatrix; }
   void Invalidate() { runs_ = 0; }
@@ -30,7 +30,7 @@ class MaxPlusMatrix {
   template <typename ForEach>
   void Advance(int devices, Picoseconds* clocks, const ForEach& for_each) {
     if (!has_matrix()) {
-      if (devices > kMostDevices || ++runs_ < kRunsBeforeMatrix) {
+      if (devices > kMaxMatrixDevices || ++runs_ < kRunsBeforeMatrix) {
         return for_each([clocks](const Task& task) { RunTask(task, clocks); });
       }
       Make(devices, for_each);

@@ -31,7 +31,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
-      bounded_(!full_only && devices_ <= MaxPlusMatrix::kMostDevices),
+      bounded_(!full_only && devices_ <= MaxPlusMatrix::kMaxMatrixDevices),
       live_(structure.LiveNodes()),
       placement_(structure.nodes.size(), nullptr),
       base_layout_(structure.base.size(), -1),
@@ -500,10 +500,10 @@ absl::Status Simulator::CheckTimes() {
            [&](const std::vector<int>&, Picoseconds duration, double) {
              total += static_cast<double>(duration);
            });
-  if (total <= static_cast<double>(kLongestStep)) return absl::OkStatus();
+  if (total <= static_cast<double>(kMaxStepPicoseconds)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a step's tasks take ", total * 1e-12, " seconds or more, all devices together; at most ",
-      ToSeconds(kLongestStep),
+      ToSeconds(kMaxStepPicoseconds),
       " can be planned: use a smaller batch, or see whether a rate of a device or link, or a time "
       "of the profile, lacks its unit"));
 }
@@ -641,7 +641,7 @@ v1::Prediction Simulator::Predict() {
 Picoseconds Simulator::PriceOf(int device, int64_t bytes) const {
   constexpr int64_t kPerMiB = 1'000'000'000;  // one millisecond
   // All devices' together can be added to a step.
-  const Picoseconds most = kLongestStep / devices_;
+  const Picoseconds most = kMaxStepPicoseconds / devices_;
   const Picoseconds price = std::min(bytes / (1 << 20) + 1, most / kPerMiB) * kPerMiB;
   if (!offload_penalty_) return price;
   // Against offload it has to be dear on small and on large devices.

@@ -14,12 +14,12 @@ namespace espalier {
 using Picoseconds = int64_t;
 
 // What no task exceeds, and the tasks of a step together (Simulator::Reset): sums stay whole.
-inline constexpr Picoseconds kLongestTask = static_cast<Picoseconds>(kMostTaskSeconds * 1e12);
-inline constexpr Picoseconds kLongestStep = 4'000'000'000'000'000'000;
+inline constexpr Picoseconds kMaxTaskPicoseconds = static_cast<Picoseconds>(kMaxTaskSeconds * 1e12);
+inline constexpr Picoseconds kMaxStepPicoseconds = 4'000'000'000'000'000'000;
 
-// At most kLongestTask, which also stands for what is no number; at least 0.
+// At most kMaxTaskPicoseconds, which also stands for what is no number; at least 0.
 inline Picoseconds ToPicoseconds(double seconds) {
-  if (!(seconds < kMostTaskSeconds)) return kLongestTask;
+  if (!(seconds < kMaxTaskSeconds)) return kMaxTaskPicoseconds;
   return seconds > 0 ? static_cast<Picoseconds>(std::llround(seconds * 1e12)) : 0;
 }
 inline double ToSeconds(Picoseconds time) { return static_cast<double>(time) * 1e-12; }

@@ -15,16 +15,16 @@ namespace {
 
 constexpr size_t kMaxDevices = 4096;
 
-absl::Status CheckRate(const std::string& field, double value, double least = kLeastRate) {
+absl::Status CheckRate(const std::string& field, double value, double least = kMinRate) {
   if (value >= least && std::isfinite(value)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, " is ", value, "; it must be at least ", least, " a second, and finite"));
 }
 
 absl::Status CheckLatency(const std::string& field, double seconds) {
-  if (seconds >= 0 && seconds <= kMostLatencySeconds) return absl::OkStatus();
+  if (seconds >= 0 && seconds <= kMaxLatencySeconds) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", seconds, "; it must be 0 to ", kMostLatencySeconds, " seconds"));
+      absl::StrCat(field, " is ", seconds, "; it must be 0 to ", kMaxLatencySeconds, " seconds"));
 }
 
 absl::Status CheckDevice(const std::string& field, const v1::Device& device) {
@@ -48,7 +48,7 @@ absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
   if (request.has_link()) {
     const double rate = request.link().bandwidth();
     absl::Status s =
-        rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate, kLeastLinkRate);
+        rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate, kMinLinkRate);
     if (s.ok()) s = CheckLatency("link.latency_seconds", request.link().latency_seconds());
     if (!s.ok()) return s;
   }
