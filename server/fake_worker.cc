@@ -13,7 +13,7 @@
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "server/services/call_interceptor.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "storage/checkpoint.h"
 
 namespace espalier {
 namespace {

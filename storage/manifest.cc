@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
 #include "ops/tensor/half_conversion.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "storage/checkpoint.h"
 
 namespace espalier {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "storage/checkpoint.h"
 #include "worker/collective/measure_communication.h"
 #include "worker/operator_times.h"
 #include "worker/runner/program_model_runner.h"

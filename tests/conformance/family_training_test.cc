@@ -23,7 +23,7 @@
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "tests/plans/in_process_training.h"
-#include "worker/checkpoint/checkpoint.h"
+#include "storage/checkpoint.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/program_model_runner.h"
 #include "models/weights/weight_files.h"

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/checkpoint.h"
+#include "storage/checkpoint.h"
 
 #include <gtest/gtest.h>
 
