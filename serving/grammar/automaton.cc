@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// Steps of the construction; bodies without nodes cost steps all the same.
+// Limits repetition of parts without nodes, which kMaxAutomatonNodes does not see.
 constexpr int64_t kMaxSteps = 4'000'000;
 
 class Builder : public ThompsonBuilder {
@@ -80,7 +80,7 @@ class Builder : public ThompsonBuilder {
     return to;
   }
 
-  // The bytes that all texts of an expression begin with, and what follows them.
+  // The bytes with which all texts of an expression begin, and the expressions that follow.
   struct Beginning {
     std::string bytes;
     std::vector<const Expression*> rest;
@@ -101,8 +101,8 @@ class Builder : public ThompsonBuilder {
     }
   };
 
-  // Alternatives that begin alike share their beginning, so that thousands of constants are one
-  // way to read a text, not thousands.
+  // Alternatives share common prefixes, so that thousands of constants do not become thousands of
+  // readings of one text.
   int32_t AddChoice(const std::vector<Expression>& parts, int32_t from) override {
     const int32_t to = NewNode();
     absl::flat_hash_map<std::pair<int32_t, uint8_t>, int32_t> next;
@@ -133,7 +133,7 @@ class Builder : public ThompsonBuilder {
 
   int32_t AddClass(const CodePoints& points, int32_t from) override {
     const int32_t to = NewNode();
-    // Nodes before the last one, two and three bytes of any continuation; shared by all ranges.
+    // tails[n]: a node that is n arbitrary continuation bytes before `to`; shared by all ranges.
     int32_t tails[4] = {to, -1, -1, -1};
     for (const auto& [low, high] : points) AddRange(low, high, from, tails);
     return to;
@@ -147,7 +147,7 @@ class Builder : public ThompsonBuilder {
     return tails[bytes] = node;
   }
 
-  // Splits a range of code points until each byte of their UTF-8 forms has a range of its own.
+  // Splits a range of code points until each byte of the UTF-8 encoding has one range.
   void AddRange(uint32_t low, uint32_t high, int32_t from, int32_t* tails) {
     if (!status().ok()) return;
     for (const uint32_t last : {0x7Fu, 0x7FFu, 0xFFFFu}) {
@@ -189,7 +189,7 @@ class Builder : public ThompsonBuilder {
     }
   }
 
-  // Which nodes can reach the end of their rule, with bytes or without any.
+  // Which nodes can reach the end of their rule; without `by_bytes`, without consuming a byte.
   std::vector<bool> Reaching(bool by_bytes) const {
     const std::vector<Node>& nodes = out_->nodes;
     struct Caller {
@@ -232,7 +232,7 @@ class Builder : public ThompsonBuilder {
     return reaches;
   }
 
-  // Where a parser can be without having read a byte more.
+  // Visits the nodes that can be reached from `node` in one step that consumes no byte.
   template <typename Visit>
   void WithoutBytes(int32_t node, const Visit& visit) const {
     for (const int32_t to : out_->nodes[node].epsilons) visit(to, false);
@@ -242,8 +242,8 @@ class Builder : public ThompsonBuilder {
     }
   }
 
-  // A call that comes back to its own node without a byte read would call for ever. Tarjan's
-  // strongly connected components, without recursion.
+  // A rule that calls itself before it consumes a byte would recurse forever. Finds such cycles by
+  // Tarjan's strongly connected components algorithm, without recursion.
   absl::Status RefuseLeftRecursion() const {
     const size_t count = out_->nodes.size();
     std::vector<int32_t> index(count, -1), low(count, 0), component(count, -1), stack;
@@ -336,7 +336,7 @@ class Builder : public ThompsonBuilder {
     for (size_t i = 0; i < nodes.size(); ++i) nodes[i].only_final = alive_[i] && !works[i];
   }
 
-  // Copies within a part were added before those of the part.
+  // Inner copies come first in copies_, so their representatives are known.
   void MarkCopies() {
     std::vector<Node>& nodes = out_->nodes;
     for (size_t i = 0; i < nodes.size(); ++i) nodes[i].representative = static_cast<int32_t>(i);

@@ -11,7 +11,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxNfaNodes = 50'000, kMaxNfaSteps = 200'000;
-// What each automaton costs at least, each state of a product, and each of one that is minimised.
+// Budget of an automaton, of a state of a product, and of a state that is minimized.
 constexpr DfaBudget kLeastCost = 50, kStateCost = 10, kMinimizeCost = 100;
 
 absl::Status TooLarge() {
@@ -22,7 +22,7 @@ absl::Status TooLarge() {
 }
 
 struct NfaNode {
-  CodePoints points;  // that lead to `to`; sorted, apart from each other
+  CodePoints points;  // label of the edge to `to`; sorted, disjoint
   int32_t to = -1;
   std::vector<int32_t> epsilons;
 };
@@ -32,12 +32,12 @@ class Nfa : public ThompsonBuilder {
   Nfa() : ThompsonBuilder(kMaxNfaNodes, kMaxNfaSteps, TooLarge()) {}
 
   const NfaNode& node(int32_t number) const { return nodes_[number]; }
-  // How many nodes and epsilons Closed has looked at since this was last asked.
+  // Returns the nodes and epsilons that Closed has visited since the last call.
   int64_t TakeWork() { return std::exchange(work_, 0); }
 
   void AddEpsilon(int32_t from, int32_t to) override { nodes_[from].epsilons.push_back(to); }
 
-  // With all that epsilons lead to.
+  // The epsilon closure.
   std::vector<int32_t> Closed(std::vector<int32_t> set) {
     seen_.resize(nodes_.size(), 0);
     ++round_;
@@ -49,7 +49,7 @@ class Nfa : public ThompsonBuilder {
         seen_[to] = round_;
       }
     }
-    // What only epsilons adds nothing to a set's name.
+    // Nodes with only epsilons do not distinguish sets.
     set.erase(
         std::remove_if(set.begin(), set.end(),
                        [this](int32_t n) { return nodes_[n].to < 0 && !nodes_[n].epsilons.empty(); }),
@@ -83,7 +83,7 @@ class Nfa : public ThompsonBuilder {
   }
 
   std::vector<NfaNode> nodes_;
-  std::vector<int64_t> seen_;  // in which round of Closed
+  std::vector<int64_t> seen_;  // the last round of Closed that visited each node
   int64_t round_ = 0, work_ = 0;
 };
 
@@ -93,7 +93,7 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
   Nfa nfa;
   const int32_t begin = nfa.NewNode();
   const int32_t behind = nfa.Add(expression, begin);
-  // A node that nothing leaves, so that it stays in the sets.
+  // Has no epsilons, so Closed keeps it.
   const int32_t end = nfa.NewNode();
   nfa.AddEpsilon(behind, end);
   if (!nfa.status().ok()) return nfa.status();
@@ -105,7 +105,7 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
   for (size_t s = 0; s < sets.size(); ++s) {
     const std::vector<int32_t> set = sets[s];
     out.states_[s].accepting = std::binary_search(set.begin(), set.end(), end);
-    // Where a range of one of the members begins or has just ended.
+    // Boundaries of the members' ranges: first code points, and those after the last ones.
     std::vector<uint32_t> cuts;
     for (const int32_t node : set) {
       for (const auto& [low, high] : nfa.node(node).points) {
@@ -116,10 +116,10 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
     *budget -= static_cast<DfaBudget>(cuts.size());
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    // Closures were counted as they were made.
+    // Closures have been charged as they were built.
     *budget -= static_cast<DfaBudget>(cuts.size() * set.size()) + nfa.TakeWork();
     if (*budget < 0) return TooLarge();
-    // Of each member the first range that does not end before the cut: both are in order.
+    // For each member, the first range that does not end before the cut. Ranges and cuts ascend.
     std::vector<size_t> ranges(set.size(), 0);
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       std::vector<int32_t> targets;
@@ -150,7 +150,8 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
 }
 
 absl::StatusOr<Dfa> Dfa::Multiples(int64_t divisor, int places, DfaBudget* budget) {
-  // A state for the sign and each remainder, behind each number of places; no point yet: the first.
+  // States: the start, then one for each phase and remainder. Phase 0 precedes the point; phase p
+  // follows p decimal places.
   const int64_t phases = places + 1;
   if (divisor < 1 || places < 0 || phases * divisor + 1 > kMaxDfaStates) return TooLarge();
   *budget -= kLeastCost + (phases + 1) * divisor * kMinimizeCost;
@@ -171,16 +172,16 @@ absl::StatusOr<Dfa> Dfa::Multiples(int64_t divisor, int places, DfaBudget* budge
   for (int64_t phase = 0; phase < phases; ++phase) {
     for (int64_t remainder = 0; remainder < divisor; ++remainder) {
       State& s = out.states_[state(phase, remainder)];
-      int64_t whole = remainder;  // with the digits that are missing
+      int64_t whole = remainder;  // with the missing decimal places as zeros
       for (int64_t i = phase; i < places; ++i) whole = whole * 10 % divisor;
       s.accepting = whole == 0;
-      // Behind the point stands a digit, so the point leads where its digits lead: see below.
+      // The point must be followed by a digit: it leads to states of its own, below.
       if (phase > 0 && phase < places) add_digits(remainder, phase + 1, &s);
       if (phase == 0) add_digits(remainder, 0, &s);
     }
   }
   if (places > 0) {
-    // The point itself: a state for each remainder, which accepts nothing.
+    // States behind the point, one for each remainder; they do not accept.
     const size_t first = out.states_.size();
     if (first + static_cast<size_t>(divisor) > kMaxDfaStates) return TooLarge();
     for (int64_t remainder = 0; remainder < divisor; ++remainder) {
@@ -222,7 +223,8 @@ absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other, DfaBudget*
   Dfa out;
   *budget -= kLeastCost;
   std::map<std::pair<int32_t, int32_t>, int32_t> numbers = {{{0, 0}, 0}};
-  std::vector<std::pair<int32_t, int32_t>> pairs = {{0, 0}};  // second -1: `other` has no way on
+  // second -1: `other` has no transition
+  std::vector<std::pair<int32_t, int32_t>> pairs = {{0, 0}};
   for (size_t s = 0; s < pairs.size(); ++s) {
     const auto [a, b] = pairs[s];
     const bool in_other = b >= 0 && other.states_[b].accepting;
@@ -242,7 +244,7 @@ absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other, DfaBudget*
     for (const Edge& edge : states_[a].edges) {
       uint32_t low = edge.low;
       while (j < theirs.size() && theirs[j].high < low) ++j;
-      // Each part of the edge with what `other` does there.
+      // Pair each part of the edge with the transitions of `other`.
       for (size_t k = j; low <= edge.high; ++k) {
         const bool more = k < theirs.size() && theirs[k].low <= edge.high;
         const uint32_t gap_end = more ? theirs[k].low : edge.high + 1;
@@ -261,7 +263,7 @@ absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other, DfaBudget*
   return out;
 }
 
-// Keeps the states that can be reached, as all can where this is called, and that lead to an end.
+// Keeps the states from which an accepting state can be reached. All states are reachable here.
 void Dfa::Trim() {
   std::vector<std::vector<int32_t>> before(states_.size());
   std::vector<bool> alive(states_.size(), false);
@@ -304,11 +306,11 @@ void Dfa::Trim() {
   states_ = std::move(kept);
 }
 
-// Moore's algorithm: states are one until what they accept, or where they lead, tells them apart.
+// Moore's algorithm: refine the partition by acceptance and transitions until it is stable.
 void Dfa::Minimize() {
   std::vector<int32_t> part(states_.size());
   for (size_t s = 0; s < states_.size(); ++s) part[s] = states_[s].accepting ? 1 : 0;
-  // The start must stay the first.
+  // The start state keeps number 0.
   if (part[0] == 1) {
     for (int32_t& p : part) p = 1 - p;
   }
@@ -337,7 +339,7 @@ void Dfa::Minimize() {
       if (inserted) merged.push_back({states_[s].accepting, std::move(edges)});
     }
     part = std::move(next);
-    // Only once nothing was split do the edges of `merged` lead to its own numbers.
+    // Edges of `merged` have the numbers of the last partition, final only if nothing was split.
     if (numbers.size() == parts) break;
     parts = numbers.size();
   }
@@ -348,7 +350,7 @@ Expression Dfa::AddRules(const std::string& name,
                          const std::function<Expression(const CodePoints&)>& form,
                          Grammar* grammar) const {
   const auto rule = [&](int32_t state) { return absl::StrCat(name, "/", state); };
-  // What is written in several ways has a rule, so that the states do not multiply it.
+  // A class that translates to several alternatives becomes a rule, which the states share.
   std::map<CodePoints, Expression> forms;
   const auto form_of = [&](const CodePoints& points) {
     const auto [it, inserted] = forms.try_emplace(points);
@@ -369,7 +371,7 @@ Expression Dfa::AddRules(const std::string& name,
     for (const auto& [to, points] : by_target) {
       ways.push_back(Sequence({form_of(points), RuleCall(rule(to))}));
     }
-    // No way at all: the empty language.
+    // The empty language.
     if (ways.empty()) ways.push_back(OneOf({}));
     grammar->rules[rule(static_cast<int32_t>(s))] = Choice(std::move(ways));
   }

@@ -55,7 +55,7 @@ class Parser {
     status_ = absl::InvalidArgumentError(absl::StrCat("grammar: line ", line + 1, ": ", what));
   }
 
-  // Blanks and comments; with `lines`, ends of lines too.
+  // Skips blanks and comments; with `lines` also line breaks.
   void Space(bool lines) {
     while (More()) {
       const char c = Peek();
@@ -85,7 +85,7 @@ class Parser {
     return Choice(std::move(parts));
   }
 
-  // Within a group a line may end anywhere, otherwise only where an alternative begins.
+  // Inside a group, lines may break anywhere; outside, only before an alternative.
   Expression Alternative(int depth) {
     std::vector<Expression> parts;
     Spend(1);
@@ -251,7 +251,7 @@ class Parser {
   GrammarBudget* budget_;
   size_t at_ = 0;
   int quantifiers_ = 0;
-  int run_ = 0;  // quantifiers on one atom
+  int run_ = 0;  // consecutive quantifiers on one atom
   absl::Status status_;
 };
 

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// What a JSON string may hold as it is.
+// Code points that a JSON string may contain unescaped.
 CodePoints PlainPoints() {
   return {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kLastCodePoint}};
 }
@@ -18,7 +18,7 @@ CodePoints PlainPoints() {
 Expression Digit() { return OneOf({{'0', '9'}}); }
 Expression HexDigit() { return OneOf({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}); }
 
-// A code point that must be escaped.
+// The escape of a code point that must be escaped.
 Expression Escaped(uint32_t point) {
   static const std::map<uint32_t, const char*>& names = *new std::map<uint32_t, const char*>{
       {'"', "\\\""}, {'\\', "\\\\"}, {'\b', "\\b"}, {'\f', "\\f"},
@@ -34,7 +34,7 @@ CodePoints EscapedPoints(const CodePoints& points) {
   return Intersect(points, {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
 }
 
-// Of how many expressions JsonCharactersOf is.
+// The number of expressions of JsonCharactersOf.
 int64_t JsonParts(const Expression& e) {
   int64_t count = 1;
   if (e.kind == Expression::kLiteral) count += static_cast<int64_t>(e.text.size());
@@ -67,8 +67,8 @@ Expression JsonCharactersOf(const Expression& e) {
   }
 }
 
-// Plain characters that go on from the first `at` characters of these names, which are all of that
-// beginning, without being one of them. REQUIRES: sorted, each once.
+// `names` share their first `at` characters. Returns the unescaped texts that continue this prefix
+// and are none of the names. REQUIRES: sorted, without duplicates.
 Expression OtherThan(absl::Span<const std::u32string> names, size_t at) {
   std::vector<Expression> parts;
   if (names[0].size() == at) {
@@ -107,7 +107,7 @@ Expression Spaced(std::vector<Expression> parts) {
 void AddJsonRules(Grammar* grammar) {
   auto& rules = grammar->rules;
   const auto call = [](const char* name) { return RuleCall(name); };
-  // Bounded, so that a model cannot fill its answer with blanks.
+  // Bounded, so that a model cannot fill its answer with white space.
   rules["json-space"] =
       Optional(Choice({Literal(" "), Sequence({Literal("\n"), Repeat(Literal(" "), 0, 20)})}));
   rules["json-char"] = Choice(
@@ -120,7 +120,7 @@ void AddJsonRules(Grammar* grammar) {
                                        {'n', 'n'},
                                        {'r', 'r'},
                                        {'t', 't'}})}),
-       // Surrogates come as what they stand for.
+       // No surrogates: characters outside the BMP are written unescaped.
        Sequence(
            {Literal("\\u"),
             Choice({Sequence({OneOf({{'0', '9'}, {'a', 'c'}, {'e', 'f'}, {'A', 'C'}, {'E', 'F'}}),
@@ -135,7 +135,7 @@ void AddJsonRules(Grammar* grammar) {
       Sequence({call("json-integer"), Optional(Sequence({Literal("."), Repeat(Digit(), 1, 18)})),
                 Optional(Sequence({OneOf({{'e', 'e'}, {'E', 'E'}}),
                                    Optional(OneOf({{'+', '+'}, {'-', '-'}})),
-                                   // Within the range of a double.
+                                   // Stay within the range of a double.
                                    Repeat(Digit(), 1, 2)}))});
   const auto list = [&](Expression element) {
     return Optional(Sequence(
@@ -185,7 +185,7 @@ Expression JsonStringExcept(const std::vector<std::string>& names) {
       all.push_back(TakeUtf8(name, &at));
       escaped = escaped || Intersect({{all.back(), all.back()}}, PlainPoints()).empty();
     }
-    // What must be escaped is no plain string, nor the beginning of one.
+    // Names that need an escape never equal an unescaped string.
     if (!escaped) plain.push_back(std::move(all));
   }
   std::sort(plain.begin(), plain.end());

@@ -17,8 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSchemaBytes = 1 << 20;
-// Of the text; a schema nests less deep, see JsonSchemaConverter. Finding a key takes as long as its
-// object has keys.
+// Limits of the JSON text; JsonSchemaConverter limits the nesting of schemas further. Key lookup is
+// linear in the size of the object.
 constexpr JsonLimits kLimits = {.depth = 256, .fields_of_object = 2048, .fields = 50'000};
 
 bool RefersToItsRoot(const Json& schema) {
@@ -32,8 +32,8 @@ bool RefersToItsRoot(const Json& schema) {
   return schema.is_structured() && std::any_of(schema.begin(), schema.end(), RefersToItsRoot);
 }
 
-// A schema with an $id of its own is what references in it begin at. Where there is one within
-// another, "" or its id.
+// References inside a schema with an "$id" are relative to it. Returns the id of a nested schema
+// that has one, or "".
 std::string InnerRoot(const Json& schema) {
   if (!schema.is_structured()) return "";
   for (const Json& part : schema) {

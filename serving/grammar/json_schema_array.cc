@@ -1,4 +1,4 @@
-// Arrays.
+// Schemas of arrays.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ std::optional<JsonSchemaConverter::Items> JsonSchemaConverter::ItemsOf(const Jso
   Items out;
   out.least = Count(schema, "minItems", 0, place);
   out.most = Count(schema, "maxItems", -1, place);
-  // Up to draft 2019-09 a list of items stood for what "prefixItems" is now.
+  // Up to draft 2019-09, "items" with a list had the meaning of "prefixItems".
   const bool old = schema.contains("items") && schema["items"].is_array();
   const char* const prefix_key = old ? "items" : "prefixItems";
   const char* const items_key = old ? "additionalItems" : "items";

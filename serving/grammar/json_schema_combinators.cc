@@ -1,4 +1,4 @@
-// References, and several schemas at once or one of several.
+// $ref, allOf, anyOf and oneOf.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -23,7 +23,7 @@ constexpr int kMaxHops = 64;
 constexpr size_t kMaxMade = 5'000;
 constexpr DfaBudget kMergedByteCost = 10;
 
-// What a schema says beside one of its keywords.
+// The schema without one of its keywords.
 Json Beside(const Json& schema, const std::string& key) {
   Json rest = Json::object();
   for (const auto& [name, value] : schema.items()) {
@@ -32,7 +32,7 @@ Json Beside(const Json& schema, const std::string& key) {
   return rest;
 }
 
-// Of a URI's fragment. What is no code stays as it is.
+// Decodes the percent-encoding of a URI fragment. Leaves invalid escapes unchanged.
 std::string WithoutPercents(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -44,7 +44,7 @@ std::string WithoutPercents(absl::string_view text) {
   return out;
 }
 
-// The values that a property must have one of, if it must be there; empty: anything.
+// The constants to which a property is restricted; empty: unrestricted.
 std::set<std::string> TagsOf(const Json& property) {
   std::set<std::string> tags;
   if (!property.is_object()) return tags;
@@ -56,8 +56,8 @@ std::set<std::string> TagsOf(const Json& property) {
   return tags;
 }
 
-// The properties that a branch requires, or that are the `tag`, with their values, where those are
-// listed.
+// The properties that a branch requires, and the `tag`, with the constants to which they are
+// restricted.
 std::map<std::string, std::set<std::string>> TagsOfAll(const Json& branch, const Json& tag) {
   std::map<std::string, std::set<std::string>> out;
   const auto properties = branch.find("properties"), required = branch.find("required");
@@ -77,7 +77,7 @@ std::map<std::string, std::set<std::string>> TagsOfAll(const Json& branch, const
   return out;
 }
 
-// Whether all branches require a property, each with values that no other one has.
+// Whether all branches require some property, each with constants that no other branch has.
 bool TellApart(const std::vector<std::shared_ptr<const Json>>& branches, const Json& tag) {
   std::map<std::string, std::set<std::string>> seen = TagsOfAll(*branches[0], tag);
   for (size_t i = 1; i < branches.size() && !seen.empty(); ++i) {
@@ -96,8 +96,8 @@ bool TellApart(const std::vector<std::shared_ptr<const Json>>& branches, const J
   return !seen.empty();
 }
 
-// Whether no value is of two branches: none is listed twice, and no two others, nor one of them and
-// a listed value, are of one type.
+// Whether no value satisfies two branches by type or constant: no constant occurs twice, and no
+// other branch has the type of a constant or of another branch.
 bool DifferInValues(const std::vector<std::shared_ptr<const Json>>& branches) {
   JsonValueSet values;
   std::set<std::string> types, types_of_values;
@@ -193,7 +193,7 @@ Json JsonSchemaConverter::Charged(absl::StatusOr<Json> merged, const Json& a, co
     Fail(place, merged.status().message());
     return Json::object();
   }
-  // Finding a key takes as long as there are keys.
+  // Key lookup is linear in the number of keys.
   const auto keys = [](const Json& schema) {
     return !schema.is_object()
                ? 0
@@ -234,8 +234,7 @@ Expression JsonSchemaConverter::AllOf(const Json& schema, const std::string& pla
     const std::string at = absl::StrCat(here, "/", i);
     all = Merged(all, Resolved(parts[i], at), at);
   }
-  // What is left could not be joined by keyword: alternatives, each of which
-  // takes it along.
+  // These keywords could not be merged: each alternative takes them along.
   if (status_.ok() && all.contains("allOf")) {
     for (const char* key : {"anyOf", "oneOf"}) {
       if (all.contains(key)) return AnyOf(all, key, place, depth);
@@ -255,10 +254,10 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
     return {};
   }
   const Json rest = Beside(schema, key);
-  // The property that "discriminator" names need not be required, but to know the branch it is.
+  // The property of "discriminator" may be optional in the schema; the grammar requires it.
   const Json discriminator = schema.value("discriminator", Json());
   const Json tag = discriminator.is_object() ? discriminator.value("propertyName", Json()) : Json();
-  // Some are the document's, which may name one schema thousands of times.
+  // Pointers, since a document may refer to one schema thousands of times.
   std::vector<std::shared_ptr<const Json>> branches;
   struct Origin {
     size_t number;
@@ -272,7 +271,7 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
   };
   for (size_t i = 0; i < given.size() && status_.ok(); ++i) {
     const std::string at = absl::StrCat(here, "/", i);
-    // Branches that need no look inside stay what they are, references too.
+    // Branches that need no inspection remain references.
     const bool look = key == "oneOf" || !rest.empty();
     std::shared_ptr<const Json> branch =
         look ? ResolvedThere(given[i], at)
@@ -311,8 +310,8 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
   return Choice(std::move(ways));
 }
 
-// "oneOf" is "anyOf" where no value can satisfy two branches: by their types and constants, or by
-// the constants of a property that all require.
+// Treats "oneOf" as "anyOf", which requires that no value satisfies two branches: by their types
+// and constants, or by the constants of a property that all require.
 void JsonSchemaConverter::CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches,
                                    const Json& tag, const std::string& place) {
   if (!status_.ok() || branches.size() == 1) return;

@@ -1,5 +1,4 @@
-// What holds only where something else does or does not: "not", "if" and
-// "dependentRequired", as alternatives.
+// "not", "if" and "dependentRequired", as alternatives.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -14,8 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Where a schema of objects says nothing of properties any may come; naming one
-// says nothing of the others.
+// Allows any properties if the schema says nothing about properties, so that naming one later does
+// not restrict the others.
 Json Opened(Json schema) {
   for (const char* key : {"properties", "required", "patternProperties", "additionalProperties",
                           "unevaluatedProperties"}) {
@@ -132,7 +131,7 @@ Expression JsonSchemaConverter::Excluding(const Json& schema, const std::string&
   std::vector<Expression> all;
   for (const Json& way : ways) {
     const std::string type = way.contains("enum") ? "" : way["type"].get<std::string>();
-    // Keywords of other types do not restrict it.
+    // Keywords of other types do not apply.
     const Json own = type.empty() ? way : OnlyOfType(way, type);
     all.push_back(own.contains("not") ? Typed(own, type, place, 0) : SharedRule(own, place));
   }
@@ -155,7 +154,7 @@ Expression JsonSchemaConverter::Dependent(const Json& schema, const std::string&
   if (!status_.ok()) return {};
   rest = Opened(std::move(rest));
   rest["type"] = "object";
-  Json left = Json::object();  // the triggers behind the first one
+  Json left = Json::object();  // the triggers after the first one
   for (const auto& [name, others] : triggers.items()) {
     if (!others.is_array()) {
       Fail(absl::StrCat(here, "/", name), "it must list names");

@@ -1,5 +1,4 @@
-// Arrays whose items are counted: each once ("uniqueItems"), or those of a kind
-// ("contains"). A rule for each state of the count says what may follow.
+// Arrays with "uniqueItems" or "contains". One rule for each state of the count.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -11,10 +10,10 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxUnique = 10;  // values, whose sets are states
+constexpr int kMaxUnique = 10;  // values; each set of them is a state
 constexpr int kMaxStates = 4'000;
 
-// What comes before item `i`, the item and the space behind it.
+// Item `i`, with the comma before it and the white space after it.
 Expression Item(int i, Expression value) {
   std::vector<Expression> parts;
   if (i > 0) parts = {Literal(","), RuleCall("json-space")};
@@ -47,8 +46,7 @@ Expression JsonSchemaConverter::Unique(const Items& items, const std::string& pl
   const int most = items.most < 0 ? count : std::min(items.most, count);
   if (items.least > most) Fail(here, "there are fewer different items than there must be");
   if (!status_.ok()) return {};
-  // By the set of the values that have come: what may follow. Larger sets have
-  // larger numbers.
+  // By the set of values so far: what may follow. Supersets have larger numbers.
   std::vector<std::string> follows(size_t{1} << count);
   for (size_t set = follows.size(); set-- > 0;) {
     const int come = std::popcount(set);
@@ -75,11 +73,11 @@ Expression JsonSchemaConverter::Counted(const Json& schema, const Items& items,
   if (most >= 0 && most < least) {
     Fail(absl::StrCat(place, "/maxContains"), "it is less than minContains");
   }
-  std::optional<std::vector<Json>> others;  // what is not of the kind; without a bound all may come
+  // Items that do not match; unset if matches are unbounded, since then any item may come.
+  std::optional<std::vector<Json>> others;
   if (most >= 0) others = Negated(kind, here);
   if (!status_.ok()) return {};
-  // The rules of the items at one place: of the kind, and others; empty: there
-  // are none.
+  // Rules of the items at one index, matching and others; empty: impossible.
   struct Place {
     std::string match, other;
   };
@@ -109,7 +107,7 @@ Expression JsonSchemaConverter::Counted(const Json& schema, const Items& items,
   }
   if (items.rest != false && status_.ok()) places.push_back(place_of(items.rest, items.rest_place));
   const bool open = items.rest != false && items.most < 0;
-  // Up to here items are counted, and up to `top` those of the kind.
+  // Items are counted up to `last`, matches up to `top`.
   const int last = items.rest == false ? fixed
                    : items.most >= 0   ? items.most
                                        : std::max({1, items.least, fixed});
@@ -118,7 +116,8 @@ Expression JsonSchemaConverter::Counted(const Json& schema, const Items& items,
     Fail(here, "it and the array's bounds are too large to be kept together");
   }
   if (!status_.ok()) return {};
-  std::vector<std::string> follows(static_cast<size_t>(top) + 1);  // by how many of the kind came
+  // by the number of matches so far
+  std::vector<std::string> follows(static_cast<size_t>(top) + 1);
   for (int i = last; i >= 0; --i) {
     std::vector<std::string> now(follows.size());
     for (int come = top; come >= 0 && status_.ok(); --come) {

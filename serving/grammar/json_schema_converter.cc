@@ -15,7 +15,7 @@ constexpr size_t kMaxRules = 20'000;
 constexpr int kMaxSchemas = 100'000;
 constexpr int kMaxCount = 100'000;
 
-// The keywords that speak of values of one type.
+// The keywords that apply to values of one type only.
 const std::map<std::string, std::set<std::string>>& KeywordsByType() {
   static const auto& keywords = *new std::map<std::string, std::set<std::string>>{
       {"object",
@@ -52,7 +52,7 @@ JsonSchemaConverter::JsonSchemaConverter(const Json& root, GrammarBudget* budget
 
 absl::StatusOr<Grammar> JsonSchemaConverter::Build() {
   Expression body = Schema(root_, "#", 0);
-  // What "$ref" named and what was merged, which may name and merge more.
+  // Referenced and merged schemas may reference and merge more.
   while (status_.ok() && !(pending_refs_.empty() && pending_schemas_.empty())) {
     if (!pending_refs_.empty()) {
       const std::string pointer = pending_refs_.back();
@@ -183,14 +183,14 @@ JsonSchemaConverter::Json JsonSchemaConverter::OnlyOfType(const Json& schema, co
   return out;
 }
 
-// Keywords that speak of other types than a value's do not restrict it, so each type takes its own.
+// Keywords of other types do not apply to a value, so each type takes its own.
 Expression JsonSchemaConverter::OfSeveralTypes(const Json& schema, const Json& types,
                                          const std::string& place, int depth) {
   std::set<std::string> used = {"type"};
   std::vector<Expression> parts;
   std::set<Json> seen;
   for (const Json& type : types) {
-    // A type that comes twice says nothing more; were it followed twice, nesting would multiply.
+    // Skip duplicates; otherwise nesting would multiply them.
     if (!seen.insert(type).second) continue;
     if (!type.is_string()) {
       Fail(absl::StrCat(place, "/type"), "it must be a list of strings");

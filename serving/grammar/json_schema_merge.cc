@@ -22,7 +22,7 @@ absl::Status Error(const std::string& key, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": ", what));
 }
 
-// There is no value that both accept.
+// The error if no value satisfies both.
 absl::Status Nothing(const std::string& key, absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat(key, ": ", what));
 }
@@ -31,7 +31,7 @@ absl::Status Both(const std::string& key) {
   return Error(key, "it comes in several schemas at once, which is not supported; write one");
 }
 
-// Both schemas, to be merged when their turn comes.
+// {"allOf": [a, b]}, merged later.
 Json Joined(const Json& a, const Json& b) {
   if (a == b || b == true) return a;
   if (a == true) return b;
@@ -39,7 +39,7 @@ Json Joined(const Json& a, const Json& b) {
   return {{"allOf", Json::array({a, b})}};
 }
 
-// Whether it speaks of values and types alone.
+// Whether all keywords are about constants and types.
 bool IsSimple(const Json& schema) {
   if (!schema.is_object()) return false;
   for (const auto& [key, value] : schema.items()) {
@@ -57,12 +57,12 @@ void AddMissing(const Json& more, Json* list) {
   }
 }
 
-// For short lists.
+// Linear: for short lists.
 bool Contains(const Json& list, const Json& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// Each once.
+// Without duplicates.
 Json ListOf(const Json& types) {
   Json list = Json::array();
   if (types.is_array()) {
@@ -73,7 +73,7 @@ Json ListOf(const Json& types) {
   return list;
 }
 
-// Whether a value of JSON's own types is of one of these.
+// Whether the value has one of the types.
 bool OfTypes(const Json& list, const Json& value) {
   const bool number = value.is_number();
   // 1.0 is an integer.
@@ -90,7 +90,7 @@ bool OfTypes(const Json& list, const Json& value) {
   return false;
 }
 
-// Of two types or lists of them.
+// The intersection of two types or lists of types.
 Json CommonTypes(const Json& a, const Json& b) {
   Json common = Json::array();
   const Json left = ListOf(a), right = ListOf(b);
@@ -104,10 +104,10 @@ Json CommonTypes(const Json& a, const Json& b) {
   return common.size() == 1 ? common[0] : common;
 }
 
-// What "additionalProperties" says of a property that a schema does not name.
+// The schema of properties that `schema` does not name.
 Json AdditionalOf(const Json& schema) { return schema.value("additionalProperties", Json(true)); }
 
-// What a schema says of properties. The schema outlives it.
+// The properties of a schema, which must outlive this.
 class PropertiesOf {
  public:
   explicit PropertiesOf(const Json& schema) : additional_(AdditionalOf(schema)) {
@@ -116,7 +116,7 @@ class PropertiesOf {
     for (const auto& [name, value] : properties->items()) named_[name] = &value;
   }
 
-  // nullopt if it may not be there.
+  // Returns nullopt if the property is forbidden.
   std::optional<Json> Find(const std::string& name) const {
     if (const auto found = named_.find(name); found != named_.end()) return *found->second;
     return additional_ == false ? std::nullopt : std::optional(additional_);
@@ -134,7 +134,7 @@ class Merge {
   absl::StatusOr<Json> Run() {
     for (const auto& [first, more] : kTogether) {
       for (const char* key : more) {
-        if (!a_.contains(first)) out_.erase(key);  // alone it says nothing
+        if (!a_.contains(first)) out_.erase(key);  // meaningless alone
       }
     }
     for (const auto& [key, value] : b_.items()) {
@@ -160,12 +160,12 @@ class Merge {
   }
 
  private:
-  // Keywords that belong to another.
+  // Keywords that depend on another keyword.
   static constexpr std::pair<const char*, std::array<const char*, 2>> kTogether[] = {
       {"if", {"then", "else"}}, {"contains", {"minContains", "maxContains"}}};
 
-  // Whether b's keyword is to be looked at by itself: not if its first one
-  // takes it along, or if it says nothing without that.
+  // Whether b's keyword must be merged by itself: it is neither merged with the keyword on which it
+  // depends nor meaningless without it.
   bool Says(const std::string& key) const {
     for (const auto& [first, more] : kTogether) {
       const bool follows = std::find(more.begin(), more.end(), key) != more.end();
@@ -174,7 +174,7 @@ class Merge {
     return true;
   }
 
-  // Whether what belongs to the keyword is the same in both.
+  // Whether the keywords that depend on `key` are the same in both schemas.
   bool SameWith(const std::string& key) const {
     for (const auto& [first, more] : kTogether) {
       if (key != first) continue;
@@ -193,7 +193,7 @@ class Merge {
     return absl::OkStatus();
   }
 
-  // That both have, and not alike.
+  // Merges a keyword that both schemas have with different values.
   absl::Status Keyword(const std::string& key, const Json& value) {
     Json& mine = out_[key];
     const bool numbers = mine.is_number() && value.is_number();
@@ -223,7 +223,7 @@ class Merge {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       AddMissing(value, &mine);
     } else if (IsAnnotation(key)) {
-      // Either will do.
+      // Keep either.
     } else if (key == "propertyNames" || key == "items") {
       mine = Joined(mine, value);
     } else if (key == "anyOf" || key == "oneOf") {
@@ -260,7 +260,7 @@ class Merge {
       if (properties != schema->end() && !properties->is_object()) {
         return Error("properties", "it must be an object");
       }
-      // A property that one names may be matched by the other's.
+      // A property that one schema names may match a pattern of the other.
       const Json& other = schema == &a_ ? b_ : a_;
       if (schema->contains("patternProperties") &&
           (other.contains("properties") || other.contains("additionalProperties") ||
@@ -285,8 +285,7 @@ class Merge {
         const bool needed = required.Has(name);
         if (in_a && in_b) {
           Json joined = Joined(*in_a, *in_b);
-          // At once, as what has no value tells which alternatives there are
-          // not.
+          // Merge at once: an empty result decides which alternatives remain.
           if (*in_a != *in_b && IsSimple(*in_a) && IsSimple(*in_b)) {
             absl::StatusOr<Json> both = MergeSchemas(*in_a, *in_b);
             if (!both.ok() && !absl::IsFailedPrecondition(both.status())) return both.status();
@@ -295,7 +294,7 @@ class Merge {
           if (needed && joined == false) {
             return Nothing("required", absl::StrCat("\"", name, "\" can have no value"));
           }
-          // Without a look whether it is there.
+          // Without checking whether the property is possible.
           properties.emplace_back(name, std::move(joined));
         } else if (needed) {
           return Nothing("required",
@@ -315,9 +314,8 @@ class Merge {
     return absl::OkStatus();
   }
 
-  // Whether there can be as many properties as there must be. Of those without
-  // a name one at most counts, and they come only where the schema says what
-  // they are.
+  // Whether enough properties are possible. At most one unnamed property counts, and unnamed
+  // properties need an explicit schema.
   absl::Status Counts() {
     const Json given = out_.value("required", Json::array());
     const std::set<Json> required(given.begin(), given.end());
@@ -342,7 +340,7 @@ class Merge {
     return absl::OkStatus();
   }
 
-  // "items" speaks of what "prefixItems" leaves.
+  // "items" applies to the items after "prefixItems".
   absl::Status Items() {
     for (const auto& [one, other] : {std::pair(&a_, &b_), std::pair(&b_, &a_)}) {
       const bool tuple = one->contains("prefixItems") || one->contains("additionalItems") ||
@@ -360,7 +358,7 @@ class Merge {
   Json out_;
 };
 
-// Whether there are keywords that would have to be looked into for lists and objects.
+// Whether there are keywords that constrain the contents of lists and objects.
 bool SaysMoreThanValues(const Json& schema) {
   for (const auto& [key, value] : schema.items()) {
     const bool known =
@@ -370,8 +368,8 @@ bool SaysMoreThanValues(const Json& schema) {
   return false;
 }
 
-// Whether the keywords of its type allow a value that is no list and no object; nullopt if one of
-// them would have to be looked into.
+// Whether a value that is neither a list nor an object satisfies the keywords of its type; nullopt
+// if that needs more than this function checks.
 std::optional<bool> Fits(const Json& schema, const Json& value) {
   const auto bound = [&](const char* key) {
     return schema.contains(key) && schema[key].is_number()

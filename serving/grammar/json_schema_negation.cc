@@ -19,8 +19,7 @@ absl::Status Unsupported(const std::string& key) {
       absl::StrCat(key, ": what it does not accept is not supported; say what is accepted"));
 }
 
-// Keywords that speak of one type: the type, the one that says the contrary,
-// and what has to be added to the bound.
+// A keyword that applies to one type, its opposite, and what to add to the bound.
 struct Opposite {
   const char *key, *type, *other;
   int add;
@@ -42,7 +41,7 @@ class Negation {
 
   absl::StatusOr<std::vector<Json>> Run() {
     if (std::optional<Json> values = FiniteValues(schema_); values && OnlyValues()) {
-      // Of the values that are listed those that the type allows.
+      // Keep the constants that have the type.
       if (values->empty()) {
         out_.push_back(true);
       } else {
@@ -113,7 +112,7 @@ class Negation {
       if (!type.is_string()) return Unsupported("type");
       given.insert(type.get<std::string>());
     }
-    // Numbers that are no integers are no type.
+    // There is no type for numbers that are not integers.
     if (given.count("integer") > 0 && given.count("number") == 0) return Unsupported("type");
     Json left = Json::array();
     for (const char* type : {"object", "array", "string", "number", "boolean", "null"}) {

@@ -1,4 +1,4 @@
-// Integers and numbers.
+// Schemas of integers and numbers.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -14,7 +14,7 @@ constexpr int64_t kMostDigits = 999'999'999'999'999'999;
 
 }  // namespace
 
-// The bound as an integer, rounded into the range that it allows.
+// Reads the bound as an integer, rounded towards the inside of the range.
 bool JsonSchemaConverter::IntegerBound(const Json& schema, const char* key, const std::string& place,
                                  bool up, int64_t* out) {
   if (!schema.contains(key)) return false;
@@ -39,7 +39,8 @@ Expression JsonSchemaConverter::Integer(const Json& schema, const std::string& p
        {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "not"});
   int64_t low = -kMostDigits, high = kMostDigits, bound = 0;
   bool bounded =
-      schema.contains("multipleOf") || schema.contains("not");  // whose texts must be regular
+      // these need a regular expression of the texts
+      schema.contains("multipleOf") || schema.contains("not");
   for (const char* key : {"minimum", "exclusiveMinimum"}) {
     if (IntegerBound(schema, key, place, true, &bound)) low = std::max(low, bound), bounded = true;
   }
@@ -54,7 +55,7 @@ Expression JsonSchemaConverter::Integer(const Json& schema, const std::string& p
     return {};
   }
   if (!schema.contains("not")) return Multiples(schema, IntegersBetween(low, high), place);
-  // What lies between the integers that are left out.
+  // Integers that are excluded; the ranges lie between them.
   std::set<int64_t> holes;
   for (const Json& value : schema["not"]["enum"]) {
     const double number = value.get<double>();
@@ -92,7 +93,7 @@ std::optional<Bound> JsonSchemaConverter::NumberBound(const Json& schema, bool l
       return std::nullopt;
     }
     const double at = value.get<double>();
-    // Of two at one place the one that excludes it.
+    // Of equal bounds the exclusive one is tighter.
     const bool tighter = !best || (low ? at >= best_at : at <= best_at);
     if (!tighter) continue;
     best = Bound{ParseDecimal(JsonText(value)), exclusive};

@@ -1,4 +1,4 @@
-// Objects.
+// Schemas of objects.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 256;
-constexpr size_t kMaxNameBytes = 16 << 10;  // of all names beside additionalProperties
+constexpr size_t kMaxNameBytes = 16 << 10;  // of all names together
 
 Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
@@ -22,7 +22,7 @@ Expression JsonSchemaConverter::Object(const Json& schema, const std::string& pl
         "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties",
         "dependentRequired"});
   if (schema.contains("dependentRequired")) return Dependent(schema, place);
-  // Nothing comes here that "properties" and the like do not name.
+  // No property is unevaluated here.
   if (schema.contains("unevaluatedProperties") && schema["unevaluatedProperties"] != false) {
     Fail(absl::StrCat(place, "/unevaluatedProperties"), "it is supported as false only");
   }
@@ -54,14 +54,14 @@ Expression JsonSchemaConverter::Object(const Json& schema, const std::string& pl
   };
   for (const auto& [name, property] : properties.items()) {
     const bool must = needed.erase(name) > 0;
-    if (property == false && !must) {  // it may not be there
+    if (property == false && !must) {  // forbidden
       names.push_back(name);
       continue;
     }
     Expression value = Schema(property, absl::StrCat(place, "/properties/", name), depth + 1);
     add(name, std::move(value), must);
   }
-  std::string others_value;  // the rule of what a required property is that has no schema
+  std::string others_value;  // the rule of a required property without a schema
   for (const std::string& name : needed) {
     if (schema.contains("additionalProperties") && additional == false) {
       Fail(absl::StrCat(place, "/required"),
@@ -69,7 +69,7 @@ Expression JsonSchemaConverter::Object(const Json& schema, const std::string& pl
                         "\", which is no property and additionalProperties is false"));
     }
     if (others_value.empty()) {
-      // Where it says nothing of the others, it accepts any.
+      // Without "additionalProperties" it accepts any value.
       const Json value = schema.contains("additionalProperties") ? additional : Json(true);
       others_value =
           NewRule(Schema(value, absl::StrCat(place, "/additionalProperties"), depth + 1));
@@ -215,7 +215,7 @@ std::optional<Expression> JsonSchemaConverter::Others(const std::string& pair, i
                                                 const Counts& counts) {
   const int missing = std::max(0, counts.least - count);
   if (pair.empty()) return missing == 0 ? std::optional(Literal("")) : std::nullopt;
-  // All of them might have one name, and would then be one property.
+  // They might have the same name, and then would be one property.
   if (missing > 1) return std::nullopt;
   const int most = counts.most < 0 ? -1 : counts.most - count;
   if (missing > 0 && most == 0) return std::nullopt;
@@ -228,10 +228,11 @@ std::optional<Expression> JsonSchemaConverter::Others(const std::string& pair, i
 
 std::string JsonSchemaConverter::Members(const std::vector<Member>& members, const std::string& other,
                                    const Counts& counts, const std::string& place) {
-  // How many came before is told apart up to here: whether any did, and what the bounds need.
+  // Counts beyond this need not be distinguished: whether there is any property, and the bounds.
   const int last = counts.most >= 0 ? counts.most : std::max(1, counts.least);
   const auto reached = [&](size_t i) { return std::min<int64_t>(last, static_cast<int64_t>(i)); };
-  // From the last member one back: what follows when so many have come; empty: nothing can.
+  // Built from the last member backwards: what follows after so many properties; empty: nothing
+  // can.
   std::vector<std::string> rest;
   for (int64_t count = 0; count <= reached(members.size()) && status_.ok(); ++count) {
     const std::optional<Expression> others = Others(other, static_cast<int>(count), counts);

@@ -1,4 +1,4 @@
-// Strings.
+// Schemas of strings.
 #include <map>
 #include <utility>
 
@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// JSON Schema validation, 7.3; what these regular expressions accept is within what it defines.
+// JSON Schema Validation, section 7.3. These regular expressions accept a subset of each format.
 const std::map<std::string, std::string>& Formats() {
   static const auto& formats = *new std::map<std::string, std::string>{
       {"date", "[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"},
@@ -81,13 +81,13 @@ std::optional<Expression> JsonSchemaConverter::Pattern(const Json& schema, const
 }
 
 Dfa JsonSchemaConverter::StringTexts(const Json& schema, const std::string& place) {
-  std::vector<Expression> all;  // whose texts must be in every one of them
+  std::vector<Expression> all;  // a text must match each of them
   if (schema.contains("const") || schema.contains("enum")) {
     std::vector<Expression> values;
     for (const Json& value : Enumerated(schema, place)) {
       if (value.is_string()) values.push_back(Literal(value.get<std::string>()));
     }
-    // Of values that are no strings none is a name.
+    // Without strings among the constants there is no possible name.
     all.push_back(values.empty() ? OneOf({}) : Choice(std::move(values)));
   }
   for (const char* key : {"pattern", "format"}) {

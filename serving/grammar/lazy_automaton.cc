@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-// Of one state's items, with those that lead to them.
+// Items of one epsilon closure, including those that consume no byte.
 constexpr size_t kMaxSeen = 16 * LazyAutomaton::kMaxItems;
 constexpr int64_t kStateWork = 8;
 
@@ -101,7 +101,7 @@ absl::Status LazyAutomaton::CheckAmbiguity(std::shared_ptr<const Automaton> auto
   Items items;
   bool accepting = false;
   const auto land = [&](int32_t node) {
-    // Copies are as wide as the first.
+    // A copy has as many items as its representative.
     if (landed[node] || nodes[node].representative != node || table.work_ >= most) return absl::OkStatus();
     landed[node] = true;
     items.clear();
@@ -170,7 +170,7 @@ absl::StatusOr<int> LazyAutomaton::Import(const LazyAutomaton& other, int state)
     for (size_t i = afters.size(); i > 0; --i) stack = Push(afters[i - 1], stack);
     begin.push_back({item.node, stack});
   }
-  // The items are closed already, all but whether the end was reached.
+  // The items are closed already; only acceptance is missing.
   return Intern(std::move(begin), other.states_[state].accepting);
 }
 

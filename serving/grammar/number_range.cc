@@ -15,7 +15,7 @@ constexpr int64_t kLargest = 999'999'999'999'999;  // of kMaxDecimalDigits digit
 
 Expression Digit() { return OneOf({{'0', '9'}}); }
 
-// Numbers of one length in digits, leading zeros included.
+// Numbers with the same number of digits, leading zeros included.
 Expression DigitsBetween(absl::string_view low, absl::string_view high) {
   const int length = static_cast<int>(low.size());
   if (low == high) return Literal(low);
@@ -40,8 +40,8 @@ Expression DigitsBetween(absl::string_view low, absl::string_view high) {
   return Choice(std::move(parts));
 }
 
-// Those of one number of digits that lie in low..high, for every number of digits. `behind` gives
-// what follows that many of them. 0 <= low.
+// Adds the integers in [low, high] for each number of digits. `behind` gives what follows so many
+// digits. REQUIRES: 0 <= low.
 template <typename Behind>
 void AddNaturals(int64_t low, int64_t high, absl::string_view sign, const Behind& behind,
                  std::vector<Expression>* out) {
@@ -52,16 +52,16 @@ void AddNaturals(int64_t low, int64_t high, absl::string_view sign, const Behind
       out->push_back(Sequence(
           {Literal(sign), DigitsBetween(absl::StrCat(from), absl::StrCat(to)), behind(length)}));
     }
-    if (length == 18) break;  // one more digit does not fit
+    if (length == 18) break;  // another digit does not fit int64_t
     first = last + 1;
     last = last * 10 + 9;
   }
 }
 
-// Bounds on what follows the digits that were written, as the digits that follow theirs.
+// A bound on the remaining digits: the digits of the bound that remain; nullopt: no bound.
 using Rest = std::optional<std::string>;
 
-// Digits behind a point, `most` of them or fewer, none too where `none` allows it.
+// Up to `most` digits behind a point; at least one unless `none`.
 std::optional<Expression> Fractions(Rest low, bool above, const Rest& high, bool below, int most,
                                     bool none) {
   if (low && low->empty() && !above) low = std::nullopt;  // nothing is less
@@ -78,7 +78,7 @@ std::optional<Expression> Fractions(Rest low, bool above, const Rest& high, bool
     return !rest || rest->empty() ? rest : Rest(rest->substr(1));
   };
   const int least = head(low, 0), greatest = head(high, 9);
-  CodePoints free;  // digits behind which all is free
+  CodePoints free;  // after these digits, the rest is unbounded
   for (int digit = least; most > 0 && digit <= greatest; ++digit) {
     const uint32_t c = static_cast<uint32_t>('0' + digit);
     const bool at_low = low && digit == least, at_high = high && digit == greatest;
@@ -98,7 +98,7 @@ std::optional<Expression> Fractions(Rest low, bool above, const Rest& high, bool
   return Choice(std::move(ways));
 }
 
-// The same with the point, or nothing.
+// As Fractions, with the point; or nothing.
 std::optional<Expression> Behind(const Rest& low, bool above, const Rest& high, bool below,
                                  int most) {
   std::vector<Expression> ways;
@@ -116,7 +116,7 @@ int64_t Whole(const Decimal& decimal) {
   return std::stoll(decimal.whole);
 }
 
-// Between magnitudes, with a sign before them.
+// Numbers between the magnitudes `low` and `high`, with a sign before them.
 void AddMagnitudes(const Bound& low, const std::optional<Bound>& high, int places,
                    absl::string_view sign, std::vector<Expression>* out) {
   const int64_t from = Whole(low.at), to = high ? Whole(high->at) : kLargest + 1;
@@ -180,7 +180,7 @@ Decimal ParseDecimal(const std::string& text) {
 std::optional<Expression> DecimalsBetween(const std::optional<Bound>& low,
                                           const std::optional<Bound>& high, int places) {
   std::vector<Expression> ways;
-  // Below zero the magnitudes lie the other way round.
+  // For negative numbers the order of magnitudes is reversed.
   if (!low || low->at.negative) {
     const Bound zero{{}, true};
     const bool below_zero = high && high->at.negative;

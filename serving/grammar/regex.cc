@@ -13,11 +13,11 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr int kMaxCount = 100'000;
 
-// Code points by dialect: ECMAScript's digits and word characters are ASCII's, Python's are
-// Unicode's, and of spaces each has some of its own. What is accepted must be right for both.
+// Code points by dialect. Digits and word characters are ASCII in ECMAScript and Unicode in Python,
+// and the sets of spaces differ. Accepted texts must match in both dialects.
 struct Points {
-  CodePoints all;  // in the set, for both
-  CodePoints any;  // perhaps in the set, for one of them
+  CodePoints all;  // in the set in both dialects
+  CodePoints any;  // in the set in at least one dialect
 
   void Add(const Points& more) {
     all.insert(all.end(), more.all.begin(), more.all.end());
@@ -29,7 +29,7 @@ struct Points {
 Points OnePoint(uint32_t point) { return {{{point, point}}, {{point, point}}}; }
 
 const Points& Digits() {
-  // Unicode's Nd. Beyond the basic plane whole stretches that have some, as more come to be there.
+  // Unicode's Nd. Outside the BMP whole blocks with digits, since Unicode adds more of them.
   static const Points& points = *new Points{
       {{'0', '9'}}, {{'0', '9'},         {0x660, 0x669},     {0x6F0, 0x6F9},     {0x7C0, 0x7C9},
                      {0x966, 0x96F},     {0x9E6, 0x9EF},     {0xA66, 0xA6F},     {0xAE6, 0xAEF},
@@ -45,8 +45,8 @@ const Points& Digits() {
 }
 
 const Points& WordCharacters() {
-  // Letters and digits of Unicode are too many for a class: any is one but for these blocks of
-  // punctuation, symbols and marks.
+  // Unicode has too many letters and digits for a class. Treats everything as one except these
+  // blocks of punctuation, symbols and marks.
   static const Points& points = *new Points{
       {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
       Complement({{0, '0' - 1},     {'9' + 1, 'A' - 1}, {'Z' + 1, '_' - 1}, {'_' + 1, 'a' - 1},
@@ -75,7 +75,7 @@ const Points& Spaces() {
   return points;
 }
 
-// What "." is: no end of a line of ECMAScript, which are Python's and more.
+// ".": all but ECMAScript's line terminators, a superset of Python's.
 const CodePoints& AnyButLineEnds() {
   static const CodePoints& points =
       *new CodePoints(Complement({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
@@ -109,8 +109,8 @@ class Parser {
     }
   }
 
-  // Alternatives that may begin, or end, anywhere share the text around them: were each to have
-  // its own, every one would be another way to read it.
+  // Alternatives without an anchor share the surrounding text. With surroundings of its own, each
+  // would be one more reading of the text.
   Expression Whole() {
     std::map<std::pair<bool, bool>, std::vector<Expression>> by_ends;
     do {
@@ -161,7 +161,7 @@ class Parser {
     return Sequence(std::move(parts));
   }
 
-  // Of one more alternative or atom, either of two expressions at most.
+  // Charges one more alternative or atom, of at most two expressions.
   void Spend() {
     const absl::Status status = budget_->ChargeParts(2);
     if (!status.ok()) Fail(status.message());
@@ -191,7 +191,7 @@ class Parser {
     return Repeat(std::move(atom), least, most);
   }
 
-  // {n}, {n,}, {,m} or {n,m}; anything else in braces is text.
+  // {n}, {n,}, {,m} or {n,m}; other text in braces is literal.
   bool Counts(int* least, int* most) {
     const size_t begin = at_++;
     const auto number = [&](int* out) {
@@ -272,7 +272,7 @@ class Parser {
     return inner;
   }
 
-  // One code point or a class of them, after a backslash.
+  // A code point or class after a backslash.
   void Escape(Points* points, bool in_class) {
     ++at_;
     if (at_ >= text_.size()) {

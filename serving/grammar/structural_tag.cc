@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxSections = 1024;
 constexpr size_t kMaxMarkBytes = 1024;
 
-// What a plain string may be: nullopt for values that are no strings.
+// What an unquoted string may be; nullopt for values that are never strings.
 struct PlainString {
   std::vector<std::string> choices;  // empty: any text
 };
@@ -41,8 +41,9 @@ bool MayBeString(const Json& type) {
          (type.is_array() && std::find(type.begin(), type.end(), "string") != type.end());
 }
 
-// A string without quotes is any text, or one of a list: more of a schema cannot be told apart from
-// other values. OK and nullopt: the schema's values are never strings.
+// An unquoted string is any text or one of a list. Other constraints are not supported, since a
+// reader could not distinguish strings from other values. Returns OK with nullopt if the schema's
+// values are never strings.
 absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
   const auto cannot = [](const std::string& key) {
     return absl::InvalidArgumentError(
@@ -149,7 +150,7 @@ class Builder {
     return Literal(text);
   }
 
-  // Used several times, an expression is a rule.
+  // Makes an expression that is used several times a rule.
   Expression NewRule(Expression body) {
     const std::string name = absl::StrCat("formed ", rules_++);
     grammar_.rules[name] = std::move(body);
@@ -217,8 +218,8 @@ class Builder {
     return {};
   }
 
-  // From the last field one back: what may follow where nothing came before, and where something
-  // did.
+  // Builds from the last field backwards: `first` follows if no field precedes, `later` if one
+  // does.
   Expression Fields(const TagItem& item) {
     Expression first = Literal(""), later = Literal("");
     for (auto field = item.fields.rbegin(); field != item.fields.rend() && status_.ok(); ++field) {
@@ -255,13 +256,13 @@ class Builder {
       absl::StatusOr<std::optional<PlainString>> plain = PlainStringOf(parsed);
       if (!plain.ok()) Fail(plain.status().message());
       if (!status_.ok()) return {};
-      // Without the line breaks and the like beside it, by which no reader finds it.
+      // Readers look for the tag without the whitespace around it.
       const std::string mark(absl::StripAsciiWhitespace(end));
       if (*plain && (*plain)->choices.empty()) return Without({mark}, "plain");
       if (*plain) {
         std::vector<Expression> choices;
         for (const std::string& choice : (*plain)->choices) {
-          // It would end there for who reads it.
+          // A reader would end the value there.
           if (absl::StrContains(choice, mark)) Fail("a choice contains what ends the value");
           choices.push_back(Literal(choice));
         }
@@ -271,7 +272,7 @@ class Builder {
     absl::StatusOr<Grammar> value = ParseJsonSchema(schema, budget_);
     if (!value.ok()) Fail(value.status().message());
     if (!status_.ok()) return {};
-    // JSON's own parts are others with Python's words among them.
+    // With Python's constants, JSON's building blocks differ and cannot be shared.
     const bool python = syntax == ValueSyntax::kPython;
     if (python) {
       for (auto& [name, rule] : value->rules) SpellAsPython(&rule);
@@ -285,7 +286,7 @@ class Builder {
   absl::Status status_;
   std::string place_;
   int rules_ = 0;
-  std::map<TagItem, Expression> items_;  // styles offer the same ones between several marks
+  std::map<TagItem, Expression> items_;  // formats repeat items in several sections
 };
 
 }  // namespace

@@ -65,9 +65,9 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output, GrammarBud
   return absl::InternalError("structured output of an unknown kind");
 }
 
-// Puts reasoning before a grammar's root.
+// Puts the reasoning before the grammar's root.
 absl::Status Prepend(const ReasoningPrefix& reasoning, Grammar* grammar, GrammarBudget* budget) {
-  // No rule of a form has blanks in its name but formed text's, which begin otherwise.
+  // Only rules of structural tags have blanks in their names, and those begin differently.
   absl::StatusOr<Expression> inside =
       TextExcluding({reasoning.close}, "reasoning before", grammar, budget);
   if (!inside.ok()) return inside.status();
@@ -108,7 +108,7 @@ absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
     for (const StructuredOutput& form : output.alternatives) {
       absl::StatusOr<Grammar> other = GrammarOfForm(form, &budget);
       if (!other.ok()) return other;
-      // All by other names: what a user's grammar calls json-string may be anything.
+      // All rules get a prefix: a user's grammar may define json-string differently.
       forms.push_back(ImportRules(*std::move(other), absl::StrCat("otherwise ", forms.size(), " "),
                             /*share_json=*/false, &*grammar));
     }

@@ -10,9 +10,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostBehindLead = 3;  // bytes of a character behind its first one
+constexpr int kMostBehindLead = 3;  // continuation bytes of a UTF-8 character
 
-// Whether a text ends within a character.
+// Whether a text ends inside a UTF-8 character.
 bool EndsInCharacter(absl::string_view text) {
   for (size_t behind = 0; behind < kMostBehindLead && behind < text.size(); ++behind) {
     const auto byte = static_cast<uint8_t>(text[text.size() - 1 - behind]);
@@ -31,8 +31,8 @@ struct ThinkingBudget::Position : public TokenConstraint::State {
 
   Phase phase = kBefore;
   int tokens = 0;      // of the reasoning
-  std::string text;    // kBefore: so far; kInside: as much of its end as matters
-  size_t closing = 0;  // tokens of the mark that have come
+  std::string text;    // kBefore: everything so far; kInside: the end that may still matter
+  size_t closing = 0;  // tokens of the closing tag so far
   StateRef inner;
 };
 
@@ -64,14 +64,14 @@ absl::StatusOr<std::shared_ptr<ThinkingBudget>> ThinkingBudget::Create(
   return budget;
 }
 
-// Special tokens have no text, but for the marks.
+// Special tokens have no text, except for the tags.
 std::string ThinkingBudget::TextOf(int token) const {
   std::string text = tokenizer_->TokenBytes(token);
   const bool mark = text == reasoning_.open || text == reasoning_.close;
   return mark || !tokenizer_->IsSpecial(token) ? text : "";
 }
 
-// What follows from the text and the number of tokens.
+// Advances the phase according to the text and the number of tokens.
 void ThinkingBudget::UpdatePhase(Position& at) const {
   if (at.phase == Position::kBefore) {
     const absl::string_view begun = absl::StripLeadingAsciiWhitespace(at.text);

@@ -41,7 +41,7 @@ int32_t ThompsonBuilder::AddChoice(const std::vector<Expression>& parts, int32_t
   return to;
 }
 
-// One behind the other; where there is an `end`, each may be the last.
+// `count` copies in sequence. With `end`, there is an epsilon to it before each copy.
 int32_t ThompsonBuilder::AddCopies(const Expression& part, int count, int32_t from,
                                    const int32_t* end) {
   const int64_t first = nodes_;

@@ -11,15 +11,15 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxEpochBytes = 48 << 20;
-// Of one mask or token, some tens of milliseconds: all requests of the model wait for it. Of memory
-// a third of a epoch at most.
+// Work for one mask or token. Some tens of milliseconds, during which all requests of the model
+// wait; a third of an epoch's memory at most.
 constexpr int64_t kMaxWork = 100'000;
-// Of a mask on average, about a millisecond.
+// Average work per mask from which masks are costly; about a millisecond.
 constexpr double kCostly = 6'000;
-constexpr double kOfLate = 16;  // masks
-// Nodes of the vocabulary's tree that are passed in the time of a step of the table.
+constexpr double kOfLate = 16;  // masks in the moving average
+// Trie nodes visited in the time of one unit of LazyAutomaton::work.
 constexpr int64_t kNodesPerStep = 16;
-// Of the check of a grammar when it comes; some tens of milliseconds.
+// Limit of the ambiguity check when a grammar is created; some tens of milliseconds.
 constexpr int64_t kMaxCheck = 500'000;
 
 absl::Status TooLong() {
@@ -42,15 +42,15 @@ struct TokenMasker::CacheEpoch {
   LazyAutomaton table;
   struct Mask {
     TokenBitmaskRef tokens;
-    absl::Status failure;  // remembered, too, so that nobody pays for it again
+    absl::Status failure;  // cached, too, so that the work is not repeated
   };
   absl::flat_hash_map<int, Mask> masks;  // by state
-  // The mask of each equivalence that holds for the longest texts.
+  // The mask with the largest max_bytes of each equivalence class.
   struct Base {
     TokenBitmaskRef mask;
     int32_t left = 0;
   };
-  absl::flat_hash_map<std::pair<int, bool>, Base> bases;  // by equivalence, and whether it accepts
+  absl::flat_hash_map<std::pair<int, bool>, Base> bases;  // by class id and acceptance
   int64_t mask_bytes = 0;
 };
 
@@ -63,7 +63,7 @@ struct TokenMasker::Position : public TokenConstraint::State {
                                       epoch->table.complete(state));
   }
 
-  std::shared_ptr<CacheEpoch> epoch;  // null: the start, of any epoch
+  std::shared_ptr<CacheEpoch> epoch;  // null: the start, in any epoch
   int state;
   bool accepting, complete;
 };
@@ -83,7 +83,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         "the grammar nests deeper than ", LazyAutomaton::kMaxDepth, " before its first byte"));
   }
-  // The first epoch is not kept for it.
+  // start_ does not keep the first epoch alive.
   const LazyAutomaton& table = masker->epoch_->table;
   masker->start_ =
       std::make_shared<Position>(nullptr, 0, table.accepting(*start), table.complete(*start));

@@ -10,7 +10,7 @@ namespace espalier {
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
     : bytes_(tokenizer.vocabulary()) {
   std::vector<int32_t> order;
-  // What ends an answer is no text of it, whatever the vocabulary's files say it spells.
+  // End-of-sequence tokens have no text, whatever the vocabulary's files say.
   std::vector<bool> silent(bytes_.size());
   for (const int token : tokenizer.eos()) {
     if (token >= 0 && token < vocabulary()) silent[token] = true;
@@ -26,7 +26,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
     const int sign = bytes_[a].compare(bytes_[b]);
     return sign != 0 ? sign < 0 : a < b;
   });
-  std::vector<int32_t> path;  // open nodes, one per byte of the token before
+  std::vector<int32_t> path;  // ancestors, one per byte of the previous token
   const auto close = [&](size_t depth) {
     for (; path.size() > depth; path.pop_back()) {
       Node& node = nodes_[path.back()];

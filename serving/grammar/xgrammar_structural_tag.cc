@@ -24,7 +24,7 @@ using Texts = std::vector<std::string>;
 
 constexpr int kMaxFormats = 4096;
 constexpr size_t kMaxMarkBytes = 1024;
-constexpr int kMaxTimes = 100'000;  // of "repeat", and characters
+constexpr int kMaxTimes = 100'000;  // counts of "repeat", and of characters
 
 class FormatBuilder {
  public:
@@ -41,7 +41,7 @@ class FormatBuilder {
   struct Node {
     const Json& json;
     std::string place;
-    Texts ends;  // of the tag around it
+    Texts ends;  // ends of the enclosing tag
 
     Node Inner(const Json& inner, absl::string_view name) const {
       return {inner, absl::StrCat(place, name), ends};
@@ -117,7 +117,7 @@ class FormatBuilder {
                                    "' is not supported; the types are ", known));
   }
 
-  // Fields; absent ones fail, or are what is said.
+  // Field access. An absent field fails or takes the default.
 
   const Json* Find(const Node& node, const char* name) {
     const auto found = node.json.find(name);
@@ -141,7 +141,7 @@ class FormatBuilder {
     return mark;
   }
 
-  // Of marks that are not empty.
+  // A list of non-empty tags.
   Texts Marks(const Node& node, const char* name) {
     if (!node.json.contains(name)) return {};
     const Json& list = node.json[name];
@@ -177,7 +177,7 @@ class FormatBuilder {
     return value->get<int>();
   }
 
-  // The formats of a list that is not empty.
+  // The formats of a non-empty list.
   std::vector<Expression> List(const Node& node, const char* name) {
     std::vector<Expression> formats;
     const Json* list = Find(node, name);
@@ -197,7 +197,7 @@ class FormatBuilder {
     return content == nullptr ? Expression() : Format(node.Inner(*content, ".content"));
   }
 
-  // Used several times, an expression is a rule.
+  // Makes an expression that is used several times a rule.
   Expression NewRule(Expression body) {
     const std::string name = absl::StrCat("format ", rules_++);
     grammar_.rules[name] = std::move(body);
@@ -210,7 +210,7 @@ class FormatBuilder {
                  &grammar_);
   }
 
-  // Of at most `most` characters, unless it is -1.
+  // Free text of at most `most` characters; -1: unbounded.
   Expression FreeText(const Node& node, Texts excluded, int most) {
     excluded.insert(excluded.end(), node.ends.begin(), node.ends.end());
     std::sort(excluded.begin(), excluded.end());
@@ -223,7 +223,7 @@ class FormatBuilder {
     return known->second = *std::move(text);
   }
 
-  // The kinds.
+  // One function per type.
 
   Expression ConstString(const Node& node) { return Literal(Text(node, "value")); }
 
@@ -236,7 +236,7 @@ class FormatBuilder {
     return Adopted(node, ParseJsonSchema(schema->dump(), budget_), /*share_json=*/true);
   }
 
-  // By other names: what a user's grammar calls json-string may be anything.
+  // No shared rules: a user's grammar may define json-string differently.
   Expression Gbnf(const Node& node) {
     return Adopted(node, ParseGbnf(Text(node, "grammar"), budget_), /*share_json=*/false);
   }
@@ -281,7 +281,7 @@ class FormatBuilder {
     Node inner = node;
     std::vector<Expression> marks;
     for (const std::string& mark : ends) marks.push_back(Literal(mark));
-    // A tag that nothing ends is ended by what is around it.
+    // A tag with an empty end is ended by the enclosing tag.
     if (ends != Texts{""}) inner.ends = std::move(ends);
     Expression content = Content(inner);
     if (!status_.ok()) return {};
@@ -297,7 +297,7 @@ class FormatBuilder {
         return Fail(node.Inner(*list, ".tags", i), "it must be a format of type 'tag'");
       }
     }
-    // What ends the tag around them is no concern of tags that have ends.
+    // The enclosing tag's ends do not apply inside tags that have ends of their own.
     std::vector<Expression> tags = List(node, "tags");
     return status_.ok() ? NewRule(Choice(std::move(tags))) : Expression();
   }
