@@ -11,35 +11,34 @@ namespace {
 
 std::vector<FlagSpec> LoadFlags() {
   return {
-      {"requests", FlagType::kInt, "N", "in all (32)", 0, 1, 1 << 24, false, {"num-prompts"}},
+      {"requests", FlagType::kInt, "N", "number of requests (32)", 0, 1, 1 << 24, false, {"num-prompts"}},
       {"request-rate", FlagType::kNumber, "R",
-       "requests per second, each sent when it is due, whether others have ended or not, and timed "
-       "from then on even if it had to wait (all are due at once, and timed from when they are "
-       "sent)",
+       "requests per second, each sent at its scheduled time even if others are running, and "
+       "timed from then even if it had to wait (all at once, timed from when they are sent)",
        0, 1e-3, 1e6},
       {"burstiness", FlagType::kNumber, "B",
-       "of their gaps, a gamma distribution's shape: 1 is a Poisson process, less comes in bursts "
-       "(1)",
+       "shape of the gamma distribution of gaps: 1 is a Poisson process, less is burstier (1)",
        0, 1e-3, 1e6},
       {"max-concurrency",
        FlagType::kInt,
        "N",
-       "at a time; others wait (all, up to 4096)",
+       "concurrent requests; others wait (all, up to 4096)",
        0,
        1,
        4096,
        false,
        {"concurrency"}},
-      {"prompt-length", FlagType::kInt, "BYTES", "of each prompt, at most: whole characters (64)",
+      {"prompt-length", FlagType::kInt, "BYTES", "maximum length of a prompt; whole characters "
+       "(64)",
        0, 1, 1 << 24},
-      {"prompts-from", FlagType::kText, "FILE", "windows of this text (UTF-8)"},
+      {"prompts-from", FlagType::kText, "FILE", "take prompts from this text (UTF-8)"},
       {"dataset-path", FlagType::kText, "FILE",
-       "own prompts: JSON lines of {\"prompt\": ..., \"output_tokens\": N}, or ShareGPT's "
+       "prompts: JSON lines of {\"prompt\": ..., \"output_tokens\": N}, or ShareGPT's "
        "conversations, in an order by --seed"},
       {"prompt-tokens",
        FlagType::kInt,
        "N",
-       "random tokens instead of text",
+       "prompts of N random tokens instead of text",
        0,
        1,
        1 << 20,
@@ -48,7 +47,7 @@ std::vector<FlagSpec> LoadFlags() {
       {"max-tokens",
        FlagType::kInt,
        "N",
-       "of each answer; an end of sequence does not end it (the data set's, or 64)",
+       "tokens per answer; end-of-sequence tokens are ignored (the dataset's, or 64)",
        0,
        1,
        1 << 20,
@@ -56,13 +55,14 @@ std::vector<FlagSpec> LoadFlags() {
        {"random-output-len"}},
       {"goodput", FlagType::kText, "WHAT:MS",
        "count requests within this many milliseconds: ttft, tpot or e2el", 0, 0, 0, true},
-      {"percentile-metrics", FlagType::kText, "NAMES", "the times to tell (ttft,tpot,itl,e2el)"},
-      {"metric-percentiles", FlagType::kText, "PERCENTS", "of each (90,99)"},
-      {"save-result", FlagType::kSwitch, "", "write what --json prints into a file, too"},
-      {"result-dir", FlagType::kText, "DIR", "where (the working directory)"},
-      {"result-filename", FlagType::kText, "FILE", "its name (of rate, model and date)"},
-      {"save-detailed", FlagType::kSwitch, "", "with times, text and error of every request"},
-      {"http", FlagType::kSwitch, "", "through the OpenAI API instead of gRPC"},
+      {"percentile-metrics", FlagType::kText, "NAMES", "times to report (ttft,tpot,itl,e2el)"},
+      {"metric-percentiles", FlagType::kText, "PERCENTS", "percentiles of each time (90,99)"},
+      {"save-result", FlagType::kSwitch, "", "also write the --json output to a file"},
+      {"result-dir", FlagType::kText, "DIR", "folder of --save-result (the working directory)"},
+      {"result-filename", FlagType::kText, "FILE", "file name of --save-result (from rate, model "
+       "and date)"},
+      {"save-detailed", FlagType::kSwitch, "", "include times, text and error of every request"},
+      {"http", FlagType::kSwitch, "", "use the OpenAI API instead of gRPC"},
   };
 }
 
@@ -71,10 +71,10 @@ std::vector<FlagSpec> SpeedFlags() {
       {"pp", FlagType::kInt, "N", "time the processing of a prompt of N tokens", 0, 1, 1 << 20,
        true},
       {"tg", FlagType::kInt, "N", "time the generation of N tokens", 0, 1, 1 << 20, true},
-      {"pg", FlagType::kText, "P,N", "time both in one: a prompt of P tokens, then N tokens", 0, 0,
+      {"pg", FlagType::kText, "P,N", "time both together: a prompt of P tokens, then N tokens", 0, 0,
        0, true},
-      {"depth", FlagType::kInt, "N", "tokens of context before them (0)", 0, 0, 1 << 20, true},
-      {"repetitions", FlagType::kInt, "N", "of each row (5)", 0, 1, 1000},
+      {"depth", FlagType::kInt, "N", "preceding tokens of context (0)", 0, 0, 1 << 20, true},
+      {"repetitions", FlagType::kInt, "N", "repetitions of each row (5)", 0, 1, 1000},
       {"output", FlagType::kText, "FORM", "table, csv, json, jsonl, md or sql (table)", 'o'},
   };
 }
@@ -165,34 +165,32 @@ void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary,
 Command BenchCommand() {
   Command c;
   c.name = "bench";
-  c.summary = "measure a served model: under load, or the speed of one request";
+  c.summary = "benchmark a served model: under load, or a single request";
   c.usage = "bench MODEL [--requests=N] [--request-rate=R] [flags] | bench MODEL --pp=N --tg=N";
   c.description =
-      "Without --pp, --tg and --pg: many requests, and what `vllm bench serve` prints of them, in "
-      "--json\n"
-      "under its names. With them: one request at a time, and the rows of `llama-bench`, timed by "
-      "the\n"
-      "coordinator, without tokenizing and the network; their size is that of the model's "
-      "artifact, their\n"
-      "threads are those of its workers.";
+      "Without --pp, --tg and --pg: many requests, and the report of `vllm bench serve`, with "
+      "the\nsame names in --json. With them: one request at a time, and the rows of "
+      "`llama-bench`, timed by\nthe coordinator, without tokenization and network; size is that "
+      "of the model's artifact,\nthreads are those of its workers.";
   c.flags = LoadFlags();
   for (FlagSpec& flag : SpeedFlags()) c.flags.push_back(std::move(flag));
   c.flags.insert(c.flags.end(),
                  {{"no-speculation", FlagType::kSwitch, "", "without token trees"},
                   {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
-                  {"logprobs", FlagType::kInt, "N", "log-probabilities, of N tokens besides (none)",
+                  {"logprobs", FlagType::kInt, "N", "request log-probabilities, with N "
+       "alternatives (none)",
                    0, 0, 64}});
   for (FlagSpec& flag : SamplingFlags()) {
     if (flag.name == "temperature") continue;
-    if (flag.name == "ignore-eos") flag.doc = "always so here, but where the answer has a form";
-    if (flag.name == "seed") flag.doc = "of arrivals (0), prompts that are drawn, and sampling";
+    if (flag.name == "ignore-eos") flag.doc = "always on here, except for structured output";
+    if (flag.name == "seed") flag.doc = "seed of arrivals (0), random prompts and sampling";
     c.flags.push_back(std::move(flag));
   }
   c.examples = {{"sixteen at a time", "espalier bench llm --requests=64 --max-concurrency=16"},
                 {"ten a second, and how many are answered in time",
                  "espalier bench llm --requests=200 --request-rate=10 "
                  "--goodput=ttft:500 --goodput=tpot:50"},
-                {"own prompts, and a file of what came of them",
+                {"your own prompts, with the results in a file",
                  "espalier bench llm --dataset-path=prompts.jsonl --save-result"},
                 {"as llama-bench",
                  "espalier bench llm --pp=512 --tg=128 --pg=512,128 --no-speculation -o md"}};

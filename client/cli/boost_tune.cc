@@ -248,63 +248,59 @@ absl::Status Run(Context& context) {
 Command BoostTuneCommand() {
   Command c;
   c.name = "boost-tune";
-  c.summary = "fit small models to what an LLM says, so that it accepts more of their drafts";
+  c.summary = "distill an LLM into small models, so that it accepts more of their drafts";
   c.usage =
       "boost-tune LLM --ssm=ARTIFACT|--model=MODEL [...] --prompts=FILE|--dataset=FILE [flags]";
   c.description =
-      "The LLM continues the prompts. The first SSM is trained on all continuations, the next one "
-      "on\n"
-      "those samples of which the first does not give all tokens, and so on: merged, their trees "
-      "cover\n"
-      "more. How many tokens a step of the LLM yields with them is measured on prompts that were "
-      "held\n"
-      "out. Everything is kept by the coordinator: a job that was interrupted goes on where it "
-      "stopped.\n"
-      "The models, first those of --ssm, then those of --model, are LLM-boost-1, LLM-boost-2, ... "
-      "(see\n"
-      "--name).";
+      "The LLM continues the prompts. The first SSM is trained on all continuations, the next "
+      "one on\nthe samples that the first does not fully predict, and so on (boosting): their "
+      "merged trees\ncover more. Tokens per LLM step are measured on held-out prompts. The "
+      "coordinator keeps all\nstate: an interrupted job continues where it stopped. The "
+      "resulting models, first those of\n--ssm, then those of --model, are LLM-boost-1, "
+      "LLM-boost-2, ... (see --name).";
   c.flags = {
       {"ssm", FlagType::kText, "ARTIFACT", "a small model to start from", 0, 0, 0, true},
       {"model", FlagType::kText, "MODEL",
-       "one that starts at random: llama:ssm or a config.json, as for train", 0, 0, 0, true},
+       "a randomly initialized model: llama:ssm or a config.json, as for train", 0, 0, 0, true},
       {"prompts", FlagType::kText, "FILE", "a JSON list of texts, or artifact:NAME"},
       {"dataset", FlagType::kText, "FILE",
-       "a text instead, of which pieces are prompts, or artifact:NAME", 'd'},
+       "take pieces of this text as prompts instead; or artifact:NAME", 'd'},
       {"prompt-tokens", FlagType::kInt, "N",
-       "of a prompt at most: longer ones lose their first tokens (32)", 0, 1, 65536},
-      {"max-prompts", FlagType::kInt, "N", "that are taken at most (512)", 0, 2, 131072},
-      {"continuation-tokens", FlagType::kInt, "N", "that the LLM adds to each prompt (32)", 0, 1,
+       "maximum prompt length; longer prompts lose their first tokens (32)", 0, 1, 65536},
+      {"max-prompts", FlagType::kInt, "N", "maximum number of prompts (512)", 0, 2, 131072},
+      {"continuation-tokens", FlagType::kInt, "N", "tokens that the LLM generates per prompt (32)", 0, 1,
        65536},
       {"sample-tokens", FlagType::kInt, "N",
-       "in a row that an SSM must say as the LLM does to have learned a sample (4)", 0, 1, 65536},
-      {"temperature", FlagType::kNumber, "T", "of the continuations (0: greedy)", 0, 0, 100},
+       "consecutive tokens that an SSM must predict to have learned a sample (4)", 0, 1, 65536},
+      {"temperature", FlagType::kNumber, "T", "temperature of the continuations (0: greedy)", 0, 0, 100},
       {"soft-labels", FlagType::kInt, "K",
-       "tune to the LLM's K most probable tokens in each place, with their probabilities, instead "
-       "of the one that it drew: for drafts of sampled answers (0: off)",
+       "train on the LLM's top K probabilities per position instead of the sampled token; for "
+       "drafts of sampled answers (0: off)",
        0, 0, 64},
-      {"holdout", FlagType::kNumber, "F", "last part of the prompts, for the measurement (0.1)", 0,
+      {"holdout", FlagType::kNumber, "F", "fraction of the prompts, at the end, held out for the "
+       "measurement (0.1)", 0,
        0.0001, 0.9},
-      {"expansion", FlagType::kText, "LIST", "trees of the measurement (1,1,3,1,1)"},
+      {"expansion", FlagType::kText, "LIST", "token tree of the measurement (1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
-       "how the LLM's matrices are kept: f32, bf16, f16, int8, int4 (as the artifact has them)"},
-      {"epochs", FlagType::kInt, "N", "of each SSM's training (4)", 'e', 1, 1e9},
+       "weight format of the LLM: f32, bf16, f16, int8, int4 (as in the artifact)"},
+      {"epochs", FlagType::kInt, "N", "training epochs per SSM (4)", 'e', 1, 1e9},
       {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
-      {"batch-size", FlagType::kInt, "N", "prompts of one step (16)", 'b', 1, 1 << 20},
-      {"seed", FlagType::kInt, "N", "of everything that is drawn (0)", 0, 0},
+      {"batch-size", FlagType::kInt, "N", "prompts per step (16)", 'b', 1, 1 << 20},
+      {"seed", FlagType::kInt, "N", "random seed (0)", 0, 0},
       {"checkpoint-every", FlagType::kInt, "N", "steps between checkpoints (only the last)", 0, 0,
        1e12},
-      {"name", FlagType::kText, "NAME", "stem of the names of the tuned models (LLM-boost)"}};
+      {"name", FlagType::kText, "NAME", "name prefix of the tuned models (LLM-boost)"}};
   for (const FlagSpec& flag : OptimizerFlags()) c.flags.push_back(flag);
   c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
-  c.flags.push_back({"list", FlagType::kSwitch, "", "all boost-tunings"});
+  c.flags.push_back({"list", FlagType::kSwitch, "", "list all boost-tuning jobs"});
   c.flags.push_back({"watch", FlagType::kText, "ID", "follow one to its end"});
   c.flags.push_back({"cancel", FlagType::kText, "ID", "stop one"});
   c.flags.push_back(
-      {"resume", FlagType::kText, "ID", "go on with one that failed or was cancelled"});
+      {"resume", FlagType::kText, "ID", "resume one that failed or was cancelled"});
   c.examples = {
       {"two small models that help each other",
        "espalier boost-tune llm --ssm=ssm --ssm=ssm -d book.txt --lr=1e-3 --name=drafts"},
-      {"prompts of one's users, one model from nothing",
+      {"your users' prompts, one model from scratch",
        "espalier boost-tune llm --model=llama:ssm --prompts=prompts.json --steps=500 --lr=3e-3"},
       {"then", "espalier serve llm --ssm=drafts-1 --ssm=drafts-2"}};
   c.run = Run;

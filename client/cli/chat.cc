@@ -32,7 +32,7 @@ class Conversation {
   absl::Status Run() {
     std::ostream& out = context_.out();
     const bool prompts = !context_.json() && context_.terminal().is_tty;
-    if (prompts) out << context_.style().Dim("/clear begins anew, /exit or the end of input ends");
+    if (prompts) out << context_.style().Dim("/clear starts over, /exit or end of input quits");
     for (std::string line; out.good();) {
       if (prompts) out << "\n" << context_.style().Bold("> ") << std::flush;
       if (!std::getline(*context_.env().in, line)) break;
@@ -171,21 +171,20 @@ absl::Status RunChat(Context& context) {
 Command ChatCommand() {
   Command c;
   c.name = "chat";
-  c.summary = "talk with a model, in the form of its chat template";
+  c.summary = "chat with a model, using its chat template";
   c.usage = "chat MODEL [MESSAGE] [flags]";
   c.description =
-      "Without a message, each line of the standard input is one, and the model remembers what was "
-      "said.";
+      "Without a message, each line of standard input is a message of one conversation.";
   c.flags = {
-      {"system", FlagType::kText, "TEXT", "what the conversation begins with"},
+      {"system", FlagType::kText, "TEXT", "system message"},
       {"reasoning-effort", FlagType::kText, "HOW",
-       "for models that know it: none, minimal, low, medium, high ..."},
+       "reasoning effort, for models that support it: none, minimal, low, medium, high ..."},
       {"thinking-budget", FlagType::kInt, "N",
-       "most tokens of thoughts before the answer (no bound)", 0, 0, 1 << 20},
-      {"adapter", FlagType::kText, "NAME", "one of the model's low-rank adapters (none)"},
-      {"max-tokens", FlagType::kInt, "N", "longest answer (what is left of the context)", 0, 1,
+       "maximum reasoning tokens before the answer (no limit)", 0, 0, 1 << 20},
+      {"adapter", FlagType::kText, "NAME", "a LoRA adapter of the model (none)"},
+      {"max-tokens", FlagType::kInt, "N", "maximum answer length (the rest of the context)", 0, 1,
        1 << 20},
-      {"stats", FlagType::kSwitch, "", "tokens and time below each answer"},
+      {"stats", FlagType::kSwitch, "", "show tokens and time after each answer"},
   };
   const std::vector<FlagSpec> sampling = SamplingFlags();
   c.flags.insert(c.flags.end(), sampling.begin(), sampling.end());

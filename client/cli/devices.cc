@@ -38,21 +38,23 @@ std::string Names() {
 
 std::vector<FlagSpec> DeviceFlags() {
   return {
-      {"devices", FlagType::kInt, "N", "plan for N devices that need not be there", 0, 1, 4096},
+      {"devices", FlagType::kInt, "N", "plan for N hypothetical devices", 0, 1, 4096},
       {"machine", FlagType::kText, "NAME",
-       "of this machine (espalier machines lists them), --devices of it"},
+       "plan for this machine (listed by espalier machines), --devices of it"},
       {"machine-model-file", FlagType::kText, "FILE",
        "plan for the machine that this file describes"},
-      {"search-num-nodes", FlagType::kInt, "N", "with --machine: hosts, instead of --devices", 0, 1,
+      {"search-num-nodes", FlagType::kInt, "N", "with --machine: number of hosts, instead of "
+       "--devices", 0, 1,
        4096},
-      {"search-num-workers", FlagType::kInt, "N", "and devices of each (as many as it has)", 0, 1,
+      {"search-num-workers", FlagType::kInt, "N", "with --machine: devices per host (all)", 0, 1,
        4096},
       {"device-preset", FlagType::kText, "NAME", "what they are: " + Names() + " (cpu-core)"},
-      {"device-memory", FlagType::kNumber, "GIB", "memory of each", 0, 0.001},
-      {"link-bandwidth", FlagType::kNumber, "GBPS", "between two, gigabytes per second", 0, 1e-4},
-      {"link-latency", FlagType::kNumber, "US", "between two, microseconds", 0, 0, 1e7},
+      {"device-memory", FlagType::kNumber, "GIB", "memory per device", 0, 0.001},
+      {"link-bandwidth", FlagType::kNumber, "GBPS", "bandwidth between two devices, gigabytes per "
+       "second", 0, 1e-4},
+      {"link-latency", FlagType::kNumber, "US", "latency between two devices, microseconds", 0, 0, 1e7},
       {"profile", FlagType::kText, "FILE",
-       "what others have measured (espalier profile export); counts before what is known here"},
+       "measurements of another cluster (espalier profile export); take precedence over local ones"},
   };
 }
 

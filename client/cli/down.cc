@@ -70,7 +70,7 @@ Command DownCommand() {
       "requests "
       "off.";
   c.flags = {{"timeout", FlagType::kNumber, "SECONDS",
-              "before it is killed (30 more than its --drain_seconds)", 0, 0}};
+              "time before it is killed (30 more than its --drain_seconds)", 0, 0}};
   c.examples = {{"stop it", "espalier down"},
                 {"with requests that may take ten minutes",
                  "espalier up -- --drain_seconds=600; espalier down"}};

@@ -88,14 +88,14 @@ absl::Status Run(Context& context) {
 Command EmbedCommand() {
   Command c;
   c.name = "embed";
-  c.summary = "turn texts into vectors: a model's hidden state at their last tokens";
+  c.summary = "compute embeddings: a model's hidden state at the last token of each text";
   c.usage = "embed MODEL TEXT...|- [flags]";
-  c.flags = {{"dimensions", FlagType::kInt, "N", "keep the first N numbers (all)", 0, 1, 1 << 24},
-             {"no-normalization", FlagType::kSwitch, "", "as they are, not of length 1"},
+  c.flags = {{"dimensions", FlagType::kInt, "N", "keep the first N dimensions (all)", 0, 1, 1 << 24},
+             {"no-normalization", FlagType::kSwitch, "", "do not normalize to length 1"},
              {"truncate", FlagType::kSwitch, "",
-              "texts longer than the context lose their beginnings; otherwise an error"}};
+              "truncate texts longer than the context at the beginning; otherwise an error"}};
   for (FlagSpec& flag : QueueFlags()) c.flags.push_back(std::move(flag));
-  c.examples = {{"how near two texts are", "espalier embed llm \"a king\" \"a queen\""},
+  c.examples = {{"similarity of two texts", "espalier embed llm \"a king\" \"a queen\""},
                 {"each line of a file", "espalier embed llm - --json < lines.txt"}};
   c.run = Run;
   return c;

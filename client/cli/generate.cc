@@ -215,21 +215,22 @@ Command GenerateCommand() {
   c.summary = "continue a prompt, streaming";
   c.usage = "generate MODEL PROMPT|- [flags]";
   c.flags = {
-      {"prompt", FlagType::kText, "TEXT", "instead of the arguments"},
-      {"adapter", FlagType::kText, "NAME", "one of the model's low-rank adapters (none)"},
-      {"max-tokens", FlagType::kInt, "N", "longest answer (128)", 0, 1, 1 << 20},
+      {"prompt", FlagType::kText, "TEXT", "the prompt, instead of arguments"},
+      {"adapter", FlagType::kText, "NAME", "a LoRA adapter of the model (none)"},
+      {"max-tokens", FlagType::kInt, "N", "maximum answer length (128)", 0, 1, 1 << 20},
       {"speculation", FlagType::kText, "MODE",
-       "token trees: on, off, default (on where there are SSMs)"},
-      {"compare", FlagType::kSwitch, "", "both ways, with their times; fails if the texts differ"},
-      {"http", FlagType::kSwitch, "", "through the OpenAI API instead of gRPC"},
+       "token trees: on, off, default (on if there are SSMs)"},
+      {"compare", FlagType::kSwitch, "", "run with and without speculation, and show both times; "
+       "fails if the texts differ"},
+      {"http", FlagType::kSwitch, "", "use the OpenAI API instead of gRPC"},
   };
   const std::vector<FlagSpec> sampling = SamplingFlags();
   c.flags.insert(c.flags.end() - 3, sampling.begin(), sampling.end());
   c.examples = {
       {"continue a text", "espalier generate llm \"In the beginning\" --max-tokens=200"},
-      {"what token trees gain", "espalier generate llm \"And it came to pass\" --compare"},
+      {"measure the speedup of token trees", "espalier generate llm \"And it came to pass\" --compare"},
       {"sample", "espalier generate llm --temperature=0.8 --top-p=0.95 --seed=1 \"Now\""},
-      {"an answer of a given form", "espalier generate llm --json-schema=@person.json \"Who?\""},
+      {"structured output", "espalier generate llm --json-schema=@person.json \"Who?\""},
       {"over HTTP, from a file", "espalier generate llm - --http < prompt.txt"}};
   c.run = Run;
   return c;

@@ -132,9 +132,9 @@ Command JobsCommand() {
   c.usage = "jobs [list | get ID | watch ID | cancel ID | resume ID]";
   c.flags = {{"print-freq", FlagType::kInt, "N", "watch without a terminal: a line every N steps",
               'p', 1, 1e12}};
-  c.examples = {{"all of them", "espalier jobs"},
-                {"follow one that runs", "espalier jobs watch job-1"},
-                {"from its last checkpoint, after a failure", "espalier jobs resume job-1"}};
+  c.examples = {{"list all", "espalier jobs"},
+                {"follow a running job", "espalier jobs watch job-1"},
+                {"resume from the last checkpoint after a failure", "espalier jobs resume job-1"}};
   c.run = Run;
   return c;
 }

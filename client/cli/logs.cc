@@ -111,11 +111,11 @@ absl::Status Run(Context& context) {
 Command LogsCommand() {
   Command c;
   c.name = "logs";
-  c.summary = "what a job has reported, or the log of the coordinator that `up` started";
+  c.summary = "show a job's reports, or the log of the coordinator started by `up`";
   c.usage = "logs [JOB] [--follow]";
-  c.flags = {{"follow", FlagType::kSwitch, "", "go on until the job is over", 'f'},
+  c.flags = {{"follow", FlagType::kSwitch, "", "follow until the job is over", 'f'},
              {"print-freq", FlagType::kInt, "N", "every N-th step (1)", 'p', 1, 1e12},
-             {"lines", FlagType::kInt, "N", "of the coordinator's log (50)", 'n', 1, 1e9}};
+             {"lines", FlagType::kInt, "N", "lines of the coordinator's log (50)", 'n', 1, 1e9}};
   c.examples = {{"every tenth step of a job", "espalier logs job-1 -p 10"},
                 {"the coordinator's last lines", "espalier logs -n 100"}};
   c.run = Run;

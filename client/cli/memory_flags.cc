@@ -8,25 +8,26 @@ namespace espalier {
 
 std::vector<FlagSpec> MemoryFlags() {
   return {
-      {"no-swap", FlagType::kSwitch, "", "what does not fit a device is not copied to the host"},
-      {"no-recompute", FlagType::kSwitch, "", "nor computed again"},
-      {"host-memory", FlagType::kNumber, "GIB", "at most so much lies on the host (no limit)", 0,
+      {"no-swap", FlagType::kSwitch, "", "do not swap tensors to host memory"},
+      {"no-recompute", FlagType::kSwitch, "", "do not recompute activations"},
+      {"host-memory", FlagType::kNumber, "GIB", "limit of swapped tensors in host memory (no "
+       "limit)", 0,
        0},
       {"host-bandwidth", FlagType::kNumber, "GBPS",
-       "between a device and its host, gigabytes per second (6)", 0, 1e-6},
+       "bandwidth between a device and its host, gigabytes per second (6)", 0, 1e-6},
       {"swapout-threshold", FlagType::kInt, "N",
-       "tensors stay if their next use is at most N instructions away (chosen by simulation)", 0, 0,
+       "keep a tensor if its next use is at most N instructions away (chosen by simulation)", 0, 0,
        1 << 30},
       {"swapin-ahead", FlagType::kInt, "N",
-       "they start to come back N instructions before it (chosen by simulation)", 0, 0, 1 << 30},
+       "start to swap a tensor in N instructions before its use (chosen by simulation)", 0, 0, 1 << 30},
       {"swapin-groupby", FlagType::kInt, "N",
-       "uses at most N instructions apart share one way back (chosen by simulation)", 0, 0,
+       "uses at most N instructions apart share one swap-in (chosen by simulation)", 0, 0,
        1 << 30},
       {"sync-mode", FlagType::kInt, "N",
-       "computation waits for: 0 nothing, 1 what leaves, 2 what comes back, 3 both (0)", 0, 0, 3},
+       "computation waits for: 0 nothing, 1 swap-outs, 2 swap-ins, 3 both (0)", 0, 0, 3},
       {"batch-tiles", FlagType::kInt, "N",
-       "what still does not fit runs operator by operator in up to N batch tiles: a "
-       "power of two; 1: never (8, or 1 with --no-swap and --no-recompute)",
+       "split operators that still do not fit into up to N batch tiles: a power of two; 1: never "
+       "(8, or 1 with --no-swap and --no-recompute)",
        0, 1, 64},
   };
 }

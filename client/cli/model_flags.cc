@@ -69,9 +69,9 @@ std::vector<FlagSpec> ModelFlags() {
   return {
       {"model", FlagType::kText, "MODEL",
        "llama:PRESET, llama:KEY=VALUE,... or FILE.json, a config.json; presets: " + PresetNames()},
-      {"graph", FlagType::kText, "FILE", "a graph protobuf instead (see the client library)"},
-      {"onnx", FlagType::kText, "FILE", "an ONNX file instead"},
-      {"sequence-length", FlagType::kInt, "N", "tokens of an example of text (128)", 0, 1, 1 << 20},
+      {"graph", FlagType::kText, "FILE", "use a graph protobuf instead (see the client library)"},
+      {"onnx", FlagType::kText, "FILE", "use an ONNX file instead"},
+      {"sequence-length", FlagType::kInt, "N", "tokens per text example (128)", 0, 1, 1 << 20},
       {"loss", FlagType::kText, "LOSS",
        "for ONNX (sparse_categorical_crossentropy): " + absl::StrJoin(losses, ", ")},
       {"metrics", FlagType::kText, "LIST",

@@ -163,20 +163,21 @@ absl::Status Run(Context& context) {
 Command ModelsCommand() {
   Command c;
   c.name = "models";
-  c.summary = "list, upload, download, pack and delete artifacts: models, datasets, ONNX files";
+  c.summary = "list, upload, download, quantize and delete artifacts: models, datasets, ONNX files";
   c.usage =
       "models [list | upload NAME PATH | download NAME [FOLDER] | quantize NAME --weights=FORMAT "
       "--out=NAME | delete NAME]";
-  c.flags = {{"kind", FlagType::kText, "KIND", "dataset, onnx or model (by what PATH is)"},
-             {"replace", FlagType::kSwitch, "", "upload or pack over an artifact of that name"},
+  c.flags = {{"kind", FlagType::kText, "KIND", "dataset, onnx or model (detected from PATH)"},
+             {"replace", FlagType::kSwitch, "", "upload, quantize: replace an artifact of that "
+       "name"},
              {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
-             {"out", FlagType::kText, "NAME", "quantize: what the new artifact is called"}};
-  c.examples = {{"what is there", "espalier models"},
+             {"out", FlagType::kText, "NAME", "quantize: name of the new artifact"}};
+  c.examples = {{"list all", "espalier models"},
                 {"a Hugging Face folder", "espalier models upload tinyllama ./tinyllama"},
                 {"a GGUF file", "espalier models upload tinyllama ./tinyllama-q8_0.gguf"},
-                {"matrices in eight bits, once instead of at every load",
+                {"quantize once instead of at every load",
                  "espalier models quantize tinyllama --weights=int8 --out=tinyllama-int8"},
-                {"take a trained model home: safetensors, and ONNX where ONNX has its operators",
+                {"download a trained model: safetensors, and ONNX if ONNX has its operators",
                  "espalier models download cnn ./cnn"}};
   c.run = Run;
   return c;

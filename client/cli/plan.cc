@@ -93,7 +93,7 @@ std::vector<FlagSpec> NewPlanFlags() {
 std::vector<FlagSpec> PlanFlags() {
   std::vector<FlagSpec> flags = NewPlanFlags();
   flags.push_back(
-      {"job", FlagType::kText, "ID", "show the plan of this job, with what was measured"});
+      {"job", FlagType::kText, "ID", "show the plan of this job, with measurements"});
   flags.push_back({"html", FlagType::kText, "FILE",
                    "write a page with the graph, the timeline, links and memory"});
   flags.push_back(
@@ -101,7 +101,7 @@ std::vector<FlagSpec> PlanFlags() {
   flags.push_back({"compgraph", FlagType::kText, "FILE",
                    "write the operators and parallel operators for Graphviz"});
   flags.push_back({"include-costs-dot-graph", FlagType::kSwitch, "",
-                   "with what they are predicted to cost, in --compgraph"});
+                   "include predicted costs in --compgraph"});
   return flags;
 }
 
@@ -225,14 +225,14 @@ absl::Status RunMachines(Context& context) {
 Command MachinesCommand() {
   Command c;
   c.name = "machines";
-  c.summary = "machines that plans can be made for without having them";
+  c.summary = "list machine models to plan for";
   c.usage = "machines [NAME [--devices=N]]";
   c.description =
-      "With a name: its description, as --machine-model-file reads it; change it and plan for "
-      "that.";
-  c.flags = {{"devices", FlagType::kInt, "N", "how many (one host)", 0, 1, 65536}};
-  c.examples = {{"what there is", "espalier machines"},
-                {"one to start from", "espalier machines h200-cluster --devices=64 > ours.json"}};
+      "With a name: prints its description in the format of --machine-model-file, to edit and "
+      "plan for.";
+  c.flags = {{"devices", FlagType::kInt, "N", "number of devices (one host)", 0, 1, 65536}};
+  c.examples = {{"list all", "espalier machines"},
+                {"a template for your own machine", "espalier machines h200-cluster --devices=64 > ours.json"}};
   c.run = RunMachines;
   return c;
 }
@@ -240,24 +240,24 @@ Command MachinesCommand() {
 Command PlanCommand() {
   Command c;
   c.name = "plan";
-  c.summary = "search a plan and show it, per operator and against data parallelism";
+  c.summary = "search for a plan and show it per operator, compared with data parallelism";
   c.usage =
       "plan --model=MODEL|--graph=FILE|--onnx=FILE|--job=ID [--devices=N] [flags]; plan diff A B";
   c.description =
-      "For the workers that have joined, or with --devices for a machine that is not there.";
+      "Plans for the workers that have joined, or with --devices for hypothetical devices.";
   c.flags = PlanFlags();
   c.examples = {
-      {"for the workers that are there", "espalier plan --model=llama:llm -b 16"},
+      {"for the live workers", "espalier plan --model=llama:llm -b 16"},
       {"for eight H200",
        "espalier plan --model=llama:hidden=4096,layers=32,heads=32 -b 64 --devices=8 "
        "--device-preset=h200"},
-      {"for two of its hosts, as a page",
+      {"for two hosts of a cluster, as an HTML page",
        "espalier plan --model=llama:hidden=4096,layers=32,heads=32 -b 64 --machine=h200-cluster "
        "--devices=16 --html=plan.html"},
       {"save it, edit it, use it", "espalier plan --model=llama:llm --export-strategy=plan.json"},
-      {"search on from there, \"pinned\" operators as they are",
+      {"continue the search from it, keeping \"pinned\" operators",
        "espalier plan --model=llama:llm --search-from=plan.json"},
-      {"in what two plans differ", "espalier plan diff plan.json job-1"}};
+      {"differences between two plans", "espalier plan diff plan.json job-1"}};
   c.run = RunPlan;
   return c;
 }
@@ -265,10 +265,10 @@ Command PlanCommand() {
 Command ExplainCommand() {
   Command c;
   c.name = "explain";
-  c.summary = "the plan of a job: what was chosen, predicted and measured; or of a model";
+  c.summary = "explain a job's plan: decisions, predictions and measurements; or a model's plan";
   c.usage = "explain JOB | explain --model=MODEL|--graph=FILE|--onnx=FILE [flags]";
   c.flags = PlanFlags();
-  c.examples = {{"of one job", "espalier explain job-1"},
+  c.examples = {{"of a job", "espalier explain job-1"},
                 {"of an ONNX file", "espalier explain --onnx=cnn.onnx -b 64"}};
   c.run = RunExplain;
   return c;

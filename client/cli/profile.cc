@@ -126,14 +126,14 @@ absl::Status RunProfile(Context& context) {
 Command ProfileCommand() {
   Command c;
   c.name = "profile";
-  c.summary = "what workers have measured: operators, messages, collectives";
+  c.summary = "export or show what workers have measured: operators, messages, collectives";
   c.usage = "profile export|show [FILE]";
   c.description =
-      "Planning measures operators, and the first job of several workers what they say to each "
-      "other. The file lets another coordinator plan as if it had measured that: plan "
+      "Planning measures operators, and the first job of several workers measures messages and "
+      "collectives. The file lets another coordinator plan with these measurements: plan "
       "--profile=FILE.";
-  c.examples = {{"take it elsewhere", "espalier profile export ours.json"},
-                {"what is in it", "espalier profile show ours.json"},
+  c.examples = {{"export to a file", "espalier profile export ours.json"},
+                {"show a file", "espalier profile show ours.json"},
                 {"plan with it", "espalier plan --model=llama:llm --profile=ours.json"}};
   c.run = RunProfile;
   return c;

@@ -62,27 +62,31 @@ std::vector<FlagSpec> SamplingFlags() {
       {"temperature", FlagType::kNumber, "T",
        "0 is greedy (the model's, as for the flags below; where it has none 0, and 1 over --http)",
        0, 0, 100},
-      {"top-p", FlagType::kNumber, "P", "of the probability mass (all)", 0, 0, 1},
-      {"top-k", FlagType::kInt, "K", "most likely tokens (all)", 0, 0, 1 << 30},
-      {"min-p", FlagType::kNumber, "P", "of the likeliest token's probability (off)", 0, 0, 1},
-      {"typical-p", FlagType::kNumber, "P", "of the mass, the most typical first (off)", 0, 0, 1},
-      {"repetition-penalty", FlagType::kNumber, "F", "for tokens of prompt and answer (1, off)", 0,
+      {"top-p", FlagType::kNumber, "P", "nucleus sampling: smallest set of tokens with this "
+       "probability mass (all)", 0, 0, 1},
+      {"top-k", FlagType::kInt, "K", "sample from the K most likely tokens (all)", 0, 0, 1 << 30},
+      {"min-p", FlagType::kNumber, "P", "minimum probability, relative to the most likely token "
+       "(off)", 0, 0, 1},
+      {"typical-p", FlagType::kNumber, "P", "locally typical sampling: probability mass of the "
+       "most typical tokens (off)", 0, 0, 1},
+      {"repetition-penalty", FlagType::kNumber, "F", "penalty for tokens of prompt and answer (1, "
+       "off)", 0,
        0.01, 100},
-      {"presence-penalty", FlagType::kNumber, "F", "for tokens of the answer, once (0)", 0, -2, 2},
-      {"frequency-penalty", FlagType::kNumber, "F", "for tokens of the answer, each time (0)", 0,
+      {"presence-penalty", FlagType::kNumber, "F", "penalty for tokens that are in the answer (0)", 0, -2, 2},
+      {"frequency-penalty", FlagType::kNumber, "F", "penalty per occurrence in the answer (0)", 0,
        -2, 2},
       {"logit-bias", FlagType::kText, "TOKEN=BIAS", "added to a token's logit", 0, 0, 0, true},
-      {"bad-word", FlagType::kText, "TEXT", "that must not come", 0, 0, 0, true},
-      {"seed", FlagType::kInt, "N", "of the sampling", 0, 0},
-      {"stop", FlagType::kText, "TEXT", "end before this text", 0, 0, 0, true},
-      {"stop-token", FlagType::kInt, "TOKEN", "end at this token", 0, 0, 0x7FFFFFFF, true},
-      {"min-tokens", FlagType::kInt, "N", "shortest answer (0)", 0, 0, 1 << 20},
-      {"ignore-eos", FlagType::kSwitch, "", "go on after an end-of-sequence token"},
-      {"regex", FlagType::kText, "REGEX|@FILE", "the answer matches it"},
-      {"json-schema", FlagType::kText, "SCHEMA|@FILE", "the answer is JSON that it accepts"},
-      {"json-object", FlagType::kSwitch, "", "the answer is a JSON object"},
-      {"grammar", FlagType::kText, "GBNF|@FILE", "the answer is of this grammar"},
-      {"choice", FlagType::kText, "TEXT", "the answer is one of these", 0, 0, 0, true},
+      {"bad-word", FlagType::kText, "TEXT", "text that must not occur", 0, 0, 0, true},
+      {"seed", FlagType::kInt, "N", "sampling seed", 0, 0},
+      {"stop", FlagType::kText, "TEXT", "stop before this text", 0, 0, 0, true},
+      {"stop-token", FlagType::kInt, "TOKEN", "stop at this token", 0, 0, 0x7FFFFFFF, true},
+      {"min-tokens", FlagType::kInt, "N", "minimum answer length (0)", 0, 0, 1 << 20},
+      {"ignore-eos", FlagType::kSwitch, "", "continue after an end-of-sequence token"},
+      {"regex", FlagType::kText, "REGEX|@FILE", "the answer must match this regular expression"},
+      {"json-schema", FlagType::kText, "SCHEMA|@FILE", "the answer must be JSON of this schema"},
+      {"json-object", FlagType::kSwitch, "", "the answer must be a JSON object"},
+      {"grammar", FlagType::kText, "GBNF|@FILE", "the answer must follow this grammar"},
+      {"choice", FlagType::kText, "TEXT", "the answer must be one of these texts", 0, 0, 0, true},
   };
   for (FlagSpec& flag : QueueFlags()) flags.push_back(std::move(flag));
   return flags;
@@ -90,9 +94,10 @@ std::vector<FlagSpec> SamplingFlags() {
 
 std::vector<FlagSpec> QueueFlags() {
   return {
-      {"priority", FlagType::kInt, "N", "lower ones run first (0)", 0, -1000000, 1000000},
-      {"cache-salt", FlagType::kText, "TEXT", "share computed prompts with requests of this salt"},
-      {"timeout", FlagType::kNumber, "SECONDS", "end with an error after this time (none)", 0, 0,
+      {"priority", FlagType::kInt, "N", "requests with lower values run first (0)", 0, -1000000, 1000000},
+      {"cache-salt", FlagType::kText, "TEXT", "share the prefix cache only with requests of this "
+       "salt"},
+      {"timeout", FlagType::kNumber, "SECONDS", "fail after this time (none)", 0, 0,
        604800},
   };
 }

@@ -146,14 +146,14 @@ absl::Status List(Context& context, Client* client) {
 
 std::vector<FlagSpec> ServeFlags() {
   std::vector<FlagSpec> flags = ServingFlags();
-  flags.push_back({"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"});
+  flags.push_back({"name", FlagType::kText, "NAME", "model name in requests (the artifact's name)"});
   flags.push_back({"generation-config", FlagType::kText, "WHICH",
-                   "sampling of requests that do not say: model, as its generation_config.json "
-                   "has it (the default), or none"});
+                   "default sampling of requests: model, from its generation_config.json (the "
+       "default), or none"});
   flags.push_back({"chat-template", FlagType::kText, "FILE",
-                   "how conversations become prompts: Jinja, in place of the model's own"});
+                   "Jinja chat template, in place of the model's own"});
   flags.push_back(
-      {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24});
+      {"max-queue", FlagType::kInt, "N", "maximum number of waiting requests (256)", 0, 1, 1 << 24});
   return flags;
 }
 
@@ -315,63 +315,63 @@ std::vector<FlagSpec> ServingFlags() {
        "children per depth of the token tree, without --tune (chosen at each step; with --no-tune "
        "1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
-       "how matrices are kept: f32, bf16, f16, int8, int4 (each as the files have it)"},
+       "weight format: f32, bf16, f16, int8, int4 (each tensor as in the files)"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
       {"short-ssms", FlagType::kSwitch, "",
-       "small models may have fewer positions than the model is served for: each drafts as far as "
-       "its own go (otherwise such are refused)"},
+       "allow small models with a shorter context than the served one: each drafts as far as its "
+       "own context reaches (otherwise refused)"},
       {"kv-cache", FlagType::kText, "FORMAT",
-       "how keys and values are kept: f32 (the default), f16, bf16, int8"},
+       "KV cache format: f32 (the default), f16, bf16, int8"},
       {"kv-cache-tokens", FlagType::kInt, "N",
-       "tokens whose keys and values are kept at once, of all requests together: with fewer than "
-       "they need, some wait or are computed again (as many as all could need at full length)",
+       "KV cache size in tokens, over all requests: if it is too small for them, some wait or are "
+       "recomputed (enough for all at full length)",
        0, 1, INT32_MAX},
       {"resident-weights", FlagType::kInt, "BYTES",
-       "so much of the model's weights lies on the device, or on each worker of a split model; the "
-       "others come from the host in every step, ahead of their use (all)",
+       "bytes of weights that stay on the device, or on each worker of a split model; the others "
+       "are streamed from the host in every step, ahead of their use (all)",
        0, 1, int64_t{1} << 60},
       {"tune", FlagType::kSwitch, "",
-       "choose trees at each step, or none, for the most tokens per second (the default without "
+       "choose the trees, or none, at each step for the highest throughput (the default without "
        "--expansion and --pipeline-parallel)"},
       {"no-tune", FlagType::kSwitch, "",
-       "draft at every step: trees of --expansion, and whatever --ngram finds"},
+       "draft at every step: trees of --expansion, and n-gram drafts of --ngram"},
       {"ngram", FlagType::kInt, "N",
-       "also draft up to N tokens by how the text went on before; needs no small model (6 with "
-       "--tune or by default beside --ssm, where they pay; otherwise 0)",
+       "n-gram drafts (prompt lookup) of up to N tokens; needs no small model (6 with --tune or "
+       "by default with --ssm, where they pay off; otherwise 0)",
        0, 0, 64},
       {"no-prefix-cache", FlagType::kSwitch, "",
-       "do not share the KV cache of tokens with which several requests begin; nor look up what "
-       "other answers said"},
+       "disable the prefix cache, and n-gram drafts from other answers"},
       {"adapter", FlagType::kText, "NAME=ARTIFACT",
-       "a low-rank adapter (a folder of PEFT's), which requests call by NAME", 0, 0, 0, true},
+       "a LoRA adapter (a PEFT folder), addressed by NAME in requests", 0, 0, 0, true},
       {"tensor-parallel", FlagType::kInt, "N",
-       "run the model on workers, each layer cut into N parts; without this and the next flag it "
-       "runs in the coordinator's process",
+       "run the model on workers with each layer split into N parts; without this and the next "
+       "flag it runs in the coordinator's process",
        0, 1, 1024},
       {"pipeline-parallel", FlagType::kInt, "N",
-       "run the model on workers, its layers cut into N stages; with --tensor-parallel on the "
-       "product of the two",
+       "run the model on workers with its layers split into N stages; with --tensor-parallel on "
+       "the product of the two",
        0, 1, 1024},
       {"concurrent-steps", FlagType::kInt, "N",
-       "so many steps of the model are under way at once, each with its share of the requests "
-       "(--pipeline-parallel; with --tune or small models on workers 1)",
+       "steps in flight at once, each with its share of the requests (--pipeline-parallel; with "
+       "--tune or small models on workers 1)",
        0, 1, 1024},
       {"ssm-tensor-parallel", FlagType::kInt, "N",
-       "run each small model on N workers, cut as by --tensor-parallel: idle ones, or if there are "
-       "too few, beside the model and its other small ones; without this and the next flag they "
+       "run each small model on N workers, split as by --tensor-parallel: idle workers or, if too "
+       "few, those of the model and its other small models; without this and the next flag they "
        "run in the coordinator's process",
        0, 1, 1024},
       {"ssm-pipeline-parallel", FlagType::kInt, "N",
-       "the same with the small models' layers cut into N stages", 0, 1, 1024},
+       "as --ssm-tensor-parallel, with the layers split into N stages", 0, 1, 1024},
       {"workers", FlagType::kText, "auto",
-       "auto: choose where the model and its small ones run, and how they are cut, for the most "
-       "tokens per second by the planner's costs; shows what was compared"},
+       "auto: choose placement and parallelism of the model and its small models for the highest "
+       "throughput by the planner's costs; shows the alternatives"},
       {"expected-requests", FlagType::kInt, "N",
-       "requests at once that --workers=auto reckons with (--max-requests-per-batch)", 0, 1, 4096},
-      {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
+       "concurrent requests that --workers=auto assumes (--max-requests-per-batch)", 0, 1, 4096},
+      {"max-sequence-length", FlagType::kInt, "N", "maximum length of prompt and answer together "
+       "(the model's)", 0, 1,
        1 << 30},
-      {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
-      {"max-tokens-per-batch", FlagType::kInt, "N", "rows of one step (256)", 0, 1, 1 << 24},
+      {"max-requests-per-batch", FlagType::kInt, "N", "maximum requests per step (16)", 0, 1, 1 << 20},
+      {"max-tokens-per-batch", FlagType::kInt, "N", "maximum tokens per step (256)", 0, 1, 1 << 24},
   };
 }
 
@@ -379,17 +379,18 @@ Command ServeCommand() {
   Command c;
   c.name = "serve";
   c.summary =
-      "serve a model, with smaller ones that draft token trees for it; alone: list what is served";
+      "serve a model, optionally with small models that draft token trees; alone: list served "
+      "models";
   c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
   c.flags = ServeFlags();
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm"},
-                {"of one shape, whatever they are worth",
+                {"with token trees of a fixed shape",
                  "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
                 {"two adapters of one model",
                  "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
                 {"over two workers", "espalier serve llm --tensor-parallel=2"},
-                {"wherever it is fastest", "espalier serve llm --ssm=ssm --workers=auto"},
-                {"what is served", "espalier serve"}};
+                {"with the fastest placement", "espalier serve llm --ssm=ssm --workers=auto"},
+                {"list served models", "espalier serve"}};
   c.run = RunServe;
   return c;
 }

@@ -88,7 +88,7 @@ absl::Status Run(Context& context) {
 Command StatusCommand() {
   Command c;
   c.name = "status";
-  c.summary = "the coordinator, its workers, jobs and served models";
+  c.summary = "show the coordinator, its workers, jobs and served models";
   c.usage = "status";
   c.examples = {{"for people", "espalier status"},
                 {"for scripts", "espalier status --json | jq '.workers[].state'"}};

@@ -172,30 +172,30 @@ absl::Status Run(Context& context) {
 Command TrainCommand() {
   Command c;
   c.name = "train";
-  c.summary = "train a model along the best plan for the devices that have joined";
+  c.summary = "train a model with the best plan for the devices that have joined";
   c.usage = "train --model=MODEL|--graph=FILE|--onnx=FILE|--init=ARTIFACT --dataset=FILE [flags]";
   c.description =
-      "Uploads the dataset (once: its name says its content), submits the job, shows the plan with "
-      "its\n"
-      "predictions, the progress, the loss and the evaluation on the held-out part.";
+      "Uploads the dataset (once: its name is a hash of its content), submits the job, and shows "
+      "the\nplan with its predictions, the progress, the loss and the evaluation on held-out "
+      "examples.";
   c.flags = ModelFlags();
   for (auto& flag : TrainingFlags()) c.flags.push_back(flag);
   for (auto& flag : SearchFlags()) c.flags.push_back(flag);
   c.flags.push_back({"init", FlagType::kText, "ARTIFACT",
-                     "start from this model's parameters; without --model it is this model that "
-                     "is trained"});
+                     "start from this model's parameters; without --model, also use its "
+       "architecture"});
   c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
   c.flags.push_back({"dry-run", FlagType::kSwitch, "",
-                     "queue nothing: say whether it fits, how long it would take, and every "
-                     "operator that is not supported; exit code 1 if it would not run"});
+                     "only check and plan: show whether it fits, how long it would take, and "
+       "every unsupported operator; exit code 1 if it would not run"});
   c.examples = {
       {"a byte-level language model",
        "espalier train --model=llama:llm -d book.txt --steps=400 -b 16 --name=llm"},
       {"an ONNX file on arrays",
        "espalier train --onnx=cnn.onnx -d digits.npz --input x=x --input labels=y -e 10 -b 64"},
-      {"FlexFlow's way",
+      {"with FlexFlow's flags",
        "espalier train --graph=mlp.pb -d data.npz -e 5 -b 64 -p 10 --budget 1000 --alpha 0.05"},
-      {"go on with a trained model, on other data",
+      {"continue training a model on other data",
        "espalier train --init=llm -d letters.txt --lr=3e-4 --steps=100 --name=letters"},
       {"would it run, and how long?",
        "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --dry-run"},

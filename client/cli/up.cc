@@ -82,25 +82,24 @@ absl::Status Run(Context& context) {
 Command UpCommand() {
   Command c;
   c.name = "up";
-  c.summary = "start a coordinator, with workers of its own, in the background";
+  c.summary = "start a coordinator with local workers in the background";
   c.usage = "up [--local-workers=N] [flags] [-- FLAGS OF ESPALIERD]";
   c.description =
-      "espalierd is found beside this program. Its state, log and pid file lie under --home. Later "
-      "commands\n"
-      "find its addresses there.";
+      "Runs the espalierd next to this program. Its state, log and pid file lie under --home, "
+      "where\nlater commands find its addresses.";
   c.flags = {
       {"local-workers", FlagType::kInt, "N", "worker processes on this machine (1)", 0, 0, 1024},
       {"worker-memory", FlagType::kNumber, "GIB",
-       "that programs may use on each of them; larger ones are made to fit (three quarters of the "
-       "memory, divided among them)",
+       "memory per worker; larger programs are made to fit (three quarters of the memory, divided "
+       "among the workers)",
        0, 1e-6},
-      {"swap-dir", FlagType::kText, "FOLDER", "where they keep swapped tensors (in memory)"},
-      {"listen", FlagType::kText, "HOST:PORT", "for gRPC; port 0 chooses one (127.0.0.1:7070)"},
-      {"http-listen", FlagType::kText, "HOST:PORT", "for HTTP (127.0.0.1:8080)"},
-      {"timeout", FlagType::kNumber, "SECONDS", "to wait until it answers (90)", 0, 0},
+      {"swap-dir", FlagType::kText, "FOLDER", "folder for the workers' swapped tensors (in memory)"},
+      {"listen", FlagType::kText, "HOST:PORT", "gRPC address; port 0 chooses one (127.0.0.1:7070)"},
+      {"http-listen", FlagType::kText, "HOST:PORT", "HTTP address (127.0.0.1:8080)"},
+      {"timeout", FlagType::kNumber, "SECONDS", "maximum time until it answers (90)", 0, 0},
   };
   c.examples = {{"one machine, two workers", "espalier up --local-workers=2"},
-                {"a second one beside it",
+                {"a second coordinator",
                  "espalier up --home=/tmp/second --listen=127.0.0.1:0 --http-listen=127.0.0.1:0"}};
   c.run = Run;
   return c;

@@ -154,28 +154,27 @@ absl::Status Run(Context& context) {
 Command VerifyLosslessCommand() {
   Command c;
   c.name = "verify-lossless";
-  c.summary = "prove that token trees change no answer of a pair of models";
+  c.summary = "verify that speculation changes no answer of a pair of models";
   c.usage = "verify-lossless --llm=MODEL --ssm=MODEL [--ssm=MODEL]... [flags]";
   c.description =
-      "Runs on the coordinator, which loads the models beside those that it serves. A MODEL is an\n"
-      "artifact, or a folder or GGUF file here (with a / in its name or ending in .gguf), which "
-      "is\n"
-      "uploaded for the time of the proof, also if Ctrl-C ends it. Fails, with exit code 1, if a "
-      "check does.";
+      "Runs on the coordinator, which loads the models in addition to those that it serves. A "
+      "MODEL is\nan artifact, or a local folder or GGUF file (with a / in its name or ending in "
+      ".gguf), which is\nuploaded temporarily and deleted even after Ctrl-C. Fails, with exit "
+      "code 1, if a check does.";
   c.flags = {
       {"llm", FlagType::kText, "MODEL", "the large model"},
-      {"prompt", FlagType::kText, "TEXT", "to answer (some of the coordinator's)", 0, 0, 0, true},
+      {"prompt", FlagType::kText, "TEXT", "a prompt (built-in ones)", 0, 0, 0, true},
       {"prompts-from", FlagType::kText, "FILE", "a JSON list of prompts"},
-      {"answer-tokens", FlagType::kInt, "N", "of greedy and seeded answers (48)", 0, 3, 1 << 20},
+      {"answer-tokens", FlagType::kInt, "N", "tokens per greedy and seeded answer (48)", 0, 3, 1 << 20},
       {"draws", FlagType::kInt, "N", "answers of the distribution test (20000)", 0, 1000, 1 << 26},
-      {"distribution-tokens", FlagType::kInt, "N", "of each of them (3)", 0, 1, 4},
-      {"distribution-top-k", FlagType::kInt, "N", "tokens to which distributions are cut (3)", 0, 2, 5},
-      {"temperature", FlagType::kNumber, "T", "of sampled checks (1)", 0, 0.01, 2}};
+      {"distribution-tokens", FlagType::kInt, "N", "tokens per answer of the distribution test (3)", 0, 1, 4},
+      {"distribution-top-k", FlagType::kInt, "N", "top-k of the distribution test (3)", 0, 2, 5},
+      {"temperature", FlagType::kNumber, "T", "temperature of the sampled checks (1)", 0, 0.01, 2}};
   const std::vector<FlagSpec> serving = ServingFlags();
   c.flags.insert(c.flags.begin() + 1, serving.begin(), serving.end());
   c.examples = {
       {"a served pair", "espalier verify-lossless --llm=llm --ssm=ssm --expansion=1,1,3,1,1"},
-      {"folders, in eight bits, for a CI job",
+      {"local folders, int8 weights, for a CI job",
        "espalier verify-lossless --llm=./llama --ssm=./tiny --weights=int8 --json"},
       {"drafts without a model", "espalier verify-lossless --llm=llm --ngram=8"}};
   c.run = Run;

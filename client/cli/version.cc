@@ -24,7 +24,7 @@ absl::Status Run(Context& context) {
 Command VersionCommand() {
   Command c;
   c.name = "version";
-  c.summary = "the version of this program (the coordinator's: espalier status)";
+  c.summary = "print the version of this program (the coordinator's: espalier status)";
   c.usage = "version";
   c.run = Run;
   return c;
