@@ -9,9 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "ops/cuda/plugin.h"
+#include "ops/cpu/layout/copy_box.h"
 #include "base/json/bounded_json.h"
-#include "worker/device/device.h"
 
 namespace espalier {
 namespace {

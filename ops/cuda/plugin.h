@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ops/kernel/kernel.h"
+#include "ops/tensor/box_copy.h"
 #include "ops/tensor/dtype.h"
 #include "ops/tensor/shape.h"
 
@@ -30,22 +31,6 @@ struct CudaDeviceInfo {
   int ordinal = 0;           // as cudaSetDevice takes it
   std::string model;         // "NVIDIA H200"
   int64_t memory_bytes = 0;  // in total
-};
-
-// Copies the box [source_start, source_start + size) of one dense row-major tensor to
-// destination_start of another of the same dtype and rank (0 to 8), adding to what is there if
-// `accumulate` (floating-point and integer types; f16 and bf16 add in f32 and round to nearest
-// even). Source and destination do not overlap.
-struct BoxCopy {
-  const void* source = nullptr;
-  void* destination = nullptr;
-  DType dtype = DType::kInvalid;
-  Dims source_dims;
-  Dims destination_dims;
-  Dims source_start;
-  Dims destination_start;
-  Dims size;
-  bool accumulate = false;
 };
 
 // One NCCL communicator: a group of ranks, each with one device. Calls are collective over the

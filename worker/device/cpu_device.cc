@@ -12,6 +12,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/register_all.h"
 #include "ops/cpu/threading/thread_team.h"
+#include "ops/cpu/layout/copy_box.h"
 #include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
 #include "base/machine_memory.h"

@@ -107,9 +107,6 @@ class Device {
   virtual void Free(void* data, int64_t bytes) = 0;
 };
 
-// Copies a box between two dense tensors in host memory (see BoxCopy).
-void CopyBoxOnHost(const BoxCopy& copy);
-
 struct CpuDeviceOptions {
   int threads = 0;           // for kernels; 0: all cores
   int64_t memory_limit = 0;  // bytes that programs may use; 0: DefaultMemoryLimit

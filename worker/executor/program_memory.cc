@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/cpu/layout/copy_box.h"
 #include "worker/executor/initialize.h"
 
 namespace espalier {

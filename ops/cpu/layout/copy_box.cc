@@ -1,7 +1,8 @@
+#include "ops/cpu/layout/copy_box.h"
+
 #include <cstring>
 
 #include "ops/cpu/dtype/convert.h"
-#include "worker/device/device.h"
 
 namespace espalier {
 namespace {
