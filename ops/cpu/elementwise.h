@@ -14,7 +14,7 @@
 
 namespace espalier {
 
-// Which element types a kernel takes, by the letters of OPERATORS.md; bf16 and f16 come as f32.
+// Which element types a kernel takes, by the letters of ElementTypes (ops/operators/elementwise.h); bf16 and f16 come as f32.
 enum class Takes { kFloats, kNumbers /* F I S */, kBools, kAll };
 
 // Calls run(T(), g) where T is what elements of `dtype` are stored as, and g is f on such elements:

@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-// Which element types a kernel takes, by the letters of OPERATORS.md.
+// Which element types a kernel takes, by the letters of ElementTypes (ops/operators/elementwise.h).
 enum class Takes { kFloats /* F */, kNumbers /* F I S */, kBools, kAll };
 
 // A boolean's byte: any that is not 0 is true.
