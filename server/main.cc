@@ -48,58 +48,60 @@
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
-          "host:port for HTTP; port 0 chooses a free one; empty: none");
+          "host:port for HTTP; port 0 chooses a free one; empty: no HTTP");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
-          "bytes of all models that are served in this process, with their KV caches; 0: three "
-          "quarters of what the machine or the container has");
+          "bytes for all models served in this process, including KV caches; 0: three quarters of "
+       "the memory of the machine or container");
 ABSL_FLAG(int64_t, worker_memory, 0,
-          "bytes that programs may use on each local worker; 0: three quarters of what the machine "
-          "or the container has, divided among them");
+          "bytes that programs may use on each local worker; 0: three quarters of the memory of "
+       "the machine or container, divided among them");
 ABSL_FLAG(std::string, worker_swap_dir, "",
-          "folder where local workers keep swapped tensors; empty: in memory");
-ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores divided among them");
-ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
-ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
+          "folder for swapped tensors of local workers; empty: in memory");
+ABSL_FLAG(int, worker_threads, 0, "threads per local worker; 0: the cores divided among them");
+ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker is considered dead");
+ABSL_FLAG(double, measure_seconds, 3, "time per plan for measuring operators; 0: no measurements");
 ABSL_FLAG(int, grpc_max_calls, espalier::GrpcLimits().max_calls,
-          "gRPC calls that are answered at once, each with a thread; workers', probes and "
-          "cancellations are not counted");
+          "concurrent gRPC calls, each with a thread; calls of workers, probes and cancellations "
+       "are not counted");
 ABSL_FLAG(int, grpc_max_streams, espalier::GrpcLimits().max_streams,
-          "gRPC calls at once on one connection; further ones wait at the client");
+          "concurrent gRPC calls per connection; further ones wait in the client");
 ABSL_FLAG(int64_t, grpc_memory_bytes, espalier::GrpcLimits().memory_bytes,
-          "memory for gRPC messages that come and go; calls beyond it are ended");
+          "memory for gRPC messages in transit; calls beyond it are ended");
 ABSL_FLAG(double, grpc_idle_seconds, absl::ToDoubleSeconds(espalier::GrpcLimits().idle),
-          "gRPC streams whose client neither sends nor takes anything for so long are cancelled");
+          "gRPC streams are cancelled after the client has neither sent nor read anything for "
+       "this long");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(
     std::string, serving_swap_dir, "",
-    "folder where served models keep weights that stream in (serve --resident-weights); empty: "
-    "in memory");
+    "folder for streamed weights of served models (serve --resident-weights); empty: in memory");
 ABSL_FLAG(std::string, api_key_file, "",
-          "file with one key per line, one of which clients and workers must show; empty: none is "
-          "wanted. Keys admit and separate nobody: with any of them all jobs, models and artifacts "
-          "can be seen, cancelled and deleted; only generations and stored responses belong to the "
-          "key that made them");
+          "file with one API key per line; clients and workers must present one of them; empty: "
+       "no authentication. Keys do not separate users: with any of them all jobs, models and "
+       "artifacts can be seen, cancelled and deleted; only generations and stored responses "
+       "belong to the key that made them");
 ABSL_FLAG(
     bool, open_probes, false,
-    "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready, in "
-    "gRPC's health service and ServerLive and ServerReady of the Open Inference Protocol, for "
-    "probes that cannot show any");
+    "with API keys: answer probes without a key: /health, /ready, /v2/health/live, "
+    "/v2/health/ready, gRPC's health service, and ServerLive and ServerReady of the Open "
+    "Inference Protocol");
 ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
-          "memory for responses of /v1/responses that can be fetched and gone on from later, the "
-          "ones used last; 0: none are kept");
+          "memory for stored responses of /v1/responses, which can be fetched and continued; the "
+       "least recently used are dropped; 0: none are stored");
 ABSL_FLAG(double, drain_seconds, 30,
-          "how long running requests may go on after SIGTERM; a second signal ends them");
+          "how long running requests may continue after SIGTERM; a second signal ends them");
 ABSL_FLAG(std::string, tls_cert, "",
-          "certificate (PEM), own one first: gRPC and HTTP are served over TLS; with --tls_key");
-ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
+          "certificate chain (PEM), leaf first: serve gRPC and HTTP over TLS; needs --tls_key");
+ABSL_FLAG(std::string, tls_key, "", "private key of --tls_cert (PEM)");
 ABSL_FLAG(std::string, tls_client_ca, "",
-          "trusted certificates (PEM): callers must show one signed by these, besides keys");
+          "trusted certificates (PEM): callers must present a certificate signed by one of these "
+       "(mutual TLS), in addition to API keys");
 ABSL_FLAG(std::string, tls_ca, "",
-          "trusted certificates (PEM): speak TLS to workers off loopback, and believe these");
+          "trusted certificates (PEM): use TLS to workers off loopback, and verify them with these");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
-ABSL_FLAG(std::string, ready_file, "", "file that gets the addresses as JSON once all is ready");
+ABSL_FLAG(std::string, ready_file, "", "file to which the addresses are written as JSON once all "
+       "is ready");
 ABSL_FLAG(std::string, log_level, "info", espalier::kLogLevels);
 
 namespace espalier {

@@ -485,7 +485,7 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
     end.kind = AttemptEnd::kFailed;
     end.reason =
         absl::StrCat("the model is trained, but could not be registered as '", end.output_model,
-                     "': ", status.message(), "; resume the job once that is mended");
+                     "': ", status.message(), "; resume the job once that is fixed");
     return end;
   }
   end.kind = AttemptEnd::kFinished;
