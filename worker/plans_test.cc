@@ -13,7 +13,7 @@
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 #include "planner/search/search_space.h"
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 #include "worker/executor/executor.h"
 
 namespace espalier {

@@ -29,7 +29,7 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const v1::StartServingRequest& request) 
   const absl::StatusOr<absl::Duration> meeting = Timeout(
       "meeting_timeout_seconds", request.meeting_timeout_seconds(), absl::ToDoubleSeconds(*wait));
   if (!meeting.ok()) return meeting.status();
-  return PeerTimeouts{*meeting, std::min(*wait, kLongestConnect), *wait};
+  return PeerTimeouts{*meeting, std::min(*wait, kMaxConnectTimeout), *wait};
 }
 
 absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLoading& loading,

@@ -166,7 +166,7 @@ absl::Status TrainingJob::Connect(bool* met) {
     if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
   }
   // All have loaded when the first is told to run: they meet at once, or something is wrong.
-  const absl::Duration soon = std::min(peer_timeout_, kLongestConnect);
+  const absl::Duration soon = std::min(peer_timeout_, kMaxConnectTimeout);
   absl::StatusOr<std::unique_ptr<Communicator>> made = options_.connect(
       program.rank(), program.world_size(), PeerTimeouts{soon, soon, peer_timeout_},
       [this] { return !Cancelled().ok(); });
@@ -183,7 +183,7 @@ absl::Status TrainingJob::Connect(bool* met) {
   return MeasureLink();
 }
 
-absl::Status TrainingJob::TellCommunication(
+absl::Status TrainingJob::ReportCommunication(
     const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   Communicator* communicator = nullptr;
   {
@@ -324,7 +324,7 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
   bool met = false;
   if (absl::Status s = Connect(&met); !s.ok()) return s;
   if (met && measure_communication_) {
-    if (absl::Status s = TellCommunication(emit); !s.ok()) return s;
+    if (absl::Status s = ReportCommunication(emit); !s.ok()) return s;
   }
   const int64_t every = request.checkpoint_every_steps();
   std::vector<std::vector<InstructionTime>> profiles;

@@ -64,7 +64,7 @@ class TrainingJob : public WorkerJob {
   absl::Status Connect(bool* met);
   absl::Status MeasureLink();
   // With all ranks; what rank 0 has to tell of it goes to `emit`.
-  absl::Status TellCommunication(const std::function<absl::Status(const v1::RunEvent&)>& emit);
+  absl::Status ReportCommunication(const std::function<absl::Status(const v1::RunEvent&)>& emit);
   absl::Status WriteShard(const v1::RunRequest& request, int64_t steps_done,
                           const std::function<absl::Status(const v1::RunEvent&)>& emit);
   absl::Status Evaluate(const v1::RunRequest& request,

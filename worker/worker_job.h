@@ -17,7 +17,7 @@ struct PeerTimeouts {
 
 // Of connecting, which nothing ends before: a worker whose peer has died meanwhile would neither
 // stop nor join anew. Later waits end with Abort, and may be as long as a step.
-constexpr absl::Duration kLongestConnect = absl::Minutes(1);
+constexpr absl::Duration kMaxConnectTimeout = absl::Minutes(1);
 
 class WorkerJob {
  public:

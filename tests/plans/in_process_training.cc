@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 #include "worker/data/batch_loader.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"

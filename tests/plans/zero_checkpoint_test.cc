@@ -16,7 +16,7 @@
 #include "tests/plans/jobs.h"
 #include "base/file_system.h"
 #include "storage/manifest.h"
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 #include "worker/device/device.h"
 #include "worker/training_job.h"
 

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "ops/cpu/dtype/convert.h"
 #include "worker/collective/gloo_communicator.h"
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 #include "worker/collective/measure_communication.h"
 
 namespace espalier {

@@ -17,14 +17,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "worker/collective/host_communicator.h"
-#include "worker/collective/host_links.h"
+#include "worker/collective/shm_transport.h"
 
 namespace espalier {
 namespace {
 
 using gloo::transport::UnboundBuffer;
 
-constexpr std::chrono::microseconds kLookAtLinks(200);
+constexpr std::chrono::microseconds kShmPollInterval(200);
 // For a pair to connect, Gloo waits this many times as long as it is told (Pair::waitUntil).
 constexpr int kGlooConnectFactor = 5;
 
@@ -69,8 +69,8 @@ class GlooCommunicator : public HostCommunicator {
  public:
   // `links` may be null.
   GlooCommunicator(const GlooOptions& options, std::shared_ptr<gloo::rendezvous::Context> context,
-                   std::unique_ptr<HostLinks> links)
-      : options_(options), context_(std::move(context)), links_(std::move(links)) {}
+                   std::unique_ptr<ShmTransport> links)
+      : options_(options), context_(std::move(context)), shm_(std::move(links)) {}
 
   ~GlooCommunicator() override {
     // First the connections, so that no transfer still uses a buffer.
@@ -93,9 +93,9 @@ class GlooCommunicator : public HostCommunicator {
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
     if (bytes == 0) return Check(peer);
     if (absl::Status s = Check(peer); !s.ok()) return s;
-    if (OnThisHost(peer)) {
-      absl::Status s = links_->Drain(std::max<int64_t>(0, options_.max_buffered_bytes - bytes));
-      return s.ok() ? links_->Send(data, bytes, peer, tag) : s;
+    if (IsLocal(peer)) {
+      absl::Status s = shm_->Drain(std::max<int64_t>(0, options_.max_buffered_bytes - bytes));
+      return s.ok() ? shm_->Send(data, bytes, peer, tag) : s;
     }
     while (!pending_.empty() && buffered_ + bytes > options_.max_buffered_bytes) {
       if (absl::Status s = FinishOldest(); !s.ok()) return s;
@@ -119,14 +119,14 @@ class GlooCommunicator : public HostCommunicator {
   absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
     if (absl::Status s = Check(peer); !s.ok()) return s;
     if (bytes == 0) return absl::OkStatus();
-    if (OnThisHost(peer)) return links_->Receive(data, bytes, peer, tag);
+    if (IsLocal(peer)) return shm_->Receive(data, bytes, peer, tag);
     try {
       auto buffer = context_->createUnboundBuffer(data, static_cast<size_t>(bytes));
       buffer->recv(peer, tag);
       if (!StartWait(buffer.get())) return Stop();
       bool done = false;
       try {
-        done = WaitWithLinks([&] { return buffer->waitRecv(Milliseconds(options_.timeout)); });
+        done = WaitWithShm([&] { return buffer->waitRecv(Milliseconds(options_.timeout)); });
       } catch (...) {
         EndWait();
         CloseAll();  // before `buffer` goes
@@ -147,7 +147,7 @@ class GlooCommunicator : public HostCommunicator {
     while (!pending_.empty()) {
       if (absl::Status s = FinishOldest(); !s.ok()) return s;
     }
-    return links_ == nullptr ? absl::OkStatus() : links_->Drain(0);
+    return shm_ == nullptr ? absl::OkStatus() : shm_->Drain(0);
   }
 
   absl::Status EndStep() override {
@@ -155,11 +155,11 @@ class GlooCommunicator : public HostCommunicator {
       if (absl::Status s = FinishOldest(); !s.ok()) return s;
     }
     sends_of_last_step_ = pending_.size();
-    return links_ == nullptr ? absl::OkStatus() : links_->EndStep();
+    return shm_ == nullptr ? absl::OkStatus() : shm_->EndStep();
   }
 
   void Abort(const std::string& reason) override {
-    if (links_ != nullptr) links_->Abort(reason);
+    if (shm_ != nullptr) shm_->Abort(reason);
     absl::MutexLock lock(&mutex_);
     if (!aborted_) reason_ = reason;
     aborted_ = true;
@@ -190,15 +190,15 @@ class GlooCommunicator : public HostCommunicator {
   // Waits for Gloo, while what waits for room on the links goes on: a peer of this host may wait
   // for it, and the one that is waited for here for that peer.
   template <typename Wait>
-  bool WaitWithLinks(Wait wait) {
-    if (links_ == nullptr || links_->waiting_bytes() == 0) return wait();
+  bool WaitWithShm(Wait wait) {
+    if (shm_ == nullptr || shm_->pending_bytes() == 0) return wait();
     std::future<bool> done = std::async(std::launch::async, wait);
-    while (links_->GoOn() && done.wait_for(kLookAtLinks) == std::future_status::timeout) {
+    while (shm_->FlushSends() && done.wait_for(kShmPollInterval) == std::future_status::timeout) {
     }
     return done.get();
   }
 
-  bool OnThisHost(int peer) const { return links_ != nullptr && links_->Reaches(peer); }
+  bool IsLocal(int peer) const { return shm_ != nullptr && shm_->IsLocal(peer); }
 
   // Sends of a step are kept until the next one ends: memory that is new every time would be
   // mapped, cleared and unmapped for each message, which takes longer than to send it. Steps send
@@ -214,7 +214,7 @@ class GlooCommunicator : public HostCommunicator {
     free_bytes_ -= bytes;
     return memory;
   }
-  void GiveBack(PendingSend send) {
+  void ReleaseBuffer(PendingSend send) {
     send.buffer.reset();
     if (send.bytes > options_.max_buffered_bytes) return;
     // Sizes that are not sent any more make room.
@@ -260,7 +260,7 @@ class GlooCommunicator : public HostCommunicator {
     if (!StartWait(send.buffer.get())) return Stop();
     bool done = false;
     try {
-      done = WaitWithLinks([&] { return send.buffer->waitSend(Milliseconds(options_.timeout)); });
+      done = WaitWithShm([&] { return send.buffer->waitSend(Milliseconds(options_.timeout)); });
     } catch (const std::exception& e) {
       EndWait();
       CloseAll();
@@ -268,7 +268,7 @@ class GlooCommunicator : public HostCommunicator {
     }
     EndWait();
     if (!done) return Stop();
-    GiveBack(std::move(send));
+    ReleaseBuffer(std::move(send));
     return absl::OkStatus();
   }
 
@@ -283,7 +283,7 @@ class GlooCommunicator : public HostCommunicator {
 
   const GlooOptions options_;
   const std::shared_ptr<gloo::rendezvous::Context> context_;
-  const std::unique_ptr<HostLinks> links_;
+  const std::unique_ptr<ShmTransport> shm_;
   std::deque<PendingSend> pending_;
   size_t sends_of_last_step_ = 0;  // the oldest in pending_
   int64_t buffered_ = 0;
@@ -313,9 +313,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     context->setTimeout(Milliseconds(options.connect_timeout / kGlooConnectFactor));
     StoreAdapter adapter(store, options.connect_timeout);
     context->connectFullMesh(adapter, device);
-    std::unique_ptr<HostLinks> links;
+    std::unique_ptr<ShmTransport> links;
     if (options.share_memory && options.size > 1) {
-      auto connected = HostLinks::Connect(options.rank, options.size, store,
+      auto connected = ShmTransport::Connect(options.rank, options.size, store,
                                           options.connect_timeout, options.timeout);
       if (!connected.ok()) return connected.status();
       links = *std::move(connected);

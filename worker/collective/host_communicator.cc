@@ -28,7 +28,7 @@ absl::Span<const char> Bytes(const void* data, int64_t bytes) {
 }
 
 absl::StatusOr<int> Locate(const Communicator::Group& group, const Communicator& self) {
-  const int me = IndexIn(group, self.rank());
+  const int me = IndexInGroup(group, self.rank());
   if (me >= 0) return me;
   return absl::InvalidArgumentError(
       absl::StrCat("rank ", self.rank(), " is not in the group of this collective"));
@@ -38,7 +38,7 @@ bool CanAdd(DType dtype) { return IsFloat(dtype) || dtype == DType::kI32 || dtyp
 
 }  // namespace
 
-int IndexIn(const Communicator::Group& group, int rank) {
+int IndexInGroup(const Communicator::Group& group, int rank) {
   auto it = std::find(group.begin(), group.end(), rank);
   return it == group.end() ? -1 : static_cast<int>(it - group.begin());
 }

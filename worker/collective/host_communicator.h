@@ -50,6 +50,6 @@ class HostCommunicator : public Communicator {
 };
 
 // Position of `rank` in the group; -1 if it is not there.
-int IndexIn(const Communicator::Group& group, int rank);
+int IndexInGroup(const Communicator::Group& group, int rank);
 
 }  // namespace espalier

@@ -62,7 +62,7 @@ class NcclCommunicator : public Communicator {
   absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
                          uint64_t) override {
     const Dims whole{bytes}, zero{0};
-    if (IndexIn(group, rank_) == 0 && input != output) {
+    if (IndexInGroup(group, rank_) == 0 && input != output) {
       absl::Status copied =
           device_.CopyBox({input, output, DType::kBool, whole, whole, zero, zero, whole, false});
       if (!copied.ok()) return copied;
@@ -130,7 +130,7 @@ class NcclCommunicator : public Communicator {
 
   template <typename Function>
   absl::Status Call(const Group& group, Function function) {
-    const int me = IndexIn(group, rank_);
+    const int me = IndexInGroup(group, rank_);
     if (me < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("rank ", rank_, " is not in the group of this collective"));

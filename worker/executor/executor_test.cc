@@ -1,7 +1,7 @@
 #include <limits>
 #include <thread>
 
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 #include "worker/executor/executor_fixture.h"
 
 namespace espalier {

@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 
 namespace espalier {
 

@@ -16,22 +16,22 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/collective/rendezvous_store.h"
-#include "worker/collective/shared_link.h"
+#include "worker/collective/shm_channel.h"
 
 namespace espalier {
 
 // Used by one thread; Abort by any. Errors are those of a Communicator.
-class HostLinks {
+class ShmTransport {
  public:
   // All ranks call it. Whoever runs as the same user, on the same host and in the same network
   // namespace gets a link, whatever the containers. DeadlineExceeded, naming the rank or what it
-  // did not say, if one of them has not come within `meeting`. `timeout`: of each later wait.
-  static absl::StatusOr<std::unique_ptr<HostLinks>> Connect(int rank, int size,
+  // did not say, if one of them has not come within `rendezvous_timeout`. `timeout`: of each later wait.
+  static absl::StatusOr<std::unique_ptr<ShmTransport>> Connect(int rank, int size,
                                                             RendezvousStore& store,
-                                                            absl::Duration meeting,
+                                                            absl::Duration rendezvous_timeout,
                                                             absl::Duration timeout);
 
-  bool Reaches(int peer) const { return links_[peer] != nullptr; }
+  bool IsLocal(int peer) const { return channels_[peer] != nullptr; }
 
   // To and from peers that it reaches, more than 0 bytes. Send does not wait: what there is no room
   // for is copied, and goes on in later calls.
@@ -39,11 +39,11 @@ class HostLinks {
   absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag);
 
   // Bytes of sends for which there is no room yet.
-  int64_t waiting_bytes() const { return waiting_bytes_; }
+  int64_t pending_bytes() const { return pending_bytes_; }
   // Goes on with those sends, without waiting; whether some still wait.
-  bool GoOn();
+  bool FlushSends();
   // Waits until at most so many bytes do.
-  absl::Status Drain(int64_t most_waiting_bytes);
+  absl::Status Drain(int64_t max_pending_bytes);
   // Waits until the peers have read what was sent before the last call of this.
   absl::Status EndStep();
 
@@ -57,7 +57,7 @@ class HostLinks {
     int64_t done = 0;
   };
 
-  HostLinks(int size, absl::Duration timeout) : timeout_(timeout), links_(size), peers_(size) {}
+  ShmTransport(int size, absl::Duration timeout) : timeout_(timeout), channels_(size), peers_(size) {}
 
   // Waits for `peer` once. DeadlineExceeded after the deadline, Cancelled after Abort. `is_gone` if
   // nothing more can come.
@@ -66,13 +66,13 @@ class HostLinks {
   struct Peer {
     std::deque<Copy> unsent;
     uint64_t pushed_before = 0;                                 // at the end of the last step
-    std::map<uint64_t, std::deque<std::vector<char>>> unasked;  // by tag
+    std::map<uint64_t, std::deque<std::vector<char>>> unexpected;  // by tag
   };
   const absl::Duration timeout_;
-  absl::Duration awake_;                            // how long it looks before it sleeps
-  std::vector<std::unique_ptr<SharedLink>> links_;  // by rank; null: not of this host, or itself
+  absl::Duration spin_time_;                            // how long it looks before it sleeps
+  std::vector<std::unique_ptr<ShmChannel>> channels_;  // by rank; null: not of this host, or itself
   std::vector<Peer> peers_;
-  int64_t waiting_bytes_ = 0;
+  int64_t pending_bytes_ = 0;
 
   std::atomic<bool> aborted_ = false;
   absl::Mutex mutex_;

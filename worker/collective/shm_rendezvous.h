@@ -12,12 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/collective/rendezvous_store.h"
-#include "worker/collective/shared_link.h"
+#include "worker/collective/shm_channel.h"
 
 namespace espalier {
 
-// By rank; null where there is none. See HostLinks::Connect.
-absl::StatusOr<std::vector<std::unique_ptr<SharedLink>>> MeetOnHost(int rank, int size,
+// By rank; null where there is none. See ShmTransport::Connect.
+absl::StatusOr<std::vector<std::unique_ptr<ShmChannel>>> ConnectShmChannels(int rank, int size,
                                                                     RendezvousStore& store,
                                                                     absl::Duration timeout);
 

@@ -1,4 +1,4 @@
-#include "worker/collective/host_meeting.h"
+#include "worker/collective/shm_rendezvous.h"
 
 #include <poll.h>
 #include <sys/random.h>
@@ -162,7 +162,7 @@ Card Decode(const std::string& text) {
   return {words[0], words[1], absl::HexStringToBytes(words[2])};
 }
 
-using Links = std::vector<std::unique_ptr<SharedLink>>;
+using Links = std::vector<std::unique_ptr<ShmChannel>>;
 
 absl::Status Call(int peer, const Card& card, int rank, Links* links) {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -172,14 +172,14 @@ absl::Status Call(int peer, const Card& card, int rank, Links* links) {
       connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     return Failed(absl::StrCat("rank ", peer, ", which is on this host too, does not listen"));
   }
-  absl::StatusOr<int> memory = SharedLink::NewMemory();
+  absl::StatusOr<int> memory = ShmChannel::NewMemory();
   if (!memory.ok()) return memory.status();
   Descriptor file(*memory);
   Greeting greeting{};
   std::memcpy(greeting.secret, card.secret.data(), kSecretBytes);
   greeting.rank = rank;
   if (absl::Status s = SendGreeting(socket.get(), greeting, file.get()); !s.ok()) return s;
-  auto link = SharedLink::Map(file.Release(), socket.Release(), 1);
+  auto link = ShmChannel::Map(file.Release(), socket.Release(), 1);
   if (!link.ok()) return link.status();
   (*links)[peer] = *std::move(link);
   return absl::OkStatus();
@@ -206,7 +206,7 @@ absl::Status Answer(int listener, const Card& mine, std::vector<int> awaited, ab
         std::memcmp(greeting.secret, mine.secret.data(), kSecretBytes) != 0) {
       continue;
     }
-    auto link = SharedLink::Map(memory.Release(), socket.Release(), 0);
+    auto link = ShmChannel::Map(memory.Release(), socket.Release(), 0);
     if (!link.ok()) return link.status();
     (*links)[*who] = *std::move(link);
     awaited.erase(who);
@@ -216,7 +216,7 @@ absl::Status Answer(int listener, const Card& mine, std::vector<int> awaited, ab
 
 }  // namespace
 
-absl::StatusOr<Links> MeetOnHost(int rank, int size, RendezvousStore& store,
+absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& store,
                                  absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   Card mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),

@@ -1,4 +1,4 @@
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 
 #include <cstring>
 #include <deque>

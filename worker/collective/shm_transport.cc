@@ -1,4 +1,4 @@
-#include "worker/collective/host_links.h"
+#include "worker/collective/shm_transport.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "worker/collective/host_meeting.h"
+#include "worker/collective/shm_rendezvous.h"
 
 namespace espalier {
 namespace {
@@ -26,76 +26,76 @@ absl::Status Gone(int peer) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostLinks>> HostLinks::Connect(int rank, int size,
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Connect(int rank, int size,
                                                               RendezvousStore& store,
-                                                              absl::Duration meeting,
+                                                              absl::Duration rendezvous_timeout,
                                                               absl::Duration timeout) {
-  auto links = MeetOnHost(rank, size, store, meeting);
+  auto links = ConnectShmChannels(rank, size, store, rendezvous_timeout);
   if (!links.ok()) return links.status();
-  std::unique_ptr<HostLinks> all(new HostLinks(size, timeout));
-  all->links_ = *std::move(links);
-  const auto ranks = 1 + std::count_if(all->links_.begin(), all->links_.end(),
+  std::unique_ptr<ShmTransport> all(new ShmTransport(size, timeout));
+  all->channels_ = *std::move(links);
+  const auto ranks = 1 + std::count_if(all->channels_.begin(), all->channels_.end(),
                                        [](const auto& link) { return link != nullptr; });
-  if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency())) all->awake_ = kAwake;
+  if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency())) all->spin_time_ = kAwake;
   return all;
 }
 
-bool HostLinks::GoOn() {
-  if (waiting_bytes_ == 0) return false;
+bool ShmTransport::FlushSends() {
+  if (pending_bytes_ == 0) return false;
   for (size_t p = 0; p < peers_.size(); ++p) {
     std::deque<Copy>& unsent = peers_[p].unsent;
     while (!unsent.empty()) {
       Copy& copy = unsent.front();
       const int64_t bytes = static_cast<int64_t>(copy.data.size());
-      const int64_t done = links_[p]->Push(copy.tag, copy.data.data(), bytes, copy.done);
-      waiting_bytes_ -= done - copy.done;
+      const int64_t done = channels_[p]->Push(copy.tag, copy.data.data(), bytes, copy.done);
+      pending_bytes_ -= done - copy.done;
       copy.done = done;
       if (done < bytes) break;
       unsent.pop_front();
     }
   }
-  return waiting_bytes_ > 0;
+  return pending_bytes_ > 0;
 }
 
-absl::Status HostLinks::Send(const void* data, int64_t bytes, int peer, uint64_t tag) {
-  GoOn();
+absl::Status ShmTransport::Send(const void* data, int64_t bytes, int peer, uint64_t tag) {
+  FlushSends();
   const char* from = static_cast<const char*>(data);
   int64_t done = 0;
-  if (peers_[peer].unsent.empty()) done = links_[peer]->Push(tag, from, bytes, 0);
+  if (peers_[peer].unsent.empty()) done = channels_[peer]->Push(tag, from, bytes, 0);
   if (done < bytes) {
     // The whole message, as `done` counts from its beginning.
     peers_[peer].unsent.push_back({tag, std::vector<char>(from, from + bytes), done});
-    waiting_bytes_ += bytes - done;
+    pending_bytes_ += bytes - done;
   }
   return absl::OkStatus();
 }
 
-absl::Status HostLinks::WaitFor(int peer, absl::Time deadline, bool* is_gone) {
+absl::Status ShmTransport::WaitFor(int peer, absl::Time deadline, bool* is_gone) {
   const absl::Time now = absl::Now();
   if (now > deadline) {
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", peer, " said nothing for ", absl::FormatDuration(timeout_)));
   }
-  const absl::Duration most = waiting_bytes_ > 0 ? kLookForRoom : kLook;
-  if (!aborted_ && links_[peer]->Wait(std::min(deadline - now, most), awake_)) {
-    *is_gone = links_[peer]->PeerIsGone();
+  const absl::Duration most = pending_bytes_ > 0 ? kLookForRoom : kLook;
+  if (!aborted_ && channels_[peer]->Wait(std::min(deadline - now, most), spin_time_)) {
+    *is_gone = channels_[peer]->PeerIsGone();
   }
   if (!aborted_) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   return absl::CancelledError(reason_);
 }
 
-absl::Status HostLinks::Receive(void* data, int64_t bytes, int peer, uint64_t tag) {
-  SharedLink& link = *links_[peer];
+absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t tag) {
+  ShmChannel& link = *channels_[peer];
   char* to = static_cast<char*>(data);
   const auto wrong_size = [&](int64_t sent) {
     return absl::InternalError(
         absl::StrCat("rank ", peer, " sent ", sent, " bytes where ", bytes, " were expected"));
   };
-  if (auto early = peers_[peer].unasked.find(tag); early != peers_[peer].unasked.end()) {
+  if (auto early = peers_[peer].unexpected.find(tag); early != peers_[peer].unexpected.end()) {
     const std::vector<char> message = std::move(early->second.front());
     early->second.pop_front();
-    if (early->second.empty()) peers_[peer].unasked.erase(early);
+    if (early->second.empty()) peers_[peer].unexpected.erase(early);
     if (static_cast<int64_t>(message.size()) != bytes) {
       return wrong_size(static_cast<int64_t>(message.size()));
     }
@@ -107,8 +107,8 @@ absl::Status HostLinks::Receive(void* data, int64_t bytes, int peer, uint64_t ta
   std::vector<char> other;  // that message, if it has another tag
   bool is_gone = false;
   while (true) {
-    GoOn();
-    absl::StatusOr<std::optional<SharedLink::Message>> next = link.Next();
+    FlushSends();
+    absl::StatusOr<std::optional<ShmChannel::Message>> next = link.Next();
     if (!next.ok()) return next.status();
     if (!next->has_value()) {
       // Looked once more: it may have sent this last.
@@ -116,7 +116,7 @@ absl::Status HostLinks::Receive(void* data, int64_t bytes, int peer, uint64_t ta
       if (absl::Status s = WaitFor(peer, deadline, &is_gone); !s.ok()) return s;
       continue;
     }
-    const SharedLink::Message message = **next;
+    const ShmChannel::Message message = **next;
     const bool is_it = message.tag == tag;
     if (is_it && message.bytes != bytes) return wrong_size(message.bytes);
     if (!is_it && done == 0) other.resize(static_cast<size_t>(message.bytes));
@@ -130,51 +130,51 @@ absl::Status HostLinks::Receive(void* data, int64_t bytes, int peer, uint64_t ta
     deadline = absl::Now() + timeout_;
     if (done < message.bytes) continue;
     if (is_it) return absl::OkStatus();
-    peers_[peer].unasked[message.tag].push_back(std::move(other));
+    peers_[peer].unexpected[message.tag].push_back(std::move(other));
     other.clear();
     done = 0;
   }
 }
 
-absl::Status HostLinks::Drain(int64_t most_waiting_bytes) {
+absl::Status ShmTransport::Drain(int64_t max_pending_bytes) {
   absl::Time deadline = absl::Now() + timeout_;
   bool is_gone = false;
-  int64_t before = waiting_bytes_;
-  while (GoOn() && waiting_bytes_ > most_waiting_bytes) {
+  int64_t before = pending_bytes_;
+  while (FlushSends() && pending_bytes_ > max_pending_bytes) {
     const auto waits = [](const Peer& peer) { return !peer.unsent.empty(); };
     const int peer =
         static_cast<int>(std::find_if(peers_.begin(), peers_.end(), waits) - peers_.begin());
     if (is_gone) return Gone(peer);
-    if (waiting_bytes_ < before) deadline = absl::Now() + timeout_;
-    before = waiting_bytes_;
+    if (pending_bytes_ < before) deadline = absl::Now() + timeout_;
+    before = pending_bytes_;
     if (absl::Status s = WaitFor(peer, deadline, &is_gone); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-absl::Status HostLinks::EndStep() {
+absl::Status ShmTransport::EndStep() {
   for (size_t p = 0; p < peers_.size(); ++p) {
-    if (links_[p] == nullptr) continue;
+    if (channels_[p] == nullptr) continue;
     const absl::Time deadline = absl::Now() + timeout_;
     bool is_gone = false;
-    while (links_[p]->popped() < peers_[p].pushed_before) {
-      GoOn();
+    while (channels_[p]->popped() < peers_[p].pushed_before) {
+      FlushSends();
       if (is_gone) return Gone(static_cast<int>(p));
       if (absl::Status s = WaitFor(static_cast<int>(p), deadline, &is_gone); !s.ok()) return s;
     }
-    peers_[p].pushed_before = links_[p]->pushed();
+    peers_[p].pushed_before = channels_[p]->pushed();
   }
-  GoOn();
+  FlushSends();
   return absl::OkStatus();
 }
 
-void HostLinks::Abort(const std::string& reason) {
+void ShmTransport::Abort(const std::string& reason) {
   {
     absl::MutexLock lock(&mutex_);
     if (!aborted_) reason_ = reason;
     aborted_ = true;
   }
-  for (const auto& link : links_) {
+  for (const auto& link : channels_) {
     if (link != nullptr) link->Wake();
   }
 }

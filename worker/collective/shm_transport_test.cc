@@ -1,6 +1,6 @@
 // What is particular to ranks that share memory; what all communicators do is in
 // collective_test.cc.
-#include "worker/collective/host_links.h"
+#include "worker/collective/shm_transport.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "worker/collective/in_process.h"
+#include "worker/collective/in_process_communicator.h"
 
 namespace espalier {
 namespace {
 
-using Links = std::vector<std::unique_ptr<HostLinks>>;
+using Links = std::vector<std::unique_ptr<ShmTransport>>;
 
 Links Meet(int size, absl::Duration timeout = absl::Seconds(10)) {
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
@@ -27,7 +27,7 @@ Links Meet(int size, absl::Duration timeout = absl::Seconds(10)) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      auto made = HostLinks::Connect(rank, size, *store, timeout, timeout);
+      auto made = ShmTransport::Connect(rank, size, *store, timeout, timeout);
       ASSERT_TRUE(made.ok()) << made.status();
       all[rank] = *std::move(made);
     });
@@ -43,33 +43,33 @@ std::vector<char> Pattern(int64_t bytes, int seed) {
   return data;
 }
 
-TEST(HostLinks, RanksOfOneHostReachEachOtherAndNotThemselves) {
+TEST(ShmTransport, RanksOfOneHostReachEachOtherAndNotThemselves) {
   const Links all = Meet(4);
   for (int a = 0; a < 4; ++a) {
-    for (int b = 0; b < 4; ++b) EXPECT_EQ(all[a]->Reaches(b), a != b) << a << " " << b;
+    for (int b = 0; b < 4; ++b) EXPECT_EQ(all[a]->IsLocal(b), a != b) << a << " " << b;
   }
 }
 
 // A copy of a virtual machine seems to be the same host: what it says is right, but nobody listens.
-TEST(HostLinks, WhoCannotBeReachedGetsNoLink) {
+TEST(ShmTransport, WhoCannotBeReachedGetsNoLink) {
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   std::string real;
   std::thread rank0([&] {
     // Says what a real rank 0 would say, of a socket that is not there.
     std::unique_ptr<RendezvousStore> other = NewInProcessStore();
     constexpr absl::Duration kSoon = absl::Milliseconds(100);
-    ASSERT_FALSE(HostLinks::Connect(0, 2, *other, kSoon, kSoon).ok());
+    ASSERT_FALSE(ShmTransport::Connect(0, 2, *other, kSoon, kSoon).ok());
     real = other->Get("host/0", absl::Seconds(1)).value();
     ASSERT_TRUE(store->Set("host/0", real).ok());
     EXPECT_EQ(store->Get("host/0/1", absl::Seconds(10)).value(), "");
   });
-  auto links = HostLinks::Connect(1, 2, *store, absl::Seconds(10), absl::Seconds(10));
+  auto links = ShmTransport::Connect(1, 2, *store, absl::Seconds(10), absl::Seconds(10));
   rank0.join();
   ASSERT_TRUE(links.ok()) << links.status();
-  EXPECT_FALSE((*links)->Reaches(0));
+  EXPECT_FALSE((*links)->IsLocal(0));
 }
 
-TEST(HostLinks, MessagesOfAllSizesArriveWhole) {
+TEST(ShmTransport, MessagesOfAllSizesArriveWhole) {
   const Links all = Meet(2);
   int seed = 0;
   for (int64_t bytes :
@@ -82,7 +82,7 @@ TEST(HostLinks, MessagesOfAllSizesArriveWhole) {
   }
 }
 
-TEST(HostLinks, TagsMayBeReceivedInAnotherOrder) {
+TEST(ShmTransport, TagsMayBeReceivedInAnotherOrder) {
   const Links all = Meet(2);
   std::vector<std::vector<char>> sent;
   for (int tag = 0; tag < 6; ++tag) {
@@ -100,7 +100,7 @@ TEST(HostLinks, TagsMayBeReceivedInAnotherOrder) {
 
 // More messages than the queue has places, and more bytes than the area: what has no room waits at
 // the sender, in order, and both ends send before they receive.
-TEST(HostLinks, MoreThanThereIsRoomForArrivesInOrder) {
+TEST(ShmTransport, MoreThanThereIsRoomForArrivesInOrder) {
   const Links all = Meet(2, absl::Seconds(30));
   const std::vector<int64_t> sizes{24, 100 << 10, 1 << 20};
   constexpr int kMessages = 5000;
@@ -109,12 +109,12 @@ TEST(HostLinks, MoreThanThereIsRoomForArrivesInOrder) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      HostLinks& links = *all[rank];
+      ShmTransport& links = *all[rank];
       for (int i = 0; i < kMessages; ++i) {
         const std::vector<char> data = Pattern(size_of(i), i + rank);
         ASSERT_TRUE(links.Send(data.data(), size_of(i), 1 - rank, 1).ok());
       }
-      EXPECT_GT(links.waiting_bytes(), 0);
+      EXPECT_GT(links.pending_bytes(), 0);
       both_have_sent.arrive_and_wait();
       for (int i = 0; i < kMessages; ++i) {
         std::vector<char> got(static_cast<size_t>(size_of(i)));
@@ -123,13 +123,13 @@ TEST(HostLinks, MoreThanThereIsRoomForArrivesInOrder) {
         ASSERT_EQ(got, Pattern(size_of(i), i + 1 - rank)) << i;
       }
       ASSERT_TRUE(links.Drain(0).ok());
-      EXPECT_EQ(links.waiting_bytes(), 0);
+      EXPECT_EQ(links.pending_bytes(), 0);
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(HostLinks, MessagesUnderWayGoRoundTheArea) {
+TEST(ShmTransport, MessagesUnderWayGoRoundTheArea) {
   const Links all = Meet(2);
   // Never empty, so that the area's end is met: 40 MiB under way, 800 MiB in all.
   constexpr int64_t kBytes = 20 << 20;
@@ -137,13 +137,13 @@ TEST(HostLinks, MessagesUnderWayGoRoundTheArea) {
   ASSERT_TRUE(all[0]->Send(Pattern(kBytes, 0).data(), kBytes, 1, 1).ok());
   for (int i = 1; i < 40; ++i) {
     ASSERT_TRUE(all[0]->Send(Pattern(kBytes, i).data(), kBytes, 1, 1).ok());
-    EXPECT_EQ(all[0]->waiting_bytes(), 0);
+    EXPECT_EQ(all[0]->pending_bytes(), 0);
     ASSERT_TRUE(all[1]->Receive(got.data(), kBytes, 0, 1).ok());
     ASSERT_EQ(got, Pattern(kBytes, i - 1)) << i;
   }
 }
 
-TEST(HostLinks, ARankThatRunsAheadWaitsAtTheEndOfItsNextStep) {
+TEST(ShmTransport, ARankThatRunsAheadWaitsAtTheEndOfItsNextStep) {
   const Links all = Meet(2, absl::Milliseconds(300));
   ASSERT_TRUE(all[0]->Send("one", 3, 1, 1).ok());
   EXPECT_TRUE(all[0]->EndStep().ok());
@@ -154,21 +154,21 @@ TEST(HostLinks, ARankThatRunsAheadWaitsAtTheEndOfItsNextStep) {
   EXPECT_TRUE(all[0]->EndStep().ok());
 }
 
-TEST(HostLinks, WhatWasSentBeforeAPeerDiedIsReadAndThenItsDeathReported) {
+TEST(ShmTransport, WhatWasSentBeforeAPeerDiedIsReadAndThenItsDeathReported) {
   // The peer is a process, which ends without saying anything.
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-  auto memory = SharedLink::NewMemory();
+  auto memory = ShmChannel::NewMemory();
   ASSERT_TRUE(memory.ok());
   const pid_t child = fork();
   if (child == 0) {
     close(sockets[0]);
-    auto link = SharedLink::Map(*memory, sockets[1], 1);
+    auto link = ShmChannel::Map(*memory, sockets[1], 1);
     _exit(link.ok() && (*link)->Push(5, "last words", 10, 0) == 10 ? 0 : 1);
   }
   close(sockets[1]);
-  auto link = SharedLink::Map(*memory, sockets[0], 0);
+  auto link = ShmChannel::Map(*memory, sockets[0], 0);
   ASSERT_TRUE(link.ok()) << link.status();
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -183,7 +183,7 @@ TEST(HostLinks, WhatWasSentBeforeAPeerDiedIsReadAndThenItsDeathReported) {
   EXPECT_EQ(words, "last words");
 }
 
-TEST(HostLinks, AReceiveFromAPeerThatWentIsUnavailableAndNamesIt) {
+TEST(ShmTransport, AReceiveFromAPeerThatWentIsUnavailableAndNamesIt) {
   Links all = Meet(3);
   ASSERT_TRUE(all[2]->Send("bye", 3, 0, 1).ok());
   all[2].reset();
@@ -196,7 +196,7 @@ TEST(HostLinks, AReceiveFromAPeerThatWentIsUnavailableAndNamesIt) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST(HostLinks, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
+TEST(ShmTransport, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
   const Links all = Meet(2);
   ASSERT_TRUE(all[0]->Send("12345", 5, 1, 1).ok());
   char got[4];
@@ -205,12 +205,12 @@ TEST(HostLinks, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
   EXPECT_NE(std::string(s.message()).find("sent 5 bytes where 4"), std::string::npos) << s;
 }
 
-TEST(SharedLink, MemoryThatCouldShrinkIsRefused) {
+TEST(ShmChannel, MemoryThatCouldShrinkIsRefused) {
   std::string path = testing::TempDir() + "/shared-link-XXXXXX";
   const int file = mkstemp(path.data());
   ASSERT_GE(file, 0);
   unlink(path.c_str());
-  const auto link = SharedLink::Map(file, dup(file), 0);
+  const auto link = ShmChannel::Map(file, dup(file), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(link.status())) << link.status();
 }
 

@@ -24,17 +24,17 @@
 namespace espalier {
 
 // One end. Used by one thread; Wake by any.
-class SharedLink {
+class ShmChannel {
  public:
   // A file of zeros that Map takes, which lives in memory and can no longer change its size.
   static absl::StatusOr<int> NewMemory();
   // `memory`: both ends' descriptor of one such file. `socket`: a connection of the two ends, by
   // which one learns that the other is gone. Takes both, also when it fails. `side`: 0 or 1, the
   // other end has the other one. InvalidArgument if `memory` is no such file.
-  static absl::StatusOr<std::unique_ptr<SharedLink>> Map(int memory, int socket, int side);
-  ~SharedLink();
-  SharedLink(const SharedLink&) = delete;
-  SharedLink& operator=(const SharedLink&) = delete;
+  static absl::StatusOr<std::unique_ptr<ShmChannel>> Map(int memory, int socket, int side);
+  ~ShmChannel();
+  ShmChannel(const ShmChannel&) = delete;
+  ShmChannel& operator=(const ShmChannel&) = delete;
 
   // Goes on with a message of which `done` bytes have been taken: returns how many are now, less
   // than `bytes` (at least 1) if there is no room. The next message begins when all are.
@@ -53,8 +53,8 @@ class SharedLink {
   absl::StatusOr<int64_t> Pop(char* message, int64_t bytes, int64_t done);
 
   // Until there is more to read, or room, or Wake is called, or the time is over; may come back
-  // early. Whether it was the time. At first it looks again and again, for `awake`.
-  bool Wait(absl::Duration most, absl::Duration awake);
+  // early. Whether it was the time. At first it looks again and again, for `spin_time`.
+  bool Wait(absl::Duration most, absl::Duration spin_time);
   void Wake();
   // What the other end has sent before can still be read.
   bool PeerIsGone() const;
@@ -66,7 +66,7 @@ class SharedLink {
  private:
   static constexpr uint64_t kParts = 4096;
   struct Shared;
-  SharedLink(Shared* shared, int socket, int side);
+  ShmChannel(Shared* shared, int socket, int side);
 
   // Where `bytes` of the area are free; -1 if nowhere.
   int64_t Place(int64_t bytes);

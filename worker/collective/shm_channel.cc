@@ -1,4 +1,4 @@
-#include "worker/collective/shared_link.h"
+#include "worker/collective/shm_channel.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -43,7 +43,7 @@ struct Part {
 }  // namespace
 
 // Counters never wrap. Those of one end are written by it alone.
-struct SharedLink::Shared {
+struct ShmChannel::Shared {
   struct Direction {
     alignas(kLine) std::atomic<uint64_t> written;  // parts, by the sender
     std::atomic<uint32_t> starved;                 // by the sender: it waits for room
@@ -61,7 +61,7 @@ struct SharedLink::Shared {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-absl::StatusOr<int> SharedLink::NewMemory() {
+absl::StatusOr<int> ShmChannel::NewMemory() {
   const int file = memfd_create("espalier-ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return Failed("memfd_create");
   if (ftruncate(file, sizeof(Shared)) != 0 || fcntl(file, F_ADD_SEALS, kSeals) != 0) {
@@ -72,7 +72,7 @@ absl::StatusOr<int> SharedLink::NewMemory() {
   return file;
 }
 
-absl::StatusOr<std::unique_ptr<SharedLink>> SharedLink::Map(int memory, int socket, int side) {
+absl::StatusOr<std::unique_ptr<ShmChannel>> ShmChannel::Map(int memory, int socket, int side) {
   // A file that shrinks would end whoever reads it.
   struct stat info {};
   const int seals = fcntl(memory, F_GET_SEALS);
@@ -93,19 +93,19 @@ absl::StatusOr<std::unique_ptr<SharedLink>> SharedLink::Map(int memory, int sock
   }
   // All its members are zero at first, in the file.
   static_assert(std::is_trivially_destructible_v<Shared>);
-  return std::unique_ptr<SharedLink>(
-      new SharedLink(std::launder(static_cast<Shared*>(mapped)), socket, side));
+  return std::unique_ptr<ShmChannel>(
+      new ShmChannel(std::launder(static_cast<Shared*>(mapped)), socket, side));
 }
 
-SharedLink::SharedLink(Shared* shared, int socket, int side)
+ShmChannel::ShmChannel(Shared* shared, int socket, int side)
     : shared_(shared), socket_(socket), side_(side) {}
 
-SharedLink::~SharedLink() {
+ShmChannel::~ShmChannel() {
   close(socket_);
   munmap(shared_, sizeof(Shared));
 }
 
-int64_t SharedLink::Place(int64_t bytes) {
+int64_t ShmChannel::Place(int64_t bytes) {
   const uint64_t read = shared_->directions[side_].read.load(std::memory_order_acquire);
   if (read == written_) {
     fill_ = bytes;
@@ -124,7 +124,7 @@ int64_t SharedLink::Place(int64_t bytes) {
   return 0;
 }
 
-int64_t SharedLink::Push(uint64_t tag, const char* data, int64_t bytes, int64_t done) {
+int64_t ShmChannel::Push(uint64_t tag, const char* data, int64_t bytes, int64_t done) {
   Shared::Direction& out = shared_->directions[side_];
   while (done < bytes) {
     const int64_t part = std::min(kPartBytes, bytes - done);
@@ -149,7 +149,7 @@ int64_t SharedLink::Push(uint64_t tag, const char* data, int64_t bytes, int64_t 
   return done;
 }
 
-absl::StatusOr<std::optional<SharedLink::Message>> SharedLink::Next() {
+absl::StatusOr<std::optional<ShmChannel::Message>> ShmChannel::Next() {
   const Shared::Direction& in = shared_->directions[1 - side_];
   if (in.written.load(std::memory_order_acquire) == read_) return std::optional<Message>();
   const Part part = in.parts[read_ % kParts];
@@ -161,7 +161,7 @@ absl::StatusOr<std::optional<SharedLink::Message>> SharedLink::Next() {
   return std::optional<Message>({part.tag, part.message_bytes});
 }
 
-absl::StatusOr<int64_t> SharedLink::Pop(char* message, int64_t bytes, int64_t done) {
+absl::StatusOr<int64_t> ShmChannel::Pop(char* message, int64_t bytes, int64_t done) {
   Shared::Direction& in = shared_->directions[1 - side_];
   if (in.written.load(std::memory_order_acquire) == read_) return done;
   const Part part = in.parts[read_ % kParts];
@@ -177,16 +177,16 @@ absl::StatusOr<int64_t> SharedLink::Pop(char* message, int64_t bytes, int64_t do
   return done + part.bytes;
 }
 
-bool SharedLink::Changed() const {
+bool ShmChannel::Changed() const {
   return shared_->directions[1 - side_].written.load() != seen_written_ ||
          shared_->directions[side_].read.load() != seen_read_;
 }
 
 // Either this end sees what the other has written after it said that it sleeps, or the other sees
 // that it sleeps after it has written.
-bool SharedLink::Wait(absl::Duration most, absl::Duration awake) {
-  if (awake > absl::ZeroDuration()) {
-    const absl::Time until = absl::Now() + std::min(most, awake);
+bool ShmChannel::Wait(absl::Duration most, absl::Duration spin_time) {
+  if (spin_time > absl::ZeroDuration()) {
+    const absl::Time until = absl::Now() + std::min(most, spin_time);
     while (!Changed() && absl::Now() < until) std::this_thread::yield();
     if (Changed()) {
       Look();
@@ -208,29 +208,29 @@ bool SharedLink::Wait(absl::Duration most, absl::Duration awake) {
   return is_late;
 }
 
-void SharedLink::Look() {
+void ShmChannel::Look() {
   seen_written_ = shared_->directions[1 - side_].written.load();
   seen_read_ = shared_->directions[side_].read.load();
 }
 
-uint64_t SharedLink::popped() const {
+uint64_t ShmChannel::popped() const {
   return shared_->directions[side_].read.load(std::memory_order_acquire);
 }
 
-void SharedLink::Ring(int end) {
+void ShmChannel::Ring(int end) {
   Shared::Bell& bell = shared_->bells[end];
   if (bell.asleep.load() == 0) return;
   bell.rung.fetch_add(1);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-void SharedLink::Wake() {
+void ShmChannel::Wake() {
   Shared::Bell& bell = shared_->bells[side_];
   bell.rung.fetch_add(1);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-bool SharedLink::PeerIsGone() const {
+bool ShmChannel::PeerIsGone() const {
   char byte;
   const ssize_t got = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
