@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "models/weights/gguf_parts.h"
+#include "models/weights/gguf_splits.h"
 
 namespace espalier {
 namespace {
@@ -251,34 +251,34 @@ absl::Status ReadTensor(Cursor& cursor, const std::string& name, GgufFile::Tenso
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(FileSystem& files,
                                                          const std::string& path) {
-  const GgufPartName name = ParseGgufPartName(path);
-  absl::StatusOr<std::unique_ptr<GgufFile>> whole = OpenPart(files, path);
+  const GgufSplitName name = ParseGgufSplitName(path);
+  absl::StatusOr<std::unique_ptr<GgufFile>> whole = OpenSplit(files, path);
   if (!whole.ok()) return whole.status();
-  if (absl::Status s = (*whole)->CheckPart(0, name.count); !s.ok()) return s;
+  if (absl::Status s = (*whole)->CheckSplit(0, name.count); !s.ok()) return s;
   for (int64_t number = 1; number < name.count; ++number) {
-    const std::string other = GgufPartPath(name, number);
-    absl::StatusOr<std::unique_ptr<GgufFile>> part = OpenPart(files, other);
+    const std::string other = GgufSplitPath(name, number);
+    absl::StatusOr<std::unique_ptr<GgufFile>> part = OpenSplit(files, other);
     if (absl::IsNotFound(part.status())) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", path, "' is the first of ", name.count, " files, of which '", other,
                        "' is missing; accepted: all of them in one folder"));
     }
     if (!part.ok()) return part.status();
-    if (absl::Status s = (*part)->CheckPart(number, name.count); !s.ok()) return s;
-    if (absl::Status s = (*whole)->AddPart(std::move(**part)); !s.ok()) return s;
+    if (absl::Status s = (*part)->CheckSplit(number, name.count); !s.ok()) return s;
+    if (absl::Status s = (*whole)->AddSplit(std::move(**part)); !s.ok()) return s;
   }
-  const auto found = (*whole)->metadata_.find(kGgufTensorsInAll);
+  const auto found = (*whole)->metadata_.find(kGgufTotalTensors);
   const size_t count = (*whole)->tensors_.size();
   if (name.count > 1 && found != (*whole)->metadata_.end() &&
       found->second != Value(static_cast<int64_t>(count))) {
-    return absl::InvalidArgumentError(absl::StrCat("'", path, "': metadata '", kGgufTensorsInAll,
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "': metadata '", kGgufTotalTensors,
                                                    "' must be ", count, ", the tensors of its ",
                                                    name.count, " files together"));
   }
   return whole;
 }
 
-absl::Status GgufFile::CheckPart(int64_t number, int64_t count) const {
+absl::Status GgufFile::CheckSplit(int64_t number, int64_t count) const {
   const auto check = [&](const char* key, int64_t expected, int64_t otherwise) {
     const auto found = metadata_.find(key);
     const Value value = found == metadata_.end() ? Value(otherwise) : found->second;
@@ -292,16 +292,16 @@ absl::Status GgufFile::CheckPart(int64_t number, int64_t count) const {
                      "NAME-00001-of-0000N.gguf"));
   };
   // What gguf-split has merged is 0 files.
-  const auto counted = metadata_.find(kGgufPartCount);
+  const auto counted = metadata_.find(kGgufSplitCount);
   if (count == 1 && counted != metadata_.end() && counted->second == Value(int64_t{0})) {
     return absl::OkStatus();
   }
-  absl::Status status = check(kGgufPartCount, count, 1);
-  if (status.ok()) status = check(kGgufPartNumber, number, 0);
+  absl::Status status = check(kGgufSplitCount, count, 1);
+  if (status.ok()) status = check(kGgufSplitNumber, number, 0);
   return status;
 }
 
-absl::Status GgufFile::AddPart(GgufFile part) {
+absl::Status GgufFile::AddSplit(GgufFile part) {
   for (auto& [name, tensor] : part.tensors_) {
     tensor.part = parts_.size();
     const auto [there, is_new] = tensors_.emplace(name, std::move(tensor));
@@ -314,7 +314,7 @@ absl::Status GgufFile::AddPart(GgufFile part) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(FileSystem& files,
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenSplit(FileSystem& files,
                                                              const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (!file.ok()) return file.status();

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "ops/tensor/shape.h"
 #include "base/file_system.h"
-#include "models/weights/gguf_blocks.h"
+#include "models/weights/gguf_dequantize.h"
 
 namespace espalier {
 
@@ -70,11 +70,11 @@ class GgufFile {
   };
 
   // A file by itself, whatever it is a part of.
-  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenPart(FileSystem& files,
+  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenSplit(FileSystem& files,
                                                             const std::string& path);
   // Whether it says of itself that it is this part of so many. `number` from 0.
-  absl::Status CheckPart(int64_t number, int64_t count) const;
-  absl::Status AddPart(GgufFile part);
+  absl::Status CheckSplit(int64_t number, int64_t count) const;
+  absl::Status AddSplit(GgufFile part);
 
   // Null, without an error, if there is no such key.
   absl::StatusOr<const Array*> FindArray(const std::string& key) const;

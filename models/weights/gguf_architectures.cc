@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-using enum GgufChange;
+using enum GgufWeightTransform;
 
 // Names and changes are those of convert_hf_to_gguf.py and gguf-py/gguf/tensor_mapping.py of
 // llama.cpp.
@@ -26,8 +26,8 @@ constexpr GgufName kMptNames[] = {{"token_embd", "transformer.wte"},
                                   {"output", "lm_head"}};
 
 constexpr GgufName kLlamaLayer[] = {{"attn_norm", "input_layernorm"},
-                                    {"attn_q", "self_attn.q_proj", kQueryRows},
-                                    {"attn_k", "self_attn.k_proj", kKeyRows},
+                                    {"attn_q", "self_attn.q_proj", kPermutedQuery},
+                                    {"attn_k", "self_attn.k_proj", kPermutedKey},
                                     {"attn_v", "self_attn.v_proj"},
                                     {"attn_output", "self_attn.o_proj"},
                                     {"ffn_norm", "post_attention_layernorm"},
@@ -78,14 +78,14 @@ constexpr GgufName kBigCodeLayer[] = {{"attn_norm", "ln_1"},          {"attn_qkv
                                       {"attn_output", "attn.c_proj"}, {"ffn_norm", "ln_2"},
                                       {"ffn_up", "mlp.c_fc"},         {"ffn_down", "mlp.c_proj"}};
 constexpr GgufName kFalconLayer[] = {{"attn_norm", "input_layernorm"},
-                                     {"attn_qkv", "self_attention.query_key_value", kFalconRows},
+                                     {"attn_qkv", "self_attention.query_key_value", kFalconFusedQkv},
                                      {"attn_output", "self_attention.dense"},
                                      {"ffn_up", "mlp.dense_h_to_4h"},
                                      {"ffn_down", "mlp.dense_4h_to_h"}};
 constexpr GgufName kFalconTwoNormsLayer[] = {
     {"attn_norm", "ln_mlp"},
     {"attn_norm_2", "ln_attn"},
-    {"attn_qkv", "self_attention.query_key_value", kFalconRows},
+    {"attn_qkv", "self_attention.query_key_value", kFalconFusedQkv},
     {"attn_output", "self_attention.dense"},
     {"ffn_up", "mlp.dense_h_to_4h"},
     {"ffn_down", "mlp.dense_4h_to_h"}};

@@ -12,14 +12,14 @@
 namespace espalier {
 
 // How the file's tensor differs from Hugging Face's.
-enum class GgufChange {
+enum class GgufWeightTransform {
   kNone,
   // Rows of q and k, by head: the two that a rotary embedding turns together are neighbours, not
   // half a head apart.
-  kQueryRows,
-  kKeyRows,
+  kPermutedQuery,
+  kPermutedKey,
   // Rows of Falcon's fused q, k and v: all of q, all of k, all of v, not group by group.
-  kFalconRows,
+  kFalconFusedQkv,
   kPlusOne,     // Gemma's norms: Hugging Face keeps their weights minus 1
   kTransposed,  // matrices of GPT-2, which Hugging Face keeps as [in, out]
 };
@@ -28,7 +28,7 @@ enum class GgufChange {
 struct GgufName {
   const char* gguf;
   const char* hf;
-  GgufChange change = GgufChange::kNone;
+  GgufWeightTransform change = GgufWeightTransform::kNone;
 };
 
 // Of a layer's mixture, after the layer's own prefix.
@@ -67,7 +67,7 @@ absl::StatusOr<GgufExperts> ReadGgufExperts(GgufMetadata& metadata);
 
 struct GgufHfName {
   std::string name;
-  GgufChange change = GgufChange::kNone;
+  GgufWeightTransform change = GgufWeightTransform::kNone;
 };
 // A name that no table has stays: whoever wants no such tensor says so.
 GgufHfName HfNameOf(const GgufArchitecture& architecture, const std::string& name);

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/weights/gguf.h"
 #include "models/weights/gguf_architectures.h"
-#include "models/weights/gguf_ends.h"
+#include "models/weights/gguf_eos.h"
 #include "models/weights/gguf_metadata.h"
 #include "models/weights/gguf_model.h"
 
@@ -349,7 +349,7 @@ absl::StatusOr<std::string> GgufConfig(FileSystem& files, const std::string& pat
   }
   family->add(m, &config);
   if (!m.status().ok()) return m.status();
-  const absl::StatusOr<std::vector<int64_t>> ends = GgufEnds(file);
+  const absl::StatusOr<std::vector<int64_t>> ends = GgufEosIds(file);
   if (!ends.ok()) return ends.status();
   if (ends->size() == 1) config["eos_token_id"] = ends->front();
   if (ends->size() > 1) config["eos_token_id"] = *ends;

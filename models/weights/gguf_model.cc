@@ -36,7 +36,7 @@ class GgufWeights : public WeightFiles {
           name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
       if (is_configuration || taken_.count(name) > 0) continue;
       const GgufHfName hf = HfNameOf(**architecture, name);
-      absl::Status status = Add(hf.name, name, {&tensor, tensor.dims, ChangeOf(hf, tensor)});
+      absl::Status status = Add(hf.name, name, {&tensor, tensor.dims, TransformOf(hf, tensor)});
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -57,18 +57,18 @@ class GgufWeights : public WeightFiles {
           absl::StrCat("'", file_->path_of(*source.tensor), "': read beyond tensor '", name, "'"));
     }
     switch (source.change) {
-      case GgufChange::kTransposed:
+      case GgufWeightTransform::kTransposed:
         return ReadTransposed(source, begin, count, out);
-      case GgufChange::kQueryRows:
-      case GgufChange::kKeyRows:
-      case GgufChange::kFalconRows:
+      case GgufWeightTransform::kPermutedQuery:
+      case GgufWeightTransform::kPermutedKey:
+      case GgufWeightTransform::kFalconFusedQkv:
         return ReadRows(source, begin, count, out);
-      case GgufChange::kNone:
-      case GgufChange::kPlusOne:
+      case GgufWeightTransform::kNone:
+      case GgufWeightTransform::kPlusOne:
         break;
     }
     absl::Status status = file_->Read(*source.tensor, source.first + begin, count, out);
-    if (source.change == GgufChange::kPlusOne) {
+    if (source.change == GgufWeightTransform::kPlusOne) {
       for (int64_t i = 0; i < count; ++i) out[i] -= 1;
     }
     return status;
@@ -76,7 +76,7 @@ class GgufWeights : public WeightFiles {
 
   std::optional<Place> PlaceOf(const std::string& name) const override {
     const auto found = sources_.find(name);
-    if (found == sources_.end() || found->second.change != GgufChange::kNone) return std::nullopt;
+    if (found == sources_.end() || found->second.change != GgufWeightTransform::kNone) return std::nullopt;
     const Source& source = found->second;
     const GgufType& type = *source.tensor->type;
     if (type.dtype == DType::kInvalid) return std::nullopt;
@@ -88,14 +88,14 @@ class GgufWeights : public WeightFiles {
   struct Source {
     const GgufFile::Tensor* tensor;
     Dims dims;  // Hugging Face's
-    GgufChange change = GgufChange::kNone;
+    GgufWeightTransform change = GgufWeightTransform::kNone;
     int64_t first = 0;  // element of the tensor at which it begins
   };
 
-  static GgufChange ChangeOf(const GgufHfName& hf, const GgufFile::Tensor& tensor) {
+  static GgufWeightTransform TransformOf(const GgufHfName& hf, const GgufFile::Tensor& tensor) {
     // Biases of transposed matrices have nothing to transpose.
-    const bool changed = hf.change != GgufChange::kTransposed || tensor.dims.size() == 2;
-    return changed ? hf.change : GgufChange::kNone;
+    const bool changed = hf.change != GgufWeightTransform::kTransposed || tensor.dims.size() == 2;
+    return changed ? hf.change : GgufWeightTransform::kNone;
   }
 
   absl::Status Wrong(const std::string& tensor, const std::string& what) const {
@@ -105,12 +105,12 @@ class GgufWeights : public WeightFiles {
 
   absl::Status Add(const std::string& hf, const std::string& name, Source source) {
     Dims& dims = source.dims;
-    if (source.change == GgufChange::kTransposed) std::swap(dims[0], dims[1]);
+    if (source.change == GgufWeightTransform::kTransposed) std::swap(dims[0], dims[1]);
     const int64_t rows = dims.empty() ? 1 : dims[0];
     int64_t parts = 1;
-    if (source.change == GgufChange::kQueryRows) parts = 2 * heads_;
-    if (source.change == GgufChange::kKeyRows) parts = 2 * kv_heads_;
-    if (source.change == GgufChange::kFalconRows) {
+    if (source.change == GgufWeightTransform::kPermutedQuery) parts = 2 * heads_;
+    if (source.change == GgufWeightTransform::kPermutedKey) parts = 2 * kv_heads_;
+    if (source.change == GgufWeightTransform::kFalconFusedQkv) {
       parts = heads_ + 2 * kv_heads_;
       if (heads_ % kv_heads_ != 0) parts = rows + 1;
     }
@@ -171,7 +171,7 @@ class GgufWeights : public WeightFiles {
       if (all != file_->tensors().end()) {
         const Dims dims = {all->second.dims[1], all->second.dims[2]};
         status =
-            Add(hf, merged, {&all->second, dims, GgufChange::kNone, expert * NumElements(dims)});
+            Add(hf, merged, {&all->second, dims, GgufWeightTransform::kNone, expert * NumElements(dims)});
       } else {
         const std::string name = absl::StrCat(part, ".", expert, ".weight");
         const auto one = file_->tensors().find(name);
@@ -189,8 +189,8 @@ class GgufWeights : public WeightFiles {
   // The file's row that is row `row` of Hugging Face's.
   int64_t RowInFile(const Source& source, int64_t row) const {
     const int64_t rows = source.dims[0];
-    if (source.change != GgufChange::kFalconRows) {
-      const int64_t head = rows / (source.change == GgufChange::kQueryRows ? heads_ : kv_heads_);
+    if (source.change != GgufWeightTransform::kFalconFusedQkv) {
+      const int64_t head = rows / (source.change == GgufWeightTransform::kPermutedQuery ? heads_ : kv_heads_);
       const int64_t r = row % head;
       return row - r + r % (head / 2) * 2 + r / (head / 2);
     }

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "models/weights/gguf.h"
-#include "models/weights/gguf_ends.h"
+#include "models/weights/gguf_eos.h"
 #include "models/weights/gguf_pre_tokenizer.h"
 
 namespace espalier {
@@ -59,7 +59,7 @@ class Reader {
     // Some converters forgot what they are; as text they would be cut, and would be shown.
     if (types_.empty()) types_.assign(size(), kGgufNormal);
     for (size_t i = 0; i < size() && status_.ok(); ++i) {
-      if (types_[i] != kGgufUnused && IsGgufEnd(tokens_[i])) types_[i] = kGgufControl;
+      if (types_[i] != kGgufUnused && IsGgufEosSpelling(tokens_[i])) types_[i] = kGgufControl;
       if (!ids_.emplace(tokens_[i], static_cast<int>(i)).second) {
         Fail("tokens", absl::StrCat("without repetition (token ", i, " is there twice)"));
       }

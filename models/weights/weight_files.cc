@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/weights/flexflow_weights.h"
 #include "models/weights/gguf_model.h"
-#include "models/weights/gguf_parts.h"
+#include "models/weights/gguf_splits.h"
 #include "models/weights/gguf_tokenizer.h"
 #include "models/weights/safetensors_weights.h"
 
@@ -22,8 +22,8 @@ absl::StatusOr<std::string> FindGguf(const std::string& folder,
   std::string found;
   for (const std::string& name : names) {
     if (!absl::EndsWith(name, ".gguf") || absl::StartsWith(name, "mmproj")) continue;
-    const GgufPartName part = ParseGgufPartName(name);
-    const std::string first = part.count > 1 ? GgufPartPath(part, 0) : name;
+    const GgufSplitName part = ParseGgufSplitName(name);
+    const std::string first = part.count > 1 ? GgufSplitPath(part, 0) : name;
     if (!found.empty() && found != first) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", folder, "' has both '", found, "' and '", name,

@@ -12,7 +12,7 @@
 #include "storage/safetensors.h"
 #include "models/weights/additional_templates.h"
 #include "models/weights/gguf.h"
-#include "models/weights/own_format.h"
+#include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
 
 namespace espalier {
@@ -150,7 +150,7 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
    private:
     std::map<std::string, Tensor> tensors_;
   };
-  const OwnFormats own(Files({{"F32", {4, 4}},
+  const NativeFormats own(Files({{"F32", {4, 4}},
                               {"BF16", {4, 4}},
                               {"F16", {4, 4}},
                               {"Q4_0", {4, 4}},
@@ -177,7 +177,7 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   EXPECT_EQ(own.Of({"1", "7"}), WeightFormat::kF32);
 
   const auto most = [](const std::vector<std::pair<std::string, Dims>>& kinds) {
-    return OwnFormats(Files(kinds)).most();
+    return NativeFormats(Files(kinds)).most();
   };
   EXPECT_EQ(most({}), WeightFormat::kF32);
   EXPECT_EQ(most({{"F32", {4, 4}}, {"BF16", {4, 5}}}), WeightFormat::kBF16);
@@ -188,7 +188,7 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
 
 TEST_F(WeightsTest, AFoldersOwnFormatIsKnownWithoutReadingIt) {
   const auto own = [&]() -> std::string {
-    const absl::StatusOr<OwnFormats> formats = OwnFormats::Read(*files_, folder_);
+    const absl::StatusOr<NativeFormats> formats = NativeFormats::Read(*files_, folder_);
     return formats.ok() ? Name(formats->most()) : std::string(formats.status().message());
   };
   EXPECT_THAT(own(), HasSubstr("model.safetensors"));

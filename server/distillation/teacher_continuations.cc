@@ -16,7 +16,7 @@
 #include "models/quantize.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/inference/models/async_engine.h"
-#include "models/weights/own_format.h"
+#include "models/weights/native_format.h"
 
 namespace espalier {
 namespace {
@@ -62,7 +62,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDepend
     if (llm->model.facts.packed_bits == 0) {
       const absl::StatusOr<ArtifactFolder> folder = tools.artifacts->Pin(spec.llm());
       if (!folder.ok()) return folder.status();
-      const absl::StatusOr<OwnFormats> own = OwnFormats::Read(*tools.files, folder->path());
+      const absl::StatusOr<NativeFormats> own = NativeFormats::Read(*tools.files, folder->path());
       if (!own.ok()) return own.status();
       format = own->most();
     }

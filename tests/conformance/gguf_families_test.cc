@@ -21,7 +21,7 @@
 #include "storage/safetensors.h"
 #include "worker/runner/program_model_runner.h"
 #include "models/weights/gguf.h"
-#include "models/weights/own_format.h"
+#include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
 
 namespace espalier {
@@ -189,7 +189,7 @@ TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
       EXPECT_GT(Distance(expected, exact), 0) << "the type does nothing";
     }
     // As it is served if nobody says otherwise.
-    const absl::StatusOr<OwnFormats> own = OwnFormats::Read(*NewPosixFileSystem(), gguf);
+    const absl::StatusOr<NativeFormats> own = NativeFormats::Read(*NewPosixFileSystem(), gguf);
     ASSERT_TRUE(own.ok()) << own.status();
     const std::map<uint32_t, WeightFormat> expected = {{kGgmlF16, WeightFormat::kF16},
                                                        {kGgmlBF16, WeightFormat::kBF16},

@@ -21,7 +21,7 @@
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
 #include "models/weights/additional_templates.h"
-#include "models/weights/own_format.h"
+#include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
 
 namespace espalier {
@@ -159,10 +159,10 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     const WeightFormat format = given.value_or(PackedFormat(facts));
     Part part{artifact, *std::move(model), *shape, format};
     if (!given.has_value() && !packed) {
-      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder.path());
+      absl::StatusOr<NativeFormats> own = NativeFormats::Read(*files_, part.model.folder.path());
       if (!own.ok()) return InArtifact(artifact, own.status());
       part.format = own->most();
-      part.own = std::make_shared<OwnFormats>(*std::move(own));
+      part.own = std::make_shared<NativeFormats>(*std::move(own));
     }
     parts.push_back(std::move(part));
   }

@@ -17,7 +17,7 @@
 #include "base/file_system.h"
 #include "worker/device/memory_budget.h"
 #include "worker/runner/adapter_files.h"
-#include "models/weights/own_format.h"
+#include "models/weights/native_format.h"
 
 namespace espalier {
 
@@ -63,7 +63,7 @@ class ArtifactLoader : public ModelLoader {
     Described model;
     ServingShape shape;
     WeightFormat format = WeightFormat::kF32;  // the most frequent format of its weights
-    std::shared_ptr<const OwnFormats> own;     // per weight; null: uniform, or packed
+    std::shared_ptr<const NativeFormats> own;     // per weight; null: uniform, or packed
   };
   absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
                                    const Formats& formats, const Placement& placement);

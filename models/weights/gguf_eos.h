@@ -22,11 +22,11 @@ enum GgufTokenType {
 };
 
 // Whether a token of this spelling is for control in whatever model has it, and ends an answer.
-bool IsGgufEnd(absl::string_view spelling);
+bool IsGgufEosSpelling(absl::string_view spelling);
 
 // Their ids, sorted: tokenizer.ggml.eos_token_id and its like, and those that are spelled so. Other
 // keys than eos_token_id are passed over where they name no token. InvalidArgument for lists that
 // cannot be read.
-absl::StatusOr<std::vector<int64_t>> GgufEnds(const GgufFile& file);
+absl::StatusOr<std::vector<int64_t>> GgufEosIds(const GgufFile& file);
 
 }  // namespace espalier

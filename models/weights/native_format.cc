@@ -1,4 +1,4 @@
-#include "models/weights/own_format.h"
+#include "models/weights/native_format.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ WeightFormat Wider(WeightFormat a, WeightFormat b) {
 
 }  // namespace
 
-OwnFormats::OwnFormats(const WeightFiles& weights) {
+NativeFormats::NativeFormats(const WeightFiles& weights) {
   std::map<WeightFormat, int64_t> numbers;
   for (const auto& [name, tensor] : weights.tensors()) {
     const WeightFormat format = formats_[name] = FormatOf(tensor);
@@ -44,16 +44,16 @@ OwnFormats::OwnFormats(const WeightFiles& weights) {
   if (most != numbers.end()) most_ = most->first;
 }
 
-absl::StatusOr<OwnFormats> OwnFormats::Read(FileSystem& files, const std::string& folder) {
+absl::StatusOr<NativeFormats> NativeFormats::Read(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return names.status();
-  if (IsFlexFlowFolder(*names)) return OwnFormats();
+  if (IsFlexFlowFolder(*names)) return NativeFormats();
   const absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(files, folder);
   if (!weights.ok()) return weights.status();
-  return OwnFormats(**weights);
+  return NativeFormats(**weights);
 }
 
-WeightFormat OwnFormats::Of(const std::vector<std::string>& tensors) const {
+WeightFormat NativeFormats::Of(const std::vector<std::string>& tensors) const {
   WeightFormat format = WeightFormat::kF32;
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto found = formats_.end();

@@ -1,4 +1,4 @@
-#include "models/weights/gguf_blocks.h"
+#include "models/weights/gguf_dequantize.h"
 
 #include <cstring>
 

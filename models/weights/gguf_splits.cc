@@ -1,4 +1,4 @@
-#include "models/weights/gguf_parts.h"
+#include "models/weights/gguf_splits.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -24,9 +24,9 @@ bool ConsumeNumber(absl::string_view* text, int64_t* number) {
 
 }  // namespace
 
-GgufPartName ParseGgufPartName(const std::string& path) {
+GgufSplitName ParseGgufSplitName(const std::string& path) {
   absl::string_view rest = path;
-  GgufPartName name;
+  GgufSplitName name;
   int64_t number = 0, count = 0;
   if (absl::ConsumeSuffix(&rest, ".gguf") && ConsumeNumber(&rest, &count) &&
       absl::ConsumeSuffix(&rest, "-of-") && ConsumeNumber(&rest, &number) &&
@@ -36,7 +36,7 @@ GgufPartName ParseGgufPartName(const std::string& path) {
   return {path};
 }
 
-std::string GgufPartPath(const GgufPartName& name, int64_t number) {
+std::string GgufSplitPath(const GgufSplitName& name, int64_t number) {
   return absl::StrFormat("%s-%05d-of-%05d.gguf", name.prefix, number + 1, name.count);
 }
 

@@ -16,11 +16,11 @@ namespace espalier {
 // far apart (Q4_0, Q4_1, Q4_K) as int4, but for Q4_K's scales, rounded to f16. Its other blocks are
 // int8, which is off by no more than a 254th of the largest of 32. All else is f32, FlexFlow's raw
 // files too, which do not say what they hold.
-class OwnFormats {
+class NativeFormats {
  public:
-  explicit OwnFormats(const WeightFiles& weights);
+  explicit NativeFormats(const WeightFiles& weights);
   // Of a folder, whose files are opened but not read. Errors as OpenWeights.
-  static absl::StatusOr<OwnFormats> Read(FileSystem& files, const std::string& folder);
+  static absl::StatusOr<NativeFormats> Read(FileSystem& files, const std::string& folder);
 
   // Of a matrix that these tensors make up together; f32 of one that is not there.
   WeightFormat Of(const std::vector<std::string>& tensors) const;
@@ -28,7 +28,7 @@ class OwnFormats {
   WeightFormat most() const { return most_; }
 
  private:
-  OwnFormats() = default;
+  NativeFormats() = default;
 
   std::map<std::string, WeightFormat> formats_;  // by tensor
   WeightFormat most_ = WeightFormat::kF32;

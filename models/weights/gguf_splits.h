@@ -8,19 +8,19 @@ namespace espalier {
 
 // The keys by which each file says which one it is (from 0), of how many, and how many tensors all
 // of them have.
-inline constexpr char kGgufPartNumber[] = "split.no";
-inline constexpr char kGgufPartCount[] = "split.count";
-inline constexpr char kGgufTensorsInAll[] = "split.tensors.count";
+inline constexpr char kGgufSplitNumber[] = "split.no";
+inline constexpr char kGgufSplitCount[] = "split.count";
+inline constexpr char kGgufTotalTensors[] = "split.tensors.count";
 
-struct GgufPartName {
+struct GgufSplitName {
   std::string prefix;  // "NAME", with the folder; all of a name that has no numbers
   int64_t number = 0;  // from 0
   int64_t count = 1;
 };
 
 // Of a file's name or path.
-GgufPartName ParseGgufPartName(const std::string& path);
+GgufSplitName ParseGgufSplitName(const std::string& path);
 // Another one of those files. REQUIRES: name.count > 1.
-std::string GgufPartPath(const GgufPartName& name, int64_t number);
+std::string GgufSplitPath(const GgufSplitName& name, int64_t number);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "models/weights/gguf_ends.h"
+#include "models/weights/gguf_eos.h"
 
 #include <algorithm>
 #include <string>
@@ -43,11 +43,11 @@ constexpr const char* kKeys[] = {"eot_token_id", "eom_token_id", "fim_pad_token_
 
 }  // namespace
 
-bool IsGgufEnd(absl::string_view spelling) {
+bool IsGgufEosSpelling(absl::string_view spelling) {
   return std::find(std::begin(kSpellings), std::end(kSpellings), spelling) != std::end(kSpellings);
 }
 
-absl::StatusOr<std::vector<int64_t>> GgufEnds(const GgufFile& file) {
+absl::StatusOr<std::vector<int64_t>> GgufEosIds(const GgufFile& file) {
   const absl::StatusOr<std::vector<std::string>> tokens = file.Strings("tokenizer.ggml.tokens");
   if (!tokens.ok()) return tokens.status();
   const absl::StatusOr<std::vector<double>> types = file.Numbers("tokenizer.ggml.token_type");
@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<int64_t>> GgufEnds(const GgufFile& file) {
   // With channels, as in OpenAI's harmony, an answer has several messages.
   const bool goes_on = has(kReturn) && has(kCall);
   for (size_t i = 0; i < tokens->size(); ++i) {
-    if (!IsGgufEnd((*tokens)[i]) || !is_used(i) || (goes_on && (*tokens)[i] == kEnd)) continue;
+    if (!IsGgufEosSpelling((*tokens)[i]) || !is_used(i) || (goes_on && (*tokens)[i] == kEnd)) continue;
     ends.push_back(static_cast<int64_t>(i));
   }
   std::sort(ends.begin(), ends.end());
