@@ -1,7 +1,7 @@
-// Softmax attention of a few queries that see the same keys but for the last ones: each key and
-// value is read from memory, and widened, once for several of them. A query's own sums are always
-// the same, whatever it stands beside: key number j of its list has its place in them, a product is
-// DotTile's, and even and odd keys of the weighted sum of values add up apart.
+// Batch-invariant softmax attention of a block of queries that share all keys but the last ones: each
+// key and value is loaded and widened once for several queries. A query's sums do not depend on the
+// other queries: key number j of its list has a fixed position in them, a product is DotTile's, and
+// even and odd keys of the weighted sum of values are accumulated apart.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using kv::LoadWide;
 using kv::Wide;
 
 constexpr int64_t kMostQueries = 8;  // of a block
-constexpr int64_t kKeysAtOnce = 32;  // that stay in the nearest cache while all queries take them
-constexpr int64_t kKeysAhead = 32;   // asked for before they are needed, and as many values
+constexpr int64_t kKeysAtOnce = 32;  // keys that stay in L1 while all queries use them
+constexpr int64_t kKeysAhead = 32;   // prefetch distance of keys, and of values
 
 // The keys that one row sees.
 struct Keys {
@@ -28,14 +28,14 @@ struct Keys {
   const int32_t* ancestors;
   int64_t size;  // prefix and ancestors
   int64_t sequence;
-  int64_t first = 0;  // position of key 0: how many lie before the window
+  int64_t first = 0;  // position of key 0: number of keys before the sliding window
 
   ESPALIER_INLINE int64_t Slot(int64_t j) const {
     return j < prefix_size ? prefix[j] : ancestors[j - prefix_size];
   }
 };
 
-// A head of a row. Its row sees at least one key.
+// A head of a row. REQUIRES: the row sees at least one key.
 struct Query {
   const float* q;  // [dim]
   float* y;        // [dim]
@@ -43,20 +43,20 @@ struct Query {
   float slope;  // 0: no ALiBi
 };
 
-// Floats that a block's query needs beside itself, of so many keys.
+// Floats of scratch memory for the scores of a query that sees `keys` keys.
 inline int64_t ScoresOf(int64_t keys) { return (keys + 15) / 16 * 16 + 16; }
 
-// C: an element of the cache.
+// C: element type of the KV cache.
 template <typename C>
 struct Block {
   const Query* queries;
   int64_t count;     // 1 to kMostQueries
-  int64_t shared;    // the first keys of all: even, or all of them
+  int64_t shared;    // leading keys that all queries share: an even number, or all
   const C* k_cache;  // the queries' head of slot 0
   const C* v_cache;
-  const float* k_scale;  // likewise; null: none
+  const float* k_scale;  // the queries' head of slot 0; null: no scales
   const float* v_scale;
-  int64_t width;  // from one slot to the next
+  int64_t width;  // elements from one slot to the next
   int64_t heads;  // scales from one slot to the next
   int64_t dim;
   float scale;
@@ -67,8 +67,8 @@ struct Block {
   float* sums;         // [count, 2, dim]
 };
 
-// Asks memory for n elements. Slots lie anywhere, so the processor does not see what comes next.
-// Into the second-level cache: the first has too few lines in flight for memory's latency.
+// Prefetches n elements into L2. Slots are scattered, so the hardware prefetcher does not help; L1 has
+// too few lines in flight for the latency of memory.
 template <typename C>
 ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
   const char* bytes = reinterpret_cast<const char*>(p);
@@ -76,15 +76,14 @@ ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
   for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at, 0, 2);
 }
 
-// A few keys in a row, or their values: where they lie and what they are multiplied by, found once
-// for all queries that take them.
+// Addresses and scales of up to kKeysAtOnce consecutive keys, or values, found once for all queries.
 template <typename C>
 struct Portion {
   int64_t begin, size;
-  const C* at[kKeysAtOnce + kKeysAhead];  // those after them, too; the last one again at the end
+  const C* at[kKeysAtOnce + kKeysAhead];  // with those to prefetch; the last key is repeated
   float scale[kKeysAtOnce];
 
-  // Those of [first, last) that fit. `cache`, `scales`: as in Block.
+  // Finds as many of [first, last) as fit. `cache`, `scales`: as in Block.
   ESPALIER_INLINE void Find(const Block<C>& b, const Keys& keys, int64_t first, int64_t last,
                             const C* cache, const float* scales, float factor) {
     begin = first;
@@ -106,13 +105,13 @@ struct Portion {
   }
 };
 
-// Of the first portion, for which nobody has asked.
+// Prefetches the first portion, which no earlier portion prefetched.
 template <typename C>
 ESPALIER_INLINE void FetchAll(const Block<C>& b, const Portion<C>& p) {
   for (int64_t i = 0; i < p.size; ++i) Fetch(p.at[i], b.dim);
 }
 
-// Of `scores` those of the portion, times its scales.
+// Multiplies the scores of the portion by its scales.
 template <int W, typename C>
 ESPALIER_INLINE void Scale(const Portion<C>& p, float* scores) {
   using namespace simd;
@@ -122,8 +121,8 @@ ESPALIER_INLINE void Scale(const Portion<C>& p, float* scores) {
   }
 }
 
-// Products of queries `at` to `at` + R with a portion's keys. Up to W - 1 scores behind them are
-// written over.
+// Computes dot products of queries `at` to `at` + R with a portion's keys. Overwrites up to W - 1
+// scores behind them.
 template <int W, int R, typename C>
 ESPALIER_INLINE void Products(const Block<C>& b, const Portion<C>& p, int64_t at) {
   using namespace simd;
@@ -132,7 +131,7 @@ ESPALIER_INLINE void Products(const Block<C>& b, const Portion<C>& p, int64_t at
   for (int r = 0; r < R; ++r) q[r] = b.queries[at + r].q;
   float* const scores = b.scores + at * b.scores_row + p.begin;
   for (int64_t j = 0; j < p.size; j += K) {
-    // The first queries bring them for the others.
+    // The first queries prefetch for the others.
     for (int c = 0; at == 0 && c < K; ++c) Fetch(p.at[j + c + kKeysAhead], b.dim);
     float products[W];
     Store<W>(products, DotTile<W, R, K>(q, p.at + j, b.dim));
@@ -142,8 +141,8 @@ ESPALIER_INLINE void Products(const Block<C>& b, const Portion<C>& p, int64_t at
   }
 }
 
-// Adds a portion's values, weighted, to vectors d to d + P of the sums of queries `at` to `at` + R.
-// It begins at an even key.
+// Adds the weighted values of a portion to vectors d to d + P of the sums of queries `at` to `at` + R.
+// REQUIRES: the portion begins at an even key.
 template <int W, int R, int P, typename C>
 ESPALIER_INLINE void Weigh(const Block<C>& b, const Portion<C>& p, int64_t at, int64_t d) {
   using namespace simd;
@@ -186,13 +185,13 @@ ESPALIER_INLINE void Weigh(const Block<C>& b, const Portion<C>& p, int64_t at, i
 
 template <int W, int R, typename C>
 ESPALIER_INLINE void WeighRows(const Block<C>& b, const Portion<C>& p, int64_t at) {
-  constexpr int P = R == 4 ? 2 : W == 16 || R == 1 ? 4 : 2;  // what the registers hold
+  constexpr int P = R == 4 ? 2 : W == 16 || R == 1 ? 4 : 2;  // as many as the registers hold
   int64_t d = 0;
   for (; d + P * W <= b.dim; d += P * W) Weigh<W, R, P>(b, p, at, d);
   for (; d + W <= b.dim; d += W) Weigh<W, R, 1>(b, p, at, d);
 }
 
-// Calls Step::Run<R>(b, p, at) for all queries, as many at once as the registers hold.
+// Calls Step::Run<R>(b, p, at) for all queries, R at a time: as many as the registers hold.
 template <int W, typename Step, typename C>
 ESPALIER_INLINE void ForQueries(const Block<C>& b, const Portion<C>& p) {
   int64_t at = 0;
@@ -219,7 +218,7 @@ struct WeighStep {
 
 ESPALIER_INLINE float RoundToBF16(float x) { return BF16ToF32(F32ToBF16(x)); }
 
-// What ALiBi adds to the scaled product with key j.
+// The ALiBi bias of the score with key j.
 template <typename C>
 ESPALIER_INLINE float Alibi(const Block<C>& b, const Query& query, int64_t j) {
   const Keys& keys = *query.keys;
@@ -228,7 +227,7 @@ ESPALIER_INLINE float Alibi(const Block<C>& b, const Query& query, int64_t j) {
          b.scale;
 }
 
-// Of products weights.
+// Turns dot products into softmax weights.
 template <int W, typename C>
 ESPALIER_INLINE void Softmax(const Block<C>& b, const Query& query, float* scores) {
   using namespace simd;

@@ -1,6 +1,6 @@
-// The forms in which a KV cache holds an element, besides f32. They are read W at a time as f32 by
-// what simd::DotTile finds for them. Instructions stand here where the compiler's own name for them
-// wants a target, which an inlined template cannot have, and its code for the same is longer.
+// Element formats of the KV cache besides f32: bf16, f16, int8 with scales. simd::DotTile reads them
+// W at a time as f32 by LoadWide. Inline assembly is used where the intrinsic needs a target attribute,
+// which an inlined template cannot have, and the compiler's own code is longer.
 #pragma once
 
 #include <cmath>
@@ -19,12 +19,12 @@ struct BFloat {
   uint16_t bits;
 };
 
-// To be multiplied by the scale of its slot and head.
+// An int8 element, to be multiplied by the scale of its slot and head.
 struct Scaled8 {
   int8_t value;
 };
 
-// f32 as it is, and f16.
+// For f32 and f16.
 using simd::LoadWide;
 
 template <int W>
@@ -61,9 +61,9 @@ inline void Narrow(float x, float* to) { *to = x; }
 inline void Narrow(float x, BFloat* to) { to->bits = F32ToBF16(x); }
 inline void Narrow(float x, Half* to) { to->bits = F32ToF16(x); }
 
-// One head of one slot, n elements, each rounded to the nearest. `scale` is for Scaled8 alone: a
-// 127th of the largest magnitude. What is not finite, or too small for that, makes all elements 0
-// and leaves the rest to the scale: 0 times NaN or an infinity is NaN.
+// Stores one head of one slot, n elements, rounded to nearest. Only Scaled8 uses `scale`: a 127th of
+// the largest magnitude. If that is not finite, or too small, all elements become 0 and the scale
+// carries the result: 0 times NaN or an infinity is NaN.
 template <typename C>
 void StoreHead(const float* x, int64_t n, C* to, float* /*scale*/) {
   for (int64_t i = 0; i < n; ++i) Narrow(x[i], to + i);

@@ -1,4 +1,4 @@
-// Element types as C++ types: how one is stored, and its value as a number.
+// Element types as C++ types: storage, and conversion to and from a number.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +72,7 @@ struct BoolElement {
   }
 };
 
-// Calls f with a value of the struct above that stands for `type`; nothing for kInvalid.
+// Calls f with a value of the struct above for `type`. Does nothing for kInvalid.
 template <typename F>
 void WithElement(DType type, const F& f) {
   switch (type) {
@@ -97,7 +97,7 @@ void WithElement(DType type, const F& f) {
   }
 }
 
-// Calls f with an unsigned integer of the size of an element: for what only moves them.
+// Calls f with an unsigned integer of the size of an element, for code that only moves elements.
 template <typename F>
 void WithBits(DType type, const F& f) {
   switch (SizeOf(type)) {

@@ -1,9 +1,8 @@
-// Weight rows and x rows both run along the summed dimension, so dot products read the weights as
-// they are: no packed copy that doubles their memory or goes stale. Tiles of R rows by C outputs
-// keep the arithmetic units busy (R + C loads for R * C multiply-adds); the order of summation is
-// that of DotTile, the same for every tile shape. One row streams the weights once, at memory
-// speed; several rows reuse them from the first-level cache. Weights in bf16 are multiplied by
-// tiles (batch_invariant_linear_amx.h) where the CPU has them.
+// The rows of x and of the weights both run along k, so dot products read the weights in place: no
+// packed copy doubles their memory or goes stale. Register tiles of R rows by C outputs keep the
+// arithmetic units busy (R + C loads for R * C multiply-adds); DotTile fixes the order of summation
+// for every tile shape. One row streams the weights at memory speed; several rows reuse them from L1.
+// Weights in bf16 use AMX where the CPU has it (batch_invariant_linear_amx.h).
 #include "ops/cpu/gemm/batch_invariant_linear.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 namespace espalier {
 namespace {
 
-// Outputs of a block whose weights stay in the second-level cache while all rows pass over them.
+// Bytes of a block of weights that stays in L2 while all rows pass over it.
 constexpr int64_t kBlockBytes = 256 << 10;
 
 template <typename T>
@@ -26,14 +25,13 @@ float ReadBias(const void* bias, int64_t i) {
   return static_cast<const float*>(bias)[i];
 }
 
-// Of the rows of x of a tile that is taller than it is wide, at most: they stay in the first-level
-// cache beside the weights, or the tile waits for them.
+// Bytes of the rows of x of a tall tile, at most: they must stay in L1 beside the weights.
 constexpr int64_t kTallBytes = 22 << 10;
 
 // T is the type of x, bias and y, B of the weights.
 template <int W, typename T, typename B>
 struct Columns {
-  // Rows of a tile: as many as balance loads and products; at most.
+  // Rows of a tile: kRows balances loads and multiply-adds; kTall is the maximum.
   static constexpr int kRows = W / 4, kTall = W / 2;
 
   const BatchInvariantLinearArgs& g;
@@ -72,12 +70,12 @@ struct Columns {
     for (int64_t c = first; c < last; c += W / R) Tile<R, kAhead>(row, c, last);
   }
 
-  // Over R rows, or as many of fewer as there are.
+  // Passes over R rows, or fewer if fewer are left.
   template <int R>
   ESPALIER_INLINE void PassOf(int64_t row, int64_t end_row, int64_t first, int64_t last) const {
     if constexpr (R > 0) {
       if (end_row - row < R) return PassOf<R - 1>(row, end_row, first, last);
-      // Those that pass over a block first read it from memory, the others from the cache.
+      // The first rows read the block from memory (with prefetch), the others from the cache.
       if (row == 0) return Pass<R, true>(row, first, last);
       Pass<R, false>(row, first, last);
     }
@@ -87,7 +85,7 @@ struct Columns {
     const int64_t bytes = std::max<int64_t>(1, g.in * static_cast<int64_t>(sizeof(B)));
     const int64_t most = std::clamp<int64_t>(
         kTallBytes / std::max<int64_t>(1, g.in * static_cast<int64_t>(sizeof(T))), kRows, kTall);
-    // Of about as many rows each: a pass over one row costs as much as over three.
+    // Passes have about equal numbers of rows: a pass over one row costs as much as over three.
     const int64_t passes = (g.rows + most - 1) / most;
     const int64_t block = std::max<int64_t>(W, kBlockBytes / bytes / W * W);
     for (int64_t first = begin; first < end; first += block) {
@@ -139,7 +137,7 @@ void BatchInvariantLinear(std::span<const BatchInvariantLinearArgs> products) {
     for (const BatchInvariantLinearArgs& args : products) BatchInvariantLinearAmx(args);
     return;
   }
-  // Threads take whole groups of outputs, so that tiles are rarely cut.
+  // Threads take whole groups of outputs, so that few tiles are partial.
   constexpr int64_t kGroup = 16;
   std::vector<int64_t> groups;
   for (const BatchInvariantLinearArgs& args : products) groups.push_back((args.out + kGroup - 1) / kGroup);

@@ -1,5 +1,5 @@
-// y = x weight^T + bias for serving: every element of y comes out the same, bit for bit, whatever
-// the number of rows, of threads and the row's place among them.
+// Batch-invariant y = x weight^T + bias for serving: every element of y has the same bits, whatever
+// the number of rows, the number of threads and the row's position in the batch.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ struct BatchInvariantLinearArgs {
   const void* weight;          // [out, in]
   const void* bias;            // [out] or null
   void* y;                     // [rows, out]
-  DType weight_dtype = dtype;  // bf16 and f16 may stand beside f32
+  DType weight_dtype = dtype;  // bf16 and f16 weights may be used with f32 x
 };
 
 void BatchInvariantLinear(const BatchInvariantLinearArgs& args);
 
-// Several with one x (and its rows and types).
+// Computes several products that share x, rows and types. REQUIRES: products is not empty.
 void BatchInvariantLinear(std::span<const BatchInvariantLinearArgs> products);
 
 }  // namespace espalier

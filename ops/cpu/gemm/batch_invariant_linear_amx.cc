@@ -10,8 +10,8 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/tensor/half_conversion.h"
 
-// Registers of 64 bytes lie in memory aligned to 64, which GCC 12's stack for AddressSanitizer is
-// not (its bug 110027).
+// 64-byte registers spill to memory aligned to 64 bytes, which the stack of GCC 12's AddressSanitizer
+// is not (GCC bug 110027).
 #define ESPALIER_TILES ESPALIER_AMX __attribute__((no_sanitize("address")))
 
 namespace espalier {
@@ -19,17 +19,17 @@ namespace {
 
 constexpr int64_t kTile = 16;   // rows of x, outputs
 constexpr int64_t kChunk = 32;  // inputs
-// Outputs of a block whose weights stay in the second-level cache while all rows pass over them.
+// Bytes of a block of weights that stays in L2 while all rows pass over it.
 constexpr int64_t kBlockBytes = 512 << 10;
-// Inputs ahead of which a row of weights is asked from memory.
+// Prefetch distance along a row of weights, in inputs.
 constexpr int64_t kAhead = 8 * kChunk;
 
 struct alignas(64) Line {
   uint16_t numbers[kChunk];
 };
 
-// x as tiles: for 16 rows (or the fewer last ones), for each chunk, for each part, pairs of inputs
-// by rows: element [pair][row][2].
+// x packed into AMX tiles: for every 16 rows (fewer at the end), for every chunk, for every bf16 part,
+// element [pair of inputs][row][2].
 struct PackedRows {
   int64_t rows, in, chunks;
   int parts;
@@ -43,7 +43,7 @@ struct PackedRows {
   int64_t PartWords(int64_t tile) const { return TileRows(tile) * kTile; }
 };
 
-// parts[p][i]: what is left of x[i] after the parts before it, in bf16.
+// parts[p][i]: the bf16 rounding of what parts before p leave of x[i].
 ESPALIER_TILES inline void Split(const float* x, int64_t n, int parts, uint16_t (*to)[kChunk]) {
   alignas(64) float left[kChunk] = {};
   std::memcpy(left, x, static_cast<size_t>(n) * sizeof(float));
@@ -52,7 +52,7 @@ ESPALIER_TILES inline void Split(const float* x, int64_t n, int parts, uint16_t 
     for (int64_t i = 0; i < kChunk; ++i) {
       const uint16_t part = F32ToBF16(left[i]);
       to[p][i] = part;
-      // Of what is not finite nothing is left.
+      // An infinity or NaN goes into the first part alone.
       const float rest = left[i] - BF16ToF32(part);
       left[i] = std::fabs(rest) < 1e38f ? rest : 0.0f;
     }
@@ -91,7 +91,7 @@ PackedRows Pack(const BatchInvariantLinearArgs& args) {
   return out;
 }
 
-// A panel: M tiles of outputs by N tiles of rows. Tiles (their numbers must be literals): 0 to 3
+// A panel: M tiles of outputs by N tiles of rows. AMX tile registers (must be literals): 0 to 3 hold
 // sums, 4 and 5 weights, 6 and 7 rows of x.
 struct Panel {
   const BatchInvariantLinearArgs& args;
@@ -101,7 +101,7 @@ struct Panel {
   bool prefetch;
 };
 
-// The last chunk's weights, padded with zeros.
+// The weights of the last chunk, padded with zeros.
 void CopyTail(const Panel& p, int64_t chunk, Line* tail) {
   const int64_t first = chunk * kChunk;
   for (int64_t o = 0; o < p.outputs; ++o) {
@@ -131,7 +131,7 @@ ESPALIER_TILES void Multiply(const Panel& p) {
       from = tail[0].numbers;
       stride = sizeof(Line);
     } else if (p.prefetch) {
-      // Near the end of the rows, of the next panel.
+      // Near the end of the rows, prefetches the next panel.
       const int64_t next = c * kChunk + kAhead < in ? c * kChunk + kAhead
                                                     : 2 * kTile * in + c * kChunk + kAhead - in;
       for (int64_t o = 0; o < p.outputs; ++o) {
@@ -239,7 +239,7 @@ ESPALIER_TILES void RunOutputs(const BatchInvariantLinearArgs& args, const Packe
 void BatchInvariantLinearAmx(const BatchInvariantLinearArgs& args) {
   if (args.rows == 0 || args.out == 0) return;
   const PackedRows x = Pack(args);
-  // Threads take whole panels.
+  // Threads take whole panels of outputs.
   const int64_t panels = (args.out + 2 * kTile - 1) / (2 * kTile);
   ParallelRanges(panels, 2 * kTile * args.in * (3 + args.rows) / 16,
                  [&](int64_t begin, int64_t end) {

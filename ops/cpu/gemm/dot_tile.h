@@ -1,7 +1,7 @@
-// Dot products of rows with rows, each computed in one fixed order: lane j of a vector of W partial
-// sums takes elements j, j + W, j + 2W, ... by fused multiply-add (where the CPU has it), and the
-// lanes are added by the tree of simd::SumEach. A product's bits depend on its two rows alone, not
-// on how many are computed together.
+// Batch-invariant dot products of rows with rows, each in one fixed order: lane j of a vector of W
+// partial sums accumulates elements j, j + W, j + 2W, ... by fused multiply-add (where the CPU has
+// it), and the lanes are added by the tree of simd::SumEach. A product's bits depend on its two rows
+// alone, not on how many are computed together.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,17 @@
 
 namespace espalier::simd {
 
-// Elements ahead of which a row is asked from memory; bytes, where rows are shorter, at least.
+// Prefetch distance within a row, in elements; for shorter rows the minimum distance in bytes.
 constexpr int64_t kDotAhead = 1024;
 constexpr int64_t kDotAheadBytes = 8192;
-// Rows that are read side by side, at most: of sixteen memory delivers a third less.
+// Rows read concurrently, at most: with sixteen, memory bandwidth drops by a third.
 constexpr int kDotStreams = 8;
 
 struct Half {  // f16
   uint16_t bits;
 };
 
-// W elements from p as f32; uint16_t is bf16.
+// Loads W elements from p as f32; uint16_t is bf16.
 template <int W>
 ESPALIER_INLINE Float<W> LoadWide(const float* p) {
   return Load<W>(p);
@@ -39,8 +39,8 @@ ESPALIER_INLINE Float<W> LoadWide(const uint16_t* p) {
   return (Float<W>)(wide << 16);
 }
 
-// An instruction stands here where the compiler's own name for it wants a target, which an inlined
-// template cannot have. Every processor that has AVX2 and FMA has F16C.
+// Inline assembly, since the intrinsic needs a target attribute, which an inlined template cannot
+// have. Every processor with AVX2 and FMA has F16C.
 template <int W>
 ESPALIER_INLINE Float<W> LoadWide(const Half* p) {
   using Word = typename Types<W>::Word;
@@ -58,8 +58,8 @@ ESPALIER_INLINE Float<W> LoadWide(const Half* p) {
   }
 }
 
-// Likewise for a loop that waits for memory: if it runs further ahead of what was asked for, memory
-// delivers 3 to 10 % less. GCC 12 widens sixteen elements in five instructions.
+// As LoadWide, for a loop that is bound by memory: running further ahead of the prefetches costs 3 to
+// 10 % of the bandwidth. Here GCC 12 widens sixteen bf16 elements in five instructions.
 template <int W, typename T>
 ESPALIER_INLINE Float<W> LoadSlowly(const T* p) {
   return LoadWide<W>(p);
@@ -80,14 +80,14 @@ ESPALIER_INLINE Float<W> LoadWidePartial(const T* p, int64_t n) {
 }
 
 // Adds the products of a[0..R) with S rows of b to acc[r * C + c], c < S, over n elements. kAhead:
-// as it goes, asks memory for what comes after in each row of b, and where these end, in the rows
-// behind them, each `stride` elements after the one before (which need not be memory). It fills the
-// second-level cache: the first has too few lines in flight for memory's latency.
+// prefetches what follows in each row of b and, past their ends, the next rows, which lie `stride`
+// elements apart (and need not be valid memory). Into L2: L1 has too few lines in flight for the
+// latency of memory.
 template <int W, int R, int C, int S, bool kAhead, typename A, typename B>
 ESPALIER_INLINE void AddDotProducts(const A* const* a, const B* const* b, int64_t n, int64_t stride,
                                     Float<W>* acc) {
   constexpr bool kWaits = kAhead && R <= 4;
-  // With the other shapes it is GCC that does so.
+  // For the other shapes GCC keeps them in registers by itself.
   constexpr bool kPin = R == 3 || R > 4;
   const int64_t turn = S * std::max<int64_t>(stride, 1);
   const int64_t turns =
@@ -124,9 +124,8 @@ ESPALIER_INLINE void AddDotProducts(const A* const* a, const B* const* b, int64_
   }
 }
 
-// products[r * C + c] = dot(a[r], b[c]) over n elements; R * C is at most W, and what is left of
-// the result is 0. kAhead: the rows of b lie in order, `stride` elements from each to the next, and
-// are asked from memory ahead of their use.
+// Returns dot(a[r], b[c]) over n elements in lane r * C + c; R * C <= W, and other lanes are 0.
+// kAhead: prefetches the rows of b, which lie `stride` elements apart.
 template <int W, int R, int C, bool kAhead = false, typename A, typename B>
 ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n,
                                  int64_t stride = 0) {

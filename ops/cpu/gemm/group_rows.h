@@ -1,5 +1,5 @@
-// Rows in the order of a number that each of them has (its expert, its adapter), so that what
-// belongs to a number is read once for all of its rows.
+// Sorts rows by a key (their expert or LoRA adapter), so that the weights of a key are read once for
+// all of its rows (grouped GEMM).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace espalier {
 
 class RowsByGroup {
  public:
-  // Sorts rows 0 to rows - 1 by keys[row], which are to lie in [first, last]; rows of one key keep
-  // their order. -1, or the first row whose key lies outside.
+  // Counting sort of rows 0 to rows - 1 by keys[row] in [first, last]; stable. Returns -1, or the first
+  // row whose key lies outside.
   int64_t Sort(const int32_t* keys, int64_t rows, int64_t first, int64_t last) {
     first_ = first;
     start_.assign(static_cast<size_t>(last - first + 2), 0);
@@ -28,7 +28,7 @@ class RowsByGroup {
     return -1;
   }
 
-  // After Sort: the rows, and where those of a key lie among them.
+  // After Sort: the sorted rows, and the range [begin(key), end(key)) of each key among them.
   const std::vector<int64_t>& order() const { return order_; }
   int64_t begin(int64_t key) const { return start_[static_cast<size_t>(key - first_)]; }
   int64_t end(int64_t key) const { return start_[static_cast<size_t>(key - first_ + 1)]; }

@@ -1,5 +1,5 @@
-// The products of one or several instructions of linear, or of quantized_linear with weights that
-// are not packed, that share their x (KernelRegistry::SupportsHorizontalFusion).
+// Arguments of BatchInvariantLinear from the operands of one or several instructions of linear, or of
+// quantized_linear with unpacked weights, that share x (KernelRegistry::TakesSeveral).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// Of inputs x, weight[out, in] and maybe bias[out], once for each output.
+// Inputs: x, weight[out, in] and optionally bias[out], repeated for each output.
 inline std::vector<BatchInvariantLinearArgs> ProductsOf(const KernelArgs& args) {
   const size_t each = args.inputs.size() / args.outputs.size();
   std::vector<BatchInvariantLinearArgs> products;

@@ -1,4 +1,4 @@
-// Rounding rows of f32 to 8 bits, group by group (quantized_dot.h).
+// Quantizes rows of f32 to int8, group by group (quantized_gemm.h).
 #include <immintrin.h>
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace {
 
 #define ESPALIER_AVX2 __attribute__((target("avx2,fma")))
 
-// Adding 1.5 * 2^23, and taking it away, rounds to an integer.
+// Adding and subtracting 1.5 * 2^23 rounds to an integer.
 constexpr float kRound = 12582912.0f;
 
-// Of a group, by its largest magnitude, which is NaN or infinite if one of its numbers is.
+// Scale of a group with this largest magnitude, which is NaN or infinite if an element is.
 struct Steps {
   float scale, inverse;
 
@@ -30,12 +30,11 @@ struct Steps {
   bool all_zero() const { return inverse == 0; }
 };
 
-// One group of x, of whose 32 numbers n are there.
+// Quantizes one group of x, of which n <= 32 elements exist.
 void QuantizeGroup(const float* x, int64_t n, const QuantizedRows& to, int64_t group) {
   int32_t bits[kPackGroup] = {};
   std::memcpy(bits, x, static_cast<size_t>(n) * sizeof(float));
-  // Magnitudes compare as the integers that their bits are; those of infinities and NaN are
-  // largest.
+  // Magnitudes compare as the integers of their bits; infinities and NaN are the largest.
   int32_t largest = 0;
   for (int64_t i = 0; i < kPackGroup; ++i) largest = std::max(largest, bits[i] & 0x7fffffff);
   const Steps steps = Steps::Of(std::bit_cast<float>(largest));
@@ -55,8 +54,8 @@ void QuantizeGroup(const float* x, int64_t n, const QuantizedRows& to, int64_t g
   to.scaled_sum[group] = steps.scale * static_cast<float>(sum);
 }
 
-// The same by hand: one row's rounding is all that runs meanwhile, and the compiler's takes twice
-// as long.
+// QuantizeGroup with intrinsics: the compiler's code takes twice as long, and nothing else runs while
+// a single row is quantized.
 ESPALIER_AVX2 void QuantizeGroupAvx2(const float* x, int64_t n, const QuantizedRows& to,
                                      int64_t group) {
   float padded[kPackGroup];
@@ -90,7 +89,7 @@ ESPALIER_AVX2 void QuantizeGroupAvx2(const float* x, int64_t n, const QuantizedR
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
   const int32_t sum = _mm_cvtsi128_si32(four);
-  // Packing goes by halves: the words come out in another order.
+  // Packing works on 128-bit halves, which permutes the words.
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(rounded[0], rounded[1]),
                                            _mm256_packs_epi32(rounded[2], rounded[3]));
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

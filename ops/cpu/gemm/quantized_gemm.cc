@@ -16,16 +16,17 @@
 namespace espalier {
 namespace {
 
-// Rows that pass over a block together, at most.
+// Rows that pass over a block of weights together, at most.
 constexpr int kMostRows = 8;
-// Fewer rows than these leave most of a tile empty; unpacking 4 bits for them costs more.
+// Minimum rows for AMX: fewer leave most of a tile empty, and unpacking 4 bits costs more than it
+// saves.
 constexpr int64_t kFewestAmxRows = 4, kFewestAmxRows4 = 6;
-// Bytes ahead of which weights are asked from memory.
+// Prefetch distance of the weights, in bytes.
 constexpr int64_t kAhead = 8704;
 
-// Whether memory is asked. Not for so few rows that a line of weights takes them less time than
-// memory: then the processor itself fetches ahead as fast as it reads, and asking beside it slows
-// it down. More rows leave it behind.
+// Whether to prefetch in software. With few rows, a line of weights is used faster than memory
+// delivers it: the hardware prefetcher then runs at memory speed, and software prefetch slows it.
+// With more rows the hardware prefetcher falls behind.
 constexpr bool AskedByVnni(int rows, bool four_bits) { return rows > (four_bits ? 1 : 2); }
 constexpr bool AskedByAvx2(int rows, bool four_bits) { return rows > (four_bits ? 0 : 1); }
 
@@ -64,9 +65,9 @@ struct Tile {
   const uint8_t* Minima(int64_t group) const { return block + kForm<true>.minima_at(group); }
 };
 
-// Asks memory for what lies a fixed way behind a group: further blocks follow this one. (It need
-// not be memory.) Into the second-level cache: the first has too few lines in flight for memory's
-// latency. Inlined always: GCC 12 drops calls of a function that does nothing but ask.
+// Prefetches a fixed distance behind a group, where further blocks follow. (The address need not be
+// valid.) Into L2: L1 has too few lines in flight for the latency of memory. Always inlined: GCC 12
+// drops calls of a function that only prefetches.
 template <bool kFourBits>
 ESPALIER_INLINE void AskAhead(const Tile& t, int64_t group) {
   const bool unit_begins = group % kForm<kFourBits>.unit_groups() == 0;
@@ -77,14 +78,14 @@ ESPALIER_INLINE void AskAhead(const Tile& t, int64_t group) {
   }
 }
 
-// The plain forms of these two leave a register undefined, of which GCC 12 warns.
+// The unmasked forms of these two intrinsics leave a register undefined, and GCC 12 warns.
 ESPALIER_VNNI inline __m512 HalvesToFloats(const uint8_t* f16) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(f16)));
 }
 
 ESPALIER_VNNI inline __m512 WholeToFloats(__m512i x) { return _mm512_maskz_cvtepi32_ps(0xffff, x); }
 
-// Sums of R rows, f32[R][16]. kAsk: from memory, ahead.
+// Sums of R rows, f32[R][16]. kAsk: prefetch.
 template <int R, bool kFourBits, bool kAsk>
 ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   const __m512i low = _mm512_set1_epi8(15);
@@ -95,12 +96,12 @@ ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
     const int8_t* q[R];
     for (int r = 0; r < R; ++r) q[r] = t.Q(r, g);
     const uint8_t* const weights = t.Weights<kFourBits>(g);
-    // Each product waits for the one before it: few rows need more than one chain of them.
+    // Each dot product depends on the previous one: few rows need several independent chains.
     constexpr int kChains = R < 4 ? 2 : 1;
     __m512i dot[kChains * R];
     for (int r = 0; r < R; ++r) {
       dot[(kChains - 1) * R + r] = _mm512_setzero_si512();
-      // Eight bits are stored with 128 added.
+      // 8-bit weights are stored with 128 added.
       dot[r] = kFourBits ? _mm512_setzero_si512() : _mm512_set1_epi32(-128 * t.Sum(r, g));
     }
     for (int k = 0; k < (kFourBits ? 4 : 8); ++k) {
@@ -135,13 +136,14 @@ ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(sums + r * kPackOutputs, total[r]);
 }
 
-// Adds the four products of unsigned and signed bytes of each word, of which two must fit 16 bits.
+// Adds the four products of unsigned and signed bytes of each word. REQUIRES: the sum of two fits 16
+// bits (vpmaddubsw).
 ESPALIER_AVX2 inline __m256i AddDots(__m256i sum, __m256i u, __m256i s) {
   const __m256i pairs = _mm256_maddubs_epi16(u, s);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-// Adds a group's products with eight outputs of a block, one of its halves, to total[R].
+// Adds the products of a group with eight outputs, half a block, to total[R].
 template <int R, bool kFourBits>
 ESPALIER_AVX2 ESPALIER_INLINE void AddGroupAvx2(const Tile& t, int64_t g, int half, __m256* total) {
   const __m256i low = _mm256_set1_epi8(15);
@@ -183,7 +185,7 @@ ESPALIER_AVX2 ESPALIER_INLINE void AddGroupAvx2(const Tile& t, int64_t g, int ha
 
 template <int R, bool kFourBits, bool kAsk>
 ESPALIER_AVX2 void TileAvx2(const Tile& t, float* sums) {
-  // Few rows leave registers for both halves of a block, which is read once then.
+  // Few rows leave registers for both halves of a block, so that it is read once.
   constexpr int kHalves = R <= 2 ? 2 : 1;
   for (int half = 0; half < 2; half += kHalves) {
     __m256 total[kHalves][R];
@@ -230,7 +232,7 @@ void TilePortable(const Tile& t, float* sums) {
   }
 }
 
-// kFirst: these rows pass over the block first and read it from memory, others from the cache.
+// kFirst: these rows are the first to read the block, from memory; later ones hit the cache.
 template <int R, bool kFourBits, bool kFirst>
 void RunTile(QuantizedIsa isa, const Tile& tile, float* sums) {
   switch (isa) {
@@ -250,7 +252,7 @@ void RunTile(QuantizedIsa isa, const Tile& tile, float* sums) {
                 : RunTile<R, kFourBits, false>(isa, tile, sums);
 }
 
-// y[r, o] of R rows and a block. At most shape.out outputs are valid.
+// Computes y[r, o] of R rows and a block, of which outputs from shape.out on are not stored.
 template <int R>
 void RunTile(QuantizedIsa isa, const Tile& tile, int64_t block, float* y) {
   float sums[R * kPackOutputs];
@@ -262,7 +264,7 @@ void RunTile(QuantizedIsa isa, const Tile& tile, int64_t block, float* y) {
   }
 }
 
-// Of `rows` rows, at most R.
+// The same for `rows` <= R rows.
 template <int R>
 void RunRows(QuantizedIsa isa, const Tile& tile, int rows, int64_t block, float* y) {
   if constexpr (R > 1) {
@@ -271,7 +273,7 @@ void RunRows(QuantizedIsa isa, const Tile& tile, int rows, int64_t block, float*
   RunTile<R>(isa, tile, block, y);
 }
 
-// Of all rows, in as few parts as can be, of one size.
+// The same for all rows, in as few parts as possible, of about equal size.
 void RunBlock(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,
               const QuantizedRows& x, int64_t block, float* y) {
   for (int64_t row = 0; row < x.rows;) {

@@ -6,8 +6,8 @@
 
 #include "ops/cpu/simd/amx.h"
 
-// Registers of 64 bytes lie in memory aligned to 64, which GCC 12's stack for AddressSanitizer is
-// not (its bug 110027).
+// 64-byte registers spill to memory aligned to 64 bytes, which the stack of GCC 12's AddressSanitizer
+// is not (GCC bug 110027).
 #define ESPALIER_TILES ESPALIER_AMX __attribute__((no_sanitize("address")))
 
 namespace espalier {
@@ -15,12 +15,12 @@ namespace {
 
 constexpr int64_t kRows = 16;                              // of a tile
 constexpr int64_t kTileBytes = kPackGroup * kPackOutputs;  // of a group of weights, unpacked
-// Bytes of weights to ask memory for before they are needed.
+// Prefetch distance of the weights, in bytes.
 constexpr int64_t kAhead = 2048;
 
-// What the groups of 16 rows share: for each group 16 scales, and what is added 16 times: with 8
-// bits -128 times the sum of the row (weights are stored with 128 added), with 4 bits the sum times
-// the scale, for the minima. Rows that are not there have zeros.
+// Per group of k, for 16 rows: their scales, and their corrections. With 8 bits a correction is -128
+// times the sum of the row (weights are stored with 128 added), with 4 bits the sum times the scale,
+// to be multiplied by the weights' minima. Rows that do not exist have zeros.
 struct RowTile {
   const int8_t* q;
   const float* scale;    // [groups][16]
@@ -49,7 +49,7 @@ ESPALIER_TILES inline __m512 Halves(const uint8_t* f16) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(f16)));
 }
 
-// Sums f32[16][16] of one block of weights, of which those with 4 bits lie unpacked at `tiles`.
+// Computes f32[16][16] of one block of weights; `tiles` holds 4-bit weights unpacked.
 template <bool kFourBits, bool kLeft>
 ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, const uint8_t* tiles,
                             const RowTile& x, bool prefetch, float* sums) {
@@ -59,9 +59,9 @@ ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, co
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) total[r] = _mm512_setzero_ps();
   const int64_t groups = shape.groups(), stride = groups * kPackGroup;
-  // Two in flight: the products of one group are made while those of the other are added.
-  // Tiles (their numbers must be literals): 0 sums, 2 rows of x, 3 and 5 the same of the last few
-  // rows, 6 weights.
+  // Double-buffered: the products of one group are computed while those of the other are added.
+  // AMX tile registers (must be literals): 0 sums, 2 rows of x; 3 and 5 the same for the last, partial
+  // rows; 6 weights.
   const auto multiply = [&](int64_t g) ESPALIER_TILES {
     const uint8_t* const weights = kFourBits ? tiles + g * kTileBytes : block + shape.numbers_at(g);
     if (prefetch) {

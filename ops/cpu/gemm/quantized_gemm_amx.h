@@ -1,7 +1,7 @@
-// Products of rows in 8 bits with packed weights, by tiles of 16 rows and 16 outputs. A group of
-// packed 8-bit weights is such a tile as it lies in memory; 4 bits are unpacked once for all rows.
-// Sums within a group are whole numbers and groups are added as in quantized_dot.cc, so the results
-// are those of the other instruction sets bit for bit.
+// QuantizedGemm by AMX tiles of 16 rows and 16 outputs. A group of packed 8-bit weights has the layout
+// of such a tile in memory; 4 bits are unpacked once for all rows. Sums within a group are integers,
+// and groups are added as in quantized_gemm.cc, so results equal those of the other instruction sets
+// bit for bit.
 #pragma once
 
 #include <cstdint>

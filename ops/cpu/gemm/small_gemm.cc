@@ -7,8 +7,7 @@ namespace {
 
 using simd::Float;
 
-// R rows by P vectors of C in registers; A's elements are broadcast, so that A may have any
-// strides.
+// Computes R rows by P vectors of C in registers. Broadcasts elements of A, so A may have any strides.
 template <int W, int R, int P>
 ESPALIER_INLINE void Tile(const SmallGemmArgs& g, int64_t i, int64_t j) {
   Float<W> acc[R][P] = {};

@@ -1,5 +1,5 @@
-// C = A B or C += A B for blocks that stay in cache (the pieces of attention), on the calling
-// thread. Element (i, j) adds its products for p = 0, 1, ... in order, whatever the block.
+// C = A B or C += A B for blocks that stay in cache (blocks of attention), on the calling thread.
+// Element (i, j) adds its products for p = 0, 1, ... in order, whatever the block.
 #pragma once
 
 #include <cstdint>

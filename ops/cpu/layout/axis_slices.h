@@ -1,4 +1,4 @@
-// Consecutive pieces of a tensor along one axis: concat, split and their gradients.
+// Copies of consecutive slices along one axis: for concat, split and their gradients.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline size_t AxisOf(const Attributes& attributes, size_t rank) {
   return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis);
 }
 
-// The part of `whole` that begins at index `start` of `axis` and is as large as `piece`: copied to
+// Copies the part of `whole` that begins at index `start` of `axis` and has the shape of `piece` to
 // `piece`.
 inline void CopyFromWhole(const TensorView& whole, size_t axis, int64_t start,
                           const TensorView& piece) {
@@ -26,7 +26,7 @@ inline void CopyFromWhole(const TensorView& whole, size_t axis, int64_t start,
               piece.data, DenseStrides(piece.dims()));
 }
 
-// The other way round.
+// Copies `piece` to the part of `whole` that begins at index `start` of `axis`.
 inline void CopyIntoWhole(const TensorView& piece, const TensorView& whole, size_t axis,
                           int64_t start) {
   const Dims strides = DenseStrides(whole.dims());

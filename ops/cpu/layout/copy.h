@@ -1,4 +1,4 @@
-// Kernels that copy bytes and do nothing else.
+// Kernels that only copy bytes.
 #pragma once
 
 #include <cstring>
@@ -20,7 +20,7 @@ inline void CopyBytes(const void* source, void* target, int64_t bytes) {
   });
 }
 
-// Kernels `name`, y = x, and `name`_grad, dx = dy, both with the elements in the same order.
+// Adds kernels `name`, y = x, and `name`_grad, dx = dy; elements keep their order.
 inline void AddCopy(KernelRegistry& registry, const std::string& name) {
   const KernelFactory copy = [](const KernelSpec&, std::string*) {
     return MakeKernel([](const KernelArgs& args) {

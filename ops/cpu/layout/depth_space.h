@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-// Kernels `name` and `name`_grad: the gradient goes the other way.
+// Adds kernels `name` and `name`_grad, which is the inverse permutation.
 inline void AddDepthSpaceCopy(KernelRegistry& registry, const std::string& name, bool to_space) {
   const auto add = [&registry](const std::string& op, bool to_space) {
     registry.Add(op, [to_space](const KernelSpec& spec, std::string*) {

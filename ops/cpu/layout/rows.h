@@ -1,4 +1,4 @@
-// A tensor seen as rows: all but the last dimension flattened.
+// A tensor as a matrix: all dimensions but the last are flattened into rows.
 #pragma once
 
 #include <cstdint>

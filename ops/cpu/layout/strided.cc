@@ -8,9 +8,9 @@
 namespace espalier {
 namespace {
 
-// Swaps two dimensions of a block: target[i * target_stride + j] = source[j * source_stride + i].
-// Tile by tile through a buffer, so that each cache line of either side is touched once: with
-// strides that are powers of two the lines of a tile compete for one set of the cache.
+// Transposes a block: target[i * target_stride + j] = source[j * source_stride + i]. Goes tile by tile
+// through a buffer, so that each cache line of either side is touched once: with strides that are
+// powers of two the lines of a tile compete for one set of the cache.
 template <typename T>
 void TransposeBlock(const T* source, int64_t source_stride, T* target, int64_t target_stride,
                     int64_t i_count, int64_t j_count) {
@@ -68,14 +68,14 @@ void Copy(LoopNest nest, const T* source, T* target) {
     });
     return;
   }
-  // A loop along which the source is contiguous makes tiles with the innermost one.
+  // Tiles span the innermost loop and a loop along which the source is contiguous.
   for (size_t d = 0; to == 1 && d + 1 < nest.dims.size(); ++d) {
     if (nest.strides[0][d] != 1) continue;
     const int64_t count = nest.dims[d], stride = nest.strides[1][d];
     LoopNest outer = nest;
     outer.dims.erase(outer.dims.begin() + d);
     for (Dims& strides : outer.strides) strides.erase(strides.begin() + d);
-    // `outer` still has the innermost loop, of which every row here is the start.
+    // `outer` still contains the innermost loop; every row here is its start.
     if (outer.rows() == 1) {
       ParallelFor((count + kBlock - 1) / kBlock, kBlock * n, [&](int64_t begin, int64_t end) {
         const int64_t first = begin * kBlock, last = std::min(count, end * kBlock);

@@ -1,4 +1,4 @@
-// Loops over operands of different layouts: broadcast, permuted, cut out. Strides count elements.
+// Loop nests over strided operands: broadcast, permuted, sliced. Strides count elements.
 #pragma once
 
 #include <array>
@@ -10,9 +10,8 @@
 
 namespace espalier {
 
-// A nest of loops over `dims`; operand k moves by strides[k][d] per step of loop d. Always at least
-// one loop. Made by Merge: loops that run once are gone, loops that all operands walk as one are
-// one.
+// A nest of at least one loop over `dims`; operand k moves by strides[k][d] per step of loop d. Merge
+// makes it: it drops loops of one step and merges loops that are contiguous for all operands.
 struct LoopNest {
   Dims dims;
   std::vector<Dims> strides;
@@ -23,15 +22,15 @@ struct LoopNest {
 };
 LoopNest Merge(const Dims& dims, const std::vector<Dims>& strides);
 
-// Strides of a dense row-major tensor.
+// Returns the strides of a dense row-major tensor.
 Dims DenseStrides(const Dims& dims);
 
-// Strides with which a dense tensor of shape `dims` is read in loops over `loops`, of which it
-// lacks leading dimensions or has size 1 in some (numpy's broadcasting): 0 in those.
+// Returns the strides to read a dense tensor of shape `dims` in loops over `loops` with numpy's
+// broadcasting: 0 for dimensions that it lacks or in which it has size 1.
 Dims BroadcastStrides(const Dims& dims, const Dims& loops);
 
-// Calls f(offsets) for rows [begin, end) of the nest; offsets[k] is operand k's offset at the row's
-// start.
+// Calls f(offsets) for rows [begin, end) of the nest; offsets[k] is the offset of operand k at the
+// start of the row.
 constexpr size_t kMaxOperands = 4;
 using RowOffsets = std::array<int64_t, kMaxOperands>;
 
@@ -58,12 +57,12 @@ void ForRows(const LoopNest& nest, int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// target[...] = source[...] over `dims`, elements of `size` bytes (1, 2, 4 or 8). Element 0 of both
-// loops is where the pointers point to.
+// Copies target[...] = source[...] over `dims`, elements of `size` bytes (1, 2, 4 or 8). The pointers
+// point to element 0.
 void CopyStrided(const Dims& dims, size_t size, const void* source, const Dims& source_strides,
                  void* target, const Dims& target_strides);
 
-// Bytes from `data` on.
+// Returns `data` plus an offset in bytes.
 inline char* At(void* data, int64_t bytes) { return static_cast<char*>(data) + bytes; }
 
 }  // namespace espalier

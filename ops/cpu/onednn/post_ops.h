@@ -1,5 +1,4 @@
-// Activations that oneDNN applies while it stores a result. For the few files that include
-// dnnl.hpp.
+// Activations fused into oneDNN primitives as post-ops. For the few files that include dnnl.hpp.
 #pragma once
 
 #include <dnnl.hpp>
@@ -8,8 +7,8 @@
 
 namespace espalier {
 
-// False for what oneDNN would not apply as it is defined, and the caller must: its relu makes 0 of
-// NaN, which hides that a model diverges.
+// Appends the activation. Returns false if oneDNN's differs from ours and the caller must apply it:
+// oneDNN's relu turns NaN into 0, which hides that a model diverges.
 inline bool IsPostOp(Activation activation) { return activation != Activation::kRelu; }
 
 inline void AppendActivation(Activation activation, dnnl::post_ops* post) {

@@ -9,7 +9,7 @@
 namespace espalier::amx {
 namespace {
 
-// Linux keeps the tiles' state (8 KiB a thread) only for processes that asked for it (arch_prctl).
+// Linux saves tile state (8 KiB per thread) only for processes that request it (arch_prctl).
 constexpr long kRequestPermission = 0x1023;
 constexpr unsigned long kTileData = 18;
 

@@ -1,6 +1,5 @@
-// Intel's Advanced Matrix Extensions: eight registers ("tiles") of 16 rows of 64 bytes, and their
-// products. A thread configures the tiles before it uses them; what a tile instruction touches is
-// what the configuration says.
+// Intel Advanced Matrix Extensions (AMX): eight tile registers of 16 rows of 64 bytes, and products of
+// tiles. A thread must configure the tiles before use; the configuration sets the shape of each tile.
 #pragma once
 
 #include <immintrin.h>
@@ -14,8 +13,8 @@
 
 namespace espalier::amx {
 
-// Whether this CPU has products of 8-bit integers and of bf16, and the kernel lets the process use
-// them: asked for once, at the first call.
+// Whether this CPU has AMX-INT8 and AMX-BF16 and the operating system permits their use. The first call
+// requests permission.
 bool Available();
 
 // Intel SDM, volume 1, 18.5: palette 1.
@@ -33,7 +32,7 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
-// The calling thread's tiles, while it lives. Not nested.
+// Configures the calling thread's tiles for its lifetime. Must not be nested.
 class Tiles {
  public:
   ESPALIER_AMX Tiles() = default;
@@ -41,7 +40,7 @@ class Tiles {
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
-  // All tiles are zero then.
+  // Also zeroes all tiles.
   ESPALIER_AMX void Configure(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
 };
 

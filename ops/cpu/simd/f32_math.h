@@ -46,7 +46,7 @@ inline float FastExp(float x) {
   return e * scale1 * scale2;
 }
 
-// e^x for x <= 0 in fewer instructions: 0 where x < -87 (e^-87 is 1.6e-38). NaN gives anything.
+// e^x for x <= 0 in fewer instructions: 0 where x < -87 (e^-87 is 1.6e-38). Undefined for NaN.
 inline float FastExpOfNegative(float x) {
   const ReducedExponent reduced = ReduceExponent(x);
   // A normal number: the exponent can be added to its bits.

@@ -1,6 +1,5 @@
-// Elementary functions of f32 that would lose digits in f32 arithmetic: computed in f64, to far
-// less than an f32 rounding error. As in vector_math.h there are no branches, tables or library
-// calls.
+// Elementary functions of f32 computed in f64, because f32 arithmetic would lose digits: their error is
+// far below an f32 rounding error. As in f32_math.h there are no branches, tables or library calls.
 #pragma once
 
 #include <bit>
@@ -10,8 +9,8 @@
 
 namespace espalier {
 
-// e^x for any x that is not NaN-like garbage: NaN stays, beyond the range of f32 the result is one
-// that f32 has not either. Relative error below 1e-11.
+// Returns e^x; keeps NaN. Where the result is outside the range of f32 it is outside that range here,
+// too. Relative error below 1e-11.
 inline double WideExp(double x) {
   x = x > 709.0 ? 709.0 : x;
   x = x < -708.0 ? -708.0 : x;
@@ -34,7 +33,7 @@ inline double WideExp(double x) {
   return e * std::bit_cast<double>((std::bit_cast<uint64_t>(rounded) + 1023) << 52);
 }
 
-// The natural logarithm of what is not subnormal in f64. Relative error below 1e-11.
+// Natural logarithm of a number that is not subnormal in f64. Relative error below 1e-11.
 inline double WideLog(double x) {
   // x = 2^n * m, m in [sqrt(1/2), sqrt(2)).
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdu;
@@ -140,8 +139,8 @@ inline float FastAtanh(float x) {
   return static_cast<float>(std::abs(v) < 1e-2 ? near : far);
 }
 
-// The functions of an angle within +-kAngleLimit: beyond it the multiple of pi / 2 that is taken
-// off has too many bits.
+// Trigonometric functions for angles within +-kAngleLimit: beyond it the multiple of pi / 2 that the
+// range reduction subtracts has too many bits.
 constexpr float kAngleLimit = 0x1p20f;
 
 struct Angle {

@@ -1,4 +1,4 @@
-// Sums over long rows for the norms: by vectors, each row in one order.
+// Vectorized sums over long rows, for the norms; each row is summed in one fixed order.
 #pragma once
 
 #include "ops/cpu/simd/simd.h"

@@ -1,11 +1,11 @@
-// Vectors of W floats (GCC's vector extension) and a choice of instruction set at run time.
-// Programs are compiled for plain x86-64; a kernel that wants more writes its inner part as
+// SIMD vectors of W floats (GCC's vector extension) and dispatch by instruction set at run time. The
+// programs are compiled for plain x86-64; a kernel writes its inner loop as
 //
 //   template <int W> struct SumRows { static ESPALIER_INLINE void Run(const float* x, ...) {...} };
 //   simd::Dispatch<SumRows>(x, ...);
 //
-// and gets it compiled with W = 16 (AVX-512), 8 (AVX2 with FMA) and 4 (SSE2). Everything it calls
-// must be ESPALIER_INLINE too, and it must hold no lambda: neither inherits the target.
+// and gets it compiled for W = 16 (AVX-512), 8 (AVX2 with FMA) and 4 (SSE2). Everything that Run calls
+// must be ESPALIER_INLINE, and it must contain no lambda: neither would inherit the target.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ ESPALIER_INLINE Float<W> Splat(float value) {
   return Float<W>{} + value;
 }
 
-// *p in every lane. (Splat of what is loaded adds it to zeros.)
+// Broadcasts *p to every lane. (Splat of a loaded value would add it to zeros.)
 template <int W>
 ESPALIER_INLINE Float<W> LoadSplat(const float* p) {
   if constexpr (W >= 8) {
@@ -57,7 +57,7 @@ ESPALIER_INLINE void Store(float* p, Float<W> v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
-// The first n < W elements; the rest are `fill`.
+// Loads the first n < W elements; the other lanes are `fill`.
 template <int W>
 ESPALIER_INLINE Float<W> LoadPartial(const float* p, int64_t n, float fill = 0) {
   Float<W> v = Splat<W>(fill);
@@ -70,7 +70,7 @@ ESPALIER_INLINE void StorePartial(float* p, Float<W> v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = v[i];
 }
 
-// Keeps v in a register: GCC folds a load into each instruction that uses it, and loads it anew.
+// Keeps v in a register: GCC would fold its load into every instruction that uses it.
 template <int W>
 ESPALIER_INLINE Float<W> Pin(Float<W> v) {
   asm("" : "+v"(v));
@@ -82,15 +82,15 @@ ESPALIER_INLINE Float<W> Max(Float<W> a, Float<W> b) {
   return a > b ? a : b;
 }
 
-// Adds (Float) the two halves of every block of 2 * B lanes of a, then of b: W sums in order.
+// Adds the two halves of every block of 2 * B lanes of a, then of b: W sums in order.
 template <int W, int B, int... I>
 ESPALIER_INLINE Float<W> MergeHalves(Float<W> a, Float<W> b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I / B * 2 * B + I % B)...) +
          __builtin_shufflevector(a, b, (I / B * 2 * B + I % B + B)...);
 }
 
-// Lane i of the result is the sum of the lanes of v[i], always in the same order: a tree that adds
-// lane j and lane j + W/2 first. Destroys v.
+// Returns in lane i the sum of the lanes of v[i]. The order is fixed: a tree that adds lanes j and
+// j + W/2 first. Destroys v.
 template <int W>
 ESPALIER_INLINE Float<W> SumEach(Float<W>* v) {
   using Lanes = std::make_integer_sequence<int, W>;
@@ -112,7 +112,7 @@ ESPALIER_INLINE Float<W> SumEach(Float<W>* v) {
   return v[0];
 }
 
-// The sum of the lanes, in the order of SumEach.
+// Returns the sum of the lanes, in the order of SumEach.
 template <int W>
 ESPALIER_INLINE float Sum(Float<W> v) {
 #pragma GCC unroll 4
@@ -181,9 +181,8 @@ __attribute__((noinline)) void RunSse2(Args... args) {
   Body::Run(args...);
 }
 
-// Runs Body<W>::Run(args...) with the widest W that this CPU has. Named by a type, too: GCC takes
-// functions that are named by a template of an unnamed namespace for those of another file whose
-// template has the same name.
+// Runs Body<W>::Run(args...) with the widest W that this CPU supports. `Local` works around GCC, which
+// merges instances over templates of the same name in the unnamed namespaces of two files.
 template <template <int> class Body, typename Local = Body<4>, typename... Args>
 void Dispatch(Args... args) {
   static const Isa isa = BestIsa();

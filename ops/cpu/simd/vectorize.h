@@ -1,7 +1,7 @@
-// Vector loops by the compiler, with the vector width chosen at run time. The binary is built for
-// plain x86-64; code given to Vectorize is compiled once more for AVX2 and for AVX-512. For loops
-// over plain formulas; kernels that hold registers by hand are written with ops/cpu/simd/simd.h. (GCC's
-// target_clones would do the same through ifuncs, which run before the sanitizers are ready.)
+// Auto-vectorized loops with the vector width chosen at run time. The binary is built for plain x86-64;
+// code passed to Vectorize is also compiled for AVX2 and AVX-512. For loops over plain formulas; kernels
+// that manage registers by hand use simd.h. (GCC's target_clones would do the same through ifuncs,
+// which run before the sanitizers are ready.)
 #pragma once
 
 #include "ops/cpu/simd/simd.h"
@@ -9,7 +9,7 @@
 namespace espalier {
 namespace vectorize_internal {
 
-// `flatten` inlines f and all that it calls, so that they are compiled for this target.
+// `flatten` inlines f and everything it calls, so that they are compiled for this target.
 template <typename F, typename... Args>
 __attribute__((noinline, flatten,
                target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))) auto
@@ -24,9 +24,8 @@ __attribute__((noinline, flatten, target("avx2,fma"))) auto RunAvx2(F f, Args...
 
 }  // namespace vectorize_internal
 
-// Returns f(args...). `f` must be a function object (a lambda), so that it can be inlined, and its
-// loops over its arguments be marked `#pragma omp simd`. Arguments are copied: pass pointers and
-// numbers.
+// Returns f(args...). `f` must be a function object (a lambda), so that it can be inlined, and must mark
+// its loops `#pragma omp simd`. Arguments are copied: pass pointers and numbers.
 template <typename F, typename... Args>
 auto Vectorize(F f, Args... args) {
   switch (simd::BestIsa()) {

@@ -5,9 +5,9 @@
 #include "ops/cpu/threading/work_stealing_ranges.h"
 #include "ops/cpu/threading/thread_team.h"
 
-// libgomp is not instrumented: ThreadSanitizer is told of its fork and join here, in a function
-// that it does not look into, because the compiler's own hand-over of variables comes before the
-// first call.
+// libgomp is not instrumented: these annotations tell ThreadSanitizer about its fork and join. The
+// function itself is not instrumented, because the compiler hands over variables before the first
+// annotation.
 #if defined(__SANITIZE_THREAD__)
 extern "C" void __tsan_acquire(void*);
 extern "C" void __tsan_release(void*);

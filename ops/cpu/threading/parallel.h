@@ -1,7 +1,7 @@
-// Loops over the threads of OpenMP, which oneDNN uses, too, or, where the thread that runs the
-// kernels asked for it, of a team of its own (thread_team.h). How many is the worker's choice:
-// omp_set_num_threads, called by the thread that makes and runs the kernels (the setting belongs to
-// the calling thread). Either way threads share what there is to do: one that is late takes less.
+// Parallel loops. They run on OpenMP's threads, which oneDNN uses, too, or on the calling thread's own
+// ThreadTeam if it asked for one (thread_team.h). The worker sets the number of threads with
+// omp_set_num_threads in the thread that makes and runs the kernels (the setting is per thread).
+// Threads steal work from each other, so a thread that starts late does less.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 
 namespace espalier {
 
-// Units of cheap work (one element loaded, computed, stored) that are worth handing to a thread.
+// Units of cheap work (one element loaded, computed, stored) that justify waking a thread.
 constexpr int64_t kParallelGrain = 32768;
-// Of it what a thread takes at once, at least, when it has begun: so much later may one end.
+// Minimum units that a running thread takes at once: the most by which threads may end apart.
 constexpr int64_t kParallelPiece = kParallelGrain / 8;
 
-// Threads of the loops that the calling thread runs.
+// Number of threads of the loops that the calling thread runs.
 int MaxThreads();
 
 using SharedBody = void (*)(const void* f, int64_t begin, int64_t end, int part);
 void ParallelShared(int64_t n, int parts, const void* f, SharedBody body);
 
-// Calls f(begin, end, part) for ranges that cover [0, n), n < 2^31, from at most `parts` threads;
-// those called by one thread have one `part`, numbered from 0. The ranges depend on timing.
+// Calls f(begin, end, part) for ranges that cover [0, n), n < 2^31, from at most `parts` threads. All
+// calls by one thread have the same `part`, numbered from 0. The ranges depend on timing.
 template <typename F>
 void ParallelShared(int64_t n, int parts, const F& f) {
   ParallelShared(n, parts, &f, [](const void* body, int64_t begin, int64_t end, int part) {
@@ -42,8 +42,7 @@ void ParallelBlocks(int64_t n, int64_t grain, const F& f) {
   });
 }
 
-// The same with blocks of as many indices as make up kParallelGrain units, each index being `work`
-// units.
+// ParallelBlocks with a grain of kParallelGrain units, where each index is `work` units.
 template <typename F>
 void ParallelFor(int64_t n, int64_t work, const F& f) {
   ParallelBlocks(n, std::max<int64_t>(1, kParallelGrain / std::max<int64_t>(1, work)), f);
@@ -58,7 +57,7 @@ void ParallelParts(int64_t n, int64_t work, int max_parts, const F& f) {
   work = std::max<int64_t>(work, 1);
   const int64_t useful = n * work / kParallelGrain + 1;
   const int parts = static_cast<int>(std::min<int64_t>({useful, n, max_parts, MaxThreads()}));
-  // Taken at once, at least.
+  // Indices taken at once, at least.
   const int64_t some =
       parts == 1 ? n : std::clamp<int64_t>(kParallelPiece / work, 1, (n + parts - 1) / parts);
   ParallelShared((n + some - 1) / some, parts, [&](int64_t begin, int64_t end, int part) {
@@ -66,14 +65,14 @@ void ParallelParts(int64_t n, int64_t work, int max_parts, const F& f) {
   });
 }
 
-// The same where f needs no memory of its own: f(begin, end).
+// As above, with f(begin, end), for bodies that need no memory per part.
 template <typename F>
 void ParallelRanges(int64_t n, int64_t work, const F& f) {
   ParallelParts(n, work, MaxThreads(), [&f](int64_t begin, int64_t end, int) { f(begin, end); });
 }
 
-// The same for several arrays at once: f(which, begin, end) for ranges that cover [0, sizes[which])
-// of each.
+// Loops over several arrays at once: calls f(which, begin, end) for ranges that cover
+// [0, sizes[which]) of each.
 template <typename F>
 void ParallelArrays(std::span<const int64_t> sizes, int64_t work, const F& f) {
   int64_t n = 0;

@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-// On OpenMP's threads and on a team.
+// Runs on OpenMP's threads and on a ThreadTeam.
 class ParallelTest : public testing::TestWithParam<bool> {
  protected:
   ParallelTest() { UseThreads(4); }
@@ -90,7 +90,7 @@ TEST_P(ParallelTest, ALoopInsideALoopIsDoneToo) {
   EXPECT_EQ(sum, 50 * 49 / 2);
 }
 
-// The threads that took part in a loop which waits for a second one.
+// Counts the threads in a loop whose first body waits for a second thread.
 std::set<std::thread::id> Helped(ThreadTeam& team) {
   std::atomic<int> there = 0;
   std::vector<std::thread::id> ids(static_cast<size_t>(team.threads()));
@@ -129,7 +129,7 @@ TEST(ThreadTeamTest, NoMoreThanAskedForTakePart) {
   }
 }
 
-// The system may leave helpers aside for as long as it likes.
+// The system may deschedule helpers for any time.
 TEST(ThreadTeamTest, OneThreadDoesEverythingIfNobodyElseComes) {
   WorkStealingRanges ranges(1000, 4);
   std::vector<int> seen(1000);

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// state_, from its lowest bit.
+// Fields of state_, from the lowest bit.
 constexpr uint64_t kInside = 1;          // helpers inside: 15 bits
 constexpr uint64_t kMayEnter = 1 << 15;  // helpers that may enter: 15 bits
 constexpr uint64_t kOpen = 1 << 30;
@@ -22,14 +22,14 @@ constexpr int kMostThreads = 1 << 14;
 
 bool MayEnter(uint64_t state) { return (state & kOpen) != 0 && state / kMayEnter % kMayEnter != 0; }
 
-// How long a helper waits awake: as long as the work between two loops of a step, and between two
-// steps, usually takes. From kAlone on it lets others run on its core meanwhile.
+// How long a helper spins before it sleeps: about the time between two loops of a step, and between
+// two steps. After kAlone it yields its core while it spins.
 constexpr Clock::duration kAlone = std::chrono::microseconds(50);
 constexpr Clock::duration kAwake = std::chrono::milliseconds(1);
-// Looks at state_ between two at the clock.
+// Reads of state_ between two reads of the clock.
 constexpr int kLooks = 64;
 
-// Waiting, gently. Returns how long for.
+// Spins without burdening the core. Returns the time spent.
 class Spin {
  public:
   Clock::duration Once() {
@@ -81,7 +81,7 @@ void ThreadTeam::Run(int most, const void* f, Body body) noexcept {
     body_ = body;
     arrived_.store(0, std::memory_order_relaxed);
     const uint64_t call = state_.load(std::memory_order_relaxed) / kCall + 1;
-    // Before asleep_ is read: whoever falls asleep sets that first and looks at state_ then.
+    // Before reading asleep_: a helper that falls asleep sets asleep_ first and then reads state_.
     state_.store(call * kCall + kOpen + may_enter * kMayEnter);
     if (asleep_.load() && asleep_.exchange(false)) state_.notify_all();
   }

@@ -1,6 +1,6 @@
-// Threads for the short loops of serving programs: hundreds in a step of a millisecond, where
-// OpenMP's fork and join take a large share, and where a thread that the system has put aside must
-// not be waited for. The caller is one of the team; the others help if they come in time.
+// A team of threads for the short loops of serving programs: a step of a millisecond has hundreds of
+// them, so OpenMP's fork and join cost too much, and a descheduled thread must not be waited for. The
+// caller is a member of the team; the others help if they arrive in time.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace espalier {
 // Used by one thread, its owner.
 class ThreadTeam {
  public:
-  // So many threads, the owner among them; at least 1.
+  // A team of `threads` threads including the owner; at least 1.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -21,10 +21,10 @@ class ThreadTeam {
 
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls body(0) here and meanwhile body(1), body(2), ... in other threads, of which each takes
-  // the next number when it comes, below `most`. Those that do not come before body(0) has ended
-  // are not waited for: bodies take their work from what is shared (WorkStealingRanges). What they wrote
-  // is seen when this returns. Not from within a body.
+  // Calls body(0) in this thread and body(1), body(2), ... up to body(most - 1) in others; a thread
+  // takes the next number when it arrives. Does not wait for threads that have not arrived when
+  // body(0) returns: bodies must take their work from a shared pool (WorkStealingRanges). All writes by
+  // bodies are visible on return. Must not be called from within a body.
   template <typename F>
   void Run(int most, const F& body) {
     Run(most, &body, [](const void* f, int number) { (*static_cast<const F*>(f))(number); });
@@ -36,25 +36,26 @@ class ThreadTeam {
   void Run(int most, const void* f, Body body) noexcept;
   void Help();
 
-  // The number of the call above a flag that it is open, how many may still enter, and how many
-  // are inside.
+  // Packed, from the top: number of the call, whether it is open, helpers that may still enter,
+  // helpers inside.
   alignas(64) std::atomic<uint64_t> state_{0};
-  std::atomic<bool> asleep_{false};  // somebody may be
+  std::atomic<bool> asleep_{false};  // whether a helper may be asleep
   alignas(64) const void* f_ = nullptr;
   Body body_ = nullptr;
   std::atomic<int> arrived_{0};
   std::vector<std::thread> helpers_;
 };
 
-// The calling thread's team of as many threads as it has for kernels (omp_set_num_threads), if it
-// asked for one; otherwise null, and its loops are OpenMP's.
+// Returns the calling thread's team, of as many threads as omp_set_num_threads says. Returns null if
+// the thread did not ask for one; its loops then use OpenMP.
 ThreadTeam* OwnTeam();
 
-// Asks for one, or no longer. Cheap if nothing changes. Kernels that run then must not call
-// libraries that use OpenMP: both kinds of threads would wait for work on the same cores.
+// Makes the calling thread use a team, or OpenMP again. Cheap if nothing changes. While a team is in
+// use, kernels must not call libraries that use OpenMP: both kinds of threads would spin on the same
+// cores.
 void UseOwnTeam(bool use);
 
-// Whether the calling thread is inside a body of a team: loops there are run by it alone.
+// Whether the calling thread is inside a body of a team. Loops there run serially.
 bool InsideTeam();
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Indices that several threads work off together: each takes from the front of a range of its own,
-// and when that is empty from the backs of the others'. So a thread that comes late, or never,
-// holds up nothing but what it has taken. Whatever the threads do, every index is handed out once.
+// Distributes indices over threads by work stealing: each thread takes from the front of its own range
+// and, when that is empty, from the backs of the others'. A thread that arrives late, or never, delays
+// nothing but what it has taken. Every index is handed out exactly once.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace espalier {
 
 class WorkStealingRanges {
  public:
-  // [0, n) in `parts` ranges as equal as can be; n < 2^31.
+  // Cuts [0, n) into `parts` nearly equal ranges; n < 2^31.
   WorkStealingRanges(int64_t n, int parts) : parts_(parts) {
     if (parts > kFew) {
       many_ = std::make_unique<Range[]>(static_cast<size_t>(parts));
@@ -25,7 +25,7 @@ class WorkStealingRanges {
   WorkStealingRanges(const WorkStealingRanges&) = delete;
   WorkStealingRanges& operator=(const WorkStealingRanges&) = delete;
 
-  // Calls f(begin, end) until nothing is left: first for what lies in range `part`.
+  // Calls f(begin, end) until no index is left, beginning with range `part`. Thread-safe.
   template <typename F>
   void WorkOff(int part, const F& f) {
     for (int k = 0; k < parts_; ++k) {
@@ -37,8 +37,8 @@ class WorkStealingRanges {
  private:
   static constexpr int kFew = 16;
 
-  // One part in so many of what is left of a range is taken at once: little at the end, so that
-  // threads end together.
+  // A thread takes 1 / kShare of what is left of a range: less toward the end, so that threads finish
+  // together (guided scheduling).
   static constexpr int64_t kShare = 8;
 
   struct alignas(64) Range {

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace cuda_paged_attention {
 
-// KvVector8 neighbouring numbers of a head.
+// Eight consecutive elements of a head of the KV cache.
 template <typename C>
 struct KvVector8 {
   static constexpr int kPlanes = std::is_same_v<C, float> ? 3 : std::is_same_v<C, __half> ? 2 : 1;

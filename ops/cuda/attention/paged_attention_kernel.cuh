@@ -1,14 +1,15 @@
-// Attention over the paged KV cache by the tensor cores: key number j of a row's list (prefix, then
-// ancestors) always falls to the same place of the same sums. So the bits do not depend on the
-// batch, on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
+// Batch-invariant attention over the paged KV cache on tensor cores. Key number j of a row's list
+// (prefix, then ancestors) always has the same position in the same sums, so a result does not depend
+// on the batch, on the slots, or on whether a key is of the sequence or an ancestor in a token tree.
 //
-// A warp takes 16 queries and a piece of 64 keys (see QueryTile), with a softmax of its own, four warps
-// a group of four pieces. Pieces are merged in order, then groups (Milakov and Gimelshein 2018), by
-// one block that went through all of them, or, where there are too few blocks, by the last one of
-// several that each went through some (Dao et al., "Flash-Decoding", 2023).
+// A warp computes 16 queries over a tile of 64 keys (KvTile) with its own softmax; four warps cover a
+// group of four tiles. Tiles, then groups, are merged in order by online softmax (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax", 2018). One block goes through all groups,
+// or, where blocks are too few, several share them and the last one merges (split-KV: Dao et al.,
+// "Flash-Decoding", 2023).
 //
-// f32 numbers are sums of three bf16 numbers, f16 ones of two (planes.cuh), so results are those of
-// f32. Of an 8-bit cache the numbers are multiplied, and their scales with the results.
+// f32 and f16 operands are split into bf16 numbers (gemm/bf16x3_split.cuh), so results have f32
+// precision. An int8 cache is multiplied as integers; its scales are applied to the products.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// y = x weight^T + bias in bf16 or f16 (f32: mixed_input_gemm.h) with one order of summation per
-// element of y, whatever the number of rows: serving needs a row's result not to depend on the
-// batch it rides in. cuBLAS chooses its order by the shape.
+// Batch-invariant y = x weight^T + bias in bf16 or f16 (f32: mixed_input_gemm.h). Every element of y
+// is summed in one order, whatever the number of rows, so a row's result does not depend on its
+// batch. cuBLAS chooses its order by the shape.
 #pragma once
 
 #include <cuda_runtime_api.h>
