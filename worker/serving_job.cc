@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/runner/adapter_files.h"
-#include "worker/runner/serving_wire.h"
+#include "worker/runner/serving_proto.h"
 
 namespace espalier {
 namespace {
@@ -32,7 +32,7 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const v1::StartServingRequest& request) 
   return PeerTimeouts{*meeting, std::min(*wait, kMaxConnectTimeout), *wait};
 }
 
-absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLoading& loading,
+absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLoadOptions& loading,
                           Executor& executor) {
   const absl::StatusOr<AdapterParameters> parameters = AdaptersOf(request);
   if (!parameters.ok()) return parameters.status();
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
     return absl::InvalidArgumentError("folder is empty: where are the model's weights?");
   }
   std::unique_ptr<ServingJob> job(new ServingJob(options.device_thread));
-  WeightLoading loading;
+  WeightLoadOptions loading;
   loading.files = options.files;
   loading.cancelled = options.cancelled;
   // The host's memory is written from here; any other device's by its own thread, piece by piece

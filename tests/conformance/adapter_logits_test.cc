@@ -18,7 +18,7 @@
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "worker/runner/adapter_files.h"
-#include "worker/runner/in_process_ranks.h"
+#include "worker/runner/in_process_model_runner.h"
 #include "worker/runner/program_model_runner.h"
 
 namespace espalier {
@@ -112,14 +112,14 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // With all adapters, over several devices, each of which reads its parts of them by folder.
-  absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
+  absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingDegrees& degrees,
                                                         const RunnerLimits& limits) {
     absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
     if (!built.ok()) return built.status();
     NameEverySource(built->model.graph, &built->model.weights);
     auto programs = LowerServing(registry_, built->model.graph, degrees);
     if (!programs.ok()) return programs.status();
-    auto ranks = InProcessRanks::Create(*programs, folder_, limits, 96, built->model.weights);
+    auto ranks = InProcessModelRunner::Create(*programs, folder_, limits, 96, built->model.weights);
     if (!ranks.ok()) return ranks.status();
     const auto files = AdapterFiles::OpenFolders(*files_, built->files.folders());
     if (!files.ok()) return files.status();

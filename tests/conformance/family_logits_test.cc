@@ -21,7 +21,7 @@
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "storage/safetensors.h"
-#include "worker/runner/in_process_ranks.h"
+#include "worker/runner/in_process_model_runner.h"
 #include "worker/runner/program_model_runner.h"
 #include "models/weights/weight_files.h"
 
@@ -176,7 +176,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // Null, and no failure, exactly where the heads cannot be shared out to so many devices.
-  std::unique_ptr<InProcessRanks> Cut(const ServingDegrees& degrees, const RunnerLimits& limits,
+  std::unique_ptr<InProcessModelRunner> Cut(const ServingDegrees& degrees, const RunnerLimits& limits,
                                       DType kv_cache_dtype = DType::kF32) {
     auto ranks = Ranks(degrees, limits, kv_cache_dtype);
     if (HeadsOf(GetParam()).Divide(degrees.tensor_parallel)) {
@@ -190,7 +190,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // Over as many devices; an error if the model cannot be cut so.
-  absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
+  absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingDegrees& degrees,
                                                         const RunnerLimits& limits,
                                                         DType kv_cache_dtype = DType::kF32) {
     const absl::StatusOr<ServingModel> serving = Build(WeightFormat::kF32, kv_cache_dtype);
@@ -198,7 +198,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     absl::StatusOr<std::vector<v1::Program>> programs =
         LowerServing(registry_, serving->graph, degrees);
     if (!programs.ok()) return programs.status();
-    return InProcessRanks::Create(*programs, folder_, limits, 32, serving->weights);
+    return InProcessModelRunner::Create(*programs, folder_, limits, 32, serving->weights);
   }
 
   // Rows [begin, end) of the sequence itself.

@@ -13,7 +13,7 @@
 namespace espalier {
 
 // Runs `work` where a device may be used, and returns its status when it has ended.
-using DeviceTurn = std::function<absl::Status(const std::function<absl::Status()>& work)>;
+using RunOnDevice = std::function<absl::Status(const std::function<absl::Status()>& work)>;
 
 // Thread-safe.
 class DeviceThread {

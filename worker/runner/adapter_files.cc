@@ -116,7 +116,7 @@ absl::StatusOr<AdapterFiles::Parameters> AdapterFiles::AddTo(const OpRegistry& r
 }
 
 absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor,
-                                const WeightLoading& loading) const {
+                                const WeightLoadOptions& loading) const {
   size_t loaded = 0;
   for (int buffer = 0; buffer < executor.num_buffers(); ++buffer) {
     if (executor.buffer(buffer).kind() != v1::PARAMETER_SHARD) continue;

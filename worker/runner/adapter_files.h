@@ -12,7 +12,7 @@
 #include "models/lora.h"
 #include "base/file_system.h"
 #include "worker/executor/executor.h"
-#include "worker/runner/weight_loading.h"
+#include "worker/runner/weight_load_options.h"
 #include "models/weights/weight_files.h"
 
 namespace espalier {
@@ -32,7 +32,7 @@ class AdapterFiles {
   // Errors name the tensor: one that there is not, or not so large, a type that is no
   // floating-point number, values that are no numbers.
   absl::Status Load(const Parameters& parameters, Executor& executor,
-                    const WeightLoading& loading = {}) const;
+                    const WeightLoadOptions& loading = {}) const;
 
   // Where the adapters lie, in their order: what OpenFolders takes.
   const std::vector<std::string>& folders() const { return folders_; }

@@ -101,7 +101,7 @@ class BoxRuns {
 
 class Loader {
  public:
-  Loader(const WeightFiles& files, const std::string& folder, const WeightLoading& loading,
+  Loader(const WeightFiles& files, const std::string& folder, const WeightLoadOptions& loading,
          Executor& executor)
       : files_(files), folder_(folder), loading_(loading), executor_(executor) {}
 
@@ -423,7 +423,7 @@ class Loader {
 
   const WeightFiles& files_;
   const std::string& folder_;
-  const WeightLoading& loading_;
+  const WeightLoadOptions& loading_;
   Executor& executor_;
   std::set<std::string> used_;
   std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
@@ -453,7 +453,7 @@ TensorShapes ExpectedTensors(const WeightMap& map, const Executor& executor) {
 }  // namespace
 
 absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor,
-                         const WeightLoading& loading) {
+                         const WeightLoadOptions& loading) {
   const std::unique_ptr<FileSystem> own = loading.files == nullptr ? NewPosixFileSystem() : nullptr;
   absl::StatusOr<std::unique_ptr<WeightFiles>> files =
       OpenWeights(own != nullptr ? *own : *loading.files, folder, ExpectedTensors(map, executor));

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/runner/batch_check.h"
+#include "worker/runner/check_batch.h"
 #include "worker/runner/sample_rows_on_threads.h"
 
 namespace espalier {
@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRank(
     const v1::Program& program, const std::string& folder, const RunnerLimits& limits,
-    int max_output_rows, Device* device, const WeightMap& weights, const WeightLoading& loading) {
+    int max_output_rows, Device* device, const WeightMap& weights, const WeightLoadOptions& loading) {
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made;
   const absl::Status status = loading.Turn([&] {
     made = Make(program, device);

@@ -11,7 +11,7 @@
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
-#include "worker/runner/weight_loading.h"
+#include "worker/runner/weight_load_options.h"
 
 namespace espalier {
 
@@ -19,7 +19,7 @@ namespace espalier {
 // models/weights), as `map` says, converting between f32, bf16 and f16. NotFound names a missing
 // tensor; InvalidArgument one of another shape or type, or one that no parameter is made of.
 absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor,
-                         const WeightLoading& loading = {});
+                         const WeightLoadOptions& loading = {});
 
 class ProgramModelRunner : public ModelRunner {
  public:
@@ -40,7 +40,7 @@ class ProgramModelRunner : public ModelRunner {
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> CreateRank(
       const v1::Program& program, const std::string& folder, const RunnerLimits& limits,
       int max_output_rows, Device* device, const WeightMap& weights = {},
-      const WeightLoading& loading = {});
+      const WeightLoadOptions& loading = {});
 
   RunnerLimits limits() const override { return limits_; }
   bool has_logits() const { return logits_ >= 0; }

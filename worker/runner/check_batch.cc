@@ -1,4 +1,4 @@
-#include "worker/runner/batch_check.h"
+#include "worker/runner/check_batch.h"
 
 #include <algorithm>
 #include <functional>

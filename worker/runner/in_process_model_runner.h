@@ -12,11 +12,11 @@
 
 namespace espalier {
 
-class InProcessRanks : public ModelRunner {
+class InProcessModelRunner : public ModelRunner {
  public:
   // Arguments as those of ProgramModelRunner::CreateRank, for each of `programs`. A rank whose peer
   // is silent for ten seconds fails.
-  static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(
+  static absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Create(
       const std::vector<v1::Program>& programs, const std::string& folder,
       const RunnerLimits& limits, int max_output_rows, const WeightMap& weights);
 
@@ -28,7 +28,7 @@ class InProcessRanks : public ModelRunner {
   size_t ranks() const { return ranks_.size(); }
 
  private:
-  InProcessRanks() = default;
+  InProcessModelRunner() = default;
 
   RunnerLimits limits_;
   std::vector<std::unique_ptr<Device>> devices_;

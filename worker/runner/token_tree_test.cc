@@ -91,9 +91,9 @@ SequenceRows Rows(const std::vector<int>& tokens, int begin, const std::vector<i
   return sequence;
 }
 
-class LargeTreeTest : public testing::TestWithParam<DType> {};
+class TokenTreeTest : public testing::TestWithParam<DType> {};
 
-TEST_P(LargeTreeTest, EveryNodeHasTheBitsOfItsPathDecodedAlone) {
+TEST_P(TokenTreeTest, EveryNodeHasTheBitsOfItsPathDecodedAlone) {
   const std::unique_ptr<Device> device = NewCpuDevice({2, 1 << 26});
   const auto in_tree = Make(GetParam(), device.get()), alone = Make(GetParam(), device.get());
   const TokenTree tree = Tree();
@@ -140,7 +140,7 @@ TEST_P(LargeTreeTest, EveryNodeHasTheBitsOfItsPathDecodedAlone) {
   EXPECT_NE(std::memcmp(found->at(0, 65), found->at(0, 129), kVocabulary * sizeof(float)), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, LargeTreeTest,
+INSTANTIATE_TEST_SUITE_P(Formats, TokenTreeTest,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kI8),
                          [](const auto& info) { return std::string(Name(info.param)); });
 

@@ -1,4 +1,4 @@
-#include "worker/runner/in_process_ranks.h"
+#include "worker/runner/in_process_model_runner.h"
 
 #include <thread>
 #include <utility>
@@ -7,10 +7,10 @@
 
 namespace espalier {
 
-absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(
+absl::StatusOr<std::unique_ptr<InProcessModelRunner>> InProcessModelRunner::Create(
     const std::vector<v1::Program>& programs, const std::string& folder,
     const RunnerLimits& limits, int max_output_rows, const WeightMap& weights) {
-  std::unique_ptr<InProcessRanks> all(new InProcessRanks());
+  std::unique_ptr<InProcessModelRunner> all(new InProcessModelRunner());
   all->limits_ = limits;
   all->communicators_ =
       NewInProcessCommunicators(static_cast<int>(programs.size()), absl::Seconds(10));
@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(
   return all;
 }
 
-absl::Status InProcessRanks::Step(const RunnerBatch& batch, RunnerOutput* logits) {
+absl::Status InProcessModelRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   std::vector<absl::Status> ends(ranks_.size());
   std::vector<RunnerOutput> results(ranks_.size());
   std::vector<std::thread> threads;

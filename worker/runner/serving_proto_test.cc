@@ -1,4 +1,4 @@
-#include "worker/runner/serving_wire.h"
+#include "worker/runner/serving_proto.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ServingWire, ABatchComesBackAsItWas) {
+TEST(ServingProto, ABatchComesBackAsItWas) {
   RunnerBatch batch;
   batch.tokens = {1, 2};
   batch.positions = {3, 4};
@@ -86,7 +86,7 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   EXPECT_TRUE(back.row_edits.empty());
 }
 
-TEST(ServingWire, TornEditsAreRefused) {
+TEST(ServingProto, TornEditsAreRefused) {
   const auto refused = [](const std::function<void(v1::ServingStep&)>& tear) {
     v1::ServingStep step;
     step.add_token_sets(std::string("\1\2\3", 3));  // no whole word
@@ -112,7 +112,7 @@ TEST(ServingWire, TornEditsAreRefused) {
   refused([](auto& step) { step.mutable_sequence_sampling(0)->mutable_edits()->set_permitted(9); });
 }
 
-TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
+TEST(ServingProto, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
   RunnerOutput logits, back;
   logits.choices = {{{3, 0.5}, {1, 0.25}}, {}, {{-1, 0}}};
   logits.logprobs = {{.token = 3, .logprob = -0.5f, .rank = 2, .top = {{7, -0.25f}}}, {}, {}};
@@ -141,7 +141,7 @@ TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
   EXPECT_FALSE(TakeChoices(result, &back));
 }
 
-TEST(ServingWire, AdaptersComeBackAsTheyWere) {
+TEST(ServingProto, AdaptersComeBackAsTheyWere) {
   AdapterParameters adapters;
   adapters["q.lora_a"] = {{"a.lora_A.weight", {{0, 8}}, 1}, {"", {}, 1}};
   adapters["q.lora_b"] = {{"a.lora_B.weight", {{0, 4}, {12, 16}}, 0.5}, {"", {}, 1}};
@@ -163,7 +163,7 @@ TEST(ServingWire, AdaptersComeBackAsTheyWere) {
   EXPECT_THAT(std::string(AdaptersOf(request).status().message()), HasSubstr("come twice"));
 }
 
-TEST(ServingWire, LimitsOfAdaptersAndHiddenStatesMayBeNone) {
+TEST(ServingProto, LimitsOfAdaptersAndHiddenStatesMayBeNone) {
   RunnerLimits limits{.vocabulary = 2,
                       .kv_slots = 3,
                       .max_rows = 4,

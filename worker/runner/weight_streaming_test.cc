@@ -26,9 +26,9 @@ namespace {
 
 constexpr int kPositions = 64;
 
-class StreamTest : public testing::Test {
+class WeightStreamingTest : public testing::Test {
  protected:
-  StreamTest() { RegisterAllOperators(registry_); }
+  WeightStreamingTest() { RegisterAllOperators(registry_); }
 
   Graph Model(WeightFormat format = WeightFormat::kF32, DType kv_cache_dtype = DType::kF32) {
     LlamaConfig config;
@@ -137,7 +137,7 @@ std::vector<RunnerBatch> Batches() {
   return {prompt, tree, next};
 }
 
-TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
+TEST_F(WeightStreamingTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
   const std::vector<RunnerBatch> batches = Batches();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
     for (const DType kv_cache_dtype : {DType::kF32, DType::kI8}) {
@@ -218,7 +218,7 @@ std::string WriteFolder(Executor& executor, const std::string& name) {
 // Parameters that stream, and that the model's files hold as memory does, are read from there: the
 // device below has no host memory to give at all. A file that is written to or cut meanwhile fails
 // the step, by name, and nothing else.
-TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
+TEST_F(WeightStreamingTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
   const std::vector<RunnerBatch> batches = Batches();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
     SCOPED_TRACE(Name(format));
@@ -278,7 +278,7 @@ TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
 }
 
 // The files hold f32 and memory is to hold bf16: such parameters are kept on the host.
-TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
+TEST_F(WeightStreamingTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
   const v1::Program whole = Lower(Model(), 0);
   std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
   auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
@@ -307,7 +307,7 @@ TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
 
 // By the program's structure: an operator's weights begin to come in before the operator in front
 // of it that has weights, and nothing waits for them but their own operator.
-TEST_F(StreamTest, CopiesRunBesideComputation) {
+TEST_F(WeightStreamingTest, CopiesRunBesideComputation) {
   const Graph graph = Model();
   const v1::Program program = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
   auto checked = CheckProgram(program);
@@ -342,7 +342,7 @@ TEST_F(StreamTest, CopiesRunBesideComputation) {
   EXPECT_EQ(beside, copies - 1);  // the first one has nothing to lie beside
 }
 
-TEST_F(StreamTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
+TEST_F(WeightStreamingTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
   const Graph graph = Model();
   const absl::Status refused =
       LowerServing(registry_, graph, {.resident_weight_bytes = 4096}).status();
@@ -354,7 +354,7 @@ TEST_F(StreamTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
 }
 
 // Programs come over the wire.
-TEST_F(StreamTest, ProgramsThatMisuseStreamedParametersAreRefused) {
+TEST_F(WeightStreamingTest, ProgramsThatMisuseStreamedParametersAreRefused) {
   const Graph graph = Model();
   const v1::Program good = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
   ASSERT_TRUE(CheckProgram(good).ok());

@@ -20,7 +20,7 @@
 #include "planner/planner.h"
 #include "storage/safetensors.h"
 #include "worker/executor/initialize.h"
-#include "worker/runner/in_process_ranks.h"
+#include "worker/runner/in_process_model_runner.h"
 #include "worker/runner/save_weights.h"
 
 namespace espalier {
@@ -43,9 +43,9 @@ LlamaConfig Config() {
   return config;
 }
 
-class RanksTest : public testing::Test {
+class TensorParallelTest : public testing::Test {
  protected:
-  RanksTest() { RegisterAllOperators(registry_); }
+  TensorParallelTest() { RegisterAllOperators(registry_); }
 
   void SetUp() override {
     folder_ =
@@ -112,10 +112,10 @@ class RanksTest : public testing::Test {
     return programs.ok() ? *std::move(programs) : std::vector<v1::Program>();
   }
 
-  absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingModel& serving,
+  absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingModel& serving,
                                                         const ServingDegrees& degrees,
                                                         int64_t resident_weight_bytes = 0) {
-    return InProcessRanks::Create(Programs(serving, degrees, resident_weight_bytes), folder_,
+    return InProcessModelRunner::Create(Programs(serving, degrees, resident_weight_bytes), folder_,
                                   Limits(), 8, serving.weights);
   }
 
@@ -176,7 +176,7 @@ class RanksTest : public testing::Test {
 
 constexpr ServingDegrees kDegrees[] = {{2, 1}, {1, 2}, {1, 3}, {2, 2}, {4, 1}, {4, 3}};
 
-TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
+TEST_F(TensorParallelTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
   WriteWeights(Config());
   for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
                               WeightFormat::kInt8, WeightFormat::kInt4}) {
@@ -233,7 +233,7 @@ void KeepOneGroupOfEachOutput(const SafetensorsWriter::Tensor& tensor, std::vect
 // in the files: then a layer needs no other collectives than in f32, and every rank has the whole
 // matrix's numbers. A sum that is rounded otherwise can move one of the next product's inputs to
 // another of 255 steps, which no small bound on logits holds; with the weights above no sum is.
-TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
+TEST_F(TensorParallelTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
   LlamaConfig config = Config();
   config.hidden_size = 256;
   config.intermediate_size = 512;
@@ -281,7 +281,7 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
 
 // Of each expert's matrix a rank has some blocks of outputs: where the file holds them packed, they
 // are as many stretches as there are experts.
-TEST_F(RanksTest, PackedExpertsAreCutWhetherPackedAtLoadOrOnce) {
+TEST_F(TensorParallelTest, PackedExpertsAreCutWhetherPackedAtLoadOrOnce) {
   const std::string config =
       R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 64, "hidden_size": 64,
           "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -324,7 +324,7 @@ TEST_F(RanksTest, PackedExpertsAreCutWhetherPackedAtLoadOrOnce) {
   folder_ = wide;
 }
 
-TEST_F(RanksTest, TiedTablesAreReadByBothEndsOfAPipeline) {
+TEST_F(TensorParallelTest, TiedTablesAreReadByBothEndsOfAPipeline) {
   LlamaConfig config = Config();
   config.tie_word_embeddings = true;
   WriteWeights(config);
@@ -350,7 +350,7 @@ int64_t BytesOf(const v1::Program& program, v1::BufferKind kind) {
   return bytes;
 }
 
-TEST_F(RanksTest, EachRankHoldsItsShareOfWeightsAndCache) {
+TEST_F(TensorParallelTest, EachRankHoldsItsShareOfWeightsAndCache) {
   const ServingModel serving = Build(Config());
   const v1::Program whole = Programs(serving, {1, 1})[0];
   for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {1, 3}, {2, 3}}) {
@@ -370,7 +370,7 @@ TEST_F(RanksTest, EachRankHoldsItsShareOfWeightsAndCache) {
   }
 }
 
-TEST_F(RanksTest, ALayerNeedsTwoAllReducesAndAStageOneMessageOfEachRank) {
+TEST_F(TensorParallelTest, ALayerNeedsTwoAllReducesAndAStageOneMessageOfEachRank) {
   const ServingModel serving = Build(Config());
   const std::vector<v1::Program> programs = Programs(serving, {2, 3});
   for (const v1::Program& program : programs) {
@@ -407,7 +407,7 @@ int64_t ResidentBytes(const v1::Program& program) {
 
 // Each rank's own parts of the weights come through a double buffer of its own; the bits are those
 // of weights that stay.
-TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
+TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
   WriteWeights(Config());
   for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
     SCOPED_TRACE(Name(format));
@@ -458,7 +458,7 @@ TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
 
 // Multi-query models, and others with fewer key and value heads than devices: a device has the one
 // head that its queries read, of the weights and of the cache, and the logits are one device's.
-TEST_F(RanksTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
+TEST_F(TensorParallelTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
   for (const int64_t keys : {1, 2}) {
     LlamaConfig config = Config();
     config.hidden_size = 256;
@@ -494,7 +494,7 @@ TEST_F(RanksTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
 }
 
 // Packed rows lie in blocks, of which no device can have a part.
-TEST_F(RanksTest, PackedHeadsThatStraddleBlocksAreNotRepeated) {
+TEST_F(TensorParallelTest, PackedHeadsThatStraddleBlocksAreNotRepeated) {
   const ServingModel serving = Build(Config(), WeightFormat::kInt8);  // of 8 rows each
   const absl::Status status = LowerServing(registry_, serving.graph, ServingDegrees{8, 1}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -502,7 +502,7 @@ TEST_F(RanksTest, PackedHeadsThatStraddleBlocksAreNotRepeated) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("accepted: divisors of 4"));
 }
 
-TEST_F(RanksTest, WhatCannotBeCutIsNamed) {
+TEST_F(TensorParallelTest, WhatCannotBeCutIsNamed) {
   const auto error = [&](const LlamaConfig& config, const ServingDegrees& degrees) {
     return std::string(LowerServing(registry_, Build(config).graph, degrees).status().message());
   };
@@ -517,7 +517,7 @@ TEST_F(RanksTest, WhatCannotBeCutIsNamed) {
   EXPECT_THAT(error(Config(), {1024, 1024}), HasSubstr("up to 1024"));
 }
 
-TEST_F(RanksTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
+TEST_F(TensorParallelTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
   WriteWeights(Config());
   const ServingModel serving = Build(Config());
   auto ranks = Ranks(serving, {2, 2});
@@ -534,7 +534,7 @@ TEST_F(RanksTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
   EXPECT_EQ(before.values, after.values);
 }
 
-TEST_F(RanksTest, ATensorOfAnotherModelIsRefusedByEveryRank) {
+TEST_F(TensorParallelTest, ATensorOfAnotherModelIsRefusedByEveryRank) {
   WriteWeights(Config(), "model.layers.9.mlp.extra");
   const ServingModel serving = Build(Config());
   const std::vector<v1::Program> programs = Programs(serving, {1, 3});

@@ -12,11 +12,11 @@
 
 namespace espalier {
 
-struct WeightLoading {
+struct WeightLoadOptions {
   FileSystem* files = nullptr;      // null: the machine's
   std::function<bool()> cancelled;  // optional: asked before each piece
   // By which the program is made and its memory written. Null: from the calling thread.
-  DeviceTurn turn;
+  RunOnDevice turn;
 
   absl::Status Turn(const std::function<absl::Status()>& work) const {
     return turn ? turn(work) : work();
