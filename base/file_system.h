@@ -33,13 +33,13 @@ class ReadableFile {
 };
 
 // A stretch of a file.
-struct FileRun {
+struct FileRange {
   std::shared_ptr<const ReadableFile> file;
   int64_t offset = 0, bytes = 0;
 };
 
 // The stretches one behind the other; their first `bytes` bytes.
-absl::Status ReadRuns(const std::vector<FileRun>& runs, int64_t bytes, void* out);
+absl::Status ReadRanges(const std::vector<FileRange>& ranges, int64_t bytes, void* out);
 
 // Thread-safe.
 class FileSystem {
@@ -61,7 +61,7 @@ std::unique_ptr<FileSystem> NewPosixFileSystem();
 
 // Makes the directory and those above it that are missing, and all their names durable. From the
 // top down, each name synced before anything is made below it: so whatever was killed here before,
-// or runs beside this, has left in doubt at most the name of the lowest directory that exists above
+// or ranges beside this, has left in doubt at most the name of the lowest directory that exists above
 // `path`, and that is synced too. A name further up that is there is taken to be durable, which is
 // for others to see to who make directories there.
 absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path);

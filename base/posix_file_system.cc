@@ -179,9 +179,9 @@ std::string JoinPath(const std::string& directory, const std::string& name) {
   return directory.back() == '/' ? directory + name : directory + "/" + name;
 }
 
-absl::Status ReadRuns(const std::vector<FileRun>& runs, int64_t bytes, void* out) {
+absl::Status ReadRanges(const std::vector<FileRange>& ranges, int64_t bytes, void* out) {
   char* next = static_cast<char*>(out);
-  for (const FileRun& run : runs) {
+  for (const FileRange& run : ranges) {
     const int64_t here = std::min(run.bytes, bytes);
     if (here == 0) break;
     absl::Status status = run.file->CheckUnchanged();

@@ -17,7 +17,7 @@
 #include "server/inference/services/inference_service.h"
 #include "server/inference/models/model_server.h"
 #include "server/inference/services/open_inference_service.h"
-#include "worker/every_method.h"
+#include "worker/rpc_test_util.h"
 
 namespace espalier {
 namespace {
@@ -83,7 +83,7 @@ std::vector<std::string> ServicesOf(const std::string& address) {
   const auto reply = make("grpc.reflection.v1alpha.ServerReflectionResponse");
   using google::protobuf::util::JsonStringToMessage;
   EXPECT_TRUE(JsonStringToMessage(R"({"listServices": "*"})", request.get()).ok());
-  const MethodAnswer answer =
+  const RpcResult answer =
       CallMethod(address, absl::StrCat(kReflection, "/ServerReflectionInfo"), "",
                  request->SerializeAsString());
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();

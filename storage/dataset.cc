@@ -98,9 +98,9 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_vie
   return dataset;
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::OutlineOfNpz(const ByteSource& file,
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfNpz(const ByteSource& file,
                                                                      double holdout_fraction) {
-  const absl::StatusOr<std::map<std::string, ArrayOutline>> arrays = OutlineNpz(file);
+  const absl::StatusOr<std::map<std::string, ArraySummary>> arrays = SummarizeNpz(file);
   if (!arrays.ok()) return arrays.status();
   auto dataset = std::make_shared<Dataset>();
   for (const auto& [name, array] : *arrays) {
@@ -164,7 +164,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromText(std::string byt
   return *std::move(dataset);
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::OutlineOfText(int64_t bytes,
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfText(int64_t bytes,
                                                                       int64_t sequence_length,
                                                                       double holdout_fraction) {
   absl::StatusOr<std::shared_ptr<Dataset>> dataset =

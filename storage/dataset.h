@@ -19,7 +19,7 @@ struct Column {
   TensorType example;      // of one example: without dimension 0
   std::vector<char> data;  // all examples, row-major; empty for those of a text or an outline
   int shift = 0;           // of a text: targets are one byte ahead
-  // Of an outline: as in ArrayOutline.
+  // Of an outline: as in ArraySummary.
   int64_t not_finite = -1;
   bool nan = false;
 };
@@ -40,9 +40,9 @@ class Dataset {
 
   // As FromNpz and FromText make them, but without values, for whoever checks a file and does not
   // train on it: a few megabytes are held. Read must not be called.
-  static absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfNpz(const ByteSource& file,
+  static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfNpz(const ByteSource& file,
                                                                      double holdout_fraction);
-  static absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfText(int64_t bytes,
+  static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfText(int64_t bytes,
                                                                       int64_t sequence_length,
                                                                       double holdout_fraction);
 

@@ -281,7 +281,7 @@ absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name,
   return array;
 }
 
-struct NpyScan::State {
+struct NpyScanner::State {
   std::string name;
   int64_t bytes = 0, limit = 0;
   std::optional<Header> header;
@@ -311,16 +311,16 @@ struct NpyScan::State {
   }
 };
 
-NpyScan::NpyScan(const std::string& name, int64_t bytes, int64_t limit)
+NpyScanner::NpyScanner(const std::string& name, int64_t bytes, int64_t limit)
     : state_(std::make_unique<State>()) {
   state_->name = name;
   state_->bytes = bytes;
   state_->limit = limit;
 }
 
-NpyScan::~NpyScan() = default;
+NpyScanner::~NpyScanner() = default;
 
-absl::Status NpyScan::Take(absl::string_view piece) {
+absl::Status NpyScanner::Take(absl::string_view piece) {
   State& s = *state_;
   s.rest.append(piece.data(), piece.size());
   if (!s.header.has_value()) {
@@ -339,12 +339,12 @@ absl::Status NpyScan::Take(absl::string_view piece) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ArrayOutline> NpyScan::Finish() {
+absl::StatusOr<ArraySummary> NpyScanner::Finish() {
   State& s = *state_;
   if (!s.header.has_value()) {
     if (absl::Status status = s.Begin(); !status.ok()) return status;
   }
-  ArrayOutline outline;
+  ArraySummary outline;
   outline.type = {ResultType(*s.header), s.header->shape};
   outline.nan = s.nan;
   outline.not_finite = s.not_finite;

@@ -13,15 +13,15 @@
 namespace espalier {
 
 // Not thread-safe. After an error only destruction is allowed.
-class NpyScan {
+class NpyScanner {
  public:
   // Of so many bytes, header included. Errors begin with `name`, and are those of ParseNpy.
-  NpyScan(const std::string& name, int64_t bytes, int64_t limit);
-  ~NpyScan();
+  NpyScanner(const std::string& name, int64_t bytes, int64_t limit);
+  ~NpyScanner();
 
   // The first piece has the whole header: it is 1 MiB or all that there is.
   absl::Status Take(absl::string_view piece);
-  absl::StatusOr<ArrayOutline> Finish();
+  absl::StatusOr<ArraySummary> Finish();
 
  private:
   struct State;

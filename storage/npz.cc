@@ -325,13 +325,13 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, i
       });
 }
 
-absl::StatusOr<std::map<std::string, ArrayOutline>> OutlineNpz(const ByteSource& file,
+absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
                                                                int64_t limit) {
-  return ReadColumns<ArrayOutline>(
+  return ReadColumns<ArraySummary>(
       file, limit,
       [&](const std::string& column, const Member& m,
-          int64_t left) -> absl::StatusOr<ArrayOutline> {
-        NpyScan scan(PlaceOf(column), static_cast<int64_t>(m.size), left);
+          int64_t left) -> absl::StatusOr<ArraySummary> {
+        NpyScanner scan(PlaceOf(column), static_cast<int64_t>(m.size), left);
         const absl::Status status =
             Extract(file, m, [&](absl::string_view piece) { return scan.Take(piece); });
         if (!status.ok()) return status;

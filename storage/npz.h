@@ -23,7 +23,7 @@ struct Array {
 };
 
 // One without its values.
-struct ArrayOutline {
+struct ArraySummary {
   TensorType type;
   int64_t not_finite = -1;  // row-major: a float that is NaN or infinite; -1: there is none
   bool nan = false;         // that one is NaN
@@ -50,7 +50,7 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes,
 
 // What ParseNpz would make of the file, with its errors, for whoever only checks it: all of it is
 // read, and never more than a few megabytes are held, however much it unpacks to.
-absl::StatusOr<std::map<std::string, ArrayOutline>> OutlineNpz(const ByteSource& file,
+absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
                                                                int64_t limit = kMaxDatasetBytes);
 
 }  // namespace espalier

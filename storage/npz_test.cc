@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "storage/dataset.h"
-#include "storage/npz_write.h"
+#include "storage/npz_writer.h"
 
 namespace espalier {
 namespace {
@@ -178,7 +178,7 @@ ByteSource SourceOf(const std::string& bytes, int64_t* most = nullptr) {
 }
 
 // The header's length is no multiple of an element's, so pieces end within elements.
-TEST(OutlineNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
+TEST(SummarizeNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
   std::vector<double> large(400'000, 1.5);
   const std::string big_endian(3 << 20, '\x01');
   const std::string bytes = Zip({{"f8.npy", Npy(Describe("<f8", "(400000,)"), Bytes(large)), true},
@@ -188,7 +188,7 @@ TEST(OutlineNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
   const auto arrays = ParseNpz(bytes);
   ASSERT_TRUE(arrays.ok()) << arrays.status();
   int64_t most = 0;
-  const auto outlines = OutlineNpz(SourceOf(bytes, &most));
+  const auto outlines = SummarizeNpz(SourceOf(bytes, &most));
   ASSERT_TRUE(outlines.ok()) << outlines.status();
   EXPECT_LE(most, 1 << 20);
   ASSERT_EQ(outlines->size(), arrays->size());
@@ -198,7 +198,7 @@ TEST(OutlineNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
   }
 }
 
-TEST(OutlineNpz, RefusesWhatParseNpzRefusesInTheSameWords) {
+TEST(SummarizeNpz, RefusesWhatParseNpzRefusesInTheSameWords) {
   const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
   const std::string good = Zip({{"x.npy", x, true}});
   const std::string signs = Npy(Describe("<u8", "(1,)"), std::string(8, '\xff'));
@@ -213,24 +213,24 @@ TEST(OutlineNpz, RefusesWhatParseNpzRefusesInTheSameWords) {
   for (size_t cut = 0; cut < good.size(); ++cut) files.push_back(good.substr(0, cut));
   for (const std::string& file : files) {
     const absl::Status parsed = ParseNpz(file).status(),
-                       outlined = OutlineNpz(SourceOf(file)).status();
+                       outlined = SummarizeNpz(SourceOf(file)).status();
     EXPECT_FALSE(parsed.ok());
     EXPECT_EQ(outlined, parsed);
   }
   for (size_t at = 0; at < good.size(); ++at) {  // which of two wrongs is said, may differ
     std::string flipped = good;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x55);
-    EXPECT_EQ(OutlineNpz(SourceOf(flipped)).ok(), ParseNpz(flipped).ok()) << at;
+    EXPECT_EQ(SummarizeNpz(SourceOf(flipped)).ok(), ParseNpz(flipped).ok()) << at;
   }
 }
 
 // Bytes become four each: a limit of what is unpacked says little of what is held.
-TEST(OutlineNpz, TheLimitCountsValuesAsTheyAreHeld) {
+TEST(SummarizeNpz, TheLimitCountsValuesAsTheyAreHeld) {
   const std::string x = Npy(Describe("|u1", "(300000,)"), std::string(300'000, '\x01'));
   const std::string bytes = Zip({{"x.npy", x, true}, {"y.npy", x, true}});
   for (const int64_t limit : {1'000'000, 2'000'000, 3'000'000}) {
     for (const absl::Status& status :
-         {ParseNpz(bytes, limit).status(), OutlineNpz(SourceOf(bytes), limit).status()}) {
+         {ParseNpz(bytes, limit).status(), SummarizeNpz(SourceOf(bytes), limit).status()}) {
       EXPECT_EQ(status.ok(), limit == 3'000'000) << status;
       if (status.ok()) continue;
       EXPECT_NE(std::string(status.message()).find("1200000 bytes in memory"), std::string::npos);
@@ -238,12 +238,12 @@ TEST(OutlineNpz, TheLimitCountsValuesAsTheyAreHeld) {
   }
 }
 
-TEST(OutlineNpz, FindsWhatIsNotFiniteInEitherOrder) {
+TEST(SummarizeNpz, FindsWhatIsNotFiniteInEitherOrder) {
   const auto check = [](const char* order, const std::vector<float>& values,
                         const std::string& where) {
     const std::string bytes =
         Zip({{"x.npy", Npy(Describe("<f4", "(2, 3)", order), Bytes(values))}});
-    const auto outline = Dataset::OutlineOfNpz(SourceOf(bytes), 0);
+    const auto outline = Dataset::SummaryOfNpz(SourceOf(bytes), 0);
     const auto whole = Dataset::FromNpz(bytes, 0);
     ASSERT_TRUE(outline.ok() && whole.ok());
     EXPECT_EQ((*outline)->training_examples(), 2);

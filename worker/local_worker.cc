@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/net/api_keys.h"
-#include "worker/artifacts.h"
+#include "worker/dataset_store.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"

@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-v1::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<InstructionTime>>& profiles) {
+v1::OperatorTimes MedianStepTimes(const std::vector<std::vector<InstructionTime>>& profiles) {
   std::vector<std::pair<double, size_t>> sums;
   for (size_t p = 0; p < profiles.size(); ++p) {
     double sum = 0;

@@ -10,6 +10,6 @@ namespace espalier {
 
 // Of some steps' profiles, at least one: the times of the step that was the middle one by its
 // instructions' sum, by node and operator.
-v1::OperatorTimes TimesOfMiddleStep(const std::vector<std::vector<InstructionTime>>& profiles);
+v1::OperatorTimes MedianStepTimes(const std::vector<std::vector<InstructionTime>>& profiles);
 
 }  // namespace espalier

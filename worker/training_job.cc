@@ -351,7 +351,7 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
     if (timed) profiles.push_back(std::move(result->profile));
     if (profiles.size() == kTimedSteps) {
       v1::RunEvent times;
-      *times.mutable_operator_times() = TimesOfMiddleStep(profiles);
+      *times.mutable_operator_times() = MedianStepTimes(profiles);
       profiles.clear();
       if (absl::Status s = emit(times); !s.ok()) return s;
     }

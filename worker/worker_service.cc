@@ -101,14 +101,14 @@ void WorkerService::SetEpoch(uint64_t epoch) {
   changed_.SignalAll();
 }
 
-WorkerService::Tenant* WorkerService::Find(const std::string& job_id) {
-  const auto found = tenants_.find(job_id);
-  return found == tenants_.end() ? nullptr : &found->second;
+WorkerService::LoadedJob* WorkerService::Find(const std::string& job_id) {
+  const auto found = loaded_jobs_.find(job_id);
+  return found == loaded_jobs_.end() ? nullptr : &found->second;
 }
 
 bool WorkerService::Idle(const std::string& job_id) {
-  const Tenant* tenant = Find(job_id);
-  return !measuring_ && freeing_ == 0 && (tenant == nullptr || tenant->state == State::kIdle);
+  const LoadedJob* loaded = Find(job_id);
+  return !measuring_ && freeing_ == 0 && (loaded == nullptr || loaded->state == State::kIdle);
 }
 
 bool WorkerService::WaitIdle(const std::string& job_id, absl::Duration timeout) {
@@ -119,27 +119,27 @@ bool WorkerService::WaitIdle(const std::string& job_id, absl::Duration timeout) 
   return true;
 }
 
-void WorkerService::Abort(Tenant& tenant, const std::string& reason) {
-  tenant.abort_load = true;
-  if (tenant.training != nullptr) tenant.training->Abort(reason);
-  if (tenant.serving != nullptr) tenant.serving->Abort(reason);
-  if (tenant.steps != nullptr) tenant.steps->TryCancel();
+void WorkerService::Abort(LoadedJob& loaded, const std::string& reason) {
+  loaded.abort_load = true;
+  if (loaded.training != nullptr) loaded.training->Abort(reason);
+  if (loaded.serving != nullptr) loaded.serving->Abort(reason);
+  if (loaded.steps != nullptr) loaded.steps->TryCancel();
 }
 
-std::vector<WorkerService::Tenant> WorkerService::Unload(const std::vector<std::string>& job_ids) {
-  std::vector<Tenant> unloaded;
+std::vector<WorkerService::LoadedJob> WorkerService::Unload(const std::vector<std::string>& job_ids) {
+  std::vector<LoadedJob> unloaded;
   for (const std::string& job_id : job_ids) {
-    const auto found = tenants_.find(job_id);
-    if (found == tenants_.end()) continue;
-    const Tenant& tenant = found->second;
-    for (WorkerJob* job : {static_cast<WorkerJob*>(tenant.training.get()),
-                           static_cast<WorkerJob*>(tenant.serving.get())}) {
+    const auto found = loaded_jobs_.find(job_id);
+    if (found == loaded_jobs_.end()) continue;
+    const LoadedJob& loaded = found->second;
+    for (WorkerJob* job : {static_cast<WorkerJob*>(loaded.training.get()),
+                           static_cast<WorkerJob*>(loaded.serving.get())}) {
       if (job == nullptr) continue;
       std::unique_ptr<Communicator> communicator = job->TakeCommunicator();
-      if (communicator != nullptr) lingering_ = std::move(communicator);
+      if (communicator != nullptr) draining_communicator_ = std::move(communicator);
     }
     unloaded.push_back(std::move(found->second));
-    tenants_.erase(found);
+    loaded_jobs_.erase(found);
   }
   return unloaded;
 }
@@ -158,15 +158,15 @@ void WorkerService::AbortAll(const std::string& reason) {
   absl::MutexLock lock(&mutex_);
   while (true) {
     bool idle = !measuring_ && freeing_ == 0;
-    for (auto& [job_id, tenant] : tenants_) {
-      Abort(tenant, reason);
-      idle = idle && tenant.state == State::kIdle;
+    for (auto& [job_id, loaded] : loaded_jobs_) {
+      Abort(loaded, reason);
+      idle = idle && loaded.state == State::kIdle;
     }
     if (idle) break;
     changed_.WaitWithTimeout(&mutex_, absl::Seconds(1));
   }
-  tenants_.clear();
-  lingering_.reset();
+  loaded_jobs_.clear();
+  draining_communicator_.reset();
   // Of leases that are over: the next one's coordinator may count attempts from the beginning.
   stopped_.clear();
 }
@@ -174,8 +174,8 @@ void WorkerService::AbortAll(const std::string& reason) {
 std::vector<std::string> WorkerService::running_jobs() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::string> jobs;
-  for (const auto& [job_id, tenant] : tenants_) {
-    if (!tenant.finished) jobs.push_back(job_id);
+  for (const auto& [job_id, loaded] : loaded_jobs_) {
+    if (!loaded.finished) jobs.push_back(job_id);
   }
   return jobs;
 }
@@ -204,20 +204,20 @@ absl::Status WorkerService::CheckAttempt(const v1::Attempt& attempt) {
     return absl::FailedPreconditionError(
         absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
   }
-  const Tenant* tenant = Find(attempt.job_id());
-  return tenant == nullptr ? absl::OkStatus() : CheckNotStale(attempt, tenant->attempt);
+  const LoadedJob* loaded = Find(attempt.job_id());
+  return loaded == nullptr ? absl::OkStatus() : CheckNotStale(attempt, loaded->attempt);
 }
 
 absl::Status WorkerService::CheckFree(const v1::Attempt& attempt, bool serves) {
-  for (auto& [job_id, tenant] : tenants_) {
-    const bool older = job_id == attempt.job_id() && tenant.attempt < attempt.attempt();
-    if (tenant.state == State::kIdle || older) continue;
-    if (serves && tenant.serves && job_id != attempt.job_id()) continue;
+  for (auto& [job_id, loaded] : loaded_jobs_) {
+    const bool older = job_id == attempt.job_id() && loaded.attempt < attempt.attempt();
+    if (loaded.state == State::kIdle || older) continue;
+    if (serves && loaded.serves && job_id != attempt.job_id()) continue;
     return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
-                                                      tenant.attempt, " of job ", job_id,
+                                                      loaded.attempt, " of job ", job_id,
                                                       "; stop it first"));
   }
-  Tenant* const before = Find(attempt.job_id());
+  LoadedJob* const before = Find(attempt.job_id());
   if (before != nullptr && before->state != State::kIdle) {
     Abort(*before, absl::StrCat("attempt ", attempt.attempt(), " has begun"));
   }
@@ -236,50 +236,50 @@ absl::Status WorkerService::BeginLoad(const v1::Attempt& attempt, bool serves) {
     }
   }
   std::vector<std::string> in_the_way;
-  for (const auto& [job_id, tenant] : tenants_) {
-    if (!serves || !tenant.serves || job_id == attempt.job_id()) in_the_way.push_back(job_id);
+  for (const auto& [job_id, loaded] : loaded_jobs_) {
+    if (!serves || !loaded.serves || job_id == attempt.job_id()) in_the_way.push_back(job_id);
   }
-  std::vector<Tenant> unloaded = Unload(in_the_way);
-  Tenant& tenant = tenants_[attempt.job_id()];
-  tenant.attempt = attempt.attempt();
-  tenant.serves = serves;
+  std::vector<LoadedJob> unloaded = Unload(in_the_way);
+  LoadedJob& loaded = loaded_jobs_[attempt.job_id()];
+  loaded.attempt = attempt.attempt();
+  loaded.serves = serves;
   Free(std::move(unloaded));
   return absl::OkStatus();
 }
 
 template <typename Job>
-absl::StatusOr<WorkerService::Tenant*> WorkerService::EndLoad(
+absl::StatusOr<WorkerService::LoadedJob*> WorkerService::EndLoad(
     const v1::Attempt& attempt, absl::StatusOr<std::unique_ptr<Job>>* job) {
-  Tenant* const tenant = Find(attempt.job_id());
-  if (job->ok() && tenant->abort_load) {
+  LoadedJob* const loaded = Find(attempt.job_id());
+  if (job->ok() && loaded->abort_load) {
     std::unique_ptr<Job> unwanted = *std::move(*job);
     *job = absl::CancelledError("stopped while loading");
     Free(std::move(unwanted));
   }
-  tenant->state = State::kIdle;
+  loaded->state = State::kIdle;
   changed_.SignalAll();
-  if (job->ok()) return tenant;
-  tenants_.erase(attempt.job_id());
+  if (job->ok()) return loaded;
+  loaded_jobs_.erase(attempt.job_id());
   return job->status();
 }
 
-absl::StatusOr<WorkerService::Tenant*> WorkerService::BeginRun(const v1::Attempt& attempt,
+absl::StatusOr<WorkerService::LoadedJob*> WorkerService::BeginRun(const v1::Attempt& attempt,
                                                                bool serves) {
   if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-  Tenant* const tenant = Find(attempt.job_id());
-  if (tenant == nullptr || tenant->serves != serves || tenant->attempt != attempt.attempt() ||
-      tenant->state == State::kLoading) {
+  LoadedJob* const loaded = Find(attempt.job_id());
+  if (loaded == nullptr || loaded->serves != serves || loaded->attempt != attempt.attempt() ||
+      loaded->state == State::kLoading) {
     return absl::FailedPreconditionError(
         absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
                      " is not loaded; call ", serves ? "StartServing" : "LoadProgram", " first"));
   }
-  if (tenant->state != State::kIdle) {
+  if (loaded->state != State::kIdle) {
     return absl::FailedPreconditionError(absl::StrCat("attempt ", attempt.attempt(), " of job ",
                                                       attempt.job_id(), " is running already"));
   }
-  tenant->state = State::kRunning;
-  tenant->finished = false;
-  return tenant;
+  loaded->state = State::kRunning;
+  loaded->finished = false;
+  return loaded;
 }
 
 absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
@@ -293,11 +293,11 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
   options.cancelled = IsAborted(request.attempt().job_id());
   absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), &job);
-  if (!tenant.ok()) return tenant.status();
-  (*tenant)->training = *std::move(job);
-  reply->set_peak_bytes((*tenant)->training->measured_peak_bytes());
-  reply->set_examples((*tenant)->training->training_examples());
+  const absl::StatusOr<LoadedJob*> loaded = EndLoad(request.attempt(), &job);
+  if (!loaded.ok()) return loaded.status();
+  (*loaded)->training = *std::move(job);
+  reply->set_peak_bytes((*loaded)->training->measured_peak_bytes());
+  reply->set_examples((*loaded)->training->training_examples());
   return absl::OkStatus();
 }
 
@@ -312,10 +312,10 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
   options.cancelled = IsAborted(request.attempt().job_id());
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), &job);
-  if (!tenant.ok()) return tenant.status();
-  (*tenant)->serving = *std::move(job);
-  reply->set_peak_bytes((*tenant)->serving->measured_peak_bytes());
+  const absl::StatusOr<LoadedJob*> loaded = EndLoad(request.attempt(), &job);
+  if (!loaded.ok()) return loaded.status();
+  (*loaded)->serving = *std::move(job);
+  reply->set_peak_bytes((*loaded)->serving->measured_peak_bytes());
   return absl::OkStatus();
 }
 
@@ -325,9 +325,9 @@ absl::Status WorkerService::RunLoaded(
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::StatusOr<Tenant*> tenant = BeginRun(request.attempt(), /*serves=*/false);
-    if (!tenant.ok()) return tenant.status();
-    job = (*tenant)->training;
+    const absl::StatusOr<LoadedJob*> loaded = BeginRun(request.attempt(), /*serves=*/false);
+    if (!loaded.ok()) return loaded.status();
+    job = (*loaded)->training;
   }
   absl::Status status = job->Run(request, emit);
   absl::MutexLock lock(&mutex_);
@@ -335,16 +335,16 @@ absl::Status WorkerService::RunLoaded(
     has_link_ = true;
     link_ = job->link();
   }
-  Tenant* const tenant = Find(request.attempt().job_id());
+  LoadedJob* const loaded = Find(request.attempt().job_id());
   if (status.ok()) {
-    tenant->state = State::kIdle;
-    tenant->finished = true;
+    loaded->state = State::kIdle;
+    loaded->finished = true;
     changed_.SignalAll();
     return status;
   }
   // A failed attempt cannot go on: let its peers see the connections close.
-  tenant->training.reset();
-  tenants_.erase(request.attempt().job_id());
+  loaded->training.reset();
+  loaded_jobs_.erase(request.attempt().job_id());
   Free(std::move(job));
   return status;
 }
@@ -356,10 +356,10 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
   std::shared_ptr<ServingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::StatusOr<Tenant*> tenant = BeginRun(message.attempt(), /*serves=*/true);
-    if (!tenant.ok()) return tenant.status();
-    (*tenant)->steps = context;
-    job = (*tenant)->serving;
+    const absl::StatusOr<LoadedJob*> loaded = BeginRun(message.attempt(), /*serves=*/true);
+    if (!loaded.ok()) return loaded.status();
+    (*loaded)->steps = context;
+    job = (*loaded)->serving;
   }
   const absl::Status status = ServeSteps(*job, stream);
   // Nobody will ask for a step any more: peers see the connections close, and the memory is free.
@@ -370,7 +370,7 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
   }
   job.reset();  // not under the lock, which heartbeats want: much memory takes a while
   absl::MutexLock lock(&mutex_);
-  tenants_.erase(job_id);
+  loaded_jobs_.erase(job_id);
   changed_.SignalAll();
   return status;
 }
@@ -418,20 +418,20 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopReq
   // able to. Attempts are checked, so that a late call cannot end a newer one.
   const v1::Attempt& attempt = request->attempt();
   absl::MutexLock lock(&mutex_);
-  const Tenant* const tenant = Find(attempt.job_id());
-  if (tenant != nullptr) {
-    if (absl::Status s = CheckNotStale(attempt, tenant->attempt); !s.ok()) return ToGrpc(s);
+  const LoadedJob* const loaded = Find(attempt.job_id());
+  if (loaded != nullptr) {
+    if (absl::Status s = CheckNotStale(attempt, loaded->attempt); !s.ok()) return ToGrpc(s);
   }
   if (stopped_.size() >= kMaxStoppedJobs) stopped_.erase(stopped_.begin());
   uint64_t& stopped = stopped_[attempt.job_id()];
   stopped = std::max(stopped, attempt.attempt());
-  if (tenant == nullptr) return grpc::Status::OK;
+  if (loaded == nullptr) return grpc::Status::OK;
   Abort(*Find(attempt.job_id()),
         absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
   if (!WaitIdle(attempt.job_id(), kStopTimeout)) {
     return ToGrpc(absl::DeadlineExceededError("the attempt has not ended yet; it will"));
   }
-  const Tenant* const left = Find(attempt.job_id());
+  const LoadedJob* const left = Find(attempt.job_id());
   if (left != nullptr && attempt.attempt() >= left->attempt) Free(Unload({attempt.job_id()}));
   return grpc::Status::OK;
 }
@@ -447,8 +447,8 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
   {
     absl::MutexLock lock(&mutex_);
     const auto check_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-      for (const auto& [job_id, tenant] : tenants_) {
-        if (tenant.state == State::kIdle && tenant.finished) continue;
+      for (const auto& [job_id, loaded] : loaded_jobs_) {
+        if (loaded.state == State::kIdle && loaded.finished) continue;
         return absl::FailedPreconditionError(absl::StrCat("this worker is busy with job ", job_id));
       }
       return absl::OkStatus();
@@ -460,7 +460,7 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
     if (absl::Status s = check_free(); !s.ok()) return ToGrpc(s);
     measuring_ = true;
     std::vector<std::string> jobs;
-    for (const auto& [job_id, tenant] : tenants_) jobs.push_back(job_id);
+    for (const auto& [job_id, loaded] : loaded_jobs_) jobs.push_back(job_id);
     Free(Unload(jobs));
   }
   for (const v1::Program& program : request->programs()) {

@@ -67,7 +67,7 @@ class WorkerService : public v1::Worker::Service {
   enum class State { kLoading, kIdle, kRunning };
   // One that this worker has been given. It is idle, or somebody's who loads or runs it and alone
   // may take it away.
-  struct Tenant {
+  struct LoadedJob {
     uint64_t attempt = 0;
     bool serves = false;  // with others that do; one that trains is alone
     State state = State::kLoading;
@@ -83,8 +83,8 @@ class WorkerService : public v1::Worker::Service {
   absl::Status Authorize(const grpc::ServerContext& context) const;
   absl::Status CheckAttempt(const v1::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The job's, or null.
-  Tenant* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // FailedPrecondition if a tenant that is no neighbour for this attempt loads or runs. What an
+  LoadedJob* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // FailedPrecondition if a loaded that is no neighbour for this attempt loads or runs. What an
   // older attempt of the same job does is aborted.
   absl::Status CheckFree(const v1::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -93,25 +93,25 @@ class WorkerService : public v1::Worker::Service {
   bool WaitIdle(const std::string& job_id, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void Abort(Tenant& tenant, const std::string& reason);
+  static void Abort(LoadedJob& loaded, const std::string& reason);
   // Takes idle jobs away, and keeps the connections of the last one open for peers that are not
   // done reading. Free must follow.
-  std::vector<Tenant> Unload(const std::vector<std::string>& job_ids)
+  std::vector<LoadedJob> Unload(const std::vector<std::string>& job_ids)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Without the lock in between, which heartbeats want: much memory takes a while. Nobody finds
   // this worker idle meanwhile, as whoever comes next may want that memory.
   template <typename T>
   void Free(T memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes a tenant for `attempt`, which is loading from then on; those that are in its way are
+  // Makes a loaded for `attempt`, which is loading from then on; those that are in its way are
   // idle, and unloaded.
   absl::Status BeginLoad(const v1::Attempt& attempt, bool serves);
-  // Ends what BeginLoad began: the tenant, or why there is none; `job` is freed then.
+  // Ends what BeginLoad began: the loaded, or why there is none; `job` is freed then.
   template <typename Job>
-  absl::StatusOr<Tenant*> EndLoad(const v1::Attempt& attempt,
+  absl::StatusOr<LoadedJob*> EndLoad(const v1::Attempt& attempt,
                                   absl::StatusOr<std::unique_ptr<Job>>* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The tenant, which runs from then on, if `attempt` is loaded and does not run.
-  absl::StatusOr<Tenant*> BeginRun(const v1::Attempt& attempt, bool serves)
+  // The loaded, which runs from then on, if `attempt` is loaded and does not run.
+  absl::StatusOr<LoadedJob*> BeginRun(const v1::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
   absl::Status RunLoaded(const v1::RunRequest& request,
@@ -143,8 +143,8 @@ class WorkerService : public v1::Worker::Service {
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool measuring_ ABSL_GUARDED_BY(mutex_) = false;
   int freeing_ ABSL_GUARDED_BY(mutex_) = 0;                        // calls of Free
-  std::map<std::string, Tenant> tenants_ ABSL_GUARDED_BY(mutex_);  // by job
-  std::unique_ptr<Communicator> lingering_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, LoadedJob> loaded_jobs_ ABSL_GUARDED_BY(mutex_);  // by job
+  std::unique_ptr<Communicator> draining_communicator_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
   bool has_link_ ABSL_GUARDED_BY(mutex_) = false;
   v1::Link link_ ABSL_GUARDED_BY(mutex_);

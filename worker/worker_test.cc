@@ -12,7 +12,7 @@
 #include "espalier/v1/worker.grpc.pb.h"
 #include "storage/manifest.h"
 #include "base/sha256.h"
-#include "worker/every_method.h"
+#include "worker/rpc_test_util.h"
 #include "worker/fake_coordinator.h"
 #include "base/net/grpc_status.h"
 #include "base/net/authenticated_channel.h"

@@ -19,7 +19,7 @@
 #include "server/distillation/teacher_continuations.h"
 #include "server/jobs/init_model.h"
 #include "serving/distillation/distillation_samples.h"
-#include "storage/npz_write.h"
+#include "storage/npz_writer.h"
 
 namespace espalier {
 namespace {

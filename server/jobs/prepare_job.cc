@@ -202,8 +202,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
       bytes, [&file](int64_t at, int64_t n, char* to) { return (*file)->Read(at, n, to); }};
   auto outline =
       dataset.format() == v1::Dataset::NPZ
-          ? Dataset::OutlineOfNpz(source, dataset.holdout_fraction())
-          : Dataset::OutlineOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
+          ? Dataset::SummaryOfNpz(source, dataset.holdout_fraction())
+          : Dataset::SummaryOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
   if (outline.ok()) return outline;
   return absl::Status(outline.status().code(),
                       absl::StrCat("dataset '", dataset.uri(), "': ", outline.status().message()));

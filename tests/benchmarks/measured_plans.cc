@@ -31,7 +31,7 @@ absl::StatusOr<v1::Plan> Searched(PlanProblem& problem, v1::SearchOptions::Strat
 
 absl::StatusOr<v1::Plan> SplitBy(PlanProblem& problem, const Kinds& kinds) {
   const int parts = static_cast<int>(problem.machine.devices.size());
-  return HandMadePlan(problem, [&](int index, const Node&, const SplitRule& rule) {
+  return ManualPlan(problem, [&](int index, const Node&, const SplitRule& rule) {
     return SplitFirst(index, rule, kinds, parts);
   });
 }
@@ -39,13 +39,13 @@ absl::StatusOr<v1::Plan> SplitBy(PlanProblem& problem, const Kinds& kinds) {
 absl::StatusOr<v1::Plan> InConsecutiveParts(PlanProblem& problem) {
   const int parts = static_cast<int>(problem.machine.devices.size());
   const int nodes = static_cast<int>(problem.graph->nodes().size());
-  return HandMadePlan(problem, [=](int index, const Node&, const SplitRule&) {
+  return ManualPlan(problem, [=](int index, const Node&, const SplitRule&) {
     return Choice{{}, {std::min(parts - 1, index * parts / nodes)}};
   });
 }
 
 absl::StatusOr<v1::Plan> Mixed(PlanProblem& problem) {
-  return HandMadePlan(problem, [](int index, const Node&, const SplitRule& rule) {
+  return ManualPlan(problem, [](int index, const Node&, const SplitRule& rule) {
     const Kinds kinds[] = {{AxisKind::kSample},
                            {AxisKind::kParameter, AxisKind::kAttribute},
                            {},
@@ -88,7 +88,7 @@ std::vector<Recipe> Recipes(bool cuts_batch) {
       {"reduction parallel", 2, split({AxisKind::kReduction, AxisKind::kSample})},
       {"operators in turn", 2,
        [](PlanProblem& p) {
-         return HandMadePlan(p, [](int index, const Node&, const SplitRule&) {
+         return ManualPlan(p, [](int index, const Node&, const SplitRule&) {
            return Choice{{}, {index % 2}};
          });
        }},
@@ -100,7 +100,7 @@ std::vector<Recipe> Recipes(bool cuts_batch) {
       {"data parallel", 4, data_parallel},
       {"samples x parameters", 4,
        [](PlanProblem& p) {
-         return HandMadePlan(p, [](int index, const Node&, const SplitRule& rule) {
+         return ManualPlan(p, [](int index, const Node&, const SplitRule& rule) {
            return SamplesByParameters(index, rule);
          });
        }},

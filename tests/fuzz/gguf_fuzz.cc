@@ -7,14 +7,14 @@
 
 #include "models/model.h"
 #include "serving/tokenizer/tokenizer_files.h"
-#include "tests/fuzz/memory_files.h"
+#include "tests/fuzz/memory_file_system.h"
 #include "models/weights/gguf.h"
 #include "models/weights/gguf_model.h"
 #include "models/weights/gguf_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;
-  MemoryFiles files(std::string(reinterpret_cast<const char*>(data), size));
+  MemoryFileSystem files(std::string(reinterpret_cast<const char*>(data), size));
   absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(files, "x");
   if (!file.ok()) return 0;
   for (const auto& [name, tensor] : (*file)->tensors()) {

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/fuzz/memory_files.h"
+#include "tests/fuzz/memory_file_system.h"
 #include "storage/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;
-  MemoryFiles files(std::string(reinterpret_cast<const char*>(data), size));
+  MemoryFileSystem files(std::string(reinterpret_cast<const char*>(data), size));
   absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(files, "x");
   if (!file.ok()) return 0;
   for (const auto& [name, entry] : (*file)->tensors()) {

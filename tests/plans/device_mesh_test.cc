@@ -15,7 +15,7 @@
 #include "planner/machine/presets.h"
 #include "planner/machine/topology.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -64,7 +64,7 @@ class DeviceMeshTest : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
 };
 

@@ -143,7 +143,7 @@ v1::Optimizer AdamW(double learning_rate) {
   return optimizer;
 }
 
-absl::StatusOr<v1::Plan> HandMadePlan(
+absl::StatusOr<v1::Plan> ManualPlan(
     const PlanProblem& problem,
     const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose) {
   v1::SearchOptions options;

@@ -54,7 +54,7 @@ struct Choice {
   std::map<std::string, int> degrees;
   std::vector<int> devices;
 };
-absl::StatusOr<v1::Plan> HandMadePlan(
+absl::StatusOr<v1::Plan> ManualPlan(
     const PlanProblem& problem,
     const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose);
 

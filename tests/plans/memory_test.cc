@@ -8,7 +8,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -108,7 +108,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
   double clip_ = 1.0;
   int stage_ = 0;  // of ZeRO

@@ -11,7 +11,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -25,7 +25,7 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    absl::StatusOr<SmallJob> job =
+    absl::StatusOr<SmallTrainingJob> job =
         GetParam() == Model::kLlama ? SmallLlama(registry_, 4, 16, 16) : DeepCnn(registry_, 8, 32);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
@@ -116,7 +116,7 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
   double clip_ = 1.0;
 };

@@ -9,7 +9,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -65,7 +65,7 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
 };
 
@@ -84,13 +84,13 @@ TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
     };
   };
   ExpectSameCurve(*single,
-                  Train(HandMadePlan(Problem(2), split({AxisKind::kParameter, AxisKind::kSample}))),
+                  Train(ManualPlan(Problem(2), split({AxisKind::kParameter, AxisKind::kSample}))),
                   "parameter parallel");
   ExpectSameCurve(*single,
-                  Train(HandMadePlan(Problem(2), split({AxisKind::kAttribute, AxisKind::kSample}))),
+                  Train(ManualPlan(Problem(2), split({AxisKind::kAttribute, AxisKind::kSample}))),
                   "attribute parallel");
   ExpectSameCurve(*single,
-                  Train(HandMadePlan(Problem(2), split({AxisKind::kReduction, AxisKind::kSample}))),
+                  Train(ManualPlan(Problem(2), split({AxisKind::kReduction, AxisKind::kSample}))),
                   "reduction parallel");
   // Images cut into strips: windows read beyond theirs.
   const auto strips = [](const char* axis, int parts) {
@@ -105,12 +105,12 @@ TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
     };
   };
   for (const auto& [axis, parts] : {std::pair("height", 2), std::pair("width", 4)}) {
-    ExpectSameCurve(*single, Train(HandMadePlan(Problem(parts), strips(axis, parts))), axis);
+    ExpectSameCurve(*single, Train(ManualPlan(Problem(parts), strips(axis, parts))), axis);
   }
   const auto alternate = [](int index, const Node&, const SplitRule&) {
     return Choice{{}, {index % 2}};
   };
-  ExpectSameCurve(*single, Train(HandMadePlan(Problem(2), alternate)), "operators on two devices");
+  ExpectSameCurve(*single, Train(ManualPlan(Problem(2), alternate)), "operators on two devices");
   const auto mixed = [](int index, const Node&, const SplitRule& rule) {
     const std::vector<AxisKind> kinds[] = {{AxisKind::kSample},
                                            {AxisKind::kParameter, AxisKind::kAttribute},
@@ -126,7 +126,7 @@ TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
     }
     return choice;
   };
-  ExpectSameCurve(*single, Train(HandMadePlan(Problem(4), mixed)), "mixed on four devices");
+  ExpectSameCurve(*single, Train(ManualPlan(Problem(4), mixed)), "mixed on four devices");
   ExpectSameCurve(*single, Train(Strategy(2, v1::SearchOptions::SEARCH)), "searched, 2 devices");
   ExpectSameCurve(*single, Train(Strategy(4, v1::SearchOptions::SEARCH)), "searched, 4 devices");
 }

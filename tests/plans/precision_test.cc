@@ -15,7 +15,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -86,7 +86,7 @@ class Precision : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
 };
 

@@ -13,7 +13,7 @@
 #include "planner/cost/analytic_cost.h"
 #include "planner/search/apply_rewrites.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -72,7 +72,7 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
 };
 

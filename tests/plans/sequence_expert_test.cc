@@ -15,7 +15,7 @@
 #include "planner/cost/analytic_cost.h"
 #include "planner/testing/zoo/models.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -70,7 +70,7 @@ class HandMadeTest : public ::testing::Test {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
 };
 
@@ -98,7 +98,7 @@ int Count(const v1::Plan& plan, v1::ParallelOperator::Kind kind, const std::stri
 // Each device has a stretch of every sequence; only attention sees the keys and values of all.
 TEST_F(HandMadeTest, SequenceParallel) {
   constexpr int64_t kSequence = 24;  // like no other size
-  absl::StatusOr<SmallJob> job = SmallLlama(registry_, 3, kSequence, 8);
+  absl::StatusOr<SmallTrainingJob> job = SmallLlama(registry_, 3, kSequence, 8);
   ASSERT_TRUE(job.ok()) << job.status();
   job_ = *std::move(job);
   const TrainingRun alone = Alone();
@@ -107,7 +107,7 @@ TEST_F(HandMadeTest, SequenceParallel) {
     std::set<std::string> attention;
     int others = 0;
     absl::StatusOr<v1::Plan> plan =
-        HandMadePlan(Problem(devices),
+        ManualPlan(Problem(devices),
                      [&, samples = samples, stretches = stretches](
                          int, const Node& node, const SplitRule& rule) -> Choice {
                        const Axis* sequence = AxisOfSize(rule, kSequence);
@@ -169,7 +169,7 @@ TEST_F(HandMadeTest, ExpertParallel) {
   const TrainingRun alone = Alone();
   for (int devices : {2, 4}) {
     int experts = 0;
-    absl::StatusOr<v1::Plan> plan = HandMadePlan(
+    absl::StatusOr<v1::Plan> plan = ManualPlan(
         Problem(devices), [&](int index, const Node& node, const SplitRule& rule) -> Choice {
           bool inside = false;
           for (const char* end : {".rows", ".up", ".gelu", ".down", ".by_group"}) {

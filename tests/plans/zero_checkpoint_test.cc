@@ -13,7 +13,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 #include "base/file_system.h"
 #include "storage/manifest.h"
 #include "worker/collective/in_process_communicator.h"
@@ -132,7 +132,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
   };
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   Ended ended_;

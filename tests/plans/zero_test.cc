@@ -14,7 +14,7 @@
 #include "ops/program/buffer_accesses.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 namespace espalier {
 namespace {
@@ -104,7 +104,7 @@ class Zero : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  SmallJob job_;
+  SmallTrainingJob job_;
   AnalyticCost cost_;
   v1::Optimizer optimizer_ = AdamW(3e-3);
 };
@@ -115,7 +115,7 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
     const TrainingRun single = Train(PlanAt(1, 0));
     ASSERT_FALSE(single.losses.empty());
     EXPECT_LT(single.losses.back(), 0.98 * single.losses.front());
-    const auto two_by_two = HandMadePlan(
+    const auto two_by_two = ManualPlan(
         Problem(4),
         [](int index, const Node&, const SplitRule& r) { return SamplesByParameters(index, r); });
     for (int stage : {1, 2, 3}) {

@@ -78,7 +78,7 @@ class CpuDevice : public Device {
   absl::Status EnterThread(KernelThreads threads) override {
     // OpenMP keeps the number by thread: oneDNN's loops, started from this one, use it.
     omp_set_num_threads(description_.threads());
-    UseOwnTeam(threads == KernelThreads::kOwn);
+    UseOwnTeam(threads == KernelThreads::kThreadTeam);
     return absl::OkStatus();
   }
 
@@ -143,9 +143,9 @@ class CpuDevice : public Device {
                                              int64_t bytes) override {
     return copies_.Begin(destination, host, bytes);
   }
-  absl::StatusOr<uint64_t> BeginReadToDevice(void* destination, const std::vector<FileRun>& runs,
+  absl::StatusOr<uint64_t> BeginReadToDevice(void* destination, const std::vector<FileRange>& ranges,
                                              int64_t bytes) override {
-    return copies_.Begin([=, &runs] { return ReadRuns(runs, bytes, destination); });
+    return copies_.Begin([=, &ranges] { return ReadRanges(ranges, bytes, destination); });
   }
   absl::Status AwaitCopy(uint64_t ticket) override { return copies_.Wait(ticket); }
 

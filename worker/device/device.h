@@ -22,7 +22,7 @@ class Device;
 // Threads that the loops of kernels run on, beside the calling one.
 enum class KernelThreads {
   kOpenMp,  // those of the libraries that kernels call
-  kOwn,     // for kernels that call no such library, as in serving: loops begin and end sooner
+  kThreadTeam,     // for kernels that call no such library, as in serving: loops begin and end sooner
 };
 
 // A block of device memory, 64-byte aligned and zeroed; given back when destroyed, which must be
@@ -59,7 +59,7 @@ class GraphCapturer {
 
 // Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that
 // thread calls EnterThread first. A host (is_host) is also used by others, for what concerns memory
-// of their own alone: a program may be made and filled while another one runs.
+// of their own alone: a program may be made and filled while another one ranges.
 class Device {
  public:
   virtual ~Device() = default;
@@ -88,10 +88,10 @@ class Device {
                                                    int64_t bytes) = 0;
   virtual absl::StatusOr<uint64_t> BeginCopyToDevice(void* destination, const void* host,
                                                      int64_t bytes) = 0;
-  // The same from files, `bytes` in all; AwaitCopy says what went wrong with them. `runs` stay as
+  // The same from files, `bytes` in all; AwaitCopy says what went wrong with them. `ranges` stay as
   // they are until then. Unimplemented where copies must come from memory of AllocateHost.
   virtual absl::StatusOr<uint64_t> BeginReadToDevice(void* destination,
-                                                     const std::vector<FileRun>& runs,
+                                                     const std::vector<FileRange>& ranges,
                                                      int64_t bytes) {
     return absl::UnimplementedError("this device reads no files");
   }

@@ -58,7 +58,7 @@ absl::Status Executor::ReadBuffer(int index, void* host, int64_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", bytes, " bytes to read in buffer ", index));
   }
-  if (!state_->files(index).empty()) return ReadRuns(state_->files(index), bytes, host);
+  if (!state_->files(index).empty()) return ReadRanges(state_->files(index), bytes, host);
   if (state_->IsStreamed(index)) {
     absl::StatusOr<char*> home = state_->StreamedData(index);
     if (!home.ok()) return home.status();
@@ -88,13 +88,13 @@ bool Executor::CanBeFileBacked(int index) const {
          state_->options().device->is_host();
 }
 
-absl::Status Executor::SetBackingFiles(int index, std::vector<FileRun> runs) {
+absl::Status Executor::SetBackingFiles(int index, std::vector<FileRange> runs) {
   if (!CanBeFileBacked(index)) {
     return absl::InvalidArgumentError(
         absl::StrCat("buffer ", index, " is no parameter that could stream from files"));
   }
   int64_t bytes = 0;
-  for (const FileRun& run : runs) bytes += run.bytes;
+  for (const FileRange& run : runs) bytes += run.bytes;
   if (bytes != state_->bytes(index)) {
     return absl::InvalidArgumentError(absl::StrCat("files with ", bytes, " bytes for buffer ",
                                                    index, " of ", state_->bytes(index)));

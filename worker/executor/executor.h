@@ -92,7 +92,7 @@ class Executor {
   // writing it takes memory again. Files that are written to meanwhile fail the step. Errors:
   // InvalidArgument.
   bool CanBeFileBacked(int index) const;
-  absl::Status SetBackingFiles(int index, std::vector<FileRun> runs);
+  absl::Status SetBackingFiles(int index, std::vector<FileRange> runs);
 
   const v1::Program& program() const;
   // What was allocated, but for what swapped tensors take on the host: arena, largest workspace,

@@ -46,10 +46,10 @@ class Executor::State {
   char* data(int i) const { return memory_.data(i); }
   int64_t bytes(int i) const { return memory_.bytes(i); }
   bool IsStreamed(int i) const { return memory_.IsStreamed(i); }
-  const std::vector<FileRun>& files(int i) const { return memory_.files(i); }
+  const std::vector<FileRange>& files(int i) const { return memory_.files(i); }
   // The slot of a parameter that IsStreamed, to be read or written between steps.
   absl::StatusOr<char*> StreamedData(int i) { return memory_.LoadIntoSlot(i); }
-  void SetBackingFiles(int i, std::vector<FileRun> runs) { memory_.SetBackingFiles(i, std::move(runs)); }
+  void SetBackingFiles(int i, std::vector<FileRange> runs) { memory_.SetBackingFiles(i, std::move(runs)); }
 
   const v1::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }

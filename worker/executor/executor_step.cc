@@ -22,7 +22,7 @@ absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
   Device& device = *options_.device;
   // Kernels whose sums do not depend on the number of rows are not oneDNN's.
   const KernelThreads threads =
-      program_.batch_invariant() ? KernelThreads::kOwn : KernelThreads::kOpenMp;
+      program_.batch_invariant() ? KernelThreads::kThreadTeam : KernelThreads::kOpenMp;
   if (absl::Status s = device.EnterThread(threads); !s.ok()) return s;
   if (checked_.needs_communicator && options_.communicator == nullptr) {
     return absl::FailedPreconditionError("the program talks to peers but has no communicator");

@@ -67,12 +67,12 @@ absl::StatusOr<char*> ProgramMemory::Slot(int slot) {
 absl::StatusOr<char*> ProgramMemory::LoadIntoSlot(int buffer) {
   absl::StatusOr<char*> data = Slot(checked_->streamed_slot[buffer]);
   if (!data.ok() || files(buffer).empty()) return data;
-  if (absl::Status s = ReadRuns(files(buffer), bytes(buffer), *data); !s.ok()) return s;
+  if (absl::Status s = ReadRanges(files(buffer), bytes(buffer), *data); !s.ok()) return s;
   files_[buffer].clear();
   return data;
 }
 
-void ProgramMemory::SetBackingFiles(int buffer, std::vector<FileRun> runs) {
+void ProgramMemory::SetBackingFiles(int buffer, std::vector<FileRange> runs) {
   files_[buffer] = std::move(runs);
   host_slots_[static_cast<size_t>(checked_->streamed_slot[buffer])] = nullptr;
 }

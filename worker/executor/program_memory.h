@@ -31,14 +31,14 @@ class ProgramMemory {
   // files.
   bool IsStreamed(int buffer) const { return checked_->streamed_slot[buffer] >= 0; }
   // The files in which such a parameter lies; empty: in its slot.
-  const std::vector<FileRun>& files(int buffer) const { return files_[buffer]; }
+  const std::vector<FileRange>& files(int buffer) const { return files_[buffer]; }
   // Of a host slot, allocated now if it was not needed before. A parameter that lies in files comes
   // into its slot by LoadIntoSlot.
   absl::StatusOr<char*> Slot(int slot);
   absl::StatusOr<char*> LoadIntoSlot(int buffer);
   // From now on the parameter lies in these files, which hold it as memory does; its slot is given
   // back. REQUIRES: IsStreamed(buffer), and its bytes.
-  void SetBackingFiles(int buffer, std::vector<FileRun> runs);
+  void SetBackingFiles(int buffer, std::vector<FileRange> runs);
   int64_t allocated_bytes() const { return arena_ != nullptr ? arena_->bytes() : 0; }
 
  private:
@@ -52,7 +52,7 @@ class ProgramMemory {
   bool sharing_ = false;
   std::unique_ptr<DeviceMemory> arena_;
   std::vector<std::unique_ptr<HostMemory>> host_slots_;  // null: not allocated
-  std::vector<std::vector<FileRun>> files_;              // by buffer
+  std::vector<std::vector<FileRange>> files_;              // by buffer
   char* base_ = nullptr;                                 // of our arena, or of the other's
   std::vector<char*> shared_;  // by buffer: the other's parameter, or null
   std::vector<char*> places_;

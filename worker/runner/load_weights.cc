@@ -229,7 +229,7 @@ class Loader {
     if (source.bits != 0 || source.add != 0 || !executor_.CanBeFileBacked(index)) return false;
     const TensorSpec& spec = executor_.spec(index);
     const int64_t size = static_cast<int64_t>(SizeOf(spec.dtype));
-    std::vector<FileRun> runs;
+    std::vector<FileRange> runs;
     bool fits = true;
     absl::Status status =
         ForBox(source, BoxRuns(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
@@ -245,14 +245,14 @@ class Loader {
     if (!status.ok()) return status;
     const int64_t count = static_cast<int64_t>(runs.size());
     int64_t bytes = 0;
-    for (const FileRun& run : runs) bytes += run.bytes;
+    for (const FileRange& run : runs) bytes += run.bytes;
     if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kLeastRun)) return false;
     status = executor_.SetBackingFiles(index, std::move(runs));
     if (!status.ok()) return status;
     return true;
   }
 
-  static void AddRun(FileRun run, std::vector<FileRun>* runs) {
+  static void AddRun(FileRange run, std::vector<FileRange>* runs) {
     if (!runs->empty() && runs->back().file == run.file &&
         runs->back().offset + runs->back().bytes == run.offset) {
       runs->back().bytes += run.bytes;
@@ -345,7 +345,7 @@ class Loader {
     const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
     if (executor_.CanBeFileBacked(index) && place.has_value() && place->dtype == DType::kU8 &&
         (count == 1 || spec.bytes() / count >= kLeastRun)) {
-      std::vector<FileRun> files;
+      std::vector<FileRange> files;
       for (const auto& [begin, bytes] : runs) {
         AddRun({place->file, place->offset + begin, bytes}, &files);
       }

@@ -1,4 +1,4 @@
-#include "storage/npz_write.h"
+#include "storage/npz_writer.h"
 
 #include <zlib.h>
 

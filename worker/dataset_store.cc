@@ -1,4 +1,4 @@
-#include "worker/artifacts.h"
+#include "worker/dataset_store.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "tests/plans/jobs.h"
+#include "tests/plans/small_training_jobs.h"
 
 #include <fstream>
 #include <iterator>
@@ -21,8 +21,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry) {
-  SmallJob job;
+absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry) {
+  SmallTrainingJob job;
   job.batch = 16;
   absl::StatusOr<std::string> model = ReadFile("tests/data/digits_cnn.onnx");
   if (!model.ok()) return model.status();
@@ -42,9 +42,9 @@ absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry) {
   return job;
 }
 
-absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch) {
+absl::StatusOr<SmallTrainingJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch) {
   // The data and the names of the small one.
-  absl::StatusOr<SmallJob> job = DigitsCnn(registry);
+  absl::StatusOr<SmallTrainingJob> job = DigitsCnn(registry);
   if (!job.ok()) return job.status();
   job->batch = batch;
   std::string images;
@@ -78,9 +78,9 @@ absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t
   return job;
 }
 
-absl::StatusOr<SmallJob> SmallLlama(const OpRegistry& registry, int layers, int64_t sequence,
+absl::StatusOr<SmallTrainingJob> SmallLlama(const OpRegistry& registry, int layers, int64_t sequence,
                                     int64_t batch) {
-  SmallJob job;
+  SmallTrainingJob job;
   job.batch = batch;
   LlamaConfig config;
   config.hidden_size = 32;

@@ -266,9 +266,9 @@ struct Case {
   std::string optimizer;
 };
 
-class PlansTest : public testing::TestWithParam<Case> {};
+class PlanLossCurveTest : public testing::TestWithParam<Case> {};
 
-TEST_P(PlansTest, EveryPlanHasTheSingleDevicesLossCurve) {
+TEST_P(PlanLossCurveTest, EveryPlanHasTheSingleDevicesLossCurve) {
   const Graph graph = GetParam().graph();
   const int steps = 50;
   const Curve single =
@@ -287,7 +287,7 @@ TEST_P(PlansTest, EveryPlanHasTheSingleDevicesLossCurve) {
   }
 }
 
-TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
+TEST_P(PlanLossCurveTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   const Graph graph = GetParam().graph();
   const int steps = 6;
   Curve single =
@@ -312,7 +312,7 @@ TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   }
 }
 
-TEST_P(PlansTest, TheSamePlanTwiceIsTheSameBitForBit) {
+TEST_P(PlanLossCurveTest, TheSamePlanTwiceIsTheSameBitForBit) {
   const Graph graph = GetParam().graph();
   const Curve once = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);
   const Curve again = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);
@@ -321,7 +321,7 @@ TEST_P(PlansTest, TheSamePlanTwiceIsTheSameBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, PlansTest,
+    All, PlanLossCurveTest,
     testing::Values(Case{"Mlp", Mlp, "sgd"}, Case{"Cnn", Cnn, "sgd"}, Case{"Llama", Llama, "adam"},
                     Case{"WideMlp", WideMlp, "sgd"}, Case{"WideLlama", WideLlama, "adamw"},
                     Case{"WideMlpAdafactor", WideMlp, "adafactor"},

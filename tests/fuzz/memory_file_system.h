@@ -12,9 +12,9 @@
 
 namespace espalier {
 
-class MemoryFiles : public FileSystem {
+class MemoryFileSystem : public FileSystem {
  public:
-  explicit MemoryFiles(std::string bytes) : bytes_(std::move(bytes)) {}
+  explicit MemoryFileSystem(std::string bytes) : bytes_(std::move(bytes)) {}
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string&) override {
     return std::make_unique<File>(bytes_);

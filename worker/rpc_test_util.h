@@ -16,16 +16,16 @@
 
 namespace espalier {
 
-struct MethodAnswer {
+struct RpcResult {
   grpc::Status status;
   std::string reply;  // the first one, serialised; empty if none came
 };
 
 // One message, serialised, to `method` ("package.Service/Method"), with `authorization` as metadata
 // (empty: none).
-inline MethodAnswer CallMethod(const std::string& address, const std::string& method,
+inline RpcResult CallMethod(const std::string& address, const std::string& method,
                                const std::string& authorization, const std::string& message = "") {
-  MethodAnswer answer;
+  RpcResult answer;
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
