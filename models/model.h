@@ -16,7 +16,7 @@
 
 namespace espalier {
 
-// Largest sizes of one step; see serving/engine/model_runner.h, whose RunnerLimits they become.
+// Largest sizes of one step; see serving/runner/model_runner.h, whose RunnerLimits they become.
 struct ServingShape {
   int max_rows = 0;
   int max_output_rows = 0;

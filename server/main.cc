@@ -28,7 +28,7 @@
 #include "server/distillation/distillation_runner.h"
 #include "server/distillation/distillation_service.h"
 #include "server/coordinator.h"
-#include "server/http/gateway.h"
+#include "server/http/gateway/gateway.h"
 #include "server/inference/models/artifact_loader.h"
 #include "server/inference/services/inference_service.h"
 #include "server/inference/services/open_inference_service.h"

@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "espalier/v1/worker.pb.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "base/file_system.h"
 #include "worker/device/device.h"
 #include "worker/device/device_thread.h"

@@ -1,5 +1,5 @@
 // Attention over a paged KV cache, for serving: any mix of prompt chunks, single tokens and token
-// trees. The batch's layout is that of RunnerBatch in serving/engine/model_runner.h.
+// trees. The batch's layout is that of RunnerBatch in serving/runner/model_runner.h.
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/paged_attention_inputs.h"
 #include "ops/operators/expect.h"

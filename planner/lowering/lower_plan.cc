@@ -11,7 +11,7 @@
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_recompute_pass.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/planner.h"
 #include "planner/search/apply_rewrites.h"
 

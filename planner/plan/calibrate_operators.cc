@@ -7,7 +7,7 @@
 
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/structure.h"
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/simulator/cpu_contention.h"
 
 namespace espalier {

@@ -13,7 +13,7 @@
 #include "planner/parallel.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/at_zero_stage.h"
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/plan/device_mesh.h"
 #include "planner/plan/operator_search.h"
 #include "planner/plan/pipelines.h"

@@ -8,7 +8,7 @@
 #include "planner/cost/analytic_cost.h"
 #include "planner/parallel.h"
 #include "planner/plan/at_zero_stage.h"
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/plan/plan_pareto.h"
 #include "planner/search/joint_search.h"
 #include "planner/search/apply_rewrites.h"

@@ -12,7 +12,7 @@
 #include "planner/machine/topology.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/parallel_op.h"
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 
 namespace espalier {
 namespace {

@@ -1,5 +1,5 @@
 // SimulatePlan and what is drawn of it: see planner.h.
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/plan/planning.h"
 #include "planner/planner.h"
 #include "planner/report/dot.h"

@@ -29,8 +29,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "serving/engine/model_runner.h"
-#include "serving/engine/batch_builder.h"
+#include "serving/runner/model_runner.h"
+#include "serving/runner/batch_builder.h"
 #include "serving/engine/speculator.h"
 #include "serving/kv/kv_cache.h"
 #include "serving/request/request.h"

@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "serving/request/request.h"
 #include "serving/scheduler/scheduler.h"
 #include "serving/speculative/acceptance_estimator.h"

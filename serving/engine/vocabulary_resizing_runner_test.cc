@@ -1,4 +1,4 @@
-#include "serving/engine/vocabulary_resizing_runner.h"
+#include "serving/runner/vocabulary_resizing_runner.h"
 
 #include <gtest/gtest.h>
 

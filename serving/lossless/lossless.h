@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "serving/engine/engine.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {

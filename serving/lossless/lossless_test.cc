@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
 #include "serving/testing/pipelined_model_runner.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "serving/engine/batch_builder.h"
+#include "serving/runner/batch_builder.h"
 
 namespace espalier {
 

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

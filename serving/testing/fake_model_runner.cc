@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 
 namespace espalier {
 namespace {

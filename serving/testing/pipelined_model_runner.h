@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "absl/status/status.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

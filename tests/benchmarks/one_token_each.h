@@ -1,7 +1,7 @@
 // The smallest batch of so many rows.
 #pragma once
 
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

@@ -12,7 +12,7 @@
 #include "models/llama.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 

@@ -2,7 +2,7 @@
 // at every step, and none finds its requests' keys and values written over.
 #pragma once
 
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "base/file_system.h"
 
 namespace espalier {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "models/model.h"
 #include "espalier/v1/program.pb.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/weight_load_options.h"

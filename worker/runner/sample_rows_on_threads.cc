@@ -1,7 +1,7 @@
 #include "worker/runner/sample_rows_on_threads.h"
 
 #include "ops/cpu/threading/parallel.h"
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 
 namespace espalier {
 

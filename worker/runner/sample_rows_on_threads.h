@@ -1,7 +1,7 @@
 // SampleRows on the threads that the calling one has for kernels.
 #pragma once
 
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

@@ -11,7 +11,7 @@
 #include "models/lora.h"
 #include "models/model.h"
 #include "espalier/v1/worker.pb.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

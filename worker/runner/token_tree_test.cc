@@ -10,7 +10,7 @@
 #include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "serving/engine/batch_builder.h"
+#include "serving/runner/batch_builder.h"
 #include "serving/speculative/token_tree.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/program_model_runner.h"

@@ -15,7 +15,7 @@
 #include "server/http/responses/responses_formatter.h"
 #include "server/http/responses/responses_request.h"
 #include "server/inference/requests/generation.h"
-#include "server/random_id.h"
+#include "base/random_id.h"
 
 namespace espalier {
 namespace {

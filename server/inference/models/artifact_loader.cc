@@ -14,7 +14,7 @@
 #include "models/quantize.h"
 #include "planner/planner.h"
 #include "server/inference/placement/choose_placement.h"
-#include "serving/engine/vocabulary_resizing_runner.h"
+#include "serving/runner/vocabulary_resizing_runner.h"
 #include "serving/models/check_same_vocabulary.h"
 #include "worker/device/device.h"
 #include "base/machine_memory.h"

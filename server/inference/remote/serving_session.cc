@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 #include "worker/runner/serving_proto.h"
 
 namespace espalier {

@@ -24,7 +24,7 @@
 #include "server/jobs/worker_client.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

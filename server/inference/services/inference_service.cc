@@ -20,7 +20,7 @@
 #include "server/inference/services/lossless_verification.h"
 #include "server/inference/models/model_server.h"
 #include "server/inference/requests/tokenization.h"
-#include "server/random_id.h"
+#include "base/random_id.h"
 #include "server/services/call_interceptor.h"
 #include "base/net/authenticated_channel.h"
 

@@ -1,5 +1,5 @@
 // Who may call which route, and how; what probes say.
-#include "server/http/gateway.h"
+#include "server/http/gateway/gateway.h"
 
 #include <map>
 #include <nlohmann/json.hpp>

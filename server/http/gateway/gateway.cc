@@ -1,4 +1,4 @@
-#include "server/http/gateway.h"
+#include "server/http/gateway/gateway.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/http/embeddings_route.h"
+#include "server/http/gateway/embeddings_route.h"
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_route.h"

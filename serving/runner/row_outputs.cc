@@ -1,4 +1,4 @@
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // What is given instead of logits is what whoever has them would have made of them.
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

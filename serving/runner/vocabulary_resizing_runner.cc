@@ -1,9 +1,9 @@
-#include "serving/engine/vocabulary_resizing_runner.h"
+#include "serving/runner/vocabulary_resizing_runner.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 
 namespace espalier {
 

@@ -1,4 +1,4 @@
-#include "planner/plan/plan_proto.h"
+#include "planner/proto/plan_proto.h"
 
 #include <map>
 #include <string>

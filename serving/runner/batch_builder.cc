@@ -1,10 +1,10 @@
-#include "serving/engine/batch_builder.h"
+#include "serving/runner/batch_builder.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/engine/row_outputs.h"
+#include "serving/runner/row_outputs.h"
 
 namespace espalier {
 

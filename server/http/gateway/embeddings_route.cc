@@ -1,4 +1,4 @@
-#include "server/http/embeddings_route.h"
+#include "server/http/gateway/embeddings_route.h"
 
 #include <utility>
 

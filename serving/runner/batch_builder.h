@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "serving/engine/model_runner.h"
+#include "serving/runner/model_runner.h"
 #include "serving/sampling/logits_processor.h"
 
 namespace espalier {
