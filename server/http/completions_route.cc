@@ -17,8 +17,8 @@ namespace {
 
 constexpr char kJson[] = "application/json";
 
-// All choices of one HTTP request, streamed or whole. Replies come from the engine's thread, which
-// waits for nothing here, and may come before what brings them is accepted.
+// All choices of one HTTP request, streamed or whole. Replies come on the engine's thread, which
+// must not block here, possibly before Accept is called.
 class CompletionResponse : public std::enable_shared_from_this<CompletionResponse> {
  public:
   CompletionResponse(openai::Head head, openai::Request request, size_t prompts,
@@ -50,7 +50,7 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
         self->mutex_.AssertHeld();
         self->OnReply(prompt, reply, last);
       };
-      // What is not streamed is put together here, and written when all of it is there.
+      // A whole answer is only collected here; Complete serializes it.
       const bool large = self->request_.stream && reply.ok() && ListedIn(*reply) > kMaxInlineSize;
       self->tasks_.Run(large, self->mutex_, step, prompt, reply, last);
     };
@@ -66,14 +66,14 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
     }
   }
 
-  // An error of what could not be submitted.
+  // Reports a failed submission.
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     End(status);
   }
 
-  // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which
-  // may want it.
+  // Cancels without the lock: dropping the last reference to an unloaded model joins the engine's
+  // thread, which may want the lock.
   void Cancel() {
     std::shared_ptr<Generation> running;
     {
@@ -86,8 +86,8 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
 
  private:
   struct ChoiceState {
-    openai::ChoicePart form;   // what every part has
-    openai::ChoicePart whole;  // if it is not streamed: all parts so far
+    openai::ChoicePart form;   // fields that all parts share
+    openai::ChoicePart whole;  // unless streamed: all parts so far
     bool begun = false;
   };
 
@@ -98,8 +98,8 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
            static_cast<size_t>(reply.prompt_tokens_size());
   }
 
-  // Before the first byte the status line can still tell; afterwards only the stream can. What runs
-  // holds this answer, so at its end, which an error is, the answer lets go of what runs.
+  // Before the first byte an error sets the status line, afterwards it is an event. The generation
+  // refers to this answer, so the answer drops it at the end.
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     over_ = true;
@@ -135,12 +135,13 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
     Flush();
   }
 
-  // In one piece, which may be of any size: many would look like a client that does not read.
+  // Writes in one piece, which may be of any size; many pieces would look like a client that does
+  // not read.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!new_.empty()) responder_->Write(std::exchange(new_, ""));
   }
 
-  // The two fields that tell of the prompt may want different numbers of alternatives.
+  // `logprobs` and `prompt_logprobs` may ask for different numbers of alternatives.
   static std::vector<v1::TokenLogprobs> OfPrompt(const v1::GenerateReply& reply, int top) {
     std::vector<v1::TokenLogprobs> out = {reply.prompt_logprobs().begin(),
                                              reply.prompt_logprobs().end()};
@@ -223,7 +224,7 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
   }
 
   void CountSoFar(int prompt, const v1::GenerateReply& reply) {
-    // Each of a prompt's answers brings it.
+    // Every answer of a prompt carries its tokens.
     if (reply.prompt_tokens_size() > 0 && counted_.insert(prompt).second) {
       so_far_.set_prompt_tokens(so_far_.prompt_tokens() + reply.prompt_tokens_size());
     }
@@ -262,7 +263,7 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
     auto send = [responder = responder_, head = head_, parts, usage = usage_] {
       responder->Send(200, kJson, openai::WholeAnswer(head, *parts, usage));
     };
-    // The thread itself must not be the last one to hold on to it.
+    // Work on the thread must not own the thread.
     const auto large = tasks_.on_thread() ? nullptr : serialization_thread_.lock();
     if (listed > kMaxInlineSize && large != nullptr) {
       large->Run(std::move(send));
@@ -277,15 +278,15 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
   const int prompts_;
   const std::shared_ptr<HttpResponder> responder_;
   const std::weak_ptr<SerializationThread> serialization_thread_;
-  TaskSequence tasks_;  // what the engine says
+  TaskSequence tasks_;  // replies, in order
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
-  v1::Usage usage_;                // likewise: of prompts that have ended
-  v1::Usage so_far_;               // likewise: by the replies
-  std::set<int> counted_;             // likewise: prompts that are part of it
+  v1::Usage usage_;                // used under mutex_: prompts that have ended
+  v1::Usage so_far_;               // used under mutex_: running count by replies
+  std::set<int> counted_;             // used under mutex_: prompts in so_far_
   std::shared_ptr<Generation> running_ ABSL_GUARDED_BY(mutex_);
-  std::string new_ ABSL_GUARDED_BY(mutex_);  // of a stream, not written yet
+  std::string new_ ABSL_GUARDED_BY(mutex_);  // stream data not written yet
   int ended_ ABSL_GUARDED_BY(mutex_) = 0;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
@@ -350,8 +351,8 @@ void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& co
                     .model = request.generate.model(),
                     .usage_in_chunks = request.include_usage,
                     .service_tier = request.service_tier};
-  // The answer lives as long as the request waits: it keeps what says how it is written, not what
-  // was asked.
+  // CompletionResponse lives as long as the request. Keep only the fields that shape the answer,
+  // since the request may be large.
   const auto prompts = std::exchange(request.prompts, {});
   v1::GenerateRequest asked;
   asked.Swap(&request.generate);

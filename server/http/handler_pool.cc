@@ -29,7 +29,7 @@ bool HandlerPool::Add(size_t bytes, std::function<void()> handler) {
 }
 
 void HandlerPool::Stop() {
-  std::deque<Waiting> dropped;  // destroyed without the lock
+  std::deque<Waiting> dropped;  // destroyed after the lock is released
   {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;

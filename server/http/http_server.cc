@@ -1,4 +1,4 @@
-// Accepts connections, and gives their requests to the handler.
+// Accepts connections and passes their requests to the handler.
 #include "server/http/http_server.h"
 
 #include <spdlog/spdlog.h>
@@ -70,7 +70,7 @@ class Server : public HttpServer, public ConnectionHost {
       accepting_ = true;
     }
     asio::co_spawn(acceptor_.get_executor(), Accept(), [this](std::exception_ptr) {
-      // What waits to be accepted is refused now: nothing may run any more when Stop's turn comes.
+      // Closes the socket now: Stop relies on nothing running afterwards.
       error_code ignored;
       acceptor_.close(ignored);
       absl::MutexLock lock(&mutex_);
@@ -106,8 +106,8 @@ class Server : public HttpServer, public ConnectionHost {
       absl::MutexLock lock(&mutex_);
       for (const auto& connection : connections_) connection->Stop();
     }
-    // Coroutines end by themselves once their sockets are closed; an answer that never comes is
-    // cut.
+    // Coroutines end by themselves once their sockets are closed. An answer that never comes is
+    // abandoned after kStopTimeout.
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(this, &Server::IsIdle), kStopTimeout);
@@ -166,7 +166,7 @@ class Server : public HttpServer, public ConnectionHost {
     if (options_.refused) options_.refused(method, status, after);
   }
 
-  // What `handler` answers before it returns: by then it lets go of the responder.
+  // Returns the answer of a handler that answers before it returns.
   static ResponseStream::Part CallInline(const HttpHandler& handler, HttpRequest request) {
     const auto response = std::make_shared<ResponseStream>(0, [] {});
     Call(handler, std::move(request), response);
@@ -175,8 +175,8 @@ class Server : public HttpServer, public ConnectionHost {
     return part;
   }
 
-  // An exception of a library that a handler uses ends its request alone: without an answer by now
-  // that is a 500.
+  // An exception thrown by a handler's library ends only its request: with a 500, if there is no
+  // answer yet.
   static void Call(const HttpHandler& handler, HttpRequest request,
                    const std::shared_ptr<ResponseStream>& response) {
     const std::string name = absl::StrCat(request.method, " ", request.path.substr(0, 200));
@@ -206,13 +206,13 @@ class Server : public HttpServer, public ConnectionHost {
       tcp::socket socket = co_await acceptor_.async_accept(
           asio::make_strand(context_), asio::redirect_error(asio::use_awaitable, error));
       if (error == asio::error::operation_aborted || stopped_) co_return;
-      if (error) {  // out of file descriptors: wait for some to come back
+      if (error) {  // out of file descriptors: retry later
         asio::steady_timer pause(co_await asio::this_coro::executor, std::chrono::milliseconds(20));
         error_code ignored;
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;
       }
-      // OpenSSL counts the references of connections to what is in a context.
+      // Safe when SetCertificates replaces the context: OpenSSL counts references from connections.
       if (const std::shared_ptr<asio::ssl::context> tls = Tls()) {
         Spawn(
             std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), options_, *this));
@@ -226,7 +226,7 @@ class Server : public HttpServer, public ConnectionHost {
   void Spawn(std::shared_ptr<Connection<Stream>> connection) {
     {
       absl::MutexLock lock(&mutex_);
-      // Stop may have been there already.
+      // Stop may have run already.
       if (stopped_ || connections_.size() >= options_.max_connections) return;
       connections_.insert(connection);
     }
@@ -250,7 +250,7 @@ class Server : public HttpServer, public ConnectionHost {
     if (!error && !pem.client_ca.empty()) {
       tls->add_certificate_authority(asio::buffer(pem.client_ca), error);
       tls->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
-      // Without it a client that takes up its last session is refused.
+      // Without a session ID context, a client that resumes a session is rejected.
       constexpr unsigned char kSessions[] = "espalierd";
       SSL_CTX_set_session_id_context(tls->native_handle(), kSessions, sizeof(kSessions) - 1);
     }
@@ -262,18 +262,18 @@ class Server : public HttpServer, public ConnectionHost {
   const HttpServerOptions options_;
   const HttpHandler handler_;
   const HttpHandler overloaded_;
-  std::atomic<size_t> body_bytes_ = 0;  // bytes of bodies that are not read whole yet
-  // Of answers. Shared, as an answer may be given later than there is a server.
+  std::atomic<size_t> body_bytes_ = 0;  // of bodies that are still being read
+  // Bytes of answers. Shared, since a responder may outlive the server.
   const std::shared_ptr<std::atomic<size_t>> unsent_ = std::make_shared<std::atomic<size_t>>(0);
-  std::optional<HandlerPool> handlers_;  // once it listens
+  std::optional<HandlerPool> handlers_;  // set by Listen
   asio::io_context context_;
-  tcp::acceptor acceptor_;  // on a strand: it is closed from another thread
+  tcp::acceptor acceptor_;  // on a strand, since Stop closes it from another thread
   uint16_t port_ = 0;
   std::atomic<bool> stopped_ = false;
   const std::shared_ptr<std::atomic<int>> open_ = std::make_shared<std::atomic<int>>(0);
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
-  std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: in the clear
+  std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: no TLS
   std::set<std::shared_ptr<ConnectionBase>> connections_ ABSL_GUARDED_BY(mutex_);
   bool accepting_ ABSL_GUARDED_BY(mutex_) = false;  // until the listening socket is closed
 };

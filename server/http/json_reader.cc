@@ -11,7 +11,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr size_t kMaxLogitBiases = 65536;  // kMaxLogitBiases of server/inference/requests/generation.h
+constexpr size_t kMaxLogitBiases = 65536;  // as in server/inference/requests/generation.h
 
 bool IsToken(const json& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 0 &&
@@ -30,7 +30,7 @@ std::string Dump(const json& value) {
 }
 
 size_t BytesOf(const json& value) {
-  // Quotes, a colon and a comma, or the digits of a number.
+  // Estimated bytes around a value: quotes, colon and comma, or a number's digits.
   constexpr size_t kAround = 8;
   size_t bytes = kAround;
   if (value.is_string()) {
@@ -52,7 +52,7 @@ std::optional<Error> JsonReader::ParseBody(const std::string& body, json* object
   if (!parsed.ok()) {
     return Error{.message = absl::StrCat("the body ", parsed.status().message())};
   }
-  // Which of the two was meant cannot be known.
+  // A duplicate field is ambiguous.
   if (!twice.empty()) {
     return Error{.message = absl::StrCat("field '", twice.substr(0, 200), "' is given twice"),
                  .param = twice.substr(0, 200)};

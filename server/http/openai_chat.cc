@@ -13,7 +13,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// A string, or parts of type text. What an assistant of another server refused with is a text, too.
+// Accepts a string or parts of type text. An assistant's refusal counts as text.
 bool ReadContent(const json& content, bool assistant, std::string* out) {
   if (content.is_string()) {
     *out = content.get<std::string>();
@@ -63,7 +63,7 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
       turn->set_tool_calls(Dump(*calls));
     }
   }
-  // Thoughts, by DeepSeek's name and by OpenRouter's.
+  // DeepSeek's and OpenRouter's names for reasoning.
   for (const char* name : {"reasoning_content", "reasoning"}) {
     std::string thoughts;
     reader.String(name, false, &thoughts);
@@ -79,7 +79,7 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
   }
   const json* content = reader.Find("content");
   if (content == nullptr) {
-    // As it is in answers that are calls or refusals, or that were cut off among their thoughts.
+    // Content may be null in assistant turns with calls, reasoning or a refusal.
     if (turn->tool_calls().empty() && turn->reasoning().empty() && refusal.empty()) {
       reader.Fail("content", absl::StrCat(place, ".content must be a string"));
     }
@@ -88,7 +88,7 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
                 absl::StrCat(place, ".content must be a string or a list of parts of type text"));
   }
   turn->mutable_content()->append(refusal);
-  // What answers of this API carry, given back unchanged.
+  // Fields of this API's answers that clients send back unchanged.
   reader.Unsupported("function_call", [](const json& v) { return v.empty(); });
   reader.Unsupported("audio", [](const json& v) { return v.empty(); });
   reader.Unsupported("annotations", [](const json& v) { return v.empty(); });
@@ -96,7 +96,7 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
   if (reader.error()) outer.Fail("messages", reader.error()->message);
 }
 
-// The functions that a list of allowed tools names; each must be one of `names`.
+// Returns the functions in a list of allowed tools; each must be one of `names`.
 std::vector<std::string> ReadAllowed(const json& tools, const std::vector<std::string>& names,
                                      const FunctionName& name_of, JsonReader& reader) {
   std::vector<std::string> allowed;
@@ -126,7 +126,7 @@ void KeepTools(const std::vector<std::string>& allowed, const std::vector<std::s
   }
 }
 
-// Of {"type": "function", "function": {"name": ...}}.
+// Extracts NAME from {"type": "function", "function": {"name": NAME}}.
 std::optional<std::string> WrappedName(const json& tool) {
   if (!tool.is_object() || !tool.value("function", json()).is_object() ||
       !tool["function"].value("name", json()).is_string()) {
@@ -188,7 +188,7 @@ void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
     return;
   }
   if (choice->is_object() && choice->value("type", json()) == "allowed_tools") {
-    // In chats what is allowed is an object of its own, in responses it is not.
+    // Chat completions nest the list in "allowed_tools", the Responses API does not.
     const json inner = choice->value("allowed_tools", *choice);
     const json mode = inner.is_object() ? inner.value("mode", json("auto")) : json();
     if (mode != "auto" && mode != "required") {
@@ -252,7 +252,7 @@ void ReadEffort(JsonReader& reader, const std::string& field, v1::ChatPrompt* ch
 }
 
 void ReadTemplateArguments(JsonReader& reader, v1::ChatPrompt* chat) {
-  // Off unless wished for, unlike a text's: templates write the special tokens themselves.
+  // Off by default, unlike for texts: chat templates write special tokens themselves.
   bool add_special = false;
   reader.Bool("add_special_tokens", &add_special);
   chat->set_add_special_tokens(add_special);
@@ -272,7 +272,7 @@ void ReadReasoning(JsonReader& reader, Request* request) {
   int budget = -1;
   reader.Integer("thinking_token_budget", 0, kMaxTokensLimit, &budget);
   if (budget >= 0) chat->set_thinking_token_budget(budget);
-  // llama.cpp's name for where thoughts go.
+  // llama.cpp's name for where reasoning goes.
   std::string format;
   reader.String("reasoning_format", false, &format);
   chat->set_reasoning_in_text(format == "none");

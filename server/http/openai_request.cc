@@ -21,7 +21,7 @@ void ReadCompletion(JsonReader& reader, Request* request) {
   reader.Bool("echo", &echo);
   generate.set_echo(echo);
   int value = 0;
-  // Without an answer there is only an echo to return.
+  // max_tokens 0 is only useful with echo.
   reader.Integer("max_tokens", echo ? 0 : 1, kMaxTokensLimit, &value);
   generate.set_max_tokens(value);
   generate.set_prompt_only(echo && reader.Find("max_tokens") != nullptr && value == 0);
@@ -45,7 +45,7 @@ void ReadCompletion(JsonReader& reader, Request* request) {
   }
 }
 
-// Whether the assistant begins a turn, goes on with its last one, or neither.
+// Reads whether the assistant starts a turn, continues its last one, or neither.
 void ReadTurn(JsonReader& reader, v1::ChatPrompt* chat) {
   bool go_on = false;
   reader.Bool("continue_final_message", &go_on);
@@ -78,7 +78,7 @@ void ReadChat(JsonReader& reader, Request* request) {
   if (logprobs) generate.set_logprobs(value);
   ReadTurn(reader, generate.mutable_chat());
   ReadTemplateArguments(reader, generate.mutable_chat());
-  // Before the answer stands the last message, if it is the assistant's, too.
+  // Whether the answer includes the assistant message that it continues.
   bool echo = false;
   reader.Bool("echo", &echo);
   if (echo && !generate.chat().turns().empty()) {
@@ -90,7 +90,7 @@ void ReadChat(JsonReader& reader, Request* request) {
     reader.Unsupported(name, IsOff);
   }
   reader.Unsupported("verbosity", [](const json& v) { return v == "medium"; });
-  // Every prompt is cached as long as there is room.
+  // The prefix cache covers every prompt.
   reader.Ignore({"prompt_cache_retention", "prompt_cache_options"});
   reader.Unsupported("modalities", [](const json& v) { return v == json::array({"text"}); });
 }
@@ -122,12 +122,12 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   reader.Unsupported("length_penalty", [](const json& v) { return IsOff(v) || v == 1; });
   ReadRequestId(reader, &request->id);
   ReadServiceTier(reader, &request->service_tier);
-  // Nothing is kept that could be fetched later on.
+  // Chat completions are not stored.
   reader.Unsupported("store", IsOff);
-  // Where special tokens have no text, nothing stands between them.
+  // No effect here: special tokens have no text.
   reader.Unsupported("spaces_between_special_tokens",
                      [&](const json& v) { return v == true || !generate.show_special_tokens(); });
-  // Labels that do not change the answer.
+  // Labels that do not affect the answer.
   reader.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key"});
   reader.RefuseUnknown();
   return reader.error();

@@ -21,7 +21,7 @@ json UsageJson(const v1::Usage& usage) {
       {"completion_tokens", usage.completion_tokens()},
       {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
       {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
-      // Rejected nodes of trees are no tokens of the answer: completion_tokens has none of them.
+      // completion_tokens does not include rejected draft tokens.
       {"completion_tokens_details",
        {{"accepted_prediction_tokens", usage.accepted_tokens()},
         {"rejected_prediction_tokens", usage.drafted_tokens() - usage.accepted_tokens()}}},
@@ -49,7 +49,7 @@ json OrNull(const std::string& text) { return text.empty() ? json() : json(text)
 
 std::string Event(const json& value) { return absl::StrCat("data: ", Dump(value), "\n\n"); }
 
-// A token's bytes as text; where they are part of a character, U+FFFD.
+// Returns a token's bytes as text; incomplete characters become U+FFFD.
 std::string Valid(const std::string& bytes) {
   Utf8Stream stream;
   std::string out = stream.Append(bytes);
@@ -58,12 +58,12 @@ std::string Valid(const std::string& bytes) {
 
 bool IsFirstOfPrompt(const v1::TokenLogprobs& token) { return token.rank() == 0; }
 
-// A character of several tokens counts with the first of them. What a tokenizer puts in front of a
-// prompt is no part of the text.
+// Counts a character of several tokens at its first token. The space that some tokenizers put in
+// front of a prompt does not count.
 int CharactersOf(const ChoicePart& part, const v1::TokenLogprobs& token) {
   absl::string_view text = token.text();
   if (IsFirstOfPrompt(token) && !absl::StartsWith(part.text, text)) {
-    // Tokenizers that put a blank in front of a text take it away from the first token.
+    // Tokenizers that prepend a space to the text remove it from the first token.
     if (!absl::ConsumePrefix(&text, " ") || !absl::StartsWith(part.text, text)) return 0;
   }
   return static_cast<int>(absl::c_count_if(
@@ -76,7 +76,7 @@ json BytesJson(const std::string& bytes) {
   return out;
 }
 
-// What stands for a token. With ids, two tokens of the same text are two.
+// The key of a token in JSON. With IDs, tokens of equal text stay distinct.
 template <typename Logprob>
 std::string NameOf(const Logprob& token, bool as_id) {
   return as_id ? absl::StrCat("token_id:", token.token()) : Valid(token.text());
@@ -98,7 +98,7 @@ json CompletionLogprobs(const ChoicePart& part) {
     values.push_back(token.logprob());
     json best = json::object();
     for (const v1::TopLogprob& other : token.top()) {
-      // Tokens of the same text: the most probable one, which comes first.
+      // emplace keeps the most probable of tokens with equal text, which comes first.
       best.emplace(NameOf(other, part.tokens_as_ids), other.logprob());
     }
     best[name] = token.logprob();
@@ -125,7 +125,7 @@ json ChatLogprobs(const ChoicePart& part) {
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// vLLM's form: by token id.
+// vLLM's format, keyed by token ID.
 json PromptLogprobs(const ChoicePart& part) {
   json out = json::array();
   for (const v1::TokenLogprobs& token : part.prompt_logprobs) {
@@ -195,7 +195,7 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
   } else if (!part.text.empty()) {
     message["content"] = part.text;
   }
-  // Both names that vLLM has had for it.
+  // vLLM has used both names.
   for (const char* name : {"reasoning_content", "reasoning"}) {
     if (!part.reasoning.empty()) message[name] = part.reasoning;
   }
@@ -204,7 +204,7 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
   return choice;
 }
 
-// A chat has one prompt, whatever its choices.
+// A chat has one prompt for all choices.
 void AddChatPrompt(const Head& head, const ChoicePart& part, json* answer) {
   if (head.kind != Kind::kChat) return;
   if (part.with_tokens && !part.prompt_tokens.empty()) {

@@ -50,7 +50,7 @@ void ReadLogitBias(JsonReader& reader, v1::SamplingOptions* sampling) {
 
 void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate) {
   v1::SamplingOptions* sampling = generate->mutable_sampling();
-  // What is not there stays absent: the model may have a default of its own.
+  // Absent fields stay absent: the model may have its own defaults.
   const auto number = [&](const char* name, double low, double high, auto set) {
     if (reader.Find(name) == nullptr) return;
     double value = low;
@@ -80,14 +80,14 @@ void ReadSampling(JsonReader& reader, v1::GenerateRequest* generate) {
     int64_t seed = 0;
     reader.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
                    &seed);
-    // -1 is vLLM's and llama.cpp's "another one each time".
+    // -1 means a random seed in vLLM and llama.cpp.
     sampling->set_seed(seed == -1 ? 0 : static_cast<uint64_t>(seed));
     sampling->set_has_seed(seed != -1);
   }
   ReadLogitBias(reader, sampling);
   const json* allowed = reader.Find("allowed_token_ids");
   if (allowed != nullptr && allowed->is_array() && allowed->empty()) {
-    // To the engine it would be all of them.
+    // The engine would read an empty list as all tokens.
     reader.Fail("allowed_token_ids",
                 "field 'allowed_token_ids' is empty, so that no token could be answered; leave it "
                 "out to allow all");
@@ -143,7 +143,7 @@ Queueing ReadQueueing(JsonReader& reader) {
   if (reader.Find("cache_salt") != nullptr) {
     reader.String("cache_salt", true, &out.cache_salt);
     if (out.cache_salt.empty()) {
-      // Whoever sends one wants to be apart.
+      // A client that sends a salt wants isolation.
       reader.Fail("cache_salt", "field 'cache_salt' is empty; leave it out to share with all");
     }
   }
@@ -200,7 +200,7 @@ void ReadStream(JsonReader& reader, bool* stream,
     return;
   }
   JsonReader inner(*options, "stream_options.");
-  // Padding against those who watch the lengths of encrypted packets.
+  // Padding against traffic analysis of encrypted packets.
   inner.Unsupported("include_obfuscation", IsOff);
   if (read) read(inner);
   inner.RefuseUnknown();

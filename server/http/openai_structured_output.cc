@@ -9,7 +9,7 @@ using json = nlohmann::ordered_json;
 
 constexpr size_t kMaxStructures = 1024;
 
-// As vLLM and SGLang have it: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, or
+// Formats of vLLM and SGLang: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, or
 // {"format": {...}}.
 void ReadStructuralTag(JsonReader& reader, v1::StructuralTag* tag) {
   if (const json* format = reader.Find("format")) {
@@ -44,7 +44,7 @@ void ReadStructuralTag(JsonReader& reader, v1::StructuralTag* tag) {
                  [&](const std::string& trigger) { tag->add_triggers(trigger); });
 }
 
-// How many forms it demands.
+// Returns how many constraints it sets.
 int ReadResponseFormat(const json& format, JsonReader& reader, v1::GenerateRequest* generate) {
   if (!format.is_object()) {
     reader.Fail("response_format", "field 'response_format' must be an object");
@@ -120,7 +120,7 @@ void ReadStructuredOutput(JsonReader& reader, v1::GenerateRequest* generate) {
     JsonReader inner(*outputs, "structured_outputs.");
     read(inner, "");
     if (const json* tag = inner.Find("structural_tag")) {
-      // vLLM has it as a text that holds the JSON.
+      // vLLM sends it as a JSON string.
       json parsed = tag->is_string() ? json() : *tag;
       const bool good =
           !tag->is_string() || !JsonReader::ParseBody(tag->get<std::string>(), &parsed);

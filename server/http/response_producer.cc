@@ -13,7 +13,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
-constexpr size_t kBytesPerValue = 64;  // that take as long as a value
+constexpr size_t kBytesPerValue = 64;  // that cost as much time as one value
 
 }  // namespace
 
@@ -22,8 +22,8 @@ void StartEventStream(HttpResponder& responder) {
 }
 
 void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResponder& responder) {
-  // The i-th one has the sequence_number i. In one piece, which may be of any size: many would look
-  // like a client that does not read.
+  // Event i has sequence_number i. Writes in one piece, which may be of any size; many pieces would
+  // look like a client that does not read.
   std::string all;
   const size_t first = after < 0 ? 0 : static_cast<size_t>(after) + 1;
   for (size_t i = first; i < events.size(); ++i) all += events[i];
@@ -45,10 +45,10 @@ GenerationListener ResponseProducer::Listener() {
       self->mutex_.AssertHeld();
       self->OnReply(reply, last);
     };
-    // The end brings all of the answer once more, and what keeps it looks at all of it.
+    // The last event repeats the whole answer, and `ended` traverses it.
     const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
     const size_t all = self->values_seen_ += listed;
-    // A call ends the text before it, which is then written once more.
+    // A call closes the text before it, which the closing event repeats.
     const bool whole = last || (reply.ok() && reply->tool_calls_size() > 0);
     const bool head = !self->started_.exchange(true) || last;
     const size_t values = (whole ? all : listed) + (last ? self->options_.stored_values : 0) +
@@ -78,11 +78,11 @@ void ResponseProducer::Accept(std::shared_ptr<Generation> generation) {
     }
   }
   if (over) {
-    generation->Cancel();  // it has ended, or nobody wants it any more
+    generation->Cancel();  // it has ended or was cancelled
     return;
   }
   if (client == nullptr) return;
-  // Without the lock: it may be called at once.
+  // Without the lock, because the callback may run at once.
   client->OnClose([weak = weak_from_this(), gone = client.get()] {
     if (auto self = weak.lock()) self->OnClientGone(gone);
   });
@@ -130,13 +130,13 @@ void ResponseProducer::Cancel() {
     SendNewEvents();
     Conclude(/*keep=*/options_.background);
   }
-  // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which
-  // may want it.
+  // Without the lock: dropping the last reference to an unloaded model joins the engine's thread,
+  // which may want the lock.
   if (generation != nullptr) generation->Cancel();
 }
 
 void ResponseProducer::Fail(const absl::Status& status) {
-  // Before the first byte the status line can still tell; afterwards only the response can.
+  // Before the first byte an error sets the status line, afterwards it is an event.
   if (!options_.background && (!begun_ || !streams())) {
     formatter_.Cancel();
     SendError(*watchers_[0], status, options_.error_formatter);
@@ -153,7 +153,7 @@ void ResponseProducer::OnReply(const absl::StatusOr<v1::GenerateReply>& reply, b
   if (formatter_.over()) return;
   if (!reply.ok()) return Fail(reply.status());
   if (last && reply->finish_reason() == "cancelled") {
-    // Not by this run, which would be over.
+    // Not by Cancel, after which the formatter would be over.
     return Fail(absl::UnavailableError("the server ended the answer: its model was unloaded"));
   }
   if (!std::exchange(begun_, true)) {
@@ -180,9 +180,9 @@ void ResponseProducer::SendNewEvents() {
 }
 
 void ResponseProducer::Conclude(bool keep) {
-  // What runs holds this answer, so at its end the answer lets go of what runs.
+  // The generation refers to this producer, so drop it at the end.
   generation_.reset();
-  // Before the client knows: it may ask for it at once.
+  // Store the response before the client learns of its end: it may fetch it at once.
   if (keep && options_.ended) options_.ended(formatter_.Object(), history_);
   if (accepted_) CloseWatchers();
 }

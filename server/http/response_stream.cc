@@ -32,8 +32,8 @@ void ResponseStream::Push(Part part) {
   absl::MutexLock lock(&mutex_);
   if (closed_ || overflow_) return;
   if (part.kind == Part::kChunk) {
-    // One part may be of any size, whatever is written behind it before the connection takes it:
-    // nothing is too large to be sent to one who reads.
+    // A single part may be of any size, whatever is queued behind it: a client that reads can
+    // receive any answer.
     unsent_ += part.data.size();
     largest_ = std::max(largest_, part.data.size());
     if (unsent_ > max_unsent_ && largest_gone_) {

@@ -11,7 +11,7 @@ namespace espalier {
 
 namespace {
 
-// What the answer looks like, without the inputs, which may be large.
+// Copies the fields that shape the answer, without the inputs, which may be large.
 openai::EmbeddingsRequest FormOf(const openai::EmbeddingsRequest& request) {
   openai::EmbeddingsRequest form;
   form.embed.set_model(request.embed.model());

@@ -23,10 +23,10 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
-// In a route's name, stands for any text; several words of it where models have such names.
+// Placeholders in route names. Each matches any text, including slashes.
 constexpr absl::string_view kNames[] = {"NAME", "ID"};
 
-// Notes when and how a request was answered.
+// Records the metrics of one answer.
 class MeteredResponder : public HttpResponder {
  public:
   MeteredResponder(std::shared_ptr<HttpResponder> inner, std::string method, std::string route,
@@ -62,7 +62,7 @@ class MeteredResponder : public HttpResponder {
   const absl::Time start_;
 };
 
-// Of a model, or of one of its adapters.
+// Describes a model, or one of its adapters.
 openai::ModelEntry EntryOf(const v1::ServedModel& model, const std::string& adapter = "") {
   openai::ModelEntry entry{model.name(), model.loaded_unix_ms() / 1000,
                            model.max_sequence_length()};
@@ -71,12 +71,12 @@ openai::ModelEntry EntryOf(const v1::ServedModel& model, const std::string& adap
   return entry;
 }
 
-// The Open Inference Protocol's.
+// Error format of the Open Inference Protocol.
 std::string OpenInferenceError(const openai::Error& error) {
   return openai::Dump({{"error", error.message}});
 }
 
-// NAME or NAME/versions/VERSION, where a model's name has no slash.
+// Parses NAME or NAME/versions/VERSION; model names have no slash.
 template <typename Request>
 Request ModelVersion(absl::string_view path) {
   constexpr absl::string_view kVersions = "/versions/";
@@ -99,7 +99,7 @@ json TensorsJson(
   return all;
 }
 
-// Names that clients make up must not become labels.
+// Names made up by clients must not become label values.
 std::string MethodLabel(const std::string& method) {
   static const char* const kMethods[] = {"DELETE", "GET", "HEAD", "POST"};
   const bool usual =
@@ -107,7 +107,7 @@ std::string MethodLabel(const std::string& method) {
   return usual ? method : "other";
 }
 
-// The Authorization header, or what stands for it where clients of Anthropic's API have their key.
+// Returns the Authorization header, or its equivalent from Anthropic's x-api-key.
 std::string KeyOf(const HttpRequest& request) {
   const auto authorization = request.headers.find("authorization");
   if (authorization != request.headers.end()) return authorization->second;
@@ -234,7 +234,7 @@ bool Gateway::Admit(const HttpRequest& header,
 bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder) const {
   const bool open = options_.open_probes && known != nullptr && known->probe;
   const std::string method = header.method == "HEAD" ? "GET" : header.method;
-  // Before anything is told about what there is.
+  // Authorize first, before revealing which routes exist.
   if (options_.authorize && !open) {
     const absl::Status allowed = options_.authorize(
         absl::StrCat(method.substr(0, 40), " ", known != nullptr ? known->name : "other"),

@@ -14,7 +14,7 @@ using json = nlohmann::ordered_json;
 using openai::IsOff;
 using openai::JsonReader;
 
-// A string or text blocks.
+// Joins a string or a list of text blocks.
 bool JoinTexts(const json& content, std::string* out) {
   if (content.is_string()) {
     *out = content.get<std::string>();
@@ -34,17 +34,17 @@ bool JoinTexts(const json& content, std::string* out) {
 // The tool_use blocks of a conversation.
 struct Calls {
   std::set<std::string> ids;
-  json of_last_turn = json::array();  // not yet in it: more may come with the next message
+  json of_last_turn = json::array();  // to be written; the next message may add more
 };
 
-// Before another turn begins, and at the end.
+// Called before the next turn begins and at the end.
 void WriteCalls(Calls* calls, v1::ChatPrompt* chat) {
   if (calls->of_last_turn.empty()) return;
   chat->mutable_turns(chat->turns_size() - 1)->set_tool_calls(openai::Dump(calls->of_last_turn));
   calls->of_last_turn = json::array();
 }
 
-// The blocks of one message, as turns behind those that there are.
+// Appends the blocks of one message to the chat's turns.
 class MessageReader {
  public:
   MessageReader(std::string role, std::string place, JsonReader& outer, v1::ChatPrompt* chat,
@@ -69,7 +69,7 @@ class MessageReader {
       if (!content[i].is_object()) return Fail(where + " must be an object");
       JsonReader block(content[i], absl::StrCat(place_, ".", where, "."));
       ReadBlock(block, where);
-      block.Ignore({"cache_control"});  // every prompt is cached
+      block.Ignore({"cache_control"});  // the prefix cache covers every prompt
       block.RefuseUnknown();
       if (block.error()) outer_.Fail("messages", block.error()->message);
     }
@@ -152,12 +152,12 @@ class MessageReader {
       Fail(where + ".content must be a string or a list of blocks of type text");
       return;
     }
-    // Templates have no mark for it.
+    // Chat templates have no marker for errors.
     bool failed = false;
     block.Bool("is_error", &failed);
     if (failed && text.empty()) text = "error";
     block.Unsupported("toolset_name", IsOff);
-    turn_ = nullptr;  // text behind it is a turn of its own
+    turn_ = nullptr;  // later text starts a new turn
     WriteCalls(calls_, chat_);
     v1::ChatTurn* turn = chat_->add_turns();
     turn->set_role("tool");
@@ -169,7 +169,7 @@ class MessageReader {
   JsonReader& outer_;
   v1::ChatPrompt* const chat_;
   Calls* const calls_;
-  v1::ChatTurn* turn_ = nullptr;  // that texts go to
+  v1::ChatTurn* turn_ = nullptr;  // receives texts
 };
 
 void ReadMessage(const json& value, const std::string& place, JsonReader& outer,

@@ -13,7 +13,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// Tokens that were found in the cache are counted apart.
+// input_tokens excludes cached tokens, which have their own field.
 json UsageJson(const v1::Usage& usage) {
   json out = {{"input_tokens", usage.prompt_tokens() - usage.cached_tokens()},
               {"cache_read_input_tokens", usage.cached_tokens()},
@@ -61,7 +61,7 @@ void MessagesFormatter::Close() {
   if (!std::exchange(open_, false)) return;
   json& block = content_.back();
   if (block["type"] == "tool_use") {
-    // One that was cut off has no input; stop_reason tells.
+    // A truncated call has an empty input; stop_reason shows it.
     absl::StatusOr<json> input = ParseBoundedJson<json>(text_, kRequestJson);
     block["input"] = input.ok() && input->is_object() ? *std::move(input) : json::object();
   } else {
@@ -91,7 +91,7 @@ void MessagesFormatter::Add(const v1::GenerateReply& reply) {
     if (streams()) Emit("message_start", {{"message", Object()}});
   }
   if (!reply.reasoning().empty() && head_.include_thinking) {
-    // Nothing is signed here, but clients want the field.
+    // Clients require the field, although nothing is signed.
     if (!IsOpen("thinking")) Open({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
     AddDelta("thinking_delta", "thinking", reply.reasoning());
   }

@@ -43,7 +43,7 @@ void ReadTool(const json& tool, const std::string& place, JsonReader& outer,
   } else {
     function["parameters"] = *schema;
   }
-  // What is streamed comes as soon as it is there; prompts are cached.
+  // No effect: input always streams as it is generated, and every prompt is cached.
   reader.Ignore({"cache_control", "eager_input_streaming"});
   reader.Unsupported("allowed_callers", [](const json& v) { return v == json::array({"direct"}); });
   for (const char* field : {"defer_loading", "input_examples"}) reader.Unsupported(field, IsOff);
@@ -56,7 +56,7 @@ void ReadTool(const json& tool, const std::string& place, JsonReader& outer,
                       outer, names, chat);
 }
 
-// In the form of chats, whose reader knows what goes together.
+// Converts to the chat format and lets its reader check consistency.
 void ReadChoice(JsonReader& reader, const std::vector<std::string>& names,
                 v1::ChatPrompt* chat) {
   const json* choice = reader.Find("tool_choice");
@@ -161,7 +161,7 @@ void ReadHowToAnswer(JsonReader& reader, MessagesRequest* request) {
   generate.set_max_tokens(most);
   reader.Strings("stop_sequences", 64, [&](const std::string& text) { generate.add_stop(text); });
   reader.Bool("stream", &request->stream);
-  // A message has one answer, and its stop strings have another name.
+  // A message has one answer, and stop_sequences replaces stop.
   reader.Unsupported("n", [](const json& v) { return v == 1; });
   for (const char* name : {"stop", "prompt_logprobs", "truncate_prompt_tokens"}) {
     reader.Unsupported(name, IsOff);
@@ -188,7 +188,7 @@ std::optional<Error> ParseMessages(Purpose purpose, const std::string& body,
     reader.Unsupported(name, IsOff);
   }
   reader.Unsupported("speed", [](const json& v) { return v == "standard"; });
-  // Labels, and where and at what price it would run elsewhere.
+  // Labels, and options of hosted services.
   reader.Ignore({"metadata", "cache_control", "service_tier", "inference_geo", "user_profile_id",
                  "workspace_id"});
   reader.RefuseUnknown();

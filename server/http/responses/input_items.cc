@@ -14,12 +14,12 @@ using json = nlohmann::ordered_json;
 
 bool IsStatus(const json& v) { return v == "completed" || v == "incomplete" || v == "in_progress"; }
 
-// The kind of text that a role writes.
+// Returns the content type of a role's text parts.
 const char* TextType(const std::string& role) {
   return role == "assistant" ? "output_text" : "input_text";
 }
 
-// A string or a list of texts, as parts. `place` ends without a dot.
+// Converts a string or a list of texts to parts. `place` ends without a dot.
 json ReadParts(const json& content, const std::string& role, const std::string& place,
                JsonReader& outer) {
   json parts = json::array();
@@ -40,7 +40,7 @@ json ReadParts(const json& content, const std::string& role, const std::string& 
     const std::string where = absl::StrCat(place, "[", i, "]");
     const json& part = content[i];
     const json type = part.is_object() ? part.value("type", json()) : json();
-    // What answers of other servers may hold: a refusal is a text, too.
+    // Answers of other servers may contain refusals, which count as text.
     const char* field = type == "refusal" ? "refusal" : "text";
     const bool text =
         type == "input_text" || type == "output_text" || type == "text" || type == "refusal";
@@ -59,7 +59,7 @@ json ReadParts(const json& content, const std::string& role, const std::string& 
   return parts;
 }
 
-// The texts of a list of parts; whether it is one.
+// Joins the texts of a list of parts. Returns false if it is none.
 bool JoinTexts(const json& parts, std::string* out) {
   if (!parts.is_array()) return false;
   for (const json& part : parts) {
@@ -77,7 +77,7 @@ class ItemReader {
   json Read() {
     std::string type;
     reader_.String("type", false, &type);
-    if (type.empty()) type = "message";  // as short messages have it
+    if (type.empty()) type = "message";  // messages may omit it
     if (type == "message") return Message();
     if (type == "function_call") return Call();
     if (type == "function_call_output") return Output();
@@ -138,7 +138,7 @@ class ItemReader {
     reader_.String("call_id", true, &call);
     reader_.String("name", true, &name);
     reader_.String("arguments", true, &arguments);
-    // Templates take them apart; there may be none.
+    // Templates expect parsed arguments; they may be empty.
     const absl::StatusOr<json> parsed =
         ParseBoundedJson<json>(arguments.empty() ? "{}" : arguments, kRequestJson);
     if (!reader_.error() && !(parsed.ok() && parsed->is_object())) {
@@ -147,7 +147,7 @@ class ItemReader {
     item["call_id"] = call;
     item["name"] = name;
     item["arguments"] = arguments;
-    reader_.Ignore({"parsed_arguments"});  // what OpenAI's client adds
+    reader_.Ignore({"parsed_arguments"});  // added by OpenAI's client
     for (const char* name : {"async", "caller", "namespace"}) reader_.Unsupported(name, IsOff);
     return item;
   }
@@ -183,7 +183,7 @@ class ItemReader {
       item[field].push_back(
           {{"type", *field == 's' ? "summary_text" : "reasoning_text"}, {"text", text}});
     }
-    // Of other servers; what it hides cannot be read here.
+    // From other servers; cannot be decrypted here.
     reader_.Unsupported("encrypted_content", IsOff);
     return item;
   }
@@ -199,7 +199,7 @@ class ItemReader {
   ItemIds* const ids_;
 };
 
-// Collects what the assistant said in one go.
+// Merges consecutive assistant items into one turn.
 class TurnWriter {
  public:
   explicit TurnWriter(v1::ChatPrompt* chat) : chat_(chat) {}
@@ -209,7 +209,7 @@ class TurnWriter {
     if (type == "message") {
       Message(item);
     } else if (type == "reasoning") {
-      // The thoughts themselves where they are known.
+      // Prefers the reasoning text to its summary.
       std::string text;
       JoinTexts(item["content"].empty() ? item["summary"] : item["content"], &text);
       Open(OnlyThought())->mutable_reasoning()->append(text);
@@ -250,7 +250,7 @@ class TurnWriter {
     return open_ != nullptr && open_->content().empty() && calls_.empty();
   }
 
-  // The assistant's turn: the one that is open if `goes_on`.
+  // Returns the assistant's turn: the open one if `goes_on`.
   v1::ChatTurn* Open(bool goes_on) {
     if (!goes_on) Close();
     if (open_ == nullptr) {
@@ -274,7 +274,7 @@ class TurnWriter {
   }
 
   v1::ChatPrompt* const chat_;
-  v1::ChatTurn* open_ = nullptr;  // owned by chat_, whose turns stay where they are
+  v1::ChatTurn* open_ = nullptr;  // owned by chat_; its turns have stable addresses
   json calls_ = json::array();
   std::set<std::string> known_;
 };

@@ -10,22 +10,22 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// What one item costs in the index, with an id of kMaxItemIdBytes, and one response in the maps.
+// Memory of one item in the index, with an ID of kMaxItemIdBytes, and of one response in the maps.
 constexpr size_t kIndexBytes = 256;
 constexpr size_t kEntryBytes = 512;
 
-// What so many bytes cost with what the allocator adds: a length, and what fills 16 bytes up.
+// Returns the heap bytes of an allocation: a length field, and rounding to 16 bytes.
 size_t Allocated(size_t bytes) {
   return bytes == 0 ? 0 : std::max<size_t>(32, (bytes + 8 + 15) / 16 * 16);
 }
 
-// Beside the string itself.
+// Heap bytes, without the string object itself.
 size_t BytesOf(const std::string& text) {
-  constexpr size_t kWithin = 15;  // characters for which it needs no memory of its own
+  constexpr size_t kWithin = 15;  // small-string optimization
   return text.capacity() <= kWithin ? 0 : Allocated(text.capacity() + 1);
 }
 
-// Beside the value itself. Many times what its text would be if there are many small ones.
+// Heap bytes, without the value itself. For many small values, many times the size of their text.
 size_t BytesOf(const json& value) {
   size_t bytes = 0;
   if (value.is_string()) {
@@ -52,8 +52,8 @@ size_t BytesOf(const StoredResponse& response) {
   return bytes;
 }
 
-// Without what the answer is worth something without, then without the answer: who polls for it has
-// to hear how it ended.
+// Drops what the answer can spare, then the answer itself: polling clients must still learn how it
+// ended.
 size_t Shrink(size_t max_bytes, StoredResponse* response) {
   size_t bytes = BytesOf(*response);
   if (bytes > max_bytes) {
@@ -79,7 +79,7 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
     response->object["output"] = json::array();
     response->input = json::array();
     response->conversation_dropped = true;
-    // What it repeats of the request, which may be as large.
+    // Request fields that it repeats may be as large.
     for (const auto& [echo, nothing] : {std::pair<const char*, json>("instructions", nullptr),
                                         {"tools", json::array()},
                                         {"tool_choice", "auto"},
@@ -153,7 +153,7 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
 
 void ResponseStore::End(const std::string& id, StoredResponse response) {
   const size_t bytes = Shrink(max_bytes_, &response);
-  std::shared_ptr<InProgressResponse> ended;  // let go of without the lock
+  std::shared_ptr<InProgressResponse> ended;  // destroyed after the lock is released
   Dropped dropped;
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(id);
@@ -184,7 +184,8 @@ std::shared_ptr<const json> ResponseStore::Item(const std::string& item, const s
   for (auto it = items_.lower_bound({item, ""}); it != items_.end() && it->first.first == item;
        ++it) {
     const Entry& entry = entries_.at(it->first.second);
-    if (entry.owner == owner) return {entry.ended, it->second};  // of what it keeps alive
+    // aliases the response that owns it
+    if (entry.owner == owner) return {entry.ended, it->second};
   }
   return nullptr;
 }

@@ -16,7 +16,7 @@ json UsageJson(const v1::Usage& usage) {
   return {{"input_tokens", usage.prompt_tokens()},
           {"input_tokens_details",
            {{"cached_tokens", usage.cached_tokens()},
-            // What was not found in the KV cache is there afterwards.
+            // Prompt tokens that missed the KV cache are cached afterwards.
             {"cache_write_tokens", usage.prompt_tokens() - usage.cached_tokens()}}},
           {"output_tokens", usage.completion_tokens()},
           {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens()}}},
@@ -24,7 +24,7 @@ json UsageJson(const v1::Usage& usage) {
           {"speculation", SpeculationJson(usage)}};
 }
 
-// The few codes that a response's error can have.
+// The API defines only a few error codes.
 const char* CodeOf(const Error& error) {
   if (error.http_status == 429) return "rate_limit_exceeded";
   return error.http_status >= 500 ? "server_error" : "invalid_prompt";
@@ -37,7 +37,7 @@ ResponsesFormatter::ResponsesFormatter(ResponseHead head, ItemIds ids, bool stre
 
 void ResponsesFormatter::Emit(const char* type, json fields) {
   if (!streams()) return;
-  // Their numbers count from 0.
+  // Sequence numbers start at 0.
   json event = {{"type", type}, {"sequence_number", sequence_++}};
   event.update(fields);
   AddEvent(absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n"));
@@ -155,8 +155,8 @@ void ResponsesFormatter::KeepWaiting(size_t count) {
   skipped_ -= std::min(skipped_, before - WaitingBytes().size());
 }
 
-// The first tokens of a message may begin with what is not shown, be it thoughts, a call or a
-// space: a mark of theirs may look like the text, and so may a call behind it.
+// The first tokens of a message may begin with bytes that are not shown (reasoning, a call, a
+// space), and their markers, or those of a later call, may look like the text.
 void ResponsesFormatter::AlignLogprobs(const std::string& text, bool last) {
   const std::string bytes = WaitingBytes();
   size_t begin = hidden_ && last ? bytes.rfind(text) : bytes.find(text, skipped_);
@@ -170,8 +170,8 @@ void ResponsesFormatter::AlignLogprobs(const std::string& text, bool last) {
   skipped_ = 0;
 }
 
-// Of the tokens that wait, those that begin within the text so far: what is held back, and what
-// belongs to a stop string, is not there.
+// Takes the waiting tokens that begin within the text so far. Held-back text and stop strings are
+// not part of it.
 json ResponsesFormatter::TakeLogprobs() {
   json out = json::array();
   size_t taken = 0;
@@ -231,7 +231,7 @@ void ResponsesFormatter::Add(const v1::GenerateReply& reply) {
     SkipWaiting(reply.reasoning());
   }
   int calls = 0;
-  bool said = false;  // a text is the last thing
+  bool said = false;  // text is the last part of the reply
   InOrder(
       reply,
       [&](const std::string& text) {
@@ -245,7 +245,7 @@ void ResponsesFormatter::Add(const v1::GenerateReply& reply) {
         said = false;
         ++calls;
       });
-  // The last ones of this reply may be of a text that is held back.
+  // The last tokens of this reply may belong to text that is held back.
   if (!said && (calls > 0 || !reply.reasoning().empty()))
     KeepWaiting(static_cast<size_t>(reply.logprobs_size()));
 }
@@ -273,7 +273,7 @@ void ResponsesFormatter::Fail(const Error& error) {
   End("failed", "incomplete", "response.failed");
 }
 
-// No event that clients know tells of it: the stream just ends.
+// The API has no event for it: the stream just ends.
 void ResponsesFormatter::Cancel() {
   CloseItem("incomplete");
   status_ = "cancelled";

@@ -31,7 +31,7 @@ std::optional<std::string> NameOf(const json& tool) {
   return tool["name"].get<std::string>();
 }
 
-// A function lies flat here: name and parameters are fields of the tool.
+// Here name and parameters are fields of the tool itself.
 void ReadFlatTool(const json& tool, const std::string& place, JsonReader& outer,
                   std::vector<std::string>* names, ResponsesRequest* request) {
   const json type = tool.is_object() ? tool.value("type", json()) : json();
@@ -45,7 +45,7 @@ void ReadFlatTool(const json& tool, const std::string& place, JsonReader& outer,
   }
   json function = tool;
   function.erase("type");
-  // Only what is said to be strict is: not every schema can be.
+  // Strict only on request, since not every schema is supported.
   if (function.value("strict", json()).is_null()) function["strict"] = false;
   const json own = {{"type", "function"}, {"function", function}};
   if (!AddFunction(function, Dump(own), place, outer, names, request->generate.mutable_chat())) {
@@ -70,13 +70,13 @@ void ReadFlatTools(JsonReader& reader, ResponsesRequest* request) {
   ReadToolChoice(reader, names, NameOf, request->generate.mutable_chat());
   request->echo["parallel_tool_calls"] = parallel;
   request->echo["tool_choice"] = OrDefault(reader.Find("tool_choice"), "auto");
-  // Counts calls of tools that the server runs, and there are none.
+  // Limits calls of built-in tools, of which there are none.
   int calls = 0;
   reader.Integer("max_tool_calls", 1, kMaxTokensLimit, &calls);
   request->echo["max_tool_calls"] = calls > 0 ? json(calls) : json();
 }
 
-// {"format": {...}}, where a schema lies flat, too.
+// {"format": {...}}, with the schema's fields not nested.
 void ReadText(JsonReader& reader, ResponsesRequest* request) {
   const json* text = reader.Find("text");
   request->echo["text"] = {{"format", {{"type", "text"}}}};
@@ -132,7 +132,8 @@ void ReadThoughts(JsonReader& reader, ResponsesRequest* request) {
     JsonReader inner(*reasoning, "reasoning.");
     ReadEffort(inner, "effort", request->generate.mutable_chat());
     effort = reasoning->value("effort", json());
-    // Thoughts come whole; "auto" asks for the best summary that there is, and there is none.
+    // Summaries are not supported; the full reasoning is returned. "auto" asks for the best
+    // available.
     for (const char* name : {"summary", "generate_summary"}) {
       inner.Unsupported(name, [](const json& v) { return v == "auto"; });
     }
@@ -143,7 +144,7 @@ void ReadThoughts(JsonReader& reader, ResponsesRequest* request) {
   request->echo["reasoning"] = {{"effort", effort}, {"summary", summary}};
 }
 
-// Further parts of the answer. Those of tools that are not here have nothing to add.
+// Extra parts of the answer. Those of built-in tools have nothing to add.
 void ReadInclude(JsonReader& reader, ResponsesRequest* request) {
   static const std::set<std::string>& known =
       *new std::set<std::string>{"code_interpreter_call.outputs",
@@ -240,7 +241,7 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   ReadTemplateArguments(reader, generate.mutable_chat());
   ReadInclude(reader, request);
   ReadMetadata(reader, request);
-  // A response has one answer and no room for these.
+  // A response has one answer and no place for these.
   reader.Unsupported("n", [](const json& v) { return v == 1; });
   for (const char* name : {"prompt_logprobs", "truncate_prompt_tokens", "request_id",
                            "response_format", "conversation", "prompt", "context_management",
@@ -255,12 +256,12 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
     reader.String(name, false, &label);
     if (!label.empty()) echo[name] = label;
   }
-  // Every prompt is cached as long as there is room.
+  // The prefix cache covers every prompt.
   reader.Ignore({"prompt_cache_retention", "prompt_cache_options"});
   reader.RefuseUnknown();
   if (reader.error()) return reader.error();
-  // It is kept as long as the request waits, and written with every event of a response. Of the
-  // instructions the context has room, or there is no response.
+  // The echo is stored with the request and written with every response event. Instructions are
+  // bounded by the model's context.
   request->echo_bytes = Dump(echo).size();
   const size_t rest = request->echo_bytes - Dump(echo["instructions"]).size();
   if (rest > kMaxEchoBytes) {

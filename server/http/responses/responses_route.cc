@@ -47,7 +47,7 @@ openai::Error Missing(const std::string& id) {
       .code = "response_not_found"};
 }
 
-// Of one of which only the reason is left.
+// Error for a stored response whose conversation was dropped.
 openai::Error ConversationLost(const StoredResponse& response) {
   return {.http_status = 404,
           .message = response.object["error"]["message"].get<std::string>() +
@@ -55,7 +55,7 @@ openai::Error ConversationLost(const StoredResponse& response) {
           .code = "response_not_found"};
 }
 
-// What a request is, with all that came before it; what it asks of `store` is checked.
+// A request with all earlier turns; its `store` is checked.
 struct PreparedRequest {
   openai::ResponsesRequest request;
   std::shared_ptr<LoadedModel> model;
@@ -99,7 +99,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   return std::nullopt;
 }
 
-// What a response repeats of the sampling that it had in the end.
+// Records the sampling parameters that apply, for the response to repeat.
 void EchoSampling(const v1::SamplingOptions& defaults, openai::ResponsesRequest* request) {
   const v1::SamplingOptions* sampling = &request->generate.sampling();
   request->echo["temperature"] =
@@ -112,12 +112,12 @@ void EchoSampling(const v1::SamplingOptions& defaults, openai::ResponsesRequest*
 
 using Query = std::map<std::string, std::string>;
 
-// Nothing that these routes know needs escapes.
+// No percent-decoding: no supported value needs it.
 std::optional<openai::Error> ReadQuery(const HttpRequest& http,
                                        std::initializer_list<const char*> known, Query* query) {
   for (const auto& part : absl::StrSplit(http.query, '&', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    // The client's lists of further fields, none of which these answers leave out.
+    // Lists of extra fields; all of them are always included.
     if (field.first == "include" || field.first == "include[]" || field.first == "include%5B%5D") {
       continue;
     }
@@ -294,7 +294,7 @@ void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStor
                                        "connection"});
     return;
   }
-  responder->Send(200, kJson, openai::Dump(found.ended->object));  // as it ended
+  responder->Send(200, kJson, openai::Dump(found.ended->object));  // already ended
 }
 
 void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseStore& store,

@@ -26,7 +26,7 @@ v1::ChatPrompt From(const v1::ChatPrompt& chat, int first) {
 absl::Status TruncateConversation(const LoadedModel& model, v1::GenerateRequest* request) {
   const v1::ChatPrompt whole = request->chat();
   const int room = MaxPromptTokens(model.engine->context(), request->max_tokens());
-  // Whether it fits from this turn on.
+  // Returns whether the conversation fits if it starts at this turn.
   const auto fits = [&](int first) -> absl::StatusOr<bool> {
     *request->mutable_chat() = From(whole, first);
     absl::StatusOr<Prompt> prompt = PromptOf(*request, model);
@@ -37,10 +37,10 @@ absl::Status TruncateConversation(const LoadedModel& model, v1::GenerateRequest*
   for (int i = 1; i < whole.turns_size(); ++i) {
     if (whole.turns(i).role() == "user") starts.push_back(i);
   }
-  // The first of them from which it fits; later ones are shorter.
+  // Binary search for the first start that fits; later starts are shorter.
   size_t low = 0, high = starts.size() - 1;
   while (low < high) {
-    // Most conversations fit as they are.
+    // Try the whole first: most conversations fit.
     const size_t middle = low == 0 && high == starts.size() - 1 ? 0 : (low + high) / 2;
     absl::StatusOr<bool> good = fits(starts[middle]);
     if (!good.ok()) return good.status();

@@ -28,12 +28,12 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxConcurrentSteps = 8;  // at once, that a search for places reckons with
+constexpr int kMaxConcurrentSteps = 8;  // in a placement search
 
 // The largest vocabularies take some tens of megabytes as JSON.
 constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
-// Texts of files that are not there stay empty.
+// Missing files give empty texts.
 absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = system.List(folder);
   if (!names.ok()) return names.status();
@@ -55,7 +55,7 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std:
   if (!more.ok()) return more.status();
   files.additional_chat_templates = *std::move(more);
   if (!files.tokenizer_json.empty()) return files;
-  // A GGUF file may have brought its own.
+  // A GGUF file may contain a tokenizer.
   absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(system, folder);
   if (!texts.ok()) return texts.status();
   files.tokenizer_json = std::move(texts->tokenizer);
@@ -69,7 +69,7 @@ int64_t BytesOf(const v1::TensorSpec& spec) {
   return bytes;
 }
 
-// Whether the places have a worker in common, by their ids; these may be of workers that are gone.
+// Returns whether the placements share a worker ID; such workers may be gone.
 bool ShareWorker(const v1::ModelPlacement& a, const v1::ModelPlacement& b) {
   const auto& there = b.workers();
   return std::any_of(a.workers().begin(), a.workers().end(), [&](const std::string& worker) {
@@ -81,7 +81,7 @@ absl::Status InArtifact(const std::string& artifact, const absl::Status& status)
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
-// The tensors of the files that a parameter is made of.
+// Returns the file tensors that a parameter consists of.
 std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap& weights) {
   const auto source = weights.sources.find(parameter);
   if (source == weights.sources.end()) return {parameter};
@@ -90,7 +90,7 @@ std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap
   return tensors;
 }
 
-// Why a model could not be made: of what it takes, the KV cache can be chosen.
+// Adds to an out-of-memory error how to make the KV cache smaller.
 absl::Status LoadError(const std::string& artifact, const ServingShape& shape,
                     const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return InArtifact(artifact, status);
@@ -266,7 +266,7 @@ absl::StatusOr<v1::Device> ArtifactLoader::MeasureThisProcess() {
     if (!measured.ok()) return measured.status();
     this_process_ = *std::move(measured);
   }
-  // 0 would say that any model has room.
+  // 0 would mean unlimited.
   this_process_->set_memory_bytes(std::max<int64_t>(1, memory_->left()));
   return *this_process_;
 }
@@ -284,7 +284,7 @@ absl::Status ArtifactLoader::DecidePlacement(const std::vector<Part>& parts, con
   }
   const int most = placement.concurrent_steps > 0 ? placement.concurrent_steps : kMaxConcurrentSteps;
   const int shares = std::min({requests, most, static_cast<int>(request.workers.size())});
-  // Of each model: its largest step, an expected one, and those of shares of the requests.
+  // Per model: the largest step, an expected one, and steps for shares of the requests.
   std::deque<ServingModel> built;
   const AdapterFiles none;
   for (size_t m = 0; m < parts.size(); ++m) {
@@ -340,7 +340,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     const bool reduced = fitting.kv_cache_tokens != size.kv_cache_tokens;
     const absl::StatusOr<std::vector<Part>> parts =
         DescribeAll(llm, ssms, fitting, expansion, formats);
-    // What fitted once may be too small for what the artifact has become.
+    // A size that fit once may be too small for a changed artifact.
     if (absl::IsInvalidArgument(parts.status()) && reduced &&
         fitting.kv_cache_tokens == placement.fitted_kv_cache_tokens) {
       fitting = size;
@@ -393,8 +393,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     return absl::InternalError(
         absl::StrCat(loaded.placements.size(), " places for ", parts.size(), " models"));
   }
-  // A small model that shares workers with the LLM must not come between its steps on one of them
-  // and behind them on another.
+  // Concurrent steps need the same order on all workers; an SSM that shares workers with the LLM
+  // would run between its steps on one and after them on another.
   const bool alone =
       std::all_of(loaded.placements.begin() + 1, loaded.placements.end(),
                   [](const v1::ModelPlacement& place) { return place.tensor_parallel() == 0; });
@@ -412,7 +412,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     const int64_t resident_weight_bytes = m == 0 ? formats.resident_weight_bytes : 0;
     std::unique_ptr<ModelRunner> runner;
     if (const v1::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
-      // No served model's name has a slash.
+      // Cannot clash: names of served models have no slash.
       const std::string name =
           m == 0 ? placement.name : absl::StrCat(placement.name, "/ssm", m - 1);
       auto made = MakeRemote(part, *std::move(serving),

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// A step that takes longer hangs. Large models' steps take some tenths of a second.
+// A longer step counts as hung. Large models' steps take some tenths of a second.
 constexpr absl::Duration kHungStepTimeout = absl::Seconds(2);
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(250);
 
@@ -20,7 +20,7 @@ absl::Time DeadlineOf(absl::Time arrival, double timeout_seconds) {
   return timeout_seconds > 0 ? arrival + absl::Seconds(timeout_seconds) : absl::InfiniteFuture();
 }
 
-// Of a request that the engine does not answer.
+// The last event of a request that the engine does not answer.
 RequestEvent LastEvent(absl::Status why) {
   RequestEvent event;
   event.finished = true;
@@ -75,7 +75,7 @@ absl::StatusOr<AsyncEngine::Ticket> AsyncEngine::Submit(SharedPrompt prompt, Req
   absl::MutexLock lock(&mutex_);
   if (stopping_) return end_status_;
   const Ticket ticket = next_ticket_++;
-  // The engine would refuse one, too, when it comes to it, which may take long.
+  // The engine would reject one, too, but possibly much later.
   if (submitted_ >= max_queue_ && !options.admission_guaranteed()) {
     auto last = inbox_.end();
     for (auto one = inbox_.begin(); one != inbox_.end(); ++one) {
@@ -121,7 +121,7 @@ void AsyncEngine::Cancel(Ticket ticket) {
     inbox_.push_back({.ticket = ticket, .cancel = true});
     return;
   }
-  // The engine has never heard of it: its place is free now, not after the step that runs.
+  // The engine does not know it yet: free its place now, not after the running step.
   rejections_.emplace_back(std::move(waits->listener), absl::CancelledError("cancelled"));
   inbox_.erase(waits);
   --submitted_;
@@ -144,7 +144,7 @@ int AsyncEngine::RetryAfterSeconds() const {
 }
 
 int AsyncEngine::DelaySeconds() const {
-  // As many leave in that time as run at once.
+  // In that time, as many requests finish as run concurrently.
   return static_cast<int>(std::clamp(std::ceil(mean_seconds_ / max_requests_), 1.0, 60.0));
 }
 
@@ -169,7 +169,7 @@ void AsyncEngine::Run() {
       step_began_ = absl::Now();
     }
     for (Command& command : commands) Execute(std::move(command));
-    // An error ends the requests that ran; each of them gets it in its event.
+    // A failed step has ended its requests with events.
     if (!engine_->idle()) engine_->Step().IgnoreError();
     Dispatch();
     absl::MutexLock lock(&mutex_);
@@ -272,7 +272,8 @@ void AsyncEngine::DeliverWithoutEngine() {
   for (const auto& [listener, why] : answers) listener(LastEvent(why));
 }
 
-// Of a step that hangs. The engine learns of it by the cancel that waits for the end of its step.
+// During a hung step: answers cancelled and expired requests. A queued cancel tells the engine once
+// the step ends.
 void AsyncEngine::CollectExpired(std::vector<Rejection>* answers) {
   const absl::Time now = absl::Now();
   if (now - step_began_ < kHungStepTimeout) return;

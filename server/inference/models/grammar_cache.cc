@@ -24,7 +24,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> GrammarCache::Get(const StructuredO
       return it->second.masker;
     }
   }
-  // Without the lock: a large schema takes a while.
+  // Compiles without the lock: a large schema takes a while.
   absl::StatusOr<Grammar> grammar = GrammarOf(output);
   if (!grammar.ok()) return grammar.status();
   absl::StatusOr<std::shared_ptr<const Automaton>> automaton = BuildAutomaton(*grammar);
@@ -34,7 +34,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> GrammarCache::Get(const StructuredO
   if (!masker.ok()) return masker.status();
   absl::MutexLock lock(&mutex_);
   const auto [it, added] = entries_.try_emplace(std::move(key));
-  if (!added) return it->second.masker;  // another thread was faster
+  if (!added) return it->second.masker;  // lost a race
   by_use_.push_front(&it->first);
   it->second = {*masker, by_use_.begin()};
   if (entries_.size() > kMaxGrammars) {

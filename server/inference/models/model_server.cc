@@ -20,15 +20,15 @@
 namespace espalier {
 namespace {
 
-constexpr char kSetAside[] = "set aside: ";  // why, behind it
-// Room for the trees of a request that the engine shapes itself.
+constexpr char kSetAside[] = "set aside: ";  // followed by the reason
+// Tree size to allow for when speculation is tuned.
 constexpr int kTunedNodes = 40, kTunedDepth = 8;
 
 absl::Status Stopping() {
   return absl::UnavailableError("the daemon is stopping and admits no more requests");
 }
 
-// What a description says of the request alone.
+// The part of a description that follows from the request alone.
 v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
                                    const std::vector<v1::ModelPlacement>& placements) {
   v1::ServedModel description;
@@ -58,7 +58,7 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
   return description;
 }
 
-// Whether any of the models runs there.
+// Returns whether any model runs on workers.
 bool OnWorkers(const std::vector<v1::ModelPlacement>& placements) {
   return std::any_of(placements.begin(), placements.end(), [](const v1::ModelPlacement& place) {
     return place.tensor_parallel() > 0;
@@ -78,7 +78,7 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
   int longest = 0;
   for (const v1::ModelPlacement& ssm : now.ssm_placements()) {
     if (absl::StartsWith(ssm.state(), kSetAside)) continue;
-    // An SSM goes on behind the answer's first token.
+    // An SSM drafts after the answer's first token.
     const auto most = static_cast<size_t>(ssm.draft_tokens());
     if (most == 0 || prompt_tokens < most) return absl::OkStatus();
     longest = std::max(longest, ssm.draft_tokens());
@@ -104,7 +104,7 @@ v1::ServedModel Describe(const LoadedModel& model) {
     v1::ModelPlacement& place = *description.mutable_ssm_placements(s);
     const int limit = speculation.ssm_limits[s];
     if (limit < model.engine->context()) place.set_draft_tokens(std::max(1, limit));
-    // One that is only away says so itself, and by what it says it is back before the engine knows.
+    // An SSM whose workers are away has its own state, and may be ready before the engine notices.
     const bool away = !place.state().empty() && place.state() != "ready";
     const bool back = absl::IsUnavailable(ssms[s]) && place.state() == "ready";
     if (ssms[s].ok() || away || back) continue;
@@ -140,7 +140,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   size.max_requests = request.max_requests_per_batch();
   size.max_tokens_per_batch = request.max_tokens_per_batch();
   size.kv_cache_tokens = static_cast<int>(request.kv_cache_tokens());
-  // What is restored was served before: maybe by a version that did not ask.
+  // A restored model was accepted before, maybe by a version without this check.
   size.short_ssms = request.short_ssms() || may_wait;
   const absl::StatusOr<DType> kv_cache_dtype = KvCacheDTypeOf(request.kv_cache());
   if (!kv_cache_dtype.ok()) return kv_cache_dtype.status();
@@ -179,17 +179,17 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   options.max_tokens_per_batch = request.max_tokens_per_batch();
   options.max_queue = request.max_queue();
   options.speculation.tune = request.tune_speculation();
-  // With the same noise for draft and LLM a seed's answer does not depend on the tree. Drawn drafts
-  // take whole rows of logits, which would have to come from the workers.
+  // Coupled sampling makes a seeded answer independent of the draft tree. On workers always: other
+  // sampling needs full rows of draft logits from them.
   options.speculation.sampled =
       OnWorkers(loaded->placements) ? SampledDrafting::kCoupled : SampledDrafting::kCoupledIfSeeded;
   options.speculation.ngram.depth = request.ngram_depth();
-  // Then nothing of one request is of use to another, or can be told by how long another takes.
+  // Then requests share nothing, so timing reveals nothing about other requests.
   if (request.no_prefix_cache()) options.speculation.ngram.history_tokens = 0;
   options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
   options.concurrent_steps = request.concurrent_steps();
-  // From a start of its own, so that microseconds are not lost in the digits of the date.
+  // Relative to a start time, to keep microseconds within a double's precision.
   options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
     return absl::ToDoubleSeconds(clock->Now() - start);
   };
@@ -245,7 +245,7 @@ absl::Status ModelServer::AcquireLoadSlot(const std::string& name) {
   const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return draining_ || (!loading_ && unloading_.count(name) == 0);
   };
-  // Loading ends by itself; a request that is still being read, at its client's pleasure.
+  // A load ends eventually; a request that still reads its client's input may not.
   while (!mutex_.AwaitWithTimeout(absl::Condition(&free), options_.release_timeout)) {
     if (loading_) continue;
     return absl::UnavailableError(
@@ -267,7 +267,7 @@ void ModelServer::ReleaseLoadSlot() {
 absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelRequest& given) {
   absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
-  // Beside a served model of the same name, which has no slash.
+  // Cannot clash with a served model, whose name has no slash.
   const std::string name = absl::StrCat(request->name(), "/prepared");
   if (absl::Status status = AcquireLoadSlot(name); !status.ok()) return status;
   const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
@@ -281,8 +281,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelReq
   if (request->workers() == kAutoWorkers) {
     request->mutable_chosen()->Assign(prepared->placements.begin(), prepared->placements.end());
   }
-  // After a restart the workers may not be there yet, and nobody knows what fits them; nor are the
-  // models that share this process's memory, and the first would leave the last no room.
+  // Store the size that fits: after a restart the workers, or other models that share this
+  // process's memory, may not be there yet to measure it against.
   if (request->kv_cache_tokens() == 0 &&
       (prepared->kv_cache_reduced || OnWorkers(prepared->placements))) {
     request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
@@ -332,12 +332,12 @@ absl::StatusOr<v1::ServedModel> ModelServer::Admit(v1::ServeModelRequest* reques
                                                       bool restores) {
   const std::string& name = request->name();
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/restores);
-  absl::MutexLock lock(&mutex_);  // released before the model goes that nobody wants any more
+  absl::MutexLock lock(&mutex_);  // released before an unwanted model is destroyed
   if (loading_name_ != name) {
     return absl::AbortedError(absl::StrCat("model '", name, "' was unserved while it was loaded"));
   }
   absl::Status status = model.status();
-  // Under the lock, as Unserve does it: what is served and what the store knows are the same.
+  // Under the lock, as in Unserve, so that models_ and store agree.
   if (status.ok() && !restores) status = options_.store->PutServed(*request, nullptr);
   if (!status.ok()) {
     if (auto known = models_.find(name); known != models_.end())
@@ -389,7 +389,7 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
     const auto it = models_.find(name);
     const bool arriving = !name.empty() && loading_name_ == name;
     if (it == models_.end() && !arriving) return NotServed(name);
-    // What is loaded for the first time is not in the store; that it was unserved is.
+    // A model loading for the first time is not in the store, but the idempotency record must be.
     absl::Status status = options_.store->DeleteServed(name, idempotency_record);
     if (!status.ok()) return status;
     if (it != models_.end()) {
@@ -401,7 +401,7 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
     if (last == nullptr) return absl::OkStatus();
     unloading_.insert(name);
   }
-  last.reset();  // without the lock: it joins a thread
+  last.reset();  // destroyed without the lock: joins a thread
   absl::MutexLock lock(&mutex_);
   const auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return draining_ || unloading_.count(name) == 0;

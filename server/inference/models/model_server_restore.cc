@@ -1,5 +1,5 @@
-// Models of the last run: known from the start, loaded one after the other, and again if that
-// fails.
+// Restores the models served before a restart: listed at once, loaded one at a time, retried on
+// failure.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-// For a load that is all but over to end.
+// For a load that is nearly done.
 constexpr absl::Duration kLoadingGracePeriod = absl::Seconds(1);
 
 }  // namespace
@@ -66,14 +66,14 @@ bool ModelServer::WaitForNextRetry(std::string* name) {
 }
 
 bool ModelServer::Restore(const std::string& name) {
-  // Not at the end: served and unserved by others meanwhile, and still held.
+  // Not stopping: another caller served and unserved it, and a request still holds it.
   if (!AcquireLoadSlot(name).ok()) return !draining();
   const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
   v1::ServeModelRequest request;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = models_.find(name);
-    // Unserved meanwhile, or served by somebody else.
+    // Unserved or served by another caller meanwhile.
     if (it == models_.end() || it->second.model != nullptr) return true;
     request = it->second.request;
     loading_name_ = name;
@@ -110,7 +110,7 @@ void ModelServer::Stop() {
     loading_name_.clear();
     last.swap(models_);
   }
-  if (options_.metrics != nullptr) {  // which hold them, too
+  if (options_.metrics != nullptr) {  // the metrics hold them, too
     for (const auto& [name, entry] : last) options_.metrics->Remove(name);
   }
 }

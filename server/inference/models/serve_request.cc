@@ -20,7 +20,7 @@ constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxNgramDepth = 64;
-// Tokens; the tuner asks for fewer, or none, where these do not pay.
+// In tokens; the tuner drafts fewer where these do not pay.
 constexpr int kTunedNgramDepth = 6;
 constexpr int kMaxAdapters = 256;
 constexpr size_t kMaxChatTemplateBytes = 1 << 20;
@@ -80,7 +80,7 @@ absl::Status CheckConcurrentSteps(const v1::ServeModelRequest& request, bool ssm
   return absl::OkStatus();
 }
 
-// Checks and completes what the request says of where its models run.
+// Checks and completes the placement fields.
 absl::Status CompletePlacement(v1::ServeModelRequest* request) {
   bool degrees = false;
   for (const auto& [field, degree] :
@@ -181,8 +181,8 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
         "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a ngram_depth");
   }
   if (!request.has_tune_speculation()) {
-    // Whoever names a shape wants it; and a pipeline that works on several steps cannot measure
-    // one.
+    // An explicit expansion is used as given, and a pipeline with concurrent steps cannot time one
+    // step.
     request.set_tune_speculation(drafts && request.expansion().empty() &&
                                  request.pipeline_parallel() <= 1);
   }
@@ -201,7 +201,8 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
   }
   const absl::StatusOr<DType> kv_cache_dtype = KvCacheDTypeOf(request.kv_cache());
   if (!kv_cache_dtype.ok()) return kv_cache_dtype.status();
-  if (*kv_cache_dtype == DType::kF32) request.clear_kv_cache();  // as in requests of earlier versions
+  // normalize: earlier versions had no field for it
+  if (*kv_cache_dtype == DType::kF32) request.clear_kv_cache();
   if (request.short_ssms() && request.ssm_artifacts().empty()) {
     return absl::InvalidArgumentError("field 'short_ssms': 'ssm_artifacts' names no SSM");
   }

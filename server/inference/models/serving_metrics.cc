@@ -43,7 +43,7 @@ const Histogram::BucketBoundaries kTokens = {1,   2,    5,    10,   20,    50,  
                                              500, 1000, 2000, 5000, 10000, 20000, 50000};
 const Histogram::BucketBoundaries kAnswers = {1, 2, 5, 10, 20, 50, 100};
 
-// As vLLM has them.
+// vLLM's values.
 constexpr const char* kWaitReasons[] = {"capacity", "deferred"};
 
 constexpr const char* kModelStates[] = {"ready", "loading", "waiting", "failed"};
@@ -207,8 +207,8 @@ void ServingMetrics::Add(std::shared_ptr<const LoadedModel> model) {
 }
 
 void ServingMetrics::Remove(const std::string& name) {
-  Collect();                                // what was counted since
-  std::shared_ptr<const LoadedModel> last;  // may join a thread: not under the lock
+  Collect();                                // counts since the last Collect
+  std::shared_ptr<const LoadedModel> last;  // destroyed without the lock: may join a thread
   absl::MutexLock lock(&mutex_);
   auto it = models_.find(name);
   if (it == models_.end()) return;
@@ -295,7 +295,7 @@ void ServingMetrics::CollectAdapters(const std::string& name, const EngineStatis
                                     {"running_lora_adapters", used(s.running_by_adapter)},
                                     {"waiting_lora_adapters", used(s.waiting_by_adapter)}});
   now.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
-  // Only what is true now: the labels have too many values to keep all.
+  // Keep only the current series: the labels have too many values.
   if (watched->adapters != nullptr && watched->adapters != &now) {
     families_->lora_requests.Remove(watched->adapters);
   }
@@ -319,7 +319,7 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
   watched->IncreaseTo(f.ngram_drafted.Add(labels), s.speculation.ngram_drafted);
   watched->IncreaseTo(f.ngram_accepted.Add(labels), s.speculation.ngram_accepted);
   watched->IncreaseTo(f.tuned_off.Add(labels), s.speculation.tuned_off);
-  // As `espalier serve` lists them: one that is back counts before the engine has met it again.
+  // Same state as `espalier serve` shows: a reconnected SSM counts before the engine notices.
   const v1::ServedModel description = Describe(*watched->model);
   const auto drafts = [&](size_t ssm) {
     if (ssm >= static_cast<size_t>(description.ssm_placements_size())) {

@@ -10,13 +10,13 @@
 namespace espalier {
 namespace {
 
-// What a step on workers takes beside its program and its bytes: a message out and one back over
-// gRPC, with the threads that wait for them. An estimate; tests/benchmarks/serving_on_workers.py
-// has the difference between one worker and the coordinator's process.
+// Overhead of a step on workers: a gRPC message out and one back, with the waking of threads. An
+// estimate; tests/benchmarks/serving_on_workers.py measures the difference between one worker and
+// this process.
 constexpr double kRemoteStepOverheadSeconds = 3e-4;
 
-// Of each level of a tree, to hold the next token. The same for all decision, so it changes the
-// tokens per second that are shown, and not their order.
+// Assumed chance that each tree level holds the next token. Equal for all placements: it scales the
+// displayed tokens per second but does not change their order.
 constexpr double kAssumedAcceptanceRate = 0.6;
 
 v1::ModelPlacement PlacementOf(const PredictedPlacement& placed, const std::vector<Member>& workers) {
@@ -38,7 +38,7 @@ ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion,
   int rows = requests * (1 + expansion.nodes(depth) * ssms);
   ExpectedStep step;
   if (drafts) {
-    // The last level is not run; what was accepted before comes with the root.
+    // The last level is not run; accepted tokens come with the root.
     step.steps = std::max(1, depth);
     rows = (requests * (1 + expansion.nodes(std::max(0, depth - 1))) + depth) / std::max(1, depth);
   }
@@ -48,7 +48,7 @@ ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion,
   step.shape.max_output_rows =
       std::clamp(step.shape.max_rows, 1, std::max(1, largest.max_output_rows));
   step.shape.max_sequences = std::clamp(requests, 1, largest.max_sequences);
-  // Answers that are half done.
+  // Assume half-finished answers.
   step.shape.max_context_slots =
       std::clamp(step.shape.max_sequences * std::max(1, context / 2), 1, largest.max_context_slots);
   step.shape.max_ancestor_slots = std::clamp(step.shape.max_rows * std::max(1, depth), 1,

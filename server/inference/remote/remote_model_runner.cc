@@ -13,12 +13,12 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
-// After a load that has failed: at first, and, four times as long each time, at most.
+// Backoff after a failed load; grows by a factor of 4.
 constexpr absl::Duration kInitialBackoff = absl::Seconds(1), kMaxBackoff = absl::Seconds(10);
 constexpr char kReady[] = "ready";
 
-// So many of them, those with the fastest memory; fewer if there are not so many. Of one kind if
-// possible: a mixture sends everything through the hosts' memory.
+// Returns the `wanted` members with the highest memory bandwidth, or fewer. Prefers a single device
+// kind: a mixture communicates through host memory.
 std::vector<Member> Fastest(std::vector<Member> from, size_t wanted) {
   std::stable_sort(from.begin(), from.end(), [](const Member& a, const Member& b) {
     return a.device.memory_bandwidth() > b.device.memory_bandwidth();
@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t byt
     }
   }
   if (preferred.size() == wanted) return preferred;
-  // A worker that others have too is lost to all of them at once.
+  // Losing a shared worker would hit several models at once.
   std::vector<std::vector<Member>> choices = {idle, all};
   if (model_.prefers_shared) choices.insert(choices.begin(), shared);
   for (const std::vector<Member>& from : choices) {
@@ -174,7 +174,7 @@ bool RemoteModelRunner::SleepUnlessStopping(absl::Duration duration) {
 void RemoteModelRunner::ReloadLoop() {
   absl::Duration pause = kInitialBackoff;
   absl::Time next_load = absl::InfinitePast();
-  std::string told;  // why it is not loaded
+  std::string told;  // last logged reason
   while (SleepUnlessStopping(kPollInterval)) {
     std::shared_ptr<ServingSession> session;
     {
@@ -206,8 +206,8 @@ void RemoteModelRunner::ReloadLoop() {
       told.clear();
       continue;
     }
-    // Workers may come at any time, and to look for them costs little. But what cannot be loaded
-    // has read its weights in vain.
+    // Looking for workers is cheap and they may join at any time, so retry often. A failed load has
+    // read all weights, so back off.
     if (taken.ok()) {
       next_load = cluster_.now() + pause;
       pause = std::min(4 * pause, kMaxBackoff);
@@ -232,7 +232,7 @@ absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerOutput* log
 }
 
 absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
-  // Where nothing has run before, no cache was lost: the generation stays.
+  // Before the first step no cache can be lost: keep the generation.
   if (current_ == nullptr) {
     absl::MutexLock lock(&mutex_);
     current_ = newest_;
@@ -248,7 +248,7 @@ absl::Status RemoteModelRunner::End(RunnerOutput* logits) {
 absl::Status RemoteModelRunner::Explain(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   absl::MutexLock lock(&mutex_);
-  if (newest_ != nullptr) changed_.SignalAll();  // the keeper has not seen yet that it is broken
+  if (newest_ != nullptr) changed_.SignalAll();  // wakes reload_thread_ to see it
   const bool waits = newest_ == nullptr && !state_.empty();
   return absl::UnavailableError(absl::StrCat("model '", model_.name, "': ", status.message(),
                                              waits ? absl::StrCat(" (", state_, ")") : "",
@@ -257,7 +257,7 @@ absl::Status RemoteModelRunner::Explain(const absl::Status& status) {
 }
 
 uint64_t RemoteModelRunner::cache_generation() {
-  // Steps that have begun end in their own session.
+  // Open steps end in their own session.
   if (current_ != nullptr && current_->open_steps() > 0) return generation_;
   absl::MutexLock lock(&mutex_);
   if (newest_ != nullptr && newest_ != current_) {
@@ -269,7 +269,7 @@ uint64_t RemoteModelRunner::cache_generation() {
 
 void RemoteModelRunner::Abandon() {
   absl::MutexLock lock(&mutex_);
-  stopping_ = true;  // nobody needs another session either
+  stopping_ = true;  // no new session either
   changed_.SignalAll();
   if (loading_ != nullptr) loading_->Break("the model is being unloaded");
   if (newest_ != nullptr) newest_->Break("the model is being unloaded");
@@ -280,7 +280,7 @@ RemoteModelRunner::Placement RemoteModelRunner::placement() const {
   Placement placement;
   placement.state = state_;
   if (newest_ == nullptr) return placement;
-  // The keeper looks a few times a second only.
+  // reload_thread_ polls only a few times per second.
   if (const std::string reason = newest_->broken(); !reason.empty()) {
     placement.state = absl::StrCat("loading again: ", reason);
     return placement;

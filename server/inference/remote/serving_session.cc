@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 constexpr absl::Duration kPeerErrorWait = absl::Milliseconds(200);
 
-// Calls work(rank) for each rank, all at once.
+// Calls work(rank) for all ranks concurrently.
 template <typename Work>
 void OnEachRank(size_t ranks, Work&& work) {
   std::vector<std::thread> threads;
@@ -72,12 +72,12 @@ void ServingSession::End() {
     v1::StopRequest request;
     *request.mutable_attempt() = AttemptOf(r);
     const absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
-    // It must not be given work again before it has joined anew.
+    // No new work for it before it rejoins.
     if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
       cluster_.workers->Suspect(members_[r].lease);
     }
   });
-  // Of this session only: the model may be served anew by now.
+  // Only this attempt: the model may be loaded again already.
   cluster_.rendezvous->End(JobId(model_), attempt_);
   cluster_.workers->Release(JobId(model_), attempt_);
 }
@@ -106,7 +106,7 @@ absl::Status ServingSession::LoadRank(size_t rank) {
   request.mutable_adapter_folders()->Add(model_.adapter_folders.begin(),
                                          model_.adapter_folders.end());
   *request.mutable_limits() = ToProto(model_.limits, model_.max_output_rows);
-  // The others may read from slower disks.
+  // Other ranks may read from slower disks.
   request.set_meeting_timeout_seconds(absl::ToDoubleSeconds(cluster_.load_timeout));
   absl::Status status = ranks_[rank].client->StartServing(request, cluster_.load_timeout).status();
   if (!status.ok()) return status;
@@ -133,10 +133,10 @@ absl::Status ServingSession::Load() {
     absl::MutexLock lock(&mutex);
     if (!first.ok() || !broken().empty()) return;
     first = absl::Status(status.code(), absl::StrCat(Describe(r), ": ", status.message()));
-    // The others would wait for it.
+    // Other ranks would wait for it.
     Break(std::string(first.message()));
   });
-  // Broken from outside: no rank says why.
+  // Broken by another thread: no rank has an error.
   if (first.ok()) first = CheckNotBroken();
   if (first.ok() && model_.limits.concurrent_steps > 1) {
     reader_ = std::make_unique<ResultPrefetcher>(ranks_[logits_rank_].stream.get());
@@ -178,7 +178,7 @@ absl::Status ServingSession::CheckNotBroken() const {
 absl::Status ServingSession::BreakIfUnavailable(absl::Status status) {
   if (!absl::IsUnavailable(status)) return status;
   Break(std::string(status.message()));
-  // If it was broken from outside, that is why the streams ended.
+  // If another thread broke it, that is why the streams ended.
   return CheckNotBroken();
 }
 
@@ -207,7 +207,7 @@ absl::Status ServingSession::EndStep(RunnerOutput* logits) {
   if (status.ok()) status = BreakIfUnavailable(Receive(step, logits));
   absl::MutexLock lock(&mutex_);
   step_started_.pop_front();
-  if (!step_started_.empty()) step_started_.front() = absl::Now();  // until now it waited for this one
+  if (!step_started_.empty()) step_started_.front() = absl::Now();  // it has waited for this step
   return status;
 }
 
@@ -230,7 +230,7 @@ absl::Status ServingSession::Receive(const OpenStep& step, RunnerOutput* logits)
     std::vector<float>& to;
     size_t have = 0;
 
-    // False for more than were due, or a number that is torn.
+    // Returns false for excess or truncated data.
     bool Take(const std::string& bytes) {
       if (bytes.size() % sizeof(float) != 0 || bytes.size() / sizeof(float) > to.size() - have) {
         return false;
@@ -292,7 +292,7 @@ absl::Status ServingSession::Finish(size_t rank) {
 absl::Status ServingSession::DiagnoseFailure(size_t first) {
   std::vector<absl::Status> ends(ranks_.size());
   ends[first] = Finish(first);
-  // The others notice that a peer is gone, and may know more; what still runs then is broken off.
+  // Other ranks notice a lost peer and may know the cause. What still runs then is cancelled.
   absl::SleepFor(kPeerErrorWait);
   for (Rank& rank : ranks_) rank.client->Cancel();
   std::string lost, other;

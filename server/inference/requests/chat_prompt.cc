@@ -23,7 +23,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// serving/chat_template/operators.cc's.
+// Error text of serving/chat_template/operators.cc.
 constexpr absl::string_view kJoinedDict = "unsupported operand types for +: 'str' and 'dict'";
 constexpr absl::string_view kAssistantNext = "\nassistant:";
 
@@ -35,7 +35,7 @@ ChatMessage PlainTurn(const v1::ChatTurn& turn) {
   return {turn.role(), absl::StrCat(turn.content(), turn.tool_calls())};
 }
 
-// Whether the prompt begins a turn of the assistant's.
+// Returns whether the prompt starts an assistant turn.
 bool BeginsTurn(const v1::ChatPrompt& chat) {
   return !chat.continue_final_message() && !chat.no_generation_prompt();
 }
@@ -46,17 +46,17 @@ absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
   return value;
 }
 
-// What a template wants to be given of messages.
+// Message format that a template expects.
 struct MessageForm {
   bool knows_none = false;      // see AsksForContent
   bool text_arguments = false;  // see JoinsArguments
-  // The template has a turn for the developer. Others leave it out, or refuse it: to them it is the
-  // system's.
+  // The template supports the developer role. Others drop or reject such turns, so they become
+  // system turns.
   bool knows_developer = false;
 };
 
-// Most templates take the arguments apart; the API has them as a text. Models write none at all for
-// functions without parameters. `place`: of the call.
+// Most templates expect parsed arguments, while the API sends text. Models write nothing for
+// functions without parameters. `place`: of the call, for errors.
 absl::Status ParseArguments(const std::string& place, bool as_text, json* call) {
   if (!call->is_object() || !call->contains("function")) return absl::OkStatus();
   json& function = (*call)["function"];
@@ -70,14 +70,14 @@ absl::Status ParseArguments(const std::string& place, bool as_text, json* call) 
   absl::StatusOr<json> object = json::object();
   if (!text.empty()) object = Parsed(text, absl::StrCat(place, ".function.arguments"));
   if (!object.ok()) return object.status();
-  // A text as the model once wrote it: its tokens are the same again.
+  // Unchanged text gives the same tokens as when the model wrote it.
   arguments = !as_text ? *std::move(object) : json(text.empty() ? "{}" : text);
   return absl::OkStatus();
 }
 
-// Whether a template joins the arguments to texts, as DeepSeek-R1's does:
-// `'\n' + tool['function']['arguments'] + '\n'`. One that asks whether they are a text, or writes
-// them by a filter, takes them apart.
+// Returns whether the template concatenates arguments as text, as DeepSeek-R1's does:
+// `'\n' + tool['function']['arguments'] + '\n'`. A template that tests for strings or applies a
+// filter expects parsed ones.
 bool JoinsArguments(absl::string_view source) {
   constexpr absl::string_view kArguments = "arguments";
   constexpr absl::string_view kPath =
@@ -106,8 +106,8 @@ bool JoinsArguments(absl::string_view source) {
   return found;
 }
 
-// Whether a template asks if a message has content: `message['content'] is none`, as DeepSeek's do
-// before they write calls. Then an empty text is not the same to it.
+// Returns whether the template tests for null content, `message['content'] is none`, as DeepSeek's
+// do before calls. Such a template distinguishes null from empty text.
 bool AsksForContent(absl::string_view source) {
   constexpr absl::string_view kContent = "content";
   for (size_t at = source.find(kContent); at != absl::string_view::npos;
@@ -127,7 +127,7 @@ absl::StatusOr<json> MessageOf(const v1::ChatTurn& turn, const std::string& plac
   json message = {{"role", turn.role()}, {"content", turn.content()}};
   const bool only_calls = turn.content().empty() && !turn.tool_calls().empty();
   if (only_calls && form.knows_none) message["content"] = nullptr;
-  // The name that templates read; the API has another one for it, too.
+  // The name in templates; the API accepts another one, too.
   if (!turn.reasoning().empty()) message["reasoning_content"] = turn.reasoning();
   if (!turn.name().empty()) message["name"] = turn.name();
   if (!turn.tool_call_id().empty()) message["tool_call_id"] = turn.tool_call_id();
@@ -147,14 +147,14 @@ absl::StatusOr<json> MessageOf(const v1::ChatTurn& turn, const std::string& plac
 
 absl::StatusOr<json> MessagesOf(const v1::ChatPrompt& chat, const MessageForm& form) {
   json messages = json::array();
-  bool told = false;  // the last one is a developer's, as the system's
+  bool told = false;  // the last turn is a developer's, mapped to system
   for (int i = 0; i < chat.turns_size(); ++i) {
     absl::StatusOr<json> message =
         MessageOf(chat.turns(i), absl::StrCat("messages[", i, "]"), form);
     if (!message.ok()) return message.status();
     const bool developer = !form.knows_developer && chat.turns(i).role() == "developer";
     if (developer) (*message)["role"] = "system";
-    // Of the system's turns beside each other many templates refuse the second.
+    // Many templates reject the second of two adjacent system turns: merge them.
     const bool joins = !messages.empty() && messages.back()["role"] == "system" &&
                        messages.back()["content"].is_string() && (*message)["role"] == "system" &&
                        (told || developer);
@@ -169,7 +169,8 @@ absl::StatusOr<json> MessagesOf(const v1::ChatPrompt& chat, const MessageForm& f
   return messages;
 }
 
-// A template that knows efforts takes one; one that can only think or not takes "none".
+// Sets reasoning effort if the template supports it. Templates with only a thinking switch accept
+// "none".
 absl::Status SetEffort(const std::string& effort, absl::string_view source, json* variables) {
   if (effort.empty()) return absl::OkStatus();
   const bool off = effort == "none" && absl::StrContains(source, "enable_thinking");
@@ -189,7 +190,7 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
   return absl::OkStatus();
 }
 
-// In the model's own form. Its special tokens are spelled in the text.
+// Renders with the model's template. Special tokens are spelled out in the text.
 absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemplate& format,
                                       const Clock* clock) {
   ChatRequest request;
@@ -221,7 +222,7 @@ absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemp
   };
   request.add_generation_prompt = BeginsTurn(chat);
   absl::StatusOr<std::string> text = format.Render(request);
-  // One that joins arguments by ways that its source does not show.
+  // The template concatenates arguments in a way that its source does not show: retry with text.
   if (!form.text_arguments && absl::StrContains(text.status().message(), kJoinedDict)) {
     form.text_arguments = true;
     messages = MessagesOf(chat, form);
@@ -230,8 +231,7 @@ absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemp
     text = format.Render(request);
   }
   if (!text.ok() || !chat.continue_final_message()) return text;
-  // Up to the end of the last message, as in transformers: what the template puts behind it would
-  // end it.
+  // Cut after the last message, as transformers does: what the template appends would end it.
   const absl::string_view last =
       absl::StripAsciiWhitespace(chat.turns(chat.turns_size() - 1).content());
   const size_t at = last.empty() ? std::string::npos : jinja::FindLastSubstring(*text, last);
@@ -244,7 +244,7 @@ absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemp
   return text;
 }
 
-// Whether the answer goes on with thoughts.
+// Returns whether the answer continues open reasoning.
 bool BeginsInReasoning(const v1::ChatPrompt& chat, absl::string_view text,
                        const ReasoningTags& marks) {
   if (!chat.continue_final_message()) return EndsInReasoning(text, marks);

@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kMinTimeoutSeconds = 1e-6;  // seconds of what is late already; 0 would be without end
+constexpr double kMinTimeoutSeconds = 1e-6;  // for expired requests; 0 would mean no timeout
 
 absl::Status CheckRequest(const v1::EmbedRequest& request, int size, const std::string& model) {
   const int inputs = request.inputs_size();
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<int>> TokensOf(const v1::EmbedRequest& request, int i
       "input", absl::Status(status.code(), absl::StrCat("input ", index, ": ", status.message())));
 }
 
-// The first `dimensions` of them, all if 0, made to a vector of length 1 if asked for.
+// Returns the first `dimensions` (0: all) values, normalized to length 1 unless disabled.
 v1::Embedding Shape(const std::vector<float>& hidden, const v1::EmbedRequest& request) {
   const size_t size =
       request.dimensions() > 0 ? static_cast<size_t>(request.dimensions()) : hidden.size();
@@ -150,7 +150,7 @@ class EmbeddingGeneration : public Generation, public std::enable_shared_from_th
     for (const auto& [index, ticket] : tickets_) engine_.Cancel(ticket);
   }
 
-  // On the engine's thread, which the engine outlives.
+  // Runs on the engine's thread, which the engine outlives.
   void On(size_t index, const RequestEvent& event) {
     if (!event.finished) return;
     if (metrics_ != nullptr) {
@@ -160,7 +160,7 @@ class EmbeddingGeneration : public Generation, public std::enable_shared_from_th
     if (!outcome.ok() || outcome->embeddings_size() > 0) listener_(outcome);
   }
 
-  // The last word; until then a reply with nothing in it.
+  // Returns the final result, or an empty reply until then.
   absl::StatusOr<v1::EmbedReply> Take(size_t index, const RequestEvent& event) {
     absl::MutexLock lock(&mutex_);
     if (over_) return v1::EmbedReply();
@@ -205,7 +205,7 @@ class EmbeddingGeneration : public Generation, public std::enable_shared_from_th
   std::map<size_t, AsyncEngine::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
   v1::EmbedReply reply_;  // used under mutex_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its call, or will have none
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has been or will not be called
 };
 
 }  // namespace

@@ -25,8 +25,7 @@
 namespace espalier {
 namespace {
 
-// All of a prompt's answers are submitted at once: where the queue could not hold them, it never
-// will.
+// All answers to a prompt are submitted at once; a queue too small for them never fits them.
 absl::Status CheckQueue(const v1::GenerateRequest& request, int max_queue) {
   const size_t answers = AnswersPerPrompt(request);
   if (answers <= static_cast<size_t>(max_queue)) return absl::OkStatus();
@@ -66,8 +65,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const LoadedModel&
   return CheckQueue(request, model.engine->max_queue());
 }
 
-// Before anything is made of it: the engine would say so, but on a thread that others wait for, and
-// once for each of the answers.
+// Checked early: the engine would only reject it on its thread, once per answer.
 absl::Status CheckLength(const v1::GenerateRequest& request, size_t tokens, int context) {
   if (tokens < static_cast<size_t>(context)) return absl::OkStatus();
   return FieldError(request.has_chat() ? "messages" : "prompt",
@@ -132,7 +130,7 @@ OutputParserOptions ToOutputParserOptions(const v1::GenerateRequest& request, co
   return options;
 }
 
-// Of a prompt of `length` tokens and its answers, as long as they may be.
+// Upper bound for a prompt of `length` tokens and its answers.
 int64_t CountLogprobs(const v1::GenerateRequest& request, const RequestOptions& options,
                    size_t length, int context) {
   const auto each = [](int top) -> int64_t { return top < 0 ? 0 : std::max(1, top); };
@@ -154,7 +152,8 @@ absl::Status CheckLogprobs(const RequestOptions& options, int64_t logprobs) {
 GenerationContext ContextOf(v1::GenerateRequest request, RequestOptions options,
                      const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
   const bool has_request_stops = request.stop_size() > 0;
-  // It stays as long as the answers run. What follows is in the options, or was read.
+  // The request lives as long as its answers; drop large fields that `options` covers or that are
+  // no longer needed.
   request.clear_prompt();
   request.clear_stop();
   request.clear_structured_output();
@@ -181,8 +180,8 @@ uint64_t SeedOf(const v1::GenerateRequest& request, ModelServer* models) {
   return request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
 }
 
-// The prompts of one request, of which only so many are submitted at once as the queue has room
-// for, and the next ones as these end.
+// The prompts of one request. Submits only as many at once as the queue holds, and the next as
+// these end.
 class Batch : public Generation, public std::enable_shared_from_this<Batch> {
  public:
   struct Waiting {
@@ -207,7 +206,7 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   }
 
   void Cancel() override {
-    // Weak, as in the runs of the prompts.
+    // Weak, as in PromptGeneration.
     const std::shared_ptr<LoadedModel> model = context_.model.lock();
     if (model == nullptr) return;
     Stop();
@@ -242,17 +241,17 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     over_ = true;
     waiting_.clear();
-    // They hold this batch, so at its end it lets go of them.
+    // They refer to this batch, so drop them at the end.
     for (const auto& [prompt, run] : std::exchange(runs_, {})) run->Stop();
   }
 
-  // On the engine's thread, which the engine outlives.
+  // Runs on the engine's thread, which the engine outlives.
   void On(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
     {
       absl::MutexLock lock(&mutex_);
       if (over_) return;
     }
-    // Without the lock: it may stop this batch.
+    // Without the lock: the listener may call Stop.
     listener_(prompt, reply, last);
     if (!last) return;
     absl::Status status;
@@ -332,7 +331,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
   std::deque<Batch::Waiting> waiting;
   int64_t logprobs = 0;
   for (v1::GenerateRequest prompt : prompts) {
-    // All that prompts are read by; the rest may be large.
+    // All fields that PromptOf reads; others may be large.
     prompt.set_max_tokens(request.max_tokens());
     prompt.set_no_added_tokens(request.no_added_tokens());
     prompt.set_truncate_prompt_tokens(request.truncate_prompt_tokens());

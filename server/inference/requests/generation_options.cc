@@ -14,8 +14,7 @@ namespace {
 
 constexpr int kDefaultMaxTokens = 16;
 
-// A word that must not come is spelled by other tokens at the beginning of a text than behind a
-// blank; both are kept out.
+// A word has different tokens at the start of a text and after a space; bans both.
 absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, LogitsProcessorOptions* rules) {
   if (word.empty()) return FieldError("bad_words", "bad_words: a word is empty");
   if (word.size() > kMaxBadWordBytes) {
@@ -33,12 +32,12 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Log
   return absl::OkStatus();
 }
 
-// Null: what the model's authors would have is not wanted.
+// Returns null if the request ignores the model's generation config.
 const GenerationConfig* ConfigOf(const LoadedModel& model) {
   return model.description.generation_config() == "none" ? nullptr : &model.engine->generation();
 }
 
-// Those hold whatever the request says.
+// Bad words of the model's config always apply.
 void AddBadWords(const GenerationConfig& config, int vocabulary, LogitsProcessorOptions* rules) {
   for (const std::vector<int>& word : config.bad_words) {
     const bool known =
@@ -47,7 +46,7 @@ void AddBadWords(const GenerationConfig& config, int vocabulary, LogitsProcessor
   }
 }
 
-// Before any of them is looked at.
+// Checks sizes before any entry is processed.
 absl::Status CheckCounts(const v1::SamplingOptions& sampling) {
   if (sampling.logit_bias_size() > kMaxLogitBiases) {
     return FieldError("logit_bias", absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
@@ -115,8 +114,8 @@ ReasoningPrefix ReasoningPrefixOf(const Prompt& prompt) {
   return {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
 }
 
-// Before which there may be thoughts. Those that are part of the answer's text are part of the
-// form, unless the prompt has begun them.
+// Permits reasoning before the constrained part. Reasoning that counts as answer text falls under
+// the constraint, unless the prompt has opened it.
 StructuredOutput AllowReasoningBefore(const Prompt& prompt, const v1::GenerateRequest& request,
                         StructuredOutput form) {
   if (prompt.begins_in_reasoning ||
@@ -126,7 +125,7 @@ StructuredOutput AllowReasoningBefore(const Prompt& prompt, const v1::GenerateRe
   return form;
 }
 
-// Special tokens in which a chat's answer is written, beside its text.
+// Returns the special tokens that delimit parts of a chat's answer.
 std::vector<int> SpecialTokensShown(const v1::GenerateRequest& request, const Prompt& prompt,
                          const Tokenizer& tokenizer) {
   std::vector<std::string> marks;
@@ -148,7 +147,7 @@ std::vector<int> SpecialTokensShown(const v1::GenerateRequest& request, const Pr
   return tokens;
 }
 
-// What the whole answer must be, ready to run. Null: anything.
+// Compiles the constraint on the whole answer. Null: unconstrained.
 absl::StatusOr<std::shared_ptr<TokenMasker>> CompileConstraint(const v1::GenerateRequest& request,
                                                     const LoadedModel& model, const Prompt& prompt,
                                                     const std::vector<Tool>& tools,
@@ -166,7 +165,7 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> CompileConstraint(const v1::Generat
   absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
       model.grammars->Get(AllowReasoningBefore(prompt, request, *form), shown);
   if (masker.ok() && form == *content) return masker;
-  // What is demanded of the text must be right even where there will be none.
+  // Validates the text's constraint even if the answer will have no text.
   if (*content && (!masker.ok() || form->alternatives.empty())) {
     const absl::StatusOr<Grammar> text = GrammarOf(**content);
     if (!text.ok()) return InField("response_format", text.status());
@@ -185,7 +184,7 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> ToLogitsProcessorO
   rules->frequency_penalty = sampling.frequency_penalty();
   rules->min_tokens = sampling.min_tokens();
   const GenerationConfig* const config = ConfigOf(model);
-  // Which the request's own ends do not wait for.
+  // A request with its own stops does not wait for the model's min_new_tokens.
   const bool names_ends = request.stop_size() > 0 || request.stop_token_ids_size() > 0;
   if (!sampling.has_min_tokens() && !names_ends && config != nullptr) {
     rules->min_tokens = std::min(config->min_new_tokens, max_tokens);
@@ -194,10 +193,10 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> ToLogitsProcessorO
   for (const auto& [token, bias] : sampling.logit_bias()) {
     rules->logit_bias.emplace_back(token, bias);
   }
-  // A map's order is not that of another run.
+  // Map order differs between runs.
   std::sort(rules->logit_bias.begin(), rules->logit_bias.end());
   rules->allowed = {sampling.allowed_token_ids().begin(), sampling.allowed_token_ids().end()};
-  // Each once: no more than the vocabulary has, however many are given.
+  // Unique, so that there are no more than the vocabulary has.
   std::sort(rules->allowed.begin(), rules->allowed.end());
   rules->allowed.erase(std::unique(rules->allowed.begin(), rules->allowed.end()),
                        rules->allowed.end());
@@ -252,7 +251,7 @@ absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& reque
   options.adapter = *adapter;
   options.max_tokens = request.max_tokens();
   if (options.max_tokens == 0) {
-    // Chat answers run to the end of the context unless they are limited.
+    // Chats default to the rest of the context.
     options.max_tokens =
         request.has_chat()
             ? std::max(1, model.engine->context() - static_cast<int>(prompt.tokens.size()))
@@ -266,7 +265,7 @@ absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& reque
   if (options.stop.empty() && config != nullptr && !request.ignore_eos()) {
     options.stop = config->stop_strings;
   }
-  // The engine would say so, too, but of a copy for each of the answers.
+  // The engine checks this, too, but per answer.
   if (absl::Status status = ValidateStopStrings(options.stop); !status.ok()) {
     return InField("stop", status);
   }

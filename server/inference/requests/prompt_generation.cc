@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kMinTimeoutSeconds = 1e-6;  // seconds of what is late already; 0 would be without end
+constexpr double kMinTimeoutSeconds = 1e-6;  // for expired requests; 0 would mean no timeout
 
 v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
   v1::TokenLogprobs out;
@@ -71,16 +71,16 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     if (request_.return_prompt_tokens()) prompt_ = prompt;
     for (size_t i = 0; i < answers_.size(); ++i) {
       RequestOptions own = *options_;
-      // Those that compete are compared by what their tokens were mean_logprob.
+      // best_of ranks answers by mean logprob.
       if (selects_best()) own.logprobs = std::max(own.logprobs, 0);
       own.sampling.seed = ChoiceSeed(seed, i);
       own.reproducible = request_.sampling().has_seed();
       if (own.timeout_seconds > 0) {
         own.timeout_seconds = std::max(own.timeout_seconds - waited, kMinTimeoutSeconds);
       }
-      // Events wait for the ticket: one of them may have to end its request.
+      // Events wait for the lock until the ticket is stored: one may have to cancel its request.
       absl::MutexLock lock(&mutex_);
-      // An answer before it was refused, and nobody would hear of this one.
+      // An earlier answer was rejected, and the listener would not hear of this one.
       if (listener_done_) break;
       absl::StatusOr<AsyncEngine::Ticket> ticket = engine_.Submit(
           shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
@@ -98,8 +98,8 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
   }
 
   void Cancel() override {
-    // Weak: a client that is still connected must not keep an unloaded model alive. Let go of
-    // without the lock: the last one to do so joins the engine's thread, which may want it.
+    // Weak: a connected client must not keep an unloaded model alive. Released without the lock:
+    // dropping the last reference joins the engine's thread, which may want the lock.
     const std::shared_ptr<LoadedModel> model = model_.lock();
     if (model == nullptr) return;
     Stop();
@@ -116,9 +116,9 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     std::optional<OutputParser> parser;  // of a chat
     bool in_reasoning = false;
     bool begun = false;
-    bool stopped_early = false;            // it was over before its end
-    v1::GenerateReply whole;  // of those that compete
-    double logprobs = 0;         // their sum
+    bool stopped_early = false;            // cancelled, since the rest would be dropped
+    v1::GenerateReply whole;  // collected for best_of
+    double logprobs = 0;         // sum
     int tokens = 0;
 
     double mean_logprob() const { return tokens > 0 ? logprobs / tokens : -1e30; }
@@ -126,19 +126,19 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
 
   bool selects_best() const { return static_cast<int>(answers_.size()) > n_; }
 
-  // From the engine's thread, which its engine outlives, or by one who holds the model.
+  // Called on the engine's thread, which the engine outlives, or by an owner of the model.
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const AsyncEngine::Ticket ticket : tickets_) engine_.Cancel(ticket);
   }
 
-  // Of what would only be dropped.
+  // Cancels an answer whose remaining text would be dropped.
   void StopEarly(int index) {
     absl::MutexLock lock(&mutex_);
     engine_.Cancel(tickets_[index]);
     answers_[index].stopped_early = true;
   }
 
-  // The rest runs on the engine's thread alone.
+  // The rest runs on the engine's thread only.
 
   void On(int index, const RequestEvent& event) {
     if (answers_[index].stopped_early && event.reason == FinishReason::kCancelled) {
@@ -193,7 +193,7 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     if (++ended_ == answers_.size()) metrics_->AnswersFinished(name_, request_, longest_);
   }
 
-  // What is new of the answer, taken apart if it is a chat's.
+  // Adds the event's new text, parsed if it is a chat's.
   void AddText(const RequestEvent& event, Answer* answer, v1::GenerateReply* reply) {
     if (!answer->parser) {
       reply->mutable_text()->append(event.text);
@@ -217,7 +217,7 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     if (event.finished) add(answer->parser->Finish());
   }
 
-  // Of what comes with this event, before its text is read.
+  // Counts the event's reasoning tokens, before its text is parsed.
   void CountReasoning(const RequestEvent& event, Answer* answer) {
     if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
     const bool over = answer->parser->reasoning_ended();
@@ -259,7 +259,7 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     reply.set_finish_reason(request_.prompt_only() ? "length"
                             : called && over       ? "tool_calls"
                                                    : Name(event.reason));
-    // The model's own ones are an end like any other.
+    // A stop string of the model's own config counts as an ordinary end.
     if (has_request_stops_ && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
     const auto& stops = request_.stop_token_ids();
     if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
@@ -298,7 +298,7 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
               : std::min(usage_.seconds_to_first_token(), usage.seconds_to_first_token);
     usage_.set_seconds_to_first_token(soonest);
     usage_.set_seconds(std::max(usage_.seconds(), usage.seconds));
-    // What one of the answers computed the others find there.
+    // Answers find what the first one computed in the cache.
     usage_.set_cached_tokens(first ? usage.cached_tokens
                                    : std::min(usage_.cached_tokens(), usage.cached_tokens));
     usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
@@ -316,14 +316,14 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
   const GenerationListener listener_;
   const int n_;
   const std::string echo_;
-  std::vector<int> prompt_;  // if it is to be returned
+  std::vector<int> prompt_;  // if requested
   int first_token_ = -1;
-  int opens_reasoning_ = -1, closes_reasoning_ = -1;  // tokens; -1: the model has none
+  int opens_reasoning_ = -1, closes_reasoning_ = -1;  // token IDs; -1: none
 
   std::vector<Answer> answers_;
   int finished_ = 0;
-  size_t ended_ = 0;  // answers, however
-  int longest_ = 0;   // of them, in tokens
+  size_t ended_ = 0;  // answers that have ended in any way
+  int longest_ = 0;   // of the answers, in tokens
   v1::Usage usage_;
 
   absl::Mutex mutex_;

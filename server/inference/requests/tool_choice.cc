@@ -16,10 +16,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxToolBytes = 1 << 20;
-// Of what the parameters of one tool share, written for each of them.
+// Limit on shared definitions, which are copied for each parameter of a tool.
 constexpr size_t kMaxSharedBytes = 16 << 20;
 
-// Styles that write parameters one by one have a form for each, with all that it may refer to.
+// Tool-call parsers with one section per parameter copy the shared definitions into each.
 size_t SharedBytes(const Json& parameters) {
   size_t bytes = 0;
   for (const char* shared : {"$defs", "definitions"}) {
@@ -61,7 +61,7 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   return tool;
 }
 
-// What a form with a place for each parameter cannot hold calls to.
+// Rejects strict schemas that per-parameter sections cannot enforce.
 absl::Status CheckFields(const StructuralTag& form, const std::vector<Tool>& tools) {
   bool by_field = false;
   for (const TagSection& section : form.sections) {
@@ -121,7 +121,7 @@ absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
   const ToolChoice choice = ToolChoiceOf(chat);
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.strict; });
-  // A structural tag says itself where what may stand.
+  // A structural tag has its own rules for where tags may stand.
   const bool tag = content && (content->kind == StructuredOutput::kStructuralTag ||
                                content->kind == StructuredOutput::kXgrammarStructuralTag);
   const bool free = choice == ToolChoice::kAuto && !strict && (!content || tag);
@@ -131,7 +131,7 @@ absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
                       "tools: calls that are strict or demanded exclude a structural tag; leave "
                       "one of them out");
   }
-  // A call that must be made keeps to the tool's schema, strict or not.
+  // A required call follows the tool's schema, strict or not.
   std::vector<Tool> bound = tools;
   for (Tool& tool : bound) tool.strict = tool.strict || !tool.parameters.is_null();
   StructuredOutput form{.kind = StructuredOutput::kStructuralTag};

@@ -27,17 +27,17 @@
 namespace espalier {
 namespace {
 
-// How often a stream that waits for tokens looks whether its client is still there.
+// Poll interval for a client's disconnect while a stream waits for tokens.
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
-// Between two messages of a proof's progress within one check.
+// Minimum interval between progress messages within one check.
 constexpr absl::Duration kProgress = absl::Milliseconds(100);
 
 constexpr size_t kMaxRequestId = 256;  // bytes
 
 absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 
-// Replies on their way from the engine's thread to the stream's.
+// Queue of replies from the engine's thread to the stream's.
 class Mailbox {
  public:
   struct Letter {
@@ -63,13 +63,13 @@ class Mailbox {
   std::deque<Letter> letters_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Until the call's deadline; 0: it has none.
+// Seconds to the call's deadline; 0: none.
 double SecondsLeft(const grpc::ServerContext& context) {
   const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
   return left > absl::Hours(24) ? 0 : std::max(0.001, absl::ToDoubleSeconds(left));
 }
 
-// The call's deadline is the request's, so that it frees its slots even if nobody polls.
+// Applies the call's deadline to the request, so that its slots are freed even if nobody polls.
 template <typename Request>
 void LimitTime(const grpc::ServerContext& context, Request* request) {
   const double seconds = SecondsLeft(context);
@@ -78,7 +78,7 @@ void LimitTime(const grpc::ServerContext& context, Request* request) {
   }
 }
 
-// The one that the model's name stood for is the request's.
+// Puts the adapter that the model's name resolved to into the request.
 absl::Status TakeAdapter(const std::string& named, v1::GenerateRequest* request) {
   if (named.empty() || request->adapter() == named) return absl::OkStatus();
   if (!request->adapter().empty()) {
@@ -171,13 +171,13 @@ class InferenceService final : public v1::Inference::Service {
   }
 
  private:
-  // A request that runs: who has its key and knows its id may cancel it.
+  // A running request. Callers with the same key who know its ID may cancel it.
   struct Handle {
     std::string authorization, id;
     auto operator<=>(const Handle&) const = default;
   };
 
-  // Before a request begins to run: its handle, with an id if it brings none.
+  // Registers a request before it runs; generates an ID if it has none.
   static absl::StatusOr<Handle> HandleOf(const grpc::ServerContext& context,
                                          const std::string& wanted, const char* prefix) {
     if (wanted.size() > kMaxRequestId) {
@@ -204,7 +204,7 @@ class InferenceService final : public v1::Inference::Service {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
     if (!target.ok()) return target.status();
     if (absl::Status status = TakeAdapter(target->adapter, &request); !status.ok()) return status;
-    // What the engine checks, too; here a negative one would look like none.
+    // Checked here, too, because a negative timeout would be read as none below.
     if (!(request.timeout_seconds() >= 0)) {
       return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
     }
@@ -264,8 +264,8 @@ class InferenceService final : public v1::Inference::Service {
     };
     for (bool cancelled = false; !over();) {
       if (cancelled || !context->IsCancelled()) continue;
-      // Without the lock: where it is the last one to let go of the model, it joins the thread that
-      // gives the last word, cancelled or not.
+      // Without the lock: dropping the last reference to the model joins the thread that makes the
+      // last call.
       (*embedding)->Cancel();
       cancelled = true;
     }

@@ -17,8 +17,7 @@ constexpr int kSamples = 20000;
 constexpr int kDistributionTokens = 3;
 constexpr int kDistributionTopK = 3;
 
-// Prose, dialogue, code, numbers, a list, another script: places where models are sure of
-// themselves and places where they are not.
+// Prose, dialogue, code, numbers, a list, another script: both predictable and unpredictable text.
 const char* const kPrompts[] = {
     "In the beginning God created the heaven and the earth. And the earth was without form, and",
     "Q: Why does bread rise when it is baked?\nA: Because",
@@ -30,12 +29,12 @@ const char* const kPrompts[] = {
 
 int GivenOr(int given, int fallback) { return given == 0 ? fallback : given; }
 
-// The prompts as tokens, each short enough to leave room for `answer` of `context`. What was not
-// asked for is cut, or left out where the tokenizer has no tokens for it.
+// Tokenizes the prompts, each short enough to leave `answer` tokens of `context`. Default prompts
+// are truncated, or skipped if the tokenizer cannot encode them.
 absl::StatusOr<std::vector<std::vector<int>>> PromptsOf(const v1::VerifyLosslessRequest& request,
                                                         const Tokenizer& tokenizer, int context,
                                                         int answer) {
-  // Not all of the context: the KV check begins a request with prompt and answer.
+  // The KV check submits prompt and answer as a new prompt, which needs one token more.
   const int most = context - answer - 1;
   if (most < 1) {
     return absl::InvalidArgumentError(
@@ -122,7 +121,7 @@ absl::StatusOr<v1::LosslessReport> RunLosslessVerification(const v1::VerifyLossl
   options.distribution_tokens = GivenOr(request.distribution_tokens(), kDistributionTokens);
   options.distribution_top_k = GivenOr(request.distribution_top_k(), kDistributionTopK);
   if (request.temperature() != 0) options.temperature = request.temperature();
-  constexpr int kLeast = 3;  // a tree has one before it and one behind
+  constexpr int kLeast = 3;  // one before a tree and one after it
   if (options.answer < kLeast) {
     return absl::InvalidArgumentError(absl::StrCat("field 'answer_tokens' is ", options.answer,
                                                    ", expected 0 or at least ", kLeast));

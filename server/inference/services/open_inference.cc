@@ -45,7 +45,7 @@ absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
                                 const ModelServer& models) {
   const absl::StatusOr<ModelServer::Target> target =
       Find(request.name(), request.version(), models);
-  if (absl::IsUnavailable(target.status())) return false;  // it is being loaded, or all drains
+  if (absl::IsUnavailable(target.status())) return false;  // loading, or the server drains
   if (!target.ok()) return target.status();
   return AnswersRequests(Describe(*target->model));
 }
