@@ -1,4 +1,5 @@
-// Whole requests on a model of letters: how many prompts one may have, and what writes its answer.
+// Whole requests on a model whose tokens are letters: numbers of prompts, and off-thread
+// serialization.
 #include "server/http/completions_route.h"
 
 #include <filesystem>
@@ -108,7 +109,7 @@ std::string ManyPrompts(int count) {
   return absl::StrCat("\"prompt\": [", prompts, "]");
 }
 
-// The queue has 256 places: an idle server told the client to come again, for ever.
+// Regression: with a queue of 256, an idle server kept answering "retry later".
 TEST_F(CompletionsRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
   for (const char* stream : {"false", "true"}) {
     const auto client = Complete(
@@ -134,7 +135,7 @@ TEST_F(CompletionsRouteTest, OnePromptThatIsTooLongIsTheAnswer) {
   EXPECT_EQ(client->Body()["error"]["param"], "prompt");
 }
 
-// What one answer has computed its siblings find in the cache: that had been there for nobody.
+// Regression: cached_tokens counted what sibling answers had computed.
 TEST_F(CompletionsRouteTest, OnlyWhatEarlierRequestsLeftIsCounted) {
   const std::string fields =
       absl::StrCat(R"("prompt": ")", std::string(100, 'b'), R"(", "n": 3, "max_tokens": 2)");
@@ -153,7 +154,7 @@ TEST_F(CompletionsRouteTest, AnEchoHasAsManyAlternativesAsTheAnswer) {
             ->Body()["choices"][0];
     const json& echoed = choice["logprobs"]["top_logprobs"];
     ASSERT_EQ(echoed.size(), 5u);
-    // The most likely token, and the one that stands there.
+    // The most likely token and the actual one.
     EXPECT_LE(echoed[1].size(), 2u);
     EXPECT_GE(echoed[1].size(), 1u);
     EXPECT_GE(static_cast<int>(choice["prompt_logprobs"][1].size()), std::max(1, top));
@@ -180,7 +181,7 @@ TEST_F(CompletionsRouteTest, LargeAnswerIsWrittenOffTheEngineThread) {
   }
 }
 
-// Of what was streamed: the text and how many tokens are listed with it.
+// Returns the streamed text and the number of tokens listed with it.
 std::pair<std::string, size_t> Streamed(const std::string& body) {
   std::pair<std::string, size_t> out;
   for (const absl::string_view line : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
@@ -195,7 +196,7 @@ std::pair<std::string, size_t> Streamed(const std::string& body) {
   return out;
 }
 
-// With the prompt's log-probabilities one event of a stream may be large, too.
+// With prompt logprobs, a single stream event may be large.
 TEST_F(CompletionsRouteTest, LargeStreamEventIsWrittenOffTheEngineThread) {
   const std::string fields = absl::StrCat(
       R"("prompt": ")", std::string(400, 'b'),
@@ -226,7 +227,7 @@ class Ended : public InProgressResponse {
   void Cancel() override {}
 };
 
-// It was answered as if the conversation had just begun.
+// Regression: it was answered as if the conversation had just begun.
 TEST_F(CompletionsRouteTest, ResponseWithDroppedConversationCannotBeContinued) {
   const auto store = std::make_shared<ResponseStore>(10'000);
   store->Start("resp_1", "", std::make_shared<Ended>());

@@ -1,5 +1,4 @@
-// What a server reads of requests that it does not answer as they wish, and how much it holds of
-// all that come in and go out.
+// Bodies of rejected requests, and the budgets for bytes that come in and go out.
 #include <poll.h>
 
 #include <array>
@@ -45,7 +44,8 @@ TEST(HttpServerBody, IsNotReadOfARequestThatItsHeaderRefuses) {
         responder->Send(200, "text/plain", "got " + request.body);
       },
       options);
-  // One who waits for leave gets none, and one who does not is answered before it has sent all.
+  // A client that waits for 100 Continue gets none; one that does not is answered before it has
+  // sent everything.
   for (const std::string expect : {"Expect: 100-continue\r\n", ""}) {
     RawClient client(server->port());
     client.Send(Post("/a?b", 1'000'000, "Authorization: Bearer bad\r\n" + expect));
@@ -72,7 +72,7 @@ TEST(HttpServerBody, BodiesBeingReadAreBoundedInTotal) {
         responder->Send(200, "text/plain", absl::StrCat(request.body.size(), " bytes"));
       },
       options);
-  // Twice, as what was refused or read counts no more.
+  // Twice: rejected and finished bodies no longer count.
   for (int round = 0; round < 2; ++round) {
     std::array<RawClient, 2> clients{RawClient(server->port()), RawClient(server->port())};
     std::array<pollfd, 2> answers;
@@ -80,7 +80,7 @@ TEST(HttpServerBody, BodiesBeingReadAreBoundedInTotal) {
       clients[i].Send(Post("/", 800) + std::string(700, 'b'));
       answers[i] = {clients[i].fd(), POLLIN, 0};
     }
-    // Both are more than may be: the one that is read later is refused.
+    // Together they exceed the budget: the later one is rejected.
     ASSERT_GT(poll(answers.data(), answers.size(), 10'000), 0);
     const size_t refused = answers[0].revents != 0 ? 0 : 1;
     const std::string refusal = clients[refused].ReadAll();
@@ -94,7 +94,7 @@ TEST(HttpServerBody, BodiesBeingReadAreBoundedInTotal) {
   }
 }
 
-// A client that may call, but not for all routes, would have said who it is once more.
+// Otherwise a trailer could override the Authorization header that was checked.
 TEST(HttpServerBody, FieldsBehindItAreNoHeaders) {
   absl::Mutex mutex;
   HttpRequest seen;
@@ -139,7 +139,7 @@ TEST(HttpServerBody, UnreadAnswersCountTowardsTheBudget) {
   ASSERT_TRUE(given.WaitForNotificationWithTimeout(kSoon));
   EXPECT_EQ(status_of("/a"), "HTTP/1.1 503");
   EXPECT_EQ(status_of("/quick"), "HTTP/1.1 200");
-  // It goes away, or would have read all.
+  // The client disconnects; otherwise it would read everything.
   slow.Close();
   std::string status;
   for (const absl::Time end = absl::Now() + kSoon; absl::Now() < end;) {

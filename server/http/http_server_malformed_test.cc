@@ -1,4 +1,4 @@
-// Bytes that no friendly client sends: each gets its status, and the server answers others after.
+// Malformed and hostile requests: each gets its status, and the server keeps serving others.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -33,7 +33,7 @@ class HttpServerMalformedTest : public ::testing::Test {
     server_ = *std::move(server);
   }
 
-  // What comes back until the server closes, as it does after an error.
+  // Returns everything until the server closes, as it does after an error.
   std::string Answer(const std::string& bytes) {
     RawClient client(server_->port());
     client.Send(bytes);
@@ -59,7 +59,7 @@ TEST_F(HttpServerMalformedTest, MalformedRequestsAreRejectedAndClosed) {
     std::string request;
     int status;
   } cases[] = {
-      // Where a body ends must not depend on who reads it.
+      // Request smuggling: the end of a body must be unambiguous.
       {Post("Content-Length: 5\r\n" + chunked, "0\r\n\r\n"), 400},
       {Post(chunked + "Content-Length: 5\r\n", "0\r\n\r\n"), 400},
       {Post("Content-Length: 5\r\nContent-Length: 6\r\n", "abcdef"), 400},
@@ -88,7 +88,7 @@ TEST_F(HttpServerMalformedTest, MalformedRequestsAreRejectedAndClosed) {
       {Post(chunked, "3\r\nabcd\r\n0\r\n\r\n"), 400},
       {Post(chunked, "3;" + std::string(1 << 20, 'e') + "\r\nabc\r\n0\r\n\r\n"), 400},
       {Post(chunked, "0\r\nTrailer: " + std::string(1 << 20, 't') + "\r\n\r\n"), 400},
-      // More than a field can hold, but not more than is read at a time.
+      // More than a field may hold, but less than one read.
       {Post(chunked, "0\r\nTrailer: " + std::string(70'000, 't') + "\r\n\r\n"), 431},
       {Post(chunked, "10000\r\n" + std::string(0x10000, 'a') + "\r\n10000\r\n"), 413},
       // Lines.
@@ -134,7 +134,7 @@ TEST_F(HttpServerMalformedTest, ManySmallHeadersAreAsManyAsTheirBytes) {
   ExpectAlive();
 }
 
-// Read within the time that a request may take, and as large as their bytes together.
+// Read within the timeout; limited only by their total size.
 TEST_F(HttpServerMalformedTest, OneByteChunksCountTowardsTheBodyLimit) {
   std::string body, chunks;
   for (int i = 0; i < 1'000'000; ++i) {

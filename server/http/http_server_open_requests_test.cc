@@ -1,4 +1,4 @@
-// Which requests a server that is about to stop has to wait for.
+// Which requests a stopping server must wait for.
 #include <memory>
 #include <string>
 

@@ -1,4 +1,4 @@
-// What a client can tell of a stream: that it is whole, or that it is not.
+// Clients can distinguish a complete stream from a broken one.
 #include <algorithm>
 #include <string>
 
@@ -18,7 +18,7 @@ using ::testing::Not;
 constexpr absl::Duration kSoon = absl::Seconds(10);
 constexpr char kLastChunk[] = "\r\n0\r\n\r\n";
 
-// Its writer was lost with half of an answer, which looked like all of it.
+// Regression: when the writer was lost, half an answer looked complete.
 TEST(HttpServerStream, OneThatIsNotEndedDoesNotLookWhole) {
   for (const bool ends : {true, false}) {
     absl::Notification closed;
@@ -43,8 +43,8 @@ TEST(HttpServerStream, OneThatIsNotEndedDoesNotLookWhole) {
   }
 }
 
-// What comes in quick succession is not what a client leaves unread. The handler is a quick one:
-// nothing is sent before it returns.
+// Parts queued in quick succession do not count as unread. A quick handler, so that nothing is sent
+// before it returns.
 TEST(HttpServerStream, SmallPartsMayComeRightBehindALargeOne) {
   constexpr size_t kSize = 5 << 20;
   HttpServerOptions options;

@@ -98,7 +98,7 @@ TEST(HttpServer, WholeAnswerIsSentToTheEndAsLongAsTheClientReads) {
     absl::SleepFor(absl::Milliseconds(2));
   }
   EXPECT_GT(all, kSize);
-  EXPECT_GT(absl::Now() - start, options.write_timeout);  // or this shows nothing
+  EXPECT_GT(absl::Now() - start, options.write_timeout);  // otherwise the test shows nothing
 }
 
 TEST(HttpServer, StalledClientTimesOutAWholeAnswer) {
@@ -146,7 +146,7 @@ TEST(HttpServer, UnreadStreamIsClosedDuringABlockedWrite) {
   EXPECT_TRUE(flood.WaitUntilClosed(kSoon));
 }
 
-// Keeps whoever is to be answered, and whether the client has gone.
+// Keeps responders, and whether their clients have disconnected.
 class Waiting {
  public:
   HttpHandler Handler() {
@@ -157,7 +157,7 @@ class Waiting {
       responder_ = std::move(responder);
     };
   }
-  // Waits for a request.
+  // Waits for the next request.
   std::shared_ptr<HttpResponder> Next(HttpRequest* request = nullptr) {
     absl::MutexLock lock(&mutex_);
     const auto there = [this] {
@@ -180,7 +180,7 @@ class Waiting {
 TEST(HttpServer, DisconnectIsSeenBehindPipelinedBytes) {
   const std::string request = "GET /1 HTTP/1.1\r\nHost: x\r\n\r\n";
   const std::string next = "GET /2 HTTP/1.1\r\nHost: x\r\n\r\n";
-  // More than the server takes in, but not more than its kernel.
+  // More than the server reads ahead, but not more than the kernel buffers.
   const std::string large =
       "POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + std::string(90000, 'x');
   for (const std::string& ahead : {std::string("x"), next, large}) {
@@ -192,7 +192,8 @@ TEST(HttpServer, DisconnectIsSeenBehindPipelinedBytes) {
       client.Send(at_once ? request + ahead : request);
       const std::shared_ptr<HttpResponder> responder = waiting.Next();
       if (!at_once) client.Send(ahead);
-      absl::SleepFor(absl::Milliseconds(50));  // the bytes are read before the close is seen
+      // the server reads the bytes before it sees the close
+      absl::SleepFor(absl::Milliseconds(50));
       EXPECT_FALSE(waiting.closed().HasBeenNotified());
       client.Close();
       EXPECT_TRUE(waiting.closed().WaitForNotificationWithTimeout(kSoon));
@@ -207,7 +208,7 @@ TEST(HttpServer, PipelinedRequestsWaitForEarlierAnswers) {
   RawClient client(server->port());
   client.Send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n");
   std::shared_ptr<HttpResponder> responder = waiting.Next();
-  // Longer than what is taken in before it is its turn.
+  // Longer than what is read ahead.
   std::string body;
   for (int i = 0; body.size() < 400'000; ++i) absl::StrAppend(&body, i, ",");
   client.Send(absl::StrCat("POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(),
@@ -317,7 +318,7 @@ TEST(HttpServer, BlockedHandlersStopNeitherQuickRequestsNorStreams) {
   }
   EXPECT_THAT(watcher.ReadUntil("more\n\n"), HasSubstr("data: more"));
 
-  // Others wait for a thread, as many as may.
+  // Fills the queue for handler threads.
   third.Send(wait);
   fourth.Send(wait);
   absl::SleepFor(absl::Milliseconds(100));
@@ -369,7 +370,7 @@ TEST(HttpServer, BodiesOfRequestsThatWaitAreBounded) {
     EXPECT_THAT(client->ReadUntil(" bytes"), HasSubstr("800 bytes"));
   }
   EXPECT_THAT(small.ReadUntil(" bytes"), HasSubstr("200 bytes"));
-  refused.Send(post(800));  // what waited counts no more
+  refused.Send(post(800));  // finished requests no longer count
   EXPECT_THAT(refused.ReadUntil(" bytes"), HasSubstr("800 bytes"));
 }
 
@@ -480,7 +481,7 @@ TEST(HttpServer, HeadOfAStreamSendsHeadersAndStopsTheWriter) {
   client.Send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n");
   const std::string all = client.ReadUntil("/b ");
   EXPECT_THAT(all, Not(HasSubstr("data: ")));
-  // Nothing between the two.
+  // Nothing in between.
   EXPECT_THAT(all.substr(all.find("\r\n\r\n") + 4), StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_TRUE(closed.WaitForNotificationWithTimeout(kSoon));
 }
@@ -506,10 +507,10 @@ TEST(HttpServer, ClientsThatAskBeforeTheySendABodyAreTold) {
     client.Send("hi");
     EXPECT_THAT(client.ReadUntil("/a hi"), StartsWith("HTTP/1.1 200 OK\r\n"));
   }
-  // One that does not wait is not told.
+  // A client that does not wait gets no 100 Continue.
   client.Send(ask + "Content-Length: 2\r\n\r\nhi");
   EXPECT_THAT(client.ReadUntil("/a hi"), StartsWith("HTTP/1.1 200 OK\r\n"));
-  // HTTP/1.0 knows nothing of it.
+  // HTTP/1.0 has no 100 Continue.
   RawClient old(server->port());
   old.Send("POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
   absl::SleepFor(absl::Milliseconds(50));
@@ -541,7 +542,7 @@ TEST(HttpServer, ConnectionsThatComeWhileItStopsAreClosed) {
     const absl::Time start = absl::Now();
     server->Stop();
     for (RawClient* client : {&first, &second, &third}) EXPECT_EQ(client->ReadAll(), "");
-    EXPECT_LT(absl::Now() - start, absl::Seconds(1));  // nothing was waited for in vain
+    EXPECT_LT(absl::Now() - start, absl::Seconds(1));  // no needless wait
     late.join();
   }
 }

@@ -1,4 +1,4 @@
-// What a connection does while an answer is made, over TLS: reads and writes meet there.
+// Connections over TLS, where reads and writes share one state.
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -44,7 +44,7 @@ std::string Text(BIO* bio) {
   return std::string(data, static_cast<size_t>(size));
 }
 
-// Signed by itself, for an hour.
+// Returns a self-signed certificate, valid for an hour.
 HttpCertificates MakeCertificates() {
   Owned<EVP_PKEY, EVP_PKEY_free> key(EVP_EC_gen("P-256"));
   Owned<X509, X509_free> x509(X509_new());
@@ -66,7 +66,7 @@ HttpCertificates MakeCertificates() {
 class TlsClient {
  public:
   explicit TlsClient(uint16_t port, int receive_buffer = 0) : raw_(port, receive_buffer) {
-    signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without asking for no signal
+    signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL
     SSL_set_fd(tls_.get(), raw_.fd());
     EXPECT_EQ(SSL_connect(tls_.get()), 1);
   }
@@ -74,7 +74,7 @@ class TlsClient {
     EXPECT_EQ(SSL_write(tls_.get(), data.data(), static_cast<int>(data.size())),
               static_cast<int>(data.size()));
   }
-  // "" once the server has closed.
+  // Returns "" at the end.
   std::string Read() {
     char data[1 << 14];
     const int n = SSL_read(tls_.get(), data, sizeof data);
@@ -89,7 +89,7 @@ class TlsClient {
     }
     return all;
   }
-  // With or without TLS's own farewell.
+  // With or without TLS's close_notify.
   void Close(bool politely) {
     if (politely) SSL_shutdown(tls_.get());
     raw_.Close();
@@ -156,7 +156,7 @@ TEST(HttpServerTls, PipelinedRequestsWaitForEarlierAnswers) {
   EXPECT_THAT(client.ReadUntil("[/3 0]"), HasSubstr("[/3 0]"));
 }
 
-// Each part finds the watcher reading; the time that writes have must not become the watcher's.
+// Each write happens during a read; the write timeout must not apply to the read.
 TEST(HttpServerTls, StreamMayPauseForLongerThanAWriteMay) {
   HttpServerOptions options;
   options.write_timeout = absl::Milliseconds(100);
@@ -177,7 +177,7 @@ TEST(HttpServerTls, StreamMayPauseForLongerThanAWriteMay) {
   EXPECT_THAT(client.ReadUntil("\r\n0\r\n\r\n"), HasSubstr("data: 3"));
 }
 
-// As proxies do that show a certificate of their own.
+// As proxies with a client certificate do.
 TEST(HttpServerTls, AClientWithACertificateMayTakeUpItsSession) {
   HttpServerOptions options;
   options.certificates = MakeCertificates();

@@ -160,7 +160,7 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
               [\"<f\"], \"structures\": [{\"begin\": \"<f>\", \"schema\": {\"type\": \"null\"},
               \"end\": \"</f>\"}]}"})"}) {
     std::string text = fields;
-    // A text in JSON has no line breaks.
+    // JSON strings have no line breaks.
     text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
     const v1::StructuralTag tag = parse(text).structural_tag();
     ASSERT_EQ(tag.structures_size(), 1) << text;
@@ -265,7 +265,7 @@ TEST(OpenAi, ListsOfThousandsOfEndsAreRefusedByName) {
   }
 }
 
-// As many as gRPC takes; other objects stay as small as they were.
+// As many as gRPC accepts; limits on other objects stay small.
 TEST(OpenAi, BiasesMayBeAsManyAsTokens) {
   const auto body = [](const char* field, int count) {
     std::string entries;
@@ -285,7 +285,7 @@ TEST(OpenAi, BiasesMayBeAsManyAsTokens) {
   EXPECT_TRUE(Parse(Kind::kCompletion, body("metadata", 1025), &other));
 }
 
-// What a flag asks for is done or refused, unless it cannot change what the client gets.
+// A flag takes effect or is rejected, unless it cannot change the answer.
 TEST(OpenAi, FlagsThatWouldChangeTheAnswerAreNotLost) {
   const auto error_of = [](const std::string& fields) {
     Request request;
@@ -313,7 +313,7 @@ TEST(OpenAi, FlagsThatWouldChangeTheAnswerAreNotLost) {
   }
 }
 
-// Clients of OpenAI send them whatever the model, and the Responses API takes them.
+// OpenAI's clients send these for any model, and the Responses API accepts them.
 TEST(OpenAi, ChatsTakeFieldsThatChangeNothing) {
   const auto error_of = [](const std::string& fields) {
     Request request;
@@ -370,7 +370,7 @@ TEST(OpenAi, ARequestMayBringItsId) {
   EXPECT_EQ(request.id, std::string(128, 'y'));
   for (const std::string& id : {std::string(), std::string(129, 'y'), std::string("a b"),
                                 std::string("a\r"), std::string("\xc3\xa9"), std::string("a\"")}) {
-    ReadRequestIdHeader({{"x-request-id", id}}, &request.id);  // a proxy's: overlooked
+    ReadRequestIdHeader({{"x-request-id", id}}, &request.id);  // set by a proxy: ignored
     EXPECT_EQ(request.id, std::string(128, 'y'));
     const json body = {{"model", "m"}, {"prompt", "x"}, {"request_id", id}};
     EXPECT_EQ(ErrorOf(Kind::kCompletion, body.dump()).param, "request_id");
@@ -500,7 +500,7 @@ TEST(OpenAi, ChatAddsSpecialTokensOnlyOnRequest) {
     EXPECT_EQ(tokenize.generate.chat().add_special_tokens(), added) << more;
   }
   EXPECT_EQ(ErrorOf(Kind::kChat, body(R"(, "add_special_tokens": 1)")).param, "add_special_tokens");
-  // A text's are the tokenizer's.
+  // For texts, special tokens are the tokenizer's.
   TokenizeRequest tokenize;
   EXPECT_FALSE(ParseTokenize(R"({"prompt": "x"})", &tokenize));
   EXPECT_FALSE(tokenize.generate.no_added_tokens());
@@ -523,7 +523,7 @@ TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
   }
 }
 
-// An answer that was cut off among its thoughts has no content, and comes back as it went.
+// An answer truncated in its reasoning has no content, and clients send it back unchanged.
 TEST(OpenAi, AnAnswerWithoutContentMayComeBack) {
   for (const char* thoughts : {"reasoning_content", "reasoning"}) {
     Request request;

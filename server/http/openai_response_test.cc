@@ -110,7 +110,7 @@ TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
 TEST(OpenAiResponse, OffsetsCountCharactersOfTheText) {
   ChoicePart part = Text("a\xe6\xbc\xa2z");
   part.with_logprobs = true;
-  // In front of the echoed prompt stands what is not shown; a character may be of two tokens.
+  // Hidden text precedes the echoed prompt; one character has two tokens.
   for (const char* text : {"<s>", "a", "\xe6\xbc", "\xa2", "z"}) {
     part.logprobs.emplace_back().set_text(text);
     part.logprobs.back().set_rank(part.logprobs.size() == 1 ? 0 : 1);
@@ -118,7 +118,7 @@ TEST(OpenAiResponse, OffsetsCountCharactersOfTheText) {
   const json completion = json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
   EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"], json({0, 0, 1, 2, 2}));
   EXPECT_EQ(CharactersOf(part), 3);
-  // One that loses its blank at the beginning of a text.
+  // A tokenizer that drops a leading space.
   ChoicePart first = Text("Hi you");
   for (const char* text : {" Hi", " you"}) {
     first.logprobs.emplace_back().set_text(text);
@@ -139,7 +139,7 @@ TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {
     token.set_rank(2);
     v1::TopLogprob* top = token.add_top();
     top->set_token(9);
-    top->set_text("x");  // the same text, and another token
+    top->set_text("x");  // the same text, but another token
     top->set_logprob(-0.25);
   }
   const json completion = json::parse(
@@ -154,7 +154,7 @@ TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {
   EXPECT_EQ(chat["bytes"], json({'x'}));
 }
 
-// A chat has one prompt for all of its choices; a completion's choices may have several.
+// A chat has one prompt for all choices; a completion's choices may have several.
 TEST(OpenAiResponse, AChatsPromptLogprobsStandAboveItsChoices) {
   ChoicePart part = Text("x");
   part.with_prompt_logprobs = true;

@@ -18,7 +18,7 @@ TEST(SerializationThread, RunsTasksInOrderAndDrainsOnDestruction) {
       other = std::this_thread::get_id();
       go.WaitForNotification();
     });
-    // None of these waits for the first one.
+    // Run does not wait for the first task.
     for (int i = 0; i < 5; ++i) thread.Run([&done, i] { done.push_back(i); });
     EXPECT_TRUE(done.empty());
     go.Notify();

@@ -1,4 +1,4 @@
-// Who may call which route, and how; what probes say.
+// Authorization, routing, probes and overload of the gateway.
 #include "server/http/gateway/gateway.h"
 
 #include <map>
@@ -26,7 +26,7 @@ constexpr char kKey[] = "Bearer the-key-of-this-test";
 constexpr int kUnauthorized = 401;
 constexpr const char* kProbes[] = {"/health", "/ready", "/v2/health/live", "/v2/health/ready"};
 
-// Keeps what a handler answers.
+// Records a handler's answer.
 class Answer : public HttpResponder {
  public:
   void Send(int status, std::string, std::string body, Headers headers) override {
@@ -41,7 +41,7 @@ class Answer : public HttpResponder {
 
   int status() const { return status_; }
   const std::string& body() const { return body_; }
-  // "" if it has none.
+  // Returns "" if absent.
   std::string header(const std::string& name) const {
     const auto found = headers_.find(name);
     return found != headers_.end() ? found->second : "";
@@ -91,8 +91,7 @@ TEST_F(GatewayTest, EveryRouteWantsAKeyButForProbesThatAreOpen) {
     for (const Gateway::RouteName& route : routes) paths.insert(route.path);
     EXPECT_THAT(paths, IsSupersetOf(kProbes));
     EXPECT_THAT(paths, IsSupersetOf({"/metrics", "/version", "/v1/completions"}));
-    // Beside the routes: a part of one, none at all, methods that a route does not take, and paths
-    // that are nearly probes.
+    // Beyond the routes: prefixes of routes, unknown paths, wrong methods, and near-probes.
     routes.insert(routes.end(), {{"GET", "/v2/models/NAME/ready"},
                                  {"GET", "/nothing"},
                                  {"GET", "/"},
@@ -173,14 +172,14 @@ TEST_F(GatewayTest, PathsThatTryToClimbOutAreUnknown) {
       SCOPED_TRACE(begin + end);
       const Answer answer = Ask(gateway, "GET", begin + end, "");
       EXPECT_EQ(answer.status(), 404);
-      // Whatever the path holds, the answer is JSON, and so UTF-8.
+      // Whatever the path holds, the answer is valid JSON, hence UTF-8.
       const auto json = nlohmann::json::parse(answer.body(), nullptr, /*allow_exceptions=*/false);
       EXPECT_TRUE(json.contains("error")) << answer.body();
     }
   }
 }
 
-// A label of each made-up name would fill the memory, and quotes in it would forge lines.
+// Arbitrary labels would exhaust memory, and quotes in them would forge metric lines.
 TEST_F(GatewayTest, NamesThatClientsMakeUpAreNoLabels) {
   Metrics metrics;
   ServingMetrics serving(&metrics.registry());
@@ -251,7 +250,7 @@ TEST_F(GatewayTest, WhatItsHeaderRefusesNeedsNoBody) {
   Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/true);
   struct Case {
     const char *method, *path, *header, *value;
-    int status;  // 0: it is admitted
+    int status;  // 0: admitted
   };
   for (const Case& test :
        {Case{"POST", "/v1/completions", "authorization", kKey, 0},
@@ -284,7 +283,7 @@ TEST_F(GatewayTest, EveryAnswerNamesItsRequest) {
   for (const Gateway::RouteName& route : routes) {
     SCOPED_TRACE(route.path);
     for (const char* key : {kKey, "Bearer other"}) {
-      // Without an id, with one, and with one of a proxy that has a form of its own.
+      // Without an ID, with a valid one, and with a proxy's malformed one.
       for (const std::string& given :
            {std::string(), std::string("mine-7"), std::string("a=b/c+d|e")}) {
         HttpRequest request{.method = route.method, .path = route.path, .body = "{}"};
@@ -303,7 +302,7 @@ TEST_F(GatewayTest, EveryAnswerNamesItsRequest) {
       }
     }
   }
-  EXPECT_EQ(made.size(), asked);  // each its own
+  EXPECT_EQ(made.size(), asked);  // all distinct
   EXPECT_EQ(made.count(""), 0u);
   auto answer = std::make_shared<Answer>();
   gateway.Overloaded({.method = "POST", .path = "/v1/messages", .headers = {{"x-request-id", "a"}}},

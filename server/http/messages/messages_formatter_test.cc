@@ -1,4 +1,4 @@
-// A stream of events builds the whole message; why it ended is told in the API's words.
+// Stream events add up to the whole message; stop reasons use the API's names.
 #include "server/http/messages/messages_formatter.h"
 
 #include "gmock/gmock.h"
@@ -54,7 +54,8 @@ TEST(MessagesFormatterTest, EventsBuildTheWholeMessage) {
   }
   EXPECT_EQ(streamed.Object(), whole.Object());
   EXPECT_TRUE(whole.TakeEvents().empty());
-  // As clients do: blocks begin empty, deltas are added, the input of calls is parsed at the end.
+  // Rebuilds the message as clients do: blocks start empty, deltas are appended, tool input is
+  // parsed at the end.
   json message;
   std::string input;
   std::vector<std::string> types;
@@ -103,10 +104,10 @@ TEST(MessagesFormatterTest, EventsBuildTheWholeMessage) {
   EXPECT_EQ(message["usage"]["output_tokens_details"]["thinking_tokens"], 2);
 }
 
-// A text behind a call had closed it, with half of its arguments.
+// Regression: text after a call closed the call with half of its arguments.
 TEST(MessagesFormatterTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
   const std::vector<AnswerPart> parts = TextsBetweenCalls();
-  const size_t end = 60;  // more characters than there are
+  const size_t end = 60;  // more than there are
   for (size_t first = 0; first < end; ++first) {
     for (size_t second = first; second < end; second += 5) {
       MessagesFormatter answer(Head(), false);
@@ -156,7 +157,7 @@ TEST(MessagesFormatterTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
   EXPECT_EQ(content[1]["input"], json::object());
 }
 
-// Models write what they will; copying a value recurses once for each of its levels.
+// Models may write anything; copying a value recurses per level.
 TEST(MessagesFormatterTest, ArgumentsThatNestWithoutEndAreNoInput) {
   MessagesFormatter answer(Head(), false);
   v1::GenerateReply reply;

@@ -55,7 +55,7 @@ TEST(MessagesRequestTest, BlocksBecomeTurns) {
   EXPECT_FALSE(chat.continue_final_message());
 }
 
-// Messages of one role in a row are one turn, whose calls were parsed and written anew for each.
+// Consecutive messages of one role are one turn; its calls were once reparsed for each message.
 TEST(MessagesRequestTest, CallsOfManyMessagesInARowAreThoseOfOneTurn) {
   std::string messages = R"({"role": "user", "content": "x"})", results;
   constexpr int kCalls = 3000;

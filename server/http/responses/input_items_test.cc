@@ -1,4 +1,4 @@
-// Items become the turns that templates expect, and what is listed can be given back.
+// Items become the turns that templates expect, and listed items can be sent back.
 #include "server/http/responses/input_items.h"
 
 #include <set>
@@ -68,7 +68,7 @@ TEST(InputItemsTest, WhatTheAssistantSaidInOneGoIsOneTurn) {
   EXPECT_EQ(chat.turns(3).role(), "tool");
   EXPECT_EQ(chat.turns(3).tool_call_id(), "b");
   EXPECT_EQ(chat.turns(4).content(), "none");
-  // Two messages are two turns; nothing of the calls before sticks to them.
+  // Two messages are two turns, without the earlier calls.
   EXPECT_EQ(chat.turns(5).content(), "No.");
   EXPECT_EQ(chat.turns(5).tool_calls(), "");
   EXPECT_EQ(chat.turns(6).content(), "Really.");
@@ -111,7 +111,7 @@ TEST(InputItemsTest, ReferencesBecomeWhatTheyReferTo) {
   EXPECT_THAT(error->message, HasSubstr("msg_8"));
 }
 
-// A few thousand of them were some ten thousand bytes, and stood for 28 GB.
+// Regression: some ten thousand bytes of references expanded to 28 GB.
 TEST(InputItemsTest, ManyReferencesToALargeItemAreRejectedBeforeCopying) {
   const auto large = std::make_shared<const json>(
       json{{"id", "msg_9"},
@@ -133,7 +133,7 @@ TEST(InputItemsTest, ManyReferencesToALargeItemAreRejectedBeforeCopying) {
   EXPECT_EQ(one[0], *large);
 }
 
-// Where a page begins is said by an id: items of one id would be listed for ever.
+// Pages are addressed by item ID: with duplicate IDs, paging never ended.
 TEST(InputItemsTest, EveryItemOfAConversationHasAnIdOfItsOwn) {
   const json message = {{"id", "msg_1"},
                         {"type", "message"},
@@ -141,7 +141,7 @@ TEST(InputItemsTest, EveryItemOfAConversationHasAnIdOfItsOwn) {
                         {"content", {{{"type", "output_text"}, {"text", "Hm"}}}}};
   json call = {{"id", "fc_1"}, {"type", "function_call"}};
   const json before = json::array({message});
-  // Referred to twice, given again, and new.
+  // Referenced twice, given again, and new.
   json items = json::array({message, message, message, call, call});
   items.push_back({{"id", "msg_2"}, {"type", "message"}});
   ItemIds ids("test");
@@ -152,12 +152,12 @@ TEST(InputItemsTest, EveryItemOfAConversationHasAnIdOfItsOwn) {
     EXPECT_EQ(item["id"].get<std::string>().substr(0, 3),
               item["type"] == "message" ? "msg" : "fc_");
   }
-  EXPECT_EQ(items[3]["id"], "fc_1");  // as they were where they could be
+  EXPECT_EQ(items[3]["id"], "fc_1");  // unchanged where possible
   EXPECT_EQ(items[5]["id"], "msg_2");
   for (json& item : items) item.erase("id");
   json same = message;
   same.erase("id");
-  EXPECT_EQ(items[2], same);  // and nothing else is changed
+  EXPECT_EQ(items[2], same);  // nothing else changed
 }
 
 TEST(InputItemsTest, OneInputGivesAnIdToOneItemOnly) {

@@ -1,5 +1,5 @@
-// Who gets what of an answer while it runs, when it ends, and when clients come and go; of answers
-// that are kept, such as responses.
+// What clients and watchers receive while a response runs and at its end, for stored kinds of
+// responses.
 #include "server/http/response_producer.h"
 
 #include <limits>
@@ -132,7 +132,7 @@ class ResponseProducerTest : public ::testing::Test {
   std::shared_ptr<ResponseStore> store_ = std::make_shared<ResponseStore>(64 << 20);
   std::shared_ptr<Client> client_ = std::make_shared<Client>();
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
-  std::shared_ptr<SerializationThread> serialization_thread_;  // null unless a test wants one
+  std::shared_ptr<SerializationThread> serialization_thread_;  // null unless a test sets it
   size_t kept_values_ = 0;
 };
 
@@ -174,7 +174,7 @@ TEST_F(ResponseProducerTest, ErrorsBeforeTheFirstByteAreAStatus) {
   }
 }
 
-// Half an answer is no answer, as a status or, where that is too late, as an event.
+// Half an answer is an error: a status, or, if too late for that, an event.
 TEST_F(ResponseProducerTest, WhatTheServerCancelsHasFailed) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
@@ -248,11 +248,11 @@ TEST_F(ResponseProducerTest, ABackgroundResponseThatFailsSaysWhyLater) {
   EXPECT_EQ(Stored()["error"]["code"], "rate_limit_exceeded");
 }
 
-// Whenever somebody comes to see it, what is sent before and after make one whole stream.
+// Whenever a watcher joins, stored and new events form one complete stream.
 TEST_F(ResponseProducerTest, StreamsCanBeTakenUpAgainAnywhere) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
-  listener(Text("a"), false);  // before it is accepted
+  listener(Text("a"), false);  // before Accept
   run->Accept(generation_);
   listener(Text("b"), false);
   const auto early = std::make_shared<Client>(), late = std::make_shared<Client>();
@@ -270,16 +270,17 @@ TEST_F(ResponseProducerTest, StreamsCanBeTakenUpAgainAnywhere) {
   StartEventStream(again);
   WriteEvents(stored->events, -1, again);
   EXPECT_EQ(again.body(), whole);
-  // However many they are, they do not look like what a client leaves unread.
+  // Many events must not look like a client that does not read.
   EXPECT_EQ(again.writes(), 1);
-  // A number that no event has may be as large as it likes.
+  // Any event number beyond the last is accepted.
   Client none;
   StartEventStream(none);
   WriteEvents(stored->events, std::numeric_limits<int64_t>::max(), none);
   EXPECT_EQ(none.body(), "");
 }
 
-// At its end a stream says everything four times, which looked like a client that does not read.
+// Regression: the end of a stream repeats its content four times, which looked like a client that
+// does not read.
 TEST_F(ResponseProducerTest, WhatOneReplyBringsIsWrittenInOnePiece) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
@@ -302,7 +303,7 @@ v1::GenerateReply Listed(const std::string& text) {
   return reply;
 }
 
-// All streams wait for the engine's thread: what takes long is done beside it, in order.
+// All streams wait for the engine's thread: slow work is done elsewhere, in order.
 TEST_F(ResponseProducerTest, LargeRepliesAreWrittenOffTheEngineThread) {
   std::vector<std::string> bodies;
   for (const bool aside : {false, true}) {
@@ -324,7 +325,7 @@ TEST_F(ResponseProducerTest, LargeRepliesAreWrittenOffTheEngineThread) {
       EXPECT_FALSE(client_->ended());
     }
     go.Notify();
-    serialization_thread_.reset();  // runs what waits
+    serialization_thread_.reset();  // drains the queue
     EXPECT_TRUE(client_->ended());
     EXPECT_EQ(generation_.use_count(), 1);
     bodies.push_back(client_->body());
@@ -346,13 +347,13 @@ TEST_F(ResponseProducerTest, LargeConversationIsStoredOffTheEngineThread) {
     listener(Last("."), true);
     EXPECT_EQ(Stored().is_null(), kept > 1000);
     go.Notify();
-    serialization_thread_.reset();  // runs what waits
+    serialization_thread_.reset();  // drains the queue
     EXPECT_EQ(Stored()["status"], "completed");
     EXPECT_EQ(client_->Body()["status"], "completed");
   }
 }
 
-// One whose object takes as long as the test wants.
+// A formatter whose Object() blocks as long as the test wants.
 class SlowWriter : public openai::ResponsesFormatter {
  public:
   SlowWriter(absl::Notification* looked, absl::Notification* go)
@@ -407,7 +408,7 @@ TEST_F(ResponseProducerTest, ACancelledResponseIsKeptAsItWas) {
   EXPECT_EQ(Stored()["output"][0]["content"][0]["text"], "In");
 }
 
-// For ThreadSanitizer: the engine writes while clients watch, look, cancel and go away.
+// For ThreadSanitizer: the engine writes while clients watch, poll, cancel and disconnect.
 TEST_F(ResponseProducerTest, ThreadsMayMeet) {
   for (int round = 0; round < 30; ++round) {
     client_ = std::make_shared<Client>();

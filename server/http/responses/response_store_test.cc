@@ -30,15 +30,15 @@ class Running : public InProgressResponse {
 TEST(ResponseStoreTest, TheOnesUsedLastStay) {
   ResponseStore store(48000);
   for (int i = 0; i < 3; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 12000));
-  EXPECT_NE(store.Find("0", "").ended, nullptr);  // used just now
+  EXPECT_NE(store.Find("0", "").ended, nullptr);  // used most recently
   store.Put("3", Response("3", "", 12000));
   EXPECT_EQ(store.Find("1", "").ended, nullptr);
   for (const char* id : {"0", "2", "3"}) EXPECT_NE(store.Find(id, "").ended, nullptr) << id;
-  // One that is larger than all there is does not drive the others out.
+  // A response larger than the store does not evict the others.
   store.Put("4", Response("4", "", 90000));
   EXPECT_EQ(store.Find("4", "").ended, nullptr);
   EXPECT_NE(store.Find("0", "").ended, nullptr);
-  // What was deleted makes room.
+  // Erasing frees its memory.
   EXPECT_TRUE(store.Erase("0", ""));
   EXPECT_FALSE(store.Erase("0", ""));
   store.Put("5", Response("5", "", 12000));
@@ -50,8 +50,7 @@ size_t HeapBytes() {
   return info.uordblks + info.hblkhd;
 }
 
-// Whoever bounds the store bounds the memory of the machine; log-probabilities took five times what
-// they counted.
+// The limit bounds real memory; logprobs once took five times their estimate.
 TEST(ResponseStoreTest, WhatIsKeptTakesNoMoreMemoryThanItMay) {
   {
     const size_t before = HeapBytes();
@@ -94,14 +93,14 @@ TEST(ResponseStoreTest, WhatIsKeptTakesNoMoreMemoryThanItMay) {
     const size_t before = HeapBytes();
     ResponseStore store(kMost);
     int i = 0;
-    do {  // until the first has made room
+    do {  // until the first is evicted
       store.Put(absl::StrCat(i), make(i));
     } while (++i < 100'000 && !(i % 10 == 0 && store.Item("msg_in_0", "") == nullptr &&
                                 store.Item("msg_in_0", "Bearer of a key that is long") == nullptr));
     const size_t taken = HeapBytes() - before;
     EXPECT_LT(i, 100'000);
     EXPECT_LE(taken, kMost);
-    EXPECT_GE(taken, kMost / 3);  // nor much less, or the flag would lie the other way
+    EXPECT_GE(taken, kMost / 3);  // an overestimate would waste the budget
   }
 }
 
@@ -115,7 +114,7 @@ TEST(ResponseStoreTest, NobodyFindsWhatAnotherOneOwns) {
   ASSERT_TRUE(store.Item("msg_in_a", "Bearer one"));
   EXPECT_EQ((*store.Item("msg_out_a", "Bearer one"))["id"], "msg_out_a");
   EXPECT_FALSE(store.Item("msg_none", "Bearer one"));
-  // An item of two responses is there until both are gone.
+  // An item of two responses lives until both are gone.
   StoredResponse next = Response("b", "Bearer one");
   next.input.push_back({{"id", "msg_out_a"}});
   store.Put("b", next);
@@ -132,7 +131,7 @@ TEST(ResponseStoreTest, WhatRunsIsFoundUntilItEndsAndStaysErased) {
   store.Start("b", "", std::make_shared<Running>());
   ASSERT_NE(store.Find("a", "").running, nullptr);
   EXPECT_EQ(store.Find("a", "").ended, nullptr);
-  // However much ends meanwhile.
+  // Running responses are never evicted.
   for (int i = 0; i < 9; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 1200));
   store.End("a", Response("a", ""));
   EXPECT_EQ(store.Find("a", "").running, nullptr);
@@ -142,7 +141,7 @@ TEST(ResponseStoreTest, WhatRunsIsFoundUntilItEndsAndStaysErased) {
   EXPECT_EQ(store.Find("b", "").ended, nullptr);
 }
 
-// Whoever polls for it would wait for ever, or hear that there never was one.
+// Otherwise a polling client would wait forever, or get a 404.
 TEST(ResponseStoreTest, OversizedResponseDropsEventsThenFails) {
   const auto ended = [](size_t events, size_t tokens, size_t text) {
     ResponseStore store(100'000);

@@ -1,4 +1,4 @@
-// A stream tells all that the whole answer holds, in an order that clients can build it from.
+// Stream events add up to the whole answer, in an order from which clients can build it.
 #include "server/http/responses/responses_formatter.h"
 
 #include "gmock/gmock.h"
@@ -33,7 +33,7 @@ void AddCall(v1::GenerateReply* reply, int index, const std::string& id, const s
   call->set_arguments(arguments);
 }
 
-// Thoughts, text and two calls, in pieces that cut anywhere.
+// Reasoning, text and two calls, split at arbitrary places.
 std::vector<v1::GenerateReply> Replies() {
   std::vector<v1::GenerateReply> replies = {Reply("hm", ""), Reply(", so", "Let"),
                                                Reply("", " me see"), Reply("", "")};
@@ -62,7 +62,7 @@ std::vector<json> Parse(const std::vector<std::string>& events) {
   return out;
 }
 
-// What a client holds that believes nothing but the events.
+// A client that rebuilds the response from its events alone.
 class Client {
  public:
   void See(const json& event) {
@@ -148,10 +148,10 @@ TEST(ResponsesFormatterTest, EventsBuildTheWholeAnswer) {
   EXPECT_EQ(object["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
 }
 
-// A text behind a call had closed it, with half of its arguments.
+// Regression: text after a call closed the call with half of its arguments.
 TEST(ResponsesFormatterTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
   const std::vector<AnswerPart> parts = TextsBetweenCalls();
-  const size_t end = 80;  // more characters than there are
+  const size_t end = 80;  // more than there are
   ResponseHead head = Head();
   head.with_logprobs = true;
   for (size_t first = 0; first < end; ++first) {
@@ -179,7 +179,7 @@ TEST(ResponsesFormatterTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
   }
 }
 
-// The end of a step whose other tokens were thoughts, or a call, may be the first of a text.
+// The last token of a step with reasoning or a call may already be the first of a text.
 TEST(ResponsesFormatterTest, HeldBackTextKeepsItsLogprobs) {
   ResponseHead head = Head();
   head.with_logprobs = true;
@@ -208,7 +208,7 @@ TEST(ResponsesFormatterTest, AnAnswerThatIsCutOffSaysSo) {
   ResponsesFormatter answer(Head(), ItemIds("1"), true);
   answer.Begin();
   answer.Add(Reply("", "In the"));
-  // In the midst of it.
+  // In the middle of it.
   EXPECT_EQ(answer.Object()["status"], "in_progress");
   EXPECT_EQ(answer.Object()["output"][0]["status"], "in_progress");
   EXPECT_EQ(answer.Object()["output"][0]["content"][0]["text"], "In the");
@@ -251,7 +251,7 @@ TEST(ResponsesFormatterTest, LogprobsAreThoseOfTheText) {
   };
   answer.Begin();
   add(Reply("hm", ""), {"<think>", "hm"});
-  add(Reply(", so", "Le"), {", so", "</think>\n", "L", "e", "\n"});  // the last one is held back
+  add(Reply(", so", "Le"), {", so", "</think>\n", "L", "e", "\n"});  // the last token is held back
   add(Reply("", ""), {"\xC3"});                         // half a character: its text comes later
   add(Reply("", "\n\xC3\xA9."), {"\xA9", ".", "END"});  // a stop string has no text
   v1::GenerateReply call = Reply("", "");
@@ -259,7 +259,7 @@ TEST(ResponsesFormatterTest, LogprobsAreThoseOfTheText) {
   add(call, {"<call>", "{}"});
   answer.Finish(Last("tool_calls"), 9);
   const json object = answer.Object();
-  ASSERT_EQ(object["output"].size(), 2);  // the thoughts are not asked for
+  ASSERT_EQ(object["output"].size(), 2);  // reasoning was not requested
   const json& part = object["output"][0]["content"][0];
   EXPECT_EQ(part["text"], "Le\n\xC3\xA9.");
   ASSERT_EQ(part["logprobs"].size(), 6);

@@ -49,7 +49,7 @@ TEST(ResponsesRequestTest, FieldsBecomeAChat) {
   EXPECT_EQ(chat.named_tool(), "wind");
   EXPECT_TRUE(chat.single_tool_call());
   EXPECT_EQ(chat.reasoning_effort(), "low");
-  // In the form that templates know.
+  // In the format that templates expect.
   const json tool = json::parse(chat.tools(0));
   EXPECT_EQ(tool["type"], "function");
   EXPECT_EQ(tool["function"]["name"], "rain");
@@ -98,7 +98,7 @@ TEST(ResponsesRequestTest, OnlyAllowedToolsAreOffered) {
   EXPECT_EQ(request.echo["tools"].size(), 3);
 }
 
-// It is kept as long as the request waits.
+// It is stored with the request.
 TEST(ResponsesRequestTest, WhatAResponseRepeatsIsBounded) {
   ResponsesRequest request;
   const auto asking = [&](size_t bytes) {

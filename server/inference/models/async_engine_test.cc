@@ -1,5 +1,5 @@
-// The engine on its thread: answers reach whoever asked, from any thread, and nobody waits for
-// ever.
+// The engine on its thread: events reach their listeners, from any thread, and no request waits
+// forever.
 #include "server/inference/models/async_engine.h"
 
 #include <atomic>
@@ -35,7 +35,7 @@ std::unique_ptr<AsyncEngine> Host(int max_queue = 256, FakeModelRunner** llm = n
   return *std::move(engine);
 }
 
-// Its steps take until they may go on.
+// A model whose steps block until released.
 struct HeldModel {
   absl::Notification began, go_on;
 
@@ -125,12 +125,12 @@ TEST(AsyncEngine, FailingModelEndsRequestsAndEngineLivesOn) {
   }
 }
 
-// A worker that hangs keeps its lease: a step may then take minutes.
+// A hung worker keeps its lease, so a step may take minutes.
 TEST(AsyncEngine, CancelAndTimeoutWorkDuringAHungStep) {
   absl::Notification submitted, hangs, go_on;
   auto engine = Host(3, nullptr, [&](absl::Span<const int> path) {
     submitted.WaitForNotification();
-    // In a step with the last of those that were there before.
+    // During a step with the last of the earlier requests.
     if (path[0] == 2 && path.size() == 3 && !hangs.HasBeenNotified()) {
       hangs.Notify();
       go_on.WaitForNotification();
@@ -156,7 +156,7 @@ TEST(AsyncEngine, CancelAndTimeoutWorkDuringAHungStep) {
   ASSERT_TRUE(refused.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(refused.last.error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(refused.last.error.GetPayload(kRetryAfterPayload).has_value());
-  // Whoever goes makes room.
+  // Cancelling frees a place.
   engine->Cancel(*forgotten);
   ASSERT_TRUE(engine->Submit({5}, options, waits.listener()).ok());
   for (Collected* one : {&runs_late, &waits_late}) {
@@ -208,7 +208,7 @@ TEST(AsyncEngine, CancelBeforeAdmissionFreesItsQueueSlotAtOnce) {
   engine->Cancel(*ticket);
   engine->Cancel(*ticket);
   ASSERT_TRUE(engine->Submit({4}, options, comes.listener()).ok());
-  // While the step goes on.
+  // While the step is running.
   ASSERT_TRUE(gone.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(gone.last.reason, FinishReason::kCancelled);
   EXPECT_EQ(engine->open(), 3);
@@ -262,7 +262,7 @@ TEST(AsyncEngine, StartedGroupIsNeverDisplaced) {
   }
 }
 
-// It came during a step that took long, and nobody saw that it waited.
+// Regression: time waited during a long step did not count towards the timeout.
 TEST(AsyncEngine, TimesCountFromWhenTheRequestCame) {
   HeldModel held;
   auto engine = Host(2, nullptr, held.model());
@@ -299,7 +299,7 @@ TEST(AsyncEngine, EndReachesOpenRequests) {
   while (engine->open() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
-// Waits for a worker that says nothing.
+// Simulates a worker that does not answer.
 class HangingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;

@@ -1,4 +1,4 @@
-// What is served, over restarts and while models come and go.
+// Serving across restarts, and while models are loaded and unloaded.
 #include "server/inference/models/model_server.h"
 
 #include <atomic>
@@ -31,7 +31,7 @@ constexpr int kVocabulary = 12;
 constexpr int kFits = 77;
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
-// Loads what it is told to, and waits where it is told to.
+// A loader that blocks on demand.
 class Loader : public ModelLoader {
  public:
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>&,
@@ -59,7 +59,7 @@ class Loader : public ModelLoader {
     absl::MutexLock lock(&mutex_);
     made_to_fit_ = kv_cache_reduced;
   }
-  // Loading it takes until another one is held.
+  // Loading `llm` blocks until Hold is called with another one.
   void Hold(const std::string& llm) {
     absl::MutexLock lock(&mutex_);
     held_ = llm;
@@ -68,7 +68,7 @@ class Loader : public ModelLoader {
     absl::MutexLock lock(&mutex_);
     broken_ = llm;
   }
-  // Models that go take until this is called with false.
+  // Destroying models blocks until this is called with false.
   void HoldGoing(bool hold) {
     absl::MutexLock lock(&mutex_);
     hold_going_ = hold;
@@ -83,12 +83,12 @@ class Loader : public ModelLoader {
     absl::MutexLock lock(&mutex_);
     return loads_;
   }
-  // Models that had gone when the last load began.
+  // Number of models destroyed before the last load began.
   int gone_before() {
     absl::MutexLock lock(&mutex_);
     return gone_before_;
   }
-  // As the last load was told.
+  // fitted_kv_cache_tokens of the last load.
   int fitted() {
     absl::MutexLock lock(&mutex_);
     return fitted_;
@@ -146,7 +146,7 @@ class ModelServerTest : public ::testing::Test {
                                        .max_backoff = absl::Milliseconds(50),
                                        .release_timeout = longest_leave_});
   }
-  // As the daemon does it.
+  // Restarts as the daemon does.
   void RestartWithModels() {
     Restart();
     ASSERT_TRUE(models_->LoadServedList().ok());
@@ -235,7 +235,7 @@ TEST_F(ModelServerTest, FailedModelIsListedAndCanBeUnserved) {
               AllOf(HasSubstr("no memory for it"), HasSubstr("espalier unserve a")));
   EXPECT_EQ(Found("a"), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(AllModelsReady(*models_));
-  // It is none of those that a request may name, or leave out.
+  // Failed models are not among the names that requests may use.
   EXPECT_THAT(models_->Names(), ElementsAre("b"));
   EXPECT_EQ(models_->List().size(), 1);
   EXPECT_TRUE(models_->ResolveOrOnly("").ok());
@@ -259,7 +259,7 @@ TEST_F(ModelServerTest, ServingWhatFailedTriesAtOnce) {
   Serve("a");
   loader_.Break("a");
   Restart();
-  ASSERT_TRUE(models_->LoadServedList().ok());  // and nobody restores it
+  ASSERT_TRUE(models_->LoadServedList().ok());  // but not restored
   EXPECT_TRUE(absl::IsResourceExhausted(models_->Serve(Request("a")).status()));
   EXPECT_EQ(State("a"), "failed: no memory for it");
   EXPECT_THAT(Stored(), ElementsAre("a"));
@@ -300,7 +300,7 @@ TEST_F(ModelServerTest, WhatIsUnservedWhileItIsLoadedIsNotServed) {
   EXPECT_THAT(Stored(), IsEmpty());
 }
 
-// A client that lost the first answer was told that the model is not served.
+// Regression: a client that lost the first answer got NotFound.
 TEST_F(ModelServerTest, RepeatedUnserveIsIdempotent) {
   Serve("a");
   Serve("b");
@@ -353,7 +353,7 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
   std::thread unserving([&] { EXPECT_TRUE(models_->Unserve("a").ok()); });
   EXPECT_TRUE(loader_.AwaitGoing(1));
   std::thread serving([&] { EXPECT_TRUE(models_->Serve(Request("a")).ok()); });
-  Serve("b");  // holds up no other
+  Serve("b");  // blocks no other model
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_EQ(loader_.loads(), 2);
   loader_.HoldGoing(false);
@@ -363,7 +363,7 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
   EXPECT_THAT(Stored(), ElementsAre("a", "b"));
 }
 
-// A request whose text is still being read holds its model.
+// A request that is still being read holds its model.
 TEST_F(ModelServerTest, ReserveWaitsForRequestsOnTheOldModel) {
   longest_leave_ = absl::Milliseconds(10);
   Restart();
@@ -375,7 +375,7 @@ TEST_F(ModelServerTest, ReserveWaitsForRequestsOnTheOldModel) {
   const absl::Status taken = models_->Serve(Request("a")).status();
   EXPECT_TRUE(absl::IsUnavailable(taken)) << "nor does Serve: " << taken;
   EXPECT_THAT(taken.message(), HasSubstr("requests that are still being read"));
-  Serve("b");  // holds up no other
+  Serve("b");  // blocks no other model
   held = absl::NotFoundError("");
   Serve("a");
   EXPECT_EQ(loader_.loads(), 3);
@@ -390,7 +390,7 @@ TEST_F(ModelServerTest, UnserveReturnsWhenWhatTheModelTookIsFree) {
     const auto held = models_->Find("a");
     holds.Notify();
     EXPECT_TRUE(Eventually([&] { return Found("a") == absl::StatusCode::kNotFound; }));
-    absl::SleepFor(absl::Milliseconds(50));  // in which Unserve would return if it did not wait
+    absl::SleepFor(absl::Milliseconds(50));  // time for Unserve to return if it did not wait
   });
   holds.WaitForNotification();
   EXPECT_TRUE(models_->Unserve("a").ok());
@@ -408,7 +408,7 @@ TEST_F(ModelServerTest, ReducedKvCacheKeepsItsSizeAfterARestart) {
   RestartWithModels();
   ASSERT_TRUE(AwaitRestored());
   EXPECT_EQ(loader_.fitted(), kFits);
-  // In this process, too, where others that are not there yet need their parts.
+  // Also in this process, where models that are not loaded yet need their share.
   for (const bool kv_cache_reduced : {true, false}) {
     EXPECT_TRUE(models_->Unserve("a").ok());
     loader_.SetMadeToFit(kv_cache_reduced);
@@ -449,7 +449,7 @@ TEST_F(ModelServerTest, WaitForLoadingReportsARunningLoad) {
     const int before = loader_.loads();
     std::thread loading([&] { EXPECT_TRUE(load().ok()) << "it was over in time"; });
     EXPECT_TRUE(loader_.AwaitLoads(before + 1));
-    // Prepared ones are not to be served.
+    // Prepared models are not served.
     const bool serves = &load == &loads[0];
     EXPECT_EQ(models_->CountByState()["loading"], serves ? 1 : 0);
     EXPECT_FALSE(models_->WaitForLoading());

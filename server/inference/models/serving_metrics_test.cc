@@ -1,4 +1,4 @@
-// What a dashboard reads, after real requests on a real engine.
+// Metrics after real requests on a real engine.
 #include "server/inference/models/serving_metrics.h"
 
 #include <map>
@@ -29,13 +29,13 @@ constexpr int kVocabulary = 10;
 struct ModelOptions {
   int kv_slots = 0;  // 0: enough
   int hidden = 0;
-  // Rows that see so many tokens wait for it.
+  // A row that sees this many tokens waits for the notification.
   std::map<size_t, std::shared_ptr<absl::Notification>> gates;
   std::vector<std::string> adapters;
 };
 
-// An SSM that is the LLM itself: every node of the path is accepted. With adapters there is none,
-// and requests run one by one.
+// An SSM identical to the LLM, so that all nodes of the path are accepted. With adapters there is
+// no SSM and requests run one by one.
 std::shared_ptr<LoadedModel> Model(const ModelOptions& given = {}) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
@@ -74,13 +74,13 @@ void Answer(AsyncEngine& engine, std::vector<int> prompt, int tokens) {
       engine.Submit(std::move(prompt), {.max_tokens = tokens, .ignore_eos = true},
                   [](const RequestEvent& event) { EXPECT_TRUE(event.error.ok()) << event.error; });
   ASSERT_TRUE(ticket.ok());
-  // Statistics are taken over after the events.
+  // Statistics are updated after the events.
   while (engine.open() > 0 || engine.statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 class MetricsTest : public ::testing::Test {
  protected:
-  // Of one series; -1 if it is not there.
+  // Returns the value of one series, or -1.
   double Value(const std::string& series) {
     serving_.Collect();
     for (absl::string_view line : absl::StrSplit(metrics_.Expose(), '\n')) {
@@ -100,7 +100,7 @@ TEST_F(MetricsTest, DraftsAreCountedByTreePositionAndPromptsByWhatWasCached) {
   const auto model = Model();
   serving_.Add(model);
   const std::vector<int> prompt(33, 1);
-  // The prompt's own step gives one token, each of three trees its path of two and one more.
+  // The prompt's step gives one token, each of three trees its path of two and one more.
   Answer(*model->engine, prompt, 10);
   const std::string m = "{model_name=\"lm\"}";
   EXPECT_EQ(Value("espalier_spec_decode_num_drafts_total" + m), 3);
@@ -140,7 +140,7 @@ TEST_F(MetricsTest, DraftsAreCountedByTreePositionAndPromptsByWhatWasCached) {
 }
 
 TEST_F(MetricsTest, KvBlocksAreTimedOnReuseAndEviction) {
-  // Room for one prompt and its answer: another prompt takes the slots of the first.
+  // Room for one prompt and its answer: another prompt evicts the first.
   const auto model = Model({.kv_slots = 96});
   serving_.Add(model);
   Answer(*model->engine, std::vector<int>(33, 1), 10);
@@ -182,7 +182,7 @@ TEST_F(MetricsTest, ARequestIsCountedOnceHoweverManyAnswersItHas) {
   EXPECT_EQ(Value("espalier_request_params_n_sum" + m), 6);
   EXPECT_EQ(Value("espalier_request_max_num_generation_tokens_count" + m), 2);
   EXPECT_EQ(Value("espalier_request_max_num_generation_tokens_sum" + m), 14);
-  // Each answer has times and sizes of its own.
+  // Each answer has its own times and sizes.
   EXPECT_EQ(Value("espalier_request_generation_tokens_sum" + m), 56);
   EXPECT_EQ(Value("espalier_e2e_request_latency_seconds_count" + m), 8);
   EXPECT_EQ(Value("espalier_request_success_total{finished_reason=\"length\",model_name=\"lm\"}"),
@@ -230,8 +230,8 @@ TEST_F(MetricsTest, AdaptersAreNamedWhileTheyAreUsedOrWaitedFor) {
     options.adapter = adapter;
     ASSERT_TRUE(model->engine->Submit({1, 2}, options, [](const RequestEvent&) {}).ok());
   }
-  // Both are there before the first one's prompt is over; its third step does not end, and
-  // statistics are those of the second.
+  // Both arrive before the first one's prefill ends; its third step blocks, and statistics are
+  // those of the second.
   first->Notify();
   for (int i = 0; i < 10000 && Value(info("clerk", "poet")) < 0; ++i) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -261,8 +261,8 @@ TEST_F(MetricsTest, ModelInfoSeriesAreRemovedWithTheModel) {
             0);
 }
 
-// An idle engine does not meet an SSM again, so an alert on its own word would last until the next
-// request.
+// An idle engine does not notice a reconnected SSM, so an alert on the engine's state would last
+// until the next request.
 TEST_F(MetricsTest, AnSsmDraftsIfItsWorkersAreThere) {
   const auto model = Model();
   model->description.add_ssm_placements();
@@ -279,7 +279,7 @@ TEST_F(MetricsTest, AnSsmDraftsIfItsWorkersAreThere) {
   EXPECT_EQ(Value(active), 1);
 }
 
-// Slots that a cancelled request left there would be missing for ever, and nobody would see it.
+// Slots leaked by a cancelled request would go unnoticed.
 TEST_F(MetricsTest, SsmKvUsageRisesAndReturnsToZero) {
   const auto gate = std::make_shared<absl::Notification>();
   const auto model = Model({.gates = {{12, gate}}});
@@ -308,7 +308,7 @@ TEST_F(MetricsTest, CountersGoOnWhenAModelIsLoadedAgain) {
   auto model = Model();
   serving_.Add(model);
   Answer(*model->engine, {1, 2, 3}, 7);
-  serving_.Remove("lm");  // nobody has asked for the metrics until now
+  serving_.Remove("lm");  // no Collect until now
   model = Model();
   serving_.Add(model);
   Answer(*model->engine, {1, 2, 3}, 4);

@@ -33,7 +33,7 @@ TEST(ExpectStep, HasOneRowPerTreeNodeUpToTheLargestStep) {
   const ExpectedStep ssm = ExpectStep(Largest(), tree, 1, 4, /*drafts=*/true);
   EXPECT_EQ(ssm.steps, 5);
   EXPECT_EQ(ssm.shape.max_rows, 4 * (1 + 8) / 5 + 1);
-  // Without drafts one row for each request.
+  // Without drafts, one row per request.
   EXPECT_EQ(ExpectStep(Largest(), Expansion(), 0, 7, false).shape.max_rows, 7);
   for (const int requests : {1, 16, 4000}) {
     for (const bool drafts : {false, true}) {
@@ -75,7 +75,7 @@ TEST(ChoosePlacement, ReturnsTheBestWorkersAndRankedCandidates) {
     member.device.set_matmul_flops(100 * bandwidth);
     question.workers.push_back(member);
   }
-  question.link.set_latency_seconds(10);  // nobody cuts anything
+  question.link.set_latency_seconds(10);  // too slow for any sharding
   question.link.set_bandwidth(1e12);
   question.tokens_per_round = 4;
   const absl::StatusOr<PlacementDecision> places = ChoosePlacement(question);

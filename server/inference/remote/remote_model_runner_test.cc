@@ -28,20 +28,20 @@ using ::testing::HasSubstr;
 
 constexpr int kVocabulary = 20;
 
-// A worker that runs functions instead of programs, one for each job that it serves. A KV cache
-// begins empty with each loading, so that steps over what an earlier one held fail.
+// A fake worker that runs functions instead of programs, one per job. Its KV cache starts empty
+// with each load, so steps that rely on earlier contents fail.
 struct ScriptedWorker {
   absl::Mutex mutex;
   absl::CondVar changed;
   bool dead = false;    // streams break, calls fail
-  bool frozen = false;  // nothing is answered
+  bool frozen = false;  // no answers
   bool loaded = false;
   bool cannot_load = false;
-  int loadings = 0;  // those that failed, too
+  int loadings = 0;  // failed ones included
   double meeting_timeout_seconds = 0;
   int hidden = 0;
-  int lost_numbers = 0;     // of hidden states, that it does not send
-  int shifted_choices = 0;  // added to each that it sends
+  int lost_numbers = 0;     // hidden-state values not sent
+  int shifted_choices = 0;  // offset added to each choice sent
   std::map<std::string, std::unique_ptr<FakeModelRunner>> models;  // by job
 
   bool Serves(const std::string& job) {
@@ -168,7 +168,7 @@ class ScriptedClient : public WorkerClient {
     std::deque<v1::ServingStep> steps_;
   };
 
-  // Waits while the worker is frozen.
+  // Blocks while the worker is frozen.
   absl::Status Answer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(worker_->mutex) {
     while (worker_->frozen && !cancelled_ && !worker_->dead) {
       worker_->changed.Wait(&worker_->mutex);
@@ -181,7 +181,7 @@ class ScriptedClient : public WorkerClient {
   bool cancelled_ = false;
 };
 
-// What is logged while this lives. Made and read while no other thread logs.
+// Captures the log. Create and read it while no other thread logs.
 class Log {
  public:
   Log() { Sinks().push_back(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)); }
@@ -233,14 +233,14 @@ class RemoteModelRunnerTest : public ::testing::Test {
     return Start(std::move(model), may_wait);
   }
 
-  // Takes two steps at once.
+  // A pipeline with two concurrent steps.
   absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreatePipeline() {
     RemoteModel model = ModelOf("lm", 2);
     model.limits.concurrent_steps = 2;
     return Start(std::move(model), /*may_wait=*/false);
   }
 
-  // The LLM of a group, or a small one that drafts for it; 1000 bytes on each worker.
+  // The LLM of a group, or an SSM of it; 1000 bytes on each worker.
   absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreateLlm(bool may_wait = false) {
     RemoteModel model = ModelOf("lm", 1);
     model.group = group_;
@@ -315,7 +315,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
 
   int Idle() { return static_cast<int>(registry_.Idle().size()); }
 
-  // Time passes in which the workers live.
+  // Advances time while the workers renew their leases.
   void Pass(absl::Duration time) {
     clock_.Advance(time);
     for (const v1::Lease& lease : leases_) {
@@ -324,14 +324,14 @@ class RemoteModelRunnerTest : public ::testing::Test {
       registry_.Heartbeat(beat).IgnoreError();
     }
   }
-  // So many loads there, the last of which has failed.
+  // Waits until the worker has seen `loadings` loads and the last has failed.
   bool AwaitFailedLoads(const RemoteModelRunner& runner, ScriptedWorker& worker, int loadings) {
     return Within(absl::Seconds(10), [&] {
       return worker.Is(&ScriptedWorker::loadings) == loadings &&
              absl::StartsWith(runner.placement().state, "waiting: ");
     });
   }
-  // The runner looks a few times after what there is to do, while requests fail.
+  // Waits until the runner has polled a few times, while requests fail.
   bool AwaitLooks(RemoteModelRunner& runner) {
     const int wanted = looks_ + 3;
     return Within(absl::Seconds(10), [&] {
@@ -352,7 +352,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
   FakeClock clock_;
   uint64_t epoch_ = 0;
   std::atomic<uint64_t> attempts_{0};
-  std::atomic<int> looks_{0};  // of runners, at the clock
+  std::atomic<int> looks_{0};  // polls, counted at the clock
   absl::Duration step_timeout_ = absl::Minutes(5);
   std::shared_ptr<ServingGroup> group_ = std::make_shared<ServingGroup>("lm", /*here=*/false);
   WorkerRegistry registry_{&clock_, absl::Seconds(10),
@@ -376,7 +376,7 @@ TEST_F(RemoteModelRunnerTest, WorkersAreBusyUntilTheModelIsUnloaded) {
   bad.tokens = {kVocabulary};
   RunnerOutput logits;
   EXPECT_EQ((*runner)->Step(bad, &logits).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(StepOf(**runner, 3).ok());  // what is refused breaks nothing
+  EXPECT_TRUE(StepOf(**runner, 3).ok());  // a rejected batch breaks nothing
   runner->reset();
   EXPECT_EQ(Idle(), 3);
   EXPECT_FALSE(a->Is(&ScriptedWorker::loaded));
@@ -388,7 +388,8 @@ TEST_F(RemoteModelRunnerTest, CacheGenerationCallIsOptional) {
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
   RunnerOutput logits;
-  EXPECT_TRUE((*runner)->Step(Row(0), &logits).ok());  // as proofs do, without an engine
+  // without an engine, as lossless verification does
+  EXPECT_TRUE((*runner)->Step(Row(0), &logits).ok());
   EXPECT_EQ(logits.values.size(), static_cast<size_t>(kVocabulary));
 }
 
@@ -411,7 +412,7 @@ TEST_F(RemoteModelRunnerTest, StepsOfAPipelineBeginBeforeEarlierOnesHaveEnded) {
   expect(0);
   ASSERT_TRUE((*runner)->Begin(Row(2)).ok());
   expect(1);
-  // One that is refused is answered in its turn, and hurts no other.
+  // A rejected step is answered in its turn and affects no other.
   RunnerBatch bad = Row(3);
   bad.tokens = {kVocabulary};
   ASSERT_TRUE((*runner)->Begin(bad).ok());
@@ -439,7 +440,7 @@ TEST_F(RemoteModelRunnerTest, LostWorkerFailsOpenStepsAndModelReloads) {
     const auto now = (*runner)->placement();
     return now.state == "ready" && now.workers != std::vector<std::string>{"w1", "w2"};
   }));
-  // The model is there again; what had begun is still of the old session.
+  // The model is loaded again; open steps belong to the old session.
   EXPECT_EQ((*runner)->cache_generation(), 1u);
   EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ((*runner)->cache_generation(), 2u);
@@ -466,8 +467,8 @@ TEST_F(RemoteModelRunnerTest, AStepsTimeBeginsWhenTheOneBeforeItHasEnded) {
   }
 }
 
-// Requests that came while the model was loaded for the first time were answered, then ended at the
-// next step as if their cache was lost.
+// Regression: requests that came during the first load ended at the next step, as if their cache
+// were lost.
 TEST_F(RemoteModelRunnerTest, LoadBeforeTheFirstStepKeepsTheGeneration) {
   auto runner = Create(1, /*may_wait=*/true);
   ASSERT_TRUE(runner.ok()) << runner.status();
@@ -480,7 +481,7 @@ TEST_F(RemoteModelRunnerTest, LoadBeforeTheFirstStepKeepsTheGeneration) {
   EXPECT_TRUE(StepOf(**runner, 1).ok());
 }
 
-// As when a model is unloaded while a worker hangs: the step's own time is minutes.
+// As when a model is unloaded while a worker hangs: the step timeout is minutes.
 TEST_F(RemoteModelRunnerTest, AnAbandonedStepEndsThoughItsWorkerHangs) {
   auto worker = AddWorker();
   auto runner = Create(1);
@@ -511,7 +512,7 @@ TEST_F(RemoteModelRunnerTest, TheFastestWorkersAreTakenUnlessOthersWereChosen) {
   };
   EXPECT_EQ(workers({}), (std::vector<std::string>{"w2", "w4"}));
   EXPECT_EQ(workers({"w4", "w1"}), (std::vector<std::string>{"w4", "w1"}));
-  // Gone, or too small: any that do.
+  // Gone or too small: any suitable ones.
   EXPECT_EQ(workers({"w4", "w7"}), (std::vector<std::string>{"w2", "w4"}));
   EXPECT_EQ(workers({"w3", "w1"}), (std::vector<std::string>{"w2", "w4"}));
 }
@@ -541,7 +542,7 @@ TEST_F(RemoteModelRunnerTest, WorkersReturnChoicesInsteadOfLogitsWherePossible) 
     EXPECT_TRUE(logits.values.empty());
   }
   EXPECT_EQ(chosen, 2);
-  ASSERT_TRUE(StepOf(**runner, 4).ok());  // all logits again
+  ASSERT_TRUE(StepOf(**runner, 4).ok());  // full logits again
   {
     absl::MutexLock lock(&worker->mutex);
     worker->shifted_choices = kVocabulary;
@@ -588,7 +589,7 @@ TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {
   EXPECT_EQ(Idle(), 1);
 }
 
-// So that whoever chose the KV cache can choose a smaller one.
+// So that the caller can retry with a smaller KV cache.
 TEST_F(RemoteModelRunnerTest, WhereOnlyMemoryIsShortTheErrorIsAnotherOne) {
   AddWorker(/*memory=*/999);
   const absl::Status status = Create(1).status();
@@ -629,7 +630,7 @@ TEST_F(RemoteModelRunnerTest, ModelsOfOneGroupShareAWorkerIfThereIsNoIdleOne) {
     EXPECT_TRUE(StepOf(**llm, i).ok());
     EXPECT_TRUE(StepOf(**ssm, i).ok());
   }
-  // A third one finds no room, a model of no group nothing.
+  // A third one does not fit, and a model without a group gets nothing.
   const absl::Status full = CreateSsm().status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(full.message()), HasSubstr("w1 has 0 bytes left beside what it holds"));
@@ -667,7 +668,7 @@ TEST_F(RemoteModelRunnerTest, LlmIsReplacedFirstAfterASharedWorkerIsLost) {
   shared->Set(&ScriptedWorker::dead);
   EXPECT_EQ(StepOf(**ssm, 0).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(StepOf(**llm, 1).code(), absl::StatusCode::kUnavailable);
-  // There is one with room for one of them.
+  // There is memory for one of them.
   auto small = AddWorker(/*memory=*/1000);
   EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*llm)->placement().state == "ready"; }));
   EXPECT_TRUE(small->Serves("serving/lm"));
@@ -720,7 +721,7 @@ TEST_F(RemoteModelRunnerTest, DeadWorkerFailsTheStepAndModelReloadsWithEmptyCach
   const absl::Status status = (*runner)->Step(Row(1), &logits);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("w2"));
-  // One is left: the model waits, which is to be seen, and steps go on failing at once.
+  // One worker is left: the model shows that it waits, and steps fail at once.
   EXPECT_TRUE(Within(absl::Seconds(5), [&] {
     return absl::StrContains((*runner)->placement().state, "waiting: model 'lm' needs 2 idle");
   })) << (*runner)->placement().state;
@@ -775,7 +776,7 @@ TEST_F(RemoteModelRunnerTest, AModelThatIsStillLoadingCanBeUnloaded) {
   runner->reset();
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
   EXPECT_FALSE(first->Is(&ScriptedWorker::loaded));
-  // The one that does not answer is given no work before it has joined again.
+  // The unresponsive worker gets no work before it rejoins.
   EXPECT_EQ(Idle(), 1);
 }
 
@@ -799,7 +800,7 @@ TEST_F(RemoteModelRunnerTest, FailedLoadBacksOffAndLogsOnce) {
   worker->Reset(&ScriptedWorker::cannot_load);
   Pass(absl::Seconds(10));
   ASSERT_TRUE(Within(absl::Seconds(10), [&] { return (*runner)->placement().state == "ready"; }));
-  // After that a failure is the first one again.
+  // After a success, the backoff starts anew.
   auto other = AddWorker();
   other->Set(&ScriptedWorker::cannot_load);
   registry_.Suspect(leases_[0]);

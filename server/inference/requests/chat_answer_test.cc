@@ -1,5 +1,5 @@
-// Chats on a real engine whose model says what the test has written: thoughts, calls and forms in
-// the replies.
+// Chats on a real engine with a scripted model: reasoning, tool calls and constraints in the
+// replies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,13 +26,13 @@ constexpr char kThinking[] =
 constexpr char kBegunThinking[] =
     "{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '</think>'[:0] }}<think>\n";
 
-// Single characters of ASCII, and what a test needs beside them. `pattern`: cuts texts, if there is
-// one.
+// A tokenizer of single ASCII characters, plus what a test adds. `pattern`: an optional
+// pre-tokenizer regex.
 std::string TokenizerText(const std::string& pattern) {
   Json vocabulary = Json::object();
   for (char c = '!'; c <= '~'; ++c) vocabulary[std::string(1, c)] = vocabulary.size();
-  vocabulary["\u0120"] = vocabulary.size();  // a blank
-  vocabulary["\u010a"] = vocabulary.size();  // a line break
+  vocabulary["\u0120"] = vocabulary.size();  // space
+  vocabulary["\u010a"] = vocabulary.size();  // newline
   Json added = Json::array();
   for (const auto& [content, special] : {std::pair{"<think>", false},
                                          {"</think>", false},
@@ -70,8 +70,8 @@ std::string TokenizerText(const std::string& pattern) {
 
 struct Said {
   std::string text, reasoning, reason;
-  std::string order;  // the text, and what there is of calls in its place
-  int replies = 0;    // that say something
+  std::string order;  // text and calls in their order
+  int replies = 0;    // with content
   std::vector<v1::ToolCall> calls;
   v1::Usage usage;
   absl::Status error;
@@ -94,7 +94,7 @@ class ChatAnswerTest : public testing::Test {
     parts.llm = std::make_unique<FakeModelRunner>(
         FakeModelRunner::LargeLimits(vocabulary), [this, vocabulary](absl::Span<const int> path) {
           std::vector<float> logits(static_cast<size_t>(vocabulary), 0);
-          // A grammar that forbids what is written takes the last token that is left.
+          // If a grammar forbids the scripted token, the last allowed one is taken.
           for (int i = 0; i < vocabulary; ++i) logits[static_cast<size_t>(i)] = 0.001f * i;
           const size_t at = path.size() - prompt_;
           const int next = path.size() < prompt_ ? 0
@@ -180,20 +180,20 @@ TEST_F(ChatAnswerTest, ThoughtsAreApartAndCounted) {
   EXPECT_EQ(said.reasoning, "hm");
   EXPECT_EQ(said.text, "Yes.");
   EXPECT_EQ(said.reason, "stop");
-  EXPECT_EQ(said.usage.reasoning_tokens(), 6);  // with both marks and both line breaks
+  EXPECT_EQ(said.usage.reasoning_tokens(), 6);  // including both tags and both newlines
   EXPECT_EQ(said.usage.completion_tokens(), 13);
   const Said none = Say(Ask(), "Yes.");
   EXPECT_EQ(none.text, "Yes.");
   EXPECT_TRUE(none.usage.has_reasoning_tokens());
   EXPECT_EQ(none.usage.reasoning_tokens(), 0);
-  // In the middle of an answer the mark is text.
+  // Within an answer the tag is text.
   const Said late = Say(Ask(), "Yes <think>hm</think>.");
   EXPECT_EQ(late.text, "Yes <think>hm</think>.");
   EXPECT_EQ(late.usage.reasoning_tokens(), 0);
   v1::GenerateRequest raw = Ask();
   raw.mutable_chat()->set_reasoning_in_text(true);
   EXPECT_EQ(Say(raw, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");
-  // No chat, no reading.
+  // Completions are not parsed.
   v1::GenerateRequest completion;
   completion.set_text("hi");
   completion.set_max_tokens(50);
@@ -206,7 +206,7 @@ TEST_F(ChatAnswerTest, APromptMayHaveBegunTheThoughts) {
   EXPECT_EQ(said.reasoning, "hm");
   EXPECT_EQ(said.text, "Yes.");
   EXPECT_EQ(said.usage.reasoning_tokens(), 4);
-  // Cut off among them there is no answer.
+  // Truncated within the reasoning, there is no answer.
   v1::GenerateRequest shorter = Ask();
   shorter.set_max_tokens(1);
   const Said cut = Say(shorter, "hm\n</think>\nYes.");
@@ -237,12 +237,12 @@ TEST_F(ChatAnswerTest, ConstraintStartsAfterReasoning) {
     EXPECT_EQ(said.reasoning, "h<1>m") << said.error;
     EXPECT_EQ(said.text, "123");
     EXPECT_EQ(said.reason, "stop");
-    // It holds there: letters are not what the answer may be.
+    // The constraint applies there: letters are not allowed.
     said = Say(request, thoughts + "abc");
     EXPECT_THAT(said.text, testing::MatchesRegex("[0-9]{3}"));
     if (!begun) {
       EXPECT_EQ(Say(request, "456").text, "456");
-      // Where thoughts stay in the text they are no part of its form.
+      // With reasoning_in_text, the reasoning is outside the constraint.
       request.mutable_chat()->set_reasoning_in_text(true);
       EXPECT_THAT(Say(request, thoughts + "123").text, testing::MatchesRegex("[0-9]{3}"));
     }
@@ -262,12 +262,12 @@ TEST_F(ChatAnswerTest, CallsInSpecialTokensAreFound) {
   EXPECT_EQ(said.reason, "tool_calls");
   EXPECT_EQ(said.reasoning, "hm");
   EXPECT_EQ(said.text, "");
-  // Without tools the mark is what special tokens are: nothing.
+  // Without tools, the tag is an ordinary special token: no text.
   request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_NONE);
   EXPECT_EQ(Say(request, "[TOOL_CALLS]f[ARGS]{}").text, "f{}");
 }
 
-// The model chooses, and nothing but the request keeps it from a second one.
+// The model chooses, and only the request forbids a second call.
 TEST_F(ChatAnswerTest, SingleToolCallEndsAtTheSecondCall) {
   Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
   const std::string call =
@@ -287,12 +287,12 @@ TEST_F(ChatAnswerTest, SingleToolCallEndsAtTheSecondCall) {
   EXPECT_EQ(one.text, "");
   EXPECT_EQ(one.reason, "tool_calls");
   EXPECT_LT(one.usage.completion_tokens(), both.usage.completion_tokens() - 100);
-  // Two at once are all the same.
+  // Two answers at once behave the same.
   request.set_n(2);
   EXPECT_EQ(Say(request, answer).reason, "tool_calls");
 }
 
-// A stop string of which most comes holds the answer back, and one reply brings all of it.
+// A partial match of a stop string holds the answer back, and one reply brings all of it.
 TEST_F(ChatAnswerTest, ReplyRecordsTextOffsetOfEachCall) {
   Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
   const auto call = [](int a) {
@@ -312,7 +312,7 @@ TEST_F(ChatAnswerTest, ReplyRecordsTextOffsetOfEachCall) {
   EXPECT_GT(apart.replies, 20);
   EXPECT_EQ(together.order, apart.order);
   EXPECT_EQ(together.reason, "tool_calls");
-  // As is one that was chosen among others when all of them were there.
+  // The same for an answer chosen by best_of.
   request.clear_stop();
   request.set_best_of(2);
   const Said best = Say(request, answer);
@@ -337,7 +337,7 @@ TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
   EXPECT_EQ(FieldOf(large), "tools");
   EXPECT_THAT(large.message(), HasSubstr("tools[1]"));
   EXPECT_THAT(large.message(), HasSubstr("at most 1048576"));
-  // Small as it is: each of its parameters may refer to all that they share.
+  // Small, but each parameter may refer to the shared definitions.
   Json shared = {{"type", "object"}, {"$defs", {{"d", {{"const", std::string(100000, 'x')}}}}}};
   for (int i = 0; i < 1000; ++i) shared["properties"]["p" + std::to_string(i)] = Json::object();
   const absl::Status many = refused(shared);
@@ -398,7 +398,7 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
       R"({"type": "function", "function": {"name": "f", "strict": true, "parameters": {
           "type": "object", "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 9}},
           "required": ["a"], "additionalProperties": false}}})");
-  // Text stays free.
+  // Text stays unconstrained.
   EXPECT_EQ(Say(request, "Well: [x]{\"a\": true}.").text, "Well: [x]{\"a\": true}.");
   const std::string thoughts = "<think>[TOOL]</think>";
   Said said = Say(request, thoughts + "I try.[TOOL_CALLS]f[ARGS]{\"a\": 7}");
@@ -406,14 +406,14 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
   EXPECT_EQ(said.text, "I try.");
   EXPECT_EQ(said.reasoning, "[TOOL]");
   EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 7}");
-  // The model would write another name, and what is no integer.
+  // The model would write another name and a non-integer.
   said = Say(request, "[TOOL_CALLS]g[ARGS]{\"a\": 7}");
   ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
   EXPECT_EQ(said.calls[0].name(), "f");
   said = Say(request, "[TOOL_CALLS]f[ARGS]{\"a\": x}");
   ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
   EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"a": [1-9]\})"));
-  // Without it the model is free to.
+  // Without strict, the model is free.
   v1::GenerateRequest loose = Ask();
   AddTool(&loose);
   said = Say(loose, "[TOOL_CALLS]f[ARGS]{\"a\": x}");
@@ -425,7 +425,7 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
   EXPECT_EQ(FieldOf(said.error), "tools");
 }
 
-// Styles that write parameters one by one have no place for what is said of all of them.
+// Per-parameter formats cannot express constraints across parameters.
 TEST_F(ChatAnswerTest, StrictToolsOfPerParameterParsersFollowTheSchema) {
   Serve(
       "{{ '<function=f><parameter=p>' if false }}{% for m in messages %}{{ m.content }}"
@@ -462,7 +462,7 @@ TEST_F(ChatAnswerTest, StrictToolsOfPerParameterParsersFollowTheSchema) {
   }
 }
 
-// What response_format says is said of the text: the model may call a tool instead.
+// response_format applies to the text: the model may call a tool instead.
 TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
   Serve(kThinking);
   for (const bool strict : {false, true}) {
@@ -489,12 +489,12 @@ TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
       EXPECT_TRUE(said.calls.empty());
       EXPECT_EQ(said.text, "{\"b\": true}") << said.error;
       EXPECT_EQ(said.reason, "stop");
-      // The model would say something else.
+      // The model would write something else.
       said = Say(request, thoughts + "{\"b\": x}");
       const Json text = Json::parse(said.text, nullptr, /*allow_exceptions=*/false);
       ASSERT_TRUE(text.is_object()) << said.text << said.error;
       EXPECT_TRUE(text["b"].is_boolean()) << text;
-      // There it can only begin a call, or such a text.
+      // Only a call or such a text can start here.
       said = Say(request, thoughts + "Well.");
       EXPECT_EQ(said.calls.size(), 1u) << said.text << said.error;
       if (!strict) continue;
@@ -502,7 +502,7 @@ TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
       ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
       EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"a": [1-9]\})"));
     }
-    // Where a call must be made there is no text; what is demanded of it must be right even so.
+    // A required call leaves no text; its constraint must be valid even so.
     request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
     const Said said = Say(request, R"([{"name": "f", "arguments": {"a": 3}}])");
     ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
@@ -529,7 +529,7 @@ TEST_F(ChatAnswerTest, ConstraintStartsAfterSpecialTokenReasoning) {
   EXPECT_EQ(said.reasoning, "h1m") << said.error;
   EXPECT_THAT(said.text, testing::MatchesRegex("[0-9]{3}"));
   EXPECT_EQ(Say(request, "456").text, "456");
-  // Outside of chats special tokens have no text, and a form none of them.
+  // Outside chats, special tokens have no text and match no constraint.
   v1::GenerateRequest completion;
   completion.set_text("hi");
   completion.set_max_tokens(8);
@@ -576,8 +576,8 @@ TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("tools[1]"));
 }
 
-// As in vLLM, whose tokenizers read prompts and rendered chats so: whoever passes a stranger's text
-// on must expect it. A bad word is text.
+// As in vLLM, prompts and rendered chats are tokenized with special tokens, so untrusted text may
+// contain them. Bad words are plain text.
 TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
   Serve("{{ messages[0].content }}");
   const int eos = tokenizer_->TokenId("<eos>");
@@ -594,7 +594,7 @@ TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
   EXPECT_EQ(Say(text, "hi").reason, "stop") << "the token is not what the words forbid";
 }
 
-// They would be so the next time, too: "try again later" is for a queue that is full.
+// Retrying cannot help: ResourceExhausted is for a full queue.
 TEST_F(ChatAnswerTest, PromptBeyondTokenizerLimitsIsAClientError) {
   const auto refused = [&](const v1::GenerateRequest& request, const char* field,
                            const char* remedy) {

@@ -1,4 +1,4 @@
-// What a model's template gets of a conversation, and that no conversation brings the process down.
+// What chat templates receive, and that no conversation crashes the process.
 #include "server/inference/requests/chat_prompt.h"
 
 #include <chrono>
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-// Writes calls in the way of transformers' templates: their arguments as objects.
+// Writes calls as transformers' templates do, with arguments as objects.
 constexpr char kTemplate[] =
     "{% for m in messages %}{{ m.role }}:{{ m.content }}"
     "{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments | tojson }}>"
@@ -26,7 +26,7 @@ constexpr char kTemplate[] =
 
 std::string Deep(int levels) { return std::string(levels, '[') + std::string(levels, ']'); }
 
-// OpenAI's form of one call.
+// OpenAI's format of one call.
 std::string CallOf(const std::string& arguments) {
   return absl::StrCat(
       R"([{"id": "1", "type": "function", "function": {"name": "f", "arguments": ")",
@@ -45,7 +45,7 @@ v1::ChatPrompt Chat(const std::string& tool_calls, const std::string& content = 
   return chat;
 }
 
-// Puts token 256 before a text whose special tokens are asked for.
+// Prepends token 256 to texts encoded with special tokens.
 class BeginningTokenizer : public Tokenizer {
  public:
   int vocabulary() const override { return 257; }
@@ -89,7 +89,7 @@ TEST(ChatPromptTest, NoArgumentsAreAnEmptyObject) {
   EXPECT_THAT(*TextOf(Chat(CallOf(" \\n"))), HasSubstr("<f {}>"));
 }
 
-// As DeepSeek-R1's own template has it.
+// As DeepSeek-R1's template does.
 TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
   constexpr char kDeepSeek[] =
       "{%- for m in messages %}{%- if m['role'] == 'assistant' %}"
@@ -102,7 +102,7 @@ TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
   EXPECT_EQ(*TextOf(Chat(CallOf("")), kDeepSeek), "<call>function<sep>f\n```json\n{}\n```<end>");
   EXPECT_EQ(FieldOf(TextOf(Chat(CallOf("{\"a\"")), kDeepSeek).status()),
             "messages[1].tool_calls[0].function.arguments");
-  // Whoever sends an object means its text.
+  // An object is converted to its text.
   EXPECT_EQ(*TextOf(Chat(R"([{"type": "function", "function":
                               {"name": "f", "arguments": {"a": [1, "x"]}}}])"),
                     kDeepSeek),
@@ -119,7 +119,7 @@ TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
   EXPECT_EQ(said("{{ 'x' + f[\"arguments\"] }}"), joined);
   EXPECT_EQ(said("{{ f.arguments ~ '' }}"), R"({"a": 1})");
   EXPECT_EQ(said("{% set a = f.arguments %}{{ 'x' + a }}"), joined);
-  // As they were where a template takes them apart.
+  // Unchanged where a template parses them.
   EXPECT_EQ(said("{{ 'x' ~ f.arguments | tojson }}"), joined);
   EXPECT_EQ(said("{{ 'x' ~ f.arguments.a }}"), "x1");
   EXPECT_EQ(said("{% if f.arguments is string %}{{ 'x' + f.arguments }}{% else %}"
@@ -128,7 +128,7 @@ TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
   EXPECT_EQ(said("{{ 'arguments' + '.' }}{{ f.arguments.a }}"), "arguments.1");
 }
 
-// Most templates leave a turn of a role that they do not know out, or refuse it.
+// Most templates drop or reject turns of unknown roles.
 TEST(ChatPromptTest, DeveloperRoleFallsBackToSystem) {
   v1::ChatPrompt chat;
   const auto say = [&chat](const std::string& role, const std::string& content) {
@@ -142,10 +142,10 @@ TEST(ChatPromptTest, DeveloperRoleFallsBackToSystem) {
   say("user", "Hi");
   say("developer", "Four.");
   EXPECT_EQ(*TextOf(chat), "system:One.\n\nTwo.\n\nThree.;user:Hi;system:Four.;");
-  // OpenAI's own open models have it.
+  // OpenAI's open models support it.
   EXPECT_EQ(*TextOf(chat, "{# developer #}{% for m in messages %}{{ m.role }} {% endfor %}"),
             "system developer system user developer ");
-  // Turns of the system's own are the template's to take or refuse.
+  // System turns are left to the template.
   chat.clear_turns();
   say("system", "One.");
   say("system", "Two.");
@@ -174,7 +174,7 @@ TEST(ChatPromptTest, WhatIsNoJsonIsNamed) {
   EXPECT_EQ(FieldOf(TextOf(Chat("{\"a\": 1}")).status()), "messages[1].tool_calls");
 }
 
-// Whoever copies or writes a value recurses once for each of its levels: this overflowed the stack.
+// Regression: copying or writing a value recurses per level, which overflowed the stack.
 TEST(ChatPromptTest, DeepNestingIsRejected) {
   constexpr int kLevels = 200'000;
   for (const std::string& calls : {CallOf(Deep(kLevels)), Deep(kLevels)}) {
@@ -190,7 +190,7 @@ TEST(ChatPromptTest, DeepNestingIsRejected) {
   chat.add_tools(
       absl::StrCat(R"({"function": {"name": "f", "parameters": {"x": )", Deep(kLevels), "}}}"));
   EXPECT_THAT(TextOf(chat).status().message(), HasSubstr("tools nests deeper than 256 levels"));
-  // Templates have a bound of their own.
+  // Templates have their own limit.
   EXPECT_THAT(TextOf(Chat(CallOf(Deep(200)))).status().message(), HasSubstr("nested too deep"));
   EXPECT_THAT(*TextOf(Chat(CallOf(Deep(90)))), HasSubstr(Deep(90)));
 }
@@ -201,7 +201,7 @@ TEST(ChatPromptTest, TemplateSeesNullContentOfCalls) {
       "{% else %}{{ m.content }}{% endif %};{% endfor %}";
   EXPECT_EQ(*TextOf(Chat(CallOf("{}")), kAsks), "hi;calls 1;");
   EXPECT_EQ(*TextOf(Chat(CallOf("{}"), "so"), kAsks), "hi;so;");
-  // To all others it is an empty text.
+  // To all others it is empty text.
   EXPECT_EQ(*TextOf(Chat(CallOf("{}")), "{% for m in messages %}{{ m.content + '.' }}{% endfor %}"),
             "hi..");
 }
@@ -230,8 +230,7 @@ TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
   EXPECT_THAT(plain(), EndsWith("assistant: so"));
 }
 
-// Looking for it took as long as both texts multiplied, for what repeats itself.
-// Templates write the special tokens themselves; some leave them to the tokenizer.
+// Templates write special tokens themselves; some leave them to the tokenizer.
 TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
   const BeginningTokenizer tokenizer;
   FakeClock clock;
@@ -243,6 +242,7 @@ TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
               ElementsAre(256, 'h', 'i'));
 }
 
+// Regression: the search for the last message was quadratic for repetitive text.
 TEST(ChatPromptTest, LookingForTheLastMessageTakesLinearTime) {
   v1::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));
   chat.mutable_turns(0)->set_content(std::string(4'000'000, 'a'));

@@ -1,4 +1,4 @@
-// Embeddings of many inputs on a real engine: which is whose, and how a request ends.
+// Embeddings of many inputs on a real engine: order of results, and how requests end.
 #include "server/inference/requests/embedding.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ constexpr int kContext = 40;
 
 FakeModel Model(int adapter) { return HashModel(10 + adapter, kVocabulary); }
 
-// Each step waits for the gate, if there is one; the first one says that it does.
+// Steps wait for the gate, if any; the first one reports that it waits.
 ModelServer::Target Target(int max_requests, int max_queue, const std::string& adapter = "",
                            std::shared_ptr<absl::Notification> gate = nullptr,
                            std::shared_ptr<absl::Notification> began = nullptr) {
@@ -79,7 +79,7 @@ absl::StatusOr<v1::EmbedReply> Ask(const v1::EmbedRequest& request,
   auto embedding =
       StartEmbedding(request, target, nullptr, [shared](absl::StatusOr<v1::EmbedReply> reply) {
         shared->reply = std::move(reply);
-        shared->done.Notify();  // dies if it is called twice
+        shared->done.Notify();  // crashes if called twice
       });
   if (!embedding.ok()) return embedding.status();
   if (cancelled != nullptr) {
@@ -208,13 +208,13 @@ TEST(Embedding, ItsTimeIsOfAllInputsTogether) {
 TEST(Embedding, CancelledItEndsOnceAndFreesTheEngine) {
   const auto gate = std::make_shared<absl::Notification>();
   const auto target = Target(2, 2, "", gate);
-  // Some of its inputs run, the others were not even submitted.
+  // Some inputs run, the others were not submitted.
   const auto reply = Ask(Request(300), target, gate.get());
   EXPECT_EQ(reply.status().code(), absl::StatusCode::kCancelled) << reply.status();
   const auto after = Ask(Request(3), target);
   ASSERT_TRUE(after.ok()) << after.status();
   ExpectVectors(*after, 3, -1, kHidden, true);
-  // The test's time limit is the only one: the engine counts them out after it has told.
+  // The engine updates its count after the listener's call.
   while (target.model->engine->open() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 

@@ -21,7 +21,7 @@ std::vector<v1::GenerateRequest> Prompts(int count) {
   return prompts;
 }
 
-// All of them were submitted at once, and more than the queue holds never found room in it.
+// Regression: all prompts were submitted at once, and more than the queue holds never fit.
 TEST(GenerationBatch, PromptsOfABatchComeAsTheQueueHasRoom) {
   const auto model = Model(/*max_queue=*/6);
   ModelServer models({});
@@ -79,7 +79,7 @@ TEST(GenerationBatch, MomentarilyFullQueueFailsNothingSubmitted) {
   EXPECT_EQ(ended, 20);
 }
 
-// Of all of it, not of each prompt once its turn has come.
+// For the whole batch, not per prompt from its submission.
 TEST(GenerationBatch, ABatchHasOneTimeout) {
   const auto model = Model();
   ModelServer models({});
@@ -134,7 +134,7 @@ TEST(GenerationBatch, OnePromptOfABatchThatCannotBeReadRefusesAll) {
 }
 
 TEST(GenerationBatch, MoreLogprobsThanThereIsRoomForAreRefusedByName) {
-  const auto model = Model();  // of a context of 256 tokens
+  const auto model = Model();  // with a context of 256 tokens
   ModelServer models({});
   v1::GenerateRequest request = Request("", 1000);
   request.clear_text();

@@ -1,5 +1,4 @@
-// Several answers of one request on a real engine: which is whose, what they cost, and how they
-// end.
+// Several answers to one request on a real engine: order, usage and finish reasons.
 #include "server/inference/requests/generation.h"
 
 #include <algorithm>
@@ -23,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-// The engine would say so, but only after a copy for each of the answers has waited for it.
+// The engine would reject it only after a copy per answer has waited.
 TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
   const auto model = Model();
   ModelServer models({});
@@ -61,7 +60,7 @@ TEST(Generation, PromptsAreCutToTheirLastTokens) {
   EXPECT_EQ(length(-1), context - 5);
   request.set_max_tokens(0);
   EXPECT_EQ(length(-1), context - 1);
-  // An answer cannot have so many; half of the context is kept for it.
+  // No answer can be that long; half of the context is reserved for it.
   request.set_max_tokens(10 * context);
   EXPECT_EQ(length(-1), context - context / 2);
   request.set_text("aaaab");
@@ -80,7 +79,7 @@ TEST(Generation, GenerationConfigSuppliesSamplingDefaults) {
   EXPECT_EQ(TextOf(silent, model), TextOf(said, plain));
   EXPECT_EQ(TextOf(greedy, model), TextOf(silent, plain));
   EXPECT_NE(TextOf(greedy, model), TextOf(silent, model));
-  // The longest answer of requests that name none.
+  // The default maximum length.
   silent.set_max_tokens(0);
   EXPECT_EQ(TextOf(silent, model).size(), 5u);
   EXPECT_EQ(TextOf(silent, plain).size(), 16u);
@@ -131,13 +130,13 @@ TEST(Generation, PromptBeyondSsmPositionsIsRejectedWithSpeculationOn) {
   const auto batch = StartBatch(request, {Request("abc", 0), Request("abcdefgh", 0)}, model,
                                 &models, nullptr, [](int, const auto&, bool) {});
   EXPECT_EQ(batch.status(), refused.status());
-  // Who does not insist gets an answer.
+  // Without the demand, there is an answer.
   request.set_speculation(v1::SPECULATION_DEFAULT);
   Answers beyond;
   Finish(request, model, &beyond);
   EXPECT_EQ(beyond.usage.drafted_tokens(), 0);
   EXPECT_EQ(beyond.texts[0].size(), 12u);
-  // N-gram drafts reach everywhere.
+  // N-gram drafts work at any position.
   request.set_speculation(v1::SPECULATION_ON);
   model->description.set_ngram_depth(4);
   Answers looked_up;
@@ -145,8 +144,8 @@ TEST(Generation, PromptBeyondSsmPositionsIsRejectedWithSpeculationOn) {
   EXPECT_TRUE(looked_up.error.ok());
 }
 
-// Where drafts may be chosen for a seed's noise, a request that brings one is answered by that
-// noise alone, whatever is drafted, and another by draws.
+// With coupled sampling for seeds, a seeded request uses the seed's noise only, whatever is
+// drafted; an unseeded one samples freely.
 TEST(Generation, OnlyAnExplicitSeedIsReproducible) {
   const v1::GenerateRequest seeded = Request("abc", 12);
   v1::GenerateRequest silent = seeded;
@@ -180,7 +179,7 @@ TEST(Generation, NAnswersDifferAndTheFirstEqualsASingleAnswer) {
   EXPECT_EQ(four.reasons.size(), 4u);
 }
 
-// Choices had the seeds of the next requests' choices before.
+// Regression: choices shared seeds with the next requests' choices.
 TEST(Generation, RequestsWithoutASeedShareNoAnswers) {
   const auto model = Model();
   ModelServer models({});
@@ -228,11 +227,11 @@ TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
   for (const auto& [index, text] : answers.texts) {
     EXPECT_THAT(text, MatchesRegex("((ab)|(cd))((ab)|(cd))e[a-d]?"));
   }
-  // LetterTokenizer has no end of sequence here, so what may follow does.
+  // LetterTokenizer has no EOS here, so the grammar's end is a stop.
   for (const auto& [index, reason] : answers.reasons) EXPECT_EQ(reason, "stop");
 }
 
-// What can go on goes on; what cannot ends, as nothing else could follow.
+// An answer that can continue does; one that cannot ends, since nothing else may follow.
 TEST(Generation, AFormThatIsCompleteEndsBeforeMinTokens) {
   const auto model = Model();
   v1::GenerateRequest request = Request("abc", 100);
@@ -276,7 +275,7 @@ TEST(Generation, GenerationConfigSuppliesStopsAndBadWords) {
   stops->description.set_generation_config("none");
   EXPECT_EQ(TextOf(silent, stops), plain);
 
-  // Before so many tokens nothing ends it, unless the request says otherwise.
+  // min_new_tokens applies unless the request overrides it.
   const auto late = Model(256, {.min_new_tokens = 30, .stop_strings = {stop}});
   const size_t end = plain.find(stop, 29);
   EXPECT_EQ(TextOf(silent, late).substr(0, 29), plain.substr(0, 29));
@@ -291,7 +290,7 @@ TEST(Generation, GenerationConfigSuppliesStopsAndBadWords) {
   now.set_max_tokens(5);
   EXPECT_EQ(TextOf(now, late), plain.substr(0, 5));
 
-  // 99 is no token of this model.
+  // Token 99 is outside the vocabulary.
   const int first = plain[0] - 'a', second = plain[1] - 'a';
   const auto banned = Model(256, {.bad_words = {{first, second}, {5}, {99}}});
   const std::string changed = TextOf(silent, banned);
@@ -350,7 +349,7 @@ TEST(Generation, FullQueueIsOneErrorWithRetryAfter) {
   EXPECT_EQ(answers.calls_after_last, 0);
 }
 
-// The stream broke after many tokens.
+// Regression: the stream broke after many tokens.
 TEST(Generation, HigherPriorityDoesNotBreakAStartedGroup) {
   constexpr int kQueue = 6;
   const auto model = Model(kQueue);
@@ -383,7 +382,7 @@ TEST(Generation, HigherPriorityDoesNotBreakAStartedGroup) {
   for (int i = 0; i < kQueue; ++i) EXPECT_EQ(answers.texts[i].size(), 200u) << i;
 }
 
-// The others ran to their ends, and nobody heard of them.
+// Regression: the others ran to their ends unheard.
 TEST(Generation, RejectionStopsFurtherSubmissions) {
   constexpr int kQueue = 64;
   absl::Notification began, go_on;
@@ -408,7 +407,7 @@ TEST(Generation, RejectionStopsFurtherSubmissions) {
   v1::GenerateRequest request = Request("abc", 5);
   request.set_n(kQueue);
   RequestOptions options;
-  // A copy for each answer, so that the first one's refusal comes before the last one is submitted.
+  // Slows submission, so that the first rejection precedes the last submission.
   options.shown_tokens.resize(500000);
   Answers answers;
   const auto collect = answers.Listener();
@@ -430,7 +429,7 @@ TEST(Generation, RejectionStopsFurtherSubmissions) {
   go_on.Notify();
 }
 
-// It was told to come again, for ever.
+// Regression: it was told to retry, forever.
 TEST(Generation, MoreAnswersThanTheQueueHoldsAreRefusedByName) {
   const auto model = Model(/*max_queue=*/8);
   ModelServer models({});

@@ -1,5 +1,4 @@
-// The proof over the wire, with models that a loader makes: what a user sees of a pair that is
-// lossless and of one that is not.
+// Lossless verification over gRPC: the reports for a lossless pair and for one that is not.
 #include "server/inference/services/lossless_verification.h"
 
 #include <grpcpp/grpcpp.h>
@@ -23,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int kVocabulary = 12;
 
-// Rows that hang on a tree come out a little different, as where sums are taken in another order.
+// Rows of a tree differ slightly, as with another order of summation.
 class DriftingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;

@@ -1,4 +1,4 @@
-// Readiness follows what requests would get.
+// Readiness matches what requests would get.
 #include "server/inference/services/open_inference.h"
 
 #include <filesystem>
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 constexpr int kVocabulary = 12;
 
-// Models of which one may be away.
+// Loads models, one of which may be unavailable.
 class Loader : public ModelLoader {
  public:
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>&,
@@ -118,7 +118,7 @@ TEST_F(OpenInferenceTest, TokensHaveStringsOnlyWhereTheyAreAskedFor) {
   Serve("near");
   v1::TokenizeRequest request;
   request.set_text("cab");
-  auto reply = Tokenize(request, *models_);  // of the only model
+  auto reply = Tokenize(request, *models_);  // the only model
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_THAT(reply->tokens(), ElementsAre(2, 0, 1));
   EXPECT_EQ(reply->count(), 3);
