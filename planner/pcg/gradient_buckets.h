@@ -1,6 +1,6 @@
-// What becomes of gradients: which wait for each other, which are used at once, and where. The
-// all-reduces are gathered into few large ones: each costs a latency, and they all come at the end
-// of the step.
+// Rules that the simulator and the lowering share for gradients: which all-reduces share a bucket
+// (as in PyTorch DDP, to pay the latency of a collective once), which updates run early, and which
+// run in place.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ class GradientBuckets {
     int members = 0;
   };
 
-  // Puts `bytes` of group `group` (numbered by the caller, from 0) into the group's open bucket, or
-  // a new one if they do not fit. Returns the bucket; the offset is its `bytes` before the call.
+  // Adds `bytes` to the open bucket of group `group` (numbered by the caller, from 0), or to a new
+  // one if they do not fit. Returns the bucket's index; the offset within it is its `bytes` before
+  // the call.
   int Add(int group, int64_t bytes) {
     if (group >= static_cast<int>(open_.size())) open_.resize(group + 1, -1);
     int& open = open_[group];
@@ -49,19 +50,20 @@ class GradientBuckets {
   std::vector<int> open_;  // by group
 };
 
-// The replica whose squares count towards the gradient norm, for the gradient that becomes ready as
-// number `gradient`: they take turns.
+// Returns the replica whose squares count towards the gradient norm. Replicas take turns:
+// `gradient` numbers gradients in the order in which they become ready.
 inline int NormReplica(int gradient, const Layout& layout) { return gradient % layout.replicas; }
 
-// Whether a parameter whose gradient no other device has a part of is updated as soon as it is
-// ready (GradientInfo::ready), so that the gradient need not wait in memory. Not if something is
-// computed of all gradients first.
+// Returns whether a parameter whose gradient lies on one device is updated as soon as the gradient
+// is ready (GradientInfo::ready), which frees the gradient's memory. False if the update needs a
+// value computed from all gradients (clipping, loss scaling).
 inline bool UpdatesEarly(const v1::Optimizer& optimizer) {
   return optimizer.clip_norm() == 0 && !optimizer.has_loss_scale();
 }
 
-// Whether pieces of a parameter (Sharded in layout.h) are updated where they lie in the whole one,
-// instead of in a copy: each must be one stretch of memory that begins as a buffer may.
+// Returns whether the shards of a parameter (see Sharded in layout.h) are updated in place, within
+// the whole parameter, instead of in a copy. Each shard must be one contiguous, aligned range of
+// memory.
 inline bool UpdatesInPlace(const Layout& storage, const Layout& pieces, int64_t element_bytes) {
   for (size_t i = 0; i < storage.shards.size(); ++i) {
     const std::optional<int64_t> begin =

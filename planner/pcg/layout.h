@@ -1,11 +1,14 @@
-// How one tensor is spread over devices: which device holds which box of it, as what.
+// The distribution of one tensor over devices: which device holds which box of it, and whether that
+// box is a replica or a partial sum. (GSPMD and PyTorch's DTensor call this a sharding.)
 //
-// A layout follows from an operator's configuration (pcg/node_config.h) and its SplitRule: one shard per
-// part of the operator, in the order of its parts. Parts along an axis that the tensor does not
-// follow hold the same box: of an operand they are replicas (each has the full value), of a result
-// partial sums (the value is their sum). Differentiation swaps the two: the gradient of a
-// replicated operand is a partial sum, the gradient of a partial sum is replicated. That is Dual.
-// An operand that is read through windows (op_def.h, Halo) is spread over boxes that overlap; the
+// A layout follows from an operator's configuration (pcg/node_config.h) and its SplitRule: one
+// shard per part of the operator, in the order of the parts. Parts along an axis that the tensor
+// does not follow hold the same box. For an operand these are replicas (each has the full value);
+// for a result they are partial sums (the value is their sum). Differentiation swaps the two: the
+// gradient of a replicated operand is a partial sum, and the gradient of a partial sum is
+// replicated. See Dual.
+//
+// An operand that is read through windows (Halo in op_def.h) is split into boxes that overlap. The
 // elements of its dual are sums over the boxes that hold them.
 #pragma once
 
@@ -30,7 +33,7 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-// Of boxes that overlap: each has the full value of its elements, or a part of their sum.
+// What overlapping boxes hold: the full value of their elements, or a part of the sum.
 enum class Overlap { kNone, kShared, kSummed };
 
 struct Layout {
@@ -44,55 +47,55 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// A Halo of the operand, with the extent of its axis.
+// A Halo of the operand and the extent of its axis.
 struct OperandHalo {
   Halo halo;
   int64_t axis_size = 1;
 };
 
-// The halos of input `input`.
+// Returns the halos of input `input`.
 std::vector<OperandHalo> HalosOf(const SplitRule& rule, int input);
 
-// What part `part` of `parts` reads of a dimension of `extent`, as [first, second). The first part
-// begins at 0, the last one ends at `extent`, and nothing lies between two parts: what no window
-// reaches has a gradient too.
+// Returns the range [first, second) of a dimension of `extent` that part `part` of `parts` reads.
+// The first part begins at 0, the last ends at `extent`, and there are no gaps between parts:
+// elements that no window reaches have a gradient, too.
 std::pair<int64_t, int64_t> WindowedPart(const OperandHalo& operand, int64_t extent, int parts,
                                          int part);
 
-// The layout of a tensor with `dims` of which dimension d follows axis axis_of_dim[d] (kNotSplit:
-// none). degrees: parts per axis; devices: one per part, mixed radix, first axis outermost. Every
-// dimension must be divisible by the degree of its axis, but those of `halos`. `output`: parts that
-// hold the same box are partial sums.
+// Returns the layout of a tensor of shape `dims` whose dimension d follows axis axis_of_dim[d]
+// (kNotSplit: none). `degrees`: parts per axis. `devices`: one per part, mixed radix, first axis
+// outermost. If `output`, parts that hold the same box are partial sums. REQUIRES: every dimension
+// without a halo is divisible by the degree of its axis.
 Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
                      const std::vector<int>& degrees, const std::vector<int>& devices, bool output,
                      const std::vector<OperandHalo>& halos = {});
 
-// Every device has all of it.
+// Returns the layout in which every device holds the whole tensor.
 Layout ReplicatedLayout(const Dims& dims, const std::vector<int>& devices);
 
-// Replicas become partial sums and the other way round; so do overlapping boxes.
+// Returns the layout of the gradient: replicas become partial sums and partial sums replicas;
+// overlapping boxes swap kShared and kSummed.
 Layout Dual(const Layout& layout);
 
-// Boxes of fewer elements are not worth cutting: each would cost a collective of its own.
+// Smaller boxes are not sharded: each would cost a collective of its own.
 constexpr int64_t kMinShardedElements = 1024;
 
-// Every box cut into one piece for each of its replicas, along its first dimension that can be:
-// none are left. Shards keep their order and device; the pieces of a box follow each other in the
-// order of their devices, as collectives want them. `layout` itself where there is nothing to cut,
-// or too little.
+// Returns `layout` with each box split among its replicas (ZeRO), along its first divisible
+// dimension, so that no replicas are left. Shards keep their order and device; the pieces of a box
+// follow the order of their devices, as collectives require. Returns `layout` unchanged if it has
+// no replicas or its boxes are too small.
 Layout Sharded(const Layout& layout);
 
-// The common box, if there is one with elements in it.
+// Returns the intersection, or nothing if it is empty.
 std::optional<Region> Intersect(const Region& a, const Region& b);
 
-// `box` (inside `shard`) in coordinates of the shard.
+// Returns the start of `box`, which lies inside `shard`, in the shard's coordinates.
 Dims StartWithin(const Region& shard, const Region& box);
 
-// "split 0x2, partial x2 on 0,1": for error messages.
+// For error messages: "split 0x2, partial x2 on 0,1".
 std::string ToString(const Layout& layout);
 
-// Numbers layouts, so that equality and the keys of caches are integers. Ids and references stay
-// valid.
+// Interns layouts, so that comparisons and cache keys are integers. Ids and references stay valid.
 class LayoutTable {
  public:
   int Intern(const Layout& layout);

@@ -1,4 +1,4 @@
-// A graph's operators one behind the other, in its order: what pipelines are cut from.
+// A graph's operators in topological order, from which pipeline stages are cut.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,9 @@ class OperatorSequence {
 
   // Forward nodes.
   const std::vector<NodeId>& nodes() const { return nodes_; }
-  // Bytes of one micro-batch that cross the cut in front of operator `i` on the way forward.
+  // Bytes of one micro-batch that cross the cut before operator `i` in the forward pass.
   double Crossing(int i) const { return crossing_[i]; }
-  // Of the parameters that are stored with operator `i`.
+  // Bytes of the parameters that are stored with operator `i`.
   double ParameterBytes(int i) const { return parameter_bytes_[i]; }
 
  private:

@@ -1,8 +1,9 @@
-// Parallel operators: the changes of layout on an edge, as nodes of the parallel computation graph.
+// Parallel operators (as in Unity): the layout changes on an edge, as nodes of the parallel
+// computation graph.
 //
-// On the way from one layout to another: partial sums are reduced, dimensions combined (first to
-// last), partitioned (last to first), replicas made. The edge of the gradients runs from the dual
-// of the second layout to the dual of the first and therefore carries the duals of these nodes in
+// From one layout to another, in this order: partial sums are reduced, dimensions combined (first
+// to last), dimensions partitioned (last to first), replicas made. The gradient's edge runs from
+// the dual of the second layout to the dual of the first, so it carries the duals of these nodes in
 // reverse order.
 #pragma once
 
@@ -15,12 +16,12 @@ namespace espalier {
 
 struct ParallelOp {
   v1::ParallelOperator::Kind kind = v1::ParallelOperator::KIND_UNSPECIFIED;
-  int dimension = -1;         // PARTITION, COMBINE; ALL_TO_ALL: the one that is split afterwards
-  int source_dimension = -1;  // ALL_TO_ALL: the one that was split before
+  int dimension = -1;         // PARTITION, COMBINE; ALL_TO_ALL: the dimension split afterwards
+  int source_dimension = -1;  // ALL_TO_ALL: the dimension split before
   int degree = 1;
-  std::vector<int> devices;  // machine view: where its result lies
+  std::vector<int> devices;  // machine view: where the result lies
 
-  // Devices are not compared: the dual's result lies where the operator's operand did.
+  // Ignores the devices: the dual's result lies where the operator's operand did.
   bool SameWork(const ParallelOp& other) const {
     return kind == other.kind && dimension == other.dimension &&
            source_dimension == other.source_dimension && degree == other.degree;
@@ -29,8 +30,8 @@ struct ParallelOp {
 
 std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to);
 
-// PARTITION <-> COMBINE, REPLICATE <-> REDUCE, ALL_TO_ALL, EXCHANGE_HALO and MOVE backwards.
-// `devices` is left empty.
+// Maps PARTITION <-> COMBINE and REPLICATE <-> REDUCE; ALL_TO_ALL, EXCHANGE_HALO and MOVE run
+// backwards. Leaves `devices` empty.
 ParallelOp Dual(const ParallelOp& op);
 
 }  // namespace espalier

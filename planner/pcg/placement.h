@@ -1,4 +1,4 @@
-// Configurations with what follows from each of them, and the layouts of a whole placement.
+// Node configurations with the layouts that they imply, and the layouts of a whole placement.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace espalier {
 
-// One configuration of one node. Layout ids are of the ConfigTable's LayoutTable; -1: absent
+// One configuration of one node. Layout ids refer to the ConfigTable's LayoutTable; -1: absent
 // operand.
 struct ConfigEntry {
   NodeConfig config;
@@ -23,15 +23,15 @@ struct ConfigEntry {
   std::vector<int> outputs;
 };
 
-// Makes and keeps the entries; the same configuration of a node always gives the same pointer.
+// Creates and owns the entries. The same configuration of a node always gives the same pointer.
 class ConfigTable {
  public:
   explicit ConfigTable(const PcgStructure& structure);
 
-  // `config` must have passed CheckConfig.
+  // REQUIRES: `config` has passed CheckConfig.
   const ConfigEntry* Get(NodeId node, const NodeConfig& config);
 
-  // The plan from one layout to another, both by id and different. Errors are Internal.
+  // Returns the resharding plan between two different layouts. Errors are Internal.
   absl::StatusOr<const ReshardPlan*> Reshard(int from, int to);
 
   LayoutTable& layouts() { return layouts_; }
@@ -46,20 +46,21 @@ class ConfigTable {
 // One entry per forward node; null for dead ones.
 using Placement = std::vector<const ConfigEntry*>;
 
-// The layout that `ref` stands for under `placement`.
+// Returns the layout that `ref` denotes under `placement`.
 int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
             const LayoutRef& ref);
 
-// Whether `ref` is to be cut among its replicas, and can be.
+// Returns whether `ref` asks for sharding among replicas (ZeRO) and its layout allows it.
 bool IsSharded(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
            const LayoutRef& ref);
 
-// Whether what readers need of `value` in other layouts than its own is made anew for each of them.
+// Returns whether each use of `value` gathers its own copy (ZeRO stage 3), which is dropped
+// afterwards.
 bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
                     ValueId value);
 
-// InvalidArgument names both operators where a running statistic that one of them moves (batch
-// norm's) lies otherwise for the other: devices would move their copies differently often.
+// Returns InvalidArgument, with both operators' names, if two operators keep a running statistic
+// (batch norm's) in different layouts: their copies would be updated a different number of times.
 absl::Status CheckRunningStatistics(const PcgStructure& structure, const Placement& placement,
                              LayoutTable& layouts);
 

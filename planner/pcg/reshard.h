@@ -1,10 +1,9 @@
-// How a tensor gets from one layout into another: the one description that lowering turns into
-// instructions and the simulator into time.
+// Plans the resharding of a tensor from one layout to another. Lowering turns the plan into
+// instructions, the simulator into time.
 //
-// Source and target shards that overlap form groups that have nothing to do with each other. A
-// group that is one of the known collectives becomes one; all others are copies and point-to-point
-// transfers, with partial sums added up in the order of their index, so that every replica gets the
-// same bits.
+// Source and target shards that overlap form independent groups. A group that matches a collective
+// becomes that collective. All others become copies and point-to-point transfers; partial sums are
+// added in the order of their index, so every replica gets the same bits.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +15,12 @@
 
 namespace espalier {
 
-// A box of source shard `source` that goes into target shard `target`. Local if they are on one
-// device.
+// A box of source shard `source` that goes into target shard `target`. Both may be on one device.
 struct ReshardPiece {
   int source = 0;
   int target = 0;
   Region box;               // in the whole tensor
-  bool accumulate = false;  // added to what earlier pieces left there
+  bool accumulate = false;  // added to what earlier pieces wrote there
 };
 
 struct ReshardCollective {
@@ -30,28 +28,28 @@ struct ReshardCollective {
   std::vector<int> ranks;    // ascending
   std::vector<int> sources;  // source shard of each rank
   std::vector<int> targets;  // target shard of each rank
-  // Parts do not follow each other in memory in the order of the ranks: input boxes are copied
-  // together first, output boxes apart afterwards.
+  // The parts are not contiguous in memory in the order of the ranks: `pack` copies input boxes
+  // together first, `unpack` copies output boxes apart afterwards.
   bool pack = false;
   bool unpack = false;
   int64_t elements = 0;  // of one rank's input
 };
 
 struct ReshardPlan {
-  std::vector<int> alias;  // per target shard: the source shard whose buffer serves as it is, or -1
+  std::vector<int> alias;  // by target shard: the source shard whose buffer is reused, or -1
   std::vector<ReshardCollective> collectives;
-  std::vector<ReshardPiece> pieces;  // by target, then by place, then by partial index
+  std::vector<ReshardPiece> pieces;  // ordered by target, then box, then partial index
 
   bool all_reduce_only() const;
 };
 
-// Elements that cross from one device to another when `plan`, made for these layouts, runs once.
+// Returns the number of elements that cross devices when `plan`, made for these layouts, runs once.
 int64_t ElementsMoved(const ReshardPlan& plan, const Layout& from, const Layout& to);
 
-// Internal if `to` has partial sums (no operator needs them) or `from` does not cover it.
+// Returns Internal if `to` has partial sums (no operator reads them) or `from` does not cover it.
 absl::StatusOr<ReshardPlan> PlanReshard(const Layout& from, const Layout& to);
 
-// Whether `parts`, in this order, are consecutive stretches of the memory of dense `whole`.
+// Returns whether `parts`, in this order, are consecutive ranges of the memory of dense `whole`.
 bool IsRankMajor(const std::vector<Region>& parts, const Region& whole);
 
 }  // namespace espalier

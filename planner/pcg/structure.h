@@ -1,27 +1,29 @@
-// What of the parallel computation graph does not depend on how operators are configured: the order
-// in which nodes run, which layout each operand needs and in which layout each value is produced,
-// both as references into the configuration of a forward node.
+// The configuration-independent part of the parallel computation graph (PCG): the order of the
+// nodes, the layout that each operand needs, and the layout in which each value is produced.
+// Layouts are references into the configuration of a forward node.
 //
 // The rules (DESIGN.md, "parallel op"):
-//  - a forward node needs its inputs and leaves its outputs in the layouts that its configuration
-//  gives;
-//  - its gradient runs under the same configuration: forward values as the forward node had them,
-//    gradients in the dual layouts;
-//  - the sum of several gradients of a value runs in the dual of the layout in which it was
-//  produced;
-//  - a parameter is stored as its first consumer needs it; its gradient is needed there, fully
-//  reduced;
-//  - inputs and constants are loaded by every device as needed.
-// ZeRO (Rajbhandari et al., SC 2020) has trained parameters' replicas share out work and memory:
-//  - from stage 1 on a gradient is needed cut into pieces, one for each replica of its parameter,
-//    and is used so;
-//  - from stage 2 on it is cut as soon as it is there;
-//  - at stage 3 the parameter is stored in the same pieces, and each use makes what it needs of
-//    them anew, so that no whole copy stays between forward and backward.
-// Which parameters can be cut depends on their layout (Sharded in layout.h); all others are treated
-// as without.
-// A graph that serves has a forward pass alone. Parameters and states are kept in each layout in
-// which an operator needs them, so that none of them ever moves.
+//   - A forward node needs its inputs and leaves its outputs in the layouts of its configuration.
+//   - Its gradient runs under the same configuration: forward values as the forward node had them,
+//     gradients in the dual layouts.
+//   - The sum of several gradients of a value runs in the dual of the layout in which the value was
+//     produced.
+//   - A parameter is stored as its first consumer needs it; its gradient is needed there, fully
+//     reduced.
+//   - Inputs and constants are loaded by every device as needed.
+//
+// ZeRO (Rajbhandari et al., SC 2020) shards trained parameters' state among replicas:
+//   - From stage 1 on, a gradient is needed in shards, one per replica of its parameter, and each
+//     replica updates its shard.
+//   - From stage 2 on, the gradient is sharded as soon as it is produced.
+//   - At stage 3, the parameter is stored in the same shards. Each use gathers its own copy, so no
+//     whole copy stays between forward and backward.
+//
+// Whether a parameter can be sharded depends on its layout (Sharded in layout.h); others are
+// treated as at stage 0.
+//
+// A serving graph has only a forward pass. Parameters and states are kept in each layout that an
+// operator needs, so they never move.
 #pragma once
 
 #include <string>
@@ -39,9 +41,9 @@ struct LayoutRef {
   enum Mode {
     kPlain,
     kDual,
-    kReduced,  // plain, or its dual where that is partial sums: what a reader needs of a result
+    kReduced,  // plain, or its dual if that has partial sums: what a reader needs of a result
     kParameterSum,  // `index` into PcgStructure::sums
-    kSharded,       // plain, cut among its replicas
+    kSharded,       // plain, sharded among its replicas
     kGradientShard,         // `index` into PcgStructure::gradient_shards
   };
   NodeId node = kNoNode;  // forward node
@@ -54,7 +56,7 @@ struct LayoutRef {
 
 // One operand of one position.
 struct Slot {
-  int position = 0;  // positions.size(): the synchronisation of gradients, after all nodes
+  int position = 0;  // positions.size(): the gradient synchronization, after all nodes
   ValueId value = kNoValue;
   LayoutRef required;
 };
@@ -62,12 +64,12 @@ struct Slot {
 struct Position {
   enum Role { kForward, kBackward, kGradientSum, kSeed, kScatter };
   Role role = kForward;
-  NodeId node = kNoNode;  // in the training graph; none: kScatter, which only needs its operand
+  NodeId node = kNoNode;  // in the training graph; kNoNode: kScatter, which only needs its operand
   NodeId config_node =
-      kNoNode;         // the forward node whose parts this runs as, kForward and kBackward
-  int first_slot = 0;  // slots [first_slot, last_slot) are its operands in order
+      kNoNode;         // kForward and kBackward: the forward node whose parts this runs as
+  int first_slot = 0;  // its operands are slots [first_slot, last_slot)
   int last_slot = 0;
-  // One per output; the parts of kGradientSum and kSeed; where kScatter's parameter is stored.
+  // One per output. kGradientSum and kSeed: the parts; kScatter: where the parameter is stored.
   std::vector<LayoutRef> outputs;
 };
 
@@ -76,24 +78,24 @@ struct PcgStructure {
     const OpDef* def = nullptr;  // null: dead
     NodeTypes types;
     SplitRule rule;
-    // What changes when the node's configuration does.
+    // What depends on the node's configuration.
     std::vector<ValueId> values;
     std::vector<int> positions;
   };
-  struct ParameterSum {  // of the gradients of a parameter with several consumers
+  struct ParameterSum {  // the gradient of a parameter with several consumers
     LayoutRef target;    // what the update needs
     std::vector<LayoutRef> contributions;
   };
-  struct GradientShard {  // cutting a gradient that was produced as `base`
+  struct GradientShard {  // shards a gradient that was produced as `base` (ZeRO stage 2)
     LayoutRef target;
     LayoutRef base;
   };
   struct GradientInfo {
     ValueId parameter = kNoValue;
     ValueId gradient = kNoValue;
-    int slot = 0;  // its synchronisation
+    int slot = 0;  // its synchronization
     int ready =
-        0;  // the position behind which the gradient is whole and nothing reads the parameter
+        0;  // the position after which the gradient is complete and nothing reads the parameter
   };
 
   const OpRegistry* registry = nullptr;
@@ -108,7 +110,8 @@ struct PcgStructure {
   std::vector<std::vector<int>> slots_of_value;  // ascending
   std::vector<ParameterSum> sums;
   std::vector<GradientShard> gradient_shards;
-  std::vector<bool> casts_parameter;           // by value: at stage 3, a trained parameter in another type
+  // by value: ZeRO stage 3, a cast of a trained parameter
+  std::vector<bool> casts_parameter;
   std::vector<GradientInfo> gradients;  // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
   std::vector<std::pair<std::string, ValueId>> outputs;  // serving: what is computed
@@ -118,9 +121,8 @@ struct PcgStructure {
     return dynamic.empty() ? v1::STATIC : dynamic[v];
   }
 
-  // The batch may run in parts, one behind the other (pcg/micro_batches.h): then all types and
-  // sizes of axes are those of one part, and these are the dimensions that were cut, by value; -1:
-  // none.
+  // With micro-batches (pcg/micro_batches.h) all types and axis sizes are those of one micro-batch,
+  // and batch_dims holds, by value, the dimension that was split (-1: none).
   int micro_batches = 1;
   std::vector<int> batch_dims;
 
@@ -129,8 +131,8 @@ struct PcgStructure {
   std::vector<NodeId> LiveNodes() const;
 };
 
-// `graph` must be bound. Nodes that neither the loss nor a metric depends on are left out.
-// InvalidArgument for a graph that cannot be trained, or a stage that is not 0 to 3.
+// Leaves out nodes that neither the loss nor a metric depends on. Returns InvalidArgument for a
+// graph that cannot be trained, or a ZeRO stage outside 0 to 3. REQUIRES: `graph` is bound.
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
                                             bool forward_only, int zero_stage = 0);
 
@@ -138,11 +140,12 @@ absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Gr
 // write a state. InvalidArgument for one without outputs or with metadata that makes no sense.
 absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, const Graph& graph);
 
-// By value of a serving graph: its metadata "dynamic.<input>" says which inputs change length; the
-// rest follows. InvalidArgument names the entry that makes no sense.
+// Returns, by value of a serving graph, how dimension 0 changes. The metadata "dynamic.<input>"
+// names the inputs that change length; the rest is derived. Returns InvalidArgument, with the
+// entry, if the metadata is invalid.
 absl::StatusOr<std::vector<v1::DynamicDimension>> FindDynamicDimensions(const Graph& graph);
 
-// InvalidArgument names `field` and what it may be.
+// Returns InvalidArgument, with `field` and its legal values.
 absl::Status CheckZeroStage(int stage, const std::string& field);
 
 }  // namespace espalier
