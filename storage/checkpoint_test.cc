@@ -198,7 +198,7 @@ TEST(DurableDirectories, EveryNewNameIsSynced) {
 }
 
 // Its folders are there when the next attempt begins, and must not pass for durable.
-TEST(DurableDirectories, WhatAKilledWorkerLeftIsSyncedByTheNext) {
+TEST(DurableDirectories, NextWorkerSyncsWhatAKilledOneLeft) {
   const std::string root = JoinPath(testing::TempDir(), "killed");
   for (const char* next : {"/job-1/attempt-1/step-1", "/job-1/attempt-2/step-1"}) {
     bool killed = true;
@@ -219,7 +219,7 @@ TEST(DurableDirectories, WhatAKilledWorkerLeftIsSyncedByTheNext) {
 }
 
 // A root that others made may lie where only they may look.
-TEST(DurableDirectories, AboveWhatIsThereNothingNeedsToBeOpened) {
+TEST(DurableDirectories, ExistingParentsAreNotOpened) {
   UnsyncedNames files;
   const std::string root = JoinPath(testing::TempDir(), "denied");
   std::filesystem::remove_all(root);
@@ -269,7 +269,7 @@ TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
 }
 
 // A hundred gigabytes must not be read by every rank, nor twice by any.
-TEST_F(CheckpointTest, ARankReadsAndVerifiesItsOwnShardOnceAndLeavesTheOthersAlone) {
+TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   Manifest manifest;
   std::vector<CheckpointEntry> entries[2];
   for (int rank = 0; rank < 2; ++rank) {

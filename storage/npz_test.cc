@@ -105,7 +105,7 @@ TEST(Npy, ReadsEveryTypeThatItSaysItReads) {
             Bytes<int32_t>({1, 2, 3, 4, 5, 6}));
 }
 
-TEST(Npy, RefusesLies) {
+TEST(Npy, RefusesInconsistentFiles) {
   ExpectRefused("not numpy at all", "no .npy array");
   ExpectRefused(Npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "12345678"),
                 "never unpickled");
@@ -143,7 +143,7 @@ TEST(Npz, NamesOfMembersAreNoPaths) {
   }
 }
 
-TEST(Npz, RefusesLies) {
+TEST(Npz, RefusesInconsistentFiles) {
   const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
   auto refuse = [](const std::string& bytes, const std::string& what) {
     auto arrays = ParseNpz(bytes, 1 << 20);
@@ -178,7 +178,7 @@ ByteSource SourceOf(const std::string& bytes, int64_t* most = nullptr) {
 }
 
 // The header's length is no multiple of an element's, so pieces end within elements.
-TEST(SummarizeNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
+TEST(SummarizeNpz, AgreesWithParseNpzAndReadsInPieces) {
   std::vector<double> large(400'000, 1.5);
   const std::string big_endian(3 << 20, '\x01');
   const std::string bytes = Zip({{"f8.npy", Npy(Describe("<f8", "(400000,)"), Bytes(large)), true},
@@ -198,7 +198,7 @@ TEST(SummarizeNpz, SaysWhatParseNpzWouldAndReadsPieceByPiece) {
   }
 }
 
-TEST(SummarizeNpz, RefusesWhatParseNpzRefusesInTheSameWords) {
+TEST(SummarizeNpz, GivesTheErrorsOfParseNpz) {
   const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
   const std::string good = Zip({{"x.npy", x, true}});
   const std::string signs = Npy(Describe("<u8", "(1,)"), std::string(8, '\xff'));
@@ -225,7 +225,7 @@ TEST(SummarizeNpz, RefusesWhatParseNpzRefusesInTheSameWords) {
 }
 
 // Bytes become four each: a limit of what is unpacked says little of what is held.
-TEST(SummarizeNpz, TheLimitCountsValuesAsTheyAreHeld) {
+TEST(SummarizeNpz, LimitCountsConvertedValues) {
   const std::string x = Npy(Describe("|u1", "(300000,)"), std::string(300'000, '\x01'));
   const std::string bytes = Zip({{"x.npy", x, true}, {"y.npy", x, true}});
   for (const int64_t limit : {1'000'000, 2'000'000, 3'000'000}) {

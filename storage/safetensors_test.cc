@@ -60,7 +60,7 @@ TEST_F(SafetensorsTest, WhatIsWrittenIsReadBack) {
   EXPECT_FALSE((*file)->Read(b, 4, 8, &second).ok());
 }
 
-TEST_F(SafetensorsTest, RefusesFilesThatLie) {
+TEST_F(SafetensorsTest, RefusesInconsistentFiles) {
   const std::string data(8, 'x');
   auto tensor = [](const std::string& shape, const std::string& offsets) {
     return "{\"dtype\":\"F32\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
@@ -113,7 +113,7 @@ TEST_F(SafetensorsTest, EmptyTensorsLieBetweenOthersAndAtTheEnd) {
   }
 }
 
-TEST_F(SafetensorsTest, AFifoDoesNotHoldTheReader) {
+TEST_F(SafetensorsTest, OpeningAFifoDoesNotBlock) {
   const std::string path = Path("fifo");
   const std::string command = "rm -f '" + path + "'; mkfifo '" + path + "'";
   ASSERT_EQ(system(command.c_str()), 0);

@@ -195,12 +195,12 @@ class ServingLoadingTest : public ServingFixture {
   std::unique_ptr<grpc::Server> server_;
 };
 
-TEST_F(ServingLoadingTest, OthersStepWhileAModelIsReadIntoTheHostsMemory) {
+TEST_F(ServingLoadingTest, OthersStepWhileAModelLoadsToHostMemory) {
   Start(NewCpuDevice({1, 1 << 28}));
   ExpectStepsWhileLoading();
 }
 
-TEST_F(ServingLoadingTest, OthersStepWhileAModelIsReadForADeviceThatOneThreadUses) {
+TEST_F(ServingLoadingTest, OthersStepWhileAModelLoadsToASingleThreadDevice) {
   auto device = std::make_unique<Elsewhere>(CpuDeviceOptions{1, 1 << 28});
   const Elsewhere& elsewhere = *device;
   Start(std::move(device));
@@ -208,7 +208,7 @@ TEST_F(ServingLoadingTest, OthersStepWhileAModelIsReadForADeviceThatOneThreadUse
   EXPECT_EQ(elsewhere.threads().size(), 1u);
 }
 
-TEST_F(ServingLoadingTest, OneThatIsStoppedReadsNoMoreAndGivesItsMemoryBack) {
+TEST_F(ServingLoadingTest, StoppedLoadReadsNoMoreAndFreesItsMemory) {
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 128, 2);
   Start(NewCpuDevice({1, large.bytes + small.bytes + small.bytes / 2}));
   ASSERT_TRUE(Load(large).ok());
@@ -241,7 +241,7 @@ TEST_F(ServingLoadingTest, OneThatIsStoppedReadsNoMoreAndGivesItsMemoryBack) {
   }
 }
 
-TEST_F(ServingLoadingTest, AWorkerThatGoesAwayWaitsForNoMoreThanOneRead) {
+TEST_F(ServingLoadingTest, ShutdownWaitsForAtMostOneRead) {
   Start(NewCpuDevice({1, 1 << 28}));
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   ASSERT_TRUE(Load(large).ok());
@@ -261,7 +261,7 @@ TEST_F(ServingLoadingTest, AWorkerThatGoesAwayWaitsForNoMoreThanOneRead) {
 }
 
 // Or its lease would run out where that takes long.
-TEST_F(ServingLoadingTest, AWorkerSaysThatItLivesWhileItGivesMemoryBack) {
+TEST_F(ServingLoadingTest, HeartbeatsContinueWhileMemoryIsFreed) {
   auto device = std::make_unique<SlowToFree>(CpuDeviceOptions{1, 1 << 28});
   SlowToFree& slow = *device;
   Start(std::move(device));

@@ -47,7 +47,7 @@ class ServingTest : public ServingFixture {
   std::unique_ptr<LocalWorker> worker_;
 };
 
-TEST_F(ServingTest, ModelsBesideEachOtherAnswerAsTheyDoAloneWhoeverSteps) {
+TEST_F(ServingTest, ConcurrentModelsAnswerAsTheyDoAlone) {
   Start();
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   std::vector<std::string> alone[2];
@@ -70,7 +70,7 @@ TEST_F(ServingTest, ModelsBesideEachOtherAnswerAsTheyDoAloneWhoeverSteps) {
   EXPECT_EQ(together[1], alone[1]);
 }
 
-TEST_F(ServingTest, OneThatIsStoppedOrLoadedAgainLeavesTheOthersTheirCaches) {
+TEST_F(ServingTest, StoppingOrReloadingAModelKeepsOtherCaches) {
   Start();
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   ASSERT_TRUE(Load(large).ok());
@@ -120,7 +120,7 @@ TEST_F(ServingTest, AChoiceIsTheTokenOfTheLargestLogit) {
   }
 }
 
-TEST_F(ServingTest, WhatDoesNotFitBesideTheOthersIsRefusedAndTheyGoOn) {
+TEST_F(ServingTest, ModelThatDoesNotFitIsRefusedAndOthersGoOn) {
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   Start(large.bytes + small.bytes / 2);
   ASSERT_TRUE(Load(large).ok());
@@ -132,7 +132,7 @@ TEST_F(ServingTest, WhatDoesNotFitBesideTheOthersIsRefusedAndTheyGoOn) {
   EXPECT_NE(steps.Next(2), "");
 }
 
-TEST_F(ServingTest, TrainingAndMeasuringWaitForNoServedModelAndAreRefused) {
+TEST_F(ServingTest, TrainingAndMeasuringAreRefusedWhileServing) {
   Start();
   const Model large = Make("serving/lm", 64, 1);
   ASSERT_TRUE(Load(large).ok());
@@ -153,7 +153,7 @@ TEST_F(ServingTest, TrainingAndMeasuringWaitForNoServedModelAndAreRefused) {
 }
 
 // Disks differ, and a file that another rank has read comes from memory.
-TEST_F(ServingTest, ARankThatLoadsFastWaitsLongerForTheOthersThanItWouldInAStep) {
+TEST_F(ServingTest, LoadingRankWaitsLongerForPeersThanAStep) {
   Start();
   const std::unique_ptr<LocalWorker> other = StartNamed("b", 1 << 28);
   ASSERT_NE(other, nullptr);
@@ -180,7 +180,7 @@ TEST_F(ServingTest, ARankThatLoadsFastWaitsLongerForTheOthersThanItWouldInAStep)
   EXPECT_TRUE(second.ok()) << second.error_message();
 }
 
-TEST_F(ServingTest, ALostLeaseEndsAllOfThem) {
+TEST_F(ServingTest, LostLeaseEndsAllModels) {
   Start();
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   ASSERT_TRUE(Load(large).ok());

@@ -87,7 +87,7 @@ class TrainingJobTest : public testing::Test {
 };
 
 // A record that says more than its checkpoints hold would go on with weights that nothing trained.
-TEST_F(TrainingJobTest, WithoutACheckpointTheFirstRunBeginsAtTheFirstStepOrNotAtAll) {
+TEST_F(TrainingJobTest, WithoutCheckpointRunMustBeginAtStepZero) {
   const absl::StatusOr<std::unique_ptr<TrainingJob>> job =
       TrainingJob::Load(RequestFor(1), options_);
   ASSERT_TRUE(job.ok()) << job.status();
@@ -99,7 +99,7 @@ TEST_F(TrainingJobTest, WithoutACheckpointTheFirstRunBeginsAtTheFirstStepOrNotAt
 }
 
 // Nothing ends the connecting, so it must not take as long as a step may.
-TEST_F(TrainingJobTest, PeersAreConnectedSoonAndWaitedForAsLongAsTheCoordinatorSays) {
+TEST_F(TrainingJobTest, ConnectTimeoutIsCappedAndPeerTimeoutIsNot) {
   for (const absl::Duration wait : {absl::Seconds(20), absl::Seconds(600)}) {
     SCOPED_TRACE(wait);
     PeerTimeouts timeouts;

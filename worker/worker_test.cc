@@ -400,7 +400,7 @@ TEST_F(WorkerTest, MeasuresProgramsBetweenJobs) {
   EXPECT_LT(reply.seconds(1), 0);
 }
 
-TEST(StartWorker, ShowsItsKeyAndWantsItOfItsCallers) {
+TEST(StartWorker, SendsItsApiKeyAndRequiresOneOfCallers) {
   FakeCoordinator coordinator;
   coordinator.WantAuthorization("Bearer the-key-of-all-workers");
   WorkerOptions options;

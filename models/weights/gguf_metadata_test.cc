@@ -120,7 +120,7 @@ TEST_F(GgufMetadataTest, TokensThatEndTurnsEndAnswers) {
 }
 
 // Answers with channels have several messages, each with an end.
-TEST_F(GgufMetadataTest, MessagesEndWithoutTheAnswerWhereThatHasAnotherEnd) {
+TEST_F(GgufMetadataTest, EndOfMessageDiffersFromEndOfAnswer) {
   Write({"</s>", "<|end|>", "<|return|>", "<|call|>"}, {}, {});
   EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3}));
 }
@@ -145,7 +145,7 @@ TEST_F(GgufMetadataTest, AFactorWithoutATypeScalesLinearly) {
 }
 
 // llama.cpp multiplies by them, with any scaling and with none.
-TEST_F(GgufMetadataTest, FactorsOfAttentionThatNothingHereHasAreRefusedByKey) {
+TEST_F(GgufMetadataTest, UnsupportedAttentionFactorsAreRefusedByKey) {
   const Metadata linear = {{"llama.rope.scaling.factor", Float(4)}};
   const Metadata none;
   for (const Metadata& scaling : {none, linear}) {
@@ -160,7 +160,7 @@ TEST_F(GgufMetadataTest, FactorsOfAttentionThatNothingHereHasAreRefusedByKey) {
   }
 }
 
-TEST_F(GgufMetadataTest, PartOfAHeadTurnsWhereTheFileSaysSo) {
+TEST_F(GgufMetadataTest, PartialRotaryComesFromTheFile) {
   const auto metadata = [](const std::string& architecture, uint32_t turned) {
     Metadata more = {{"general.architecture", Text(architecture)}};
     for (const auto& [key, value] : {std::pair("embedding_length", 32u),
@@ -191,7 +191,7 @@ TEST_F(GgufMetadataTest, PartOfAHeadTurnsWhereTheFileSaysSo) {
   }
 }
 
-TEST_F(GgufMetadataTest, SpecialTokensOfPhi3TakeTheBlanksBehindThem) {
+TEST_F(GgufMetadataTest, Phi3SpecialTokensStripFollowingBlanks) {
   const auto taking = [&](const char* name) {
     Write({"<unk>", "<s>", "<|endoftext|>", "<|user|>", "<|end|>", "a"}, {2, 3, 3, 4, 3, 1},
           {{"general.name", Text(name)}});
@@ -220,7 +220,7 @@ TEST_F(GgufMetadataTest, ChatTemplatesHaveNames) {
                             {"name": "tool_use", "template": "y"}])"));
 }
 
-TEST_F(GgufMetadataTest, WhatAHeaderClaimsInVainIsRefusedByTensorOrKey) {
+TEST_F(GgufMetadataTest, FalseHeaderClaimsAreRefusedByTensorOrKey) {
   constexpr uint32_t kF32 = 0, kQ8_0 = 8;                              // ggml's types
   constexpr uint32_t kUint8 = 0, kText = 8, kArray = 9, kUint64 = 10;  // those of values
   using Parts = std::vector<std::string>;

@@ -113,14 +113,14 @@ TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
 }
 
 // Those of models that see pictures come with a second file.
-TEST_F(WeightsTest, AnEncoderOfPicturesBesideAGgufIsPassedOver) {
+TEST_F(WeightsTest, MmprojGgufIsIgnored) {
   WriteText("llama.gguf", Bytes("tests/conformance/llama.gguf"));
   WriteText("mmproj-llama-f16.gguf", "");
   const auto weights = OpenWeights(*files_, folder_);
   EXPECT_TRUE(weights.ok()) << weights.status();
 }
 
-TEST_F(WeightsTest, FilesOfAGgufThatIsCutAreNamedWhereTheyDoNotFit) {
+TEST_F(WeightsTest, InconsistentGgufSplitsAreRefusedByName) {
   WriteText("a-00002-of-00003.gguf", "");
   EXPECT_THAT(
       OpenError(),
@@ -186,7 +186,7 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   EXPECT_EQ(most({{"F16", {4, 4}}, {"Q5_K", {3, 4}}, {"Q6_K", {3, 4}}}), WeightFormat::kInt8);
 }
 
-TEST_F(WeightsTest, AFoldersOwnFormatIsKnownWithoutReadingIt) {
+TEST_F(WeightsTest, NativeFormatIsKnownFromHeaders) {
   const auto own = [&]() -> std::string {
     const absl::StatusOr<NativeFormats> formats = NativeFormats::Read(*files_, folder_);
     return formats.ok() ? Name(formats->most()) : std::string(formats.status().message());
@@ -304,7 +304,7 @@ TEST_F(WeightsTest, GgufMetadataIsRead) {
 }
 
 // Of each type, and of any part of a tensor, what the gguf package makes of it.
-TEST_F(WeightsTest, GgufBlocksAreWhatTheirWriterMeant) {
+TEST_F(WeightsTest, GgufBlocksDequantizeAsGgmlDoes) {
   auto file = GgufFile::Open(*files_, kBlocks);
   ASSERT_TRUE(file.ok()) << file.status();
   for (const std::string type : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q4_1",

@@ -57,7 +57,7 @@ class Quiet : public AttemptObserver {
 };
 
 // A search of 100 million proposals would hold its workers, and everybody else's plans, for hours.
-TEST(AttemptTest, OneThatIsStoppedWhileItIsPlannedEndsAtOnce) {
+TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
   const std::string folder = ::testing::TempDir() + "/attempt";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);

@@ -123,7 +123,7 @@ class PlanRequestTest : public ::testing::Test {
   std::unique_ptr<PlannerRequestHandler> calls_;
 };
 
-TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
+TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
   struct Case {
     const char* what;
     v1::PlanRequest request;
@@ -317,7 +317,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
 }
 
 // 1 Mbit/s, over the internet.
-TEST_F(PlanRequestTest, ASlowLinkIsPlannedWith) {
+TEST_F(PlanRequestTest, PlansWithASlowLink) {
   EXPECT_EQ(Ask(Changed([](v1::PlanRequest* r) {
               r->mutable_link()->set_bandwidth(125'000);
               r->mutable_link()->set_latency_seconds(0.05);
@@ -326,7 +326,7 @@ TEST_F(PlanRequestTest, ASlowLinkIsPlannedWith) {
 }
 
 // What this made, another checks: it has to be told what the plan was made for.
-TEST_F(PlanRequestTest, AnImportIsCheckedAsThePlanWasMade) {
+TEST_F(PlanRequestTest, ImportedPlanIsCheckedWithItsOptions) {
   v1::PlanRequest request = Good();
   request.set_precision(v1::BF16);
   request.mutable_optimizer()->set_name("sgd");
@@ -347,7 +347,7 @@ TEST_F(PlanRequestTest, AnImportIsCheckedAsThePlanWasMade) {
 
 // FlexFlow aborts there: branches that end nowhere are left out, and several named outputs are
 // metrics.
-TEST_F(PlanRequestTest, AGraphWithSeveralSinksIsPlanned) {
+TEST_F(PlanRequestTest, PlansGraphWithSeveralSinks) {
   GraphBuilder b(registry_, "several");
   const ValueId x = b.Input("x", DType::kF32, {-1, 12});
   const Initializer init{Initializer::kNormal, 0.1};

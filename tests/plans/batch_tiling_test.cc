@@ -137,9 +137,9 @@ void BatchTilingTest::ExpectTheSame(int percent) {
   EXPECT_GT(statistics, 0);
 }
 
-TEST_F(BatchTilingTest, TrainsWhereSwapsDoNotReach) { ExpectTheSame(40); }
+TEST_F(BatchTilingTest, TrainsWhereSwappingIsNotEnough) { ExpectTheSame(40); }
 
-TEST_F(BatchTilingTest, ReplicasDoToo) {
+TEST_F(BatchTilingTest, DataParallelTrainsWhereSwappingIsNotEnough) {
   devices_ = 2;
   ExpectTheSame(50);
 }
@@ -147,7 +147,7 @@ TEST_F(BatchTilingTest, ReplicasDoToo) {
 // Rounding alone: a ResNet on a small batch makes much of it within a few steps. The same examples
 // in another order, or pixels that are rounded otherwise, lead as far away as tiles do. Which relu
 // turns over first is chance: several of each are tried.
-TEST_F(BatchTilingTest, AsNearAsAnotherRoundingOfTheExamples) {
+TEST_F(BatchTilingTest, LossIsWithinRoundingOfUntiled) {
   dataset_ = Images(kBatch);  // each step has all of them
   const absl::StatusOr<v1::Plan> plan = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -189,7 +189,7 @@ TEST_F(BatchTilingTest, AsNearAsAnotherRoundingOfTheExamples) {
 
 // Running statistics under data parallelism drift from those of one device with what the network
 // makes of rounding, and no more: another order of the same examples does the same.
-TEST_F(BatchTilingTest, RunningStatisticsOfReplicasAreAsNearAsAnotherOrder) {
+TEST_F(BatchTilingTest, BatchNormStatisticsOfReplicasAreWithinRounding) {
   dataset_ = Images(kBatch);
   const absl::StatusOr<v1::Plan> single = PlanFor(int64_t{8} << 30, 0);
   devices_ = 2;

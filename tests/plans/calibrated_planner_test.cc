@@ -87,7 +87,7 @@ class CalibratedPlannerTest : public ::testing::Test {
   static constexpr int64_t kBatch = 256;
 };
 
-TEST_F(CalibratedPlannerTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
+TEST_F(CalibratedPlannerTest, PlanAndCalibrationDoNotDependOnThreadCount) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
   std::vector<v1::Plan> plans;
   std::vector<std::string> profiles;
@@ -112,7 +112,7 @@ TEST_F(CalibratedPlannerTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
   }
 }
 
-TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) {
+TEST_F(CalibratedPlannerTest, RunCalibratesCollectivesForOtherCoordinators) {
   const Graph graph = Mlp(kBatch, 512, 512, 512);
   std::unique_ptr<JobStore> store = Store("runs");
   const std::vector<v1::Device> devices = TestMachine(2).devices;
@@ -165,7 +165,7 @@ TEST_F(CalibratedPlannerTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinator
 }
 
 // A cancelled job's plan must not keep everybody from theirs, nor its workers.
-TEST_F(CalibratedPlannerTest, AStoppedSearchEndsAndThoseWhoWaitCanGiveUp) {
+TEST_F(CalibratedPlannerTest, StoppedSearchEndsAndWaitersCanCancel) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
   std::unique_ptr<JobStore> store = Store("stopped");
   CalibratedPlanner planner(&TestRegistry(), store.get(), 0, 1);

@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DeviceMeshTest, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Llama" : "DeepCnn"; });
 
 // On hundreds of devices: in seconds, and better than what one would do without thinking.
-TEST(LargeMachines, ArePlannedInSeconds) {
+TEST(LargeMachines, PlanningTakesSeconds) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   LlamaConfig config;

@@ -126,16 +126,16 @@ TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
   ExpectSameBits(1, recompute, "computing again");
 }
 
-TEST_P(MemoryTest, SlowHostsAndEarlyUpdatesToo) {
+TEST_P(MemoryTest, SlowHostAndEarlyUpdatesGiveTheSameBits) {
   clip_ = 0;
   v1::MemoryOptions slow;
   slow.set_host_bandwidth(1e7);  // so that computing again is cheaper
   EXPECT_GE(ExpectSameBits(1, slow, "slow host, no clipping"), 2);
 }
 
-TEST_P(MemoryTest, SeveralDevicesToo) { EXPECT_GE(ExpectSameBits(2, {}, "data parallel"), 1); }
+TEST_P(MemoryTest, SeveralDevicesGiveTheSameBits) { EXPECT_GE(ExpectSameBits(2, {}, "data parallel"), 1); }
 
-TEST_P(MemoryTest, ReplicasThatShareOutTheirStateToo) {
+TEST_P(MemoryTest, ZeroReplicasGiveTheSameBits) {
   for (int stage : {1, 2, 3}) {
     stage_ = stage;
     clip_ = stage == 2 ? 0 : 1;
@@ -143,7 +143,7 @@ TEST_P(MemoryTest, ReplicasThatShareOutTheirStateToo) {
   }
 }
 
-TEST_P(MemoryTest, NothingIsDoneWhereItIsForbidden) {
+TEST_P(MemoryTest, ForbiddenOffloadIsNotUsed) {
   const absl::StatusOr<v1::Plan> roomy = PlanFor(1, int64_t{8} << 30);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   const int64_t memory = roomy->prediction().peak_bytes(0) * 8 / 10;

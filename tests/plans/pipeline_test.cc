@@ -164,7 +164,7 @@ TEST_P(PipelineTest, PipelinesGiveTheLossCurveOfOneDevice) {
   }
 }
 
-TEST_P(PipelineTest, WithoutClippingAndTwiceTheSameBits) {
+TEST_P(PipelineTest, RepeatedRunWithoutClippingGivesTheSameBits) {
   clip_ = 0;
   const auto whole = TrainWhole();
   const auto plan = PlanFor(2, 2, 4);
@@ -175,7 +175,7 @@ TEST_P(PipelineTest, WithoutClippingAndTwiceTheSameBits) {
   EXPECT_EQ(first->parameters, second->parameters);
 }
 
-TEST_P(PipelineTest, TogetherWithZeroToo) {
+TEST_P(PipelineTest, PipelinesWithZeroGiveTheLossCurveOfOneDevice) {
   const auto whole = TrainWhole();
   ASSERT_TRUE(whole.ok()) << whole.status();
   for (int zero_stage : {1, 2, 3}) {
@@ -220,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTest,
                                                                 : "Dropout";
                          });
 
-TEST(PipelineErrors, NameWhatStandsInTheWay) {
+TEST(PipelineErrors, NameTheObstacle) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   auto job = DigitsCnn(registry);

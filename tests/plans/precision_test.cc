@@ -90,7 +90,7 @@ class Precision : public ::testing::TestWithParam<bool> {
   AnalyticCost cost_;
 };
 
-TEST_P(Precision, FollowsTheCurveOfF32) {
+TEST_P(Precision, FollowsTheLossCurveOfF32) {
   const TrainingRun wide = Train(DType::kF32, Plain());
   ASSERT_LT(wide.losses.back(), 0.9 * wide.losses.front());
   const TrainingRun bf16 = Train(DType::kBF16, Plain());
@@ -124,7 +124,7 @@ TEST_P(Precision, TwoDevicesFollowOne) {
   EXPECT_EQ(one.reported.at("loss_scale"), two.reported.at("loss_scale"));
 }
 
-TEST_P(Precision, APowerOfTwoChangesNoBitInF32) {
+TEST_P(Precision, PowerOfTwoLossScaleChangesNoBitInF32) {
   const TrainingRun plain = Train(DType::kF32, Plain());
   for (double factor : {1024.0, 0x1p-10}) {
     const TrainingRun scaled = Train(DType::kF32, Scaled(factor, 0));
@@ -134,7 +134,7 @@ TEST_P(Precision, APowerOfTwoChangesNoBitInF32) {
   }
 }
 
-TEST_P(Precision, AnOverflowingStepMovesNothingAndHalvesTheScale) {
+TEST_P(Precision, OverflowSkipsTheUpdateAndHalvesTheScale) {
   // The squares of gradients beyond 2^64 are not finite.
   const TrainingRun run = Train(DType::kF32, Scaled(0x1p80, 1000));
   const std::vector<double>& scale = run.reported.at("loss_scale");
@@ -168,12 +168,12 @@ TEST_P(Precision, AnOverflowingStepMovesNothingAndHalvesTheScale) {
   EXPECT_GT(full, all / 2);
 }
 
-TEST_P(Precision, TheScaleGrowsAfterQuietSteps) {
+TEST_P(Precision, ScaleGrowsAfterStepsWithoutOverflow) {
   const TrainingRun run = Train(DType::kF32, Scaled(4, 3), 1, 10);
   EXPECT_EQ(run.reported.at("loss_scale"), (std::vector<double>{4, 4, 4, 8, 8, 8, 16, 16, 16, 32}));
 }
 
-TEST_P(Precision, ClippingSeesTheUnscaledNorm) {
+TEST_P(Precision, ClippingUsesTheUnscaledNorm) {
   v1::Optimizer clipped = Plain();
   clipped.set_clip_norm(0.5);
   const TrainingRun plain = Train(DType::kF32, clipped, 1, 10);

@@ -130,7 +130,7 @@ TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
   }
 }
 
-TEST_P(RewritesTest, TheSearchIsNeverWorseWithThemAndItsPlanCanBeImported) {
+TEST_P(RewritesTest, SearchWithRewritesIsNeverWorseAndItsPlanImports) {
   PlanProblem problem = Problem(job_.graph, 4);
   v1::SearchOptions options;
   const absl::StatusOr<v1::Plan> without = MakePlan(problem, options);
@@ -155,7 +155,7 @@ TEST_P(RewritesTest, TheSearchIsNeverWorseWithThemAndItsPlanCanBeImported) {
 }
 
 // What stands in the way of the rewritten graph alone does not take the plan of the other.
-TEST_P(RewritesTest, APlanToStartFromAndRewritesDoNotCostThePlan) {
+TEST_P(RewritesTest, InitialPlanSurvivesSearchWithRewrites) {
   PlanProblem problem = Problem(job_.graph, 2);
   v1::SearchOptions options;
   options.set_budget(500);
@@ -168,7 +168,7 @@ TEST_P(RewritesTest, APlanToStartFromAndRewritesDoNotCostThePlan) {
   EXPECT_LE(plan->prediction().step_seconds(), first->prediction().step_seconds());
 }
 
-TEST_P(RewritesTest, ARewrittenPlanIsSearchedOnFrom) {
+TEST_P(RewritesTest, SearchContinuesFromARewrittenPlan) {
   const Graph& graph = job_.graph;
   PlanProblem problem = Problem(graph, 2);
   v1::SearchOptions options;

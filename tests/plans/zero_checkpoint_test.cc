@@ -163,7 +163,7 @@ TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
 }
 
 // A worker that is told to stop may have a hundred gigabytes left to read.
-TEST_P(ZeroCheckpoint, ALoadThatNobodyWantsAnyMoreEndsAmongTheTensors) {
+TEST_P(ZeroCheckpoint, CancelledLoadEndsBetweenTensors) {
   const Part first = Run(0, 1, 0, 1, "");
   const absl::StatusOr<LoweredPlan> lowered = Lowered(0, 1);
   ASSERT_TRUE(lowered.ok()) << lowered.status();

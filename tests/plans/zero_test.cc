@@ -143,7 +143,7 @@ TEST_P(Zero, TheSamePlanTwiceGivesTheSameBits) {
 
 // Copies of parameters in a narrow type are made for each use, too. Without clipping, whose norm is
 // a sum in another order, every bit stays.
-TEST_P(Zero, MixedPrecisionIsWhatItIsWithout) {
+TEST_P(Zero, MixedPrecisionMatchesStageZero) {
   optimizer_.set_clip_norm(0);
   optimizer_.mutable_loss_scale()->set_initial(1024);
   absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
@@ -222,7 +222,7 @@ class ZeroMemory : public Zero {
   }
 };
 
-TEST_P(ZeroMemory, EachStageSharesOutOneKindOfBytesMore) {
+TEST_P(ZeroMemory, EachStageShardsOneMoreKindOfState) {
   for (int devices : {2, 4}) {
     const std::vector<v1::Program> all = Programs(devices, 0);
     ASSERT_EQ(static_cast<int>(all.size()), devices);
@@ -321,7 +321,7 @@ TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
   EXPECT_TRUE(absl::StrContains(refused.message(), "ZeRO, up to stage 3")) << refused;
 }
 
-TEST_P(ZeroMemory, NarrowCopiesDoNotStayEither) {
+TEST_P(ZeroMemory, NarrowParameterCopiesAreShardedToo) {
   absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
   ASSERT_TRUE(narrow.ok()) << narrow.status();
   job_.graph = *std::move(narrow);

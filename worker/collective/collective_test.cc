@@ -136,7 +136,7 @@ TEST_P(CollectiveTest, SubgroupsAndTheOtherCollectives) {
 }
 
 // As tensors of some hundred MB are with the buffers that jobs have.
-TEST_P(CollectiveTest, TensorsLargerThanTheBuffersOfSendsArriveEverywhereWithTheSameBits) {
+TEST_P(CollectiveTest, TensorsLargerThanSendBuffersArriveBitExact) {
   constexpr int64_t kCount = 120000;
   constexpr int kFirst = 4096;  // as many messages as a link has places
   // No part fits; one does, two do not; all parts do.
@@ -309,7 +309,7 @@ TEST(Gloo, APeerThatNeverComesIsReported) {
 }
 
 // As between machines whose ports are closed to each other, or where a peer dies before it calls.
-TEST(Gloo, APeerThatIsThereAndCannotBeReachedIsWaitedForAsLongAsConnectingMayTake) {
+TEST(Gloo, UnreachablePeerTimesOutAfterConnectTimeout) {
   constexpr absl::Duration kConnect = absl::Seconds(2);
   absl::Duration longest;
   // Of two ranks that of the lower port waits for the other's call; a call of a dead one is
@@ -337,7 +337,7 @@ TEST(Gloo, APeerThatIsThereAndCannotBeReachedIsWaitedForAsLongAsConnectingMayTak
 }
 
 // It may write its part of a checkpoint meanwhile.
-TEST(Gloo, APeerMayBeSilentForLongerThanConnectingMayTake) {
+TEST(Gloo, PeerMayBeSilentLongerThanConnectTimeout) {
   for (const bool share_memory : {false, true}) {
     SCOPED_TRACE(share_memory);
     constexpr absl::Duration kConnect = absl::Seconds(2);

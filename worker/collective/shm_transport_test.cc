@@ -43,7 +43,7 @@ std::vector<char> Pattern(int64_t bytes, int seed) {
   return data;
 }
 
-TEST(ShmTransport, RanksOfOneHostReachEachOtherAndNotThemselves) {
+TEST(ShmTransport, RanksOfOneHostAreConnectedPairwise) {
   const Links all = Meet(4);
   for (int a = 0; a < 4; ++a) {
     for (int b = 0; b < 4; ++b) EXPECT_EQ(all[a]->IsLocal(b), a != b) << a << " " << b;
@@ -51,7 +51,7 @@ TEST(ShmTransport, RanksOfOneHostReachEachOtherAndNotThemselves) {
 }
 
 // A copy of a virtual machine seems to be the same host: what it says is right, but nobody listens.
-TEST(ShmTransport, WhoCannotBeReachedGetsNoLink) {
+TEST(ShmTransport, UnreachableRankGetsNoChannel) {
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   std::string real;
   std::thread rank0([&] {
@@ -100,7 +100,7 @@ TEST(ShmTransport, TagsMayBeReceivedInAnotherOrder) {
 
 // More messages than the queue has places, and more bytes than the area: what has no room waits at
 // the sender, in order, and both ends send before they receive.
-TEST(ShmTransport, MoreThanThereIsRoomForArrivesInOrder) {
+TEST(ShmTransport, SendsBeyondTheBufferArriveInOrder) {
   const Links all = Meet(2, absl::Seconds(30));
   const std::vector<int64_t> sizes{24, 100 << 10, 1 << 20};
   constexpr int kMessages = 5000;
@@ -129,7 +129,7 @@ TEST(ShmTransport, MoreThanThereIsRoomForArrivesInOrder) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ShmTransport, MessagesUnderWayGoRoundTheArea) {
+TEST(ShmTransport, RingBufferWrapsAround) {
   const Links all = Meet(2);
   // Never empty, so that the area's end is met: 40 MiB under way, 800 MiB in all.
   constexpr int64_t kBytes = 20 << 20;
@@ -143,7 +143,7 @@ TEST(ShmTransport, MessagesUnderWayGoRoundTheArea) {
   }
 }
 
-TEST(ShmTransport, ARankThatRunsAheadWaitsAtTheEndOfItsNextStep) {
+TEST(ShmTransport, FastRankWaitsAtTheEndOfItsNextStep) {
   const Links all = Meet(2, absl::Milliseconds(300));
   ASSERT_TRUE(all[0]->Send("one", 3, 1, 1).ok());
   EXPECT_TRUE(all[0]->EndStep().ok());
@@ -154,7 +154,7 @@ TEST(ShmTransport, ARankThatRunsAheadWaitsAtTheEndOfItsNextStep) {
   EXPECT_TRUE(all[0]->EndStep().ok());
 }
 
-TEST(ShmTransport, WhatWasSentBeforeAPeerDiedIsReadAndThenItsDeathReported) {
+TEST(ShmTransport, MessagesOfADeadPeerAreReadBeforeTheError) {
   // The peer is a process, which ends without saying anything.
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   int sockets[2];
@@ -183,7 +183,7 @@ TEST(ShmTransport, WhatWasSentBeforeAPeerDiedIsReadAndThenItsDeathReported) {
   EXPECT_EQ(words, "last words");
 }
 
-TEST(ShmTransport, AReceiveFromAPeerThatWentIsUnavailableAndNamesIt) {
+TEST(ShmTransport, ReceiveFromADeadPeerIsUnavailable) {
   Links all = Meet(3);
   ASSERT_TRUE(all[2]->Send("bye", 3, 0, 1).ok());
   all[2].reset();
@@ -196,7 +196,7 @@ TEST(ShmTransport, AReceiveFromAPeerThatWentIsUnavailableAndNamesIt) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST(ShmTransport, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
+TEST(ShmTransport, MessageOfWrongSizeIsAnErrorWithBothSizes) {
   const Links all = Meet(2);
   ASSERT_TRUE(all[0]->Send("12345", 5, 1, 1).ok());
   char got[4];

@@ -93,7 +93,7 @@ TEST(CpuDevice, DevicesOfOneBudgetShareItsBytes) {
 }
 
 // Weights that stream in lie in the same memory, unless they have a disk.
-TEST(CpuDevice, HostMemoryOfASharedBudgetIsOfIt) {
+TEST(CpuDevice, HostMemoryCountsAgainstASharedBudget) {
   const auto budget = std::make_shared<MemoryBudget>(1000000);
   const auto device = NewCpuDevice({.budget = budget});
   auto first = device->AllocateHost(700000);
@@ -113,7 +113,7 @@ TEST(CpuDevice, HostMemoryOfASharedBudgetIsOfIt) {
   EXPECT_TRUE(NewCpuDevice({1, 100000})->AllocateHost(700000).ok());
 }
 
-TEST(CpuDevice, ThreadsThatAskTogetherGetNoMoreThanThereIs) {
+TEST(CpuDevice, ConcurrentAllocationsStayWithinTheLimit) {
   auto device = NewCpuDevice({1, 3 << 20});
   for (int round = 0; round < 2000; ++round) {
     std::atomic<int> ready{0}, granted{0};
@@ -137,7 +137,7 @@ TEST(CpuDevice, ThreadsThatAskTogetherGetNoMoreThanThereIs) {
   }
 }
 
-TEST(CpuDevice, CopiesBesideItselfToMemoryOrAFolder) {
+TEST(CpuDevice, AsynchronousCopiesToMemoryOrAFolder) {
   const char* folder = std::getenv("TEST_TMPDIR");
   for (const std::string& where :
        {std::string(), std::string(folder != nullptr ? folder : "/tmp")}) {

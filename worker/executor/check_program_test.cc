@@ -3,7 +3,7 @@
 namespace espalier {
 namespace {
 
-TEST_F(ExecutorTest, RefusesProgramsThatDoNotHoldTogether) {
+TEST_F(ExecutorTest, RefusesInconsistentPrograms) {
   auto good = [] {
     ProgramWriter w;
     const int a = w.Buffer("a", {4}), b = w.Buffer("b", {4});

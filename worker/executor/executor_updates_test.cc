@@ -46,7 +46,7 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
 
 // A region of a parameter that is kept whole is moved by itself, and is no tensor of its own.
 
-TEST_F(ExecutorTest, AnUpdateMayMoveAStretchOfAParameter) {
+TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   ProgramWriter w;
   const int whole = w.Buffer("p", {64}, v1::PARAMETER_SHARD), g = w.Buffer("g", {16}),
             hyper = w.Buffer("schedule", {2}, v1::SCHEDULE),
@@ -124,7 +124,7 @@ ProgramWriter Updates(const std::vector<int64_t>& sizes, const std::string& op, 
   return w;
 }
 
-TEST_F(ExecutorTest, UpdatesMadeTogetherGiveTheBitsOfUpdatesOneByOne) {
+TEST_F(ExecutorTest, FusedUpdatesGiveTheSameBits) {
   const std::vector<int64_t> sizes = {3, 2, 70001, 1, 33000};
   const std::map<std::string, int> states = {{"sgd_update", 1},
                                              {"adam_update", 2},
@@ -158,7 +158,7 @@ TEST_F(ExecutorTest, UpdatesMadeTogetherGiveTheBitsOfUpdatesOneByOne) {
   }
 }
 
-TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
+TEST_F(ExecutorTest, FusesOnlySimilarDisjointUpdates) {
   const auto groups = [&](const v1::Program& program) {
     absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
     EXPECT_TRUE(checked.ok()) << checked.status();

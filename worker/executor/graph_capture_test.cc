@@ -62,7 +62,7 @@ class StepGraphCacheTest : public ::testing::Test {
   absl::Status status_, refuses_;
 };
 
-TEST_F(StepGraphCacheTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueuedAnew) {
+TEST_F(StepGraphCacheTest, StepIsCapturedOnSecondRunAndLaunchedAfterwards) {
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Step(3), "3/1");
     EXPECT_EQ(anew_, i < 2);
@@ -72,7 +72,7 @@ TEST_F(StepGraphCacheTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueue
   EXPECT_EQ(device_.kept.size(), 2u);
 }
 
-TEST_F(StepGraphCacheTest, LongStepsAreNotRecorded) {
+TEST_F(StepGraphCacheTest, LongStepsAreNotCaptured) {
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(Step(StepGraphCache::kMaxRows + 1),
               std::to_string(StepGraphCache::kMaxRows + 1) + "/1");
@@ -81,7 +81,7 @@ TEST_F(StepGraphCacheTest, LongStepsAreNotRecorded) {
   EXPECT_TRUE(device_.kept.empty());
 }
 
-TEST_F(StepGraphCacheTest, OnlySoManyAreKeptThoseUsedLast) {
+TEST_F(StepGraphCacheTest, EvictsLeastRecentlyUsedGraph) {
   for (int i = 0; i < 3; ++i) Step(1);
   const int64_t many = StepGraphCache::kMaxGraphs;
   for (int64_t outputs = 2; outputs <= many + 1; ++outputs) {
@@ -96,7 +96,7 @@ TEST_F(StepGraphCacheTest, OnlySoManyAreKeptThoseUsedLast) {
   EXPECT_TRUE(anew_) << "was dropped";
 }
 
-TEST_F(StepGraphCacheTest, AnErrorEndsTheStepAndNothingOfItIsKept) {
+TEST_F(StepGraphCacheTest, ErrorEndsTheStepAndDropsItsGraph) {
   Step(1);
   refuses_ = absl::InvalidArgumentError("an id is out of range");
   EXPECT_EQ(Step(1), "");
@@ -112,7 +112,7 @@ TEST_F(StepGraphCacheTest, AnErrorEndsTheStepAndNothingOfItIsKept) {
   EXPECT_FALSE(anew_);
 }
 
-TEST(StepGraphCache, ForgetsWhatItKept) {
+TEST(StepGraphCache, DestroysItsGraphs) {
   FakeGraphCapturer device;
   {
     StepGraphCache steps(&device);

@@ -87,7 +87,7 @@ class ExecutorProductsTest : public ExecutorTest {
   }
 };
 
-TEST_F(ExecutorProductsTest, ThoseOfOneInputTogetherGiveTheBitsOfOneByOne) {
+TEST_F(ExecutorProductsTest, FusedProductsOfOneInputGiveTheSameBits) {
   for (const int bits : {32, 16, 8, 4}) {
     ASSERT_EQ(Joint(Products(bits, false).program), (std::vector<int>{3, 0, 0})) << bits;
     auto together = Make(Products(bits, false).program);
@@ -101,7 +101,7 @@ TEST_F(ExecutorProductsTest, ThoseOfOneInputTogetherGiveTheBitsOfOneByOne) {
   }
 }
 
-TEST_F(ExecutorProductsTest, OnlyWhereTheyAreAlikeAndApart) {
+TEST_F(ExecutorProductsTest, FusesOnlySimilarDisjointProducts) {
   using Counts = std::vector<int>;
   const v1::Program all = Products(8, false).program;
   const auto compute = [](v1::Program& program, int i) {

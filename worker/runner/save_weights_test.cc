@@ -134,7 +134,7 @@ std::string Packed(int bits) {
                       bits, "}");
 }
 
-TEST_F(SaveWeightsTest, WhatWasPackedOnceIsWhatPackingAtLoadGives) {
+TEST_F(SaveWeightsTest, SavedPackedWeightsEqualPackingAtLoad) {
   for (const char* family : {kLlama, kGemma, kGpt2, kMixtral}) {
     const std::string checkpoint = Checkpoint(Config(family));
     for (const auto& [format, bits] :
@@ -162,7 +162,7 @@ TEST_F(SaveWeightsTest, WhatWasPackedOnceIsWhatPackingAtLoadGives) {
   }
 }
 
-TEST_F(SaveWeightsTest, NumbersThatFitFewerBytesTakeFewer) {
+TEST_F(SaveWeightsTest, F32SavedAsHalfWhereLossless) {
   const std::string config = Config(kLlama);
   auto runner = Runner(config, std::nullopt, Checkpoint(config));
   ASSERT_TRUE(runner.ok()) << runner.status();
@@ -192,7 +192,7 @@ TEST_F(SaveWeightsTest, NumbersThatFitFewerBytesTakeFewer) {
   EXPECT_LT(bf16, 0.6 * wide);
 }
 
-TEST_F(SaveWeightsTest, AWeightThatIsTooLargeForF16IsRefusedAndNotMadeAnInfinity) {
+TEST_F(SaveWeightsTest, WeightTooLargeForF16IsRefused) {
   const std::string config = Config(kLlama);
   EXPECT_TRUE(Runner(config, WeightFormat::kF16, Checkpoint(config)).ok());
   const std::string large = Checkpoint(config, 1e6f);

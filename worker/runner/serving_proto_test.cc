@@ -86,7 +86,7 @@ TEST(ServingProto, ABatchComesBackAsItWas) {
   EXPECT_TRUE(back.row_edits.empty());
 }
 
-TEST(ServingProto, TornEditsAreRefused) {
+TEST(ServingProto, IncompleteLogitEditsAreRefused) {
   const auto refused = [](const std::function<void(v1::ServingStep&)>& tear) {
     v1::ServingStep step;
     step.add_token_sets(std::string("\1\2\3", 3));  // no whole word
@@ -112,7 +112,7 @@ TEST(ServingProto, TornEditsAreRefused) {
   refused([](auto& step) { step.mutable_sequence_sampling(0)->mutable_edits()->set_permitted(9); });
 }
 
-TEST(ServingProto, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
+TEST(ServingProto, ChoicesRoundTripUnlessIncomplete) {
   RunnerOutput logits, back;
   logits.choices = {{{3, 0.5}, {1, 0.25}}, {}, {{-1, 0}}};
   logits.logprobs = {{.token = 3, .logprob = -0.5f, .rank = 2, .top = {{7, -0.25f}}}, {}, {}};

@@ -233,7 +233,7 @@ void KeepOneGroupOfEachOutput(const SafetensorsWriter::Tensor& tensor, std::vect
 // in the files: then a layer needs no other collectives than in f32, and every rank has the whole
 // matrix's numbers. A sum that is rounded otherwise can move one of the next product's inputs to
 // another of 255 steps, which no small bound on logits holds; with the weights above no sum is.
-TEST_F(TensorParallelTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
+TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
   LlamaConfig config = Config();
   config.hidden_size = 256;
   config.intermediate_size = 512;
@@ -281,7 +281,7 @@ TEST_F(TensorParallelTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
 
 // Of each expert's matrix a rank has some blocks of outputs: where the file holds them packed, they
 // are as many stretches as there are experts.
-TEST_F(TensorParallelTest, PackedExpertsAreCutWhetherPackedAtLoadOrOnce) {
+TEST_F(TensorParallelTest, PackedExpertsAreSplitAtLoadOrFromDisk) {
   const std::string config =
       R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 64, "hidden_size": 64,
           "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -370,7 +370,7 @@ TEST_F(TensorParallelTest, EachRankHoldsItsShareOfWeightsAndCache) {
   }
 }
 
-TEST_F(TensorParallelTest, ALayerNeedsTwoAllReducesAndAStageOneMessageOfEachRank) {
+TEST_F(TensorParallelTest, LayerTakesTwoAllReducesAndStageOneSend) {
   const ServingModel serving = Build(Config());
   const std::vector<v1::Program> programs = Programs(serving, {2, 3});
   for (const v1::Program& program : programs) {
@@ -458,7 +458,7 @@ TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
 
 // Multi-query models, and others with fewer key and value heads than devices: a device has the one
 // head that its queries read, of the weights and of the cache, and the logits are one device's.
-TEST_F(TensorParallelTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
+TEST_F(TensorParallelTest, FewerHeadsThanDevicesAreReplicated) {
   for (const int64_t keys : {1, 2}) {
     LlamaConfig config = Config();
     config.hidden_size = 256;
@@ -494,7 +494,7 @@ TEST_F(TensorParallelTest, HeadsThatAreFewerThanTheDevicesAreHeldBySeveral) {
 }
 
 // Packed rows lie in blocks, of which no device can have a part.
-TEST_F(TensorParallelTest, PackedHeadsThatStraddleBlocksAreNotRepeated) {
+TEST_F(TensorParallelTest, PackedHeadsThatStraddleGroupsAreNotReplicated) {
   const ServingModel serving = Build(Config(), WeightFormat::kInt8);  // of 8 rows each
   const absl::Status status = LowerServing(registry_, serving.graph, ServingDegrees{8, 1}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -502,7 +502,7 @@ TEST_F(TensorParallelTest, PackedHeadsThatStraddleBlocksAreNotRepeated) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("accepted: divisors of 4"));
 }
 
-TEST_F(TensorParallelTest, WhatCannotBeCutIsNamed) {
+TEST_F(TensorParallelTest, NamesWhatCannotBeSplit) {
   const auto error = [&](const LlamaConfig& config, const ServingDegrees& degrees) {
     return std::string(LowerServing(registry_, Build(config).graph, degrees).status().message());
   };

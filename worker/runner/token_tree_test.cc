@@ -93,7 +93,7 @@ SequenceRows Rows(const std::vector<int>& tokens, int begin, const std::vector<i
 
 class TokenTreeTest : public testing::TestWithParam<DType> {};
 
-TEST_P(TokenTreeTest, EveryNodeHasTheBitsOfItsPathDecodedAlone) {
+TEST_P(TokenTreeTest, EveryNodeMatchesItsPathDecodedAlone) {
   const std::unique_ptr<Device> device = NewCpuDevice({2, 1 << 26});
   const auto in_tree = Make(GetParam(), device.get()), alone = Make(GetParam(), device.get());
   const TokenTree tree = Tree();

@@ -218,7 +218,7 @@ std::string WriteFolder(Executor& executor, const std::string& name) {
 // Parameters that stream, and that the model's files hold as memory does, are read from there: the
 // device below has no host memory to give at all. A file that is written to or cut meanwhile fails
 // the step, by name, and nothing else.
-TEST_F(WeightStreamingTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
+TEST_F(WeightStreamingTest, FileBackedParametersNeedNoHostMemory) {
   const std::vector<RunnerBatch> batches = Batches();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
     SCOPED_TRACE(Name(format));
