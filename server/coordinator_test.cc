@@ -322,13 +322,13 @@ TEST_F(CoordinatorTest, AWorkerThatDoesNotStopInTimeGetsNoWorkUntilItIsFree) {
   FakeWorker& worker = AddWorker({.step = absl::Milliseconds(15)});
   const std::string first = Submit(Submission());
   WaitFor(first, [](const v1::Job& job) { return job.steps_done() >= 1; });
-  worker.Hold();
+  worker.Stall();
   Cancel(first);
   const std::string second = Submit(Submission());
   const auto state = [&] { return Get(second).job().state(); };
   EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 0; }));
   EXPECT_EQ(state(), v1::QUEUED);
-  worker.LetGo();
+  worker.Unstall();
   const v1::GetJobReply reply = WaitForEnd(second);
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   EXPECT_EQ(reply.job().attempts(), 1);
@@ -351,12 +351,12 @@ TEST_F(CoordinatorTest, AJobForMoreWorkersThanThereAreLetsOthersGoFirstAndIsNotS
   EXPECT_THAT(waits.messages(), ::testing::ElementsAre(HasSubstr("is for 2 workers")));
 
   // Once there are two workers, one still training, this job is next.
-  workers_[0]->Hold();
+  workers_[0]->Stall();
   const std::string running = Submit(Submission());
   WaitFor(running, [](const v1::Job& job) { return job.state() == v1::RUNNING; });
   AddWorker();
   const std::string small = Submit(Submission());
-  workers_[0]->LetGo();
+  workers_[0]->Unstall();
   EXPECT_EQ(WaitForEnd(small).job().state(), v1::SUCCEEDED);
   EXPECT_EQ(Get(running).job().state(), v1::SUCCEEDED);
   const v1::Job done = Get(large).job();

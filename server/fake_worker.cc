@@ -47,7 +47,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     builder.RegisterService(static_cast<v1::Worker::Service*>(this));
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);
-    heart_ = std::thread([this] { Beat(); });
+    heart_ = std::thread([this] { HeartbeatLoop(); });
   }
   ~FakeWorkerOverGrpc() override { Kill(); }
 
@@ -62,8 +62,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     heart_.join();
   }
   void Freeze() override { frozen_ = true; }
-  void Hold() override { held_ = true; }
-  void LetGo() override { held_ = false; }
+  void Stall() override { held_ = true; }
+  void Unstall() override { held_ = false; }
   int64_t first_step_of_last_run() const override { return first_step_; }
   int runs() const override { return runs_; }
 
@@ -202,7 +202,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   }
 
   // Joins and keeps the lease. If the coordinator refuses it or is gone, joins again once idle.
-  void Beat() {
+  void HeartbeatLoop() {
     auto stub = v1::Cluster::NewStub(
         grpc::CreateChannel(options_.coordinator, grpc::InsecureChannelCredentials()));
     v1::Lease lease;

@@ -32,9 +32,9 @@ class FakeWorker {
   virtual void Kill() = 0;
   // As if stopped (SIGSTOP): connections stay open but nothing moves.
   virtual void Freeze() = 0;
-  // Makes the current step last until LetGo: the lease is kept, but Stop has no effect.
-  virtual void Hold() = 0;
-  virtual void LetGo() = 0;
+  // Makes the current step last until Unstall: the lease is kept, but Stop has no effect.
+  virtual void Stall() = 0;
+  virtual void Unstall() = 0;
   virtual int64_t first_step_of_last_run() const = 0;
   virtual int runs() const = 0;
 

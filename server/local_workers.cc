@@ -18,9 +18,9 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
-constexpr absl::Duration kLongestPause = absl::Seconds(10);
-constexpr absl::Duration kHealthy = absl::Seconds(30);  // uptime after which the backoff is reset
+constexpr absl::Duration kInitialBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(10);
+constexpr absl::Duration kHealthyUptime = absl::Seconds(30);  // uptime after which the backoff is reset
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);
 
 std::string HowItEnded(int status) {
@@ -99,7 +99,7 @@ void LocalWorkers::Spawn(size_t index) {
   }
   if (pid < 0) {
     spdlog::error("local worker {} was not started: {}", index + 1, std::strerror(errno));
-    process.start_at = absl::Now() + kLongestPause;
+    process.start_at = absl::Now() + kMaxBackoff;
     return;
   }
   process.pid = pid;
@@ -113,13 +113,13 @@ void LocalWorkers::Loop() {
       Process& process = processes_[i];
       int status = 0;
       if (process.pid > 0 && waitpid(process.pid, &status, WNOHANG) == process.pid) {
-        const bool healthy = absl::Now() - process.started > kHealthy;
-        process.pause = healthy || process.pause == absl::ZeroDuration()
-                            ? kFirstPause
-                            : std::min(process.pause * 2, kLongestPause);
-        process.start_at = absl::Now() + process.pause;
+        const bool healthy = absl::Now() - process.started > kHealthyUptime;
+        process.backoff = healthy || process.backoff == absl::ZeroDuration()
+                            ? kInitialBackoff
+                            : std::min(process.backoff * 2, kMaxBackoff);
+        process.start_at = absl::Now() + process.backoff;
         spdlog::warn("local worker {} pid={} ended with {}; starting it again in {}", i + 1,
-                     process.pid, HowItEnded(status), absl::FormatDuration(process.pause));
+                     process.pid, HowItEnded(status), absl::FormatDuration(process.backoff));
         process.pid = -1;
       }
       if (process.pid < 0 && absl::Now() >= process.start_at) Spawn(i);

@@ -42,7 +42,7 @@ class LocalWorkers {
     int pid = -1;
     absl::Time started;
     absl::Time start_at;
-    absl::Duration pause;
+    absl::Duration backoff;
   };
 
   explicit LocalWorkers(const LocalWorkersOptions& options) : options_(options) {}

@@ -19,7 +19,7 @@ namespace espalier {
 namespace {
 
 // Each running request has a thread.
-constexpr int64_t kMostAtOnce = 4096;
+constexpr int64_t kMaxConcurrency = 4096;
 
 // Adds the delay before sending to the times: the simulated user was already waiting.
 void CountFrom(double late, LoadRequestResult* answer) {
@@ -48,7 +48,7 @@ absl::StatusOr<LoadResult> Send(Context& context, const BenchPrompts& prompts,
   const auto schedule = RunSchedule(
       Arrivals(total, rate, flags.Number("burstiness", 1),
                static_cast<uint64_t>(flags.Int("seed", 0))),
-      flags.Int("max-concurrency", kMostAtOnce), context.env().seconds, [&](int64_t i, double due) {
+      flags.Int("max-concurrency", kMaxConcurrency), context.env().seconds, [&](int64_t i, double due) {
         v1::GenerateRequest request = base;
         prompts.Fill(i, &request);
         const double late = rate > 0 ? std::max(0.0, context.env().seconds() - due) : 0;

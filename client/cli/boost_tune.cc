@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 // A restarted coordinator continues the job.
-constexpr absl::Duration kAbsence = absl::Minutes(2);
+constexpr absl::Duration kReconnectTimeout = absl::Minutes(2);
 
 std::string Figure(bool there, const v1::DraftMeasure& measure) {
   return there ? absl::StrFormat("%.2f", measure.tokens_per_verification()) : "";
@@ -85,7 +85,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
         p.total = static_cast<double>(job.total());
         printer.Update(p);
       }
-    } else if (!absl::IsUnavailable(now.status()) || absl::Now() - seen > kAbsence) {
+    } else if (!absl::IsUnavailable(now.status()) || absl::Now() - seen > kReconnectTimeout) {
       return now.status();
     }
     if (!context.out().good()) return absl::OkStatus();

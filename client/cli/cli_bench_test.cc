@@ -91,7 +91,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
 TEST_F(CliTest, BenchSendsAtAGivenRateWhoeverIsStillWaiting) {
   // More than any default concurrency limit: none is answered before all have arrived.
   fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
-  fake_.state()->together = 12;
+  fake_.state()->concurrent_generates = 12;
   real_time_ = true;
   ASSERT_EQ(Run({"bench", "llm", "--requests=12", "--request-rate=1000", "--json"}), kExitOk)
       << err_.str();

@@ -299,7 +299,7 @@ class FakeInference : public v1::Inference::Service {
                   grpc::ServerWriter<v1::GenerateReply>* writer) override {
     std::vector<v1::GenerateReply> replies;
     double seconds = 0;
-    int together = 0;
+    int concurrent_generates = 0;
     {
       const std::lock_guard<std::recursive_mutex> lock(mutex_);
       s_.generates.push_back(*request);
@@ -309,9 +309,9 @@ class FakeInference : public v1::Inference::Service {
       }
       replies = request->speculation() == v1::SPECULATION_ON ? s_.speculated : s_.replies;
       seconds = s_.answer_seconds;
-      together = s_.together;
+      concurrent_generates = s_.concurrent_generates;
     }
-    if (!Meet(together)) return Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the others are late");
+    if (!WaitForCalls(concurrent_generates)) return Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the others are late");
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     for (const auto& reply : replies) {
       if (writer->Write(reply)) continue;
@@ -324,7 +324,7 @@ class FakeInference : public v1::Inference::Service {
 
  private:
   // Waits until `wanted` calls have arrived.
-  bool Meet(int wanted) {
+  bool WaitForCalls(int wanted) {
     std::unique_lock<std::mutex> lock(meeting_);
     ++met_;
     all_there_.notify_all();

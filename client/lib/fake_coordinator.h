@@ -33,7 +33,7 @@ struct FakeState {
   std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
   double answer_seconds = 0;  // duration of Generate
   // Generate waits until this many calls are running; DEADLINE_EXCEEDED after 20 s.
-  int together = 0;
+  int concurrent_generates = 0;
   std::vector<v1::LosslessProgress> proof_progress;
   v1::LosslessReport proof;
   std::vector<v1::QuantizeProgress> packing;

@@ -22,10 +22,10 @@ std::string FreeName(const Graph& graph, std::string name) {
 }
 
 // What a loss or metric compares the model's output with; given by its second input's name.
-enum class Needs { kNothing, kLabels, kTarget };
-Needs NeedsOf(const OpDef& def) {
-  if (def.inputs.size() < 2) return Needs::kNothing;
-  return def.inputs[1].name == "labels" ? Needs::kLabels : Needs::kTarget;
+enum class LabelKind { kNothing, kLabels, kTarget };
+LabelKind LabelKindOf(const OpDef& def) {
+  if (def.inputs.size() < 2) return LabelKind::kNothing;
+  return def.inputs[1].name == "labels" ? LabelKind::kLabels : LabelKind::kTarget;
 }
 
 // Adds a scalar computed from the model's output and, if needed, the labels.
@@ -44,7 +44,7 @@ void AddHead(const OpDef& def, ValueId prediction, ValueId labels, const std::st
   const ValueId id = graph->AddValue(std::move(value));
   node.op = def.name;
   node.inputs = {prediction};
-  if (NeedsOf(def) != Needs::kNothing) node.inputs.push_back(labels);
+  if (LabelKindOf(def) != LabelKind::kNothing) node.inputs.push_back(labels);
   node.outputs = {id};
   graph->AddNode(std::move(node));
   graph->outputs.emplace_back(output_name, id);
@@ -92,7 +92,7 @@ absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& lo
   }
   ValueId input = kNoValue;
   const auto needing = std::find_if(heads.begin(), heads.end(), [](const OpDef* head) {
-    return NeedsOf(*head) != Needs::kNothing;
+    return LabelKindOf(*head) != LabelKind::kNothing;
   });
   if (needing != heads.end()) {
     Value value;
@@ -100,7 +100,7 @@ absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& lo
     value.kind = ValueKind::kInput;
     value.type = type;
     value.type.dims[0] = -1;
-    if (NeedsOf(**needing) == Needs::kLabels) {
+    if (LabelKindOf(**needing) == LabelKind::kLabels) {
       value.type.dtype = labels;
       if (type.dims.size() < 2) {
         return absl::InvalidArgumentError(absl::StrCat("output '", graph->outputs[0].first,

@@ -18,7 +18,7 @@ namespace {
 constexpr absl::Duration kLoadTimeout = absl::Minutes(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(3);
 // After one rank has failed, wait this long for another rank to report the root cause.
-constexpr absl::Duration kEchoWait = absl::Milliseconds(500);
+constexpr absl::Duration kRootCauseWait = absl::Milliseconds(500);
 // After a rank has acknowledged Stop, its stream has this long to end before it is cancelled.
 constexpr absl::Duration kDrainWait = absl::Seconds(5);
 // The last resort, where neither leases nor streams show a failure: ranks may write shards of
@@ -246,7 +246,7 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
     while (!all_done() && !stop_ && !rank_failed_) changed_.Wait(&mutex_);
     // Ranks connect to each other while they load. Without a stop, those that wait for a lost rank
     // would wait for the peer timeout.
-    if (!all_done()) changed_.WaitWithTimeout(&mutex_, kEchoWait);
+    if (!all_done()) changed_.WaitWithTimeout(&mutex_, kRootCauseWait);
   }
   bool ended_early;
   {
@@ -288,7 +288,7 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) 
       return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
     };
     while (!all_done() && !stop_ && !rank_failed_) changed_.Wait(&mutex_);
-    const absl::Time echo = absl::Now() + kEchoWait;
+    const absl::Time echo = absl::Now() + kRootCauseWait;
     while (!all_done() && !stop_ && absl::Now() < echo) changed_.WaitWithDeadline(&mutex_, echo);
     ended_early = stop_ || rank_failed_;
   }

@@ -18,7 +18,7 @@ constexpr char kTimesBlob[] = "operator_times";
 constexpr char kCommunicationBlob[] = "communication";  // a profile without operators
 constexpr int kRepetitions = 3;
 // Interval at which a waiting request polls its `stop`.
-constexpr absl::Duration kAskStop = absl::Milliseconds(100);
+constexpr absl::Duration kStopPollInterval = absl::Milliseconds(100);
 // Larger programs are not measured: sending them would itself use up the budget.
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
@@ -209,7 +209,7 @@ absl::Status CalibratedPlanner::WaitForTurn(const Request& request) {
         turn_mutex_.AssertHeld();
         return !planning_;
       };
-      if (turn_mutex_.AwaitWithTimeout(absl::Condition(&is_free), kAskStop)) {
+      if (turn_mutex_.AwaitWithTimeout(absl::Condition(&is_free), kStopPollInterval)) {
         planning_ = true;
         return absl::OkStatus();
       }

@@ -18,7 +18,7 @@ namespace {
 constexpr int kWatchPage = 500;
 // Bytes of reports and messages in one reply: half of a message's limit; the other half is left for
 // the job itself.
-constexpr size_t kMostLogBytes = 32 << 20;
+constexpr size_t kMaxLogBytes = 32 << 20;
 
 void StripSpec(v1::Job* job) {
   job->mutable_spec()->clear_graph();
@@ -123,7 +123,7 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
       bytes += BytesOf(entry);
       newest.push_back(std::move(entry));
     }
-    for (; bytes > kMostLogBytes && newest.size() > 1; ++left_out) {
+    for (; bytes > kMaxLogBytes && newest.size() > 1; ++left_out) {
       bytes -= BytesOf(newest.front());
       newest.pop_front();
     }

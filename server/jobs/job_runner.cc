@@ -28,10 +28,10 @@ double Median(std::vector<double> values) {
 // Returns true if a finished job's step time differs from its plan's prediction.
 bool HasDrifted(const v1::Job& job) {
   constexpr double kMostError = 0.25;
-  constexpr int64_t kFewestSteps = 10;  // the first steps are atypical
+  constexpr int64_t kMinSteps = 10;  // the first steps are atypical
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
-  if (job.steps_done() < kFewestSteps || predicted <= 0 || measured <= 0) return false;
+  if (job.steps_done() < kMinSteps || predicted <= 0 || measured <= 0) return false;
   return std::abs(predicted / measured - 1) > kMostError;
 }
 

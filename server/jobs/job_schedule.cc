@@ -12,8 +12,8 @@ namespace espalier {
 namespace {
 
 // Backoff between attempts without progress.
-constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
-constexpr absl::Duration kLongestPause = absl::Seconds(5);
+constexpr absl::Duration kInitialBackoff = absl::Milliseconds(100);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 
 }  // namespace
 
@@ -68,7 +68,7 @@ bool JobRunner::TryStart(Job* job) {
   std::vector<Member> members = choose(idle);
   const absl::Duration waited = clock_->Now() - job->recovering_since;
   if (job->life.state == v1::RECOVERING && job->life.attempts_without_progress > 0 &&
-      waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.attempts_without_progress, 10)))) {
+      waited < std::min(kMaxBackoff, kInitialBackoff * (1 << std::min(job->life.attempts_without_progress, 10)))) {
     return false;
   }
   if (job->life.state == v1::RECOVERING &&

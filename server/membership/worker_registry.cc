@@ -10,7 +10,7 @@ namespace espalier {
 namespace {
 
 // How long dead workers are listed.
-constexpr absl::Duration kRemembrance = absl::Minutes(10);
+constexpr absl::Duration kDeadWorkerRetention = absl::Minutes(10);
 
 absl::Status CheckJoin(const v1::JoinRequest& request) {
   if (request.protocol_version() != kProtocolVersion) {
@@ -174,7 +174,7 @@ int WorkerRegistry::Expire() {
         lost.push_back(worker.member);
       }
       const bool forget =
-          worker.dead && clock_->Now() - worker.last_heartbeat > lease_ + kRemembrance;
+          worker.dead && clock_->Now() - worker.last_heartbeat > lease_ + kDeadWorkerRetention;
       it = forget ? workers_.erase(it) : std::next(it);
     }
   }

@@ -71,7 +71,7 @@ class ModelsService : public v1::Models::Service {
 
  private:
   // Returns true if the call was already made under its key; `reply` is then its answer.
-  absl::StatusOr<bool> Recalled(const std::string& method, const std::string& key,
+  absl::StatusOr<bool> FindRecordedReply(const std::string& method, const std::string& key,
                                 const google::protobuf::MessageLite& request,
                                 google::protobuf::MessageLite* reply) {
     if (key.empty()) return false;
@@ -91,7 +91,7 @@ class ModelsService : public v1::Models::Service {
                     grpc::ServerWriter<v1::QuantizeReply>* writer) {
     v1::QuantizeReply reply;
     const std::string& key = request.idempotency_key();
-    absl::StatusOr<bool> recalled = Recalled(kQuantize, key, request, &reply);
+    absl::StatusOr<bool> recalled = FindRecordedReply(kQuantize, key, request, &reply);
     if (!recalled.ok()) return recalled.status();
     if (!*recalled) {
       const auto progress = [&](int64_t done, int64_t total) {
@@ -140,7 +140,7 @@ class ModelsService : public v1::Models::Service {
     const v1::UploadRequest first = part;
     const v1::UploadHeader& header = first.header();
     const std::string& key = header.idempotency_key();
-    const absl::StatusOr<bool> recalled = Recalled(kUpload, key, header, reply);
+    const absl::StatusOr<bool> recalled = FindRecordedReply(kUpload, key, header, reply);
     if (!recalled.ok()) return recalled.status();
     absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload;
     if (*recalled) {
