@@ -145,7 +145,7 @@ TEST(ApiKey, ProbesWantAKeyUnlessTheyAreOpen) {
   }
 }
 
-TEST(ApiKey, TheHealthServiceIsThereWhereProbesAreOpen) {
+TEST(ApiKey, HealthServiceIsOfferedWithOpenProbes) {
   for (const bool open : {false, true}) {
     const Daemon daemon(/*keys=*/true, open);
     const auto expected = open ? grpc::StatusCode::OK : grpc::StatusCode::UNIMPLEMENTED;
@@ -154,7 +154,7 @@ TEST(ApiKey, TheHealthServiceIsThereWhereProbesAreOpen) {
   }
 }
 
-TEST(ApiKey, ReflectionDoesNotTellWhatThereIs) {
+TEST(ApiKey, ReflectionIsDisabled) {
   const Daemon daemon(/*keys=*/true, /*open_probes=*/true);
   const auto statuses = CallEveryMethod(daemon.address(), kReflection, "");
   ASSERT_EQ(statuses.size(), 1u);

@@ -24,7 +24,7 @@ TEST_F(CoordinatorCallsTest, ARepeatedSubmissionIsOneJob) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn) {
+TEST_F(CoordinatorCallsTest, BadSubmissionsGetErrorsNamingTheField) {
   auto refuse = [&](v1::SubmitRequest request, const std::string& expected) {
     grpc::ClientContext context;
     v1::SubmitReply reply;
@@ -73,7 +73,7 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLi
 }
 
 // The name is only shown; no file is named after it.
-TEST_F(CoordinatorCallsTest, AJobMayBeNamedLikeAPath) {
+TEST_F(CoordinatorCallsTest, JobNameMayLookLikeAPath) {
   AddWorker();
   v1::SubmitRequest request = Submission();
   const std::string name = "../../etc/of-a-job";
@@ -88,7 +88,7 @@ TEST_F(CoordinatorCallsTest, AJobMayBeNamedLikeAPath) {
   }
 }
 
-TEST_F(CoordinatorCallsTest, ValuesThatNoEnumHasAreRefusedWithTheirField) {
+TEST_F(CoordinatorCallsTest, UnknownEnumValuesAreRefused) {
   constexpr int kUnknown = 77;
   const std::pair<const char*, std::function<void(v1::TrainingSpec*)>> fields[] = {
       {"dataset.format",
@@ -157,7 +157,7 @@ TEST_F(CoordinatorCallsTest, UploadsAndDownloadsGoThroughWhole) {
 }
 
 // Regression: other content got the first upload's artifact as its answer and was dropped.
-TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused) {
+TEST_F(CoordinatorCallsTest, RepeatedUploadIsOneArtifactOtherFilesAreRefused) {
   const auto upload = [&](const std::string& file, const std::string& content,
                           v1::UploadReply* reply) {
     grpc::ClientContext context;
@@ -190,7 +190,7 @@ TEST_F(CoordinatorCallsTest, ARepeatedUploadIsOneArtifactAndOtherFilesAreRefused
   EXPECT_TRUE(std::filesystem::is_empty(data_dir_ + "/artifacts/incoming"));
 }
 
-TEST_F(CoordinatorCallsTest, AKeyStandsForOneCallWhateverTheCall) {
+TEST_F(CoordinatorCallsTest, IdempotencyKeyIsBoundToOneCall) {
   const std::string kept = Submit(Submission());
   v1::CancelRequest cancel;
   cancel.set_job_id(Submit(Submission()));
@@ -220,7 +220,7 @@ TEST_F(CoordinatorCallsTest, AKeyStandsForOneCallWhateverTheCall) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(CoordinatorCallsTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {
+TEST_F(CoordinatorCallsTest, MessageOverLimitIsRefused) {
   v1::SubmitRequest request = Submission();
   request.mutable_spec()->set_name(std::string(65 << 20, 'x'));
   grpc::ClientContext context;

@@ -40,7 +40,7 @@ class MemoryTest : public CoordinatorFixture {
 };
 
 // It continues once the lost worker is replaced; until then other jobs run.
-TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeReplaced) {
+TEST_F(MemoryTest, MemoryBoundJobWaitsForReplacementOfLostWorker) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
@@ -63,7 +63,7 @@ TEST_F(MemoryTest, AJobThatNeedsTheMemoryOfAllItsWorkersWaitsForALostOneToBeRepl
 }
 
 // The same number of workers may have less memory; a small worker must not block the job.
-TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne) {
+TEST_F(MemoryTest, JobWaitsForLargerWorkerWhenReplacementIsTooSmall) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
@@ -84,7 +84,7 @@ TEST_F(MemoryTest, AJobWhoseLostWorkerIsReplacedByASmallerOneWaitsForALargerOne)
 }
 
 // Workers that the plan does not use are no reason to retry with the same ones.
-TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
+TEST_F(MemoryTest, ImportedPlanJobRetriesOnlyWithDifferentWorkers) {
   AddTwoWorkers();
   v1::SubmitRequest request = Submission();
   *request.mutable_spec()->mutable_search()->mutable_imported() =
@@ -108,7 +108,7 @@ TEST_F(MemoryTest, AJobWithAnImportedPlanIsTriedAgainWithOtherWorkersAlone) {
 }
 
 // The sufficient memory is read from the stored plan.
-TEST_F(MemoryTest, AJobThatIsResumedWithFewerWorkersAfterARestartWaitsForTheOthers) {
+TEST_F(MemoryTest, ResumedJobWaitsForMissingWorkersAfterRestart) {
   AddTwoWorkers();
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using CoordinatorTest = CoordinatorFixture;
 
 // Regression: the reports of a million steps did not fit into one message.
-TEST_F(CoordinatorTest, TheNewestOfALongLogIsAnsweredAndAllOfItCanBeWatched) {
+TEST_F(CoordinatorTest, GetReturnsNewestReportsAndWatchReturnsAll) {
   const std::string id = Submit(Submission());  // queued: there is no worker
   constexpr int kMessages = 40;
   JobWrite write;
@@ -78,7 +78,7 @@ TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
   EXPECT_THAT(coordinator_->metrics().Expose(), HasSubstr("espalier_jobs{state=\"succeeded\"} 1"));
 }
 
-TEST_F(CoordinatorTest, AQueuedJobWaitsForAWorkerAndAWatchSeesItsWholeLife) {
+TEST_F(CoordinatorTest, QueuedJobWaitsForWorkerAndWatchSeesAllStates) {
   const std::string id = Submit(Submission());
   absl::SleepFor(absl::Milliseconds(200));
   EXPECT_EQ(Get(id).job().state(), v1::QUEUED);
@@ -106,7 +106,7 @@ TEST_F(CoordinatorTest, AQueuedJobWaitsForAWorkerAndAWatchSeesItsWholeLife) {
   EXPECT_EQ(states.back(), v1::SUCCEEDED);
 }
 
-TEST_F(CoordinatorTest, WhenAWorkerDiesTheJobGoesOnFromItsCheckpointOnTheOther) {
+TEST_F(CoordinatorTest, JobContinuesFromCheckpointWhenWorkerDies) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
@@ -124,7 +124,7 @@ TEST_F(CoordinatorTest, WhenAWorkerDiesTheJobGoesOnFromItsCheckpointOnTheOther) 
               ::testing::Contains(::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back"))));
 }
 
-TEST_F(CoordinatorTest, AFrozenWorkerIsGivenUpWhenItsLeaseRunsOut) {
+TEST_F(CoordinatorTest, FrozenWorkerIsLostWhenLeaseExpires) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
@@ -136,7 +136,7 @@ TEST_F(CoordinatorTest, AFrozenWorkerIsGivenUpWhenItsLeaseRunsOut) {
   EXPECT_GE(reply.job().attempts(), 2);
 }
 
-TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnFromTheCheckpoint) {
+TEST_F(CoordinatorTest, RestartedCoordinatorContinuesFromCheckpoint) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
@@ -154,7 +154,7 @@ TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnFromTheCheckpoint) {
   EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("coordinator was started again")));
 }
 
-TEST_F(CoordinatorTest, TheJobsOwnErrorFailsItAtOnceWithItsText) {
+TEST_F(CoordinatorTest, JobErrorFailsItAtOnce) {
   AddWorker({.fail_at = 7, .failure = absl::InvalidArgumentError("node 'x': NaN in column 'a'")});
   AddWorker();
   const v1::GetJobReply reply = WaitForEnd(Submit(Submission()));
@@ -164,7 +164,7 @@ TEST_F(CoordinatorTest, TheJobsOwnErrorFailsItAtOnceWithItsText) {
   EXPECT_EQ(coordinator_->workers().Idle().size(), 2u) << "the workers are free again";
 }
 
-TEST_F(CoordinatorTest, AttemptsWithoutProgressEndTheJobWithTheirReasons) {
+TEST_F(CoordinatorTest, JobFailsAfterAttemptsWithoutProgress) {
   AddWorker({.fail_at = 3, .failure = absl::UnavailableError("a peer was lost")});
   const v1::GetJobReply reply = WaitForEnd(Submit(Submission()));
   EXPECT_EQ(reply.job().state(), v1::FAILED);
@@ -173,7 +173,7 @@ TEST_F(CoordinatorTest, AttemptsWithoutProgressEndTheJobWithTheirReasons) {
   EXPECT_THAT(reply.job().error(), HasSubstr("a peer was lost"));
 }
 
-TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
+TEST_F(CoordinatorTest, CancelledJobStopsWorkersAndCanResume) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
@@ -185,7 +185,7 @@ TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 10);
 }
 
-TEST_F(CoordinatorTest, CancelledAndResumedWhileAManifestIsWrittenItGoesOnFromWhatIsWhole) {
+TEST_F(CoordinatorTest, ResumeDuringManifestWriteContinuesFromCompleteCheckpoint) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
@@ -201,7 +201,7 @@ TEST_F(CoordinatorTest, CancelledAndResumedWhileAManifestIsWrittenItGoesOnFromWh
 }
 
 // While the model is written, and while it is hashed: both take long for a large model.
-TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
+TEST_F(CoordinatorTest, CancelDuringExportRegistersNoModel) {
   AddWorker();
   int number = 0;
   for (const auto& [file, call] : {std::pair("model.safetensors", FaultyFileSystem::Call::kCreate),
@@ -224,7 +224,7 @@ TEST_F(CoordinatorTest, CancelledWhileItsModelIsWrittenItLeavesNone) {
 }
 
 // The attempt can no longer be stopped, but its end must not end the job.
-TEST_F(CoordinatorTest, CancelledAndResumedWhileItsModelIsRegisteredItGoesOnFromItsCheckpoint) {
+TEST_F(CoordinatorTest, ResumeDuringModelRegistrationContinuesFromCheckpoint) {
   AddWorker();
   v1::SubmitRequest request = Submission();
   request.mutable_spec()->set_output_model("mine");
@@ -243,7 +243,7 @@ TEST_F(CoordinatorTest, CancelledAndResumedWhileItsModelIsRegisteredItGoesOnFrom
   EXPECT_TRUE(coordinator_->artifacts().Find("mine").ok());
 }
 
-TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse) {
+TEST_F(CoordinatorTest, ResumableJobKeepsOnlyItsLastCheckpoint) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
@@ -270,7 +270,7 @@ TEST_F(CoordinatorTest, AJobThatCanBeResumedKeepsItsLastCheckpointAndNothingElse
 }
 
 // A symbolic link gives a folder a second name.
-TEST_F(CoordinatorTest, AJobRecoversWhereItsDataFolderIsSpelledOtherwise) {
+TEST_F(CoordinatorTest, JobRecoversIfDataFolderIsSpelledDifferently) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
@@ -286,7 +286,7 @@ TEST_F(CoordinatorTest, AJobRecoversWhereItsDataFolderIsSpelledOtherwise) {
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
 }
 
-TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
+TEST_F(CoordinatorTest, JobRecoversAfterDataFolderWasMoved) {
   AddWorker({.step = absl::Milliseconds(15)});
   for (const bool earlier_release : {false, true}) {
     SCOPED_TRACE(earlier_release);
@@ -318,7 +318,7 @@ TEST_F(CoordinatorTest, AJobRecoversAfterItsDataFolderWasMoved) {
   }
 }
 
-TEST_F(CoordinatorTest, AWorkerThatDoesNotStopInTimeGetsNoWorkUntilItIsFree) {
+TEST_F(CoordinatorTest, WorkerThatDoesNotStopGetsNoWorkUntilIdle) {
   FakeWorker& worker = AddWorker({.step = absl::Milliseconds(15)});
   const std::string first = Submit(Submission());
   WaitFor(first, [](const v1::Job& job) { return job.steps_done() >= 1; });
@@ -334,7 +334,7 @@ TEST_F(CoordinatorTest, AWorkerThatDoesNotStopInTimeGetsNoWorkUntilItIsFree) {
   EXPECT_EQ(reply.job().attempts(), 1);
 }
 
-TEST_F(CoordinatorTest, AJobForMoreWorkersThanThereAreLetsOthersGoFirstAndIsNotStarvedByThem) {
+TEST_F(CoordinatorTest, LargeJobYieldsButIsNotStarvedBySmallerJobs) {
   AddWorker();
   AddWorker();
   v1::SubmitRequest for_two = Submission();
@@ -364,7 +364,7 @@ TEST_F(CoordinatorTest, AJobForMoreWorkersThanThereAreLetsOthersGoFirstAndIsNotS
   EXPECT_EQ(done.plan().devices_size(), 2);
 }
 
-TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThereIsRoom) {
+TEST_F(CoordinatorTest, FullDiskFailsJobWhichResumesOnceSpaceIsFreed) {
   AddWorker();
   files_.set_free_bytes(0);
   const std::string id = Submit(Submission());
@@ -380,7 +380,7 @@ TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThere
 }
 
 // Local workers have no certificates and are not --insecure, so they connect over loopback only.
-TEST_F(CoordinatorTest, WorkersOfThisMachineReachItOverLoopbackWhereverItListens) {
+TEST_F(CoordinatorTest, LocalWorkersConnectOverLoopbackWhateverTheListenAddress) {
   // Another name of 127.0.0.1 counts as an address off loopback.
   for (const auto& [listen, second] :
        {std::pair("[::ffff:127.0.0.1]:0", true), std::pair("0.0.0.0:0", false),

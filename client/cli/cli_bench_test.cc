@@ -28,7 +28,7 @@ TEST_F(CliTest, BenchCountsAllRequests) {
   EXPECT_GT(json["p99_ttft_ms"], 0);
 }
 
-TEST_F(CliTest, BenchTellsARefusedRequestFromAnAbsentCoordinator) {
+TEST_F(CliTest, BenchDistinguishesRefusedRequestFromUnreachable) {
   fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
   fake_.state()->unavailable_details = "\x08\x0e";
   for (const int refused : {1, 2}) {
@@ -88,7 +88,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   }
 }
 
-TEST_F(CliTest, BenchSendsAtAGivenRateWhoeverIsStillWaiting) {
+TEST_F(CliTest, BenchSendsAtRequestRateRegardlessOfRunningRequests) {
   // More than any default concurrency limit: none is answered before all have arrived.
   fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
   fake_.state()->concurrent_generates = 12;
@@ -98,7 +98,7 @@ TEST_F(CliTest, BenchSendsAtAGivenRateWhoeverIsStillWaiting) {
   EXPECT_EQ(Json::parse(out_.str())["max_concurrent_requests"], 12);
 }
 
-TEST_F(CliTest, BenchTimesARequestThatHadToWaitFromWhenItWasDue) {
+TEST_F(CliTest, BenchCountsLatencyFromScheduledStart) {
   fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
   fake_.state()->answer_seconds = 0.05;
   real_time_ = true;
@@ -181,7 +181,7 @@ TEST_F(CliTest, BenchAsksWhatADatasetHolds) {
             kExitUsage);
 }
 
-TEST_F(CliTest, BenchDrawsTheSameWithTheSameSeed) {
+TEST_F(CliTest, BenchIsDeterministicForASeed) {
   fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
   fake_.state()->served.set_name("llm");
   fake_.state()->served.set_vocabulary(5000);

@@ -43,7 +43,7 @@ TEST_F(DaemonTest, AddressesOfTheRunningDaemonAreFound) {
   EXPECT_EQ(ReadAddresses("/nonexistent").grpc, "127.0.0.1:7070");
 }
 
-TEST_F(DaemonTest, UpSaysWhereItLookedAndDownThatNothingRuns) {
+TEST_F(DaemonTest, UpNamesSearchedPathsAndDownReportsNothingRuns) {
   EXPECT_EQ(Run({"up"}, false), kExitNotFound);
   EXPECT_THAT(err_.str(), HasSubstr("/espalierd, "));
   EXPECT_EQ(Run({"down"}, false), kExitNotFound);
@@ -66,7 +66,7 @@ TEST_F(DaemonTest, UpWaitsForTheDaemonAndDownEndsIt) {
 }
 
 // After a crash, the pid may belong to a process that reads the log.
-TEST_F(DaemonTest, AProcessThatOnlyNamesEspalierdIsNotStopped) {
+TEST_F(DaemonTest, OtherProcessWithReusedPidIsNotStopped) {
   const pid_t reader = fork();
   if (reader == 0) {
     execlp("tail", "tail", "-f", "/dev/null", "espalierd.log", nullptr);
@@ -85,7 +85,7 @@ TEST_F(DaemonTest, AProcessThatOnlyNamesEspalierdIsNotStopped) {
   waitpid(reader, nullptr, 0);
 }
 
-TEST_F(DaemonTest, DownWaitsAsLongAsRunningRequestsMayTakeAndSaysSo) {
+TEST_F(DaemonTest, DownWaitsForDrainTime) {
   WriteDaemon("sleep 0.8; exit 0");
   ASSERT_EQ(Run({"up"}, false), kExitOk) << err_.str();
   ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();
@@ -110,7 +110,7 @@ TEST_F(DaemonTest, DownWaitsAsLongAsRunningRequestsMayTakeAndSaysSo) {
   EXPECT_EQ(Json::parse(out_.str())["killed"], false);
 }
 
-TEST_F(DaemonTest, ADaemonThatDoesNotGoIsKilledAfterTheTimeThatWasGiven) {
+TEST_F(DaemonTest, DaemonIsKilledAfterTimeout) {
   WriteDaemon("");
   ASSERT_EQ(Run({"up", "--", "--drain_seconds=120"}, false), kExitOk) << err_.str();
   ASSERT_EQ(Run({"down", "--timeout=0.8"}, false), kExitOk) << err_.str();

@@ -38,7 +38,7 @@ class InterruptTest : public CliTest {
   }
 };
 
-TEST_F(InterruptTest, AProofDeletesTheCopiesThatItHasUploaded) {
+TEST_F(InterruptTest, ProofDeletesItsUploads) {
   fake_.state()->proofs_hang = true;
   ProveUntil(SIGINT, [&] { return !fake_.state()->verifies.empty(); });
   const std::string llm = fake_.state()->verifies.at(0).models().artifact();
@@ -46,7 +46,7 @@ TEST_F(InterruptTest, AProofDeletesTheCopiesThatItHasUploaded) {
   EXPECT_THAT(fake_.state()->deleted, ElementsAre(llm));
 }
 
-TEST_F(InterruptTest, SoItDoesWhenItDoesNotKnowYetThatACopyIsThere) {
+TEST_F(InterruptTest, ProofDeletesUploadWithoutReply) {
   fake_.state()->uploads_hang = true;
   ProveUntil(SIGTERM, [&] { return fake_.state()->uploads == 1; });
   EXPECT_TRUE(fake_.state()->verifies.empty());

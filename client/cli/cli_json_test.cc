@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST_F(CliTest, HelpOfACommandIsWhatTheOverviewHasOfIt) {
+TEST_F(CliTest, CommandHelpMatchesOverview) {
   ASSERT_EQ(Run({"help", "--json"}), kExitOk);
   const Json all = Json::parse(out_.str())["commands"];
   EXPECT_EQ(all.size(), AllCommands().size());

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
+TEST_F(CliTest, PlansForHypotheticalDevicesAndExports) {
   *fake_.state()->explanation.mutable_plan() = fake_.state()->job.plan();
   fake_.state()->explanation.set_text("operator  split\n");
   const std::string file = home_ + "/plan.json";
@@ -135,7 +135,7 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
 }
 
 // Otherwise the shown plan would be mistaken for one made with these flags.
-TEST_F(CliTest, FlagsOfANewPlanAreRefusedWhereOneThatIsThereIsShown) {
+TEST_F(CliTest, NewPlanFlagsAreRefusedForExistingPlan) {
   const std::string plan = home_ + "/plan.json";
   const std::string job = fake_.state()->job.id();
   ASSERT_EQ(Run({"plan", "--job=" + job, "--export-strategy=" + plan, "--html=" + plan + ".html"}),
@@ -163,7 +163,7 @@ TEST_F(CliTest, FlagsOfANewPlanAreRefusedWhereOneThatIsThereIsShown) {
   EXPECT_THAT(err_.str(), HasSubstr("jobs watch"));
 }
 
-TEST_F(CliTest, ADryRunSaysAllThatIsInTheWayAndQueuesNothing) {
+TEST_F(CliTest, DryRunListsAllProblemsAndQueuesNothing) {
   v1::DryRunReply& reply = fake_.state()->dry_run;
   *reply.mutable_plan() = fake_.state()->job.plan();
   auto* memory = reply.add_memory();

@@ -39,7 +39,7 @@ TEST_F(CliTest, WhereAShortSsmsDraftsEndIsSaid) {
   EXPECT_FALSE(fake_.state()->serves.back().short_ssms());
 }
 
-TEST_F(CliTest, WhoServesIsToldWhatOfTheModelHasNoEffect) {
+TEST_F(CliTest, ServeWarnsOfIneffectiveGenerationConfig) {
   ASSERT_EQ(Run({"serve", "llm"}), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), Not(HasSubstr("warning")));
   fake_.state()->served.add_ignored_generation_fields("num_beams");
@@ -93,7 +93,7 @@ TEST_F(CliTest, AChatTemplateIsReadFromItsFile) {
 }
 
 // In Hugging Face's cache, a snapshot is a folder of links to files named by their hashes.
-TEST_F(CliTest, AFolderOfLinksIsUploadedUnderTheNamesOfTheLinks) {
+TEST_F(CliTest, FolderOfLinksIsUploadedUnderLinkNames) {
   const std::filesystem::path hub = home_ + "/hub";
   std::filesystem::create_directories(hub / "blobs");
   std::filesystem::create_directories(hub / "snapshots/1/original");
@@ -109,7 +109,7 @@ TEST_F(CliTest, AFolderOfLinksIsUploadedUnderTheNamesOfTheLinks) {
   EXPECT_EQ(files.at("original/w.bin"), "weights");
 }
 
-TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
+TEST_F(CliTest, EmbedSendsEveryTextAndShowsSimilarities) {
   ASSERT_EQ(Run({"embed", "llm", "a king", "a queen", "--dimensions=2"}), kExitOk) << err_.str();
   const v1::EmbedRequest& request = fake_.state()->embeds.back();
   ASSERT_EQ(request.inputs_size(), 2);
@@ -135,7 +135,7 @@ v1::LosslessCheck Check(const char* name, bool passed, const char* detail) {
   return check;
 }
 
-TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
+TEST_F(CliTest, VerifyLosslessFailsIfACheckFails) {
   v1::LosslessReport& proof = fake_.state()->proof;
   proof.set_passed(true);
   proof.set_smallest_margin(0.25);
@@ -173,7 +173,7 @@ TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
   EXPECT_EQ(report["checks"][1]["name"], "KV");
 }
 
-TEST_F(CliTest, FoldersAreUploadedForTheTimeOfAProofAlone) {
+TEST_F(CliTest, ProofUploadsFoldersTemporarily) {
   fake_.state()->proof.set_passed(true);
   std::filesystem::create_directories(home_ + "/tiny");
   std::ofstream(home_ + "/tiny/config.json") << "{}";
@@ -190,7 +190,7 @@ TEST_F(CliTest, FoldersAreUploadedForTheTimeOfAProofAlone) {
   EXPECT_THAT(fake_.state()->deleted, ::testing::ElementsAre(sent.models().artifact()));
 }
 
-TEST_F(CliTest, AFolderThatCannotBeMadeIsNotTakenForAnAbsentCoordinator) {
+TEST_F(CliTest, UncreatableFolderIsNotReportedAsUnreachable) {
   fake_.state()->artifacts["llm"].set_name("llm");
   fake_.state()->files["llm"]["config.json"] = "{}";
   const std::string folder = home_ + "/text.txt/llm";  // under a file
@@ -218,7 +218,7 @@ TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
 }
 
 // Unset values would be replaced by the model's generation_config at the gateway.
-TEST_F(CliTest, WhatIsSwitchedOffIsOffOverHttpToo) {
+TEST_F(CliTest, DisabledSamplingIsDisabledOverHttp) {
   v1::GenerateRequest request;
   EXPECT_FALSE(Json::parse(CompletionBody(request)).contains("repetition_penalty"));
   v1::SamplingOptions* sampling = request.mutable_sampling();
@@ -233,7 +233,7 @@ TEST_F(CliTest, WhatIsSwitchedOffIsOffOverHttpToo) {
   EXPECT_EQ(Json::parse(CompletionBody(request)).value("repetition_penalty", 0.0), 1.25);
 }
 
-TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
+TEST_F(CliTest, CompareFailsIfTextsDiffer) {
   fake_.state()->replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
   fake_.state()->speculated = {Piece("and so"), Last(6, 20, 3, 2)};
   EXPECT_EQ(Run({"generate", "llm", "It", "was", "--compare"}), kExitOk) << err_.str();

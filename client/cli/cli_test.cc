@@ -64,7 +64,7 @@ TEST_F(CliTest, AFailedJobIsAFailure) {
   EXPECT_EQ(Run({"jobs", "get", "job-9"}), kExitNotFound);
 }
 
-TEST_F(CliTest, DeadCoordinatorHasItsOwnExitCodeAndSaysWhatToStart) {
+TEST_F(CliTest, UnreachableCoordinatorHasItsOwnExitCode) {
   EXPECT_EQ(Run({"status", "--coordinator=127.0.0.1:1"}, false), kExitUnreachable);
   EXPECT_THAT(err_.str(), HasSubstr("127.0.0.1:1"));
   EXPECT_THAT(err_.str(), HasSubstr("espalier up"));
@@ -73,7 +73,7 @@ TEST_F(CliTest, DeadCoordinatorHasItsOwnExitCodeAndSaysWhatToStart) {
 }
 
 // Otherwise their bytes would silently be trained on as text.
-TEST_F(CliTest, DatasetsOfFormatsThatAreNotReadAreRefused) {
+TEST_F(CliTest, DatasetsOfUnsupportedFormatsAreRefused) {
   using namespace std::string_literals;
   const std::pair<const char*, std::string> files[] = {
       {"a.parquet", "PAR1\x15\x04\x15\x00\x15"s},
@@ -173,7 +173,7 @@ TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
 }
 
 // Regression: the model generated to the end though nobody read it.
-TEST_F(CliTest, WhatIsStreamedEndsWithItsReader) {
+TEST_F(CliTest, StreamEndsWithItsReader) {
   const std::string piece(1000, 'x');
   fake_.state()->replies.assign(20'000, Piece(piece));
   v1::JobEvent event;

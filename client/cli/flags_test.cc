@@ -226,7 +226,7 @@ TEST(TrainingFlagsTest, ContradictionsAreRefused) {
   }
 }
 
-TEST(FlagsTest, AFileThatCannotBeReadOrIsEmptyIsTheUsersMistake) {
+TEST(FlagsTest, UnreadableOrEmptyFileIsUsageError) {
   const std::string file = ::testing::TempDir() + "/read_file_test";
   std::ofstream(file, std::ios::binary) << std::string("a\0\r\nb", 5);
   EXPECT_EQ(ReadFile(file).value(), std::string("a\0\r\nb", 5));

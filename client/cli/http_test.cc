@@ -97,7 +97,7 @@ TEST(HttpTest, ChunkedEventsArriveWhole) {
   EXPECT_THAT(request, HasSubstr("Content-Length: 7\r\n\r\n{\"a\":1}"));
 }
 
-TEST(HttpTest, WhatIsNotWantedAnyMoreIsNotWaitedFor) {
+TEST(HttpTest, StopsReadingWhenCallbackReturnsFalse) {
   OneShotServer server("HTTP/1.1 200 OK\r\n\r\ndata: a\n\ndata: b\n\n");
   std::vector<std::string> events;
   const absl::Status status =
@@ -118,7 +118,7 @@ TEST(HttpTest, AnErrorBodyBecomesItsMessage) {
   EXPECT_EQ(status.message(), "no model x is served");
 }
 
-TEST(HttpTest, AGatewayThatIsNotReadyHasAnsweredAllTheSame) {
+TEST(HttpTest, UnreadyGatewayIsNotUnreachable) {
   OneShotServer server(
       "HTTP/1.1 503 Service Unavailable\r\nContent-Length: "
       "44\r\n\r\n{\"error\":{\"message\":\"model x "
@@ -148,7 +148,7 @@ TEST(HttpTest, DeadAddressIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
 }
 
-TEST(HttpTest, WhoAnswersByATlsAlertOrNotAtAllMaySpeakTls) {
+TEST(HttpTest, TlsAlertOrNoAnswerSuggestsTls) {
   for (const char* response : {"\x15\x03\x03", ""}) {
     OneShotServer server(response);
     const absl::Status status = PostForEvents(server.gateway(), "/", "{}", Ignore);
@@ -157,7 +157,7 @@ TEST(HttpTest, WhoAnswersByATlsAlertOrNotAtAllMaySpeakTls) {
   }
 }
 
-TEST(HttpTest, TlsWithWhoSpeaksNoneIsAnErrorThatSaysSo) {
+TEST(HttpTest, TlsToPlainServerIsAClearError) {
   OneShotServer server("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n}", /*reads=*/false);
   Gateway gateway = server.gateway();
   gateway.tls = MakeGateway("https://localhost", true, {}, "")->tls;

@@ -43,7 +43,7 @@ class ClientTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST(ConnectTest, DeadAddressIsNamedWithWhatToStart) {
+TEST(ConnectTest, UnreachableAddressIsNamedWithRemedy) {
   std::string dead;
   {
     FakeCoordinator gone;
@@ -63,7 +63,7 @@ TEST(ConnectTest, AddressWithoutAPortIsRefused) {
   }
 }
 
-TEST_F(ClientTest, WhatTheCoordinatorSaysIsNotTakenForItsAbsence) {
+TEST_F(ClientTest, UnavailableFromCoordinatorIsNotUnreachable) {
   ClientOptions options;
   options.retry_for = absl::ZeroDuration();
   auto client = Client::Connect(fake_.address(), options);
@@ -95,7 +95,7 @@ TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
   EXPECT_EQ(fake_.state()->authorizations[0], "Bearer secret");
 }
 
-TEST_F(ClientTest, CallsAreRepeatedWhileUnavailableAndOtherErrorsAreNot) {
+TEST_F(ClientTest, OnlyUnavailableCallsAreRetried) {
   fake_.state()->job.set_id("job-1");
   fake_.state()->unavailable = 2;
   EXPECT_TRUE(client_->GetJob("job-1").ok());
@@ -105,7 +105,7 @@ TEST_F(ClientTest, CallsAreRepeatedWhileUnavailableAndOtherErrorsAreNot) {
   EXPECT_EQ(missing.status().message(), "no job job-2");
 }
 
-TEST_F(ClientTest, WatchGoesOnWhereALostConnectionBrokeOff) {
+TEST_F(ClientTest, WatchResumesAfterLostConnection) {
   for (int i = 0; i < 6; ++i) {
     v1::JobEvent event;
     event.mutable_step()->set_step(i);
@@ -125,7 +125,7 @@ TEST_F(ClientTest, WatchGoesOnWhereALostConnectionBrokeOff) {
   EXPECT_EQ(fake_.state()->watches[1].from_step(), 4);
 }
 
-TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
+TEST_F(ClientTest, FileIsUploadedOnceAndRoundTrips) {
   std::string content;
   for (int i = 0; i < 2'500'000; ++i) content += static_cast<char>(i * 31 >> 3);
   const std::string path = Write("king james.txt", content);
@@ -151,7 +151,7 @@ TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
   EXPECT_EQ(Slurp(folder_ + "/back/king james.txt"), content);
 }
 
-TEST_F(ClientTest, FoldersComeBackWholeAndDamageIsFound) {
+TEST_F(ClientTest, FoldersRoundTripAndDamageIsDetected) {
   v1::UploadHeader header;
   header.set_name("model");
   header.set_kind(v1::Artifact::MODEL);
@@ -170,7 +170,7 @@ TEST_F(ClientTest, FoldersComeBackWholeAndDamageIsFound) {
   EXPECT_EQ(bad.status().code(), absl::StatusCode::kDataLoss) << bad.status();
 }
 
-TEST_F(ClientTest, AFileNameThatLeavesTheFolderIsRefused) {
+TEST_F(ClientTest, FileNameOutsideFolderIsRefused) {
   v1::Artifact& artifact = fake_.state()->artifacts["evil"];
   artifact.set_name("evil");
   for (const char* name : {"../out", "/tmp/out", "a/../../out", ""}) {

@@ -33,7 +33,7 @@ TEST(TextTest, WidthCountsColumnsNotBytes) {
   EXPECT_EQ(DisplayWidth("\xff"), 1);
 }
 
-TEST(TextTest, PrintableDisarmsEscapesAndBrokenUtf8) {
+TEST(TextTest, PrintableReplacesEscapesAndInvalidUtf8) {
   EXPECT_EQ(Printable("a\x1b[2Jb"), "a\uFFFD[2Jb");
   EXPECT_EQ(Printable("x\ny\r"), "x y\uFFFD");
   EXPECT_EQ(Printable("x\ny", true), "x\ny");
@@ -100,7 +100,7 @@ TEST(TableTest, AlignsByDisplayWidth) {
             "模型      8\n");
 }
 
-TEST(TableTest, NarrowTerminalsCutTheColumnThatMayShrinkAndPipesCutNothing) {
+TEST(TableTest, NarrowTerminalShrinksMarkedColumnPipesTruncateNothing) {
   Table table({{"id"}, {"error", Align::kLeft, true}});
   table.Row({"job-1", std::string(60, 'x')});
   Terminal narrow = Tty(40);

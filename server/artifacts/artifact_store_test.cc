@@ -79,7 +79,7 @@ class ArtifactsTest : public ::testing::Test {
   std::unique_ptr<ArtifactStore> artifacts_;
 };
 
-TEST_F(ArtifactsTest, WhatWasCommittedIsThereAfterReopening) {
+TEST_F(ArtifactsTest, CommitsSurviveReopening) {
   ASSERT_TRUE(Put("a", {{"x.txt", "hello"}, {"sub/y", "world"}}).ok());
   Reopen();
   EXPECT_EQ(Content("a", "sub/y"), "world");
@@ -94,7 +94,7 @@ TEST_F(ArtifactsTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ(artifacts_->Find("b")->sha256(), Sha256Hex("1"));
 }
 
-TEST_F(ArtifactsTest, NamesThatLeaveTheFolderAreRefused) {
+TEST_F(ArtifactsTest, NamesOutsideFolderAreRefused) {
   for (const char* name : {"", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "ü"}) {
     EXPECT_EQ(Put(name, {{"f", "x"}}).code(), absl::StatusCode::kInvalidArgument) << name;
   }
@@ -121,7 +121,7 @@ TEST_F(ArtifactsTest, LimitsAreKept) {
   EXPECT_EQ(Leftovers(), 0u);
 }
 
-TEST_F(ArtifactsTest, AFullDiskLeavesWhatWasThereAndTheStoreUsable) {
+TEST_F(ArtifactsTest, FullDiskKeepsExistingArtifacts) {
   ASSERT_TRUE(Put("a", {{"f", "old"}}).ok());
   for (int64_t free : {0, 3, 99}) {
     files_.set_free_bytes(free);
@@ -147,7 +147,7 @@ TEST_F(ArtifactsTest, ReplacingMustBeAskedForAndDeletingRemovesTheFiles) {
   EXPECT_EQ(Leftovers(), 0u);
 }
 
-TEST_F(ArtifactsTest, WhatSomebodyHoldsStaysUntilTheLastOneLetsGo) {
+TEST_F(ArtifactsTest, PinnedFilesStayUntilLastReference) {
   ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
   std::optional<ArtifactFolder> first = artifacts_->Pin("a").value(), again = first;
   ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
@@ -166,13 +166,13 @@ TEST_F(ArtifactsTest, WhatSomebodyHoldsStaysUntilTheLastOneLetsGo) {
   EXPECT_EQ(Leftovers(), 0u);
 }
 
-TEST_F(ArtifactsTest, WhatIsHeldAndWantedStaysWithoutItsHolder) {
+TEST_F(ArtifactsTest, CurrentArtifactStaysAfterUnpin) {
   ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
   artifacts_->Pin("a").IgnoreError();
   EXPECT_EQ(Content("a", "f"), "1");
 }
 
-TEST_F(ArtifactsTest, WhatWasHeldAtACrashGoesAtTheNextStart) {
+TEST_F(ArtifactsTest, DeletedPinnedFilesAreRemovedAtNextStart) {
   ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
   const std::optional<ArtifactFolder> held = artifacts_->Pin("a").value();
   ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
@@ -181,7 +181,7 @@ TEST_F(ArtifactsTest, WhatWasHeldAtACrashGoesAtTheNextStart) {
   EXPECT_EQ(Leftovers(), 1u);
 }
 
-TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {
+TEST_F(ArtifactsTest, WrongHashIsDataLossAndUnfinishedUploadIsDropped) {
   {
     auto upload = artifacts_->Begin("a", v1::Artifact::DATASET, false, {});
     ASSERT_TRUE((*upload)->StartFile("f").ok());
@@ -195,7 +195,7 @@ TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {
 }
 
 // The job store's errors advise to move it away or to restore a backup.
-TEST_F(ArtifactsTest, WithoutTheirJobStoreArtifactsAreMovedAsideAndComeBackWithIt) {
+TEST_F(ArtifactsTest, ArtifactsUnknownToJobStoreAreMovedAsideAndBack) {
   ASSERT_TRUE(Put("a", {{"f", "1"}, {"sub/g", "2"}}).ok());
   ASSERT_TRUE(Put("b", {{"f", "3"}}).ok());
   const auto move_store = [&](const std::string& from, const std::string& to) {

@@ -82,7 +82,7 @@ TEST_F(ModelAssetsTest, FilesOfItsOwnAreNotReplaced) {
   EXPECT_EQ(Text("tokenizer.json"), "its own");
 }
 
-TEST_F(ModelAssetsTest, WeightsAndReportsStayBehindAndATokenizerThatIsNotReadDoes) {
+TEST_F(ModelAssetsTest, SkipsWeightsReportsAndUnreadableTokenizers) {
   WriteGguf("chameleon");
   Write("config.json", "{}");
   Write(kDistillationReport, "{}");

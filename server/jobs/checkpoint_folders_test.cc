@@ -34,7 +34,7 @@ class CheckpointFoldersTest : public ::testing::Test {
   const std::filesystem::path folder_;
 };
 
-TEST_F(CheckpointFoldersTest, OnlyWhatIsKeptStaysHoweverTheFolderIsSpelled) {
+TEST_F(CheckpointFoldersTest, RemovesAllButKeptCheckpointForAnySpelling) {
   const std::string other_spelling =
       (folder_.parent_path() / "." / folder_.filename() / "attempt-1" / "..").string() + "/";
   RemoveCheckpoints(other_spelling, CheckpointWithinJob("/moved/job-1/attempt-1/step-10"));
@@ -42,7 +42,7 @@ TEST_F(CheckpointFoldersTest, OnlyWhatIsKeptStaysHoweverTheFolderIsSpelled) {
             (std::set<std::string>{"attempt-1/step-10/manifest.json", "attempt-1/step-10/rank-0"}));
 }
 
-TEST_F(CheckpointFoldersTest, NothingIsRemovedWhereWhatIsKeptIsNotWhole) {
+TEST_F(CheckpointFoldersTest, KeepsEverythingIfKeptCheckpointIsIncomplete) {
   RemoveCheckpoints(folder_.string(), "attempt-1/step-20");
   RemoveCheckpoints(folder_.string(), "attempt-3/step-30");
   EXPECT_EQ(Files().size(), 4u);
@@ -54,7 +54,7 @@ TEST_F(CheckpointFoldersTest, TheFolderGoesWhereNothingIsKept) {
   RemoveCheckpoints(folder_.string(), "");  // again
 }
 
-TEST_F(CheckpointFoldersTest, ItIsNamedAlikeInRecordsOfAllReleasesAndLiesBeneathTheJob) {
+TEST_F(CheckpointFoldersTest, CheckpointWithinJobAcceptsFullAndRelativePaths) {
   EXPECT_EQ(CheckpointWithinJob("/data/checkpoints/job-1/attempt-2/step-10-attempt-2"),
             "attempt-2/step-10-attempt-2");
   EXPECT_EQ(CheckpointWithinJob("attempt-2/step-10-attempt-2"), "attempt-2/step-10-attempt-2");

@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.what; });
 
 // The runner uses IsActive to decide whether an attempt's results count.
-TEST(JobLifecycle, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
+TEST(JobLifecycle, FinishedAttemptEndsOnlyActiveJobs) {
   for (int number = v1::JobState_MIN; number <= v1::JobState_MAX; ++number) {
     if (!v1::JobState_IsValid(number) || number == v1::SUCCEEDED) continue;
     const auto state = static_cast<v1::JobState>(number);
@@ -114,7 +114,7 @@ TEST(JobLifecycle, AnAttemptThatFinishesEndsTheJobsThatAreUnderWayAndNoOthers) {
   }
 }
 
-TEST(JobLifecycle, WhatCannotBeCancelledOrResumedSaysSo) {
+TEST(JobLifecycle, RefusesInvalidCancelAndResume) {
   for (v1::JobState state : {v1::SUCCEEDED, v1::FAILED}) {
     EXPECT_EQ(Decide(In(state, false), Of(Kind::kCancel), {}).status().code(),
               absl::StatusCode::kFailedPrecondition);
@@ -145,7 +145,7 @@ TEST(JobLifecycle, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
   }
 }
 
-TEST(JobLifecycle, ACheckpointStartsTheCountAnew) {
+TEST(JobLifecycle, CheckpointResetsAttemptCount) {
   JobPolicy policy{.max_attempts_without_progress = 2};
   JobLifecycle life = In(v1::QUEUED, false, 0);
   for (int attempt = 1; attempt <= 6; ++attempt) {

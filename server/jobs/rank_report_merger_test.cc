@@ -26,7 +26,7 @@ v1::CheckpointShard Shard(int64_t steps, const std::string& directory, const std
   return shard;
 }
 
-TEST(RankReportMerger, AStepIsDoneWhenAllRanksAreAndSumsTheirShares) {
+TEST(RankReportMerger, StepCompletesWithLastRankAndSumsValues) {
   RankReportMerger merge(2);
   EXPECT_FALSE(merge.AddStep(1, Report(0, 1.5, 0.1, 2)).has_value());
   EXPECT_FALSE(merge.AddStep(1, Report(1, 1, 0.1, 1)).has_value()) << "rank 1 is a step ahead";

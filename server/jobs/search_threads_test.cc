@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-TEST(SearchThreadsTest, EverythingIsDoneOnceWhateverTheThreads) {
+TEST(SearchThreadsTest, EachIndexRunsOnce) {
   for (int threads : {1, 2, 7}) {
     SearchThreads pool(threads);
     for (int count : {0, 1, 2, 100}) {
@@ -22,7 +22,7 @@ TEST(SearchThreadsTest, EverythingIsDoneOnceWhateverTheThreads) {
 }
 
 // Parts that wait for each other finish only if they run concurrently.
-TEST(SearchThreadsTest, PartsRunAtOneTime) {
+TEST(SearchThreadsTest, PartsRunConcurrently) {
   SearchThreads pool(3);
   std::atomic<int> begun = 0;
   pool.ForEach(3, [&](int) {
@@ -33,7 +33,7 @@ TEST(SearchThreadsTest, PartsRunAtOneTime) {
 }
 
 // A nested search and a concurrent one: neither waits for the other's threads.
-TEST(SearchThreadsTest, NeverMoreThanAllowedAndNeverStuck) {
+TEST(SearchThreadsTest, NestedLoopsStayWithinLimitWithoutDeadlock) {
   SearchThreads pool(4);
   std::atomic<int> running = 0, most = 0, done = 0;
   pool.ForEach(6, [&](int) {

@@ -22,17 +22,17 @@ std::vector<std::string> Chosen(const std::vector<std::pair<std::string, int64_t
   return names;
 }
 
-TEST(SelectWorkers, AReplacementIsUsedWhateverItIsCalled) {
+TEST(SelectWorkers, UsesReplacementWhateverItsName) {
   // Two workers sufficed before: 80 and 16.
   EXPECT_THAT(Chosen({{"b", 16}, {"c", 16}, {"d", 80}}, {2, 96, 16, 80}, 2), ElementsAre("b", "d"));
 }
 
-TEST(SelectWorkers, TheirOrderStaysSinceRanksKeepTheirMachinesByIt) {
+TEST(SelectWorkers, KeepsOrderOfMembers) {
   EXPECT_THAT(Chosen({{"a", 16}, {"b", 80}, {"c", 40}}, {2, 96, 16, 80}),
               ElementsAre("a", "b", "c"));
 }
 
-TEST(SelectWorkers, SmallOnesAreLeftOutWhereTheOthersAreEnough) {
+TEST(SelectWorkers, LeavesOutSmallWorkersIfOthersSuffice) {
   const WorkerMemory enough = {2, 160, 80, 80};
   EXPECT_THAT(Chosen({{"a", 80}, {"b", 16}, {"c", 96}}, enough), ElementsAre("a", "c"));
   EXPECT_THAT(Chosen({{"a", 80}, {"b", 16}}, enough), ElementsAre("a", "b")) << "perhaps with it";

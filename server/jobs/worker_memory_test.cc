@@ -13,12 +13,12 @@ WorkerMemory Of(const std::vector<int64_t>& bytes) {
   return MemoryOf(devices);
 }
 
-TEST(WorkerMemory, IsCountedSummedAndLookedThroughForTheSmallestAndTheLargest) {
+TEST(WorkerMemory, MemoryOfComputesCountSumSmallestAndLargest) {
   EXPECT_EQ(Of({80, 16, 24}), (WorkerMemory{3, 120, 16, 80}));
   EXPECT_EQ(Of({}), WorkerMemory());
 }
 
-TEST(WorkerMemory, WhatIsLessMayLackWhatTheOtherHas) {
+TEST(WorkerMemory, LessInAnyMeasureIsLess) {
   const WorkerMemory enough = Of({80, 80});
   for (const auto& lost :
        std::vector<std::vector<int64_t>>{{80}, {160}, {80, 16}, {80, 80, 16}, {40, 40, 80}, {}}) {
@@ -29,11 +29,11 @@ TEST(WorkerMemory, WhatIsLessMayLackWhatTheOtherHas) {
   }
 }
 
-TEST(WorkerMemory, WhatNeedsOneLargeWorkerMayLackItWhereAllElseIsMore) {
+TEST(WorkerMemory, SmallerLargestWorkerIsLessDespiteMoreTotal) {
   EXPECT_TRUE(IsLessInAny(Of({60, 60}), Of({100, 20})));
 }
 
-TEST(WorkerMemory, NothingIsLessThanWhatIsNotKnown) {
+TEST(WorkerMemory, NothingIsLessThanUnknown) {
   EXPECT_FALSE(IsLessInAny(Of({1}), WorkerMemory()));
 }
 

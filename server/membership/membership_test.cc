@@ -53,7 +53,7 @@ class RegistryTest : public ::testing::Test {
       [this](const Member& worker, absl::string_view) { lost_.push_back(worker.name); }};
 };
 
-TEST_F(RegistryTest, SilenceLongerThanTheLeaseEndsItAndHeartbeatsKeepIt) {
+TEST_F(RegistryTest, HeartbeatsKeepLeaseAndSilenceEndsIt) {
   const v1::Lease lease = Join("a", "127.0.0.1:1");
   clock_.Advance(absl::Seconds(9));
   EXPECT_TRUE(Beat(lease).ok());
@@ -69,7 +69,7 @@ TEST_F(RegistryTest, SilenceLongerThanTheLeaseEndsItAndHeartbeatsKeepIt) {
   EXPECT_TRUE(registry_.Idle().empty());
 }
 
-TEST_F(RegistryTest, AnOldEpochIsRefusedAfterTheWorkerJoinedAgain) {
+TEST_F(RegistryTest, OldEpochIsRefusedAfterRejoin) {
   const v1::Lease old = Join("a", "127.0.0.1:1");
   ASSERT_TRUE(registry_.Assign(registry_.Idle(), "job").ok());
   const v1::Lease fresh = Join("a", "127.0.0.1:1");
@@ -102,7 +102,7 @@ TEST_F(RegistryTest, AnotherJoinWithTheSameKeyIsRefused) {
   EXPECT_EQ(registry_.List()[0].address(), "127.0.0.1:1");
 }
 
-TEST_F(RegistryTest, AJoinRepeatedBeforeItsAnswerGetsTheSameLeaseAndLosesNobody) {
+TEST_F(RegistryTest, RepeatedJoinGetsSameLease) {
   v1::JoinRequest request = JoinOf("a", "127.0.0.1:1");
   request.set_idempotency_key("k");
   absl::StatusOr<v1::Lease> second;
@@ -115,7 +115,7 @@ TEST_F(RegistryTest, AJoinRepeatedBeforeItsAnswerGetsTheSameLeaseAndLosesNobody)
   EXPECT_THAT(lost_, ::testing::IsEmpty());
 }
 
-TEST_F(RegistryTest, EveryLossIsToldOnceHoweverItIsFoundOut) {
+TEST_F(RegistryTest, EveryLossIsReportedOnce) {
   using ::testing::ElementsAre;
   const v1::Lease silent = Join("silent", "127.0.0.1:1");
   const v1::Lease mute = Join("mute", "127.0.0.1:2");
@@ -139,7 +139,7 @@ TEST_F(RegistryTest, EveryLossIsToldOnceHoweverItIsFoundOut) {
   EXPECT_THAT(lost_, ElementsAre("mute", "replaced", "silent"));
 }
 
-TEST_F(RegistryTest, ALeaseThatRanOutUnseenIsOneLossWhenItsAddressIsTaken) {
+TEST_F(RegistryTest, ExpiredLeaseIsOneLossWhenAddressIsTaken) {
   Join("a", "127.0.0.1:1");
   clock_.Advance(absl::Seconds(11));
   Join("b", "127.0.0.1:1");
@@ -202,7 +202,7 @@ TEST_F(RegistryTest, JobsOfOneGroupShareAWorkerAsFarAsItsMemoryGoes) {
   EXPECT_EQ(registry_.Idle().size(), 2u);
 }
 
-TEST_F(RegistryTest, TheEndOfAnAttemptLeavesALaterOneItsWorkers) {
+TEST_F(RegistryTest, ReleaseOfOldAttemptKeepsWorkersOfLaterOne) {
   Join("a", "127.0.0.1:1");
   ASSERT_TRUE(registry_.Assign(registry_.Idle(), {"lm", "", 0, /*attempt=*/1}).ok());
   Join("b", "127.0.0.1:2");
@@ -238,7 +238,7 @@ TEST(Rendezvous, AGetWaitsForTheSetOfAnotherRank) {
   EXPECT_EQ(value->value_or(""), "v");
 }
 
-TEST(Rendezvous, TheEndOfAnAttemptAnswersWhoWaitsAndRefusesLaterCalls) {
+TEST(Rendezvous, EndOfAttemptWakesWaitersAndRefusesLaterCalls) {
   Rendezvous store;
   store.Begin("j", 1);
   std::thread ender([&] {
@@ -253,7 +253,7 @@ TEST(Rendezvous, TheEndOfAnAttemptAnswersWhoWaitsAndRefusesLaterCalls) {
   EXPECT_EQ(store.Set("other", 1, "k", "v").code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(Rendezvous, AnAttemptThatEndsLateLeavesTheNextOneAlone) {
+TEST(Rendezvous, LateEndDoesNotAffectNextAttempt) {
   Rendezvous store;
   store.Begin("j", 1);
   store.Begin("j", 2);
@@ -264,7 +264,7 @@ TEST(Rendezvous, AnAttemptThatEndsLateLeavesTheNextOneAlone) {
   EXPECT_FALSE(store.Get("j", 2, "k", absl::ZeroDuration()).ok());
 }
 
-TEST(Rendezvous, AKeyThatNeverComesIsNotFoundAtTheDeadline) {
+TEST(Rendezvous, MissingKeyIsNotFoundAtDeadline) {
   Rendezvous store;
   store.Begin("j", 1);
   auto at_once = store.Get("j", 1, "k", absl::ZeroDuration());

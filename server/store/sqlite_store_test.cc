@@ -82,7 +82,7 @@ class StoreTest : public ::testing::Test {
   std::unique_ptr<SqliteStore> store_;
 };
 
-TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
+TEST_F(StoreTest, WritesSurviveReopening) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite write;
   write.job = *store_->Get("j");
@@ -107,7 +107,7 @@ TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "1:2", "hello"));
 }
 
-TEST_F(StoreTest, GoingBackDropsLaterReportsAndReplayedOnesComeAfterInTheLog) {
+TEST_F(StoreTest, RollbackDropsLaterReportsAndReplayedOnesFollow) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite write;
   write.reports = {Report(0, 9), Report(1, 8), Report(2, 7)};
@@ -137,7 +137,7 @@ TEST_F(StoreTest, ListIsInOrderOfCreationAndWithoutGraphs) {
   EXPECT_EQ((*records)[0].job.spec().name(), "n");
 }
 
-TEST_F(StoreTest, AJobIsNeitherCreatedTwiceNorWrittenWithoutBeingThere) {
+TEST_F(StoreTest, CreateRequiresNewAndWriteRequiresExistingJob) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   EXPECT_EQ(store_->Write("j", Create("j")).code(), absl::StatusCode::kAlreadyExists);
   JobWrite write = Create("other");
@@ -162,7 +162,7 @@ TEST_F(StoreTest, ASecondCoordinatorIsRefused) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("another espalierd"));
 }
 
-TEST_F(StoreTest, AFullDiskIsAnErrorAndTheStoreLivesOn) {
+TEST_F(StoreTest, FullDiskIsReportedAndStoreStaysUsable) {
   Reopen({.max_pages = 40});
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite big;
@@ -177,7 +177,7 @@ TEST_F(StoreTest, AFullDiskIsAnErrorAndTheStoreLivesOn) {
 }
 
 // As after disk errors: the files are open for writing, and writes fail.
-TEST_F(StoreTest, AVolumeThatTurnsReadOnlyIsSaidAndTheStoreLivesOn) {
+TEST_F(StoreTest, ReadOnlyVolumeIsReportedAndStoreStaysUsable) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite write;
   write.messages = {"y"};
@@ -204,7 +204,7 @@ TEST_F(StoreTest, AVolumeThatTurnsReadOnlyIsSaidAndTheStoreLivesOn) {
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
 }
 
-TEST_F(StoreTest, AStoreOfANewerVersionOrOfAnotherProgramIsRefusedAndLeftAsItIs) {
+TEST_F(StoreTest, NewerOrForeignStoreIsRefusedUnchanged) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   const int64_t version = Number("PRAGMA user_version"), newer = version + 1;
   const int64_t application = Number("PRAGMA application_id");
@@ -249,7 +249,7 @@ TEST_F(StoreTest, ADamagedFileIsRefusedAtTheStart) {
 }
 
 // What a machine crash may leave of the write-ahead log: a prefix of the writes.
-TEST_F(StoreTest, ADamagedLogLosesItsEndAndNothingElse) {
+TEST_F(StoreTest, DamagedWriteAheadLogLosesOnlyItsEnd) {
   constexpr int kJobs = 12;
   for (int i = 0; i < kJobs; ++i) {
     const std::string id = "j" + std::to_string(i);
@@ -327,7 +327,7 @@ TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
   EXPECT_TRUE(store_->Served()->empty());
 }
 
-TEST_F(StoreTest, ARepeatedCallGetsTheFirstAnswerAndAChangedOneIsRefused) {
+TEST_F(StoreTest, RepeatedCallGetsFirstAnswerChangedOneIsRefused) {
   v1::SubmitRequest request;
   request.mutable_spec()->set_name("one");
   request.set_idempotency_key("k");
