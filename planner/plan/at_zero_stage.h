@@ -1,4 +1,4 @@
-// Planning with less left to choose: the graph given, or the ZeRO stage, too.
+// Planning with fewer choices: for a fixed graph, or for a fixed graph and ZeRO stage.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -6,14 +6,13 @@
 
 namespace espalier {
 
-// As MakePlan, but the graph stays as it is: whatever the options say of rewrites, and of a plan
-// without any.
+// Like MakePlan, but never rewrites the graph: ignores the options on rewrites.
 absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
                                             const v1::SearchOptions& options);
 
-// As MakePlanOfGraph, but with `zero_stage`, whatever the options say of it. `memory_is_short`, if
-// it is not null, says whether memory had a say in the plan: then other stages may be better. Those
-// of machines whose plans are grids are weighed at once, if that is asked for.
+// Like MakePlanOfGraph, but uses `zero_stage` whatever the options say. Sets `memory_is_short`,
+// unless null, to whether memory limited the plan, in which case other stages may be better. Where
+// plans are device meshes, MakePlan compares the stages in one search instead.
 absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
                                             const v1::SearchOptions& options, int zero_stage,
                                             bool* memory_is_short = nullptr);

@@ -1,12 +1,11 @@
-// Learning from a run: what collectives and messages took in the steps of its programs, next to
-// what the profile of these devices says.
+// Calibrates the communication profile of devices by the collectives and messages of a real run.
 //
-// A rank is in a collective from when it comes to it, so most of what a rank tells may be waiting
-// for the others. Whoever comes last waits for nobody: the least that any rank of the group tells
-// is taken. Of several collectives of one operator a rank tells the mean, and another rank may be
-// last in each; then a rest of the waiting is learnt with them, which is why a run counts for half.
-// A receiver cannot tell waiting apart, but no message takes longer than that: receiving only gets
-// faster. Sending, where it is buffered, waits for nobody.
+// A rank's time in a collective starts when the rank enters it, so most of that time may be waiting
+// for other ranks. The last rank to enter does not wait, so the smallest time of any rank of the
+// group is taken. A rank reports the mean over the collectives of one operator, and a different
+// rank may be last in each; some waiting then remains in the estimate, which is why one run moves
+// the profile only half way. A receiver cannot separate waiting from transfer, but no message takes
+// longer than reported, so receive times are only ever lowered. A buffered send waits for nobody.
 #pragma once
 
 #include <vector>
@@ -18,14 +17,13 @@
 
 namespace espalier {
 
-// Corrects `profile` by a run: the times of each kind of collective over so many ranks, and those
-// of sending and receiving, are multiplied by half way to what was measured over what was
-// predicted. `programs` are by rank, as they ran, and so are `times`; those that are not finite or
-// negative are left out, and so is a collective of which some rank tells nothing. Returns what was
-// compared, named by operator, kind and ranks, those first that are furthest off. Nothing is learnt
-// where `devices`, by rank, share cores, nor by a profile without messages: the next job measures
-// one. InvalidArgument for a profile that is wrong, or a program whose instructions name no buffer
-// or group.
+// Corrects `profile` by one run: multiplies the time of each kind of collective at each group size,
+// and of sends and receives, by a factor half way to measured over predicted. `programs` and
+// `times` are by rank. Ignores times that are negative or not finite, and collectives that some
+// rank does not report. Returns what was compared, named by operator, kind and ranks, largest error
+// first. Leaves the profile unchanged if `devices` (by rank) share cores or the profile has no
+// messages; the next job then measures one. Returns InvalidArgument for an invalid profile or a
+// program whose instructions name no buffer or group.
 absl::StatusOr<std::vector<PredictionError>> CalibrateCommunication(
     const std::vector<v1::Program>& programs,
     const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,

@@ -1,4 +1,4 @@
-// Learning from a run: what operators took in the steps of a plan, next to what was predicted.
+// Calibrates the operator cost model by the times of a real run of a plan.
 #pragma once
 
 #include <string>
@@ -11,33 +11,31 @@
 
 namespace espalier {
 
-// Seconds of one run of what an operator of the plan does on a device: "linear" forward,
-// "linear_grad" backward.
+// Seconds of one run of a plan's operator on a device: "linear" forward, "linear_grad" backward.
 struct OperatorTime {
   std::string node;
   std::string op;
   double seconds = 0;
 };
 
-// One operator of a plan, forward and backward, on the device where it took longest; or what it
-// sends (calibrate_communication.h).
+// Predicted and measured time of one operator of a plan, forward and backward, on its slowest
+// device; or of its communication (calibrate_communication.h).
 struct PredictionError {
   std::string node;
   double predicted_seconds = 0;
   double measured_seconds = 0;
 };
 
-// Those first that took most seconds more or less than predicted.
+// Sorts by absolute error in seconds, largest first.
 void SortByError(std::vector<PredictionError>* drifts);
 
-// Gives `cost` the times of a step (MeasuredCost::Observe), each shape's mean over the operators
-// and devices that have it, and returns all operators that the plan predicts and the run tells,
-// those first that took most seconds more or less than predicted. `graph` is bound and what `plan`
-// is for; `times` are by device of the plan; times of what is no operator of the plan, and those
-// that are not finite or negative, are left out. Nothing is learnt, and nothing returned, of
-// devices that share cores (their times are longer than the operator's own, and the simulator knows
-// by how much), nor of plans that cut batches into slices, whose shapes are not the plan's. Errors
-// as MakePlan for an imported plan.
+// Feeds the times of a step to `cost` (MeasuredCost::Observe), averaged for each shape over the
+// operators and devices that have it. Returns the prediction error of every operator that is both
+// predicted and measured, largest first. `graph` is the bound graph that `plan` is for; `times` are
+// by device of the plan. Ignores times of operators that the plan does not have, and times that are
+// negative or not finite. Returns nothing and leaves `cost` unchanged for devices that share cores
+// (their times include contention, which the simulator models separately) and for plans with batch
+// tiles, whose shapes differ from the plan's. Errors as MakePlan for an imported plan.
 absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
     const OpRegistry& registry, const Graph& graph, const v1::Plan& plan,
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost);

@@ -1,10 +1,10 @@
-// The search over all operators of one problem at one ZeRO stage, with what memory costs a plan.
+// Searches placements of all operators of one problem at one ZeRO stage, within the memory limit.
 //
-// Where memory is ample, the search's placement is the plan. Where it is short, the search goes by
-// an estimate of what swaps and recomputation would add (Simulator::EnableOffloadPenalty), and so ranks many
-// placements; the first of them, and those of a search that keeps within the limit, are lowered and
-// made to fit, and the one that is then predicted to be fastest is taken. Slices of the batch are
-// no part of the estimate: they only make fit what is lowered.
+// If memory is sufficient, the search's placement is the plan. Otherwise the search minimizes an
+// estimate that includes the time of swaps and recomputation (Simulator::EnableOffloadPenalty) and
+// ranks many placements. The best of these, and those of a second search that stays within the
+// limit, are lowered and given offload; the fastest by prediction wins. Batch tiling is not part of
+// the estimate: it only makes lowered programs fit.
 #pragma once
 
 #include <vector>
@@ -15,13 +15,13 @@
 namespace espalier {
 
 struct SearchedPlans {
-  Candidate best;                 // refused if nothing fits
-  std::vector<Candidate> others;  // to be shown beside it: that fit and are slower
-  bool memory_is_short = false;   // memory had a say in it
+  Candidate best;  // refused if nothing fits
+  std::vector<Candidate> others;  // alternatives to report: they fit and are slower
+  bool memory_is_short = false;  // memory limited the choice
 };
 
-// Searches from `starts`, at least one. Nodes that have devices in `pinned`, by node, stay as they
-// are there; empty: none. Counts what it tries in `summary`.
+// Searches from `starts`, at least one. Nodes with devices in `pinned` (by node; may be empty) keep
+// that configuration. Counts proposals in `summary`.
 absl::StatusOr<SearchedPlans> SearchOperators(const PlanProblem& problem,
                                               const v1::SearchOptions& options,
                                               std::vector<Placement> starts,

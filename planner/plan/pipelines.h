@@ -1,4 +1,4 @@
-// Pipelines among the plans of a problem.
+// Pipeline-parallel plans.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ struct Pipeline {
   Candidate candidate;
 };
 
-// The fastest plan, by simulation, of `options.pipeline_stages` stages (search/pipeline_partition.h), each with
-// its samples split over its devices; with `options.micro_batches`, or, where that is absent, 1, 2,
-// 4 or 8 times as many as there are stages, as long as all programs together have no more than
-// `most_instructions` (DropTooLongPrograms). InvalidArgument if there are more stages than devices or
-// operators, or the batch cannot be cut (SplitIntoMicroBatches); Cancelled if it was stopped before there was
-// any.
+// Returns the fastest simulated plan with `options.pipeline_stages` stages
+// (search/pipeline_partition.h), each data-parallel over its devices. Uses `options.micro_batches`
+// or, if absent, tries 1, 2, 4 and 8 times the number of stages while all programs together have at
+// most `most_instructions` instructions (DropTooLongPrograms). Returns InvalidArgument if there are
+// more stages than devices or operators, or the batch cannot be cut (SplitIntoMicroBatches);
+// Cancelled if it was stopped before it had a plan.
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
                                       const v1::SearchOptions& options, int zero_stage,
                                       double most_instructions = kMaxInstructions);

@@ -1,4 +1,5 @@
-// The Pareto front of time and memory: FlexFlow's memory search, without a weight to bisect.
+// The Pareto front of step time and peak memory. Replaces FlexFlow's memory search, which bisects a
+// weight between the two.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -6,10 +7,10 @@
 
 namespace espalier {
 
-// As MakePlanOfGraph, and the plan's `front`: of placements (ParetoPlacements; grids on many
-// devices), ZeRO stages, micro-batches and, on few devices, swaps with recomputation, those that no
-// other beats in simulated time and memory. The plan is the fastest of them that fits the devices,
-// the searched one among them.
+// Like MakePlanOfGraph, and fills the plan's `pareto_front`. Combines placements (ParetoPlacements;
+// device meshes on many devices), ZeRO stages, micro-batches and, on few devices, swaps with
+// recomputation, and keeps those that no other beats in both simulated time and memory. Returns the
+// fastest point that fits the devices, or the searched plan if that is faster.
 absl::StatusOr<v1::Plan> MakeParetoPlan(const PlanProblem& problem,
                                         const v1::SearchOptions& options);
 

@@ -1,4 +1,4 @@
-// One problem while it is being planned: its structure, costs and the placements under comparison.
+// State of one planning problem: graph structure, costs and the candidate placements.
 #pragma once
 
 #include <memory>
@@ -15,72 +15,72 @@
 
 namespace espalier {
 
-// A placement with its prediction, memory as lowering lays it out.
+// A placement with its predicted time and memory, as lowered.
 struct Candidate {
   std::string name;
   Placement placement;
   v1::Prediction prediction;
-  std::string refused;                    // why it cannot run; empty if it can
-  bool lacks_memory = false;              // that is why; else no memory would help
-  std::vector<v1::MemoryPlan> memory;  // by device; empty if all fits as it is
+  std::string refused;  // why it cannot run; empty if it can
+  bool lacks_memory = false;  // the reason for `refused`; otherwise more memory would not help
+  std::vector<v1::MemoryPlan> memory;  // by device; empty if everything fits without swaps
   int batch_tiles = 1;
 };
 
-// What of a plan is not said by the configurations of its operators.
+// What of a plan the configurations of its operators do not say.
 struct StepConfig {
   int zero_stage = 0;
   int micro_batches = 1;
-  int batch_tiles = 1;     // at least so many (MemoryOptions.max_batch_tiles)
-  bool only_costs = false;  // see SplitBatchForCosts; not for plans
+  int batch_tiles = 1;  // at least that many (MemoryOptions.max_batch_tiles)
+  bool only_costs = false;  // only for costs, not for plans (SplitBatchForCosts)
 };
 
-// Takes off `micro_batches`, the least first, those whose programs LowerPlan would not write, more
-// than `most` instructions of at most `parts` parts of operators. The first stays: its plan can be
-// looked at.
+// Removes from `micro_batches`, smallest first, the counts whose programs LowerPlan would refuse
+// because they exceed `most` instructions in total; `parts` bounds the operator shards of one
+// micro-batch. Always keeps the first, so that its plan can be inspected.
 void DropTooLongPrograms(double parts, double most, std::vector<int>* micro_batches);
 
-// Equal for devices that are the same but for the hosts that they stand in.
+// A key that is equal for devices that differ in their host alone.
 std::string DeviceClassOf(v1::Device device);
 bool AllAlike(const Machine& machine);
 
 class Planning {
  public:
-  // Errors as MakePlan, and those of SplitIntoMicroBatches. `problem` must outlive this.
+  // Errors as MakePlan and SplitIntoMicroBatches. `problem` must outlive this.
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
                                                         const v1::MemoryOptions& memory,
                                                         const StepConfig& shape);
 
-  // The problem, where nobody else sees to it that it outlives this.
+  // Takes ownership of the problem if no caller keeps it alive.
   void Keep(OwnProblem problem) { kept_ = std::move(problem); }
 
-  // From here on the simulator believes that devices have `fraction` of their memory.
+  // From now on the simulator assumes that devices have `fraction` of their memory.
   void LimitMemory(double fraction);
 
   Placement FromConfigs(const std::vector<NodeConfig>& configs);
   Placement AllOn(int device);
   Placement DataParallelPlacement();
-  // The first parameter axis (or reduction, where there is no other) of every operator that has one
-  // over all devices, the rest as data parallel.
+  // Splits every operator along its first parameter axis (or reduction axis if it has none) over
+  // all devices; operators with neither are data parallel.
   Placement ParameterParallelPlacement();
 
-  // Simulates and lowers (but for machines so large that programs would take too long to write:
-  // there the memory is the simulator's estimate); a program that does not fit is made to, if the
-  // options allow it, and what that costs is part of the prediction. Where nothing helps,
-  // peak_bytes are those of the programs as they are.
+  // Simulates and lowers the placement. On machines too large for programs to be written, memory is
+  // the simulator's estimate instead. If a program does not fit and the options allow it, adds
+  // offload and includes its cost in the prediction. If nothing makes it fit, peak_bytes are those
+  // of the unmodified programs.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
-  // Has the simulator price memory at what Evaluate would do about it (Simulator::EnableOffloadPenalty),
-  // where the options allow anything to be done, and `placement` is not so large that nothing would
-  // be. Whether it does.
+  // Makes the simulator charge for memory what Evaluate's offload would cost
+  // (Simulator::EnableOffloadPenalty). Returns false, and does nothing, if the options allow no
+  // offload or `placement` is too large for it.
   bool PriceMemory(const Placement& placement, Simulator* simulator) const;
 
-  // About how many all programs have: what evaluating takes grows with it.
+  // Estimated instructions of all programs; the time of Evaluate grows with it.
   double Instructions(const Placement& placement) const;
 
-  // Predicted seconds of a node, forward and backward, slowest part; of one micro-batch.
+  // Predicted seconds of one micro-batch of a node, forward and backward, on its slowest shard.
   double SecondsOf(NodeId node, const ConfigEntry* entry);
 
-  // What the plan says of a placement.
+  // The message Plan of a candidate.
   absl::StatusOr<v1::Plan> ToPlan(const Candidate& candidate);
 
   const PcgStructure& structure() const { return structure_; }
@@ -93,10 +93,11 @@ class Planning {
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
   absl::Status AddParallelOperators(const Placement& placement, v1::Plan* plan);
-  // Of one parameter's gradient, and of what its update does to the parameter.
+  // For one parameter's gradient and its optimizer update.
   absl::Status AddUpdateOperators(const Placement& placement,
                                   const PcgStructure::GradientInfo& gradient, v1::Plan* plan);
-  // Appends what leads from one layout to the other; `bytes` of the whole edge, with the first.
+  // Appends the parallel operators that convert layout `from` to `to`. `bytes` counts the whole
+  // edge and is reported with the first of them.
   void AddOperatorsBetween(int from, int to, const std::string& tensor, const std::string& consumer,
                            double bytes, v1::Plan* plan);
   absl::StatusOr<double> BytesMoved(ValueId value, int from, int to);

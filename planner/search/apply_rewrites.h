@@ -1,4 +1,4 @@
-// The graph that a plan's rewrites make of the one that it is for.
+// Applies the rewrites of a plan to the graph that the plan is for.
 #pragma once
 
 #include <vector>
@@ -10,18 +10,18 @@
 
 namespace espalier {
 
-// Espalier's rules and those of the plan (`substitutions`, text of rules; may be empty).
-// InvalidArgument as ParseRules, or if two have one name.
+// Returns the built-in rules and those in `substitutions` (rule text; may be empty). Errors as
+// ParseRules; InvalidArgument if two rules have the same name.
 absl::StatusOr<std::vector<RewriteRule>> RulesWith(const OpRegistry& registry,
                                                    const std::string& substitutions);
 
-// `graph` (bound) after `rule` at the operators that `rewrite` names. InvalidArgument, with rule
-// and operator, if it does not fit there.
+// Returns the bound `graph` after `rule` was applied at the operators that `rewrite` names. Returns
+// InvalidArgument, with rule and operator, if it does not match there.
 absl::StatusOr<Graph> ApplyRewrite(const OpRegistry& registry, const RewriteRule& rule,
                                    const v1::Rewrite& rewrite, const Graph& graph);
 
-// `graph` after all rewrites of `plan`, in order. Errors as above; InvalidArgument for a rule that
-// nobody knows.
+// Returns `graph` after all rewrites of `plan`, in order. Errors as ApplyRewrite; InvalidArgument
+// for an unknown rule.
 absl::StatusOr<Graph> RewrittenGraph(const OpRegistry& registry, const Graph& graph,
                                      const v1::Plan& plan);
 

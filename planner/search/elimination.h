@@ -1,15 +1,16 @@
-// A starting point by dynamic programming, as if operators ran one after the other.
+// A starting point by dynamic programming, under the assumption that operators run one after
+// another.
 //
-// Then a step is a sum: of each operator under its configuration, and of each tensor's way from the
-// layout in which it is made to those in which it is needed, which two configurations decide. Such
-// a sum over a graph is minimised exactly by eliminating one operator at a time, keeping its best
-// configuration for each of its neighbours' (Jia, Lin, Qi, Aiken, "Exploring hidden dimensions in
-// parallelizing convolutional neural networks", ICML 2018; Bertele and Brioschi, "Nonserial dynamic
-// programming", 1972); along a chain, and at operators through which everything passes, this is the
-// dynamic programming of Unity over sequences.
+// The time of a step is then a sum: the cost of each operator under its configuration, plus the
+// cost of converting each tensor from its producer's layout to its consumers', which depends on two
+// configurations. Eliminating one operator at a time, while keeping its best configuration for each
+// combination of its neighbors' configurations, minimizes such a sum exactly (Jia, Lin, Qi, Aiken,
+// "Exploring hidden dimensions in parallelizing convolutional neural networks", ICML 2018; Bertele
+// and Brioschi, "Nonserial dynamic programming", 1972). Along a chain, and at post-dominators, this
+// equals Unity's dynamic programming over sequences.
 //
-// What the sum does not know: branches that run at the same time on different devices, memory, and
-// what waits for what. The search goes on from here.
+// The sum ignores concurrent branches, memory and waiting; the search continues from this
+// placement.
 #pragma once
 
 #include <functional>
@@ -22,16 +23,16 @@
 
 namespace espalier {
 
-// Every operator on the first so many devices, all degrees tried. `other` stands in where that
-// would be too much: for operators that too many others depend on. `stop`, optional: once it is
-// true, the answer is `other`.
+// Uses the first n devices for each operator and tries all degrees. Falls back to `other` for
+// operators whose elimination would be too expensive because too many others depend on them.
+// Returns `other` once the optional `stop` is true.
 absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigTable& table,
                                                CostTables& costs, const Placement& other,
                                                const std::function<bool()>& stop = nullptr);
 
-// Placements of which none is beaten in time and memory by another, fastest first; `most` at most.
-// The sum of time is the one above, that of memory what the device that holds most has of each
-// operator: more than the peak, but in the order of it. None once `stop` is true.
+// Returns at most `most` placements of which none is beaten in both time and memory, fastest first.
+// Time is the sum above; memory sums over operators what the most loaded device holds, which
+// exceeds the peak but orders placements like it. Returns none once `stop` is true.
 struct ParetoPlacement {
   Placement placement;
   double time = 0;  // picoseconds
@@ -41,20 +42,20 @@ absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(
     const SearchSpace& space, ConfigTable& table, CostTables& costs, const Placement& other,
     int most, const std::function<bool()>& stop = nullptr);
 
-// What of a graph stands for what lies around a piece of it: it costs nothing of its own.
+// The nodes that stand for what surrounds a segment. They cost nothing themselves.
 struct SegmentBoundaries {
-  // Nodes that hold values as one, each with as many configurations.
+  // Nodes that share one layout choice; each has the same number of configurations.
   struct Boundary {
     std::vector<NodeId> nodes;
     std::vector<std::vector<const ConfigEntry*>> choices;  // by node
   };
   std::vector<Boundary> boundaries;
-  std::vector<NodeId> nodes;  // others
-  int most_configs = 64;      // of each operator
+  std::vector<NodeId> nodes;  // further nodes without a choice
+  int most_configs = 64;  // per operator
 };
 
-// The least sum, in picoseconds, for each choice of each boundary, the first outermost; sums of
-// gradients that lie at a boundary count. `other` as above.
+// Returns the least sum, in picoseconds, for each combination of boundary choices, the first
+// boundary outermost. Includes gradient sums at boundaries. `other` as for EliminationPlacement.
 absl::StatusOr<std::vector<double>> EliminationCosts(const SearchSpace& space, ConfigTable& table,
                                                      CostTables& costs, const Placement& other,
                                                      const SegmentBoundaries& around);

@@ -2,15 +2,15 @@
 // "Unity: accelerating DNN training through joint optimization of algebraic transformations and
 // parallelization", OSDI 2022).
 //
-// The graph is cut into segments (segments.h). For each that is different a best-first search tries
-// graphs: from the cheapest one on, every rule at every place; a graph is given up that costs more
-// than alpha times the best one, whatever lies around it. What a graph costs is the table of
-// elimination.h: its least serial step for each layout of what enters and leaves it. Along the
-// sequence of segments dynamic programming over these layouts then chooses one graph for each.
-// Where Unity keeps one graph for all boundaries, all are kept that are best for some.
+// The graph is cut into segments (segments.h). For each distinct segment a best-first search tries
+// every rule at every place, starting from the cheapest graph; it drops graphs that cost more than
+// alpha times the best one for all boundary layouts. The cost of a graph is the table of
+// elimination.h: its least serial step for each layout at its input and output. Dynamic programming
+// over these layouts along the sequence of segments then chooses one graph for each. Unity keeps
+// one graph for all boundary layouts; this search keeps every graph that is best for some.
 //
-// Groups of more devices than kGroup share operators much as kGroup of them would: that many are
-// searched for, the first ones.
+// Groups of more than kJointGroup devices share operators much like kJointGroup devices, so the
+// search uses the first kJointGroup devices only.
 #pragma once
 
 #include <cstdint>
@@ -26,30 +26,30 @@
 namespace espalier {
 
 struct JointOptions {
-  int budget = 0;        // graphs that are tried for each different segment
+  int budget = 0;  // graphs tried per distinct segment
   double alpha = 1.05;   // at least 1
-  int least_nodes = 10;  // of a segment
+  int least_nodes = 10;  // per segment
   SpaceOptions space;    // num_devices of the machine
   std::function<void(double fraction)> progress;  // optional
-  // Optional: asked every few graphs; once it is true, what is best so far is taken.
+  // Optional: polled every few graphs. Once true, the search returns the best so far.
   std::function<bool()> stop;
 };
 
 struct JointResult {
   Graph graph;
-  std::vector<v1::Rewrite> rewrites;  // that lead to it, in order
+  std::vector<v1::Rewrite> rewrites;  // that lead to `graph`, in order
   int segments = 0;
-  int different = 0;   // of them
+  int different = 0;  // distinct segments
   int64_t graphs = 0;  // tried
-  double before = 0;   // seconds of a serial step, of a group
-  double after = 0;    // likewise
+  double before = 0;  // seconds of a serial step of the original graph on one group
+  double after = 0;  // seconds of a serial step of `graph` on one group
 };
 
-// How many devices segments are searched for, at most.
+// The most devices that the segment search considers.
 constexpr int kJointGroup = 8;
 
-// Depends on the arguments alone; `problem` must have a cost model. Graphs are looked at side by
-// side, as far as problem.for_each does it. Errors as BuildStructure.
+// Deterministic. REQUIRES: `problem` has a cost model. Evaluates graphs in parallel through
+// problem.for_each. Errors as BuildStructure.
 absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
                                          const std::vector<RewriteRule>& rules,
                                          const JointOptions& options);

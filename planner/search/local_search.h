@@ -1,5 +1,4 @@
-// The way down to a placement that no small change improves: what random steps leave behind at the
-// end of a search.
+// Local search: improves a placement until no small change helps. Runs after MCMC.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +12,13 @@ namespace espalier {
 struct LocalSearchResult {
   int64_t proposals = 0;
   int64_t accepted = 0;
-  bool finished = false;  // within the budget
+  bool finished = false;  // reached a local optimum within the budget
 };
 
-// Tries every configuration of each node, of all nodes alike, of a node with those neighbours that
-// can hold the tensors between them as it does, and of each two neighbours, nearest first; begins
-// again after every improvement. `simulator` is left at what it came to.
-// `top_placements`, if there are any, are offered every placement that is accepted.
+// Tries every configuration of each node, of all equal nodes together, of a node with the neighbors
+// that can keep the shared tensors in place, and of each pair of neighbors, nearest first; restarts
+// after every improvement. Leaves `simulator` at the result. Offers every accepted placement to
+// `top_placements`, unless null.
 absl::StatusOr<LocalSearchResult> RunLocalSearch(Moves& moves, Simulator* simulator, int64_t budget,
                                       TopPlacements* top_placements = nullptr);
 

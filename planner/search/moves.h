@@ -1,5 +1,5 @@
-// Steps from one placement to another, with what they need of the configuration table at hand: a
-// search draws the same configurations again and again.
+// Proposals from one placement to another. Caches configuration table entries, because a search
+// draws the same configurations again and again.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,13 @@ class Moves {
   // Both must outlive this.
   Moves(const SearchSpace& space, ConfigTable& table);
 
-  // A new configuration for one node, for all nodes alike (repeated layers) or spread along edges,
-  // or other devices for a few consecutive nodes. Without what would change nothing; may be empty.
+  // Proposes a new configuration for one node, for all equal nodes (repeated layers) or propagated
+  // along edges, or other devices for a few consecutive nodes. Omits changes without effect; may
+  // return none.
   void Draw(const Placement& placement, Random* random, Changes* changes);
 
-  // Spreads what `changes` begin with along edges, chosen by tensor size, to neighbours that can
-  // hold the tensor between them in the same layout; goes on from each with probability 0.75.
+  // Propagates the initial `changes` along edges, chosen by tensor size, to neighbors that can hold
+  // the shared tensor in the same layout. Continues from each with probability 0.75.
   void Propagate(Random* random, Changes* changes);
 
   // Every configuration of `node`.
@@ -38,13 +39,13 @@ class Moves {
  private:
   const ConfigEntry* Entry(NodeId node, const SearchSpace::Choice& choice);
 
-  // Random degrees on the devices of `choice`, of nodes()[index], for some nodes after it.
+  // Draws random degrees on the devices of `choice`, of nodes()[index], for some nodes after it.
   void Gather(size_t index, const SearchSpace::Choice& choice, Random* random, Changes* changes);
 
   const SearchSpace& space_;
   ConfigTable& table_;
   std::vector<absl::flat_hash_map<uint64_t, const ConfigEntry*>> drawn_;  // by node
-  std::vector<std::vector<const ConfigEntry*>> all_;                      // by node; empty: unasked
+  std::vector<std::vector<const ConfigEntry*>> all_;  // by node; empty until asked for
   absl::flat_hash_map<std::pair<const ConfigEntry*, const SearchSpace::Edge*>, const ConfigEntry*>
       followers_;
 };

@@ -1,8 +1,8 @@
-// Minimises two sums over a graph at once: all that is not worse in both, one variable at a time.
+// Minimizes two sums over a graph at once by variable elimination, keeping the Pareto front.
 //
-// As factors.h, but that each choice of the variables has a front: the pairs of time and memory of
-// which none is beaten by another in both. It takes the place of bisection on the weight of one
-// against the other, which finds one pair at a time, and none that lies inside of the hull.
+// Like variable_elimination.h, but every choice of the variables keeps the pairs of time and memory
+// that no other pair beats in both. Bisection on a weight between the two finds only one pair at a
+// time, and none inside the convex hull.
 #pragma once
 
 #include <vector>
@@ -17,10 +17,10 @@ struct ParetoPoint {
   std::vector<int> choices;  // by variable
 };
 
-// The front of sum(times) and sum over variables of memory[variable][choice], fastest first.
-// choices and given as Elimination. Of more than `most` points, here and in between, those are left
-// out that are nearest to others in memory: what is kept is still possible, but another pair
-// between may be.
+// Returns the Pareto front of sum(times) and the sum over variables of memory[variable][choice],
+// fastest first. `choices` and `given` as for Elimination. If a front, final or intermediate,
+// exceeds `most` points, drops those closest to others in memory: the points that remain are
+// achievable, but a better one between them may be lost.
 std::vector<ParetoPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
                                     const std::vector<Factor>& times,
                                     const std::vector<std::vector<double>>& memory, int most);

@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// Of a problem; there are about as many places where a stage may end.
+// The most stages of a problem; a stage can end at about as many places.
 inline constexpr int kMostPipelineStages = 128;
 
 struct PipelineStage {
@@ -28,23 +28,23 @@ struct PipelinePartitionProblem {
   int stages = 1;
   int devices = 1;
   // Seconds of one micro-batch, forward and backward, of an operator on `count` devices from
-  // `first` on. Not asked for counts that `counts` leaves out.
+  // `first` on. Called only for counts in `counts`.
   std::function<double(int op, int first, int count)> seconds;
-  // Seconds of one micro-batch, both ways, of what crosses a cut in front of operator `op`: both
-  // stages are held for as long.
+  // Seconds that one micro-batch's activations and gradients take across a cut in front of operator
+  // `op`. Both stages are busy meanwhile.
   std::function<double(int op)> transfer;
   // `seconds` does not depend on `first`.
   bool alike = false;
-  // How many devices a stage may have; empty: any number.
+  // Allowed devices per stage; empty: any number.
   std::vector<int> counts;
-  // Optional: once it is true, no stages are found.
+  // Optional: once true, no stages are returned.
   std::function<bool()> stop;
 };
 
-// Stages in order, every device used; empty if there are none (fewer operators or devices than
-// stages, or counts that do not add up), or it was stopped. The first of equally good ones: it
-// depends on nothing but the arguments. At most 128 cuts are tried: of more operators, those with
-// the smallest transfer in their neighbourhood.
+// Returns the stages in order, with every device used. Returns none if no partition exists (fewer
+// operators or devices than stages, or counts that do not add up) or it was stopped. Deterministic:
+// of equally good partitions the first. Tries at most 128 cuts: with more operators, those with the
+// smallest transfer in their neighborhood.
 std::vector<PipelineStage> PartitionPipeline(const PipelinePartitionProblem& problem);
 
 // The seconds of the slowest stage.

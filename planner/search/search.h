@@ -1,5 +1,5 @@
-// The search for a placement: dynamic programming, several chains from several starting points,
-// each followed by the way down to where no small change helps.
+// The search for a placement: dynamic programming, several MCMC chains from several starting
+// points, each followed by a local search.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,16 @@
 
 namespace espalier {
 
-// The budget of a search that names none.
+// The budget of a search whose options name none.
 int64_t DefaultBudget(const SearchSpace& space);
 
-// The part of a budget that is for the way down.
+// The part of a budget that the local search gets.
 int64_t LocalSearchBudget(int64_t budget);
 
-// Searches from `starts`, at least one, and from where dynamic programming leads, one
-// operator after the other and with branches side by side. `options` as for
-// RunMcmc, the budget for all together: with alpha one chain of FlexFlow's from the best of
-// `starts`, without it several that are annealed. `simulator` may hold anything; it is left at the
-// result.
+// Searches from `starts` (at least one) and from the placements of dynamic programming, serial and
+// with concurrent branches. `options` as for RunMcmc, with one budget for all chains: with alpha
+// one chain of FlexFlow's from the best of `starts`, without it several annealed ones. `simulator`
+// may hold any placement and is left at the result.
 absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& table,
                                          CostTables& costs, std::vector<Placement> starts,
                                          const McmcOptions& options, Simulator* simulator);

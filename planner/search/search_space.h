@@ -1,4 +1,4 @@
-// The configurations that the search may give to each operator, and random moves among them.
+// The legal configurations of each operator, and random draws from them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-// Uniform numbers that do not depend on the standard library's distributions.
+// Uniform random numbers that do not depend on the standard library's distributions.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -26,26 +26,26 @@ struct SpaceOptions {
   bool parameter_parallel = true;  // axes of kinds kParameter and kReduction
   bool attribute_parallel = true;
   bool sample_parallel = true;
-  // By node; without devices: free. The others have no choice: they stay as they are here.
+  // By node; no devices: free. Other nodes are pinned to this configuration.
   std::vector<NodeConfig> pinned;
 };
 
-// On up to 8 devices everything legal; on more, at most two axes of an operator at once, on devices
-// that are next to each other or spread evenly.
+// On up to 8 devices everything legal. On more, splits at most two axes of an operator at once,
+// over devices that are adjacent or evenly spaced.
 class SearchSpace {
  public:
   SearchSpace(const PcgStructure& structure, const SpaceOptions& options);
 
-  // Nodes that have a choice.
+  // Nodes that are not pinned.
   const std::vector<NodeId>& nodes() const { return nodes_; }
 
-  // Legal degrees, an index, and a device list: contiguous, strided or one device.
+  // An index of legal degrees, and a device list: contiguous, strided or one device.
   struct Choice {
     int degrees = 0;
     int stride = 1;
     int start = 0;
   };
-  // Degrees uniformly, then a device list uniformly by stride.
+  // Draws degrees uniformly, then a device list uniformly by stride.
   Choice DrawChoice(NodeId node, Random* random) const;
   NodeConfig ConfigOf(NodeId node, const Choice& choice) const;
   int Parts(NodeId node, const Choice& choice) const;
@@ -63,33 +63,34 @@ class SearchSpace {
   };
   const std::vector<Edge>& EdgesOf(NodeId node) const { return edges_[node]; }
 
-  // The configuration of the edge's neighbour that holds the tensor as `config` of `node` does, on
-  // the same devices and split in nothing else. False if there is none.
+  // Sets *out to the configuration of the edge's neighbor that holds the tensor as `config` of
+  // `node` does, on the same devices and split in nothing else. Returns false if there is none.
   bool Follow(NodeId node, const NodeConfig& config, const Edge& edge, NodeConfig* out) const;
 
-  // An edge of `node` by tensor size; null if it has none.
+  // Draws an edge of `node` with probability proportional to tensor size; null if it has none.
   const Edge* DrawEdge(NodeId node, Random* random) const;
 
-  // Nodes with the same operator, attributes and types as `node`, itself included: repeated layers.
+  // Nodes with the same operator, attributes and types as `node`, including itself: repeated
+  // layers.
   const std::vector<NodeId>& Alike(NodeId node) const { return classes_[class_of_[node]]; }
 
-  // Every configuration of `node`. Many on many devices: see CountAll.
+  // Every configuration of `node`. There are many on many devices: see CountAll.
   std::vector<NodeConfig> All(NodeId node) const;
   int64_t CountAll(NodeId node) const;
 
-  // The configurations of `node` on devices from 0 on without gaps, those of most parts first.
+  // The configurations of `node` on devices from 0 on without gaps, those with most parts first.
   std::vector<NodeConfig> OnFirstDevices(NodeId node) const;
 
   const PcgStructure& structure() const { return structure_; }
   const SpaceOptions& options() const { return options_; }
   int num_devices() const { return options_.num_devices; }
-  size_t num_nodes() const { return edges_.size(); }  // of the graph, dead ones too
+  size_t num_nodes() const { return edges_.size(); }  // of the graph, including dead ones
 
   bool has_pins() const { return !options_.pinned.empty(); }
 
  private:
   bool Allowed(const Axis& axis) const;
-  // Null if it is free.
+  // Null if the node is free.
   const NodeConfig* PinnedConfig(NodeId node) const {
     const std::vector<NodeConfig>& all = options_.pinned;
     return all.empty() || all[node].devices.empty() ? nullptr : &all[node];

@@ -1,5 +1,4 @@
-// The best different placements that a search came by, for whoever can weigh them better than by
-// the cost that it goes by.
+// The best distinct placements that a search came across, for a more exact evaluation afterwards.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +12,18 @@
 namespace espalier {
 
 struct RankedPlacement {
-  Picoseconds cost = 0;  // penalty for memory included
+  Picoseconds cost = 0;  // including the memory penalty
   Picoseconds time = 0;
   Placement placement;
 };
 
 class TopPlacements {
  public:
-  // Keeps `most`.
+  // Keeps at most `most` placements.
   explicit TopPlacements(size_t most) : most_(most) {}
 
-  // Of placements that cost the same (mostly because devices are alike) the first is kept.
+  // Of placements with the same cost and time (mostly permutations of equal devices) keeps the
+  // first.
   void Offer(Picoseconds cost, Picoseconds time, const Placement& placement) {
     if (most_ == 0 || (all_.size() == most_ && cost >= all_.back().cost)) return;
     const auto at = std::lower_bound(
@@ -34,7 +34,7 @@ class TopPlacements {
       all_.insert(at, {cost, time, placement});
       return;
     }
-    // The last one makes room, and its placement's memory serves the new one.
+    // Reuse the memory of the dropped placement.
     RankedPlacement last = std::move(all_.back());
     last.cost = cost;
     last.time = time;

@@ -1,5 +1,5 @@
-// Minimises a sum over a graph exactly, one variable at a time (Bertele and Brioschi, "Nonserial
-// dynamic programming", 1972).
+// Exact minimization of a sum over a graph by variable elimination (Bertele and Brioschi,
+// "Nonserial dynamic programming", 1972).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-// A summand: what it costs for each choice of its variables, the first outermost.
+// A term of the sum: its cost for each choice of its variables, the first outermost.
 struct Factor {
   std::vector<int> variables;
   std::vector<double> cost;
@@ -15,29 +15,31 @@ struct Factor {
 
 class Elimination {
  public:
-  // choices: by variable. given: what a variable is fixed to if eliminating it is too much.
+  // `choices`: number of choices by variable. `given`: the choice of variables whose elimination
+  // would be too expensive.
   Elimination(std::vector<int> choices, std::vector<int> given);
 
   void Add(Factor factor);
 
-  // The best choice of each variable.
+  // Returns the best choice of each variable.
   std::vector<int> Run();
 
-  // The least sum for every choice of `kept`, the first outermost; all others are eliminated.
+  // Returns the least sum for every choice of `kept`, the first outermost, minimized over all other
+  // variables.
   std::vector<double> Table(const std::vector<int>& kept);
 
  private:
   struct Step {
     int variable = 0;
     std::vector<int> scope;
-    std::vector<int> best;  // by the choices of the scope
+    std::vector<int> best;  // by the choices of `scope`
   };
 
   std::vector<int> Scope(int variable) const;
   double Sums(int variable) const;
   void EliminateAllBut(const std::vector<int>& kept);
   void Eliminate(int variable);
-  // Step between neighbours of `variable` in a factor; 0 if it is not one of its variables.
+  // Distance in `f` between neighboring choices of `variable`; 0 if it is not one of its variables.
   int64_t Stride(const Factor& f, int variable) const;
   template <typename Visit>
   void ForEach(const std::vector<int>& scope, const std::vector<Factor>& factors,
@@ -46,7 +48,7 @@ class Elimination {
   Factor Fix(const Factor& f, int variable) const;
 
   const std::vector<int> choices_, given_;
-  std::vector<Factor> factors_;               // empty: taken
+  std::vector<Factor> factors_;  // empty once eliminated
   std::vector<std::vector<int>> factors_of_;  // by variable
   std::vector<Step> steps_;
 };
