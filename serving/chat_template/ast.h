@@ -1,4 +1,4 @@
-// A template as a tree.
+// The syntax tree of a Jinja template.
 #pragma once
 
 #include <memory>
@@ -25,9 +25,9 @@ enum class NodeType {
   kIf,         // value, condition, else (may be null)
   kAttribute,  // text of children[0]
   kItem,       // children[1] of children[0]
-  kSlice,      // children: what, begin, end, step, each of the last three may be null
+  kSlice,      // children: value, begin, end, step; each of the last three may be null
   kCall,       // children[0] with arguments
-  kFilter,     // text, on children[0] (null: of a block), with arguments
+  kFilter,     // text, on children[0] (null: the enclosing block), with arguments
   kTest,       // text, on children[0], with arguments
   // Statements.
   kText,         // text
@@ -38,7 +38,7 @@ enum class NodeType {
   kSet,          // target, value
   kSetBlock,     // target, filter chain or null, body
   kMacro,        // text, names: parameters, children: body, then defaults of the last parameters
-  kCallBlock,    // children[0]: call, [1]: macro that the caller is
+  kCallBlock,    // children[0]: call, [1]: the macro `caller`
   kFilterBlock,  // children[0]: filter chain, [1]: body
   kWith,         // children: body, then target and value in turn
   kBreak,
@@ -51,8 +51,8 @@ struct Node {
   std::string text;
   Value value;
   bool flag = false;
-  bool has_macro = false;  // there is one below
-  int depth = 1;           // of the tree below
+  bool has_macro = false;  // the subtree contains a macro
+  int depth = 1;           // of the subtree
   std::vector<std::unique_ptr<Node>> children;
   std::vector<std::string> names;
   // Arguments of calls, filters and tests.

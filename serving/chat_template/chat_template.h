@@ -1,4 +1,4 @@
-// How a model wants its conversations written: its own chat templates with its special tokens.
+// A model's chat templates and special tokens, which turn a conversation into a prompt.
 #pragma once
 
 #include <functional>
@@ -14,32 +14,33 @@
 namespace espalier {
 
 struct ChatRequest {
-  nlohmann::ordered_json messages;  // as the OpenAI API has them
+  nlohmann::ordered_json messages;  // in the format of the OpenAI API
   nlohmann::ordered_json tools;     // null: none
   bool add_generation_prompt = true;
-  // Further variables of the template (chat_template_kwargs): an object or null.
+  // Further template variables (chat_template_kwargs): an object or null.
   nlohmann::ordered_json variables;
   // See jinja::RenderOptions.
   std::function<std::string(const std::string& format)> strftime_now;
 };
 
-// Immutable, hence usable from any thread.
+// Immutable and thus thread-safe.
 class ChatTemplate {
  public:
-  // A model without templates has a format, too, which refuses. Errors as of jinja::Template::Parse,
-  // with the template's name.
+  // A model without templates gets a ChatTemplate whose Render fails. Returns the error of
+  // jinja::Template::Parse with the template's name.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Create(const TokenizerConfig& config);
 
-  // With this template in the place of all others, and the special tokens of `own` (may be null).
+  // Uses `source` instead of all other templates, with the special tokens of `own` (may be null).
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Replace(const ChatTemplate* own,
                                                                    const std::string& source);
 
-  // The prompt, whose special tokens are spelled out: to be encoded with parse_special, without
-  // add_special. FailedPrecondition if the model has no template; else as jinja::Template::Render.
-  // With tools, a template named tool_use comes first, as in transformers.
+  // Returns the prompt, with special tokens spelled out: encode it with parse_special and without
+  // add_special. With tools, prefers a template named tool_use, as transformers does. Returns
+  // FailedPrecondition if the model has no template, otherwise the errors of
+  // jinja::Template::Render.
   absl::StatusOr<std::string> Render(const ChatRequest& request) const;
 
-  // The text of the template that Render takes; empty if the model has none.
+  // The source of the template that Render uses; empty if the model has none.
   const std::string& Source(bool with_tools) const;
 
  private:

@@ -42,7 +42,7 @@ TEST(ChatTemplate, EndsWhateverItSays) {
   EXPECT_THAT(Error("{{ " + std::string(5000, '-') + "1 }}"), HasSubstr("too deep"));
 }
 
-// A method keeps what it is of: let go of, a chain of them would overflow the stack.
+// A bound method holds its value: destroying a long chain of them would overflow the stack.
 TEST(ChatTemplate, MethodsInEachOtherAreDeepToo) {
   EXPECT_THAT(Error("{% set n = namespace(f=1) %}{% for i in range(99999) %}"
                     "{% set n.f = {'k': n.f}.items %}{% endfor %}"),
@@ -52,7 +52,7 @@ TEST(ChatTemplate, MethodsInEachOtherAreDeepToo) {
               HasSubstr("too deep"));
 }
 
-// Each took minutes to years.
+// With quadratic searches each of these takes minutes to years.
 TEST(ChatTemplate, WhatRepeatsItselfIsSearchedInLinearTime) {
   EXPECT_EQ(Rendered("{{ [] * 10 ** 18 }}{{ '' * 10 ** 18 }}"), "[]");
   const std::string texts =

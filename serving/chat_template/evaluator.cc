@@ -9,12 +9,12 @@
 namespace espalier::jinja {
 namespace {
 
-// Of lists in lists.
+// Nesting of lists.
 constexpr int kMaxValueDepth = 100;
 
 }  // namespace
 
-// Namespaces may hold themselves or a long chain of others.
+// Breaks cycles and long chains of namespaces.
 Evaluator::~Evaluator() {
   for (const auto& fields : namespaces_) fields->fields.clear();
 }
@@ -22,7 +22,7 @@ Evaluator::~Evaluator() {
 absl::Status Evaluator::Render(const Node& root, Dict variables) {
   scope_ = Push(nullptr);
   AddGlobals(scope_);
-  // What the caller gives hides globals, and what the template sets hides both.
+  // Variables hide globals, and assignments of the template hide both.
   scope_ = Push(scope_);
   for (auto& [name, value] : variables.items) scope_->names[*name.AsString()] = std::move(value);
   scope_ = Push(scope_);
@@ -102,7 +102,7 @@ Scope* Evaluator::Push(Scope* parent) {
 }
 
 void Evaluator::Pop(Scope* back, bool keep) {
-  // Scopes that came later and hold macros lie above; then this one stays, too.
+  // Later scopes that hold macros lie above this one; then it stays, too.
   if (!keep && scopes_.back().get() == scope_) scopes_.pop_back();
   scope_ = back;
 }
@@ -125,7 +125,7 @@ Value Evaluator::Capture(const std::function<void()>& body) {
   const size_t put_out = output_bytes_;
   body();
   out_ = out;
-  output_bytes_ = put_out;  // counts when it is put out
+  output_bytes_ = put_out;  // charged when it is printed
   return Text(std::move(text));
 }
 
@@ -255,7 +255,7 @@ Value Evaluator::EvalFilter(const Node& node, const Value* block) {
   if (node.children[0] == nullptr) {
     value = block == nullptr ? Value() : *block;
   } else if (block != nullptr) {
-    value = EvalFilter(*node.children[0], block);  // a chain ends at the block
+    value = EvalFilter(*node.children[0], block);  // the chain ends at the block
   } else {
     value = Eval(*node.children[0]);
   }
@@ -297,7 +297,7 @@ Value Evaluator::Call(const Value& callee, Arguments arguments) {
   const Function* const function = callee.AsFunction();
   if (function == nullptr)
     return Fail(absl::StrCat("'", callee.TypeName(), "' object is not callable"));
-  const Value keep = callee;  // the callee may be set to something else meanwhile
+  const Value keep = callee;  // the variable may be reassigned during the call
   return function->call(*this, std::move(arguments));
 }
 
@@ -310,7 +310,7 @@ std::vector<Value> Evaluator::Iterate(const Value& value) {
   } else if (const Dict* dict = value.AsDict()) {
     for (const auto& [key, unused] : dict->items) items.push_back(key);
   } else if (const std::string* text = value.AsString()) {
-    // Before they are made: each is a text of its own.
+    // Charge first: each character becomes a string of its own.
     if (!Work(0, static_cast<size_t>(Length(*text)) * 64)) return items;
     for (size_t at = 0; at < text->size();) {
       const size_t begin = at;

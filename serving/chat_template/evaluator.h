@@ -1,5 +1,5 @@
-// Evaluates a template's tree. Everything that it does is counted: steps, bytes made, bytes put
-// out, depth; so a template of a stranger ends, with an error if it must.
+// Evaluates the syntax tree of a template. Steps, bytes allocated, bytes printed and depth are
+// bounded, so that an untrusted template ends, if necessary with an error.
 #pragma once
 
 #include <deque>
@@ -18,15 +18,15 @@
 
 namespace espalier::jinja {
 
-// The variable `loop` of a running loop.
+// The variable `loop`.
 struct Loop {
   const std::vector<Value>* items = nullptr;  // null once the loop has ended
-  size_t index = 0;                           // from 0
+  size_t index = 0;                           // 0-based
   size_t length = 0;
   int depth = 1;
   std::vector<Value> last_changed;
   bool changed_before = false;
-  Value recurse;  // a function, in recursive loops
+  Value recurse;  // callable, in recursive loops
 };
 
 struct Scope {
@@ -42,28 +42,28 @@ class Evaluator {
 
   absl::Status Render(const Node& root, Dict variables);
 
-  // The first error, with its line. After it everything evaluates to undefined.
+  // Records the first error, with its line. After it everything evaluates to undefined.
   bool ok() const { return status_.ok(); }
   Value Fail(absl::string_view what);
   Value FailUndefined(const Value& value);
 
-  // Counts work. False, and an error, when there was too much.
+  // Charges work. Returns false, and fails, if a bound is exceeded.
   bool Work(int64_t steps, size_t bytes = 0);
-  // The same for printing a value, or comparing with another.
+  // Charges for printing a value or comparing it.
   bool WorkOn(const Value& value);
-  // Python's str(), counted.
+  // Python's str(), charged.
   std::string StrOf(const Value& value);
-  // Text as a value, counted.
+  // Makes a value, charged.
   Value Text(std::string text);
   Value Items(std::vector<Value> items, ListKind kind = ListKind::kList);
   Value Mapping(Dict dict);
   Value NewNamespace(std::map<std::string, Value> fields);
 
   Value Call(const Value& function, Arguments arguments);
-  // Items of what can be iterated over; an error and nothing otherwise.
+  // The items of an iterable. Fails and returns nothing for other values.
   std::vector<Value> Iterate(const Value& value);
 
-  // By Python's and Jinja2's rules; operators.cc.
+  // Semantics of Python and Jinja2; operators.cc.
   Value Binary(absl::string_view op, const Value& a, const Value& b);
   Value Compare(absl::string_view op, const Value& a, const Value& b);
   bool Contains(const Value& container, const Value& item);
@@ -71,7 +71,7 @@ class Evaluator {
   Value Item(const Value& object, const Value& key);
   Value Slice(const Value& object, const Value& begin, const Value& end, const Value& step);
 
-  // jinja_filters.cc, jinja_tests.cc, methods.cc, jinja_globals.cc. A method is undefined if there is none.
+  // jinja_filters.cc, jinja_tests.cc, methods.cc, jinja_globals.cc. An unknown method is undefined.
   Value Filter(const std::string& name, Arguments arguments);
   bool Test(const std::string& name, const Arguments& arguments);
   Value Method(const Value& object, const std::string& name);
@@ -81,9 +81,9 @@ class Evaluator {
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
-  // Of evaluation, macros calling macros included.
+  // Depth of evaluation, including macros that call macros.
   static constexpr int kMaxDepth = 400;
-  // Keeps count of depth.
+  // Counts depth_ while it lives.
   struct DepthGuard {
     explicit DepthGuard(Evaluator* e) : evaluator(e) {
       if (++e->depth_ > kMaxDepth) {
@@ -112,11 +112,11 @@ class Evaluator {
   Value MakeMacro(const Node& node);
   Value CallMacro(const Node& node, Scope* scope, Arguments arguments);
   void Output(absl::string_view text);
-  // What `body` puts out.
+  // Returns what `body` prints.
   Value Capture(const std::function<void()>& body);
 
   const Value* Find(const std::string& name) const;
-  // A scope below the current one; kept until the end if a macro may hold it.
+  // Pushes a scope. It lives until the end of rendering if a macro may refer to it.
   Scope* Push(Scope* parent);
   void Pop(Scope* back, bool keep);
 
@@ -133,13 +133,13 @@ class Evaluator {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
-// What callers give a function: by position or by name.
+// The arguments of a call, bound to parameter names by position or by name.
 class BoundArguments {
  public:
   BoundArguments(Evaluator& evaluator, std::string function, Arguments arguments,
          std::vector<std::string> names);
   bool Has(size_t i) const { return i < values_.size() && given_[i]; }
-  // Undefined if it was not given.
+  // Undefined if the argument is absent.
   const Value& operator[](size_t i) const { return values_[i]; }
   int64_t Int(size_t i, int64_t fallback);
   bool Bool(size_t i, bool fallback) { return Has(i) ? values_[i].Truth() : fallback; }

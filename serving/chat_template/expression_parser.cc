@@ -152,7 +152,7 @@ NodePtr ExpressionParser::Primary() {
       }
     case Type::kString: {
       std::string text = *Now().value.AsString();
-      while (Ahead(1).type == Type::kString) {  // neighbours are one
+      while (Ahead(1).type == Type::kString) {  // adjacent literals are concatenated
         Next();
         text += *Now().value.AsString();
       }

@@ -1,5 +1,5 @@
-// Jinja2's expressions, from `a if b else c` down to literals. Where status() is not OK, what is
-// returned means nothing.
+// Recursive-descent parser of Jinja2 expressions, from `a if b else c` down to literals. Return
+// values are meaningless once status() is not OK.
 #pragma once
 
 #include "serving/chat_template/parser_base.h"
@@ -11,9 +11,10 @@ class ExpressionParser : public ParserBase {
   using ParserBase::ParserBase;
 
   NodePtr Expression();
-  // Expressions with commas between are a tuple. `with_if`: a conditional may stand there.
+  // Expressions with commas between them form a tuple. `with_if`: a conditional expression is
+  // allowed.
   NodePtr TupleOrOne(bool with_if);
-  // `bare`: the first filter stands without its bar, as in {% filter upper %}.
+  // `bare`: the first filter has no bar, as in {% filter upper %}.
   NodePtr FilterChain(NodePtr node, bool bare = false);
 
  private:

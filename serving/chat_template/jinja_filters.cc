@@ -1,4 +1,4 @@
-// Jinja2's filters, as far as chat templates use them, with transformers' tojson.
+// The Jinja2 filters that chat templates use, with transformers' tojson.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 
 using Filter = Value (*)(Evaluator&, Arguments);
 
-// Strings as they are, everything else as str() has it.
+// Strings unchanged, other values as str() prints them.
 std::string Soft(Evaluator& e, const Value& value) { return e.StrOf(value); }
 
 Value Length_(Evaluator& e, Arguments a) {
@@ -42,7 +42,7 @@ Value Default(Evaluator& e, Arguments a) {
   return read.Has(1) ? read[1] : Value::Of(std::string());
 }
 
-// The attribute "a.b.0" of an item.
+// The attribute path "a.b.0" of an item.
 Value Path(Evaluator& e, const Value& item, const Value& path) {
   if (!path.AsString()) return e.Item(item, path);
   Value value = item;
@@ -152,7 +152,7 @@ Value ToJsonFilter(Evaluator& e, Arguments a) {
   }
   style.sort_keys = read.Bool(4, false);
   if (read[0].IsUndefined()) return e.FailUndefined(read[0]);
-  // Each of the values may be on a line of its own.
+  // Each value may be on a line of its own.
   const int64_t weight = read[0].Weight(), lines = weight / 8;
   const int64_t blanks = std::max(style.indent, 0) * (int64_t{1} + read[0].Depth());
   if (!e.ok() || !e.Work(lines) || !e.Work(0, static_cast<size_t>(weight + lines * blanks))) {
@@ -173,7 +173,7 @@ Value Items(Evaluator& e, Arguments a) {
   return e.Items(std::move(items), ListKind::kGenerator);
 }
 
-// Sorts by what `key` gives; strings without case unless asked.
+// Sorts by `key`; strings case-insensitively unless `case_sensitive` is given.
 bool Sort(Evaluator& e, std::vector<Value>* items, const std::function<Value(const Value&)>& key,
           bool case_sensitive, bool reverse) {
   std::vector<std::pair<Value, Value>> keyed;
@@ -242,7 +242,7 @@ Value Unique(Evaluator& e, Arguments a) {
   return e.Items(std::move(out), ListKind::kGenerator);
 }
 
-// Nothing in what counts as false, whatever it is.
+// Falsy values of any type have no items.
 std::vector<Value> IterateIfAny(Evaluator& e, const Value& value) {
   return value.Truth() ? e.Iterate(value) : std::vector<Value>();
 }
@@ -280,7 +280,7 @@ Value Map(Evaluator& e, Arguments a) {
   return e.Items(std::move(out), ListKind::kGenerator);
 }
 
-// select, reject and their likes by an attribute.
+// select, reject, selectattr and rejectattr.
 Value Choose(Evaluator& e, Arguments a, bool by_attribute, bool wanted) {
   const size_t first = by_attribute ? 2 : 1;
   if (a.positional.size() < first) return e.Fail("the attribute is missing");
@@ -364,7 +364,7 @@ Value Round(Evaluator& e, Arguments a) {
   if (method == "floor") return Value::Of(std::floor(value * scale) / scale);
   if (method != "common") return e.Fail("method must be common, ceil or floor");
   if (!read[0].IsFloat() && precision >= 0) return Value::Of(read[0].Int());
-  // Python rounds the decimal number, halves to even; printf does so as well.
+  // Like Python, printf rounds the decimal representation, halves to even.
   if (precision >= 0) {
     char text[700];
     std::snprintf(text, sizeof text, "%.*f", static_cast<int>(precision), value);
@@ -416,7 +416,7 @@ Value Batch(Evaluator& e, Arguments a) {
 Value Truncate(Evaluator& e, Arguments a) {
   BoundArguments read(e, "truncate", std::move(a), {"s", "length", "killwords", "end", "leeway"});
   if (!read[0].IsUndefined() && read[0].AsString() == nullptr) {
-    // Anything with a length passes while it is short.
+    // Any value with a length is returned unchanged if it is short.
     const Value size = Length_(e, {{read[0]}, {}});
     if (e.ok() && size.Int() <= read.Int(1, 255) + read.Int(4, 5)) return read[0];
     return e.Fail(absl::StrCat("truncate: a ", read[0].TypeName(), " is no string"));

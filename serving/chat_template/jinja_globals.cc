@@ -1,4 +1,4 @@
-// What a template has without being given it.
+// Global functions of every template.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace espalier::jinja {
 namespace {
 
-constexpr int64_t kMaxRange = 100'000;  // Jinja2's sandbox has the same
+constexpr int64_t kMaxRange = 100'000;  // as in Jinja2's sandbox
 
 Value Range(Evaluator& e, Arguments arguments) {
   BoundArguments read(e, "range", std::move(arguments), {"start", "stop", "step"});
@@ -30,7 +30,7 @@ Value Range(Evaluator& e, Arguments arguments) {
   return e.Items(std::move(items));
 }
 
-// Of namespace() and dict(): mappings and named arguments.
+// Arguments of namespace() and dict(): mappings and named arguments.
 Dict Fields(Evaluator& e, Arguments arguments) {
   Dict fields;
   for (const Value& positional : arguments.positional) {
@@ -63,7 +63,7 @@ Value StrftimeNow(Evaluator& e, Arguments arguments) {
   BoundArguments read(e, "strftime_now", std::move(arguments), {"format"});
   const std::string format = read.String(0, "");
   if (!e.ok()) return Value();
-  // Fields of any width would make texts of any size.
+  // A field width would produce texts of any size.
   for (size_t at = format.find('%'); at != std::string::npos; at = format.find('%', at + 2)) {
     const size_t letter = format.compare(at + 1, 1, "-") == 0 ? at + 2 : at + 1;
     if (letter >= format.size() ||

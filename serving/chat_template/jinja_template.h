@@ -1,6 +1,6 @@
-// Chat templates: the part of Jinja2 in which models say how a conversation becomes a prompt.
-// Evaluates as transformers has Jinja2 do it (immutable sandbox, trim_blocks, lstrip_blocks, loop
-// controls, raise_exception, strftime_now, tojson that writes plain JSON), with bounds.
+// The subset of Jinja2 that chat templates use. Evaluates as Jinja2 does with transformers'
+// settings (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, raise_exception,
+// strftime_now, tojson that writes plain JSON), within bounds.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +18,21 @@ namespace espalier::jinja {
 struct Node;
 
 struct RenderOptions {
-  int64_t max_steps = 5'000'000;              // nodes evaluated, items and characters looked at
-  size_t max_work_bytes = size_t{512} << 20;  // of all texts and lists made on the way
+  int64_t max_steps = 5'000'000;              // nodes evaluated, items and characters visited
+  size_t max_work_bytes = size_t{512} << 20;  // of all intermediate texts and lists
   size_t max_output_bytes = size_t{16} << 20;
-  // Today's date by a strftime format; without one, strftime_now is an error.
+  // Formats the current date with a strftime format. If it is not set, strftime_now is an error.
   std::function<std::string(const std::string& format)> strftime_now;
 };
 
-// Immutable, hence usable from any thread.
+// Immutable and thus thread-safe.
 class Template {
  public:
-  // InvalidArgument or Unimplemented with the line.
+  // Returns InvalidArgument or Unimplemented with the line of the error.
   static absl::StatusOr<Template> Parse(absl::string_view source);
 
-  // `variables`: an object. InvalidArgument with the line: what the template itself refuses, what
-  // makes no sense in it. ResourceExhausted beyond a bound.
+  // REQUIRES: `variables` is an object. Returns InvalidArgument with the line if the template
+  // raises an exception or evaluation fails, ResourceExhausted if a bound is exceeded.
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables,
                                      const RenderOptions& options) const;
 

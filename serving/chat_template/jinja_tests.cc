@@ -1,4 +1,4 @@
-// Jinja2's tests: what stands behind `is`.
+// Jinja2's tests, the right side of `is`.
 #include <map>
 #include <utility>
 
@@ -15,7 +15,7 @@ bool HasItems(const Value& value) {
   return value.AsString() != nullptr || value.AsDict() != nullptr || value.AsList() != nullptr;
 }
 
-// What % leaves, for odd, even and divisibleby.
+// The remainder, for odd, even and divisibleby.
 double Rest(Evaluator& e, const Value& value, const Value& by) {
   if (value.IsNumber() && by.IsNumber()) {
     const Value rest = e.Binary("%", value, by);

@@ -15,7 +15,7 @@
 namespace espalier::jinja {
 namespace {
 
-// What Python's \s and strip() take.
+// The characters that Python's \s and strip() match.
 bool IsSpace(char32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
 size_t SkipSpace(absl::string_view text, size_t at) {
@@ -67,7 +67,7 @@ class Lexer {
     at_ = to;
   }
 
-  // Text up to the next tag, and that tag.
+  // Text up to the next tag, and the opening of that tag.
   void Text() {
     size_t tag = at_;
     for (;; ++tag) {
@@ -85,7 +85,7 @@ class Lexer {
     if (sign == '-') {
       text = text.substr(0, TrimEnd(text));
     } else if (sign != '+' && kind != '{') {
-      // lstrip_blocks: a tag alone at the beginning of its line takes what stands before it.
+      // lstrip_blocks: a tag that is first on its line removes the white space before it.
       const size_t newline = text.rfind('\n');
       const size_t begin = newline == absl::string_view::npos ? 0 : newline + 1;
       if ((begin > 0 || line_starts_) && SkipSpace(text, begin) == text.size()) {
@@ -101,7 +101,7 @@ class Lexer {
            kind == '{' ? Token::Type::kCloseOutput : Token::Type::kCloseBlock);
   }
 
-  // Behind the end of a tag at `end`: white space after -%}, one newline after %}.
+  // Skips white space after -%}, or one newline after %}. The tag ends at `end`.
   size_t AfterTag(size_t end, char sign, bool trims_newline) const {
     if (sign == '-') return SkipSpace(in_, end);
     if (trims_newline && sign != '+' && end < in_.size() && in_[end] == '\n') return end + 1;
@@ -115,7 +115,7 @@ class Lexer {
     MoveTo(AfterTag(end + 2, sign, true));
   }
 
-  // {% raw %} up to {% endraw %}, behind the opening {%.
+  // {% raw %} ... {% endraw %}; the opening {% has been consumed.
   bool RawBlock() {
     size_t at = SkipSpace(in_, at_);
     if (!absl::StartsWith(in_.substr(at), "raw")) return false;
@@ -152,9 +152,9 @@ class Lexer {
     return true;
   }
 
-  // Tokens of a tag up to its end.
+  // The tokens of a tag, up to its end.
   void Inside(absl::string_view closing, Token::Type close) {
-    std::string open;  // brackets
+    std::string open;  // open brackets
     while (status_.ok()) {
       MoveTo(SkipSpace(in_, at_));
       if (at_ >= in_.size()) return Fail(absl::StrCat("tag without ", closing));
@@ -225,7 +225,7 @@ class Lexer {
     tokens_.back().line = line;
   }
 
-  // Python's escapes; *at stays on the last byte of the escape.
+  // Python's escapes. *at remains on the last byte of the escape.
   bool EscapeInString(size_t* at, std::string* text) {
     const char c = in_[*at];
     switch (c) {
@@ -283,7 +283,7 @@ class Lexer {
           *at += n - 1;
           return true;
         }
-        text->push_back('\\');  // Python keeps what it does not know
+        text->push_back('\\');  // Python keeps unknown escapes
         text->push_back(c);
         return true;
     }

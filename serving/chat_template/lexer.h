@@ -1,5 +1,5 @@
-// A template's text in tokens, with white space taken off as transformers sets Jinja2 up:
-// trim_blocks and lstrip_blocks on, no newline at the end.
+// Splits a template into tokens and strips white space with transformers' settings: trim_blocks,
+// lstrip_blocks, no newline at the end.
 #pragma once
 
 #include <string>
@@ -27,11 +27,11 @@ struct Token {
   };
   Type type;
   int line;
-  std::string text;  // of a sign: itself
-  Value value;       // of a constant
+  std::string text;  // of a sign: the sign itself
+  Value value;       // of a literal
 };
 
-// InvalidArgument with the line. The last token is kEnd.
+// Returns InvalidArgument with the line of the error. The last token is kEnd.
 absl::StatusOr<std::vector<Token>> Lex(absl::string_view source);
 
 }  // namespace espalier::jinja

@@ -1,5 +1,5 @@
-// Methods of strings, mappings and lists that templates may call. Those that change a list or a
-// mapping are not there, as in Jinja2's immutable sandbox.
+// Methods of strings, mappings and lists. Methods that modify a list or mapping are absent, as in
+// Jinja2's immutable sandbox.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -84,7 +84,7 @@ Value SplitBy(Evaluator& e, const std::string& text, Arguments arguments, bool f
       rest = strip(from_right ? rest.substr(0, cut) : rest.substr(after), !from_right);
     }
   } else {
-    // From the right: the same of what is mirrored.
+    // rsplit searches the reversed text.
     const std::string mirror = from_right ? std::string(text.rbegin(), text.rend()) : std::string();
     const std::string mark =
         from_right ? std::string(separator.rbegin(), separator.rend()) : separator;
@@ -245,7 +245,7 @@ Value Justify(Evaluator& e, const std::string& text, Arguments arguments, int le
   if (!e.ok() || missing <= 0) return Value::Of(text);
   if (Length(fill) != 1) return e.Fail("the fill character must be exactly one character long");
   if (!e.Work(missing, static_cast<size_t>(missing) * fill.size())) return Value();
-  // Python's center() puts the odd one to the left of texts of odd width.
+  // Python's center() puts the odd blank on the left if the width is odd.
   const int64_t width = missing + Length(text);
   const int64_t left = left_share == 0   ? 0
                        : left_share == 2 ? missing
@@ -333,7 +333,7 @@ const std::map<std::string, StringMethod>& StringMethods() {
   return *methods;
 }
 
-// `depth`: of the value that the call keeps.
+// `depth`: of the value that the method is bound to.
 Value Bind(std::string name, int depth, std::function<Value(Evaluator&, Arguments)> call) {
   return Value(
       std::make_shared<const Function>(Function{std::move(name), std::move(call), depth + 1}));
@@ -408,7 +408,7 @@ Value LoopField(const Loop& loop, const std::shared_ptr<Loop>& shared, const std
   }
   if (name == "changed") {
     return Bind(name, 0, [shared](Evaluator& e, Arguments arguments) {
-      // What has ended keeps nothing, so that it cannot hold itself.
+      // A loop that has ended holds no values, so that it cannot hold itself.
       if (shared->items == nullptr) return e.Fail("loop.changed() after the loop");
       for (const Value& value : arguments.positional) e.WorkOn(value);
       const bool same = shared->changed_before && e.ok() &&

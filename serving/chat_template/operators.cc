@@ -1,4 +1,4 @@
-// Operators, attributes, items and slices of values.
+// Operators, attributes, items and slices.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -41,7 +41,7 @@ Value Integers(Evaluator& evaluator, absl::string_view op, int64_t a, int64_t b)
   if (b == 0) return evaluator.Fail("division by zero");
   if (op == "/") return Value::Of(static_cast<double>(a) / static_cast<double>(b));
   if (b == -1) return op == "%" ? Value::Of(int64_t{0}) : Integers(evaluator, "-", 0, a);
-  // Python rounds down.
+  // Python rounds towards negative infinity.
   const bool down = a % b != 0 && (a < 0) != (b < 0);
   if (op == "//") return Value::Of(a / b - (down ? 1 : 0));
   return Value::Of(a % b + (down ? b : 0));
@@ -59,7 +59,7 @@ Value Floats(Evaluator& evaluator, absl::string_view op, double a, double b) {
   }
   if (b == 0) return evaluator.Fail("float division by zero");
   if (op == "/") return Value::Of(a / b);
-  // As Python does it: the quotient belongs to the exact rest.
+  // Python derives the quotient from the exact remainder.
   double rest = std::fmod(a, b), quotient = (a - rest) / b;
   if (rest != 0 && (rest < 0) != (b < 0)) {
     rest += b;
@@ -188,7 +188,7 @@ Value Evaluator::Binary(absl::string_view op, const Value& a, const Value& b) {
 }
 
 Value Evaluator::Compare(absl::string_view op, const Value& a, const Value& b) {
-  // Comparing walks through the smaller one at most.
+  // A comparison visits at most the smaller value.
   if (!WorkOn(a.Weight() < b.Weight() ? a : b)) return Value();
   if (op == "==") return Value::Of(Equal(a, b));
   if (op == "!=") return Value::Of(!Equal(a, b));
@@ -202,7 +202,7 @@ Value Evaluator::Compare(absl::string_view op, const Value& a, const Value& b) {
     return Fail(absl::StrCat("'", op, "' not supported between instances of '", a.TypeName(),
                              "' and '", b.TypeName(), "'"));
   }
-  // Not less is not more where there is NaN.
+  // With NaN, "not less" does not imply "greater or equal".
   const bool nan =
       a.IsNumber() && b.IsNumber() && (std::isnan(a.Number()) || std::isnan(b.Number()));
   return Value::Of(!nan && (op == "<" || op == ">" ? *less : !*less));
@@ -276,7 +276,7 @@ Value Evaluator::Item(const Value& object, const Value& key) {
     const size_t begin = Offset(*text, index);
     return Value::Of(text->substr(begin, Offset(absl::string_view(*text).substr(begin), 1)));
   }
-  // obj["name"] finds attributes as well.
+  // obj["name"] also finds attributes.
   if (const std::string* name = key.AsString()) {
     if (object.AsDict() != nullptr) {
       if (absl::StartsWith(*name, "_")) return missing;

@@ -21,7 +21,7 @@ class StatementParser : public ExpressionParser {
   }
 
  private:
-  // Up to a block tag whose name is one of `ends`; that name is the current token then.
+  // Parses up to a block tag named one of `ends`; that name is then the current token.
   NodePtr Statements(std::initializer_list<absl::string_view> ends) {
     const DepthGuard deeper(this);
     NodePtr block = Make(NodeType::kBlock);
@@ -52,7 +52,7 @@ class StatementParser : public ExpressionParser {
     if (Now().type != Type::kCloseBlock) return Fail(absl::StrCat("expected %}, found ", Seen()));
     Next();
   }
-  // Behind a block's body: the name of its end and %}.
+  // Consumes the end tag of a block: its name and %}.
   void EndOf(absl::string_view name) {
     if (!TakeName(name)) return Fail(absl::StrCat("expected ", name, ", found ", Seen()));
     CloseBlock();
@@ -67,7 +67,7 @@ class StatementParser : public ExpressionParser {
     if (name == "call") return CallBlock();
     if (name == "filter") return FilterBlock();
     if (name == "with") return WithBlock();
-    if (name == "generation") {  // which part of a text the model wrote: of no interest in a prompt
+    if (name == "generation") {  // marks what the model wrote; irrelevant in a prompt
       CloseBlock();
       NodePtr body = Statements({"endgeneration"});
       EndOf("endgeneration");
@@ -83,7 +83,7 @@ class StatementParser : public ExpressionParser {
     return nullptr;
   }
 
-  // What is assigned to: a name, a namespace's field, or names with commas between.
+  // An assignment target: a name, a field of a namespace, or names with commas between them.
   NodePtr Target(bool allows_field) {
     const auto one = [&]() -> NodePtr {
       if (TakeSign("(")) {
@@ -169,7 +169,7 @@ class StatementParser : public ExpressionParser {
     return Done(std::move(node));
   }
 
-  // (a, b=1) into names and defaults; the macro's body comes before the defaults.
+  // Parses (a, b=1) into names and defaults. The macro's body precedes the defaults.
   std::vector<NodePtr> Signature(Node* macro) {
     std::vector<NodePtr> defaults;
     ExpectSign("(");
@@ -238,7 +238,7 @@ class StatementParser : public ExpressionParser {
     return Done(std::move(node));
   }
 
-  int loops_ = 0;  // around the current statement
+  int loops_ = 0;  // loops around the current statement
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From tokens to a tree, after Jinja2's grammar.
+// Parses a template into a syntax tree, following Jinja2's grammar.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace espalier::jinja {
 
-// InvalidArgument or Unimplemented with the line: no template, or one with what chat templates do
-// not use (include, import, extends, blocks). Trees are bounded in depth.
+// Returns InvalidArgument with the line for a malformed template, and Unimplemented for features
+// that chat templates do not use (include, import, extends, blocks). The depth of trees is bounded.
 absl::StatusOr<std::unique_ptr<Node>> ParseTemplate(absl::string_view source);
 
 }  // namespace espalier::jinja

@@ -11,7 +11,7 @@ bool ParserBase::IsOneOf(std::initializer_list<absl::string_view> names) const {
 
 void ParserBase::Fail(absl::string_view what, absl::StatusCode code) {
   if (status_.ok()) status_ = absl::Status(code, absl::StrCat("line ", Now().line, ": ", what));
-  at_ = tokens_.size() - 1;  // stops every loop
+  at_ = tokens_.size() - 1;  // ends every loop
 }
 
 std::string ParserBase::Seen() const {

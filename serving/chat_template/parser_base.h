@@ -1,4 +1,4 @@
-// What all parts of the parser stand on: where it is among the tokens, what failed, and nodes.
+// State shared by the parsers: token cursor, first error, node construction.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class ParserBase {
  protected:
   using Type = Token::Type;
 
-  // Counts how deep the parser itself is.
+  // Counts the parser's own recursion depth.
   struct DepthGuard {
     explicit DepthGuard(ParserBase* p) : parser(p) {
       if (++parser->depth_ > kMaxDepth) parser->Fail("nested too deep");
@@ -59,19 +59,19 @@ class ParserBase {
     return true;
   }
 
-  // The first failure counts; it ends every loop.
+  // Records the first error and moves to the end, which ends every loop.
   void Fail(absl::string_view what, absl::StatusCode code = absl::StatusCode::kInvalidArgument);
   std::string Seen() const;  // the current token, for messages
   void ExpectSign(absl::string_view sign);
   std::string ExpectName();
 
   NodePtr Make(NodeType type, std::string text = "");
-  // Once its children are there: depth, and whether a macro is below.
+  // Completes a node with children: sets `depth` and `has_macro`.
   NodePtr Done(NodePtr node);
   NodePtr With(NodeType type, std::string text, NodePtr a, NodePtr b = nullptr);
 
  private:
-  // Of the tree, and of brackets and blocks in each other; what evaluates it recurses as deep.
+  // Depth of the tree and of nested brackets and blocks. The evaluator recurses as deep.
   static constexpr int kMaxDepth = 150;
 
   std::vector<Token> tokens_;

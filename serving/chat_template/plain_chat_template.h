@@ -1,6 +1,5 @@
-// From a conversation to a prompt. Models of our own training have no template of theirs, so there
-// is one fixed, plain form: a line "role: content" per message, then "assistant:" for the model to
-// go on.
+// The chat template of models that have none, such as those trained here: a line "role: content"
+// for each message, then "assistant:".
 #pragma once
 
 #include <string>
@@ -15,7 +14,8 @@ struct ChatMessage {
   std::string content;
 };
 
-// InvalidArgument naming the message by its index: no messages, or an unknown role.
+// Returns InvalidArgument if there are no messages, or naming the index of one with an unknown
+// role.
 absl::StatusOr<std::string> RenderPlainChat(const std::vector<ChatMessage>& messages);
 
 }  // namespace espalier

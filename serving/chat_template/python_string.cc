@@ -35,7 +35,7 @@ bool IsCased(char32_t c) {
 
 std::string TitleCase(char32_t c) {
   std::string one;
-  // Full mappings differ from simple ones for a few ligatures, whose upper case is meant.
+  // Full and simple mappings differ for a few ligatures, whose upper case Python uses.
   const auto title = static_cast<char32_t>(u_totitle(static_cast<UChar32>(c)));
   AppendUtf8(title, &one);
   return one;

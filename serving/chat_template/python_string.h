@@ -1,4 +1,4 @@
-// Strings by their characters, as Python has them.
+// String operations with Python's semantics, by code points.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 namespace espalier::jinja {
 
 int64_t Length(absl::string_view text);
-// Where the n-th character begins; text.size() behind the last one.
+// Byte offset of the n-th character; text.size() if there are fewer.
 size_t Offset(absl::string_view text, int64_t n);
 
 bool IsPythonSpace(char32_t c);
 
-// Where `piece` comes in `text`, from `from` on, and where it comes last; npos: nowhere. In linear
-// time whatever they hold: std::string's functions take hours for what repeats itself.
+// First occurrence of `piece` at or after `from`, and last occurrence; npos if there is none.
+// Linear time even for repetitive texts, on which std::string's functions are quadratic.
 size_t FindSubstring(absl::string_view text, absl::string_view piece, size_t from = 0);
 size_t FindLastSubstring(absl::string_view text, absl::string_view piece);
 
-// Without `characters` white space; else any of those.
+// Strips any of `characters`, or white space if it is null.
 std::string StripText(absl::string_view text, bool left, bool right, const std::string* characters);
 
 std::string Upper(const std::string& text);
 std::string Lower(const std::string& text);
 std::string Capitalize(const std::string& text);
-// Python's str.title(), and Jinja2's filter, for which words end at white space, - and brackets.
+// Python's str.title(), and Jinja2's title filter, for which white space, - and brackets end words.
 std::string Title(const std::string& text);
 std::string FilterTitle(const std::string& text);
 

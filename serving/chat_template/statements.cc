@@ -1,4 +1,4 @@
-// What statements do: loops, conditions, assignments, macros.
+// Execution of statements: loops, conditions, assignments, macros.
 #include <algorithm>
 #include <utility>
 
@@ -34,7 +34,7 @@ Evaluator::Flow Evaluator::Exec(const Node& node) {
       Assign(*node.children[0], Eval(*node.children[1]));
       return Flow::kNext;
     case NodeType::kSetBlock: {
-      // The body has names of its own.
+      // The body has a scope of its own.
       Scope* const back = scope_;
       Value text = Capture([&] {
         scope_ = Push(back);
@@ -102,7 +102,7 @@ Evaluator::Flow Evaluator::ExecCondition(const Node& node) {
 
 void Evaluator::ExecWith(const Node& node) {
   Scope* const back = scope_;
-  std::vector<Value> values;  // evaluated outside
+  std::vector<Value> values;  // evaluated in the outer scope
   for (size_t i = 2; i < node.children.size(); i += 2) values.push_back(Eval(*node.children[i]));
   scope_ = Push(back);
   for (size_t i = 1; i + 1 < node.children.size(); i += 2) Assign(*node.children[i], values[i / 2]);
@@ -138,7 +138,7 @@ Evaluator::Flow Evaluator::RunLoop(const Node& node, const std::vector<Value>& o
   loop->length = items.size();
   loop->depth = depth;
   if (node.flag) {
-    // In recursive loops loop(more) runs the loop over more; its scope is the one around the loop.
+    // In a recursive loop, loop(x) runs the loop over x in the scope around the loop.
     loop->recurse = Value(std::make_shared<const Function>(
         Function{"loop", [this, &node, back, depth](Evaluator&, Arguments arguments) {
                    if (arguments.positional.size() != 1)
@@ -241,7 +241,7 @@ Value Evaluator::CallMacro(const Node& node, Scope* scope, Arguments arguments) 
   Value text = Capture([&] {
     if (ok()) Exec(*node.children[0]);
   });
-  // A macro within may live on: only what holds none is let go.
+  // A macro inside may outlive the block; release only blocks without one.
   const bool inner = node.children[0]->has_macro;
   Pop(back, inner);
   return text;

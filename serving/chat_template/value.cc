@@ -13,9 +13,9 @@
 namespace espalier::jinja {
 namespace {
 
-// repr() and json.dumps walk into values; what nests deeper came from no template that works.
+// Nesting bound of repr() and json.dumps; templates that work stay far below.
 constexpr int kMaxDepth = 100;
-constexpr int64_t kHeaviest = int64_t{1} << 60;  // where weights stop, so that they do not overflow
+constexpr int64_t kHeaviest = int64_t{1} << 60;  // cap of weights, against overflow
 
 void AppendStringRepr(const std::string& text, std::string* out) {
   const bool has_single = absl::StrContains(text, "'");
@@ -351,7 +351,7 @@ bool Equal(const Value& a, const Value& b) {
       return theirs != nullptr && Equal(item.second, *theirs);
     });
   }
-  // Of what is left, the same object.
+  // Other types compare by identity.
   return a.AsNamespace() == b.AsNamespace() && a.AsFunction() == b.AsFunction() &&
          a.AsLoop() == b.AsLoop();
 }
@@ -380,7 +380,7 @@ std::string FloatRepr(double value) {
   const absl::string_view text(digits, static_cast<size_t>(end.ptr - digits));
   const size_t e = text.find('e');
   const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
-  // Python writes an exponent below 1e-4 and from 1e16 on.
+  // Python uses an exponent below 1e-4 and from 1e16 on.
   if (exponent < -4 || exponent >= 16) {
     return absl::StrCat(text.substr(0, e), exponent < 0 ? "e-" : "e+",
                         std::abs(exponent) < 10 ? "0" : "", std::abs(exponent));
@@ -437,7 +437,7 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int depth) {
     case Json::value_t::boolean:
       return Value::Of(json.get<bool>());
     case Json::value_t::number_unsigned:
-      // As a larger one is, too.
+      // As json.hpp reads larger integers.
       if (json.get<uint64_t>() > INT64_MAX) return Value::Of(json.get<double>());
       return Value::Of(static_cast<int64_t>(json.get<uint64_t>()));
     case Json::value_t::number_integer:

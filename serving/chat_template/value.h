@@ -1,5 +1,5 @@
-// The values of a template: Python's, as far as chat templates use them. Immutable but for
-// namespaces, as in Jinja2's immutable sandbox.
+// Template values: the Python types that chat templates use. Immutable except for namespaces, as in
+// Jinja2's immutable sandbox.
 #pragma once
 
 #include <cstdint>
@@ -22,26 +22,26 @@ class Value;
 class Evaluator;
 
 struct Undefined {
-  std::shared_ptr<const std::string> what;  // what was looked for, for the error
+  std::shared_ptr<const std::string> what;  // the name that was looked up, for error messages
 };
 struct None {};
 
-// A generator ends after one pass and knows no length; a view is what dict.items() and the like
-// give.
+// A generator can be iterated once and has no length. A view is the result of dict.items() and so
+// on.
 enum class ListKind { kList, kTuple, kGenerator, kView };
 
 struct List {
   std::vector<Value> items;
   ListKind kind = ListKind::kList;
   mutable bool consumed = false;  // of a generator
-  int depth = 1;                  // how deep lists and mappings are in each other
+  int depth = 1;                  // nesting of lists and mappings
   int64_t weight = 1;             // see Value::Weight
 };
 
-// In order of insertion. Keys are of any immutable kind, most of them strings.
+// In insertion order. Keys are of any immutable type, usually strings.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  std::map<std::string, size_t> strings;  // where string keys are
+  std::map<std::string, size_t> strings;  // index of each string key
   int depth = 1;
   int64_t weight = 1;
 
@@ -58,11 +58,11 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// Anything that can be called; errors go to the evaluator.
+// Any callable; it reports errors to the evaluator.
 struct Function {
   std::string name;
   std::function<Value(Evaluator&, Arguments)> call;
-  int depth = 0;  // of the value that it is a method of, and 1: it keeps that value
+  int depth = 0;  // 1 + the depth of the value that a bound method holds
 };
 
 struct Loop;  // the variable `loop`, see evaluator.h
@@ -76,7 +76,7 @@ class Value {
                    std::shared_ptr<const Function>, std::shared_ptr<Loop>>;
 
   Value() = default;
-  Value(Data data) : data_(std::move(data)) {}  // NOLINT: values of all kinds are values
+  Value(Data data) : data_(std::move(data)) {}  // NOLINT: implicit on purpose
   static Value Of(None none) { return Value(Data(none)); }
   static Value Of(bool value) { return Value(Data(value)); }
   static Value Of(int64_t value) { return Value(Data(value)); }
@@ -97,7 +97,7 @@ class Value {
   bool IsFloat() const { return std::holds_alternative<double>(data_); }
   bool IsNumber() const { return IsBool() || IsInt() || IsFloat(); }
 
-  // Null where the value is of another kind.
+  // Null if the value has another type.
   const std::string* AsString() const {
     const auto* p = std::get_if<StringPtr>(&data_);
     return p == nullptr ? nullptr : p->get();
@@ -122,20 +122,19 @@ class Value {
     const auto* p = std::get_if<std::shared_ptr<Loop>>(&data_);
     return p == nullptr ? nullptr : *p;
   }
-  // REQUIRES: IsBool or IsInt; IsNumber.
+  // REQUIRES: IsBool or IsInt; IsNumber for Number.
   int64_t Int() const { return IsBool() ? std::get<bool>(data_) : std::get<int64_t>(data_); }
   double Number() const { return IsFloat() ? std::get<double>(data_) : static_cast<double>(Int()); }
 
-  // Of lists, mappings and their methods in each other; 0 of anything else. What is deep recurses
-  // deep.
+  // Nesting of lists, mappings and their methods; 0 for other values. Bounds recursion.
   int Depth() const {
     if (const List* list = AsList()) return list->depth;
     if (const Dict* dict = AsDict()) return dict->depth;
     const Function* function = AsFunction();
     return function == nullptr ? 0 : function->depth;
   }
-  // About what printing or comparing costs: bytes of strings and values within, each as often as
-  // it is there, though it may be in memory once.
+  // Approximate cost of printing or comparing: the bytes of all strings and values inside, counted
+  // once per occurrence even if they share memory.
   int64_t Weight() const {
     if (const List* list = AsList()) return list->weight;
     if (const Dict* dict = AsDict()) return dict->weight;
@@ -153,18 +152,18 @@ class Value {
 
 // Python's ==.
 bool Equal(const Value& a, const Value& b);
-// Python's <. Nothing if the types have no order.
+// Python's <. Returns nullopt if the types are not ordered.
 std::optional<bool> Less(const Value& a, const Value& b);
 
 // Appends Python's str() and repr().
 void AppendStr(const Value& value, std::string* out);
 void AppendRepr(const Value& value, std::string* out);
 std::string Str(const Value& value);
-// repr() of a float, which is the shortest text that reads back as it.
+// repr() of a float: the shortest text that reads back as the same value.
 std::string FloatRepr(double value);
 
-// Python's json.dumps with ensure_ascii=False. `indent` < 0: on one line. An error for what JSON
-// cannot say.
+// Python's json.dumps with ensure_ascii=False. `indent` < 0: on one line. Returns an error for
+// values that JSON cannot represent.
 struct JsonStyle {
   int indent = -1;
   bool sort_keys = false;
@@ -174,7 +173,7 @@ struct JsonStyle {
 };
 absl::StatusOr<std::string> ToJson(const Value& value, const JsonStyle& style);
 
-// InvalidArgument for integers beyond 64 bits and for what is nested deeper than 100 levels.
+// Returns InvalidArgument for integers beyond 64 bits and for nesting deeper than 100 levels.
 absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int depth = 0);
 
 }  // namespace espalier::jinja

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// The longest that such a token may be, so that looking for it costs no more at each place.
+// Maximum length of such a token, which bounds the search at each position.
 constexpr size_t kMaxBytes = 4096;
 
 bool EndsWithWord(absl::string_view text) {
@@ -133,7 +133,7 @@ std::vector<AddedTokens::Piece> AddedTokens::Find(absl::string_view text, bool n
                                                   bool special) const {
   const ByteTrie& trie = normalized ? normalized_ : plain_;
   std::vector<Piece> pieces;
-  size_t done = 0;  // what pieces hold
+  size_t done = 0;  // end of the last piece
   for (size_t at = 0; !trie.empty() && at < text.size();) {
     size_t length = 0;
     int id = -1;
@@ -146,7 +146,7 @@ std::vector<AddedTokens::Piece> AddedTokens::Find(absl::string_view text, bool n
       continue;
     }
     size_t begin = at, end = at + length;
-    at = end;  // what is passed over is not searched again
+    at = end;  // text inside a match is not searched again
     const Token& token = tokens_.find(id)->second;
     if (token.special && !special) continue;
     if (token.single_word &&

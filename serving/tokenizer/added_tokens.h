@@ -1,5 +1,4 @@
-// The "added_tokens" of tokenizer.json: texts that are one token wherever they stand, most of them
-// special.
+// The "added_tokens" of tokenizer.json: texts that are always one token, most of them special.
 #pragma once
 
 #include <cstdint>
@@ -21,39 +20,39 @@ namespace espalier {
 
 class AddedTokens {
  public:
-  // A piece of a text: a token, or text (token -1) that is still to be encoded.
+  // A part of a text: a token, or text that is still to be encoded (token -1).
   struct Piece {
     size_t begin, end;
     int token;
   };
 
-  // Errors go to the reader. As in the library a token that the model has keeps the model's id, and
-  // others get the next free one, whatever the file says. `normalizer` may be null. Those that the
-  // model does not have are left out if their ids are no less than `limit`.
+  // Reports errors to the reader. As in Hugging Face's library, a token of the model keeps its id,
+  // and others get the next free id, whatever the file says. Omits tokens that the model does not
+  // have if their id is at least `limit`. `normalizer` may be null.
   void Read(const JsonReader& json, const Vocabulary& vocabulary, const Normalizer* normalizer,
             int64_t limit);
-  // Makes those of `special` that the vocabulary has, and that were not read, special tokens, too.
-  // To be called once, behind Read and before the others below.
+  // Makes those of `special` that are in the vocabulary, but were not read, special tokens. Call
+  // once, after Read and before the methods below.
   void Build(absl::Span<const std::string> special, const Vocabulary& vocabulary);
 
-  // Cuts a text at the tokens that are looked for before normalisation, or at those after it: at
-  // each place the longest. Without `special` those that are special are text.
-  // REQUIRES: valid UTF-8.
+  // Splits a text at the tokens to be found before normalization, or after it if `normalized`; at
+  // each position the longest wins. Without `special`, special tokens are ordinary text. REQUIRES:
+  // valid UTF-8.
   std::vector<Piece> Find(absl::string_view text, bool normalized, bool special) const;
 
   bool IsSpecial(int id) const { return special_.contains(id); }
-  // How a token decodes, null if it is not of these.
+  // The decoded text of a token; null if it is no added token.
   const std::string* Spelling(int id) const;
   int Id(absl::string_view content) const;
   int max_id() const { return max_id_; }
   const std::map<int, std::string>& omitted_added_tokens() const { return omitted_; }
-  // By what they are in texts, special ones only.
+  // The texts of the special tokens.
   const absl::flat_hash_set<std::string>& special_spellings() const { return special_spellings_; }
 
  private:
   struct Token {
     std::string content;
-    std::string decoded;  // as normalised
+    std::string decoded;  // after normalization
     bool single_word = false, left_strip = false, right_strip = false;
     bool normalized = false, special = false;
   };

@@ -1,6 +1,6 @@
 // Byte pair encoding (Sennrich, Haddow and Birch, "Neural Machine Translation of Rare Words with
-// Subword Units", 2016): of all neighbours the pair that was learned first becomes one token, until
-// no pair is known.
+// Subword Units", 2016): repeatedly merges the adjacent pair that was learned first until no known
+// pair remains.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -19,8 +19,8 @@
 namespace espalier {
 namespace {
 
-// Words up to so many symbols are merged by looking at all pairs each time: less work than a heap,
-// and nearly all words are shorter.
+// Words of up to so many symbols are merged by scanning all pairs each time, which is faster than a
+// heap. Nearly all words are shorter.
 constexpr size_t kShort = 48;
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
@@ -31,7 +31,7 @@ struct Merge {
 
 struct Options {
   std::optional<std::string> unknown;
-  std::string prefix;  // of every symbol but a word's first
+  std::string prefix;  // of every symbol except a word's first
   std::string suffix;  // of a word's last symbol
   bool fuse_unknown = false;
   bool byte_fallback = false;
@@ -69,10 +69,10 @@ class Bpe : public TokenModel {
       return absl::OkStatus();
     }
     if (!cuts_) return MergeWord(word, tokens);
-    // SentencePiece's models take a whole text as one word. Where two characters stand side by side
-    // that no token has side by side, no merge goes across.
+    // SentencePiece models take a whole text as one word. No merge crosses two adjacent characters
+    // that are not adjacent in any token, so the word can be split there.
     size_t begin = 0;
-    char32_t previous = 0;  // 0: none, or none that is a token
+    char32_t previous = 0;  // 0: none, or no token
     for (size_t at = 0; at < word.size();) {
       const size_t here = at;
       const char32_t c = NextCodePoint(word, &at);
@@ -113,8 +113,8 @@ class Bpe : public TokenModel {
     }
   }
 
-  // Words that are one token, so that most words of a text cost one look-up. Without ignore_merges
-  // a word in the vocabulary need not be what merging leads to.
+  // Caches words that encode to one token, so that most words cost one lookup. Without
+  // ignore_merges, a word in the vocabulary is not always the result of merging.
   void LearnWholeWords() {
     std::vector<int> tokens;
     for (const auto& [spelling, id] : vocabulary_.ids()) {
@@ -145,11 +145,11 @@ class Bpe : public TokenModel {
     return absl::OkStatus();
   }
 
-  // The symbols that a word begins with, one for each character, where there is none its bytes or
-  // the unknown token. Without either the character has no token at all, as in the library.
+  // The initial symbols of a word: one per character, or its bytes, or the unknown token. A
+  // character without any of these gets no token, as in the library.
   absl::Status Characters(absl::string_view word, std::vector<int>* tokens) const {
     std::string symbol;
-    bool unknown = false;  // one is waiting, to be fused with the next
+    bool unknown = false;  // one is pending, to be fused with the next
     const auto put_unknown = [&]() -> absl::Status {
       const int id = vocabulary_.Find(*options_.unknown);
       if (id < 0) {
@@ -176,7 +176,7 @@ class Bpe : public TokenModel {
         continue;
       }
       if (options_.byte_fallback && HasByteTokens(symbol)) {
-        // The library writes a waiting unknown token after these.
+        // The library writes a pending unknown token after these.
         for (const char c : symbol) tokens->push_back(byte_tokens_[static_cast<unsigned char>(c)]);
         continue;
       }
@@ -205,7 +205,7 @@ class Bpe : public TokenModel {
   void MergeShort(size_t begin, std::vector<int>* tokens) const {
     int* const symbols = tokens->data() + begin;
     size_t n = tokens->size() - begin;
-    std::array<Merge, kShort> pairs;  // pairs[i]: of symbols i and i + 1
+    std::array<Merge, kShort> pairs;  // pairs[i]: symbols i and i + 1
     for (size_t i = 0; i + 1 < n; ++i) pairs[i] = Find(symbols[i], symbols[i + 1]);
     while (n > 1) {
       size_t best = 0;
@@ -223,7 +223,7 @@ class Bpe : public TokenModel {
     tokens->resize(begin + n);
   }
 
-  // The same with a heap and links, n log n.
+  // As MergeShort, with a heap and a linked list; O(n log n).
   void MergeLong(size_t begin, std::vector<int>* tokens) const {
     constexpr int32_t kEnd = -1;
     struct Symbol {
@@ -234,7 +234,7 @@ class Bpe : public TokenModel {
       uint32_t rank;
       int32_t at;
       int left, right, token;
-      bool operator<(const Candidate& other) const {  // the heap gives the largest
+      bool operator<(const Candidate& other) const {  // std::priority_queue returns the largest
         return std::pair(rank, at) > std::pair(other.rank, other.at);
       }
     };
@@ -254,7 +254,7 @@ class Bpe : public TokenModel {
       const Candidate top = heap.top();
       heap.pop();
       Symbol& symbol = symbols[top.at];
-      // What has been merged since then is out of date; a symbol that is gone has token -1.
+      // Skip candidates that an earlier merge has changed. A removed symbol has token -1.
       if (symbol.token != top.left || symbol.next == kEnd ||
           symbols[symbol.next].token != top.right) {
         continue;
@@ -278,8 +278,8 @@ class Bpe : public TokenModel {
   Options options_;
   absl::flat_hash_map<std::string, int> words_;
   std::array<int, 256> byte_tokens_;  // <0x00> and so on; -1: none
-  std::array<int, 256> symbols_;      // of the byte alphabet
-  // If a word may be cut: characters that are tokens, and pairs that stand in some token.
+  std::array<int, 256> symbols_;      // of the byte-level alphabet
+  // For splitting words: characters that are tokens, and pairs that are adjacent in some token.
   absl::flat_hash_set<char32_t> characters_;
   absl::flat_hash_set<uint64_t> neighbours_;
   bool cuts_ = false;
@@ -287,7 +287,7 @@ class Bpe : public TokenModel {
   bool reads_bytes_ = false;
 };
 
-// A merge is "left right" in old files, ["left", "right"] in new ones.
+// A merge is "left right" in old files and ["left", "right"] in new ones.
 std::optional<std::pair<std::string, std::string>> ReadMerge(const nlohmann::json& merge) {
   if (merge.is_array()) {
     if (merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string()) return std::nullopt;

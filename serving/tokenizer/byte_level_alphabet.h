@@ -1,6 +1,5 @@
-// The alphabet of byte-level models: each byte is a printable character, so that vocabularies can
-// be written as text. As GPT-2 has it: printable Latin-1 stands for itself, the rest follows from
-// U+0100 on.
+// GPT-2's alphabet of byte-level models: each byte is a printable character, so that vocabularies
+// can be written as text. Printable Latin-1 maps to itself, other bytes from U+0100 on.
 #pragma once
 
 #include <optional>
@@ -11,12 +10,12 @@
 namespace espalier {
 
 char32_t ByteCharacter(unsigned char byte);
-// -1 if the character stands for no byte.
+// Returns -1 if the character represents no byte.
 int CharacterByte(char32_t c);
 
 void AppendByteAlphabet(absl::string_view bytes, std::string* out);
-// The bytes that a text in the alphabet stands for; nothing if it has other characters.
-// REQUIRES: valid UTF-8.
+// The bytes that a text in the alphabet represents; nullopt if it has other characters. REQUIRES:
+// valid UTF-8.
 std::optional<std::string> FromByteAlphabet(absl::string_view text);
 
 }  // namespace espalier

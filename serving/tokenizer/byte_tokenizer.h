@@ -11,7 +11,7 @@ namespace espalier {
 
 class ByteTokenizer : public Tokenizer {
  public:
-  // InvalidArgument if the vocabulary is smaller than 256 or an eos id lies outside it.
+  // Returns InvalidArgument if the vocabulary is smaller than 256 or an eos id is outside it.
   static absl::StatusOr<std::unique_ptr<ByteTokenizer>> Create(int vocabulary = 256,
                                                                std::vector<int> eos = {});
 

@@ -1,4 +1,4 @@
-// A trie over byte strings, each with a number, for finding what a text begins with.
+// A trie that maps byte strings to numbers and finds the keys that a text begins with.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace espalier {
 
 class ByteTrie {
  public:
-  // Empty strings are never found. Of equal ones the last counts.
+  // Empty keys are never found. The last of equal keys wins.
   void Add(absl::string_view key, int value) { keys_.emplace_back(std::string(key), value); }
 
-  // After the last Add.
+  // Call once, after the last Add.
   void Build() {
     std::stable_sort(keys_.begin(), keys_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -33,7 +33,7 @@ class ByteTrie {
 
   bool empty() const { return nodes_.size() < 2; }
 
-  // Calls f(length, value) for every key that `text` begins with, shortest first.
+  // Calls f(length, value) for every key that is a prefix of `text`, shortest first.
   template <typename F>
   void Prefixes(absl::string_view text, F f) const {
     if (text.empty() || empty()) return;
@@ -47,7 +47,7 @@ class ByteTrie {
 
  private:
   struct Node {
-    uint32_t first = 0, edges = 0;  // in labels_ and targets_
+    uint32_t first = 0, edges = 0;  // range of labels_ and targets_
     int32_t value = -1;
   };
 
@@ -60,8 +60,8 @@ class ByteTrie {
     return static_cast<int32_t>(targets_[node.first + (found - begin)]);
   }
 
-  // Breadth first over ranges of the sorted keys that share a prefix; keys may be long, so no
-  // recursion.
+  // Breadth-first over ranges of sorted keys with a common prefix. Not recursive, since keys may be
+  // long.
   void Fill() {
     struct Range {
       uint32_t node;

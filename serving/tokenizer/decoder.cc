@@ -17,7 +17,7 @@ namespace {
 
 using State = DecodeStep::State;
 
-// A step that does the same with each string but the first.
+// A step that treats each string alike, except perhaps the first.
 class EachToken : public DecodeStep {
  public:
   virtual std::string Change(std::string text, bool first) const = 0;
@@ -45,7 +45,7 @@ class EachToken : public DecodeStep {
   };
 };
 
-// What is there without a decoder.
+// The default without a decoder: blanks between tokens.
 class Blanks : public EachToken {
  public:
   std::string Change(std::string text, bool first) const override {
@@ -63,7 +63,7 @@ class ByteLevel : public DecodeStep {
   std::string DecodeMidText(std::string text, bool) const override { return ToBytes(text); }
 
  private:
-  // A token with characters outside of the alphabet, an added one, stands for itself.
+  // A token with characters outside the alphabet, such as an added token, is unchanged.
   static std::string ToBytes(const std::string& token) {
     return FromByteAlphabet(token).value_or(token);
   }
@@ -80,9 +80,9 @@ class ByteLevel : public DecodeStep {
   };
 };
 
-// Runs of <0x..> are one string if they are UTF-8 together, and as many U+FFFD if not. However many
-// characters of a run are complete, one wrong byte behind them would take them back: it is held
-// until it ends, or until it can no more be UTF-8, from when on each byte is certain.
+// A run of <0x..> tokens becomes one string if it is UTF-8, and one U+FFFD per byte otherwise. An
+// invalid byte invalidates the whole run, however many characters are complete. So the run is held
+// back until it ends, or until it can no longer be UTF-8, from when on each byte is final.
 class ByteFallback : public DecodeStep {
  public:
   std::unique_ptr<State> Start(bool fused) const override {
@@ -126,8 +126,8 @@ class ByteFallback : public DecodeStep {
     }
 
    private:
-    // `characters`: of the bytes behind those that are known to be some. A wrong one is replaced in
-    // there, so that they are not the bytes themselves.
+    // `characters`: the decoded bytes behind the known characters. They differ from the bytes where
+    // an invalid one was replaced.
     void Judge(const std::string& characters, std::vector<std::string>* out) {
       const absl::string_view held = bytes_;
       wrong_ = wrong_ || held.substr(known_, characters.size()) != characters;
@@ -137,8 +137,8 @@ class ByteFallback : public DecodeStep {
       bytes_.clear();
     }
 
-    std::string bytes_;  // that are held
-    size_t known_ = 0;   // of them, that are characters
+    std::string bytes_;  // held back
+    size_t known_ = 0;   // bytes of them that are complete characters
     bool wrong_ = false;
     Utf8Stream stream_;
   };
@@ -159,7 +159,7 @@ class Fuse : public DecodeStep {
   };
 };
 
-// Takes up to `start` and `stop` of a character off the ends.
+// Strips up to `start` and `stop` occurrences of a character from the ends.
 class Strip : public DecodeStep {
  public:
   Strip(std::string content, int64_t start, int64_t stop)
@@ -174,7 +174,7 @@ class Strip : public DecodeStep {
   }
 
  private:
-  // The text without what is taken off, and how many more the beginning may still lose.
+  // Returns the stripped text and how many more occurrences the beginning may lose.
   std::pair<std::string, int64_t> Cut(std::string text, int64_t start) const {
     size_t begin = 0, end = text.size();
     while (start > 0 && begin < end &&
@@ -224,7 +224,7 @@ class Metaspace : public EachToken {
   bool prepends_;
 };
 
-// As BERT's Python code tidied English, one replacement after the other.
+// The clean-up of BERT's Python code: a sequence of replacements for English punctuation.
 std::string Cleanup(std::string text) {
   static constexpr std::pair<absl::string_view, absl::string_view> kTidy[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -253,7 +253,7 @@ std::string ReplaceAll(const std::string& text, const std::string& from, const s
   return from.empty() ? text : absl::StrReplaceAll(text, {{from, to}});
 }
 
-// A suffix marks the ends of words, and the last word needs no blank after it.
+// A suffix marks word ends, which become blanks except at the last word.
 class BpeDecoder : public DecodeStep {
  public:
   explicit BpeDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
@@ -289,7 +289,7 @@ class Replace : public EachToken {
  public:
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  // A token on which the pattern backtracks without end stays as it is.
+  // If the pattern backtracks too much, the token is unchanged.
   std::string Change(std::string text, bool) const override {
     Pattern::Matches matches;
     if (!pattern_.FindAll(text, &matches).ok()) return text;
@@ -307,7 +307,7 @@ class Replace : public EachToken {
   std::string content_;
 };
 
-// Of equal neighbours one counts (Graves et al., "Connectionist Temporal Classification", 2006).
+// Collapses repeated tokens (Graves et al., "Connectionist Temporal Classification", 2006).
 class Ctc : public DecodeStep {
  public:
   Ctc(std::string pad, std::string delimiter, bool cleanup)
@@ -341,7 +341,7 @@ class Ctc : public DecodeStep {
   bool cleanup_;
 };
 
-// Gives a step that must see one string whole the parts at their end.
+// Collects the parts for a step that needs one whole string.
 class Whole : public State {
  public:
   explicit Whole(std::unique_ptr<State> inner) : inner_(std::move(inner)) {}

@@ -1,4 +1,4 @@
-// The "decoder" of tokenizer.json: from the spellings of tokens to text, token by token.
+// The "decoder" of tokenizer.json: turns the spellings of tokens into text, as a stream.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace espalier {
 
-// One step of a decoder, immutable. A step takes a list of strings and gives one; here the strings
-// come one after the other and leave as soon as they are certain. After a step that fuses all
-// strings into one, the next step sees that one in parts.
+// One step of a decoder; immutable. In the library, a step maps a list of strings to a list. Here
+// strings arrive one by one and leave as soon as they are final. A step that fuses all strings
+// passes parts of that one string to the next step.
 class DecodeStep {
  public:
   virtual ~DecodeStep() = default;
@@ -23,21 +23,22 @@ class DecodeStep {
     virtual void Push(std::string text, std::vector<std::string>* out) = 0;
     virtual void End(std::vector<std::string>* out) {}
   };
-  // `fused`: what is pushed are parts of one string. Null if the step must see that as a whole.
+  // `fused`: the pushed strings are parts of one string. Returns null if the step needs that string
+  // whole.
   virtual std::unique_ptr<State> Start(bool fused) const = 0;
   virtual bool fuses() const { return false; }
-  // What becomes of a string in the middle of others, in bytes.
+  // The bytes that a string becomes in the middle of others.
   virtual std::string DecodeMidText(std::string text, bool fused) const = 0;
 };
 
 // Immutable.
 class Decoder {
  public:
-  // Without a decoder a blank stands between tokens. Errors go to the reader: types Sequence,
+  // Without a decoder, tokens are joined by blanks. Reports errors to the reader. Types: Sequence,
   // ByteLevel, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, Replace, CTC.
   static Decoder Make(const JsonReader* json);
 
-  // One answer on its way. The decoder must outlive it.
+  // The decoding of one answer. The decoder must outlive it.
   class Stream {
    public:
     explicit Stream(const Decoder& decoder);
@@ -49,13 +50,13 @@ class Decoder {
     std::vector<std::unique_ptr<DecodeStep::State>> states_;
   };
 
-  // What a token adds in the middle of a text, in bytes.
+  // The bytes that a token adds in the middle of a text.
   std::string DecodeMidText(std::string token) const;
 
  private:
   struct Step {
     std::unique_ptr<DecodeStep> step;
-    bool fused;  // what comes in
+    bool fused;  // the step's input is parts of one string
   };
   void Add(const JsonReader& json);
   void Append(std::unique_ptr<DecodeStep> step);

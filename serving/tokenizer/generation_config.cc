@@ -12,7 +12,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kMaxEos = 256;
-constexpr size_t kMaxBadWords = 4096;  // each is looked at for each token of an answer
+constexpr size_t kMaxBadWords = 4096;  // each is checked for every token of an answer
 
 std::optional<int> ReadInt(const JsonReader& json, absl::string_view key, int64_t low,
                            int64_t high) {
@@ -20,7 +20,7 @@ std::optional<int> ReadInt(const JsonReader& json, absl::string_view key, int64_
   return static_cast<int>(json.Int(key, low, high));
 }
 
-// A number in [low, high]; `above`: in (low, high].
+// A number in [low, high]; with `above` in (low, high].
 std::optional<double> ReadNumber(const JsonReader& json, absl::string_view key, double low,
                                  double high, bool above) {
   if (!json.Has(key)) return std::nullopt;
@@ -34,8 +34,7 @@ std::optional<double> ReadNumber(const JsonReader& json, absl::string_view key, 
   return value;
 }
 
-// What changes answers in the library that the file is of, but not here; and the number that is as
-// good as none.
+// Fields that change answers in transformers but not here, with the value that has no effect.
 constexpr struct {
   const char* name;
   double neutral;
@@ -78,9 +77,10 @@ void ReadStopStrings(const JsonReader& json, std::vector<std::string>* stops) {
   for (size_t i = 0; i < field.size() && json.ok(); ++i) stops->push_back(field.At(i).AsString());
 }
 
-// REQUIRES: `config` has its ends of sequence.
+// REQUIRES: config->eos is set.
 void ReadBadWords(const JsonReader& json, GenerationConfig* config) {
-  constexpr int64_t kLow = -kMaxTokenId, kHigh = kMaxTokenId - 1;  // no token: never comes
+  // outside the vocabulary: never generated
+  constexpr int64_t kLow = -kMaxTokenId, kHigh = kMaxTokenId - 1;
   std::vector<std::vector<int>>& words = config->bad_words;
   const auto add = [&](const JsonReader& field, std::vector<int> word) {
     if (words.size() == kMaxBadWords) {
@@ -105,14 +105,14 @@ void ReadBadWords(const JsonReader& json, GenerationConfig* config) {
       word.push_back(static_cast<int>(ids.At(t).AsInt(kLow, kHigh)));
     }
     if (json.ok() && word.empty()) ids.Invalid("has no token");
-    // As there: an answer must be able to end.
+    // As in transformers: an answer must be able to end.
     const bool ends = word.size() == 1 && std::find(config->eos.begin(), config->eos.end(),
                                                     word[0]) != config->eos.end();
     if (json.ok() && !ends) add(ids, std::move(word));
   }
 }
 
-// What requests get where they are silent. REQUIRES: `config` has its ends of sequence.
+// Defaults for requests. REQUIRES: config->eos is set.
 void ReadDefaults(const JsonReader& json, GenerationConfig* config) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (json.Has("do_sample")) config->do_sample = json.Bool("do_sample");
@@ -149,7 +149,7 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
     }
   }
   config.bos = ReadInt(json, "bos_token_id", 0, kMaxTokenId - 1);
-  // Some models of old pad with -1, which is no token.
+  // Some old models pad with -1, which is no token.
   config.pad = ReadInt(json, "pad_token_id", -1, kMaxTokenId - 1);
   if (config.pad == -1) config.pad.reset();
   if (!status.ok()) return status;

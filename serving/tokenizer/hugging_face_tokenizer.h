@@ -1,6 +1,6 @@
-// The tokenizer that tokenizer.json of Hugging Face's `tokenizers` describes: added tokens are cut
-// out, the rest is normalised, cut into words, each word encoded by a model; decoding goes through
-// the spellings of tokens.
+// A tokenizer as described by tokenizer.json of Hugging Face's `tokenizers`: splits off added
+// tokens, normalizes the rest, splits it into words and encodes each word with a model. Decoding
+// processes the spellings of tokens.
 #pragma once
 
 #include <map>
@@ -24,20 +24,20 @@ namespace espalier {
 
 class HuggingFaceTokenizer : public Tokenizer {
  public:
-  // `json`: the text of tokenizer.json. Added tokens with ids from `limit` on are left out, if they
-  // are not the vocabulary's and no text gets them. `special`: spellings that are special tokens,
-  // too, if the vocabulary has them. InvalidArgument or Unimplemented with the field.
+  // `json`: the text of tokenizer.json. Omits added tokens with ids from `limit` on that are not in
+  // the vocabulary. `special`: spellings to be special tokens, too, if the vocabulary has them.
+  // Returns InvalidArgument or Unimplemented naming the field.
   static absl::StatusOr<std::unique_ptr<HuggingFaceTokenizer>> Parse(
       absl::string_view json, int64_t limit = kMaxTokenId,
       absl::Span<const std::string> special = {});
 
-  // Before the tokenizer is shared. REQUIRES: ids in the vocabulary.
+  // Call before the tokenizer is shared. REQUIRES: ids in the vocabulary.
   void SetBosAndEos(int bos, std::vector<int> eos);
-  // What add_special puts around a text, in the place of the file's. REQUIRES: as above.
+  // Replaces the tokens that add_special puts around a text. REQUIRES: as for SetBosAndEos.
   void SetPrefixAndSuffix(std::vector<int> before, std::vector<int> behind) {
     post_processor_.Set(std::move(before), std::move(behind));
   }
-  // Whether the file says what add_special puts around a text.
+  // Whether the file defines what add_special puts around a text.
   bool has_post_processor() const { return !post_processor_.empty(); }
 
   int vocabulary() const override { return vocabulary_; }
@@ -59,9 +59,9 @@ class HuggingFaceTokenizer : public Tokenizer {
 
   HuggingFaceTokenizer() = default;
 
-  // Null if the id stands for nothing.
+  // Null if the id is unused.
   const std::string* Spelling(int token) const;
-  // A text without tokens that are looked for before normalisation.
+  // Encodes a text without tokens that are found before normalization.
   absl::Status EncodeText(absl::string_view text, bool at_start, bool special,
                           std::vector<int>* tokens) const;
   absl::Status EncodeNormalized(absl::string_view text, bool at_start,

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-// Every piece between special tokens gets it.
+// Bytes; every part between special tokens gets the prefix.
 constexpr size_t kMaxPrepended = 4096;  // bytes
 
 class Sequence : public Normalizer {
@@ -45,7 +45,7 @@ class Form : public Normalizer {
   NormalForm form_;
 };
 
-// Drops characters and changes others. `f` appends what becomes of a character and says whether it
+// Removes or replaces characters. `f` appends the replacement and returns whether the character
 // stays.
 template <typename F>
 void EachCharacter(std::string* text, bool* moved, F f) {
@@ -121,7 +121,7 @@ class Replace : public Normalizer {
     if (matches.size() * content_.size() > kMaxTextBytes) {
       return absl::ResourceExhaustedError("the text grew too long");
     }
-    // What is put in takes the place of the last character that it replaces.
+    // An insertion takes the place of the last character that it replaces.
     const auto [first, first_end] = matches[0];
     if (first == 0 && first_end > 0 &&
         (content_.empty() || PreviousCharacter(*text, first_end) > 0)) {
@@ -211,7 +211,7 @@ class Bert : public Normalizer {
   }
 
  private:
-  // The library's own list, with its gap.
+  // The library's list, including its gap.
   static bool IsIdeograph(char32_t c) {
     return In(c, 0x4E00, 0x9FFF) || In(c, 0x3400, 0x4DBF) || In(c, 0x20000, 0x2A6DF) ||
            In(c, 0x2A700, 0x2B73F) || In(c, 0x2B740, 0x2B81F) || In(c, 0x2B920, 0x2CEAF) ||

@@ -1,4 +1,4 @@
-// The "normalizer" of tokenizer.json: what happens to a text before it is cut.
+// The "normalizer" of tokenizer.json: transforms a text before it is split.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ namespace espalier {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Sets *moved if the text no longer begins with what came from its first character.
-  // ResourceExhausted if a text grows beyond kMaxTextBytes or a pattern backtracks without end.
-  // REQUIRES and keeps: valid UTF-8.
+  // Sets *moved if the text no longer begins with the result of its first character. Returns
+  // ResourceExhausted if the text grows beyond kMaxTextBytes or a pattern backtracks too much.
+  // REQUIRES and ensures: valid UTF-8.
   virtual absl::Status Apply(std::string* text, bool* moved) const = 0;
 };
 
-// Texts may have so many bytes, before and after normalisation.
+// Maximum size of a text before and after normalization.
 inline constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
-// Null and an error in the reader for what is unknown or malformed. Types as the library names
-// them: Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Nmt,
+// Reports errors to the reader and returns null for an unknown or malformed normalizer. Types:
+// Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Nmt,
 // BertNormalizer, Precompiled, ByteLevel.
 std::unique_ptr<Normalizer> MakeNormalizer(const JsonReader& json);
 

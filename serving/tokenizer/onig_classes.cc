@@ -20,7 +20,7 @@ std::string Newer(absl::string_view categories) {
   std::string out;
   for (const AddedRange& range : Unicode16Additions()) {
     const absl::string_view name = range.category;
-    // "L" takes all letters, "Lu" one kind.
+    // "L" includes all letters, "Lu" one kind.
     if (!absl::StartsWith(name, categories)) continue;
     absl::StrAppendFormat(&out, "\\x{%x}", static_cast<uint32_t>(range.first));
     if (range.last > range.first) {

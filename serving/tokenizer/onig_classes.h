@@ -1,4 +1,4 @@
-// Oniguruma's named sets of characters. Each is what stands between the brackets of a PCRE2 class.
+// Oniguruma's named character sets, as contents of a PCRE2 bracket expression.
 #pragma once
 
 #include <optional>
@@ -8,18 +8,18 @@
 
 namespace espalier::onig {
 
-// A general category of Unicode: "L", "Lu".
+// A general category of Unicode, such as "L" or "Lu".
 std::string Category(absl::string_view name);
 
 // \s.
 std::string Space();
 
-// \w within sets, and outside of them: there Oniguruma asks a table of Latin-1, which has a few
-// signs more.
+// \w inside bracket expressions, and outside (LooseWord), where Oniguruma uses a Latin-1 table with
+// a few more characters.
 std::string Word();
 std::string LooseWord();
 
-// A property by its Oniguruma name, without case, spaces, hyphens and underscores.
+// A property by its Oniguruma name, ignoring case, spaces, hyphens and underscores.
 std::optional<std::string> Property(absl::string_view written);
 
 }  // namespace espalier::onig

@@ -64,10 +64,10 @@ class Translator {
   }
   void Unknown(absl::string_view what) { Fail(absl::StatusCode::kUnimplemented, what); }
 
-  // Up to the end or an unmatched ')'.
+  // Parses up to the end or an unmatched ')'.
   void Alternatives(int depth) {
     if (depth > kMaxDepth) return Fail(absl::StatusCode::kInvalidArgument, "groups too deep");
-    int open_options = 0;  // (?i) without a colon holds to the end of the group, bars included
+    int open_options = 0;  // (?i) without a colon applies up to the end of the group, across bars
     while (More() && in_[at_] != ')') {
       if (in_[at_] == '|') {
         out_.push_back(in_[at_++]);
@@ -79,7 +79,7 @@ class Translator {
     out_.append(static_cast<size_t>(open_options), ')');
   }
 
-  // False if what was read takes no quantifier.
+  // Returns false if a quantifier cannot follow.
   bool Atom(int depth, int* open_options) {
     const char c = in_[at_];
     if (c == '(') return Group(depth, open_options);
@@ -108,7 +108,7 @@ class Translator {
     return c != '^' && c != '$';
   }
 
-  // What follows an atom that begins at out_[begin]. In Ruby's syntax an interval cannot be
+  // Parses the quantifiers of the atom at out_[begin]. In Ruby's syntax an interval cannot be
   // possessive: {2}+ repeats {2}.
   void Quantifiers(size_t begin) {
     while (More()) {
@@ -168,7 +168,7 @@ class Translator {
       return Body(in_.substr(at_, end + 1 - at_), depth);
     }
     if (!Looking("(?")) return Body("(", depth);
-    // Options: (?i), (?i:...). Ruby's m lets the dot match newlines, which is s elsewhere.
+    // Options: (?i), (?i:...). Ruby's m lets the dot match newlines; elsewhere that is s.
     size_t i = at_ + 2;
     std::string options = "(?";
     for (; i < in_.size() && in_[i] != ')' && in_[i] != ':'; ++i) {
@@ -214,8 +214,8 @@ class Translator {
     return true;
   }
 
-  // \p{...}, \P{...}, \p{^...} at at_, whose letter is in_[at_ + 1]. The set and whether it is
-  // turned round.
+  // \p{...}, \P{...} or \p{^...} at at_, with the letter at in_[at_ + 1]. Returns the set and
+  // whether it is negated.
   std::pair<std::string, bool> PropertyAt() {
     bool negated = in_[at_ + 1] == 'P';
     const size_t end = in_.find('}', at_);
@@ -231,8 +231,7 @@ class Translator {
     return {set.value_or(""), negated};
   }
 
-  // A class escape such as \s at at_: its set and whether it is turned round. Nothing if the escape
-  // is none.
+  // A class escape such as \s at at_. Returns the set and whether it is negated, or nullopt.
   std::optional<std::pair<std::string, bool>> ClassEscape(bool in_set) {
     if (at_ + 1 >= in_.size()) return std::nullopt;
     const char letter = in_[at_ + 1];
@@ -258,7 +257,7 @@ class Translator {
     return std::make_pair(set, absl::ascii_isupper(static_cast<unsigned char>(letter)));
   }
 
-  // A character written by an escape at at_, for PCRE2, inside or outside of a class.
+  // Translates a character escape at at_, inside or outside of a class.
   std::string CharacterEscape() {
     if (at_ + 1 >= in_.size()) {
       Fail(absl::StatusCode::kInvalidArgument, "\\ at the end");
@@ -293,7 +292,7 @@ class Translator {
       case 'a':
       case 'e':
         return take(2);
-      case 'v':  // PCRE2's is a class
+      case 'v':  // a class in PCRE2
         at_ += 2;
         return "\\x{b}";
       case '0':
@@ -308,7 +307,7 @@ class Translator {
     }
     size_t length = 2;
     while (at_ + length < in_.size() && (in_[at_ + length] & 0xC0) == 0x80) ++length;
-    if ((letter & 0x80) != 0) {  // PCRE2 takes a backslash before ASCII only
+    if ((letter & 0x80) != 0) {  // PCRE2 accepts a backslash before ASCII only
       at_ += 1;
       return take(length - 1);
     }
@@ -352,8 +351,8 @@ class Translator {
     return true;
   }
 
-  // A set in brackets as a pattern that matches one character. What PCRE2's classes cannot say,
-  // sets in sets and intersections, is said by look-ahead.
+  // Translates a bracket expression into a pattern that matches one character. Nested sets and
+  // intersections, which PCRE2's classes lack, become alternatives and look-ahead.
   std::string Set(int depth) {
     if (depth > kMaxDepth) {
       Fail(absl::StatusCode::kInvalidArgument, "sets too deep");
@@ -363,8 +362,8 @@ class Translator {
     const bool negated = More() && in_[at_] == '^';
     if (negated) ++at_;
     std::string plain;                // items of one class
-    std::vector<std::string> others;  // alternatives beside it
-    std::string before;               // what && demands of the character besides
+    std::vector<std::string> others;  // alternatives to it
+    std::string before;               // look-ahead for the operands of &&
     bool first = true;
     for (; More(); first = false) {
       const char c = in_[at_];
@@ -437,21 +436,21 @@ class Translator {
     return negated ? absl::StrCat("(?:(?!", whole, ")(?s:.))") : absl::StrCat("(?:", whole, ")");
   }
 
-  // A character at at_ as an item of a PCRE2 class.
+  // Translates a literal character at at_ into an item of a PCRE2 class.
   void Literal(std::string* out) {
     if (absl::StrContains("[]^-\\&", in_.substr(at_, 1))) out->push_back('\\');
     do out->push_back(in_[at_++]);
     while (at_ < in_.size() && (in_[at_] & 0xC0) == 0x80);
   }
 
-  // The rest of a range whose first character has just been written.
+  // Parses the rest of a range whose first character has been written.
   void Range(std::string* out) {
     if (!Looking("-") || at_ + 1 >= in_.size()) return;
     const char next = in_[at_ + 1];
     if (next == ']' || next == '[' || in_.substr(at_ + 1, 2) == "&&") return;
     if (next == '\\' && at_ + 2 < in_.size() &&
         absl::StrContains("swdhpSWDHP", in_.substr(at_ + 2, 1))) {
-      return;  // the hyphen stands for itself
+      return;  // the hyphen is literal
     }
     out->push_back('-');
     ++at_;

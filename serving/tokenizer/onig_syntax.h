@@ -1,5 +1,5 @@
-// Oniguruma's Ruby syntax to PCRE2's. The two differ in small things that change where words end:
-// what \s, \w, \h, \v and \b are, how old their Unicode is, what (?m) and {2}+ mean, sets in sets.
+// Translates Oniguruma's Ruby syntax to PCRE2's. They differ in details that move word boundaries:
+// \s, \w, \h, \v and \b, the Unicode version, (?m), {2}+, and nested sets.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace espalier {
 
-// A pattern for PCRE2 with UTF, UCP and MULTILINE. Unimplemented for what has no translation,
-// InvalidArgument for what is no pattern, both with the byte.
+// Returns a pattern for PCRE2 with UTF, UCP and MULTILINE. Returns Unimplemented if there is no
+// translation, InvalidArgument if the pattern is malformed, both with the byte offset.
 absl::StatusOr<std::string> TranslateOniguruma(absl::string_view pattern);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// The "pattern" of a Replace or a Split: {"String": "..."} or {"Regex": "..."}.
+// The "pattern" of Replace and Split: {"String": "..."} or {"Regex": "..."}.
 #pragma once
 
 #include <optional>
@@ -20,12 +20,12 @@ class Pattern {
   explicit Pattern(std::string literal) : literal_(std::move(literal)) {}
 
   using Matches = std::vector<std::pair<size_t, size_t>>;
-  // As Regex::Matcher::FindAll.
+  // See Regex::Matcher::FindAll.
   absl::Status FindAll(absl::string_view text, Matches* matches) const {
     return Search(*this).FindAll(text, matches);
   }
 
-  // For many short texts in one thread.
+  // Reusable state for many short texts. Not thread-safe.
   class Search {
    public:
     explicit Search(const Pattern& pattern) : pattern_(pattern) {
@@ -43,7 +43,7 @@ class Pattern {
   std::optional<Regex> regex_;
 };
 
-// Nothing and an error in the reader if it is no pattern.
+// Returns nullopt, and reports an error to the reader, if it is no pattern.
 std::optional<Pattern> ReadPattern(const JsonReader& json);
 
 }  // namespace espalier

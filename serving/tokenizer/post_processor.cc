@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// A template is as long as a person writes it.
+// Bounds the length of a template.
 constexpr size_t kMaxPieces = 64;
 
 int TokenOfPair(const JsonReader& pair) {
@@ -25,7 +25,7 @@ int TokenOfPair(const JsonReader& pair) {
 
 void PostProcessor::Read(const JsonReader& json) {
   const std::string type = json.String("type");
-  if (!json.ok() || type == "ByteLevel") return;  // which only moves offsets
+  if (!json.ok() || type == "ByteLevel") return;  // it only changes offsets
   if (type == "Sequence") {
     const JsonReader list = json.Get("processors");
     for (size_t i = 0; i < list.size() && json.ok(); ++i) Read(list.At(i));

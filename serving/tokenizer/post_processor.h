@@ -1,4 +1,4 @@
-// The "post_processor" of tokenizer.json, of which the tokens around a text concern us.
+// The "post_processor" of tokenizer.json, reduced to the tokens that it puts around a text.
 #pragma once
 
 #include <vector>
@@ -9,24 +9,24 @@ namespace espalier {
 
 class PostProcessor {
  public:
-  // Errors go to the reader: types TemplateProcessing, BertProcessing, RobertaProcessing,
+  // Reports errors to the reader. Types: TemplateProcessing, BertProcessing, RobertaProcessing,
   // ByteLevel, Sequence.
   void Read(const JsonReader& json);
 
-  // In the place of what was read: these tokens around a text.
+  // Replaces what was read by these tokens around a text.
   void Set(std::vector<int> before, std::vector<int> behind);
 
   bool empty() const { return templates_.empty(); }
-  // Whether this token comes around texts.
+  // Whether this token is added around texts.
   bool Adds(int token) const;
   std::vector<int> Apply(std::vector<int> tokens) const;
 
  private:
   struct Piece {
-    bool text = false;  // where the text goes; else:
+    bool text = false;  // the text goes here
     std::vector<int> tokens;
   };
-  std::vector<std::vector<Piece>> templates_;  // one around the other
+  std::vector<std::vector<Piece>> templates_;  // each is applied to the result of the one before it
 };
 
 }  // namespace espalier

@@ -19,7 +19,7 @@ using Matches = Pattern::Matches;
 constexpr char kGpt2Pattern[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// What becomes of what a pattern finds, in the library's words.
+// What happens to matches; names of Hugging Face's library.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct Part {
@@ -27,7 +27,7 @@ struct Part {
   bool match;
 };
 
-// A word of `size` bytes in parts: the matches, what lies between them.
+// Splits a word of `size` bytes into matches and the text between them.
 std::vector<Part> Parts(size_t size, const Matches& matches, bool invert) {
   std::vector<Part> parts;
   parts.reserve(2 * matches.size() + 1);
@@ -41,7 +41,7 @@ std::vector<Part> Parts(size_t size, const Matches& matches, bool invert) {
   return parts;
 }
 
-// Puts matches together with their neighbours.
+// Merges matches with their neighbors.
 std::vector<Part> Join(std::vector<Part> parts, Behavior behavior) {
   if (behavior == Behavior::kIsolated || behavior == Behavior::kRemoved) return parts;
   const bool backwards = behavior == Behavior::kMergedWithNext;
@@ -63,7 +63,7 @@ std::vector<Part> Join(std::vector<Part> parts, Behavior behavior) {
   return joined;
 }
 
-// Cuts every word. `find` appends the matches in one word.
+// Splits every word. `find` appends the matches in a word.
 template <typename Find>
 absl::Status SplitWords(Words* words, Behavior behavior, bool invert, Find find) {
   std::vector<Words::Span> spans;
@@ -93,7 +93,7 @@ auto CharactersThat(Is is) {
   };
 }
 
-// Writes every word anew. `write` appends what becomes of one.
+// Rewrites every word. `write` appends the replacement.
 template <typename Write>
 void Rewrite(Words* words, Write write) {
   std::string text;
@@ -206,7 +206,7 @@ class Metaspace : public PreTokenizer {
   bool split_;
 };
 
-// Words of characters and words of signs; white space falls away.
+// Words of word characters and words of punctuation; drops white space.
 class Whitespace : public PreTokenizer {
  public:
   absl::Status Apply(Words* words) const override {
@@ -270,7 +270,7 @@ class UnicodeScripts : public PreTokenizer {
                       [](absl::string_view word, Matches* matches) {
                         std::optional<int> last;
                         size_t begin = 0;
-                        bool begun = false;  // the library drops what comes before the first script
+                        bool begun = false;  // the library drops what precedes the first script
                         for (size_t at = 0; at < word.size();) {
                           const size_t here = at;
                           const int script = ScriptOf(NextCodePoint(word, &at));

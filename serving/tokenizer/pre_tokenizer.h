@@ -1,5 +1,5 @@
-// The "pre_tokenizer" of tokenizer.json: cuts a text into the words that a model encodes each by
-// itself.
+// The "pre_tokenizer" of tokenizer.json: splits a text into words, which the model encodes one by
+// one.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// A text and where its words are: in order, not empty, none overlapping.
+// A text and the ranges of its words: ascending, disjoint, not empty.
 struct Words {
   struct Span {
     size_t begin = 0, end = 0;
@@ -29,16 +29,16 @@ struct Words {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // ResourceExhausted if a pattern backtracks without end. REQUIRES and keeps: valid UTF-8.
+  // Returns ResourceExhausted if a pattern backtracks too much. REQUIRES and ensures: valid UTF-8.
   virtual absl::Status Apply(Words* words) const = 0;
 };
 
-// Null and an error in the reader for what is unknown or malformed. With `raw_bytes` a ByteLevel
-// writes no alphabet of characters but leaves the bytes as they are, for a model that reads bytes:
-// REQUIRES EndsInByteLevel.
+// Reports errors to the reader and returns null for an unknown or malformed pre-tokenizer. With
+// `raw_bytes`, ByteLevel leaves bytes as they are instead of translating them to its alphabet, for
+// a model that reads bytes. REQUIRES: EndsInByteLevel if raw_bytes.
 std::unique_ptr<PreTokenizer> MakePreTokenizer(const JsonReader& json, bool raw_bytes);
 
-// True if the last step is ByteLevel and no other is.
+// Whether the last step is ByteLevel and no other step is.
 bool EndsInByteLevel(const nlohmann::json& json);
 
 }  // namespace espalier

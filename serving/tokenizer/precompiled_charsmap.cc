@@ -79,7 +79,7 @@ std::string PrecompiledCharsmap::Apply(absl::string_view text) const {
     characters(grapheme);
   };
   for (size_t at = 0; at < text.size();) {
-    // ASCII before ASCII is a cluster by itself, but for the end of a line.
+    // ASCII before ASCII is a cluster of its own, except CR LF.
     if (IsAscii(text[at]) && (at + 1 == text.size() || IsAscii(text[at + 1]))) {
       const size_t length =
           text[at] == '\r' && at + 1 < text.size() && text[at + 1] == '\n' ? 2 : 1;

@@ -1,6 +1,6 @@
-// SentencePiece's precompiled normalisation: a double-array trie from byte strings to replacements
-// (Aoe, "An efficient digital search algorithm by using a double-array structure", 1989, in the
-// layout of the Darts-clone library).
+// SentencePiece's precompiled_charsmap normalization: a double-array trie from byte strings to
+// replacements (Aoe, "An efficient digital search algorithm by using a double-array structure",
+// 1989) in the format of Darts-clone.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace espalier {
 
 class PrecompiledCharsmap {
  public:
-  // `blob`: length of the trie in bytes (32 bits, little endian), the trie, the replacements, each
-  // ended by a NUL. InvalidArgument if that does not fit together.
+  // `blob`: size of the trie in bytes (32 bits, little endian), the trie, NUL-terminated
+  // replacements. Returns InvalidArgument if it is inconsistent.
   static absl::StatusOr<PrecompiledCharsmap> Parse(absl::string_view blob);
 
-  // The replacement of the shortest key that `text` begins with, however long `text` is.
+  // The replacement for the shortest key that is a prefix of `text`.
   std::optional<absl::string_view> Find(absl::string_view text) const;
 
-  // As the Hugging Face library applies it: grapheme clusters of up to 5 bytes as a whole where
-  // that finds something, else character by character.
+  // Normalizes as Hugging Face's library does: replaces grapheme clusters of up to 5 bytes as a
+  // whole if there is a replacement, and single characters otherwise.
   std::string Apply(absl::string_view text) const;
 
  private:

@@ -12,8 +12,8 @@ namespace espalier {
 namespace {
 
 constexpr size_t kMaxPattern = 1 << 16;
-// Steps that one match may take. A pattern that is sound takes a few for each character that it
-// looks at; the longest texts have some millions of characters.
+// Maximum steps of one match. A reasonable pattern takes a few steps per character, and the longest
+// texts have some millions of characters.
 constexpr uint32_t kMatchLimit = 50'000'000;
 constexpr uint32_t kHeapLimitKib = 64 << 10;
 constexpr size_t kJitStackStart = 64 << 10;
@@ -70,7 +70,7 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view pattern) {
   int error = 0;
   PCRE2_SIZE at = 0;
   auto code = std::make_unique<Code>();
-  // Ruby's ^ and $ are those of lines.
+  // Ruby's ^ and $ match at line boundaries.
   code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                              &error, &at, nullptr);
@@ -81,7 +81,7 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view pattern) {
                                                    "translation ",
                                                    translated->substr(0, 200)));
   }
-  // Without machine code (no memory for it, another processor) the interpreter does the work.
+  // If the JIT is unavailable (no memory, unsupported processor), PCRE2's interpreter matches.
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);
   return Regex(std::move(code));
 }
@@ -91,7 +91,7 @@ absl::Status Regex::Matcher::FindAll(absl::string_view text,
   State& search = *state_;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t at = 0;
-  bool after_match = false;  // `at` is where a match ended
+  bool after_match = false;  // `at` is the end of a match
   while (at <= text.size()) {
     int found = pcre2_match(search.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, search.data,
                             search.context);
@@ -108,7 +108,7 @@ absl::Status Regex::Matcher::FindAll(absl::string_view text,
     }
     const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(search.data);
     const size_t begin = range[0], end = range[1];
-    if (begin > end || end < at) {  // \K in a look-around can do that
+    if (begin > end || end < at) {  // \K inside a look-around can cause this
       return absl::InvalidArgumentError("a pattern of the tokenizer matches backwards");
     }
     if (begin == end && after_match && begin == at) {

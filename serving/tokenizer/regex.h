@@ -1,6 +1,5 @@
-// Regular expressions as tokenizer.json holds them: Oniguruma's Ruby syntax, matched by PCRE2 after
-// a translation (onig_syntax.h), compiled to machine code, bounded against catastrophic
-// backtracking.
+// Regular expressions of tokenizer.json: Oniguruma's Ruby syntax, translated to PCRE2
+// (onig_syntax.h) and compiled to machine code, with a bound on backtracking.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +12,17 @@
 
 namespace espalier {
 
-// Immutable, hence usable from any thread.
+// Immutable and thus thread-safe.
 class Regex {
  public:
-  // InvalidArgument or Unimplemented with the byte at which the pattern goes wrong.
+  // Returns InvalidArgument or Unimplemented with the byte offset of the error.
   static absl::StatusOr<Regex> Compile(absl::string_view pattern);
 
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  // What a search needs besides the pattern. For one thread; keep it for many short texts.
+  // Reusable match state. Not thread-safe. Keep it for many short texts.
   class Matcher {
    public:
     // `regex` must outlive it.
@@ -31,9 +30,9 @@ class Regex {
     ~Matcher();
     Matcher(const Matcher&) = delete;
 
-    // Appends [begin, end) of each match, left to right, none overlapping; an empty match right
-    // after another one does not count. ResourceExhausted if the pattern backtracks without end.
-    // REQUIRES: valid UTF-8.
+    // Appends [begin, end) of each match, left to right, disjoint; omits an empty match directly
+    // after another match. Returns ResourceExhausted if the pattern backtracks too much. REQUIRES:
+    // valid UTF-8.
     absl::Status FindAll(absl::string_view text, std::vector<std::pair<size_t, size_t>>* matches);
 
    private:

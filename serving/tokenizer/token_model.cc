@@ -43,7 +43,7 @@ absl::Status MissingUnknownToken(absl::string_view spelling) {
 
 std::unique_ptr<TokenModel> MakeTokenModel(const JsonReader& json, bool byte_words) {
   std::string type = json.String("type", "");
-  // Files of old versions do not say; their fields do.
+  // Old files have no type; their fields determine it.
   if (type.empty() && json.ok()) {
     const bool list = json.Has("vocab") && json.value()["vocab"].is_array();
     type = json.Has("merges")                      ? "BPE"

@@ -1,4 +1,4 @@
-// The "model" of tokenizer.json: from a word to token ids.
+// The "model" of tokenizer.json: encodes a word as token ids.
 #pragma once
 
 #include <memory>
@@ -12,21 +12,21 @@
 
 namespace espalier {
 
-// Token ids are below this.
+// Exclusive upper bound of token ids.
 inline constexpr int64_t kMaxTokenId = int64_t{1} << 24;
 
 // Immutable once built.
 class Vocabulary {
  public:
-  // A later entry of the same spelling or id takes the place of an earlier one.
+  // A later entry replaces earlier ones with the same spelling or id.
   void Add(std::string spelling, int id);
 
-  // -1 if there is none.
+  // Returns -1 if there is none.
   int Find(absl::string_view spelling) const {
     const auto found = ids_.find(spelling);
     return found == ids_.end() ? -1 : found->second;
   }
-  // Null if there is none.
+  // Returns null if there is none.
   const std::string* Spelling(int id) const {
     const auto found = spellings_.find(id);
     return found == spellings_.end() ? nullptr : &found->second;
@@ -45,10 +45,10 @@ class Vocabulary {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the tokens of a word. InvalidArgument if a character has no token and there is none for
-  // what is unknown. REQUIRES: not empty; valid UTF-8 unless reads_bytes().
+  // Appends the tokens of a word. Returns InvalidArgument if a character has no token and the model
+  // has no unknown token. REQUIRES: not empty; valid UTF-8 unless reads_bytes().
   virtual absl::Status Tokenize(absl::string_view word, std::vector<int>* tokens) const = 0;
-  // True if words come as bytes that are not yet in the byte alphabet of the vocabulary.
+  // Whether words are raw bytes that are not translated to the byte-level alphabet.
   virtual bool reads_bytes() const { return false; }
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -57,12 +57,12 @@ class TokenModel {
   Vocabulary vocabulary_;
 };
 
-// Null and an error in the reader for what is unknown or malformed: types BPE, Unigram, WordPiece,
-// WordLevel. `byte_words`: the words would come in the byte alphabet; a model that can read the
-// bytes themselves will.
+// Reports errors to the reader and returns null for an unknown or malformed model. Types: BPE,
+// Unigram, WordPiece, WordLevel. `byte_words`: words would arrive in the byte-level alphabet; a
+// model that can read raw bytes instead will do so.
 std::unique_ptr<TokenModel> MakeTokenModel(const JsonReader& json, bool byte_words);
 
-// One each, for MakeTokenModel.
+// Called by MakeTokenModel; one file each: bpe.cc, unigram.cc, word_piece.cc, word_level.cc.
 std::unique_ptr<TokenModel> MakeBpe(const JsonReader& json, bool byte_words);
 std::unique_ptr<TokenModel> MakeUnigram(const JsonReader& json);
 std::unique_ptr<TokenModel> MakeWordPiece(const JsonReader& json);

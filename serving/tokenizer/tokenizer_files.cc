@@ -16,8 +16,7 @@ namespace {
 
 constexpr size_t kMaxTemplates = 64;
 
-// Spellings of special tokens, which are strings or objects with their content. What is already
-// there stays.
+// Reads special tokens, which are strings or objects with "content". Existing entries stay.
 void ReadSpecialTokens(const JsonReader& json, std::map<std::string, std::string>* tokens) {
   static constexpr const char* kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                            "pad_token", "cls_token", "mask_token"};
@@ -56,7 +55,7 @@ void ReadTemplates(const JsonReader& json, std::map<std::string, std::string>* t
 }
 
 void ReadAdded(const JsonReader& json, TokenizerConfig* config) {
-  // Files of strangers hold other things there, too; then they are none of the classes that matter.
+  // Files may hold other types here; then it is none of the classes that matter.
   const auto name = json.value().find("tokenizer_class");
   if (name != json.value().end() && name->is_string())
     config->tokenizer_class = name->get<std::string>();
@@ -81,8 +80,8 @@ absl::Status ReadInto(const std::string& text, absl::string_view file, bool is_c
   return status;
 }
 
-// What transformers' classes for SentencePiece's models put around a text, whatever tokenizer.json
-// says: bos unless the configuration says otherwise, eos if it does.
+// As transformers' SentencePiece tokenizer classes do, whatever tokenizer.json says: adds bos
+// unless the configuration says otherwise, and eos if it says so.
 absl::Status SetPrefixAndSuffix(const TokenizerConfig& config, HuggingFaceTokenizer* tokenizer) {
   const std::string& name = config.tokenizer_class;
   const bool theirs = absl::StartsWith(name, "Llama") || absl::StartsWith(name, "CodeLlama") ||

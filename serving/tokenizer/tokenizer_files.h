@@ -1,4 +1,4 @@
-// A model's tokenizer from the files that Hugging Face's libraries write beside it.
+// Loads a tokenizer from the files of a Hugging Face model directory.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,42 @@
 
 namespace espalier {
 
-// The texts of the files; empty where there is none.
+// Contents of the files; empty if a file is absent.
 struct TokenizerFiles {
   std::string tokenizer_json;
   std::string tokenizer_config_json;
   std::string special_tokens_map_json;
   std::string generation_config_json;
   std::string chat_template_jinja;
-  std::map<std::string, std::string> additional_chat_templates;  // *.jinja there, by name
+  // of additional_chat_templates/*.jinja, by name
+  std::map<std::string, std::string> additional_chat_templates;
 };
 
-// What tokenizer_config.json and its companions say beside the tokenizer itself.
+// What tokenizer_config.json and related files define in addition to the tokenizer.
 struct TokenizerConfig {
-  // Spellings by role, such as "bos_token"; only those that there are.
+  // Spellings by role, such as "bos_token"; absent roles are missing.
   std::map<std::string, std::string> special_tokens;
   std::vector<std::string> additional_special_tokens;  // spellings without a role
-  // Chat templates by name; a single one is "default". chat_template.jinja and the additional ones
-  // stand before those in the configuration, as in transformers.
+  // Chat templates by name; a single one is "default". As in transformers, chat_template.jinja and
+  // the additional templates take precedence over those in the configuration.
   std::map<std::string, std::string> chat_templates;
   std::string tokenizer_class;
   std::optional<bool> add_bos_token, add_eos_token;
 };
 
-// InvalidArgument naming file and field.
+// Returns InvalidArgument naming file and field.
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files);
 
-// The tokenizer of tokenizer.json, which gives the tokens that Hugging Face's `tokenizers` gives,
-// with padding and truncation off. An answer ends at generation_config.json's eos, at `model_eos`
-// (that of config.json) and at the configuration's eos_token. What the configuration calls special
-// is so, if the vocabulary has it, though tokenizer.json's added_tokens leave it out, as in
-// transformers (but for its lstrip, rstrip and normalized): templates spell it. Invalid input is
-// refused with file
-// and field as InvalidArgument; what we do not know, as Unimplemented.
+// Creates the tokenizer of tokenizer.json. It produces the same tokens as Hugging Face's
+// `tokenizers` with padding and truncation off. An answer ends at the eos of
+// generation_config.json, at `model_eos` (from config.json) and at the configuration's eos_token.
+// As in transformers, tokens that the configuration calls special are special if the vocabulary has
+// them, even if added_tokens does not list them, since templates spell them; their lstrip, rstrip
+// and normalized are ignored. Returns InvalidArgument with file and field for invalid input and
+// Unimplemented for unknown features.
 //
-// Added tokens that a model of `vocabulary` tokens does not have are no tokens, but text, and come
-// in `omitted_added_tokens` by their ids (optional): Gemma 3's one for images, in its models for texts alone.
+// Added tokens with ids beyond a model's `vocabulary` are treated as text and returned in
+// *omitted_added_tokens (optional) by id; for example the image token in text-only Gemma 3 models.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
     const TokenizerFiles& files, std::vector<int> model_eos = {}, int64_t vocabulary = INT64_MAX,
     std::map<int, std::string>* omitted_added_tokens = nullptr);

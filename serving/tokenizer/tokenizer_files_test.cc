@@ -1,5 +1,5 @@
-// What holds without the Hugging Face library; tests/conformance/tokenizers_test.py compares with
-// it.
+// Behavior that needs no reference; tests/conformance/tokenizers_test.py compares with the Hugging
+// Face library.
 #include "serving/tokenizer/tokenizer_files.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// A SentencePiece model in small: "ab" is learned, bytes stand for the rest.
+// A small SentencePiece model: "ab" is a token, bytes cover the rest.
 std::string SmallJson() {
   return R"({"model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>",
       "vocab": {"<unk>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "▁": 5, "▁ab": 6, "<0xE6>": 7,
@@ -42,7 +42,7 @@ TEST(LoadTokenizer, SpecialTokensAreTextUnlessAskedFor) {
   EXPECT_TRUE(tokenizer->IsSpecial(10));
 }
 
-// As in transformers: templates spell what added_tokens may have left out.
+// As in transformers: templates use tokens that added_tokens may lack.
 TEST(LoadTokenizer, WhatTheConfigurationCallsSpecialIsSo) {
   std::string json = SmallJson();
   const size_t list = json.find(R"({"id": 1, "content": "</s>")");
@@ -77,7 +77,7 @@ TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
   EXPECT_EQ(stream->Flush(), "\xEF\xBF\xBD");
 }
 
-// A later byte could make U+FFFD of all that is right so far, but of nothing that is wrong already.
+// A later byte can turn valid characters into U+FFFD, but not what is already invalid.
 TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
   const std::string wrong = "\xEF\xBF\xBD";
   const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
@@ -95,7 +95,7 @@ TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
   EXPECT_EQ(stream->Flush(), wrong + wrong + wrong + wrong);
 }
 
-// DeepSeek-R1-Distill-Qwen's tokenizer.json adds nothing; its class does.
+// DeepSeek-R1-Distill-Qwen's tokenizer.json adds no tokens; its class does.
 TEST(LoadTokenizer, SomeClassesAddWhatTheConfigurationSays) {
   const auto tokens = [](const std::string& config, bool around = false) {
     TokenizerFiles files{.tokenizer_json = SmallJson(), .tokenizer_config_json = config};
@@ -121,7 +121,7 @@ TEST(LoadTokenizer, SomeClassesAddWhatTheConfigurationSays) {
   EXPECT_THAT(tokens(R"({"tokenizer_class": "LlamaTokenizer"})"), ElementsAre(6));
   EXPECT_THAT(tokens(with(R"("tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true)")),
               ElementsAre(6));
-  // What tokenizer.json says holds where the configuration says nothing.
+  // tokenizer.json applies where the configuration says nothing.
   EXPECT_THAT(tokens(with(R"("tokenizer_class": "LlamaTokenizer")"), true), ElementsAre(6, 1));
   EXPECT_THAT(tokens(with(R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": true)"), true),
               ElementsAre(10, 6));
@@ -213,7 +213,7 @@ TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {
     EXPECT_THAT(std::string(ReadGenerationConfig(json).status().message()), HasSubstr(field))
         << json;
   }
-  // Whoever wants none of the defaults can do without these.
+  // Requests that use no defaults do not need these fields.
   for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
            {R"("top_p": 0)", "top_p"},
            {R"("top_p": 1.5)", "top_p"},

@@ -73,7 +73,7 @@ TEST(Utf8Stream, RandomBytesGiveTheSameValidTextHoweverTheyAreCut) {
   for (int trial = 0; trial < 2000; ++trial) {
     std::string bytes;
     for (int i = random() % 24; i > 0; --i) {
-      // Mostly lead and continuation bytes, where the cases are.
+      // Mostly lead and continuation bytes.
       bytes.push_back(static_cast<char>(random() % 4 ? 0x80 + random() % 0x80 : random() % 0x80));
     }
     Utf8Stream whole, pieces;

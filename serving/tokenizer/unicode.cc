@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-// True if the code point was assigned in that version of Unicode.
+// Whether the code point was assigned in that version of Unicode.
 bool IsOfAge(char32_t c, int major) {
   UVersionInfo age;
   u_charAge(static_cast<UChar32>(c), age);
@@ -27,7 +27,7 @@ bool HasCategory(char32_t c, uint32_t mask) {
   return (U_GET_GC_MASK(static_cast<UChar32>(c)) & mask) != 0;
 }
 
-// The table's category of a code point, as a mask of ICU's; 0 if the table does not have it.
+// The category of a code point in the table of additions, as an ICU mask; 0 if it is absent.
 uint32_t NewerCategory(char32_t c) {
   const std::vector<AddedRange>& table = Unicode16Additions();
   const auto at = std::upper_bound(table.begin(), table.end(), c,
@@ -39,7 +39,7 @@ uint32_t NewerCategory(char32_t c) {
   if (name == "Nd") return U_GC_ND_MASK;
   if (name == "Nl") return U_GC_NL_MASK;
   if (name == "No") return U_GC_NO_MASK;
-  return U_GC_CN_MASK;  // of no interest here
+  return U_GC_CN_MASK;  // irrelevant here
 }
 
 bool In(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
@@ -133,13 +133,13 @@ bool IsWordCharacter(char32_t c) {
 
 bool IsCombiningMark(char32_t c) {
   if (In(c, 0x1CF2, 0x1CF3)) return true;  // marks until Unicode 12
-  // A sign of Sharada became a mark after Unicode 9.
+  // A character of Sharada became a mark after Unicode 9.
   return c >= 0x300 && c != 0x111C9 && HasCategory(c, U_GC_M_MASK) && IsOfAge(c, 9);
 }
 
 bool IsNonspacingMark(char32_t c) {
   if (c < 0x300) return false;
-  // Some came to have the category after Unicode 8, one lost it.
+  // Some characters got the category after Unicode 8, one lost it.
   if (In(c, 0x1885, 0x1886) || c == 0xA9BD || c == 0x111C9) return false;
   return c == 0x1734 || (HasCategory(c, U_GC_MN_MASK) && IsOfAge(c, 8));
 }
@@ -161,7 +161,7 @@ void AppendLowercase(char32_t c, std::string* out) {
     out->push_back(static_cast<char>(In(c, 'A', 'Z') ? c + 0x20 : c));
     return;
   }
-  if (c == 0x130) {  // the one with a mapping of two characters
+  if (c == 0x130) {  // the only mapping to two characters
     out->append("i\xCC\x87");
     return;
   }
@@ -188,7 +188,7 @@ std::string Normalize(NormalForm form, absl::string_view text) {
   UErrorCode error = U_ZERO_ERROR;
   std::string out;
   out.reserve(text.size());
-  // ICU takes lengths of 31 bits; whoever calls limits the text far below.
+  // ICU's lengths have 31 bits; callers limit the text far below that.
   icu::StringByteSink<std::string> sink(&out);
   normalizer.normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())),
                            sink, nullptr, error);

@@ -1,4 +1,4 @@
-// What Unicode 15.0, 15.1 and 16.0 added to 14.0.
+// Code points that Unicode 15.0, 15.1 and 16.0 added to Unicode 14.0.
 #pragma once
 
 #include <vector>

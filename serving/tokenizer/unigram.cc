@@ -1,5 +1,5 @@
-// The unigram language model (Kudo, "Subword Regularization", 2018): of all ways to cut a word into
-// tokens the most probable one, by Viterbi.
+// The unigram language model (Kudo, "Subword Regularization", 2018): finds the most probable
+// segmentation of a word into tokens by the Viterbi algorithm.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-// What an unknown character costs more than the least probable token, as in SentencePiece.
+// Penalty of an unknown character relative to the least probable token, as in SentencePiece.
 constexpr double kUnknownPenalty = 10;
 
 class Unigram : public TokenModel {
@@ -42,7 +42,7 @@ class Unigram : public TokenModel {
     struct Best {
       double score = 0;
       size_t begin = 0;
-      int token = -1;  // that ends here; -1: none yet
+      int token = -1;  // the token that ends here; -1: none yet
     };
     std::vector<Best> best(word.size() + 1);
     const auto offer = [&](size_t begin, size_t end, double score, int token) {
@@ -67,7 +67,8 @@ class Unigram : public TokenModel {
       }
       at = next;
     }
-    std::vector<std::pair<size_t, size_t>> pieces;  // backwards; unknown neighbours are one piece
+    // in reverse order; adjacent unknown pieces are fused
+    std::vector<std::pair<size_t, size_t>> pieces;
     bool fuse = false;
     for (size_t end = word.size(); end > 0; end = best[end].begin) {
       const bool unknown = best[end].token == unknown_;
@@ -85,7 +86,7 @@ class Unigram : public TokenModel {
   }
 
  private:
-  // Pieces that are not in the vocabulary came from the unknown token, so there is one.
+  // Pieces outside the vocabulary stem from the unknown token, so that one exists.
   void Put(absl::string_view piece, std::vector<int>* tokens) const {
     const int id = vocabulary_.Find(piece);
     if (id >= 0) {

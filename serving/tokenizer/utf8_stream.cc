@@ -19,15 +19,15 @@ void Utf8Stream::Push(uint8_t byte, std::string& out) {
       }
       return;
     }
-    // The byte does not continue the character, so it begins the next one.
+    // The byte does not continue the character; it begins the next one.
     out += Flush();
   }
   if (byte < 0x80) {
     out.push_back(static_cast<char>(byte));
     return;
   }
-  // Table 3-7 of the Unicode standard: the second byte's range excludes overlong forms, surrogates
-  // and what lies beyond U+10FFFF.
+  // Table 3-7 of the Unicode standard: the range of the second byte excludes overlong forms,
+  // surrogates and code points beyond U+10FFFF.
   if (byte >= 0xC2 && byte <= 0xDF) {
     missing_ = 1;
   } else if (byte >= 0xE0 && byte <= 0xEF) {

@@ -10,8 +10,8 @@
 namespace espalier {
 namespace {
 
-// Greedy longest match: the longest token that starts the word, then the longest continuation token,
-// spelled with the prefix ("##" in BERT), until the word ends.
+// Greedy longest match: the longest token that starts the word, then the longest continuation
+// token, spelled with the prefix ("##" in BERT), until the word ends.
 class WordPiece : public TokenModel {
  public:
   WordPiece(Vocabulary vocabulary, std::string unknown, std::string prefix, int64_t max_characters)
@@ -32,7 +32,7 @@ class WordPiece : public TokenModel {
     std::string piece;
     for (size_t begin = 0; known && begin < word.size();) {
       size_t end = word.size();
-      // No token is longer, so nothing longer need be looked up.
+      // Longer candidates cannot be in the vocabulary.
       if (end - begin > longest_) {
         end = begin + longest_;
         while (end > begin && (word[end] & 0xC0) == 0x80) --end;
