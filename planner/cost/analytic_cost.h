@@ -1,6 +1,6 @@
-// The roofline: an operator takes the longer of its arithmetic at the device's matmul rate and its
-// memory traffic at the device's bandwidth, plus the cost of starting it. Used where nothing was
-// measured.
+// The roofline model: an operator takes the longer of its arithmetic at the device's matmul rate
+// and its memory traffic at the device's bandwidth, plus the launch overhead. Used where no
+// measurement exists.
 #pragma once
 
 #include <memory>

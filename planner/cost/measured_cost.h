@@ -1,13 +1,13 @@
-// Measured operator times in front of another cost model.
+// A table of measured operator times in front of another cost model.
 //
-// Entries are keyed by what the time depends on: operator, attributes, local types, device model
-// and threads. A miss asks the measurer, if there is one; without an answer it falls back to the
-// model behind, scaled by how far that model was off for measured shapes of the same operator on
-// the same device (geometric mean), so that a few measurements correct the whole table.
+// The key is everything that the time depends on: operator, attributes, local types, device model
+// and threads. A miss asks the measurer, if there is one. Without an answer it returns the fallback
+// model's time, scaled by that model's error on measured shapes of the same operator and device
+// (geometric mean), so that a few measurements correct the whole table.
 //
-// Forks share what was known when they were made, and ask the measurer one after the other: what
-// one of them has measured, the others are told. So what a fork says depends on nothing but what it
-// was asked itself, as long as the measurer gives one answer for one shape.
+// Forks share what was known when they were made and call the measurer one at a time; a shape that
+// one fork has measured is not measured again. A fork's answers therefore depend only on its own
+// queries, as long as the measurer gives one answer per shape.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ namespace espalier {
 
 class MeasuredCost : public CostModel {
  public:
-  // Times of one operator shard on one device, or nothing if it could not be measured. May block.
-  // Called by one thread at a time, of this model and its forks.
+  // Returns the times of one operator shard on one device, or nothing if it cannot be measured. May
+  // block. Called by one thread at a time, across this model and its forks.
   using Measurer = std::function<std::optional<Times>(const OpDef& def, const NodeTypes& shard,
                                                       const v1::Device& device)>;
 
@@ -37,22 +37,23 @@ class MeasuredCost : public CostModel {
   Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override;
   std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
                                 const v1::Device& device) override;
-  // Null if the model behind has no forks.
+  // Null if the fallback model has no forks.
   std::unique_ptr<CostModel> Fork() override;
   void Join(const CostModel& fork) override;
 
   void Record(const OpDef& def, const NodeTypes& shard, const v1::Device& device, Times times);
-  // What one took in the steps of a job, negative: not told. What was measured alone, or guessed,
-  // makes way for it; of what runs have told, the newer half counts as much as all the older ones.
+  // Records times observed in a job's steps; a negative time was not observed. Observed times
+  // replace isolated measurements and estimates. They are averaged so that the newest counts as
+  // much as all earlier ones together.
   void Observe(const OpDef& def, const NodeTypes& shard, const v1::Device& device, Times times);
   bool Has(const OpDef& def, const NodeTypes& shard, const v1::Device& device) const;
   size_t size() const;
 
-  // All that is known now, in front of another model; asks no measurer.
+  // Returns a copy of the whole table in front of another model, without a measurer.
   MeasuredCost Snapshot(CostModel* fallback) const;
 
-  // JSON text, sorted by key: seconds, and how many runs they come from. Load adds to what is
-  // there; InvalidArgument names the entry that is wrong, and then nothing was added.
+  // JSON, sorted by key: seconds and the number of runs behind them. Load adds to the table; it
+  // returns InvalidArgument, with the bad entry, and then adds nothing.
   std::string Save() const;
   absl::Status Load(const std::string& json);
 
@@ -67,7 +68,7 @@ class MeasuredCost : public CostModel {
 
   struct Entry {
     Times times;
-    // How many runs told of each; 0: measured alone.
+    // Number of jobs that observed each time; 0: measured in isolation.
     int64_t forward_runs = 0;
     int64_t backward_runs = 0;
   };
@@ -77,14 +78,14 @@ class MeasuredCost : public CostModel {
     std::map<std::string, Correction> corrections;  // by operator and device
   };
 
-  // What a measurement says of all shapes of its operator on the device.
+  // What one measurement implies for all shapes of its operator on the device.
   struct Observation {
     std::string kind;  // key of the correction
     Times measured;
     Times expected;
   };
 
-  // The measurer of a model and its forks, with what it has answered while there are forks.
+  // The measurer that a model shares with its forks, and its answers while forks exist.
   struct SharedMeasurer {
     absl::Mutex mutex;
     Measurer measurer;
@@ -97,11 +98,11 @@ class MeasuredCost : public CostModel {
   void UpdateCorrection(const Observation& observation);
   std::optional<Times> AskMeasurer(const std::string& key, const OpDef& def, const NodeTypes& shard,
                            const v1::Device& device);
-  // All that is known.
+  // Merges base_ and own_.
   std::shared_ptr<const Table> MergedTable() const;
 
   std::shared_ptr<const Table> base_;  // shared with forks
-  Table own_;                          // goes before base_
+  Table own_;                          // takes precedence over base_
   std::shared_ptr<SharedMeasurer> shared_measurer_;       // null: no measurer
   CostModel* fallback_;
   std::unique_ptr<CostModel> own_fallback_;  // of a fork
@@ -109,7 +110,7 @@ class MeasuredCost : public CostModel {
   std::map<std::string, Observation> observations_;  // of a fork, by key of the entry
 };
 
-// What times depend on of a device: "Intel Xeon x2".
+// The part of a device that times depend on: "Intel Xeon x2".
 std::string DeviceKey(const v1::Device& device);
 
 // The key of an entry: "linear{...} f32[16, 64], f32[64, 64] on Intel Xeon x2".

@@ -22,18 +22,18 @@
 
 namespace espalier {
 
-// By the devices that talk, see CommunicationKey.
+// Keyed by the communicating devices; see CommunicationKey.
 using CommunicationProfiles = std::map<std::string, v1::CommunicationProfile>;
 
-// Devices by host, model and threads, without the hosts' names: "2 x Intel Xeon x1" for two on one
-// host, "1 x Intel Xeon x1 | 1 x Intel Xeon x1" for two hosts. Devices without a host are on one of
-// their own.
+// Groups devices by host, model and threads and leaves out the hosts' names: "2 x Intel Xeon x1"
+// for two on one host, "1 x Intel Xeon x1 | 1 x Intel Xeon x1" for two hosts. A device without a
+// host counts as a host of its own.
 std::string CommunicationKey(const std::vector<v1::Device>& devices);
 
 std::string SaveProfile(const MeasuredCost& operators, const CommunicationProfiles& communication);
 
-// Adds what the text says to both. InvalidArgument names the place that is wrong and what would be
-// accepted; then nothing was added.
+// Adds the profile in `text` to both. Returns InvalidArgument, with the bad place and what would be
+// accepted, and then adds nothing.
 absl::Status LoadProfile(const std::string& text, MeasuredCost* operators,
                          CommunicationProfiles* communication);
 

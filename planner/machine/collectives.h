@@ -2,10 +2,10 @@
 //
 // An algorithm is a list of steps that wait for each other. The flows of a step share the links: a
 // directed edge gives each of its n flows 1/n of its bandwidth, a flow gets the least of its path,
-// and the step lasts as long as its slowest flow. As all flows of a step carry the same bytes, that
-// is, but for latencies, what max-min fair sharing gives too.
+// and the step lasts as long as its slowest flow. As all flows of a step carry the same bytes, this
+// equals max-min fair sharing, except for latencies.
 //
-// With the ranks in tree order, so that what lies close in the tree is close in the algorithm:
+// Ranks are in tree order, so that neighbors in the algorithm are close in the tree:
 //   ring       Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
 //              MPICH" (2005). All-to-all: every rank sends to every other, all flows at once.
 //              Broadcast: a chain.
@@ -14,10 +14,10 @@
 //   halving_doubling   recursive halving and doubling (Rabenseifner, "Optimization of collective
 //              reduction operations", 2004), most bytes between the nearest. Broadcast: scatter,
 //              then all-gather. All-to-all: hypercube. Powers of two only.
-//   hierarchical   a level for each level of the tree that cuts the ranks into equal groups:
-//              reduce-scatter in the innermost, all-reduce across groups between those with the
-//              same place in them, all-gather inside (Cho et al., "BlueConnect", 2019); a ring on
-//              every level.
+//   hierarchical   one level for each tree level that divides the ranks into equal groups:
+//              reduce-scatter in the innermost group, all-reduce across groups between ranks of the
+//              same position, all-gather inside (Cho et al., "BlueConnect", 2019); a ring on every
+//              level.
 #pragma once
 
 #include <array>
@@ -29,16 +29,16 @@
 
 namespace espalier {
 
-// Devices as they lie in the tree from left to right, so that the ring of them crosses the link of
-// each node twice, once in each direction. The order in which the algorithms below place ranks,
-// but for broadcasts, which start at their root and go outwards from it.
+// Returns the ranks in the order of the tree's leaves, in which a ring crosses each node's link
+// twice, once per direction. The algorithms below use this order, except broadcasts, which start at
+// their root and go outwards from it.
 std::vector<int> TreeOrder(const Topology& topology, std::vector<int> ranks);
 
 enum class CollectiveAlgorithm { kRing, kTree, kHalvingDoubling, kHierarchical };
 constexpr int kNumCollectiveAlgorithms = 4;
 const char* Name(CollectiveAlgorithm algorithm);
 
-// One of several collectives that run at one time.
+// One of several collectives that run at the same time.
 struct CollectiveGroup {
   v1::CollectiveInstruction::Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
   std::vector<int> ranks;
@@ -49,47 +49,48 @@ struct CollectiveTime {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kRing;
 };
 
-// What measurements say of one algorithm: its latencies and its seconds per byte times these.
+// A fit to measurements of one algorithm: factors for its latencies and its seconds per byte.
 struct CollectiveFit {
   double latency_factor = 1;
   double bandwidth_factor = 1;
-  bool available = true;  // false: the library that runs it has no such algorithm; not for kRing
+  bool available = true;  // false: the collective library lacks it; kRing is always available
 };
 // By algorithm, in the order of the enum.
 using CollectiveFits = std::array<CollectiveFit, kNumCollectiveAlgorithms>;
 
-// The steps of one collective over one set of ranks, by algorithm; a value that outlives the
-// topology. Seconds costs a few operations per step with a different distance: make it once for a
-// set of ranks and keep it.
+// The steps of one collective over one set of ranks, by algorithm. Independent of the topology once
+// made. Seconds() costs a few operations per distinct step: make the model once per set of ranks
+// and keep it.
 class CollectiveModel {
  public:
   using Kind = v1::CollectiveInstruction::Kind;
 
-  // `ranks`: device numbers; a broadcast starts at ranks[0], else the order is not important.
-  // InvalidArgument: a rank that is no device or comes twice, no ranks, an unknown kind.
+  // `ranks`: device numbers; a broadcast starts at ranks[0], otherwise the order does not matter.
+  // Returns InvalidArgument for a rank that is no device or repeated, no ranks, or an unknown kind.
   static absl::StatusOr<CollectiveModel> Create(const Topology& topology, Kind kind,
                                                 const std::vector<int>& ranks);
 
-  // By group: the models of collectives that run side by side, step by step together, so that the
-  // flows of all of them share the links in each step. All use one algorithm; whoever cannot, uses
-  // the ring beside those that can. Where no link carries flows of two groups, each model is the
-  // one that Create makes. Errors as Create; a device may be in one group only.
+  // Returns, by group, models of collectives that run concurrently in lockstep, so that the flows
+  // of all groups share the links in each step. All groups use one algorithm; a group that does not
+  // support it uses the ring. If no link carries flows of two groups, each model equals Create's.
+  // Errors as Create; a device may be in one group only.
   static absl::StatusOr<std::vector<CollectiveModel>> CreateConcurrent(
       const Topology& topology, const std::vector<CollectiveGroup>& groups);
 
-  // Whether they give the same times.
+  // Equal models give the same times.
   bool operator==(const CollectiveModel&) const = default;
 
   int num_ranks() const { return num_ranks_; }
-  // kRing and kTree always; see above for the others.
+  // Always true for kRing and kTree; see the file comment for the others.
   bool Has(CollectiveAlgorithm algorithm) const { return has_[static_cast<int>(algorithm)]; }
 
-  // `bytes` (>= 0) is one rank's input, as in rates.h. 0 for one rank. REQUIRES: Has(algorithm).
+  // `bytes` (>= 0) is one rank's input, as in rates.h. Returns 0 for one rank. REQUIRES:
+  // Has(algorithm).
   double Seconds(CollectiveAlgorithm algorithm, double bytes, const CollectiveFit& fit = {}) const;
-  // The fastest that is available; the first in the order of the enum if several are.
+  // Returns the fastest available algorithm; the first in the order of the enum on a tie.
   CollectiveTime Best(double bytes, const CollectiveFits& fits = {}) const;
 
-  // Seconds == fit.latency_factor * latency + fit.bandwidth_factor * transfer, where the flow that
+  // Splits Seconds into fit.latency_factor * latency + fit.bandwidth_factor * transfer. Which flow
   // a step waits for depends on the factors.
   struct Parts {
     double latency = 0;
@@ -100,13 +101,13 @@ class CollectiveModel {
  private:
   friend class CollectiveBuilder;
 
-  // Of one flow: latency + bytes / bandwidth.
+  // One flow's time: latency + bytes / bandwidth.
   struct Line {
     double latency = 0;
     double bandwidth = 0;
     bool operator==(const Line&) const = default;
   };
-  // `rounds` steps, each as long as the slowest of its lines with bytes / divisor.
+  // `rounds` steps, each as long as its slowest line for bytes / divisor.
   struct Phase {
     double rounds = 0;
     double divisor = 1;
@@ -124,8 +125,8 @@ class CollectiveModel {
   std::vector<Line> lines_;
 };
 
-// For one question only: make the model and ask. Errors of Create; InvalidArgument too for an
-// algorithm that these ranks cannot use, and for bytes that are negative or not finite.
+// One-shot versions that make the model and query it. Errors as Create; InvalidArgument also for an
+// algorithm that does not support the ranks, and for negative or non-finite bytes.
 absl::StatusOr<CollectiveTime> BestCollective(const Topology& topology, CollectiveModel::Kind kind,
                                               const std::vector<int>& ranks, double bytes,
                                               const CollectiveFits& fits = {});
@@ -139,10 +140,10 @@ struct CollectiveSample {
   double seconds = 0;
 };
 
-// The factors (>= 0) with the least sum of squared relative errors over the samples. Samples that
-// cannot tell latency from bandwidth (one size only) get one factor for both. InvalidArgument: no
-// samples; bytes negative or not finite; seconds not positive and finite; an algorithm that the
-// model has not; a model of one rank.
+// Returns the factors (>= 0) with the least sum of squared relative errors over the samples.
+// Samples of a single size cannot separate latency from bandwidth and give one factor for both.
+// Returns InvalidArgument for no samples, invalid bytes or seconds, an algorithm that the model
+// lacks, or a model of one rank.
 absl::StatusOr<CollectiveFit> FitCollective(const CollectiveModel& model,
                                             CollectiveAlgorithm algorithm,
                                             const std::vector<CollectiveSample>& samples);

@@ -1,10 +1,9 @@
-// Times of messages and collectives as they were measured on a cluster (proto
-// CommunicationProfile). Seconds, bytes.
+// Times of messages and collectives as measured on a cluster (proto CommunicationProfile). Seconds,
+// bytes.
 //
-// Fewer bytes are taken not to take longer. Between measured sizes times are linear in the size,
-// beyond the largest they go on as between the last two. Groups of a size that nobody measured take
-// what the ring takes (rates.h) over a link that is fitted to the nearest size that was measured
-// (FitCollective).
+// Curves are made monotonic in the bytes. Times are linear between measured sizes; beyond the
+// largest they extrapolate the last two. A group size without measurements uses the ring algorithm
+// (rates.h) over a link fitted to the nearest measured size (FitCollective).
 #pragma once
 
 #include <map>
@@ -22,17 +21,17 @@ class CommunicationModel {
  public:
   using Kind = v1::CollectiveInstruction::Kind;
 
-  // InvalidArgument names the entry that is wrong: numbers that are negative or not finite, an
-  // unknown kind, fewer than 2 ranks, the same size twice, more than 100000 entries.
+  // Returns InvalidArgument, with the bad entry, for negative or non-finite numbers, an unknown
+  // kind, fewer than 2 ranks, a repeated size, or more than 100000 entries.
   static absl::StatusOr<CommunicationModel> Create(const v1::CommunicationProfile& profile);
 
   struct Message {
-    double send = 0;  // for which the sender is busy; 0: it takes part until the message is there
-    double receive = 0;  // from when it has been sent and is waited for
+    double send = 0;  // time for which the sender is busy; 0: until the message has arrived
+    double receive = 0;  // from the send's end, while the receiver waits
   };
-  // Nothing where none was measured.
+  // Returns nothing if no message was measured.
   std::optional<Message> MessageSeconds(double bytes) const;
-  // `bytes` is one rank's input, as in rates.h. Nothing where no group met for this kind.
+  // `bytes` is one rank's input, as in rates.h. Returns nothing if this kind was not measured.
   std::optional<double> CollectiveSeconds(Kind kind, int ranks, double bytes) const;
 
  private:
@@ -40,7 +39,7 @@ class CommunicationModel {
   using Curve = std::vector<std::pair<double, double>>;
   struct Group {
     Curve curve;
-    v1::Link link;  // over which the ring takes as long, as far as one link can say it
+    v1::Link link;  // a fit: over this link the ring takes about as long
   };
 
   CommunicationModel() = default;

@@ -1,13 +1,14 @@
-// Times of collectives and of messages that cross a topology at one time. Seconds, bytes.
+// Link contention: times of collectives and messages that cross a topology at the same time.
+// Seconds, bytes.
 //
-// Collectives go step by step together (CollectiveModel::CreateConcurrent).
+// Concurrent collectives run in lockstep (CollectiveModel::CreateConcurrent).
 //
-// Messages: each device takes part in one at a time, in the order given, so they go in rounds
-// (RoundScheduler). On an edge the messages of a round have equal shares; one that is through leaves its
-// share to the others (processor sharing: Kleinrock, "Queueing Systems" II, 1976), so that a
-// message of b bytes beside others of b_j is through after the sum of min(b, b_j) over the
-// bandwidth, or b over what one flow gets, if that is longer. It takes as long as on the worst edge
-// of its path: what max-min fair shares give where those that share an edge all have their
+// A device takes part in one message at a time, in the given order, so messages form rounds
+// (RoundScheduler). On an edge, the messages of a round get equal shares; a message that ends
+// leaves its share to the others (processor sharing: Kleinrock, "Queueing Systems" II, 1976). A
+// message of b bytes among others of b_j thus ends after the sum of min(b, b_j) over the bandwidth,
+// or after b over the single-flow bandwidth, if that is longer. It takes as long as on the worst
+// edge of its path; this equals max-min fair sharing if messages that share an edge all have their
 // bottleneck there.
 #pragma once
 
@@ -21,13 +22,13 @@
 
 namespace espalier {
 
-// The order of things of which each holds some devices, where each begins as soon as it can and all
-// take equally long.
+// Groups operations into rounds: each operation occupies some devices, starts as soon as they are
+// free, and takes one round.
 class RoundScheduler {
  public:
   explicit RoundScheduler(int devices) : next_(devices, 0) {}
 
-  // The round of the next thing: the first behind all that hold one of these devices.
+  // Returns the round of the next operation: the first after all that occupy one of its devices.
   template <typename Devices>
   int Add(const Devices& devices) {
     int round = 0;
@@ -40,7 +41,7 @@ class RoundScheduler {
   std::vector<int> next_;  // by device
 };
 
-// Keeps what it has found of sets of groups; not thread-safe.
+// Caches its models by set of groups. Not thread-safe.
 class ContentionModel {
  public:
   explicit ContentionModel(const Topology& topology) : topology_(topology) {}  // must outlive this
@@ -50,8 +51,8 @@ class ContentionModel {
     const std::vector<int>* ranks = nullptr;
     double bytes = 0;  // of one rank's input
   };
-  // By group, each by the algorithm that is best for it. Groups of one rank take no time. Infinite
-  // for what CreateConcurrent refuses.
+  // Returns seconds by group, each with its fastest algorithm: 0 for a group of one rank, infinity
+  // for groups that CreateConcurrent rejects.
   std::vector<double> Collectives(const std::vector<Group>& groups);
 
   struct Message {
@@ -61,17 +62,17 @@ class ContentionModel {
   std::vector<double> Messages(const std::vector<Message>& messages) const;
 
  private:
-  // Models of a set of groups; few are different.
+  // The models of a set of groups; most groups share one.
   struct Set {
     std::vector<CollectiveModel> models;
-    std::vector<int> model_of_group;  // empty: refused
+    std::vector<int> model_of_group;  // empty: rejected
   };
   const Set& SetOf(const std::vector<Group>& groups);
   void AddRound(const std::vector<Message>& messages, const std::vector<int>& members,
                 std::vector<double>* seconds) const;
 
   const Topology& topology_;
-  // By kind, number of ranks and ranks of each group.
+  // Key: kind, number of ranks and ranks of each group.
   absl::flat_hash_map<std::vector<int>, std::unique_ptr<Set>> sets_;
   size_t numbers_kept_ = 0;  // in the keys
   std::vector<int> key_;     // scratch

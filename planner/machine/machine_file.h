@@ -1,4 +1,4 @@
-// Files that describe machines, so that plans can be made for hardware that nobody has here. JSON:
+// Files that describe machines, for planning on hardware that is not available. JSON:
 //
 //   {
 //     "format_version": 1,
@@ -17,11 +17,11 @@
 //     ]
 //   }
 //
-// bandwidth, flow_bandwidth and latency_seconds are those of the link to the parent (see
-// topology.h); the root has no parent and no link. count, 1 if left out, is how many there are
-// below each parent: above, 128 devices. Sizes and rates are numbers in base units or text with a
-// unit. model, threads, flow_bandwidth, the host_ fields, description and nodes may be left out.
-// Several entries of different hosts or devices make a machine of different parts.
+// bandwidth, flow_bandwidth and latency_seconds describe the link to the parent (see topology.h);
+// the root has no parent and no link. count (default 1) is the number below each parent: 128
+// devices in the example. Sizes and rates are numbers in base units, or text with a unit. Optional:
+// model, threads, flow_bandwidth, the host_ fields, description and nodes. Use several entries for
+// hosts or devices of different kinds.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct MachineNode {
   std::string name;
   std::string parent;  // empty: the root
   int64_t count = 1;   // below each parent
-  // Of the link to the parent, per direction, as in TopologyNode.
+  // Link to the parent, per direction, as in TopologyNode.
   double bandwidth = 0;
   double flow_bandwidth = 0;
   double latency_seconds = 0;
@@ -47,7 +47,7 @@ struct MachineNode {
   bool operator==(const MachineNode&) const = default;
 };
 
-// One entry of "devices": devices that are all alike. The rates are those of v1::Device.
+// One entry of "devices": identical devices. The rates are those of proto::Device.
 struct MachineDevices {
   MachineNode node;
   v1::Device::Kind kind = v1::Device::KIND_UNSPECIFIED;
@@ -57,15 +57,15 @@ struct MachineDevices {
   double memory_bandwidth = 0;
   double op_overhead_seconds = 0;
   int threads = 0;
-  // What each may use of the host's memory for tensors that are swapped out, and bytes/s to it, per
-  // direction. 0: none.
+  // Host memory that each device may use for swapped-out tensors, and the bandwidth to it in
+  // bytes/s, per direction. 0: none.
   int64_t host_memory_bytes = 0;
   double host_bandwidth = 0;
 
   bool operator==(const MachineDevices&) const = default;
 };
 
-// What a file says.
+// The contents of a machine file.
 struct MachineSpec {
   std::string name;
   std::string description;
@@ -75,29 +75,30 @@ struct MachineSpec {
   bool operator==(const MachineSpec&) const = default;
 };
 
-// A spec with its counts written out. Device i of all lists is device i of the topology; they are
-// numbered depth first, so those of one host follow each other. Instances are called "host3/gpu5".
+// A spec with its counts expanded. Device i of all lists is device i of the topology. Devices are
+// numbered depth first, so those of one host are consecutive. Instances are named "host3/gpu5".
 struct MachineModel {
   std::string name;
-  MachineSpec spec;  // what this was built from
+  MachineSpec spec;  // the spec it was built from
   std::vector<v1::Device> devices;
   Topology topology;
   std::vector<int64_t> host_memory_bytes;
   std::vector<double> host_bandwidth;
 };
 
-// Reads, checks and writes the counts out. Errors name the place ("devices[3].memory"), what stands
-// there and what is accepted. InvalidArgument: not JSON (with line and column); a field unknown,
-// twice, missing, of the wrong type or out of range; a bad unit; and what Topology::Create refuses.
-// ResourceExhausted: over 16 MiB of text, or a machine beyond the limits of Topology.
+// Parses, checks and expands a machine file. Errors name the place ("devices[3].memory"), the value
+// found and what is accepted. Returns InvalidArgument for text that is not JSON (with line and
+// column); an unknown, repeated, missing, mistyped or out-of-range field; a bad unit; or what
+// Topology::Create rejects. Returns ResourceExhausted for more than 16 MiB of text or a machine
+// beyond Topology's limits.
 absl::StatusOr<MachineModel> ReadMachine(const std::string& text);
 
-// The same for a spec that a program made, and for a caller who only wants the spec.
+// BuildMachine checks and expands a spec; ParseMachine parses and checks one without expanding.
 absl::StatusOr<MachineModel> BuildMachine(const MachineSpec& spec);
 absl::StatusOr<MachineSpec> ParseMachine(const std::string& text);
 
-// Canonical text: equal specs give equal text, and ParseMachine gives the spec back, if it is
-// one that BuildMachine accepts.
+// Returns canonical text: equal specs give equal text, and ParseMachine restores any spec that
+// BuildMachine accepts.
 std::string WriteMachine(const MachineSpec& spec);
 
 }  // namespace espalier

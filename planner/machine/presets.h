@@ -1,9 +1,8 @@
-// Machines by name, of any size, for plans for hardware that is not here. They are written in the
-// format of machine_file.h, so that one can be printed, changed and read back.
+// Named machines of any size, for planning on hardware that is not available. They are machine
+// files (machine_file.h), so one can be printed, edited and read back.
 //
-// Rates are what the data sheet says times a fraction that well-tuned libraries reach; each
-// preset's description names both. Latencies are assumptions. Whoever has the machine should
-// measure it.
+// Rates are data-sheet values times the fraction that well-tuned libraries reach; each preset's
+// description states both. Latencies are assumptions: measure them on the real machine.
 #pragma once
 
 #include <string>
@@ -17,19 +16,19 @@ namespace espalier {
 struct MachinePreset {
   std::string name;
   std::string summary;  // one line
-  // Sizes: 1 to per_host devices (one host), or a multiple of per_host up to most_devices.
+  // Legal sizes: 1 to per_host devices (one host), or a multiple of per_host up to most_devices.
   int per_host = 1;
   int most_devices = 1;
 };
 
-// In the order of a menu.
+// In display order.
 std::vector<MachinePreset> MachinePresets();
 
-// The preset with this many devices, as the text of a machine file. NotFound, with the names, for
-// an unknown name; InvalidArgument for a size that it cannot have.
+// Returns the preset with this many devices as the text of a machine file. Returns NotFound, with
+// the known names, for an unknown name; InvalidArgument for an illegal size.
 absl::StatusOr<std::string> PresetText(const std::string& name, int devices);
 
-// The same, read.
+// Like PresetText, parsed.
 absl::StatusOr<MachineModel> PresetMachine(const std::string& name, int devices);
 
 }  // namespace espalier

@@ -9,12 +9,12 @@ namespace espalier {
 
 enum class QuantityKind { kBytes, kBytesPerSecond, kSeconds, kFlopPerSecond };
 
-// "450 GB/s" -> 450e9, "400 Gbit/s" -> 50e9, "5 us" -> 5e-6 (the double nearest to it). Any sign
-// and size that a double holds; the caller knows what is allowed. InvalidArgument, with the units
-// that are accepted: no number, too large a number, no unit or one of another kind.
+// "450 GB/s" -> 450e9, "400 Gbit/s" -> 50e9, "5 us" -> 5e-6 (the nearest double). Accepts any sign
+// and magnitude that a double holds; the caller checks the range. Returns InvalidArgument, with the
+// accepted units, for no number, overflow, or a missing or wrong unit.
 absl::StatusOr<double> ParseQuantity(const std::string& text, QuantityKind kind);
 
-// A short text that ParseQuantity reads as exactly this value; empty if there is none.
+// Returns a short text that ParseQuantity maps to exactly `value`; empty if there is none.
 std::string FormatQuantity(double value, QuantityKind kind);
 
 // "bytes", "bytes/s", "seconds", "FLOP/s".

@@ -1,4 +1,4 @@
-// Flows over a topology, event by event: what closed formulas are held against.
+// An event-driven simulation of flows over a topology: the reference for the closed formulas.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ struct TestFlow {
   double bytes = 0;
 };
 
-// When each flow is there, if all begin at 0: with max-min fair shares that are dealt anew whenever
-// a flow ends. No latencies, and no bundles.
+// Returns the end time of each flow if all start at 0, with max-min fair shares recomputed whenever
+// a flow ends. Ignores latencies and single-flow bandwidths.
 inline std::vector<double> SimulateFlows(const Topology& t, const std::vector<TestFlow>& flows) {
   std::vector<double> left, ends(flows.size(), 0);
   std::vector<std::vector<int>> paths;

@@ -19,7 +19,7 @@ struct Tier {
   double flow_bandwidth = 0;
 };
 
-// Tiers from the root down; the last is the devices.
+// Builds tiers from the root down; the last tier is the devices.
 inline Topology Tiers(const std::vector<Tier>& tiers) {
   std::vector<TopologyNode> nodes = {{"n"}};
   std::vector<std::string> above = {"n"};
@@ -40,10 +40,10 @@ inline Topology Tiers(const std::vector<Tier>& tiers) {
 struct TopologyLimits {
   double bandwidth = 0;
   double latency = 0;
-  bool bundles = false;  // half of the links give one flow a quarter
+  bool bundles = false;  // half of the links limit a flow to a quarter
 };
 
-// Every node lies below a random earlier switch.
+// Attaches every node to a random earlier switch.
 inline std::vector<TopologyNode> RandomTree(std::mt19937_64& random, int switches, int devices,
                                             const TopologyLimits& most) {
   auto part = [&] { return static_cast<double>(1 + random() % 1000) / 1000; };

@@ -136,8 +136,8 @@ struct PcgStructure {
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
                                             bool forward_only, int zero_stage = 0);
 
-// Of a serving graph (models): its operators are those that a named output depends on, or that
-// write a state. InvalidArgument for one without outputs or with metadata that makes no sense.
+// For a serving graph (models/). Keeps the operators that a named output depends on or that write a
+// state. Returns InvalidArgument for a graph without outputs or with invalid metadata.
 absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, const Graph& graph);
 
 // Returns, by value of a serving graph, how dimension 0 changes. The metadata "dynamic.<input>"
