@@ -12,7 +12,7 @@
 #include "ops/graph/graph_proto.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/worker.grpc.pb.h"
-#include "server/services/call_interceptor.h"
+#include "base/net/grpc_status.h"
 #include "storage/checkpoint.h"
 
 namespace espalier {

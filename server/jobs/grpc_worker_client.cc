@@ -6,7 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "server/jobs/worker_client.h"
-#include "server/services/call_interceptor.h"
+#include "base/net/grpc_status.h"
 #include "base/net/authenticated_channel.h"
 
 namespace espalier {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/net/grpc_status.h"
 #include "server/metrics/metrics.h"
 #include "server/services/stream_idle_timeout.h"
 
@@ -22,11 +23,6 @@ class Status;
 }  // namespace grpc
 
 namespace espalier {
-
-// Converts a status to gRPC. The message is truncated to fit into trailing metadata and made valid
-// UTF-8.
-grpc::Status ToGrpc(const absl::Status& status);
-absl::Status FromGrpc(const grpc::Status& status);
 
 // How a call is treated by the bound on open calls.
 enum class CallKind {
