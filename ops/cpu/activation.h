@@ -1,5 +1,5 @@
-// Activations as formulas on scalars: for the operators of their names, and for operators that
-// apply one to their result (attribute `activation`).
+// Activation formulas on scalars, for the activation operators and for operators with a fused
+// activation (attribute `activation`).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Gelu {
 struct GeluGradient {  // of x
   float operator()(float x, float dy) const {
     const Normal normal = FastNormal(x);
-    // Where the density has underflowed x may be infinite.
+    // Where the density has underflowed, x may be infinite.
     return dy * (normal.cumulative + (normal.density > 0.0f ? x * normal.density : normal.density));
   }
 };
@@ -51,10 +51,10 @@ struct TanhGradient {  // of y
   float operator()(float y, float dy) const { return dy * (1.0f - y * y); }
 };
 
-// x = f(x) over n elements.
+// In place: x = f(x) over n elements.
 void Activate(Activation activation, float* x, int64_t n);
 
-// dx = the gradient of f at `saved` (see GradientOfOutput) times dy; dx may be `saved`.
+// dx = gradient of f at `saved` (see GradientOfOutput) times dy; dx may alias `saved`.
 void ActivationGradient(Activation activation, const float* saved, const float* dy, float* dx,
                         int64_t n);
 

@@ -1,4 +1,5 @@
-// arg_max and arg_min: the extreme value of each line as reduce_max finds it, then its place.
+// arg_min and arg_max: finds the extreme value of each line as reduce_min and reduce_max do, then its
+// index.
 #pragma once
 
 #include <string>
@@ -33,7 +34,7 @@ void FindPlaces(const AxisLines& lines, const T* x, const T* most, bool last, in
           const int64_t outer = b / blocks, first = b % blocks * kColumns;
           const int64_t count = std::min(kColumns, lines.inner - first);
           const int64_t at = outer * lines.inner + first;
-          // Backwards, so that the one that stays is the first.
+          // Backwards, so that the first match wins.
           for (int64_t j = 0; j < n; ++j) {
             const int64_t i = last ? j : n - 1 - j;
             Vectorize(

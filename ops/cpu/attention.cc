@@ -1,6 +1,6 @@
-// Attention for training. A task is one K/V head of one sequence with the query heads that share
-// it; it goes over blocks of query rows, keeps their scores in cache and skips the columns that a
-// causal block cannot see. The backward pass computes the probabilities again (as in
+// attention for training. A task is one K/V head of one sequence with the query heads that share it
+// (GQA). It processes blocks of query rows, keeps their scores in cache and skips the columns that a
+// causal mask hides from the block. The backward pass recomputes the probabilities (as in
 // FlashAttention, Dao et al. 2022).
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ constexpr int64_t kBlockRows = 48;  // eight tiles of six rows; 48 x 256 scores 
 
 int64_t RoundUp(int64_t n) { return (n + 15) / 16 * 16; }
 
-// In place: probabilities of one row of raw scores. Columns from n up to `padded` become 0; a row
-// whose scores are all -infinity becomes 0.
+// In place: softmax of one row of raw scores. Columns from n up to `padded` become 0; so does a row
+// whose scores are all -infinity.
 template <int W>
 struct SoftmaxRow {
   static ESPALIER_INLINE void Run(float* s, int64_t n, int64_t padded, float scale) {
@@ -123,7 +123,7 @@ struct Mask {
 // out[d][t] = x[t][d], columns up to `padded` zero.
 void PackTransposed(const float* x, int64_t stride, int64_t columns, int64_t dim, int64_t padded,
                     float* out) {
-  for (int64_t first = 0; first < dim; first += 16) {  // 16 lines being written stay in cache
+  for (int64_t first = 0; first < dim; first += 16) {  // the 16 lines being written stay in cache
     const int64_t last = std::min(first + 16, dim);
     for (int64_t t = 0; t < columns; ++t) {
       for (int64_t d = first; d < last; ++d) out[d * padded + t] = x[t * stride + d];

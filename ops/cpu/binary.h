@@ -1,4 +1,4 @@
-// Kernels of two operands with numpy's broadcasting, and their gradients.
+// Binary elementwise kernels with numpy's broadcasting, and their gradients.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void Forward(F f, const TensorView& a, const TensorView& b, const TensorView& y)
   });
 }
 
-// Elements [begin, begin + n) of a row of operand k; a broadcast one is repeated in `buffer`.
+// Returns elements [begin, begin + n) of a row of operand k; repeats a broadcast one in `buffer`.
 template <typename T>
 const T* RowOf(const T* data, const LoopNest& nest, size_t k, const RowOffsets& at, int64_t begin,
                int64_t n, T* buffer) {
@@ -111,7 +111,7 @@ KernelStatus RunBinary(const std::string& op, F f, const KernelArgs& args) {
   return taken ? KernelStatus::Ok() : UnsupportedType(op, a.dtype());
 }
 
-// Kernel `name`: y = f(a, b).
+// Adds kernel `name`: y = f(a, b).
 template <Takes takes = Takes::kFloats, typename F>
 void AddBinary(KernelRegistry& registry, const std::string& name, F f) {
   registry.Add(name, ViaF32([name, f](const KernelSpec&, std::string*) {
@@ -120,8 +120,8 @@ void AddBinary(KernelRegistry& registry, const std::string& name, F f) {
                }));
 }
 
-// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is
-// broadcast, db likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone.
+// Adds kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is
+// broadcast, db that of term_b for b. Inputs are a, b, dy if `saves_inputs`, otherwise only dy.
 template <bool saves_inputs, typename TermA, typename TermB>
 KernelStatus RunBinaryGradient(TermA term_a, TermB term_b, const KernelArgs& args) {
   const TensorView& dy = args.inputs[saves_inputs ? 2 : 0];

@@ -1,5 +1,5 @@
-// Convolutions by oneDNN, which picks the layouts; operands are reordered around it where they
-// differ from plain ones. Any number of spatial dimensions that oneDNN takes (1 to 3).
+// Convolutions of one to three spatial dimensions by oneDNN, which chooses the memory layouts;
+// operands are reordered from and to plain layouts where these differ.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-// Kernels `name` and `name`_grad.
+// Adds kernels `name` and `name`_grad.
 void AddConvolution(KernelRegistry& registry, const std::string& name);
 void AddTransposedConvolution(KernelRegistry& registry, const std::string& name);
 

@@ -1,4 +1,4 @@
-// Rows of logits: what log-softmax needs of them, in passes over a row.
+// Log-softmax statistics of rows of logits, and loops over a row.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace espalier {
 
 constexpr int64_t kRowWork = 8;  // units of ParallelFor per logit
 
-// How many rows of `classes` logits a thread takes at once.
+// Returns how many rows of `classes` logits a thread takes at once.
 inline int64_t RowBlock(int64_t classes) {
   return std::max<int64_t>(1, kParallelGrain / (kRowWork * classes));
 }
@@ -29,7 +29,7 @@ inline float RowMax(const float* x, int64_t n) {
       x, n);
 }
 
-// Sum of exp(x - shift), which are stored too unless `out` is null.
+// Returns the sum of exp(x - shift); stores the terms in `out` unless it is null.
 inline double RowExp(const float* x, float shift, float* out, int64_t n) {
   double sum = 0;
   float buffer[kSumBlock];
@@ -52,7 +52,7 @@ inline double RowExp(const float* x, float shift, float* out, int64_t n) {
   return sum;
 }
 
-// Sum of f(a[i], b[i]); f is a function object on scalars.
+// Returns the sum of f(a[i], b[i]); f is a function object on scalars.
 template <typename F>
 double RowSum(F f, const float* a, const float* b, int64_t n) {
   double sum = 0;
@@ -69,7 +69,7 @@ double RowSum(F f, const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// out[i] = f(a[i], b[i]) in the calling thread; out may be an input.
+// out[i] = f(a[i], b[i]) in the calling thread; out may alias an input.
 template <typename F>
 void RowMap(F f, const float* a, const float* b, float* out, int64_t n) {
   Vectorize(

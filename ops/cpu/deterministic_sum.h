@@ -1,4 +1,5 @@
-// Sums in one fixed order: a function of the shapes alone, whatever the number of threads.
+// Deterministic parallel sums: the order of summation is a function of the shapes alone, whatever the
+// number of threads.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +12,12 @@
 
 namespace espalier {
 
-// Elements that are summed in f32 before they go into a double: element i into lane i % kSumLanes.
-// The lanes are written out, so that neither the compiler nor the instruction set decides the
-// order.
+// Blocks of kSumBlock elements are summed in f32, element i in lane i % kSumLanes, and then added to a
+// double. Explicit lanes keep the order independent of the compiler and the instruction set.
 constexpr int64_t kSumBlock = 512;
 constexpr int64_t kSumLanes = 16;
 
-// The sum of term(x[i]) over n <= kSumBlock elements. `term` is a captureless lambda.
+// Returns the sum of term(x[i]) over n <= kSumBlock elements. `term` is a captureless lambda.
 template <typename Term>
 double SumTerms(const float* x, int64_t n, Term term) {
   return Vectorize(
@@ -39,13 +39,13 @@ inline double SumBlock(const float* x, int64_t n) {
   return SumTerms(x, n, [](float v) { return v; });
 }
 
-// The sum over [0, n) of partial(begin, end), which returns the sum of one block as a double;
-// blocks run in parallel and are added up in order.
+// Returns the sum over the blocks of [0, n) of partial(begin, end), the sum of one block. Blocks run in
+// parallel and are added in order.
 template <typename F>
 double BlockedSum(int64_t n, int64_t block, const F& partial) {
   std::vector<double> partials((n + block - 1) / block);
   ParallelBlocks(n, block, [&](int64_t begin, int64_t end) {
-    // One call may stand for all blocks only when there is one.
+    // Every call is one block: ParallelBlocks merges blocks only if there is one.
     partials[begin / block] = partial(begin, end);
   });
   double sum = 0;
@@ -53,18 +53,17 @@ double BlockedSum(int64_t n, int64_t block, const F& partial) {
   return sum;
 }
 
-// Combines the elements of a nest into `count` accumulators, over the loops in which operand
-// `folded` stands still. add(accumulators, offsets, begin, end) takes elements [begin, end) of the
-// row at `offsets`; a row's accumulator is the one at offsets[folded], and the next ones if the
-// innermost loop moves it. combine(a, b) joins two accumulators; `start` changes nothing when
-// joined.
+// Reduces the elements of a nest into `count` accumulators, over the loops in which operand `folded`
+// has stride 0. add(accumulators, offsets, begin, end) adds elements [begin, end) of the row at
+// `offsets` to the accumulator at offsets[folded], or to those from there on if the innermost loop
+// moves `folded`. combine(a, b) joins two accumulators; `start` is its identity.
 template <typename Acc, typename AddRow, typename Combine>
 std::vector<Acc> ReduceOver(const LoopNest& nest, size_t folded, Acc start, int64_t count,
                           const AddRow& add, const Combine& combine) {
   const int64_t inner = nest.inner(), rows = nest.rows(), total = rows * inner;
   constexpr int64_t kMaxPieces = 16;
   if (nest.dims.size() > 1 && nest.strides[folded][0] != 0 && nest.dims[0] >= kMaxPieces) {
-    // Nobody else has the accumulators of a step of the outermost loop.
+    // Each step of the outermost loop has accumulators of its own.
     std::vector<Acc> all(count, start);
     const int64_t block = rows / nest.dims[0];
     ParallelFor(nest.dims[0], block * inner, [&](int64_t begin, int64_t end) {
@@ -73,11 +72,11 @@ std::vector<Acc> ReduceOver(const LoopNest& nest, size_t folded, Acc start, int6
     });
     return all;
   }
-  // Work is cut into rows, or a single row into chunks; each piece has accumulators of its own.
+  // Cuts the rows, or the chunks of a single row, into pieces with their own accumulators.
   const int64_t chunk = rows == 1 ? kParallelGrain : inner;
   const int64_t units = rows == 1 ? (inner + chunk - 1) / chunk : rows;
   int64_t pieces = std::min({units, total / kParallelGrain, kMaxPieces});
-  // Clearing and adding accumulators must stay small beside the work itself.
+  // Clearing and adding accumulators must be cheap relative to the work.
   pieces = std::max<int64_t>(1, std::min(pieces, total / (4 * std::max<int64_t>(count, 1))));
   std::vector<Acc> parts(pieces * count, start);
   ParallelBlocks(pieces, 1, [&](int64_t first_piece, int64_t last_piece) {
@@ -98,10 +97,9 @@ std::vector<Acc> ReduceOver(const LoopNest& nest, size_t folded, Acc start, int6
   return parts;
 }
 
-// target[...] = scale * (sum of values over the loops in which operand `summed` of the nest stands
-// still). values(offsets, begin, n, buffer) returns elements [begin, begin + n) of the row at
-// `offsets`, n <= kSumBlock, in memory of its own or in `buffer`. The target is dense, of `count`
-// elements.
+// target[...] = scale * (sum of values over the loops in which operand `summed` has stride 0).
+// values(offsets, begin, n, buffer) returns elements [begin, begin + n), n <= kSumBlock, of the row at
+// `offsets`, in its own memory or in `buffer`. The target is dense, with `count` elements.
 template <typename Values>
 void SumOver(const LoopNest& nest, size_t summed, const Values& values, double scale, float* target,
              int64_t count) {

@@ -17,9 +17,8 @@ namespace espalier {
 // Which element types a kernel takes, by the letters of ElementTypes (ops/operators/elementwise.h); bf16 and f16 come as f32.
 enum class Takes { kFloats, kNumbers /* F I S */, kBools, kAll };
 
-// Calls run(T(), g) where T is what elements of `dtype` are stored as, and g is f on such elements:
-// f itself, but that it gets bool for a boolean's byte, any of which that is not 0 is true. False
-// if `takes` has not that type.
+// Calls run(T(), g) where T is the storage type of `dtype` and g is f on such elements; for booleans g
+// passes bool (any byte but 0 is true). Returns false if `takes` does not include `dtype`.
 template <Takes takes, typename F, typename Run>
 bool WithElements(DType dtype, F f, const Run& run) {
   if constexpr (takes == Takes::kBools || takes == Takes::kAll) {
@@ -59,7 +58,7 @@ inline KernelStatus UnsupportedType(const std::string& op, DType dtype) {
   return KernelStatus::Error(op + ": element type " + Name(dtype) + " is not supported on the CPU");
 }
 
-// What an operator's results are stored as: booleans as bytes, others like its operands.
+// Storage type of results: booleans as bytes, others as the operands.
 template <typename T, typename Result>
 struct StoredAs {
   static_assert(std::is_floating_point_v<T> == std::is_floating_point_v<Result>);
@@ -72,7 +71,7 @@ struct StoredAs<T, bool> {
 template <typename T, typename Result>
 using Stored = typename StoredAs<T, Result>::Type;
 
-// A function that is fast for |first argument| <= kLimit alone; for others there is Exact.
+// A function that is fast only for |first argument| <= kLimit; Exact handles the others.
 template <typename F>
 concept Limited = requires {
   F::kLimit;
@@ -89,7 +88,7 @@ inline bool AllWithin(float limit, const float* x, int64_t n) {
       limit, x, n);
 }
 
-// out[i] = f(x[i]) over n elements; out may be x.
+// out[i] = f(x[i]) over n elements; out may alias x.
 template <typename F, typename X, typename Y>
 void MapUnary(F f, const X* x, Y* out, int64_t n) {
   ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
@@ -139,7 +138,7 @@ void MapBinaryRow(F f, const T* a, int64_t a_stride, const T* b, int64_t b_strid
   }
 }
 
-// out[i] = f(a[i], b[i]) over n elements; out may be one of the inputs.
+// out[i] = f(a[i], b[i]) over n elements; out may alias an input.
 template <typename T, typename F>
 void MapBinary(F f, const T* a, const T* b, T* out, int64_t n) {
   ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
@@ -164,7 +163,7 @@ KernelStatus RunUnary(const std::string& op, F f, const TensorView& x, const Ten
   return taken ? KernelStatus::Ok() : UnsupportedType(op, x.dtype());
 }
 
-// Kernel `name`: y = f(x), f = make(attributes of the node).
+// Adds kernel `name`: y = f(x), f = make(attributes of the node).
 template <Takes takes = Takes::kFloats, typename Make>
 void AddUnaryForward(KernelRegistry& registry, const std::string& name, Make make) {
   registry.Add(name, ViaF32([=](const KernelSpec& spec, std::string*) {
@@ -174,9 +173,8 @@ void AddUnaryForward(KernelRegistry& registry, const std::string& name, Make mak
                }));
 }
 
-// Kernel `name`_grad: dx = gradient(saved, dy), gradient = make(attributes of the node), where
-// `saved` is x or y, whichever the operator's definition names; or gradient(dy) if it names
-// neither.
+// Adds kernel `name`_grad: dx = gradient(saved, dy), gradient = make(attributes of the node), where
+// `saved` is x or y, as the operator's definition says; gradient(dy) if it names neither.
 template <typename Make>
 void AddUnaryGradientWith(KernelRegistry& registry, const std::string& name, Make make) {
   registry.Add(name + "_grad", ViaF32([make](const KernelSpec& spec, std::string*) {
@@ -194,7 +192,7 @@ void AddUnaryGradientWith(KernelRegistry& registry, const std::string& name, Mak
                }));
 }
 
-// Both.
+// Adds `name` and `name`_grad.
 template <Takes takes = Takes::kFloats, typename Make, typename MakeGradient>
 void AddUnaryWith(KernelRegistry& registry, const std::string& name, Make make,
                   MakeGradient make_gradient) {
@@ -202,7 +200,7 @@ void AddUnaryWith(KernelRegistry& registry, const std::string& name, Make make,
   AddUnaryGradientWith(registry, name, make_gradient);
 }
 
-// The same for operators without attributes.
+// As above, for operators without attributes.
 template <Takes takes = Takes::kFloats, typename F, typename G>
 void AddUnary(KernelRegistry& registry, const std::string& name, F f, G gradient) {
   AddUnaryWith<takes>(

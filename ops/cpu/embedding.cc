@@ -12,7 +12,7 @@ int64_t IdAt(const TensorView& ids, int64_t i) {
   return ids.dtype() == DType::kI64 ? ids.as<int64_t>()[i] : ids.as<int32_t>()[i];
 }
 
-// Where a shard of the weight's rows lies in the whole table.
+// The position of a shard of the weight's rows in the whole table.
 struct Rows {
   int64_t offset, count, vocabulary;
 };

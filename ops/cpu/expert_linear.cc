@@ -1,6 +1,6 @@
-// expert_linear and quantized_expert_linear. Rows are gathered by expert, so that each expert's
-// weights are read once for all rows that chose it. BatchInvariantLinear and QuantizedGemm make every
-// row's bits its own.
+// expert_linear and quantized_expert_linear: grouped GEMM of a mixture of experts. Rows are gathered by
+// expert, so that each expert's weights are read once for all of its rows. Batch-invariant by
+// BatchInvariantLinear and QuantizedGemm.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-// The experts' matrices, in the form in which they are kept.
+// The experts' matrices, in the format in which they are stored.
 class ExpertMatrices {
  public:
   struct Rows {
@@ -68,7 +68,7 @@ class PackedMatrices : public ExpertMatrices {
     for (int64_t e = 0; e < rows.experts; ++e) {
       if (rows.groups.begin(e) < rows.groups.end(e)) chosen_.push_back(e);
     }
-    // Blocks of all chosen experts are one range: a few rows have work for all threads at once.
+    // The blocks of all chosen experts form one range, so that even a few rows occupy all threads.
     const int64_t blocks = shape_.blocks();
     const int64_t chosen = static_cast<int64_t>(chosen_.size());
     ParallelRanges(chosen * blocks, kPackOutputs * rows.in * (3 + rows.count / chosen) / 8,

@@ -1,4 +1,4 @@
-// What operators that divide integers share.
+// Checks of operators that divide integers.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-// An error that names `op` if any element of the result of a and b, integers, divides by zero.
+// Returns an error that names `op` if an element of the integer divisor b is zero.
 inline KernelStatus CheckDivisor(const std::string& op, const KernelArgs& args) {
   const TensorView& b = args.inputs[1];
   if (IsFloat(b.dtype()) || args.outputs[0].num_elements() == 0) return KernelStatus::Ok();

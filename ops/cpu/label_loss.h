@@ -1,4 +1,4 @@
-// What losses of labels share: which labels count, by which weight, and how the values are reduced.
+// Shared by losses with labels: which labels count, their weights, and how values are reduced.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ inline const float* ClassWeights(const KernelArgs& args) {
   return args.inputs.size() > 2 && args.inputs[2].present() ? args.inputs[2].as<float>() : nullptr;
 }
 
-// What the sum over labels is divided by.
+// Returns the divisor of the sum over labels.
 inline double LabelDivisor(const LabelReduction& reduction, const TensorView& labels,
                            const float* weights) {
   if (reduction.none || reduction.sum) return 1.0;
@@ -45,8 +45,8 @@ inline double LabelDivisor(const LabelReduction& reduction, const TensorView& la
   });
 }
 
-// Inputs: scores, labels, weights?. loss(i, label) is the value of label i; `block` labels are one
-// thread's.
+// Inputs: scores, labels, weights?. loss(i, label) is the value of label i; a thread takes `block`
+// labels at once.
 template <typename Loss>
 KernelStatus ReduceLabels(const std::string& op, const LabelReduction& reduction,
                           const KernelArgs& args, int64_t classes, int64_t block,
@@ -70,7 +70,7 @@ KernelStatus ReduceLabels(const std::string& op, const LabelReduction& reduction
   return KernelStatus::Ok();
 }
 
-// The gradient of the value of label i, for its turn in the gradient: dy is input 2 or 3.
+// Returns the gradient with respect to the value of label i; dy is input 2 or 3.
 class LabelGradients {
  public:
   LabelGradients(const LabelReduction& reduction, const KernelArgs& args, const float* weights)

@@ -1,4 +1,4 @@
-// Places in the order of a row's values.
+// The rank of an element among a row's values, for accuracies.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,8 @@
 
 namespace espalier {
 
-// How many of the other elements of the row do not come after element `index`, which is the rank of
-// the element where larger values come first and, of equal ones, the first. Comparisons with NaN
-// are false: a NaN comes last if it is the element, and before it if it is another.
+// Returns the rank of element `index` in descending order, from 0; of equal values the first comes
+// first. A NaN ranks last if it is the element, and before the element if it is another.
 inline int64_t RankInRow(const float* row, int64_t n, int64_t index) {
   const int64_t after = Vectorize(
       [](const float* row, int64_t n, int64_t index) {

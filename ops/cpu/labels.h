@@ -1,4 +1,4 @@
-// Integer inputs that choose among several: labels and indices.
+// Integer inputs that select among several: labels and indices.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,13 @@
 
 namespace espalier {
 
-// Element i of an i32 or i64 tensor.
+// Returns element i of an i32 or i64 tensor.
 inline int64_t IntegerAt(const TensorView& view, int64_t i) {
   return view.dtype() == DType::kI32 ? view.as<int32_t>()[i] : view.as<int64_t>()[i];
 }
 
-// "[3, 17]": where element i of a shard lies in the whole tensor. Empty for a scalar.
+// Returns the coordinates of element i of a shard in the whole tensor, as "[3, 17]". Empty for a
+// scalar.
 inline std::string PlaceInWhole(const TensorView& view, int64_t i) {
   const TensorSpec& spec = view.spec;
   if (spec.dims.empty()) return "";
@@ -25,8 +26,8 @@ inline std::string PlaceInWhole(const TensorView& view, int64_t i) {
   return ToString(place);
 }
 
-// Every label is in [0, classes) or equal to ignore_index; otherwise an error that names the first
-// one that is not, its place in the whole tensor and what would be accepted.
+// Checks that every label is in [0, classes) or equal to ignore_index. Otherwise returns an error that
+// names the first offender, its coordinates in the whole tensor and the accepted range.
 KernelStatus CheckLabels(const std::string& op, const TensorView& labels, int64_t classes,
                          int64_t ignore_index);
 

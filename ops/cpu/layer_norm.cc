@@ -1,4 +1,5 @@
-// Layer norm, also of a sum with a residual. A row's bits depend on the row alone.
+// Layer norm, optionally of x + residual (fused add). Batch-invariant: a row's result depends on that
+// row alone.
 #include <algorithm>
 #include <cmath>
 
@@ -30,7 +31,7 @@ struct Operands {
   float* y;  // forward: y, backward: dx; may be null
   int64_t n;
   float epsilon;
-  const float* residual = nullptr;  // added to x; backward: the sum's own gradient, added to dx
+  const float* residual = nullptr;  // added to x; backward: the gradient of the sum, added to dx
   float* sum = nullptr;             // with a residual; may be null
 };
 
@@ -159,7 +160,8 @@ void AddBlocks(const float* from, int64_t stride, int64_t blocks, int64_t n, flo
   });
 }
 
-// Blocks of rows whose sums for the parameters have memory of their own: by the shape alone.
+// Number of blocks of rows with their own partial sums for dscale and dbias: a function of the shape
+// alone.
 constexpr int64_t kMostBlocks = 64, kFewestRows = 4;
 
 // Of all rows; `sums` holds n floats for dscale and n for dbias of each block.
@@ -214,7 +216,7 @@ std::unique_ptr<Kernel> MakeResidualBackward(const KernelSpec& spec, std::string
         const int64_t bytes = args.inputs[1].spec.bytes();
         float *dx = OutputAt(args, 0), *dresidual = OutputAt(args, 1);
         float* first = dx != nullptr ? dx : dresidual;
-        if (dy == nullptr) {  // only the sum was used
+        if (dy == nullptr) {  // the graph uses only the sum
           if (first != nullptr) CopyBytes(dsum, first, bytes);
           for (size_t i = 2; i < args.outputs.size(); ++i) {
             if (OutputAt(args, i) != nullptr) std::fill_n(OutputAt(args, i), n, 0.0f);

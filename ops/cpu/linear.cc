@@ -1,4 +1,4 @@
-// Training: oneDNN's matmul for y, dx and dw. Serving: BatchInvariantLinear.
+// linear. Training: oneDNN's matmul for y, dx and dw. Serving: BatchInvariantLinear.
 #include <algorithm>
 
 #include "ops/cpu/activation.h"
@@ -79,7 +79,7 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal
       gemm->workspace_bytes());
 }
 
-// Blocks of rows that are summed by themselves: by the shape alone.
+// Number of blocks of rows with their own partial sums: a function of the shape alone.
 constexpr int64_t kMostBlocks = 32, kFewestRows = 16;
 
 int64_t BlocksOf(int64_t rows) { return std::clamp<int64_t>(rows / kFewestRows, 1, kMostBlocks); }

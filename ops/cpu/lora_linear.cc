@@ -1,5 +1,5 @@
-// Rows are gathered by adapter, so that each adapter is read once for all rows that have it;
-// BatchInvariantLinear makes every row's bits its own.
+// lora_linear: grouped LoRA products (as SGMV, Punica). Rows are gathered by adapter, so that each
+// adapter is read once for all of its rows. Batch-invariant by BatchInvariantLinear.
 #include <algorithm>
 #include <cstring>
 

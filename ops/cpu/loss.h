@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-// What the sum over elements is divided by: attributes `reduction` (absent: "mean") and `count`.
+// Returns the divisor of the sum: attributes `reduction` (absent: "mean") and `count`.
 inline double DivisorOf(const Attributes& attributes) {
   if (attributes.String("reduction", "mean") == "sum") return 1.0;
   return static_cast<double>(attributes.Int("count"));
@@ -38,8 +38,8 @@ std::unique_ptr<Kernel> ElementLoss(F f, double divisor) {
   });
 }
 
-// prediction, target, dy -> the gradients of both, of which `slope` and `target_slope` are the
-// derivatives of f.
+// prediction, target, dy -> the gradients of both; `slope` and `target_slope` are the derivatives
+// of f.
 template <typename Slope, typename TargetSlope>
 std::unique_ptr<Kernel> ElementLossGradient(Slope slope, TargetSlope target_slope, double divisor) {
   return MakeKernel([=](const KernelArgs& args) {

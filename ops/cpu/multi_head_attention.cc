@@ -69,7 +69,7 @@ Problem Describe(const KernelSpec& spec, size_t bias_k) {
 MatrixLayout RowMajor(int64_t columns) { return {0, columns, 1}; }
 MatrixLayout Transposed(int64_t columns) { return {0, 1, columns}; }
 
-// Products made for one kernel; all run in the same scratch memory.
+// The products of one kernel; they share scratch memory.
 class Products {
  public:
   // False with *refusal set where oneDNN cannot.
@@ -204,7 +204,7 @@ class AttentionKernel : public Kernel {
     return error;
   }
 
-  // Of sequence b: the probabilities, and what is left of them after dropout.
+  // Computes the probabilities of sequence b, and the same after dropout.
   std::string Probabilities(const KernelArgs& args, size_t mask, int64_t b) const {
     const Problem& p = p_;
     float* all = At(args, probabilities_);
@@ -228,7 +228,7 @@ class AttentionKernel : public Kernel {
   }
 
   bool Drops(const KernelArgs& args) const { return args.training && p_.rate > 0; }
-  // Where what is left after dropout lies.
+  // Memory of the probabilities after dropout.
   const float* Weights(const KernelArgs& args) const {
     return At(args, Drops(args) ? dropped_ : probabilities_);
   }
@@ -287,7 +287,7 @@ class AttentionKernel : public Kernel {
     return "";
   }
 
-  // Scales one row of scores and hides what it must not see.
+  // Scales one row of scores and applies the mask.
   void Mask(const KernelArgs& args, size_t mask, int64_t b, int64_t h, int64_t s, int64_t first_row,
             float* row) const {
     const Problem& p = p_;
@@ -458,7 +458,7 @@ class Backward : public AttentionKernel {
     return i < args.outputs.size() ? args.outputs[i].as<float>() : nullptr;
   }
 
-  // Of sequence b: its context again, and the gradients of its Q, K and V.
+  // Recomputes the context of sequence b and computes the gradients of its Q, K and V.
   std::string Sequence(const KernelArgs& args, int64_t b) const {
     const Problem& p = p_;
     const int64_t n = p.all_columns();

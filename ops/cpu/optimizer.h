@@ -1,4 +1,4 @@
-// Shared by the optimiser updates: operands, and the loop over them.
+// Shared by the optimizer updates: operands, and the loop over them.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-// What all parameters of one update share.
+// Shared by all parameters of one update.
 struct UpdateStep {
   float scale;  // 1 if there is none
   double learning_rate;
@@ -63,9 +63,9 @@ inline void CopyParameters(const KernelArgs& args) {
   }
 }
 
-// An update whose elements do not know each other: `factors` makes of an UpdateStep what all of
-// them need, `move(factors, operands)` moves the elements of one part of a parameter. Any number of
-// parameters is taken, their operands one after the other, and gone through in one parallel loop.
+// An elementwise update of any number of parameters in one parallel loop (multi-tensor apply).
+// `factors` computes from an UpdateStep what all elements need; `move(factors, operands)` updates the
+// elements of one part of a parameter. The operands of the parameters follow each other.
 template <typename Factors, typename Move>
 std::unique_ptr<Kernel> MakeUpdateKernel(Factors factors, Move move) {
   return MakeKernel([factors, move](const KernelArgs& args) {

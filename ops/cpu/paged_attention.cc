@@ -1,8 +1,8 @@
-// Attention over the paged KV cache. Every row is computed by itself, with key number j of its list
-// (prefix, then ancestors) always in the same place of the same sums: the bits do not depend on the
-// batch, on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
-// Keys and values are read in the form in which the cache holds them, and summed in f32; heads that
-// share them, and rows behind the same prefix, take them together (attend_block.h).
+// Batch-invariant attention over the paged KV cache. Every row is computed by itself; key number j of
+// its list (prefix, then ancestors) always has the same position in the same sums. So a result does not
+// depend on the batch, on the slots, or on whether a key is of the sequence or an ancestor in a token
+// tree. Keys and values are read in the cache's format and summed in f32; query heads that share them,
+// and rows behind one prefix, are computed together (attention/attention_block.h).
 #include <algorithm>
 #include <cmath>
 
@@ -80,7 +80,7 @@ class PagedAttention : public Kernel {
     const float* k_scale = Optional(args, kKScale);
     const float* v_scale = Optional(args, kVScale);
     OrderWork(args, kv_heads, group, slopes);
-    // By keys: sequences are of any length.
+    // Balanced by keys: sequences have any length.
     ParallelParts(work_, head_dim_ / 4, parts_, [&](int64_t begin, int64_t end, int part) {
       float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
       const auto at_key = [](const Item& item, int64_t key) { return item.start < key; };
@@ -109,13 +109,13 @@ class PagedAttention : public Kernel {
     return KernelStatus::Ok();
   }
 
-  // Sequence by sequence, whose keys and values are then read from memory once; in it head by head.
+  // Orders work by sequence, so that its keys and values are read from memory once, then by head.
   void OrderWork(const KernelArgs& args, int64_t kv_heads, int64_t group, const float* slopes) {
     items_.clear();
     queries_.clear();
     work_ = 0;
     const int64_t rows = static_cast<int64_t>(keys_.size());
-    // Work for all threads comes first.
+    // Occupying all threads has priority.
     const int64_t most =
         std::clamp<int64_t>(rows * kv_heads * group / (2 * parts_), 1, most_queries_);
     for (int64_t first = 0; first < rows;) {
@@ -139,7 +139,7 @@ class PagedAttention : public Kernel {
     }
   }
 
-  // To the last block if it reads the same.
+  // Adds the query to the last block if that reads the same keys.
   void Add(const Query& query, int64_t kv_head, int64_t most) {
     const Keys& keys = *query.keys;
     bool joins = !items_.empty() && items_.back().kv_head == kv_head && items_.back().count < most;
@@ -166,7 +166,7 @@ class PagedAttention : public Kernel {
     return args.inputs.size() > i ? args.inputs[i].as<float>() : nullptr;
   }
 
-  // Every row of `from` to its slot.
+  // Stores every row of `from` in its slot.
   template <typename C>
   void StoreRows(const KernelArgs& args, Input from, Input to, Input scale) const {
     const int64_t rows = args.inputs[kQ].dims()[0], width = args.inputs[kK].dims()[1];
@@ -194,7 +194,8 @@ class PagedAttention : public Kernel {
     keys->size = window_;
   }
 
-  // Fills keys_ after checking every index that will be used; a sentence if one is out of range.
+  // Checks every index that will be used and fills keys_. Returns an error message if one is out of
+  // range.
   std::string CollectKeys(const KernelArgs& args) {
     const auto data = [&](Input i) { return args.inputs[i].as<int32_t>(); };
     const auto size = [&](Input i) { return args.inputs[i].dims()[0]; };
@@ -264,18 +265,18 @@ class PagedAttention : public Kernel {
   int parts_;
   float scale_;
   int64_t scores_row_, most_queries_, part_floats_;
-  // Queries that are computed together.
+  // Queries computed together.
   struct Item {
-    int64_t start;  // keys of those before it, and one for each of them
+    int64_t start;  // work of the blocks before it: their keys, plus one per block
     int64_t first, count;
     int64_t shared;  // keys
     int64_t kv_head;
   };
   std::vector<Item> items_;
   std::vector<Query> queries_;
-  int64_t work_ = 0;              // where the next one would start
+  int64_t work_ = 0;              // `start` of the next block
   std::vector<Keys> keys_;        // of each row
-  std::vector<int64_t> longest_;  // prefix that is read of each sequence
+  std::vector<int64_t> longest_;  // longest prefix read of each sequence
 };
 
 }  // namespace
@@ -293,7 +294,7 @@ void RegisterPagedAttentionCpu(KernelRegistry& registry) {
     }
     return std::make_unique<PagedAttention>(spec);
   };
-  // Where only the cache is narrow it is read as it is: a copy in f32 would be all of it.
+  // A cache in bf16 or f16 with f32 rows is read in place: converting would copy the whole cache.
   registry.Add("paged_attention", [make, in_f32 = ViaF32(make, {kKCache, kVCache})](
                                       const KernelSpec& spec, std::string* refusal) {
     return spec.inputs[kQ].dtype == DType::kF32 ? make(spec, refusal) : in_f32(spec, refusal);

@@ -1,5 +1,5 @@
-// Pooling of NCHW planes over windows that are given per row and per column of the result, with
-// PyTorch's rules for ties and borders.
+// Pooling of NCHW planes over windows given per row and column of the result, with PyTorch's rules for
+// ties and borders.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-// The positions first, first + step, ... below end that a window takes along one dimension.
+// The positions first, first + step, ... < end of a window along one dimension.
 struct Span {
   int64_t first, end, step;
   int64_t cells;  // the average's divisor
@@ -23,15 +23,15 @@ struct Windows {
   int64_t work() const;
 };
 
-// Of pool2d's attributes: kernel, strides, pads, dilations, count_include_pad. `y`: dimensions of
-// the result.
+// Windows of pool2d's attributes: kernel, strides, pads, dilations, count_include_pad. `y`: dimensions
+// of the result.
 Windows SlidingWindows(const Attributes& attributes, const Dims& x, const Dims& y);
 
-// PyTorch's adaptive pooling.
+// Windows of PyTorch's adaptive pooling.
 Windows AdaptiveWindows(const Dims& x, const Dims& y);
 
-// Index in the plane of the first maximum of window (i, j) in row-major order; a NaN wins. -1 for a
-// window that lies in pads alone.
+// Returns the index in the plane of the first maximum of window (i, j) in row-major order; a NaN wins.
+// Returns -1 for a window that contains only padding.
 int64_t ArgMax(const Windows& windows, const float* plane, int64_t i, int64_t j);
 
 enum class PoolKind { kMax, kAverage, kLp };
@@ -41,11 +41,11 @@ struct Pooling {
   int64_t p = 2;  // of kLp
 };
 
-// `planes` planes of x to planes of y.
+// Pools `planes` planes of x to planes of y.
 void PoolForward(const Pooling& pooling, const Windows& windows, int64_t planes, const float* x,
                  float* y);
 
-// `y` is read by kLp alone.
+// Only kLp reads `y`.
 void PoolBackward(const Pooling& pooling, const Windows& windows, int64_t planes, const float* x,
                   const float* y, const float* dy, float* dx);
 

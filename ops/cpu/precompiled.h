@@ -1,5 +1,4 @@
-// The standard headers that kernels read. A kernel includes what it uses all the same: this is only
-// speed.
+// Standard headers that kernels use. Only speeds up compilation: a kernel still includes what it uses.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -29,7 +29,7 @@ void AddBias(const float* bias, const TensorView& y) {
   });
 }
 
-// Weights of bf16 or f16, x in f32.
+// Weights in bf16 or f16, x in f32.
 std::unique_ptr<Kernel> MakeNarrow(const KernelSpec& spec) {
   return MakeKernel([activation = ActivationOf(spec.attributes)](const KernelArgs& args) {
     BatchInvariantLinear(ProductsOf(args));
@@ -38,7 +38,7 @@ std::unique_ptr<Kernel> MakeNarrow(const KernelSpec& spec) {
   });
 }
 
-// Several matrices are multiplied with one x.
+// Several matrices share one x.
 class Packed : public Kernel {
  public:
   Packed(const KernelSpec& spec, std::vector<PackedWeights> shapes)

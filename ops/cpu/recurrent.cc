@@ -31,7 +31,7 @@ struct FastTanhActivation {
   float Slope(float, float y) const { return 1.0f - y * y; }
 };
 
-// What a run needs: its products by shape, and its memory.
+// What a run needs: its products by shape, and its scratch memory.
 struct Plan {
   using Key = std::array<int64_t, 9>;
   std::map<Key, std::unique_ptr<Gemm>> gemms;
@@ -144,7 +144,7 @@ class RecurrentKernel : public Kernel {
   }
 
   const std::string& error() const { return error_; }
-  // At least one byte: a run without memory would be a dry one.
+  // At least one byte: a run without memory is the planning run.
   size_t workspace_bytes() const override {
     return plan_.blocks.bytes() + std::max<size_t>(1, plan_.scratch_bytes);
   }

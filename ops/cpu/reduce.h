@@ -11,10 +11,10 @@
 
 namespace espalier {
 
-// `x` with 1 in the dimensions that are reduced.
+// Returns `x` with 1 in the reduced dimensions.
 Dims KeptDims(const Attributes& attributes, Dims x);
 
-// The loops over x; operand 0 is x, operand 1 what has the dimensions of y.
+// Returns the loops over x; operand 0 has the dimensions of x, operand 1 those of y.
 inline LoopNest ReductionNest(const Attributes& attributes, const Dims& x) {
   return Merge(x, {DenseStrides(x), BroadcastStrides(KeptDims(attributes, x), x)});
 }
@@ -49,8 +49,8 @@ void SumAxes(const Attributes& attributes, const TensorView& x, const float* a, 
   SumOver(nest, 1, values, scale, out, count);
 }
 
-// For every element o of y: load(x[i]) of the x[i] that belong to it, joined by op. `load` and `op`
-// are captureless lambdas; `start` changes nothing when joined.
+// Returns for every element of y the reduction by `op` of load(x[i]) over the x[i] that belong to it.
+// `load` and `op` are captureless lambdas; `start` is the identity of `op`.
 template <typename T, typename Acc, typename Load, typename Op>
 std::vector<Acc> FoldAxes(const Attributes& attributes, const TensorView& x, int64_t count,
                           Acc start, Load load, Op op) {
@@ -90,7 +90,7 @@ std::vector<Acc> FoldAxes(const Attributes& attributes, const TensorView& x, int
   return ReduceOver(nest, 1, start, count, add, op);
 }
 
-// Likewise, and stored in y.
+// As above, with the result stored in y.
 template <typename T, typename Acc, typename Load, typename Op>
 void FoldInto(const Attributes& attributes, const TensorView& x, const TensorView& y, Acc start,
               Load load, Op op) {
@@ -98,7 +98,7 @@ void FoldInto(const Attributes& attributes, const TensorView& x, const TensorVie
   for (size_t i = 0; i < all.size(); ++i) y.as<T>()[i] = static_cast<T>(all[i]);
 }
 
-// The sum of term(x[i]), for integers, which wrap: `term` maps unsigned to unsigned.
+// Sums of term(x[i]) of integers, modulo 2^n: `term` maps unsigned to unsigned.
 template <typename Term>
 void SumIntegers(const Attributes& attributes, const TensorView& x, const TensorView& y,
                  Term term) {
@@ -119,7 +119,7 @@ void SpreadAxes(const Attributes& attributes, const float* x, const float* a, co
   const LoopNest nest = ReductionNest(attributes, dx.dims());
   const int64_t inner = nest.inner(), step = nest.inner_stride(1);
   float* out = dx.as<float>();
-  if (x == nullptr) x = out;  // read, and the value not used
+  if (x == nullptr) x = out;  // is loaded, but its value is not used
   const auto row = [=](const RowOffsets& at, int64_t begin, int64_t end) {
     const int64_t i = at[0] + begin, o = at[1] + begin * step;
     if (step == 0) {
@@ -147,7 +147,7 @@ void SpreadAxes(const Attributes& attributes, const float* x, const float* a, co
   }
 }
 
-// Kernel `name`: run(attributes, x, y). Kernel `name`_grad: gradient(attributes, the operands of
+// Adds kernel `name`: run(attributes, x, y), and kernel `name`_grad: gradient(attributes, operands of
 // the gradient, dx). Floating-point operands are f32.
 template <typename Run, typename GradientRun>
 void AddFold(KernelRegistry& registry, const std::string& name, Run run, GradientRun gradient) {
@@ -169,8 +169,8 @@ void AddFold(KernelRegistry& registry, const std::string& name, Run run, Gradien
       }));
 }
 
-// Kernels `name` and `name`_grad of reduce_sum and reduce_mean: both multiply by 1 / attribute
-// `count` if it is there. Sums of integers if it is not.
+// Adds kernels `name` and `name`_grad of reduce_sum and reduce_mean. Both multiply by 1 / attribute
+// `count` if present. Integers are supported if it is absent.
 void AddReduction(KernelRegistry& registry, const std::string& name);
 
 }  // namespace espalier

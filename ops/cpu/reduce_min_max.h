@@ -1,4 +1,4 @@
-// reduce_max and reduce_min: any type, and NaN where there is one.
+// reduce_min and reduce_max of any element type. The result is NaN if an element is.
 #pragma once
 
 #include <limits>
@@ -20,7 +20,7 @@ struct Highest {
                                                           : std::numeric_limits<T>::max();
 };
 
-// `beyond(a, b)`: a is more extreme than b; Start<T>::kValue is the least extreme of all.
+// `beyond(a, b)`: whether a is more extreme than b; Start<T>::kValue is the least extreme value.
 template <template <typename> class Start, typename Beyond>
 void AddExtreme(KernelRegistry& registry, const std::string& name, Beyond beyond) {
   const auto run = [beyond](const Attributes& attributes, const TensorView& x,

@@ -1,4 +1,5 @@
-// RMS norm, also of a sum with a residual. A row's bits depend on the row alone.
+// RMS norm, optionally of x + residual (fused add). Batch-invariant: a row's result depends on that row
+// alone.
 #include <algorithm>
 
 #include "ops/cpu/dtype/convert.h"
@@ -17,7 +18,7 @@ struct Operands {
   float* y;  // forward: y, backward: dx; may be null
   int64_t n;
   float epsilon;
-  const float* residual = nullptr;  // added to x; backward: the sum's own gradient, added to dx
+  const float* residual = nullptr;  // added to x; backward: the gradient of the sum, added to dx
   float* sum = nullptr;             // with a residual; may be null
 };
 
@@ -101,7 +102,7 @@ KernelFactory Forward(bool residual) {
   });
 }
 
-// Blocks of rows whose sums for the weight have memory of their own: by the shape alone.
+// Number of blocks of rows with their own partial sums for dweight: a function of the shape alone.
 constexpr int64_t kMostBlocks = 64, kFewestRows = 4;
 
 // Of all rows; `sums` holds n floats for each block.
@@ -161,7 +162,7 @@ std::unique_ptr<Kernel> MakeResidualBackward(const KernelSpec& spec, std::string
         float *dx = args.outputs[0].as<float>(), *dresidual = args.outputs[1].as<float>(),
               *dweight = args.outputs[2].as<float>();
         float* first = dx != nullptr ? dx : dresidual;
-        if (dy == nullptr) {  // only the sum was used
+        if (dy == nullptr) {  // the graph uses only the sum
           if (first != nullptr) CopyBytes(dsum, first, bytes);
           if (dweight != nullptr) std::fill_n(dweight, n, 0.0f);
         } else {

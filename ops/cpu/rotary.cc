@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-// Cosines and sines by position, made when they are first asked for. Thread-safe.
+// Cosines and sines by position, computed on first use. Thread-safe.
 class TurnTable {
  public:
   // Positions from here on are computed each time: a table for them would be large.
@@ -87,7 +87,7 @@ class TurnTables {
 
 class RotaryKernel : public Kernel {
  public:
-  // `direction` -1 turns back, which is the gradient.
+  // `direction` -1 rotates back, which is the gradient.
   RotaryKernel(TurnTables& tables, const Attributes& attributes, float direction)
       : head_dim_(attributes.Int("head_dim")), direction_(direction) {
     std::vector<float> frequencies;

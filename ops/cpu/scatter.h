@@ -1,4 +1,4 @@
-// Reading and writing at places given by a tensor of indices.
+// Gather and scatter by a tensor of indices: shared by gather_*, scatter_* and their gradients.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 
 namespace espalier {
 
-// An i32 or i64 tensor of places, which count from the end if negative. Remembers the first element
-// that is out of range.
+// An i32 or i64 tensor of indices; negative ones count from the end. Remembers the first element that
+// is out of range.
 class ScatterIndices {
  public:
   ScatterIndices(std::string op, const TensorView& indices) : op_(std::move(op)), indices_(indices) {}
 
-  // The place that element i names among `limit`, or -1.
+  // Returns the index of element i in [0, limit), or -1 if it is out of range.
   int64_t At(int64_t i, int64_t limit) {
     const int64_t place = IntegerAt(indices_, i);
     if (place >= 0 && place < limit) return place;
@@ -35,7 +35,7 @@ class ScatterIndices {
     return -1;
   }
 
-  // limit(i): how many places element i had to choose from.
+  // Returns an error if an element was out of range. limit(i): the exclusive bound of element i.
   template <typename Limit>
   KernelStatus Status(const Limit& limit) const {
     const int64_t i = bad_.load();
@@ -54,9 +54,9 @@ class ScatterIndices {
   std::atomic<int64_t> bad_ = -1;
 };
 
-// Calls f(i, target) for every element i of `indices`, where `target` is the offset of the element
-// of x with the same coordinates but for `axis`, where it has the one that indices[i] names. Lines
-// along `axis` are visited by one thread each, in order (`backwards`: from the last element on).
+// Calls f(i, target) for every element i of `indices`, where `target` is the offset in x of the element
+// with the same coordinates, except indices[i] along `axis`. One thread visits each line along `axis`
+// in order (`backwards`: from the last element on).
 template <bool backwards = false, typename F>
 KernelStatus ForElements(const std::string& op, const TensorView& indices, const Dims& x,
                          size_t axis, const F& f) {
@@ -75,7 +75,7 @@ KernelStatus ForElements(const std::string& op, const TensorView& indices, const
     if (place >= 0) f(i, x_line + place * x_along);
   };
   const auto lines = [&](const RowOffsets& at, int64_t begin, int64_t end) {
-    if (along > 1) {  // neighbouring lines lie side by side
+    if (along > 1) {  // adjacent lines are contiguous
       for (int64_t j = 0; j < length; ++j) {
         for (int64_t k = begin; k < end; ++k) visit(at[0] + k * step, at[1] + k * x_step, j);
       }
@@ -96,7 +96,7 @@ KernelStatus ForElements(const std::string& op, const TensorView& indices, const
   return places.Status([limit](int64_t) { return limit; });
 }
 
-// x seen by gather_nd and scatter_nd: [batch, rows, inner]; each tuple of indices chooses a row.
+// gather_nd and scatter_nd view x as [batch, rows, inner]; each tuple of indices selects a row.
 struct NdRows {
   int64_t batch = 1, rows = 1, inner = 1;
   int64_t tuples = 1;  // per batch
@@ -112,7 +112,7 @@ struct NdRows {
     for (size_t d = batch_dims + depth; d < x.size(); ++d) inner *= x[d];
   }
 
-  // The row of x, counted over all batches, that each tuple chooses.
+  // The row of x, counted over all batches, that each tuple selects.
   KernelStatus Resolve(const std::string& op, const TensorView& indices,
                        std::vector<int64_t>* targets) const {
     targets->resize(batch * tuples);
@@ -149,7 +149,7 @@ struct NdRows {
   }
 };
 
-// Calls f with a captureless lambda (old, update) -> new of elements of type T.
+// Calls f with a captureless lambda (old, update) -> new on elements of type T.
 template <typename T, typename F>
 KernelStatus WithReduction(const std::string& reduction, const F& f) {
   if (reduction == "none") return f([](T, T update) { return update; });
@@ -179,8 +179,8 @@ KernelStatus WithReduction(const std::string& reduction, const F& f) {
   return f([](T old, T update) { return update < old || update != update ? update : old; });
 }
 
-// Calls f(T{}) with the type in which elements are combined: what has their size if they are only
-// moved.
+// Calls f(T{}) with the type in which elements are combined: an unsigned integer of their size if they
+// are only moved.
 template <typename F>
 KernelStatus WithScattered(DType dtype, const std::string& reduction, const F& f) {
   if (reduction != "none") {
@@ -193,7 +193,7 @@ KernelStatus WithScattered(DType dtype, const std::string& reduction, const F& f
   return status;
 }
 
-// Only moving elements needs no conversion.
+// Elements that are only moved need no conversion.
 inline KernelFactory ScatterFactory(const KernelFactory& factory) {
   return
       [moved = factory, combined = ViaF32(factory)](const KernelSpec& spec, std::string* refusal) {
@@ -202,7 +202,7 @@ inline KernelFactory ScatterFactory(const KernelFactory& factory) {
       };
 }
 
-// Whether the gradient is known; otherwise *refusal says so.
+// Returns whether the gradient is supported; otherwise sets *refusal.
 inline bool HasScatterGradient(const KernelSpec& spec, std::string* refusal) {
   const std::string reduction = spec.attributes.String("reduction");
   if (reduction == "none" || reduction == "add") return true;

@@ -10,7 +10,7 @@ float GateGradient(float dy, float gate, float up, float sigmoid) {
 
 float UpGradient(float dy, float gate, float sigmoid) { return dy * (gate * sigmoid); }
 
-// Both gradients share the sigmoid, and are mostly wanted both.
+// Both gradients share the sigmoid, and most graphs need both.
 KernelStatus Backward(const KernelArgs& args) {
   const float *gate = args.inputs[0].as<float>(), *up = args.inputs[1].as<float>();
   const float* dy = args.inputs[2].as<float>();

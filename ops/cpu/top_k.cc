@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-// places, d_values (the places have no gradient) -> dx
+// places, d_values (indices have no gradient) -> dx
 KernelStatus Gradient(const Attributes& attributes, const TensorView& places, const TensorView& dy,
                       const TensorView& dx) {
   std::memset(dx.data, 0, dx.spec.bytes());

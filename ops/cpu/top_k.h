@@ -14,8 +14,7 @@
 
 namespace espalier {
 
-// An element and its place as something that sorts as they should: by value, NaN as the largest,
-// then by place.
+// An element and its index as an integer key that sorts by value, NaN as the largest, then by index.
 struct SmallKey {
   using Type = uint64_t;
   static Type Of(float value, bool largest, uint32_t place) {
@@ -43,13 +42,13 @@ struct WideKey {
   static uint32_t Place(const Type& key) { return key.second; }
 };
 
-// The k first keys of n in order, in *keys: key(i) is the one of element i.
+// Puts the first k of n keys, in order, into *keys; key(i) is the key of element i.
 template <typename Key, typename KeyOf>
 void SelectFirst(int64_t n, int64_t k, const KeyOf& key, std::vector<Key>* keys) {
   keys->clear();
   if (k == 0) return;
   if (k <= n / 16) {
-    // Few of many: a heap with the last of the first ones on top.
+    // k is much smaller than n: keeps the best k in a heap with the worst on top.
     for (int64_t i = 0; i < k; ++i) keys->push_back(key(i));
     std::make_heap(keys->begin(), keys->end());
     for (int64_t i = k; i < n; ++i) {
@@ -93,7 +92,7 @@ void TopK(const TensorView& x, int64_t axis, int64_t k, bool largest, T* values,
   });
 }
 
-// A kernel for outputs `values` (absent if it is not wanted) and `places`.
+// Returns a kernel for outputs `values` (may be absent) and `places`.
 template <typename Place>
 KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const TensorView& values,
                      const TensorView& places) {
@@ -114,7 +113,7 @@ KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const Te
   return KernelStatus::Ok();
 }
 
-// Places are 32 bits wide in the keys.
+// Keys hold indices of 32 bits.
 inline bool FitsTopK(const KernelSpec& spec, std::string* refusal) {
   const Dims& x = spec.inputs[0].dims;
   if (AxisLines(x, spec.attributes.Int("axis")).length < int64_t{1} << 31) return true;

@@ -1,4 +1,4 @@
-// Offsets of several blocks inside a kernel's workspace.
+// Lays out several blocks inside a kernel's workspace.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,16 @@ namespace espalier {
 
 class WorkspaceLayout {
  public:
-  // The offset of a new block of `bytes` bytes, 64-byte aligned.
+  // Adds a block of `bytes` bytes and returns its offset, 64-byte aligned.
   size_t Add(size_t bytes) {
     const size_t offset = end_;
     end_ += (bytes + 63) / 64 * 64;
     bytes_ = std::max(bytes_, end_);
     return offset;
   }
-  // Where the next block will lie.
+  // Returns the offset of the next block.
   size_t end() const { return end_; }
-  // Blocks from there on are done with when those that are added now are in use.
+  // Reuses the memory from this offset on: blocks there are no longer in use when later ones are.
   void ReuseFrom(size_t end) { end_ = end; }
   size_t bytes() const { return bytes_; }
 
@@ -25,7 +25,7 @@ class WorkspaceLayout {
   size_t end_ = 0, bytes_ = 0;
 };
 
-// The block at `offset`, as elements of T.
+// Returns the block at `offset` as elements of T.
 template <typename T = float>
 T* WorkspaceAt(void* workspace, size_t offset) {
   return reinterpret_cast<T*>(static_cast<char*>(workspace) + offset);

@@ -1,5 +1,6 @@
-// For tests: runs one operator on the CPU the way the executor does (infer, make the kernel,
-// workspace of exactly the size asked for), and checks gradients against central differences.
+// Test utility: runs one operator on the CPU as the executor does (infers shapes, makes the kernel,
+// gives it a workspace of exactly the requested size), and checks gradients against central
+// differences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ struct TestTensor {
     return reinterpret_cast<const T*>(bytes.data());
   }
   float at(int64_t i) const { return as<float>()[i]; }
-  // Elements as numbers, whatever their type.
+  // Returns the elements as numbers, whatever their type.
   double value(int64_t i) const {
     double number = 0;
     WithElement(type.dtype, [&](auto element) {
@@ -107,7 +108,7 @@ struct RunOptions {
   bool training = true;
   // Offset and global dimensions of input i, by index; missing or empty: the whole tensor.
   std::vector<TensorSpec> specs = {};
-  std::vector<TensorSpec> output_specs = {};  // likewise
+  std::vector<TensorSpec> output_specs = {};  // the same for outputs
   uint64_t seed = 0;
   uint64_t node_key = 0;
   int64_t step = 0;
@@ -129,7 +130,7 @@ class OpRunner {
     return InferNode(definition(op), types);
   }
 
-  // The message of a failed inference; empty if it succeeds.
+  // Returns the error of shape inference; empty if it succeeds.
   std::string InferError(const std::string& op, Attributes attributes,
                          const std::vector<TestTensor>& inputs) const {
     NodeTypes types{std::move(attributes), {}, {}};
@@ -157,15 +158,15 @@ class OpRunner {
     return outputs;
   }
 
-  // The error of TryRun; empty if it succeeds.
+  // Returns the error of TryRun; empty if it succeeds.
   std::string RunError(const std::string& op, const Attributes& attributes,
                        std::vector<TestTensor> inputs, const RunOptions& options = {}) const {
     std::vector<TestTensor> outputs;
     return TryRun(op, attributes, &inputs, &outputs, options).error;
   }
 
-  // Gradients of the differentiable inputs, in the definition's order; absent inputs give absent
-  // ones.
+  // Returns the gradients of the differentiable inputs in the definition's order; absent for absent
+  // inputs.
   std::vector<TestTensor> RunGradient(const std::string& op, const Attributes& attributes,
                                       const std::vector<TestTensor>& inputs,
                                       const std::vector<TestTensor>& outputs,
@@ -183,7 +184,7 @@ class OpRunner {
     for (int i : Expand(op, gradient.differentiable, inputs.size())) {
       const bool present = i < static_cast<int>(inputs.size()) && inputs[i].present();
       results.push_back(present ? Zeros(inputs[i].type.dtype, inputs[i].type.dims) : TestTensor{});
-      for (char& byte : results.back().bytes) byte = 0x7f;  // what is not written shows
+      for (char& byte : results.back().bytes) byte = 0x7f;  // reveals elements that the kernel does not write
     }
     const KernelStatus status =
         RunKernel(op + "_grad", types.attributes, &operands, &results, options);
@@ -262,7 +263,7 @@ class OpRunner {
   }
 
  private:
-  // Positions that a list of a Gradient stands for: of a variadic input, all from its index on.
+  // Expands the positions of a Gradient: a variadic input stands for all positions from its index on.
   std::vector<int> Expand(const std::string& op, const std::vector<int>& indices,
                           size_t inputs) const {
     const std::vector<Arity>& arity = definition(op).inputs;
