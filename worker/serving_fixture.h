@@ -18,7 +18,7 @@
 #include "espalier/v1/worker.grpc.pb.h"
 #include "storage/safetensors.h"
 #include "worker/executor/initialize.h"
-#include "worker/runner/serving_proto.h"
+#include "serving/runner/serving_proto.h"
 
 namespace espalier {
 

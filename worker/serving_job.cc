@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/runner/adapter_files.h"
-#include "worker/runner/serving_proto.h"
+#include "serving/runner/serving_proto.h"
 
 namespace espalier {
 namespace {

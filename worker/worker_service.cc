@@ -7,7 +7,7 @@
 #include "base/net/grpc_status.h"
 #include "base/net/authenticated_channel.h"
 #include "worker/measure.h"
-#include "worker/runner/serving_proto.h"
+#include "serving/runner/serving_proto.h"
 
 namespace espalier {
 namespace {

@@ -19,7 +19,7 @@
 #include "absl/time/clock.h"
 #include "base/testing/fake_clock.h"
 #include "serving/testing/fake_model_runner.h"
-#include "worker/runner/serving_proto.h"
+#include "serving/runner/serving_proto.h"
 
 namespace espalier {
 namespace {

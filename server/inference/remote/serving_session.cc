@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "serving/runner/row_outputs.h"
-#include "worker/runner/serving_proto.h"
+#include "serving/runner/serving_proto.h"
 
 namespace espalier {
 namespace {

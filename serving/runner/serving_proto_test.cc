@@ -1,4 +1,4 @@
-#include "worker/runner/serving_proto.h"
+#include "serving/runner/serving_proto.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
