@@ -1,15 +1,14 @@
-// The engine's drafting side: SSMs and n-gram drafts, what each was worth so far, and the choice of what
-// to draft at each step. Owns the SSMs' KV caches and all that was learned.
+// Drafting for the engine: runs the SSMs and the n-gram drafter, and chooses what to draft at each
+// step. Owns the SSMs' KV caches and the statistics of all drafters.
 //
-// Fixed: every SSM drafts for every request that allows it, in the shape of the expansion or best
-// first up to a number of nodes. Tuned (tuning.h): trees of any shape, or none, are chosen at each
-// step for the highest expected throughput. Tuned off, an SSM costs nothing: it is not run, not
-// even over prompts; it catches up, in bounded chunks, when its turn comes. To find out that its
-// turn has come, at most SpeculationOptions::probe_share of the time goes into drafts for one
-// request.
+// Fixed speculation: every SSM drafts for every request that allows it, in the shape of the
+// expansion or best-first up to a number of nodes. Tuned speculation (draft_policy.h): at each
+// step, trees of any shape or none, for the highest expected throughput. An SSM that is tuned off
+// is not run at all, not even over prompts; it prefills in bounded chunks when it is used again. At
+// most SpeculationOptions::probe_share of the time goes into probes that find out when.
 //
-// An SSM that fails is set aside, and requests go on without it: for good, or, where it was only
-// away (Unavailable), until it is there again, with an empty cache (ModelRunner::cache_generation).
+// An SSM that fails is disabled for good; one that is Unavailable is disabled until it is back with
+// an empty cache (ModelRunner::cache_generation). Requests continue without it.
 #pragma once
 
 #include <array>
@@ -38,51 +37,51 @@
 
 namespace espalier {
 
-// How sampled requests are drafted and verified; the law of the answers is the LLM's each time.
+// How sampled requests are drafted and verified. The output always has the LLM's distribution.
 enum class SampledDrafting {
-  kIndependent,               // independent draws, traversal verification (verify.h)
-  kWithoutReplacement,  // draws of which no two are alike, verified in the same way
-  // Chosen for the request's own noise (sampling/coupled.h). A seed's answer is then token for
-  // token that of incremental decoding, whatever is drafted. Trees may have any shape.
+  kIndependent,  // independent draws, verified by rejection_sampling.h
+  kWithoutReplacement,  // draws that all differ, verified in the same way
+  // Gumbel coupling (sampling/gumbel_coupling.h): drafter and LLM use the same noise. The tokens of
+  // a seed then equal those of incremental decoding, whatever is drafted. Trees may have any shape.
   kCoupled,
-  // Requests that must be reproducible as with kCoupled. The others by draws, too, which are right
-  // more often, if a chain of them is expected to yield more than a tree when they come.
+  // kCoupled for requests that must be reproducible. For the others independent draws, too, which
+  // are accepted more often, if on arrival a chain of draws is expected to yield more than a tree.
   kCoupledIfSeeded,
 };
 
-// Whether drafts for such a request and its answer draw from the same noise.
+// True if the drafts of such a request use the same noise as its output.
 bool UsesCoupledSampling(const RequestOptions& request, SampledDrafting drafts);
 
 struct SpeculationOptions {
-  bool tune = false;  // needs the engine's clock
-  // Of a request's best-first tree, by each SSM; 0: the expansion instead, unless tuned (then 32).
-  // Requests whose drafts are drawn have the expansion's shape, too, unless tuned.
+  bool tune = false;  // requires the engine's clock
+  // Nodes of a request's best-first tree, per SSM. 0: the expansion instead, or 32 if tuned.
+  // Requests with independent draws use the expansion, unless tuned.
   int max_nodes = 0;
   int max_depth = 8;  // of best-first trees
-  int max_width = 4;  // nodes that one level of a best-first tree runs, for one request
+  int max_width = 4;  // nodes of one level of a best-first tree, per request
   SampledDrafting sampled = SampledDrafting::kIndependent;
   NgramOptions ngram;
-  double calibration_seconds = 2;  // about, per model, when tuned; 0: none
+  double calibration_seconds = 2;  // approximately, per model, if tuned; 0: none
   double probe_share = 0.005;
 };
 
 struct SpeculationStatistics {
-  std::vector<absl::Status> ssm_status;  // what went wrong with an SSM that was set aside
-  std::vector<int64_t> ssm_drafts;       // trees asked of each SSM
-  std::vector<int> ssm_limits;           // longest sequence that each of them drafts for
+  std::vector<absl::Status> ssm_status;  // errors of disabled SSMs
+  std::vector<int64_t> ssm_drafts;  // trees requested of each SSM
+  std::vector<int> ssm_limits;  // longest sequence that each SSM drafts for
   int64_t ngram_drafted = 0, ngram_accepted = 0;
-  int64_t tuned_off = 0;  // steps that decoded without any SSM, by choice
-  int64_t withheld = 0;   // of these: because drafting had yielded less than plain steps
+  int64_t tuned_off = 0;  // steps without SSM drafts, by choice
+  int64_t withheld = 0;  // of these, because drafting yielded less than plain steps
   int64_t probes = 0;
-  std::vector<DraftChoice> choices;  // the last one of each SSM
+  std::vector<DraftChoice> choices;  // the latest of each SSM
 };
 
 // One request's part of a step.
 struct DraftWork {
   const Request& request;
   const Assignment& assignment;
-  int end = 0;      // tokens in the LLM's KV cache after this step, the tree apart
-  TokenTree& tree;  // the root; the draft is added
+  int end = 0;  // tokens in the LLM's KV cache after this step, without the tree
+  TokenTree& tree;  // holds the root; the draft is added
 };
 
 class Speculator {
@@ -96,53 +95,55 @@ class Speculator {
     int max_rows = 0;  // of one LLM step
     std::function<double()> seconds;
   };
-  // InvalidArgument naming the option. Calibrates if tuned: errors of the LLM; an SSM that fails is
-  // set aside. Who is away (Unavailable) is calibrated before the first step that it can run.
+  // Returns InvalidArgument naming the option. If tuned, calibrates the models: returns errors of
+  // the LLM; an SSM that fails is disabled. An Unavailable model is calibrated before its first
+  // step.
   static absl::StatusOr<std::unique_ptr<Speculator>> Create(Setup setup);
 
-  // With kCoupledIfSeeded: whether requests that come now should be drafted for by draws, if they may.
+  // With kCoupledIfSeeded: whether new unseeded requests should be drafted by independent draws.
   bool prefers_draws() const { return prefers_draws_; }
 
-  // Nodes of the largest tree that may not shrink.
+  // Nodes of the largest tree that the scheduler may not shrink.
   int largest_whole_tree() const;
 
   int ssms() const { return static_cast<int>(ssms_.size()); }
   const KvCache& kv(int ssm) const { return ssms_[ssm].drafter->kv(); }
 
-  // Chooses what to draft in the coming step, whose tree rows the scheduler will then bound.
-  // `decoding`: the requests that could take a tree; `prompt_rows`: those that will ride along.
-  // `context`: the LLM's, in tokens.
+  // Chooses what to draft in the coming step; the scheduler then limits the tree rows. `decoding`:
+  // the requests that can take a tree. `prompt_rows`: rows of prompts in the same step. `context`:
+  // the LLM's, in tokens.
   void Plan(absl::Span<const Request* const> decoding, int prompt_rows, int context);
 
-  // For the scheduler, after Plan: tokens of the request that the SSM has run, -1 if it has no part
-  // in the coming step; nodes that it can use at most; whether fewer will do.
+  // For the scheduler, after Plan: tokens of the request in the SSM's KV cache, or -1 if the SSM
+  // has no part in the coming step; the most nodes that the request can use; whether fewer will do.
   int Computed(int ssm, const Request& request) const;
   int TreeNodes(const Request& request) const;
   bool TreeMayShrink(const Request& request) const;
 
-  // Drafts as planned, within the assignments, and keeps the nodes that pay.
+  // Drafts as planned, within the assignments, and prunes nodes that do not pay.
   void Draft(std::vector<DraftWork>& work);
 
-  // After verification of a request that goes on: tokens of the accepted path, and the next one.
+  // Call after verification of a request that continues: the tokens of the accepted path, and the
+  // next token.
   void Commit(const Request& request, absl::Span<const int> accepted, int next);
 
-  // Counts what n-gram drafts had in a verified tree; `path` are its accepted nodes.
+  // Counts the n-gram drafter's nodes in a verified tree; `path` holds the accepted nodes.
   void CountNgramTokens(const TokenTree& tree, absl::Span<const int> path);
 
-  // What a step of the LLM took, verification included.
+  // Records the time of an LLM step, including verification.
   void ObserveLlm(const StepWork& work, double seconds);
 
-  // What the whole step yielded and took, from its planning to its last token.
+  // Records the tokens and the time of a whole step, from its planning to its last token.
   void ObserveStep(int tokens, double seconds);
 
-  // The request is preempted, or (for good) ends: forgets its slots, or all of it.
+  // Releases the request's slots (preemption) or, with `for_good`, everything of it.
   void Release(const Request& request, bool for_good);
 
   SpeculationStatistics statistics() const;
   int64_t batches() const;
 
  private:
-  // Of requests whose trials differ.
+  // Acceptance is estimated separately for these kinds of requests.
   enum Kind { kGreedy, kCoupled, kIndependent, kKinds };
   Kind KindOf(const Request& request) const;
   struct Learned {

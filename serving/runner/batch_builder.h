@@ -1,6 +1,6 @@
-// Packs rows of many sequences into as few runner batches as the runner's limits allow, runs them
-// in order, several at once where the runner can, and hands the wanted logits back. The only place
-// that knows the layout of a RunnerBatch.
+// Packs the rows of many sequences into as few RunnerBatches as the runner's limits allow, runs
+// them in order, with concurrent steps if the runner supports them, and returns the outputs per
+// sequence. Only this file knows the layout of a RunnerBatch.
 #pragma once
 
 #include <cstdint>
@@ -21,46 +21,47 @@ struct SequenceRows {
     int32_t token = 0;
     int32_t position = 0;
     int32_t slot = 0;
-    int32_t prefix = 0;              // slots of the sequence that it sees
-    std::vector<int32_t> ancestors;  // tree nodes: path of slots, its own last
+    int32_t prefix = 0;  // slots of the sequence that the row attends to
+    std::vector<int32_t> ancestors;  // of tree nodes: slots on the path from the root, its own last
     bool wants_logits = false;
-    bool wants_hidden = false;            // with logits
+    bool wants_hidden = false;  // REQUIRES: wants_logits
     int32_t row_output = RunnerBatch::kLogits;  // see RunnerBatch::row_outputs
-    int32_t next_prompt_tokens = -1;               // the same
-    RowLogitEdits edits;  // besides its metadata's, where tokens or best ones are wished
+    int32_t next_prompt_tokens = -1;  // see RunnerBatch::next_prompt_tokens
+    RowLogitEdits edits;  // in addition to the sequence's, unless row_output is kLogits
   };
 
-  absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
-  int adapter = -1;                 // of all its rows; -1: none
-  SamplingMetadata metadata;                   // of rows whose tokens or best choices are wished
-  std::vector<Row> rows;            // a row comes after all that it sees
+  absl::Span<const int32_t> slots;  // of the whole sequence, including the rows of this step
+  int adapter = -1;  // of all rows; -1: none
+  SamplingMetadata metadata;  // for rows whose row_output is not kLogits
+  std::vector<Row> rows;  // a row comes after all rows that it attends to
 };
 
-// What `rules` make of logits, wherever tokens or best ones are wished of a sequence's rows: null
-// if they make nothing of them, ...
+// The logit edits of a sequence, for SamplingMetadata; null if the processor is inactive.
 std::shared_ptr<const SequenceLogitEdits> SequenceEditsOf(const LogitsProcessor& rules);
-// ... and of a row behind the answer and then `path`. Where they cannot be followed its logits are
-// wished, so that whoever looks at them finds out why.
+// Sets the logit edits of a row after the output and then `path`. If the processor fails there,
+// requests the logits instead, so that the caller finds the error.
 void AddRowEdits(const LogitsProcessor& rules, absl::Span<const int> path, SequenceRows::Row* row);
 
 class StepOutput {
  public:
-  // Logits of the `wanted`-th row of sequence `sequence` that asked for them; null if the runner
-  // gave choices instead.
+  // Logits of row `wanted` among the rows of `sequence` that requested outputs; null if it has
+  // choices.
   const float* at(int sequence, int wanted) const { return rows_[sequence][wanted].logits; }
-  // What was wished of it; empty if the runner gave logits.
+  // The tokens that the row requested; empty if it has logits.
   absl::Span<const TokenProbability> choices(int sequence, int wanted) const {
     return rows_[sequence][wanted].choices;
   }
-  // Those that its metadata wants with its choice; null: none came.
+  // The log-probabilities that the row's metadata requests; null if there are none.
   const TokenLogprobs* logprobs(int sequence, int wanted) const {
     return rows_[sequence][wanted].logprobs;
   }
-  // The hidden state of the same row; null if it did not ask for it.
+  // The hidden state of the row; null if not requested.
   const float* hidden(int sequence, int wanted) const { return rows_[sequence][wanted].hidden; }
   int batches() const { return batches_; }
 
  private:
+  // A queue of row sets on their way through a runner, oldest first. With one step at a time, a set
+  // runs when End asks for it.
   friend class BatchPipeline;
 
   struct Row {
@@ -79,17 +80,18 @@ class StepOutput {
 // before End asks for it.
 class BatchPipeline {
  public:
-  // The runner outlives it. `concurrent_steps`: at most as many as its limits say.
+  // The runner must outlive it. `concurrent_steps` is at most the runner's limit.
   BatchPipeline(ModelRunner& runner, int concurrent_steps);
 
-  // The set is packed, and begun as far as there is room. InvalidArgument if a single row breaks a
-  // limit by itself: then it is not there. After an error of the runner only Drain makes sense.
+  // Packs a set, and begins its batches as far as the limit allows. Returns InvalidArgument if a
+  // single row exceeds a limit; the set is not added then. After an error of the runner, only Drain
+  // may be called.
   absl::Status Begin(absl::Span<const SequenceRows> sequences);
-  // Waits for the oldest set. Errors of the runner; Internal if it returns logits of another shape;
-  // after them only Drain makes sense. `old` lends its memory: a step's logits can be megabytes,
-  // which the system would have to map and clear each time.
+  // Waits for the oldest set. Returns errors of the runner, or Internal if its output has a wrong
+  // shape; after an error, only Drain may be called. `old` donates its memory: the logits of a step
+  // can be megabytes, which the system would map and clear each time.
   absl::StatusOr<StepOutput> End(StepOutput old = StepOutput());
-  // Waits for all that was begun, and forgets all sets.
+  // Waits for all batches that were begun, and removes all sets.
   void Drain();
 
  private:
@@ -99,7 +101,7 @@ class BatchPipeline {
       int sequence = 0;
       bool hidden = false;
     };
-    std::vector<Wanted> wanted;  // of each logits row
+    std::vector<Wanted> wanted;  // per row of logit_rows
   };
   struct Set {
     std::vector<Batch> batches;
@@ -115,10 +117,10 @@ class BatchPipeline {
   ModelRunner& runner_;
   const int concurrent_steps_;
   std::deque<Set> sets_;
-  int running_ = 0;  // batches that the runner has begun
+  int running_ = 0;  // batches in flight
 };
 
-// One set from its beginning to its end.
+// Runs one set from beginning to end.
 absl::StatusOr<StepOutput> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
                                    StepOutput old = StepOutput());
 

@@ -1,5 +1,6 @@
-// What is wished of a step instead of logits, each of which has as many numbers as the vocabulary
-// has tokens.
+// Sampling by the runner: replaces the logits of a row, as many numbers as the vocabulary has
+// tokens, by the sampled token, the most probable tokens or a log-probability (compare vLLM's
+// SamplingMetadata and SamplerOutput).
 #pragma once
 
 #include <functional>
@@ -10,24 +11,27 @@
 
 namespace espalier {
 
-// InvalidArgument naming what is wrong: not one row_output for each wanted row, or one that cannot be;
-// not one metadata for each sequence, or a parameter out of its range; not one edit for each wanted
-// row.
+// Returns InvalidArgument, naming the field, if row_outputs, next_prompt_tokens or row_edits do not
+// have one valid entry per row of logit_rows, or sequence_sampling not one valid entry per
+// sequence.
 absl::Status CheckRowOutputs(const RunnerBatch& batch, int vocabulary);
 
-// Puts choices in the place of logits, wherever the batch row_outputs so. A token (RunnerBatch::kToken)
-// is one choice, whose probability is not said; that of a tree's node behind which another token
-// was chosen, so that its own cannot matter, is -1. A token that follows is the choice itself. Best
-// ones are as TopTokens or, by a sampled sequence's metadata, CoupledTopTokens has them. Edits come
-// before all of these, but log-probabilities are those of the logits as they were. A row of which
-// edits leave no token keeps its logits. REQUIRES CheckRowOutputs, and the logits of all wanted rows.
+// Fills RunnerOutput::choices of the rows that do not request logits, and removes their logits:
+// - kToken: one sampled token; its probability is not set. -1 for a tree node that is not on the
+//   path of sampled tokens, because it cannot be accepted.
+// - kPromptLogprob: the given next token.
+// - n > 0: the most probable tokens, by TopTokens or, for a coupled sequence, CoupledTopTokens.
+//   Logit edits are applied before; log-probabilities are of the unedited logits. A row whose edits
+//   mask all tokens keeps its logits. REQUIRES: CheckRowOutputs, and the logits of all rows of
+//   logit_rows.
 //
-// Sequences are independent of each other: `for_each` (null: one after the other) calls its second
-// argument for 0, 1 and so on below its first, on whatever threads it has.
+// Sequences are independent of each other. `for_each` calls its second argument for 0, 1, ... below
+// its first, on any threads; null: serially.
 using ForEach = std::function<void(int, const std::function<void(int)>&)>;
 void SampleRows(const RunnerBatch& batch, RunnerOutput* logits, const ForEach& for_each = nullptr);
 
-// InvalidArgument if these are not the choices and logits of so many rows of such row_outputs.
+// Returns InvalidArgument if `logits` does not hold what `row_outputs` requests for this number of
+// rows.
 absl::Status CheckRunnerOutput(size_t rows, absl::Span<const int32_t> row_outputs, int vocabulary,
                          const RunnerOutput& logits);
 

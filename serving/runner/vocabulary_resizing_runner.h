@@ -1,6 +1,6 @@
-// A model that speaks of another number of tokens than it has: those beyond its own it finds
-// impossible, those beyond the others' it never says. Models of one tokenizer often differ so,
-// because the sizes of their matrices are rounded up (Qwen2.5: 151,936 and 152,064).
+// Gives a model another vocabulary size: extra tokens have probability zero, missing ones are cut
+// off. Models with one tokenizer often differ in size because their embedding matrices are padded
+// (Qwen2.5: 151,936 and 152,064).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ class VocabularyResizingRunner : public ModelRunner {
       : model_(std::move(model)), vocabulary_(vocabulary) {}
 
   RunnerLimits limits() const override;
-  // As the model's; a token that it does not have is read as its first one. One step at a time.
+  // As the model's Step. Tokens beyond the model's vocabulary are replaced by token 0. One step at
+  // a time.
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   uint64_t cache_generation() override { return model_->cache_generation(); }
   void Abandon() override { model_->Abandon(); }
@@ -26,7 +27,7 @@ class VocabularyResizingRunner : public ModelRunner {
  private:
   const std::unique_ptr<ModelRunner> model_;
   const int vocabulary_;
-  RunnerOutput own_;  // the model's, of the last step: its memory
+  RunnerOutput own_;  // of the model's last step; its memory is reused
 };
 
 }  // namespace espalier

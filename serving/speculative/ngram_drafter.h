@@ -1,11 +1,12 @@
-// Drafts without a model: what followed the last tokens when they occurred before, in the request's
-// own prompt and answer or in answers given earlier. Texts that repeat themselves (code, quotes,
-// lists, chats that quote their documents) are drafted well, others not at all, at hardly any cost.
-// Proposals are chosen, not drawn: sampled verification matches them exactly.
+// N-gram drafting (prompt lookup): drafts, without a model, the tokens that followed the last few
+// tokens when they occurred before, in the request's own prompt and output or in earlier outputs.
+// It works well for repetitive text (code, quotes, lists, chats that quote documents) and costs
+// almost nothing elsewhere. Its proposals are chosen, not drawn, so sampled verification accepts
+// them by exact match.
 //
-// Earlier answers (answer_history.h) change how fast an answer comes, never what it is; but beside
-// drafts that are drawn (SampledDrafting::kIndependent and kWithoutReplacement), where their nodes shift
-// the numbers that draws are made from, only its law stays the same.
+// Earlier outputs (ngram_history.h) change the speed of a request, never its tokens, with one
+// exception: beside independent draws (SampledDrafting::kIndependent and kWithoutReplacement),
+// their nodes shift the random numbers, so that only the distribution stays the same.
 #pragma once
 
 #include <cstdint>
@@ -23,33 +24,33 @@
 namespace espalier {
 
 struct NgramOptions {
-  int depth = 0;               // longest continuation; 0: off
-  int branches = 2;            // continuations of one draft
-  int history_tokens = 65536;  // of earlier answers; 0: none
+  int depth = 0;  // longest continuation in tokens; 0: off
+  int branches = 2;  // continuations per draft
+  int history_tokens = 65536;  // of earlier outputs; 0: none
 };
 
 class NgramDrafter {
  public:
-  // The source of its proposals: beyond any SSM's number.
+  // The source number of its proposals, larger than any SSM's.
   static constexpr int kSource = 1 << 15;
 
   explicit NgramDrafter(NgramOptions options)
       : options_(options), history_(options.history_tokens) {}
 
-  // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
-  // of its last draft. `depth` and `max_nodes` bound it. Chances are by `acceptance` (null: a guess
-  // from the match's length), their odds to fail times `failing`. Nothing is drafted that `rules`
-  // (null: none) exclude. `salt`: that of all drafts of the request; it gets what was answered to
-  // requests of the same.
+  // Drafts below the last of `tokens`: all tokens of the request, which extend those of its
+  // previous call. `depth` and `max_nodes` limit the tree. Chances are estimated by `acceptance`
+  // (null: from the match length), with the odds of failure multiplied by `failing`. Tokens that
+  // `rules` (null: none) mask are not drafted. `salt`: the request's cache salt, the same in all
+  // calls; only outputs of requests with this salt are used.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
                   const AcceptanceEstimator* acceptance, double failing, const LogitsProcessor* rules = nullptr,
                   absl::string_view salt = "");
 
-  // As SsmDrafter::Commit: how the candidates of the last draft fared.
+  // As SsmDrafter::Commit: which candidates of the last draft were right.
   std::vector<DraftTrial> Commit(int64_t request, absl::Span<const int> accepted, int next);
 
-  // Forgets the request, and remembers the answer from tokens[prompt] on. No effect on one that
-  // never drafted.
+  // Forgets the request, and adds its output, tokens[prompt] and later, to the history. No effect
+  // on a request that never drafted.
   void Release(int64_t request, absl::Span<const int> tokens, int prompt);
 
   int history_size() const { return history_.size(); }

@@ -1,9 +1,9 @@
-// Answers given earlier, for n-gram drafts to continue as they did. Those to requests of one salt are
-// drafts for requests of that salt alone: what a draft was worth can be told from an answer's speed
-// and its usage report, so others would learn what was said.
+// Earlier outputs, for the n-gram drafter. Outputs are used only for requests with the same cache
+// salt: the speed and usage report of a request reveal how good its drafts were, and so what others
+// were told.
 //
-// Kept up to a number of tokens in all; then the oldest of a salt's own go, and the salt that was
-// used least recently.
+// Holds a limited number of tokens in all. Beyond that, the oldest tokens of a salt go first, then
+// the least recently used salt.
 #pragma once
 
 #include <array>
@@ -21,20 +21,20 @@ namespace espalier {
 
 class NgramHistory {
  public:
-  // `tokens`: 0 keeps none.
+  // `tokens`: capacity; 0: keeps nothing.
   explicit NgramHistory(int tokens) : tokens_(tokens) {}
 
   void Remember(absl::string_view salt, absl::Span<const int> answer);
 
-  // What is kept for a salt, the newer half first; null where there is none. Until the next
-  // Remember.
+  // Returns the indexes for a salt, the newer one first; null where there is none. Valid until the
+  // next Remember.
   std::array<const NgramIndex*, 2> Of(absl::string_view salt) const;
 
-  // Tokens, the ends of answers among them.
+  // Tokens held, including end markers.
   int size() const { return size_; }
 
  private:
-  // When the newer half is full, the older is dropped.
+  // When the newer half is full, the older one is dropped.
   struct Space {
     std::string salt;
     std::unique_ptr<NgramIndex> newer, older;
@@ -47,7 +47,7 @@ class NgramHistory {
 
   const int tokens_;
   int size_ = 0;
-  Spaces spaces_;  // the one that was used last first
+  Spaces spaces_;  // the most recently used first
   absl::flat_hash_map<std::string, Spaces::iterator> by_salt_;
 };
 

@@ -1,5 +1,6 @@
-// Visits all outcomes of a computation that takes its chance from Choose: run it until Next is
-// false, and add up what came out by weight().
+// Enumerates all outcomes of a randomized computation, for exact tests: run the computation, which
+// calls Choose for every random decision, until Next returns false, and add up the outcomes by
+// weight().
 #pragma once
 
 #include <vector>
@@ -10,8 +11,8 @@ namespace espalier {
 
 class OutcomeEnumerator {
  public:
-  // An index with its probability; those of probability zero are never taken. The probabilities at
-  // one place may depend on the choices before it alone.
+  // Returns an index, with its probability multiplied into weight(). Indices of probability zero
+  // are skipped. The probabilities may depend on earlier choices only.
   int Choose(const std::vector<double>& probabilities) {
     if (at_ == script_.size()) script_.push_back({0, probabilities});
     Choice& choice = script_[at_++];
@@ -44,7 +45,7 @@ class OutcomeEnumerator {
   long double weight_ = 1;
 };
 
-// Verification whose chance is enumerated.
+// Enumerates the random decisions of verification.
 class EnumeratedRng : public VerificationRng {
  public:
   explicit EnumeratedRng(OutcomeEnumerator& enumeration) : enumeration_(enumeration) {}

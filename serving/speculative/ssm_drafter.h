@@ -1,16 +1,16 @@
-// Drafting by one SSM, batched over requests, with the bookkeeping of the SSM's own KV cache. That
-// cache holds a beginning of each request's tokens; before a draft it follows up to the last token,
-// which is the root of the tree. After verification the nodes on the accepted path whose K and V
-// the SSM has are kept; what it lacks (levels it never ran, tokens another SSM proposed) is
-// computed by the next follow.
+// Drafting by one SSM, batched over requests, including the SSM's own KV cache. The cache holds a
+// prefix of each request's tokens; a draft first prefills it up to the last token, the root of the
+// tree. After verification, K and V of accepted nodes are kept. What is missing (the last level,
+// which is never run, and tokens of other drafters) is computed by the next prefill.
 //
-// Four ways to grow a tree, level by level. By beam search, in the shape of an expansion. By draws
-// in that shape, for the laws of verify.h. Best first: of all continuations the most probable ones
-// up to a number of nodes, whatever their shape; a level runs only nodes that could still be
-// parents of such (a child is never more probable than its parent), so the outcome is that of
-// popping the best node one by one, in as many runs as there are levels. Or a chain of draws, as
-// long as the next one is expected to pay: that depends on the path to it, and on nothing at or
-// below it, so the laws of verify.h hold. What was drawn stays, whatever came of it.
+// A tree grows level by level in one of four ways:
+// - Beam search in the shape of an expansion (SpecInfer).
+// - Independent draws in that shape, for rejection_sampling.h.
+// - Best-first: the most probable continuations up to a number of nodes, in any shape. A level runs
+//   only nodes that can still be parents of such, because a child is never more probable than its
+//   parent; the result equals popping the best node one by one.
+// - A chain of draws, as long as the next draw is expected to pay. That depends on the path before
+//   the draw only, as rejection_sampling.h requires. Tokens that were drawn are never dropped.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ namespace espalier {
 
 // How a best-first tree grows.
 struct BestFirst {
-  int width = 0;      // nodes that one level runs, and children that one node gets; 0: not this way
-  double price = 0;   // nodes of a smaller chance are left out; a draw, if that is expected
-  double parent = 0;  // nodes of a smaller chance get no children
-  bool draws = false;  // sampled requests draw a chain, instead of choosing for shared noise
-  // What the SSM's probabilities are worth (null: what they say), and how much likelier to fail,
-  // in odds, for this request.
+  int width = 0;  // nodes that one level runs, and children per node; 0: not best-first
+  double price = 0;  // nodes with a smaller chance (draws with a smaller expectation) are omitted
+  double parent = 0;  // nodes with a smaller chance get no children
+  bool draws = false;  // sampled requests draw a chain instead of using coupled sampling
+  // Calibrates the SSM's probabilities (null: taken as they are); `failing` multiplies this
+  // request's odds of failure.
   const AcceptanceEstimator* acceptance = nullptr;
   double failing = 1;
 };
@@ -50,66 +50,66 @@ class SsmDrafter {
   struct DraftRequest {
     int64_t request = 0;
     absl::Span<const int> tokens;  // of the request; the last one is the root if depth > 0
-    int prefill = 0;                 // run the SSM over tokens[0, follow); all of them if depth > 0
-    int depth = 0;                 // levels to draft; 0: only follow
-    absl::string_view cache_salt;  // prefixes are shared with requests of the same one only
-    int max_nodes = 0;             // drafts stop there, but for draws in the expansion's shape
-    SamplingParameters sampling;   // greedy: beam search; otherwise independent draws
-    // What the LLM's logits will be put through, up to the root: the SSM's go through it, too, so
-    // that nothing is drafted which could not be accepted, and draws are from what is said to be
-    // their distribution. Null: none.
+    int prefill = 0;  // run the SSM over tokens[0, prefill); all tokens if depth > 0
+    int depth = 0;  // levels to draft; 0: only prefill
+    absl::string_view cache_salt;  // prefixes are shared with requests of the same salt only
+    int max_nodes = 0;  // limit, except for draws in the expansion's shape
+    SamplingParameters sampling;  // greedy: beam search; otherwise draws
+    // Applied to the SSM's logits as to the LLM's, so that no masked token is drafted and draws
+    // follow the distribution that they claim. Null: none.
     const LogitsProcessor* logits_processor = nullptr;
-    bool without_replacement = false;  // the draws of one node all differ
-    // Sampled requests then draft for shared noise (sampling/coupled.h), unless it draws.
+    bool without_replacement = false;  // the draws below a node all differ
+    // Sampled requests then use coupled sampling (sampling/gumbel_coupling.h), unless it draws.
     BestFirst best_first;
     TokenTree* tree = nullptr;  // the draft is merged into it, if depth > 0
   };
 
-  // `source` tells this SSM from others in proposals and noise. `runner` must outlive the drafter.
+  // `source` distinguishes SSMs in proposals and random numbers. `runner` must outlive the drafter.
   SsmDrafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes = false);
 
-  // From now on tells `cost` what each run took, by this clock.
+  // Reports the time of each run to `cost`, by this clock.
   void Measure(std::function<double()> seconds, StepLatencyModel* cost);
 
-  // Says whether a best-first level of nodes of this depth (from 1) is worth running, by the
-  // chances that they are accepted, and those of all nodes that were drafted so far, these among
-  // them. The first level always runs.
+  // Decides whether a best-first level of this depth (from 1) is run, by the acceptance chances of
+  // its nodes and of all nodes drafted so far, these included. The first level always runs.
   using LevelPays = std::function<bool(int depth, absl::Span<const double> chances,
                                          absl::Span<const double> drafted)>;
 
-  // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is
-  // as it was before, and no tree has changed.
+  // Runs all requests, level by level. After an error, the SSM's state of these requests and their
+  // trees are unchanged.
   absl::Status Draft(absl::Span<const DraftRequest> jobs, const LevelPays& worth = nullptr);
 
-  // After verification: `accepted` are the tokens of the accepted path below the root of the last
-  // draft, `next` the one that followed it (-1: not known). Returns how all candidates that stood
-  // beside those tokens fared, sent to the LLM or not.
+  // Call after verification: `accepted` are the tokens of the accepted path below the root of the
+  // last draft, `next` the token after it (-1: unknown). Returns which candidates beside those
+  // tokens were right, verified or not.
   absl::StatusOr<std::vector<DraftTrial>> Commit(int64_t request, absl::Span<const int> accepted,
                                             int next = -1);
 
   // Forgets the request.
   void Release(int64_t request);
-  // Forgets what it kept of requests that are no more: the SSM's cache is another one.
+  // Drops the blocks that no request uses, because the SSM's cache was replaced.
   void ResetPrefixCache() { kv_.ResetPrefixCache(); }
 
   const KvCache& kv() const { return kv_; }
   int64_t batches() const { return batches_; }
-  // Seconds that the runs of the last Draft were expected to take, if it is measured.
+  // Expected seconds of the runs of the last Draft, if measured.
   double expected_seconds() const { return expected_seconds_; }
 
  private:
   struct Node {
-    int slot = -1;  // where the SSM has its K and V; -1: not run
+    int slot = -1;  // of the SSM's K and V; -1: not run
     double log_probability = 0;
     double probability = 0;     // given its parent
-    double expected_acceptance = -1;       // of the child that was not drawn; -1: one was, or it was not run
+    // of the child that was not drawn; -1: a child was drawn, or the node was not run
+    double expected_acceptance = -1;
     std::vector<int32_t> path;  // slots from depth 1 to the node
   };
   struct DraftTree {
     TokenTree tree{0};
     std::vector<Node> nodes;
     std::vector<int> frontier;  // nodes of the deepest level
-    // Of the frontier; in the last run's logits, or in `ruled`.
+    // Outputs for a frontier node: logits (of the last run, or in `ruled`) or the most probable
+    // tokens.
     struct Next {
       absl::Span<const float> logits;
       absl::Span<const TokenProbability> best;  // instead, if the runner gave them
@@ -122,10 +122,10 @@ class SsmDrafter {
   absl::Status Prefill(absl::Span<const DraftRequest> jobs);
   absl::Status RunFrontiers(absl::Span<const DraftRequest* const> jobs);
   absl::Status Run(absl::Span<const SequenceRows> sequences);
-  // What is wished of a row whose children are of this depth, from 0.
+  // The output that a row requests whose children have this depth, from 0.
   int32_t RowOutputOf(const DraftRequest& job, int depth) const;
   static SamplingMetadata MetadataOf(const DraftRequest& job);
-  // What the runner said of the `row`-th wanted row of a job.
+  // The outputs of the `row`-th requested row.
   DraftTree::Next NextOf(size_t job, size_t row) const;
   static absl::StatusOr<std::vector<TokenProbability>> BestOf(const DraftTree::Next& next, int width,
                                                          const SamplingParameters& sampling,
@@ -134,7 +134,7 @@ class SsmDrafter {
   absl::Status Expand(const DraftRequest& job, int depth);
   absl::Status ExpandByBeam(int width, DraftTree& draft);
   absl::Status ExpandByDraws(const DraftRequest& job, int depth, DraftTree& draft);
-  // Draws at most `count` children of the frontier's i-th node, from q.
+  // Draws at most `count` children of the i-th frontier node from q.
   void DrawChildren(const DraftRequest& job, int depth, size_t i, int count, Distribution q,
                     DraftTree& draft) const;
   absl::Status ExpandChain(const DraftRequest& job, int depth, DraftTree& draft);
@@ -153,7 +153,7 @@ class SsmDrafter {
   StepLatencyModel* cost_ = nullptr;
   double expected_seconds_ = 0;
   StepWork run_;                 // the last Run
-  std::vector<double> drafted_;  // best first: chances of what the draft would hand over, unordered
+  std::vector<double> drafted_;  // best-first: chances of the nodes of the draft, unordered
   StepOutput logits_;
 };
 
