@@ -1,4 +1,4 @@
-// What a worker asks of its coordinator: membership, the rendezvous store, artifacts.
+// Client of the coordinator's services that a worker uses: membership, rendezvous store, artifacts.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace espalier {
 // Thread-safe. Errors name the coordinator's address.
 class CoordinatorClient {
  public:
-  // Every call shows `key`; null: none. TLS if tls.calls().
+  // Every call carries `key`; null: none. Uses TLS if tls.calls().
   explicit CoordinatorClient(const std::string& address, const ShownKey& key = nullptr,
                              const TransportSecurity& tls = TransportSecurity());
 
@@ -31,7 +31,8 @@ class CoordinatorClient {
   absl::Status Leave(const v1::Lease& lease);
   v1::Models::StubInterface& models() { return *models_; }
 
-  // The store of one attempt of a job. `cancelled` is asked while Get waits. Must not outlive this.
+  // Returns the store of one attempt of a job. Get polls `cancelled` while it waits. Must not
+  // outlive this.
   std::unique_ptr<RendezvousStore> Store(const v1::Lease& lease, const std::string& job_id,
                                          uint64_t attempt, std::function<bool()> cancelled);
 

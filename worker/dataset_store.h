@@ -1,5 +1,5 @@
-// Datasets by their uri: files that every worker sees, or artifacts downloaded from the coordinator
-// into a cache by SHA-256.
+// Opens datasets by URI: files that every worker can read, or artifacts downloaded from the
+// coordinator into a cache keyed by SHA-256.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,14 @@ namespace espalier {
 // Thread-safe. Several workers may share one cache directory.
 class DatasetStore {
  public:
-  // `models` may be null: then only paths work.
+  // With a null `models` only paths work.
   DatasetStore(v1::Models::StubInterface* models, FileSystem* files, std::string cache_dir)
       : models_(models), files_(files), cache_dir_(std::move(cache_dir)) {}
 
-  // The dataset used last stays in memory. Errors name the uri.
+  // Keeps the last dataset in memory. Errors name the URI.
   absl::StatusOr<std::shared_ptr<const Dataset>> Open(const v1::Dataset& dataset);
 
-  // Path of the downloaded content of dataset artifact `name`.
+  // Downloads dataset artifact `name` if it is not cached and returns the path of its content.
   absl::StatusOr<std::string> Download(const std::string& name);
 
  private:

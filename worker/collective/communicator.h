@@ -1,17 +1,15 @@
-// How the ranks of one attempt of a job talk. Implementations: in-process (in_process.h), between
-// processes through memory that ranks of one host share and Gloo over TCP (gloo_communicator.h),
-// NCCL through the CUDA plug-in (nccl_communicator.h).
+// Messages and collectives between the ranks of one attempt of a job. Implementations: threads of
+// one process (in_process_communicator.h); processes, over Gloo's TCP transport and shared memory
+// (gloo_communicator.h); GPUs, by NCCL through the CUDA plug-in (nccl_communicator.h).
 //
-// All ranks meet their sends, receives and collectives in one global order (the planner sees to
-// it), so calls that block for a peer cannot form a cycle. Sends of host communicators are
-// buffered.
+// All ranks issue sends, receives and collectives in one global order, which the planner
+// guarantees, so blocking calls cannot form a cycle. Host communicators buffer sends.
 //
-// Results are the same bits on every rank of the group, and from run to run: sums are taken element
-// by element in the order of the ranks, f16 and bf16 in f32 with one rounding at the end.
+// Results are deterministic: every rank of the group gets the same bits in every run. Reductions
+// add element by element in rank order; f16 and bf16 accumulate in f32 and round once.
 //
-// Errors: Unavailable or DeadlineExceeded naming the peer when it is lost or silent, Cancelled
-// after Abort. After any error the communicator is of no more use; make a new one for the next
-// attempt.
+// Errors: Unavailable or DeadlineExceeded, naming the peer, if it is lost or silent; Cancelled
+// after Abort. A communicator is unusable after any error; the next attempt makes a new one.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +21,7 @@
 
 namespace espalier {
 
-// Used by one thread; Abort by any.
+// Not thread-safe, except Abort.
 class Communicator {
  public:
   using Group = std::vector<int>;  // ranks, ascending, this one among them
@@ -32,37 +30,38 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Whether the pointers below are device memory (of the device it was made for) or host memory.
+  // True if the pointers below are memory of the device that this was made for; false for host
+  // memory.
   virtual bool on_device() const { return false; }
 
-  // Messages between two ranks with one tag arrive in the order in which they were sent.
+  // Messages with one tag between two ranks arrive in the order sent.
   virtual absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) = 0;
   virtual absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) = 0;
 
-  // Collective over `group`. AllReduce takes f32, f16, bf16, i32, i64; input == output is allowed
-  // there and in Broadcast only.
+  // Collective over `group`. Types: f32, f16, bf16, i32, i64. Only AllReduce and Broadcast allow
+  // input == output.
   virtual absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
                                  const Group& group, uint64_t tag) = 0;
-  // `bytes` per rank; output holds bytes * group.size().
+  // Each rank gives `bytes`; output holds bytes * group.size().
   virtual absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
                                  uint64_t tag) = 0;
-  // `count` elements arrive here; input holds count * group.size().
+  // Each rank receives `count` elements; input holds count * group.size().
   virtual absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
                                      const Group& group, uint64_t tag) = 0;
-  // `bytes` for each rank; input and output hold bytes * group.size().
+  // Each rank sends `bytes` to every other; input and output hold bytes * group.size().
   virtual absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
                                 uint64_t tag) = 0;
-  // From group[0].
+  // Sends group[0]'s input to all.
   virtual absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
                                  uint64_t tag) = 0;
 
-  // Waits until all buffered sends have left.
+  // Waits until all buffered sends are sent.
   virtual absl::Status Flush() { return absl::OkStatus(); }
-  // The executor calls it at the end of every step. Waits for the sends of the step before at most,
-  // so that a rank need not wait for a slower one to come and fetch what it sent last.
+  // The executor calls this at the end of every step. Waits at most for the sends of the previous
+  // step, so that a rank does not wait for a slower one to receive its last messages.
   virtual absl::Status EndStep() { return Flush(); }
 
-  // Ends waiting calls, and all later ones, with Cancelled. From any thread, any number of times.
+  // Ends pending and all later calls with Cancelled. Thread-safe and idempotent.
   virtual void Abort(const std::string& reason) = 0;
 };
 

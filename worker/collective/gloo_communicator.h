@@ -1,5 +1,6 @@
-// Ranks that are processes: over TCP by Gloo, and through shared memory (host_links.h) to those of
-// the same host. One full mesh of connections per attempt of a job.
+// Communicator between processes: Gloo's TCP transport between hosts, shared memory
+// (shm_transport.h) within one. Gloo only moves bytes; the collectives are those of
+// host_communicator.h. Each attempt of a job connects one full mesh.
 #pragma once
 
 #include <memory>
@@ -16,16 +17,16 @@ struct GlooOptions {
   int rank = 0;
   int size = 1;
   std::string host = "127.0.0.1";  // address or name of this machine that the peers reach
-  // Of meeting and connecting, each peer by itself. Abort cannot end that: there is no communicator
-  // yet.
+  // Limits the rendezvous and each peer's connection separately. Abort cannot interrupt these: the
+  // communicator does not exist yet.
   absl::Duration connect_timeout = absl::Seconds(60);
-  absl::Duration timeout = absl::Seconds(60);  // of each wait for a peer, later
-  int64_t max_buffered_bytes = 256 << 20;      // of sends; more wait for the oldest
-  bool share_memory = true;                    // with the ranks of this host
+  absl::Duration timeout = absl::Seconds(60);  // of each later wait for a peer
+  int64_t max_buffered_bytes = 256 << 20;      // of sends; further ones wait for the oldest
+  bool share_memory = true;                    // between ranks of one host
 };
 
-// Blocks until all ranks have met through `store`, whose keys must be fresh for every attempt.
-// Unavailable or DeadlineExceeded, with what Gloo said and what to look at, if they do not.
+// Blocks until all ranks have met through `store`, whose keys must be new for every attempt.
+// Returns Unavailable or DeadlineExceeded, with Gloo's message and what to check, if they do not.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& options,
                                                           RendezvousStore& store);
 

@@ -1,6 +1,6 @@
-// Collectives over point-to-point messages between host memories, for communicators that can send
-// and receive. AllReduce is reduce-scatter and all-gather: rank i of the group adds up part i in
-// the order of the ranks, so every rank gets the same bits, whatever the transport.
+// Collectives built on point-to-point messages between host buffers. AllReduce is reduce-scatter
+// then all-gather: rank i of the group adds part i in rank order, so every rank gets the same bits
+// on any transport.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,29 @@ class HostCommunicator : public Communicator {
                          uint64_t tag) override;
 
  protected:
-  // Bytes of sends that leave at once, or are kept: a Send beyond them may wait for the peers to
-  // receive what was sent before.
+  // Bytes of sends that are sent or buffered at once. A Send beyond them may wait until peers
+  // receive earlier ones.
   virtual int64_t max_buffered_bytes() const { return std::numeric_limits<int64_t>::max(); }
 
  private:
-  // What goes to or comes from the rank at a place of the group.
+  // The bytes for, or from, the rank at `index` of the group.
   using Outgoing = absl::FunctionRef<absl::Span<const char>(int index)>;
   using Incoming = absl::FunctionRef<absl::Span<char>(int index)>;
 
-  // With all others of the group: sends them theirs, receives what they have for this one. At most
-  // `largest` bytes a message, the same number on all ranks.
+  // Exchanges messages with all others of the group. No message exceeds `largest` bytes, a number
+  // that must be equal on all ranks.
   absl::Status Exchange(const Group& group, int me, int64_t largest, uint64_t tag,
                         Outgoing outgoing, Incoming incoming);
-  // Sends everyone their part of the inputs, which have `most` elements at most, and adds up part
-  // `me`, of `count`, in the order of the ranks, into `output`. That may be where `parts(me)` is.
+  // Sends each rank its part of the inputs (at most `most` elements) and adds part `me`, of `count`
+  // elements, in rank order into `output`, which may be `parts(me)`.
   absl::Status ReduceParts(DType dtype, Outgoing parts, void* output, int64_t count, int64_t most,
                            const Group& group, int me, uint64_t tag);
 
-  std::vector<char> received_;  // kept between calls
+  std::vector<char> received_;  // reused between calls
   std::vector<float> sum_;
 };
 
-// Position of `rank` in the group; -1 if it is not there.
+// Returns the index of `rank` in the group, or -1.
 int IndexInGroup(const Communicator::Group& group, int rank);
 
 }  // namespace espalier

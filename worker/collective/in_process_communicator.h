@@ -1,4 +1,4 @@
-// Ranks that are threads of one process, for tests and for measuring.
+// Communicators between threads of one process, for tests and measurements.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace espalier {
 
-// One communicator per rank. They share their mailboxes and may be destroyed in any order. A
-// receive that waits longer than `timeout` is DeadlineExceeded; Abort of one ends all of them, as
-// the death of a process would.
+// Returns one communicator per rank. They share mailboxes and may be destroyed in any order. A
+// receive returns DeadlineExceeded after `timeout`. Abort of one aborts all, as the death of a
+// process would.
 std::vector<std::unique_ptr<Communicator>> NewInProcessCommunicators(int size,
                                                                      absl::Duration timeout);
 

@@ -1,4 +1,4 @@
-// Ranks that are GPUs, by NCCL through the CUDA plug-in. Buffers are device memory.
+// Communicator between GPUs, by NCCL through the CUDA plug-in. Buffers are device memory.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace espalier {
 
-// Groups are made when first met; their first rank hands the NCCL id to the others through `store`,
-// for which each waits `timeout` at most, or until `store` is told to give up. InvalidArgument if
-// `device` is no CUDA device.
+// Creates a NCCL communicator at the first use of each group; its first rank publishes the NCCL id
+// through `store`. The others wait for it at most `timeout`, or until `store` cancels. Returns
+// InvalidArgument if `device` is not a CUDA device.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
                                                           std::unique_ptr<RendezvousStore> store,
                                                           absl::Duration timeout);

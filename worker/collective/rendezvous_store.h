@@ -1,5 +1,5 @@
-// A small key-value store by which ranks find each other: the coordinator's in a cluster, a map in
-// tests.
+// Key-value store through which ranks find each other (as PyTorch's Store): the coordinator's in a
+// cluster, a map in tests.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class RendezvousStore {
   virtual ~RendezvousStore() = default;
 
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
-  // Waits until the key is there; DeadlineExceeded naming the key after `timeout`.
+  // Waits until the key is set. Returns DeadlineExceeded, naming the key, after `timeout`.
   virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) = 0;
 };
 

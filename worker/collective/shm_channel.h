@@ -1,15 +1,14 @@
-// Messages between two ranks of one host, through memory that both have mapped.
+// Message channel between two ranks of one host, in memory that both map.
 //
-// The sender copies a message into that memory, the receiver out of it; nobody else takes part. So
-// a message costs its two copies, on the threads that send and receive it, whatever else the host's
-// cores do. Through a socket a third thread moves the bytes, and waits for a core where all of them
+// The sender copies a message into the shared memory and the receiver copies it out; no other
+// thread takes part. A message costs two copies, on the threads that use it, whatever other cores
+// do. With a socket the kernel's thread moves the bytes and competes for a core where all of them
 // compute (docs/benchmarks).
 //
-// Each direction is a queue of parts (parts: at most 256 KiB of a message, so that the receiver
-// copies one while the sender writes the next) and an area that the sender gives out round and
-// round, and from its start whenever the receiver has read everything: no more of it is touched
-// than was ever under way. A rank that finds nothing looks for a while, and then sleeps on a futex
-// until the other one rings.
+// Each direction has a queue of parts (at most 256 KiB of a message each, so that copying in and
+// out overlap) and a ring buffer. The sender restarts at the buffer's beginning whenever the
+// receiver has read everything, so only as many pages are touched as were ever in flight. An idle
+// end spins for a while, then sleeps on a futex until the other end signals it.
 #pragma once
 
 #include <array>
@@ -23,43 +22,42 @@
 
 namespace espalier {
 
-// One end. Used by one thread; Wake by any.
+// One end of a channel. Not thread-safe, except Wake.
 class ShmChannel {
  public:
-  // A file of zeros that Map takes, which lives in memory and can no longer change its size.
+  // Returns the descriptor of a zeroed in-memory file, sealed against changes of its size, for Map.
   static absl::StatusOr<int> NewMemory();
-  // `memory`: both ends' descriptor of one such file. `socket`: a connection of the two ends, by
-  // which one learns that the other is gone. Takes both, also when it fails. `side`: 0 or 1, the
-  // other end has the other one. InvalidArgument if `memory` is no such file.
+  // `memory` is a descriptor of one such file for both ends. `socket` connects the ends, to detect
+  // that the peer is gone. Takes ownership of both, also on failure. `side` is 0 at one end, 1 at
+  // the other. Returns InvalidArgument if `memory` is no such file.
   static absl::StatusOr<std::unique_ptr<ShmChannel>> Map(int memory, int socket, int side);
   ~ShmChannel();
   ShmChannel(const ShmChannel&) = delete;
   ShmChannel& operator=(const ShmChannel&) = delete;
 
-  // Goes on with a message of which `done` bytes have been taken: returns how many are now, less
-  // than `bytes` (at least 1) if there is no room. The next message begins when all are.
+  // Continues a message of which `done` bytes are sent. Returns the new count, less than `bytes`
+  // (at least 1) if space ran out. The next message starts when all are sent.
   int64_t Push(uint64_t tag, const char* data, int64_t bytes, int64_t done);
 
   struct Message {
     uint64_t tag = 0;
     int64_t bytes = 0;
   };
-  // The message that comes next, or that is being read; nothing while none has come. Internal if
-  // the other end wrote what no end writes.
+  // Returns the next message, or the one being read; nullopt if none has arrived. Returns Internal
+  // if the peer wrote invalid data.
   absl::StatusOr<std::optional<Message>> Next();
-  // The next part of it, which follows the `done` bytes that were read; returns how many bytes have
-  // been read now, `done` if no more are there yet. `message` has `bytes` bytes; Internal if more
-  // came.
+  // Reads the next part of the message after `done` bytes; returns the new count, `done` if no more
+  // have arrived. `message` has `bytes` bytes; returns Internal if more arrive.
   absl::StatusOr<int64_t> Pop(char* message, int64_t bytes, int64_t done);
 
-  // Until there is more to read, or room, or Wake is called, or the time is over; may come back
-  // early. Whether it was the time. At first it looks again and again, for `spin_time`.
+  // Waits until there is more to read or more space, Wake is called, or `most` is over; may return
+  // early. Returns true on timeout. Spins for `spin_time` first.
   bool Wait(absl::Duration most, absl::Duration spin_time);
   void Wake();
-  // What the other end has sent before can still be read.
+  // True if the peer is gone. Messages that it sent can still be read.
   bool PeerIsGone() const;
 
-  // How many parts this end has pushed so far, and the other end has popped.
+  // Parts that this end has pushed, and that the peer has popped, so far.
   uint64_t pushed() const { return written_; }
   uint64_t popped() const;
 
@@ -68,7 +66,7 @@ class ShmChannel {
   struct Shared;
   ShmChannel(Shared* shared, int socket, int side);
 
-  // Where `bytes` of the area are free; -1 if nowhere.
+  // Returns the offset of `bytes` free bytes of the ring buffer, or -1.
   int64_t Place(int64_t bytes);
   bool Changed() const;
   void Look();
@@ -77,14 +75,14 @@ class ShmChannel {
   Shared* const shared_;
   const int socket_;
   const int side_;
-  // Of what this end sends: the queue's length so far, and where each part lies. Not read back from
-  // where the other end could change it.
+  // Sending side: parts queued so far and their offsets. Never read back from shared memory, which
+  // the peer could change.
   uint64_t written_ = 0;
   std::array<int64_t, kParts> offsets_{};
-  int64_t fill_ = 0;  // behind the last part
+  int64_t fill_ = 0;  // end of the last part
   bool starved_ = false;
   uint64_t read_ = 0;
-  // When this end last looked: what had been written for it, and what of its own had been read.
+  // Counters at the last check: parts written by the peer, and parts of this end that it had read.
   uint64_t seen_written_ = 0, seen_read_ = 0;
 };
 

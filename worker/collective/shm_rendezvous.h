@@ -1,9 +1,9 @@
-// How ranks of one host find each other and come to share memory.
+// Rendezvous of ranks of one host, which sets up their shared memory.
 //
-// Every rank says through the job's store on which host it is and where it listens, with a secret.
-// Of two ranks of one host the higher one calls the lower one, shows the secret and hands over the
-// memory; where that fails, both do without. A socket in the abstract namespace needs no folder
-// that both could write to, and goes with its process.
+// Each rank publishes its host, its socket address and a secret in the job's store. Of two ranks of
+// one host the higher one connects to the lower one, proves itself with the secret and passes the
+// memory's file descriptor. If this fails, the pair has no channel. Abstract-namespace sockets need
+// no common writable folder and vanish with their process.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace espalier {
 
-// By rank; null where there is none. See ShmTransport::Connect.
+// Returns channels by rank; null where there is none. See ShmTransport::Connect.
 absl::StatusOr<std::vector<std::unique_ptr<ShmChannel>>> ConnectShmChannels(int rank, int size,
                                                                     RendezvousStore& store,
                                                                     absl::Duration timeout);

@@ -1,5 +1,5 @@
-// The links (shared_link.h) of a rank to the others of its host: which there are, and messages with
-// tags over them.
+// Tagged messages between the ranks of one host, over one shared-memory channel (shm_channel.h) per
+// pair.
 #pragma once
 
 #include <atomic>
@@ -20,12 +20,12 @@
 
 namespace espalier {
 
-// Used by one thread; Abort by any. Errors are those of a Communicator.
+// Not thread-safe, except Abort. Errors are those of Communicator.
 class ShmTransport {
  public:
-  // All ranks call it. Whoever runs as the same user, on the same host and in the same network
-  // namespace gets a link, whatever the containers. DeadlineExceeded, naming the rank or what it
-  // did not say, if one of them has not come within `rendezvous_timeout`. `timeout`: of each later wait.
+  // All ranks call this. Connects ranks that run as the same user, on the same host and in the same
+  // network namespace; containers do not matter. Returns DeadlineExceeded, naming the rank or its
+  // missing key, if a rank is absent after `rendezvous_timeout`. `timeout` limits each later wait.
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Connect(int rank, int size,
                                                             RendezvousStore& store,
                                                             absl::Duration rendezvous_timeout,
@@ -33,24 +33,24 @@ class ShmTransport {
 
   bool IsLocal(int peer) const { return channels_[peer] != nullptr; }
 
-  // To and from peers that it reaches, more than 0 bytes. Send does not wait: what there is no room
-  // for is copied, and goes on in later calls.
+  // REQUIRES: IsLocal(peer) and bytes > 0. Send does not wait: it copies what the channel has no
+  // space for, and later calls send that.
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag);
   absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag);
 
-  // Bytes of sends for which there is no room yet.
+  // Bytes of sends that the channels had no space for yet.
   int64_t pending_bytes() const { return pending_bytes_; }
-  // Goes on with those sends, without waiting; whether some still wait.
+  // Sends as much of them as there is space for, without waiting. Returns true if some remain.
   bool FlushSends();
-  // Waits until at most so many bytes do.
+  // Waits until at most `max_pending_bytes` remain.
   absl::Status Drain(int64_t max_pending_bytes);
-  // Waits until the peers have read what was sent before the last call of this.
+  // Waits until the peers have read everything sent before the previous call.
   absl::Status EndStep();
 
   void Abort(const std::string& reason);
 
  private:
-  // A message without room, or one that came before it was asked for.
+  // An unsent message, or one received before it was asked for.
   struct Copy {
     uint64_t tag = 0;
     std::vector<char> data;
@@ -59,8 +59,8 @@ class ShmTransport {
 
   ShmTransport(int size, absl::Duration timeout) : timeout_(timeout), channels_(size), peers_(size) {}
 
-  // Waits for `peer` once. DeadlineExceeded after the deadline, Cancelled after Abort. `is_gone` if
-  // nothing more can come.
+  // Waits for `peer` once. Returns DeadlineExceeded after the deadline, Cancelled after Abort. Sets
+  // `is_gone` if nothing more can arrive.
   absl::Status WaitFor(int peer, absl::Time deadline, bool* is_gone);
 
   struct Peer {
@@ -69,8 +69,8 @@ class ShmTransport {
     std::map<uint64_t, std::deque<std::vector<char>>> unexpected;  // by tag
   };
   const absl::Duration timeout_;
-  absl::Duration spin_time_;                            // how long it looks before it sleeps
-  std::vector<std::unique_ptr<ShmChannel>> channels_;  // by rank; null: not of this host, or itself
+  absl::Duration spin_time_;                            // before sleeping on the futex
+  std::vector<std::unique_ptr<ShmChannel>> channels_;  // by rank; null: remote, or self
   std::vector<Peer> peers_;
   int64_t pending_bytes_ = 0;
 

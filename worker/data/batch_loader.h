@@ -1,5 +1,5 @@
-// Batches of a dataset: which examples make up a step is a pure function of (seed, step), and each
-// rank reads its own part of them.
+// Batches of a dataset. The examples of a step are a pure function of (seed, step); each rank reads
+// its own part.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,24 @@ namespace espalier {
 struct BatchLoaderOptions {
   int64_t batch_size = 0;
   uint64_t seed = 0;
-  // Held-out batches are in order and hold each example once; what does not fill a batch is left
-  // out.
+  // Held-out batches go through the examples in order, each once; an incomplete last batch is
+  // dropped.
   bool holdout = false;
-  bool prefetch = true;  // the next step's batch, by a thread
+  bool prefetch = true;  // loads the next step's batch on a thread
 };
 
 class BatchLoader : public BatchSource {
  public:
-  // InvalidArgument if the part of the dataset is smaller than one batch.
+  // Returns InvalidArgument if that part of the dataset is smaller than one batch.
   static absl::StatusOr<std::unique_ptr<BatchLoader>> Create(std::shared_ptr<const Dataset> dataset,
                                                              const BatchLoaderOptions& options);
   ~BatchLoader() override;
 
-  // Batches in an epoch; the examples that do not fill a batch (others in every epoch) are skipped.
+  // Batches per epoch. Examples that do not fill a batch (different ones in every epoch) are
+  // skipped.
   int64_t steps_per_epoch() const;
   int64_t training_examples() const { return dataset_->training_examples(); }
-  // The example in row `row` of the batch of `step`.
+  // Returns the index of the example in row `row` of the batch of `step`.
   int64_t ExampleAt(int64_t step, int64_t row) const;
 
   absl::Status Prepare(const std::string& column, const TensorSpec& spec) override;

@@ -1,4 +1,4 @@
-// Copies host memory, and reads files, in a thread of its own, one after the other.
+// Thread that copies host memory and reads files asynchronously, in order.
 #pragma once
 
 #include <condition_variable>
@@ -16,16 +16,15 @@ namespace espalier {
 class CopyThread {
  public:
   CopyThread() = default;
-  ~CopyThread();  // when all copies have ended
+  ~CopyThread();  // waits for all copies
   CopyThread(const CopyThread&) = delete;
   CopyThread& operator=(const CopyThread&) = delete;
 
-  // Returns at once; the memory must stay as it is until Wait(ticket) has returned.
+  // Queues a copy and returns its ticket. The memory must not change until Wait(ticket) returns.
   uint64_t Begin(void* destination, const void* source, int64_t bytes);
-  // The same with a copy of any kind.
+  // Queues any function as a copy.
   uint64_t Begin(std::function<absl::Status()> copy);
-  // Until this copy, and all that were begun before it, have ended. This copy's error, the first
-  // time that it is asked for.
+  // Waits for this copy and all earlier ones. Returns this copy's error, on the first call only.
   absl::Status Wait(uint64_t ticket);
 
  private:
@@ -37,7 +36,7 @@ class CopyThread {
   std::map<uint64_t, absl::Status> failed_;  // by ticket
   uint64_t begun_ = 0, ended_ = 0;
   bool stopping_ = false;
-  std::thread thread_;  // from the first copy on
+  std::thread thread_;  // started by the first copy
 };
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// One thread for all that runs on a device, for those who share it: a device is used by one thread
-// at a time, and threads of its own for each user would have OpenMP keep idle ones beside them.
+// One thread that runs all work of a device shared by several users: a device is used by one thread
+// at a time, and with a thread for each user OpenMP would keep an idle team for each.
 #pragma once
 
 #include <deque>
@@ -12,19 +12,19 @@
 
 namespace espalier {
 
-// Runs `work` where a device may be used, and returns its status when it has ended.
+// Runs `work` where the device may be used. Returns its status when it has ended.
 using RunOnDevice = std::function<absl::Status(const std::function<absl::Status()>& work)>;
 
 // Thread-safe.
 class DeviceThread {
  public:
   DeviceThread() = default;
-  ~DeviceThread();  // when all that was given to it has ended
+  ~DeviceThread();  // waits for all work
   DeviceThread(const DeviceThread&) = delete;
   DeviceThread& operator=(const DeviceThread&) = delete;
 
-  // Runs `work` there, behind what was given to it before, and returns its status when it has
-  // ended. Not from within `work`.
+  // Runs `work` on the thread after earlier work. Returns its status when it has ended. Must not be
+  // called from `work`.
   absl::Status Run(const std::function<absl::Status()>& work);
 
  private:
@@ -39,7 +39,7 @@ class DeviceThread {
   absl::Mutex mutex_;
   std::deque<Task*> waiting_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // from the first task on
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // started by the first task
 };
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Host memory that tensors are swapped to.
+// Host memory that holds swapped-out tensors.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ class HostMemory {
   int64_t bytes_;
 };
 
-// Pages of this process, or, with a folder, of a file there that has no name and is gone with the
-// process. ResourceExhausted, with the folder and what the system said, if there is no room for it.
+// Allocates anonymous pages, or, with a folder, maps an unnamed file there that vanishes with the
+// process. Returns ResourceExhausted, with the folder and the system's message, if there is no
+// space.
 absl::StatusOr<std::unique_ptr<HostMemory>> MapHostMemory(int64_t bytes, const std::string& folder);
 
 }  // namespace espalier

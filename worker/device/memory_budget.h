@@ -1,4 +1,4 @@
-// Bytes that several devices of one process share.
+// Memory limit that several devices of one process share.
 #pragma once
 
 #include <atomic>
@@ -6,15 +6,15 @@
 
 namespace espalier {
 
-// May be used from any thread.
+// Thread-safe.
 class MemoryBudget {
  public:
   // REQUIRES: limit > 0.
   explicit MemoryBudget(int64_t limit) : limit_(limit) {}
 
-  // Whether they were left; if so, they are no more until they are returned.
+  // Reserves `bytes`; returns false if fewer are left. Return gives them back.
   bool Take(int64_t bytes) {
-    // Programs that are made at the same time must not have the same bytes promised.
+    // Programs created concurrently must not reserve the same bytes.
     int64_t used = used_;
     do {
       if (bytes > limit_ - used) return false;
