@@ -78,6 +78,7 @@ finish() {
 
 step "install" deploy/install.sh --tests || { finish; exit 1; }
 step "format" tools/format.sh --check || true
+step "structure" tools/structure/check_includes.py || true
 build_ok=yes
 step "build //... ($config)" bazel_ build //... || build_ok=no
 
