@@ -150,24 +150,24 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
     parser.body_limit(options_.max_body_bytes);
     HttpRequest request;
-    ResponseFraming form;
+    ResponseFraming framing;
     std::optional<ResponseStream::Part> refusal;
-    if (co_await Read(parser, &request, &form, &refusal)) {
-      const bool keep = co_await Answer(std::move(request), form);
+    if (co_await Read(parser, &request, &framing, &refusal)) {
+      const bool keep = co_await Answer(std::move(request), framing);
       co_return keep;
     }
     if (refusal.has_value()) {
       rejected_ = true;
-      form.keep = false;
-      form.head = parser.get().method() == boost::beast::http::verb::head;
-      co_await WritePart(*std::move(refusal), &form);
+      framing.keep = false;
+      framing.head = parser.get().method() == boost::beast::http::verb::head;
+      co_await WritePart(*std::move(refusal), &framing);
     }
     co_return false;
   }
 
   // Reads a request that has begun. Returns false at the end of input, or with `refusal` set if the
   // request is already answered.
-  Awaitable<bool> Read(Parser& parser, HttpRequest* request, ResponseFraming* form,
+  Awaitable<bool> Read(Parser& parser, HttpRequest* request, ResponseFraming* framing,
                        std::optional<ResponseStream::Part>* refusal) {
     const absl::Time start = absl::Now();
     SetDeadline();
@@ -177,7 +177,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     co_await Parse(parser, &error);
     if (!error) reason = CheckSupported(parser.get());
     if (!error && reason.status == 0) {
-      *form = FramingOf(parser.get());
+      *framing = FramingOf(parser.get());
       *request = ToHttpRequest(parser.get(), peer_);
       if (!parser.is_done()) {
         *refusal = host_.RejectByHeader(*request);
@@ -351,7 +351,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
   }
 
   // Writes the answer. Returns false if the connection must be closed.
-  Awaitable<bool> Answer(HttpRequest request, ResponseFraming form) {
+  Awaitable<bool> Answer(HttpRequest request, ResponseFraming framing) {
     response_ =
         std::make_shared<ResponseStream>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
           if (auto self = weak.lock()) {
@@ -366,9 +366,9 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
         good = false;
       } else if (response_->Pop(&part)) {
         // A HEAD request for a stream gets the headers alone.
-        unwanted = part.kind == ResponseStream::Part::kHeader && form.head;
+        unwanted = part.kind == ResponseStream::Part::kHeader && framing.head;
         done = part.kind == ResponseStream::Part::kComplete || part.kind == ResponseStream::Part::kEnd || unwanted;
-        good = co_await WritePart(std::move(part), &form);
+        good = co_await WritePart(std::move(part), &framing);
       } else {
         if (!watching_) StartWatch();
         Error ignored;
@@ -378,32 +378,32 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     response_->Close(!good || unwanted);
     response_.reset();
     co_await StopWatch();
-    co_return good&& form.keep;
+    co_return good&& framing.keep;
   }
 
-  Awaitable<bool> WritePart(ResponseStream::Part part, ResponseFraming* form) {
+  Awaitable<bool> WritePart(ResponseStream::Part part, ResponseFraming* framing) {
     namespace http = boost::beast::http;
     bool good = true;
     switch (part.kind) {
       case ResponseStream::Part::kComplete: {
-        const std::string header = SerializeHeader(part, *form, absl::Now());
+        const std::string header = SerializeHeader(part, *framing, absl::Now());
         const std::array<boost::asio::const_buffer, 2> buffers = {
             boost::asio::buffer(header),
-            boost::asio::buffer(part.data.data(), form->head ? 0 : part.data.size())};
+            boost::asio::buffer(part.data.data(), framing->head ? 0 : part.data.size())};
         good = co_await Write(buffers);
         break;
       }
       case ResponseStream::Part::kHeader: {
         // HTTP/1.0 has no chunked encoding: the end of the connection ends the stream.
-        form->chunked = form->version >= 11;
-        if (!form->chunked && !form->head) form->keep = false;
-        const std::string header = SerializeHeader(part, *form, absl::Now());
+        framing->chunked = framing->version >= 11;
+        if (!framing->chunked && !framing->head) framing->keep = false;
+        const std::string header = SerializeHeader(part, *framing, absl::Now());
         const std::array<boost::asio::const_buffer, 1> buffers = {boost::asio::buffer(header)};
         good = co_await Write(buffers);
         break;
       }
       case ResponseStream::Part::kChunk:
-        if (form->chunked) {
+        if (framing->chunked) {
           const auto chunk = http::make_chunk(boost::asio::buffer(part.data));
           good = co_await Write(chunk);
         } else {
@@ -412,7 +412,7 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
         }
         break;
       case ResponseStream::Part::kEnd:
-        if (form->chunked) {
+        if (framing->chunked) {
           const auto end = http::make_chunk_last();
           good = co_await Write(end);
         }

@@ -190,7 +190,7 @@ class Server : public HttpServer, public ConnectionHost {
   static void RejectOverloaded(HttpRequest, const std::shared_ptr<HttpResponder>& responder) {
     responder->Send(
         503, "application/json",
-        R"({"error":{"message":"too many requests, or bytes of them or of answers, wait; try again later",)"
+        R"({"error":{"message":"the server is overloaded: too many requests or bytes are queued; try again later",)"
         R"("type":"server_error","param":null,"code":null}})",
         {{"Retry-After", "1"}});
   }

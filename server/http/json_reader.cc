@@ -31,8 +31,8 @@ std::string Dump(const json& value) {
 
 size_t BytesOf(const json& value) {
   // Estimated bytes around a value: quotes, colon and comma, or a number's digits.
-  constexpr size_t kAround = 8;
-  size_t bytes = kAround;
+  constexpr size_t kBytesAroundValue = 8;
+  size_t bytes = kBytesAroundValue;
   if (value.is_string()) {
     bytes += value.get_ref<const std::string&>().size();
   } else if (value.is_array()) {

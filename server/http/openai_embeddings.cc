@@ -51,7 +51,7 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   ReadTruncation(reader, &most);
   embed.set_truncate(most == -1);
   embed.set_truncate_prompt_tokens(std::max(0, most));
-  const Queueing queueing = ReadQueueing(reader);
+  const SchedulingFields queueing = ReadSchedulingFields(reader);
   embed.set_priority(queueing.priority);
   embed.set_cache_salt(queueing.cache_salt);
   embed.set_timeout_seconds(queueing.timeout_seconds);

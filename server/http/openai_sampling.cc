@@ -15,7 +15,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int kTimeoutLimit = 7 * 24 * 3600;
-constexpr size_t kLongestRequestId = 128;
+constexpr size_t kMaxRequestIdBytes = 128;
 
 void ReadStop(JsonReader& reader, v1::GenerateRequest* generate) {
   const json* stop = reader.Find("stop");
@@ -125,7 +125,7 @@ void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate) {
   value = 1;
   reader.Integer("n", 1, 128, &value);
   generate->set_n(value);
-  Queueing queueing = ReadQueueing(reader);
+  SchedulingFields queueing = ReadSchedulingFields(reader);
   generate->set_priority(queueing.priority);
   generate->set_cache_salt(std::move(queueing.cache_salt));
   generate->set_timeout_seconds(queueing.timeout_seconds);
@@ -136,8 +136,8 @@ void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate) {
   }
 }
 
-Queueing ReadQueueing(JsonReader& reader) {
-  Queueing out;
+SchedulingFields ReadSchedulingFields(JsonReader& reader) {
+  SchedulingFields out;
   reader.Integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max(),
                  &out.priority);
   if (reader.Find("cache_salt") != nullptr) {
@@ -161,7 +161,7 @@ void ReadTruncation(JsonReader& reader, int* most) {
 }
 
 bool IsRequestId(absl::string_view id) {
-  return !id.empty() && id.size() <= kLongestRequestId &&
+  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
          std::all_of(id.begin(), id.end(), [](char c) {
            return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
                   absl::StrContains("-_.:", c);
@@ -172,7 +172,7 @@ void ReadRequestId(JsonReader& reader, std::string* id) {
   if (reader.Find("request_id") == nullptr) return;
   reader.String("request_id", true, id);
   if (!IsRequestId(*id)) {
-    reader.Fail("request_id", absl::StrCat("field 'request_id' must have 1 to ", kLongestRequestId,
+    reader.Fail("request_id", absl::StrCat("field 'request_id' must have 1 to ", kMaxRequestIdBytes,
                                            " letters, digits and characters of -_.:"));
   }
 }

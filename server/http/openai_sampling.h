@@ -23,12 +23,12 @@ void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate);
 void ReadTruncation(JsonReader& reader, int* most);
 
 // priority, cache_salt and timeout, as in GenerateRequest.
-struct Queueing {
+struct SchedulingFields {
   int priority = 0;
   std::string cache_salt;
   double timeout_seconds = 0;
 };
-Queueing ReadQueueing(JsonReader& reader);
+SchedulingFields ReadSchedulingFields(JsonReader& reader);
 
 // Reads request_id, which becomes part of the answer's ID.
 void ReadRequestId(JsonReader& reader, std::string* id);

@@ -492,7 +492,7 @@ class ModelFilesTest(unittest.TestCase):
         told = self.cluster.cli("serve", "wordy").stdout
         self.assertIn("warning: the model's generation_config.json has max_length, num_beams, without effect here", told)
         self.assertEqual(self.cluster.run("serve", "wordy")["ignored_generation_fields"], ["max_length", "num_beams"])
-        self.assertEqual(len(self.warnings("model wordy", "max_length, num_beams, which nobody reads")), 1)
+        self.assertEqual(len(self.warnings("model wordy", "max_length, num_beams, which have no effect")), 1)
 
     def test_speculation_is_proven_lossless_before_anything_is_served(self):
         self.upload("proven", weights())

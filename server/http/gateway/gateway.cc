@@ -210,7 +210,7 @@ bool Gateway::Quick(const HttpRequest& request) const {
 void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const RegisteredRoute* known = FindRoute(request.path);
   SendError(*Metered(request, known, IdOf(request), std::move(responder)),
-            absl::UnavailableError("too many requests, or bytes of them or of answers, wait; try "
+            absl::UnavailableError("the server is overloaded: too many requests or bytes are queued; try "
                                    "again later"),
             ErrorFormatterFor(known));
 }

@@ -93,7 +93,7 @@ void ReadChoice(JsonReader& reader, const std::vector<std::string>& names,
   if (translated.error()) reader.Fail("tool_choice", translated.error()->message);
 }
 
-void ReadOwnTools(JsonReader& reader, v1::ChatPrompt* chat) {
+void ReadClientTools(JsonReader& reader, v1::ChatPrompt* chat) {
   std::vector<std::string> names;
   openai::ReadToolList(reader, [&](const json& tool, const std::string& place) {
     ReadTool(tool, place, reader, &names, chat);
@@ -151,7 +151,7 @@ void ReadOutput(JsonReader& reader, v1::GenerateRequest* generate) {
   if (inner.error()) reader.Fail("output_config", inner.error()->message);
 }
 
-void ReadHowToAnswer(JsonReader& reader, MessagesRequest* request) {
+void ReadSamplingAndOutput(JsonReader& reader, MessagesRequest* request) {
   v1::GenerateRequest& generate = request->generate;
   openai::ReadSampling(reader, &generate);
   openai::ReadOutputOptions(reader, &generate);
@@ -179,11 +179,11 @@ std::optional<Error> ParseMessages(Purpose purpose, const std::string& body,
   reader.String("model", true, generate.mutable_model());
   ReadSystem(reader, generate.mutable_chat());
   anthropic::ReadMessages(reader, generate.mutable_chat());
-  ReadOwnTools(reader, generate.mutable_chat());
+  ReadClientTools(reader, generate.mutable_chat());
   ReadThinking(reader, request);
   ReadOutput(reader, &generate);
   openai::ReadTemplateArguments(reader, generate.mutable_chat());
-  if (purpose == Purpose::kAnswer) ReadHowToAnswer(reader, request);
+  if (purpose == Purpose::kAnswer) ReadSamplingAndOutput(reader, request);
   for (const char* name : {"container", "mcp_servers", "context_management", "diagnostics"}) {
     reader.Unsupported(name, IsOff);
   }

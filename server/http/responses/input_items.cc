@@ -212,7 +212,7 @@ class TurnWriter {
       // Prefers the reasoning text to its summary.
       std::string text;
       JoinTexts(item["content"].empty() ? item["summary"] : item["content"], &text);
-      Open(OnlyThought())->mutable_reasoning()->append(text);
+      Open(HasOnlyReasoning())->mutable_reasoning()->append(text);
     } else if (type == "function_call") {
       known_.insert(item["call_id"].get<std::string>());
       Open(true);
@@ -246,7 +246,7 @@ class TurnWriter {
   }
 
  private:
-  bool OnlyThought() const {
+  bool HasOnlyReasoning() const {
     return open_ != nullptr && open_->content().empty() && calls_.empty();
   }
 
@@ -264,7 +264,7 @@ class TurnWriter {
     const std::string role = item["role"];
     v1::ChatTurn* turn = nullptr;
     if (role == "assistant") {
-      turn = Open(OnlyThought());
+      turn = Open(HasOnlyReasoning());
     } else {
       Close();
       turn = chat_->add_turns();
@@ -342,11 +342,11 @@ std::optional<Error> ResolveReferences(const FindItem& find, json* items) {
                    .param = "input"};
     }
     bytes += BytesOf(*found);
-    if (bytes > kMaxReferredBytes) {
+    if (bytes > kMaxReferencedBytes) {
       return Error{.message = absl::StrCat("input[", i,
                                            "]: what the references up to this one "
                                            "stand for has more than ",
-                                           kMaxReferredBytes,
+                                           kMaxReferencedBytes,
                                            " bytes together, which is the limit; refer to less"),
                    .param = "input"};
     }

@@ -36,10 +36,10 @@ inline constexpr size_t kMaxItemIdBytes = 64;
 
 // Limit on what one input refers to, the same as for an HTTP body: a reference is short, but its
 // target is copied each time.
-inline constexpr size_t kMaxReferredBytes = 8 << 20;
+inline constexpr size_t kMaxReferencedBytes = 8 << 20;
 
 // Replaces references by their targets; `find` returns null for unknown IDs. Fails if the targets
-// exceed kMaxReferredBytes.
+// exceed kMaxReferencedBytes.
 using FindItem =
     std::function<std::shared_ptr<const nlohmann::ordered_json>(const std::string& id)>;
 std::optional<Error> ResolveReferences(const FindItem& find, nlohmann::ordered_json* items);

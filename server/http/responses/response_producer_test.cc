@@ -107,7 +107,7 @@ class ResponseProducerTest : public ::testing::Test {
     ResponseProducerOptions options;
     options.writer = std::move(writer);
     options.serialization_thread = serialization_thread_;
-    options.stored_values = kept_values_;
+    options.stored_values = stored_values_;
     options.background = background;
     options.ended = [this, background](json object, std::vector<std::string> events) {
       StoredResponse ended{"", std::move(object), json::array(), std::move(events)};
@@ -133,7 +133,7 @@ class ResponseProducerTest : public ::testing::Test {
   std::shared_ptr<Client> client_ = std::make_shared<Client>();
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
   std::shared_ptr<SerializationThread> serialization_thread_;  // null unless a test sets it
-  size_t kept_values_ = 0;
+  size_t stored_values_ = 0;
 };
 
 TEST_F(ResponseProducerTest, AWholeAnswerComesOnceAndIsKept) {
@@ -340,7 +340,7 @@ TEST_F(ResponseProducerTest, LargeConversationIsStoredOffTheEngineThread) {
     store_ = std::make_shared<ResponseStore>(64 << 20);
     serialization_thread_ = std::make_shared<SerializationThread>();
     serialization_thread_->Run([&] { go.WaitForNotification(); });
-    kept_values_ = kept;
+    stored_values_ = kept;
     auto run = Make(false, false);
     const GenerationListener listener = run->Listener();
     run->Accept(generation_);
@@ -354,9 +354,9 @@ TEST_F(ResponseProducerTest, LargeConversationIsStoredOffTheEngineThread) {
 }
 
 // A formatter whose Object() blocks as long as the test wants.
-class SlowWriter : public openai::ResponsesFormatter {
+class SlowFormatter : public openai::ResponsesFormatter {
  public:
-  SlowWriter(absl::Notification* looked, absl::Notification* go)
+  SlowFormatter(absl::Notification* looked, absl::Notification* go)
       : ResponsesFormatter({.id = "resp_1", .echo = json::object()}, openai::ItemIds("1"), false),
         looked_(looked),
         go_(go) {}
@@ -377,7 +377,7 @@ class SlowWriter : public openai::ResponsesFormatter {
 TEST_F(ResponseProducerTest, EngineDoesNotWaitForSnapshots) {
   absl::Notification looked, go, said;
   serialization_thread_ = std::make_shared<SerializationThread>();
-  auto run = MakeOf(std::make_unique<SlowWriter>(&looked, &go), false);
+  auto run = MakeOf(std::make_unique<SlowFormatter>(&looked, &go), false);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
   std::thread client([&] { run->Snapshot(); });

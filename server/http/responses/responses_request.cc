@@ -122,7 +122,7 @@ void ReadText(JsonReader& reader, ResponsesRequest* request) {
   request->echo["text"]["format"] = *format;
 }
 
-void ReadThoughts(JsonReader& reader, ResponsesRequest* request) {
+void ReadReasoningOptions(JsonReader& reader, ResponsesRequest* request) {
   reader.Bool("include_reasoning", &request->include_reasoning);
   const json* reasoning = reader.Find("reasoning");
   json effort, summary;
@@ -189,7 +189,7 @@ void ReadMetadata(JsonReader& reader, ResponsesRequest* request) {
   }
 }
 
-void ReadKeeping(JsonReader& reader, ResponsesRequest* request) {
+void ReadStorage(JsonReader& reader, ResponsesRequest* request) {
   bool store = true;
   if (reader.Find("store") != nullptr) {
     reader.Bool("store", &store);
@@ -231,13 +231,13 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   generate.set_max_tokens(most);
   echo["max_output_tokens"] = most > 0 ? json(most) : json();
   ReadStream(reader, &request->stream);
-  ReadKeeping(reader, request);
+  ReadStorage(reader, request);
   ReadSampling(reader, &generate);
   ReadOutputOptions(reader, &generate);
   ReadStructuredOutput(reader, &generate);
   ReadText(reader, request);
   ReadFlatTools(reader, request);
-  ReadThoughts(reader, request);
+  ReadReasoningOptions(reader, request);
   ReadTemplateArguments(reader, generate.mutable_chat());
   ReadInclude(reader, request);
   ReadMetadata(reader, request);
@@ -266,7 +266,7 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   const size_t rest = request->echo_bytes - Dump(echo["instructions"]).size();
   if (rest > kMaxEchoBytes) {
     return Error{.message = absl::StrCat("what a response repeats of its request (tools, text, "
-                                         "metadata and the like) has ",
+                                         "metadata etc.) has ",
                                          rest, " bytes, expected at most ", kMaxEchoBytes),
                  .param = echo["tools"].empty() ? "text" : "tools"};
   }

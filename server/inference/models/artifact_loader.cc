@@ -119,11 +119,11 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
+absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::DescribeAll(
     const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
     const Expansion& expansion, const Formats& formats) const {
   const int count = static_cast<int>(ssms.size());
-  std::vector<Part> parts;
+  std::vector<ModelToLoad> parts;
   std::vector<std::string> artifacts = {llm};
   artifacts.insert(artifacts.end(), ssms.begin(), ssms.end());
   for (const std::string& artifact : artifacts) {
@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
                       : SsmShape(facts, parts[0].shape, size, expansion, count);
     if (!shape.ok()) return InArtifact(artifact, shape.status());
     if (!parts.empty()) {
-      const Part& large = parts[0];
+      const ModelToLoad& large = parts[0];
       absl::Status same =
           CheckSameVocabulary(large.artifact, large.model.description, artifact, model->description);
       if (!same.ok()) return same;
@@ -157,7 +157,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     const std::optional<WeightFormat> given = parts.empty() ? formats.llm : formats.ssms;
     const bool packed = facts.packed_bits != 0;
     const WeightFormat format = given.value_or(PackedFormat(facts));
-    Part part{artifact, *std::move(model), *shape, format};
+    ModelToLoad part{artifact, *std::move(model), *shape, format};
     if (!given.has_value() && !packed) {
       absl::StatusOr<NativeFormats> own = NativeFormats::Read(*files_, part.model.folder.path());
       if (!own.ok()) return InArtifact(artifact, own.status());
@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
   return parts;
 }
 
-absl::StatusOr<ServingModel> ArtifactLoader::Build(const Part& part, const ServingShape& shape,
+absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part, const ServingShape& shape,
                                                    const AdapterFiles& adapters,
                                                    AdapterFiles::Parameters* adapted,
                                                    int64_t* parameters) const {
@@ -192,7 +192,7 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(const Part& part, const Servi
   return QuantizeServing(*options_.operators, *std::move(serving), formats);
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Part& part,
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const ModelToLoad& part,
                                                                        const ServingModel& serving,
                                                                        const Local& local,
                                                                        EngineParts* parts) const {
@@ -214,7 +214,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Par
 }
 
 absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
-    const Part& part, ServingModel serving, const Remote& remote, EngineParts* parts) const {
+    const ModelToLoad& part, ServingModel serving, const Remote& remote, EngineParts* parts) const {
   if (options_.cluster.workers == nullptr) {
     return absl::UnimplementedError("this process serves models by itself only, not on workers");
   }
@@ -271,7 +271,7 @@ absl::StatusOr<v1::Device> ArtifactLoader::MeasureThisProcess() {
   return *this_process_;
 }
 
-absl::Status ArtifactLoader::DecidePlacement(const std::vector<Part>& parts, const AdapterFiles& adapters,
+absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& parts, const AdapterFiles& adapters,
                                     const Expansion& expansion, const Placement& placement,
                                     int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
@@ -288,7 +288,7 @@ absl::Status ArtifactLoader::DecidePlacement(const std::vector<Part>& parts, con
   std::deque<ServingModel> built;
   const AdapterFiles none;
   for (size_t m = 0; m < parts.size(); ++m) {
-    const Part& part = parts[m];
+    const ModelToLoad& part = parts[m];
     const auto build = [&](const ServingShape& shape) -> absl::StatusOr<const Graph*> {
       AdapterFiles::Parameters adapted;
       absl::StatusOr<ServingModel> model =
@@ -338,7 +338,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   if (size.kv_cache_tokens == 0) fitting.kv_cache_tokens = placement.fitted_kv_cache_tokens;
   for (;;) {
     const bool reduced = fitting.kv_cache_tokens != size.kv_cache_tokens;
-    const absl::StatusOr<std::vector<Part>> parts =
+    const absl::StatusOr<std::vector<ModelToLoad>> parts =
         DescribeAll(llm, ssms, fitting, expansion, formats);
     // A size that fit once may be too small for a changed artifact.
     if (absl::IsInvalidArgument(parts.status()) && reduced &&
@@ -359,7 +359,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   }
 }
 
-absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<Part>& parts,
+absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<ModelToLoad>& parts,
                                                               const Expansion& expansion,
                                                               const Formats& formats,
                                                               const Placement& placement) {
@@ -373,7 +373,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   const auto hold = [&](const ArtifactFolder& folder) {
     loaded.parts.keep_alive.push_back(std::make_shared<ArtifactFolder>(folder));
   };
-  for (const Part& part : parts) hold(part.model.folder);
+  for (const ModelToLoad& part : parts) hold(part.model.folder);
   const auto adapter_folder = [&](const std::string& artifact) -> absl::StatusOr<std::string> {
     absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
     if (!folder.ok()) return folder.status();
@@ -403,7 +403,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   const auto group = std::make_shared<ServingGroup>(
       placement.name, /*here=*/loaded.placements[0].tensor_parallel() == 0);
   for (size_t m = 0; m < parts.size(); ++m) {
-    const Part& part = parts[m];
+    const ModelToLoad& part = parts[m];
     const AdapterFiles& adapters = m == 0 ? *given : none;
     AdapterFiles::Parameters adapted;
     absl::StatusOr<ServingModel> serving =

@@ -58,25 +58,25 @@ class ArtifactLoader : public ModelLoader {
 
  private:
   // One of the models that are loaded together.
-  struct Part {
+  struct ModelToLoad {
     std::string artifact;
     Described model;
     ServingShape shape;
     WeightFormat format = WeightFormat::kF32;  // the most frequent format of its weights
     std::shared_ptr<const NativeFormats> own;     // per weight; null: uniform, or packed
   };
-  absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
+  absl::StatusOr<Loaded> LoadSized(const std::vector<ModelToLoad>& parts, const Expansion& expansion,
                                    const Formats& formats, const Placement& placement);
-  absl::StatusOr<std::vector<Part>> DescribeAll(const std::string& llm,
+  absl::StatusOr<std::vector<ModelToLoad>> DescribeAll(const std::string& llm,
                                                 const std::vector<std::string>& ssms,
                                                 const ServingSize& size, const Expansion& expansion,
                                                 const Formats& formats) const;
   // Sets `adapted` to the parameters that `adapters` fill.
-  absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
+  absl::StatusOr<ServingModel> Build(const ModelToLoad& part, const ServingShape& shape,
                                      const AdapterFiles& adapters,
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
   // Chooses where the models run; sets placements and candidates.
-  absl::Status DecidePlacement(const std::vector<Part>& parts, const AdapterFiles& adapters,
+  absl::Status DecidePlacement(const std::vector<ModelToLoad>& parts, const AdapterFiles& adapters,
                       const Expansion& expansion, const Placement& placement,
                       int64_t resident_weight_bytes, Loaded* loaded);
   // Returns this process as a device, measured once.
@@ -86,7 +86,7 @@ class ArtifactLoader : public ModelLoader {
     const AdapterFiles::Parameters& adapted;
     int64_t resident_weight_bytes = 0;
   };
-  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const Part& part,
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const ModelToLoad& part,
                                                          const ServingModel& serving,
                                                          const Local& local,
                                                          EngineParts* parts) const;
@@ -102,7 +102,7 @@ class ArtifactLoader : public ModelLoader {
     bool prefers_shared = false;
     bool may_wait = false;
   };
-  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> MakeRemote(const Part& part,
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> MakeRemote(const ModelToLoad& part,
                                                                 ServingModel serving,
                                                                 const Remote& remote,
                                                                 EngineParts* parts) const;

@@ -217,7 +217,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
     }
     prepared.sampling_defaults = *std::move(sampling);
     if (const auto& unused = prepared.parts.generation.unused; !unused.empty()) {
-      spdlog::warn("model {}: its generation_config.json has {}, which nobody reads here",
+      spdlog::warn("model {}: its generation_config.json has {}, which have no effect",
                    request.name(), absl::StrJoin(unused, ", "));
     }
   }

@@ -49,15 +49,15 @@ class Loader : public ModelLoader {
     loaded.parts.llm = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),
                                                          HashModel(1, kVocabulary, 4));
     loaded.kv_cache_tokens = kFits;
-    loaded.kv_cache_reduced = made_to_fit_;
+    loaded.kv_cache_reduced = kv_cache_reduced_;
     loaded.placements = placement.models;
     loaded.parts.keep_alive.push_back(std::shared_ptr<void>(nullptr, [this](void*) { Going(); }));
     return loaded;
   }
 
-  void SetMadeToFit(bool kv_cache_reduced) {
+  void SetKvCacheReduced(bool kv_cache_reduced) {
     absl::MutexLock lock(&mutex_);
-    made_to_fit_ = kv_cache_reduced;
+    kv_cache_reduced_ = kv_cache_reduced;
   }
   // Loading `llm` blocks until Hold is called with another one.
   void Hold(const std::string& llm) {
@@ -111,7 +111,7 @@ class Loader : public ModelLoader {
   absl::Mutex mutex_;
   std::string held_, broken_;
   int loads_ = 0, going_ = 0, gone_ = 0, gone_before_ = 0, fitted_ = 0;
-  bool made_to_fit_ = false;
+  bool kv_cache_reduced_ = false;
   bool hold_going_ = false;
 };
 
@@ -144,7 +144,7 @@ class ModelServerTest : public ::testing::Test {
                                        .metrics = &metrics_,
                                        .initial_backoff = absl::Milliseconds(20),
                                        .max_backoff = absl::Milliseconds(50),
-                                       .release_timeout = longest_leave_});
+                                       .release_timeout = release_timeout_});
   }
   // Restarts as the daemon does.
   void RestartWithModels() {
@@ -185,7 +185,7 @@ class ModelServerTest : public ::testing::Test {
 
   Loader loader_;
   SystemClock clock_;
-  absl::Duration longest_leave_ = absl::Minutes(5);
+  absl::Duration release_timeout_ = absl::Minutes(5);
   std::unique_ptr<SqliteStore> store_;
   Metrics registry_;
   ServingMetrics metrics_{&registry_.registry()};
@@ -365,7 +365,7 @@ TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
 
 // A request that is still being read holds its model.
 TEST_F(ModelServerTest, ReserveWaitsForRequestsOnTheOldModel) {
-  longest_leave_ = absl::Milliseconds(10);
+  release_timeout_ = absl::Milliseconds(10);
   Restart();
   Serve("a");
   auto held = models_->Find("a");
@@ -411,7 +411,7 @@ TEST_F(ModelServerTest, ReducedKvCacheKeepsItsSizeAfterARestart) {
   // Also in this process, where models that are not loaded yet need their share.
   for (const bool kv_cache_reduced : {true, false}) {
     EXPECT_TRUE(models_->Unserve("a").ok());
-    loader_.SetMadeToFit(kv_cache_reduced);
+    loader_.SetKvCacheReduced(kv_cache_reduced);
     Serve("a");
     EXPECT_EQ(loader_.fitted(), 0);
     RestartWithModels();

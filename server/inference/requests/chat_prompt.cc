@@ -24,7 +24,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 // Error text of serving/chat_template/operators.cc.
-constexpr absl::string_view kJoinedDict = "unsupported operand types for +: 'str' and 'dict'";
+constexpr absl::string_view kDictConcatenationError = "unsupported operand types for +: 'str' and 'dict'";
 constexpr absl::string_view kAssistantNext = "\nassistant:";
 
 ChatMessage PlainTurn(const v1::ChatTurn& turn) {
@@ -36,7 +36,7 @@ ChatMessage PlainTurn(const v1::ChatTurn& turn) {
 }
 
 // Returns whether the prompt starts an assistant turn.
-bool BeginsTurn(const v1::ChatPrompt& chat) {
+bool StartsAssistantTurn(const v1::ChatPrompt& chat) {
   return !chat.continue_final_message() && !chat.no_generation_prompt();
 }
 
@@ -47,12 +47,12 @@ absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
 }
 
 // Message format that a template expects.
-struct MessageForm {
-  bool knows_none = false;      // see AsksForContent
-  bool text_arguments = false;  // see JoinsArguments
+struct MessageFormat {
+  bool distinguishes_null = false;      // see TestsForNullContent
+  bool text_arguments = false;  // see ConcatenatesArguments
   // The template supports the developer role. Others drop or reject such turns, so they become
   // system turns.
-  bool knows_developer = false;
+  bool supports_developer = false;
 };
 
 // Most templates expect parsed arguments, while the API sends text. Models write nothing for
@@ -78,7 +78,7 @@ absl::Status ParseArguments(const std::string& place, bool as_text, json* call) 
 // Returns whether the template concatenates arguments as text, as DeepSeek-R1's does:
 // `'\n' + tool['function']['arguments'] + '\n'`. A template that tests for strings or applies a
 // filter expects parsed ones.
-bool JoinsArguments(absl::string_view source) {
+bool ConcatenatesArguments(absl::string_view source) {
   constexpr absl::string_view kArguments = "arguments";
   constexpr absl::string_view kPath =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.'\"[]";
@@ -108,7 +108,7 @@ bool JoinsArguments(absl::string_view source) {
 
 // Returns whether the template tests for null content, `message['content'] is none`, as DeepSeek's
 // do before calls. Such a template distinguishes null from empty text.
-bool AsksForContent(absl::string_view source) {
+bool TestsForNullContent(absl::string_view source) {
   constexpr absl::string_view kContent = "content";
   for (size_t at = source.find(kContent); at != absl::string_view::npos;
        at = source.find(kContent, at + 1)) {
@@ -123,10 +123,10 @@ bool AsksForContent(absl::string_view source) {
 
 // `place`: of the turn, for errors.
 absl::StatusOr<json> MessageOf(const v1::ChatTurn& turn, const std::string& place,
-                               const MessageForm& form) {
+                               const MessageFormat& form) {
   json message = {{"role", turn.role()}, {"content", turn.content()}};
   const bool only_calls = turn.content().empty() && !turn.tool_calls().empty();
-  if (only_calls && form.knows_none) message["content"] = nullptr;
+  if (only_calls && form.distinguishes_null) message["content"] = nullptr;
   // The name in templates; the API accepts another one, too.
   if (!turn.reasoning().empty()) message["reasoning_content"] = turn.reasoning();
   if (!turn.name().empty()) message["name"] = turn.name();
@@ -145,14 +145,14 @@ absl::StatusOr<json> MessageOf(const v1::ChatTurn& turn, const std::string& plac
   return message;
 }
 
-absl::StatusOr<json> MessagesOf(const v1::ChatPrompt& chat, const MessageForm& form) {
+absl::StatusOr<json> MessagesOf(const v1::ChatPrompt& chat, const MessageFormat& form) {
   json messages = json::array();
   bool told = false;  // the last turn is a developer's, mapped to system
   for (int i = 0; i < chat.turns_size(); ++i) {
     absl::StatusOr<json> message =
         MessageOf(chat.turns(i), absl::StrCat("messages[", i, "]"), form);
     if (!message.ok()) return message.status();
-    const bool developer = !form.knows_developer && chat.turns(i).role() == "developer";
+    const bool developer = !form.supports_developer && chat.turns(i).role() == "developer";
     if (developer) (*message)["role"] = "system";
     // Many templates reject the second of two adjacent system turns: merge them.
     const bool joins = !messages.empty() && messages.back()["role"] == "system" &&
@@ -191,13 +191,13 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
 }
 
 // Renders with the model's template. Special tokens are spelled out in the text.
-absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemplate& format,
+absl::StatusOr<std::string> RenderTemplate(const v1::ChatPrompt& chat, const ChatTemplate& format,
                                       const Clock* clock) {
   ChatRequest request;
   const std::string& source = format.Source(ToolChoiceOf(chat) != ToolChoice::kNone);
-  MessageForm form{.knows_none = AsksForContent(source),
-                   .text_arguments = JoinsArguments(source),
-                   .knows_developer = absl::StrContains(source, "developer")};
+  MessageFormat form{.distinguishes_null = TestsForNullContent(source),
+                   .text_arguments = ConcatenatesArguments(source),
+                   .supports_developer = absl::StrContains(source, "developer")};
   absl::StatusOr<json> messages = MessagesOf(chat, form);
   if (!messages.ok()) return messages.status();
   request.messages = *std::move(messages);
@@ -220,10 +220,10 @@ absl::StatusOr<std::string> RenderOwn(const v1::ChatPrompt& chat, const ChatTemp
   request.strftime_now = [clock](const std::string& form) {
     return absl::FormatTime(form, clock->Now(), absl::LocalTimeZone());
   };
-  request.add_generation_prompt = BeginsTurn(chat);
+  request.add_generation_prompt = StartsAssistantTurn(chat);
   absl::StatusOr<std::string> text = format.Render(request);
   // The template concatenates arguments in a way that its source does not show: retry with text.
-  if (!form.text_arguments && absl::StrContains(text.status().message(), kJoinedDict)) {
+  if (!form.text_arguments && absl::StrContains(text.status().message(), kDictConcatenationError)) {
     form.text_arguments = true;
     messages = MessagesOf(chat, form);
     if (!messages.ok()) return messages.status();
@@ -276,7 +276,7 @@ absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& t
                       "continue_final_message: the last message must be the assistant's");
   }
   if (format != nullptr) {
-    absl::StatusOr<std::string> text = RenderOwn(chat, *format, clock);
+    absl::StatusOr<std::string> text = RenderTemplate(chat, *format, clock);
     if (!text.ok()) return text.status();
     absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(
         *text, {.add_special = chat.add_special_tokens(), .parse_special = true});
@@ -306,7 +306,7 @@ absl::StatusOr<Prompt> RenderChat(const v1::ChatPrompt& chat, const Tokenizer& t
   for (const v1::ChatTurn& turn : chat.turns()) messages.push_back(PlainTurn(turn));
   absl::StatusOr<std::string> text = RenderPlainChat(messages);
   if (!text.ok()) return text.status();
-  if (!BeginsTurn(chat)) text->resize(text->size() - kAssistantNext.size());
+  if (!StartsAssistantTurn(chat)) text->resize(text->size() - kAssistantNext.size());
   absl::StatusOr<std::vector<int>> tokens =
       tokenizer.TryEncode(*text, {.add_special = true, .parse_special = false});
   if (!tokens.ok()) return tokens.status();

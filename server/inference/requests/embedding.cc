@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<int>> TokensOf(const v1::EmbedRequest& request, int i
 }
 
 // Returns the first `dimensions` (0: all) values, normalized to length 1 unless disabled.
-v1::Embedding Shape(const std::vector<float>& hidden, const v1::EmbedRequest& request) {
+v1::Embedding ToEmbedding(const std::vector<float>& hidden, const v1::EmbedRequest& request) {
   const size_t size =
       request.dimensions() > 0 ? static_cast<size_t>(request.dimensions()) : hidden.size();
   double squares = 0;
@@ -156,12 +156,12 @@ class EmbeddingGeneration : public Generation, public std::enable_shared_from_th
     if (metrics_ != nullptr) {
       metrics_->RequestFinished(name_, v1::GenerateRequest::default_instance(), event);
     }
-    const absl::StatusOr<v1::EmbedReply> outcome = Take(index, event);
+    const absl::StatusOr<v1::EmbedReply> outcome = RecordResult(index, event);
     if (!outcome.ok() || outcome->embeddings_size() > 0) listener_(outcome);
   }
 
   // Returns the final result, or an empty reply until then.
-  absl::StatusOr<v1::EmbedReply> Take(size_t index, const RequestEvent& event) {
+  absl::StatusOr<v1::EmbedReply> RecordResult(size_t index, const RequestEvent& event) {
     absl::MutexLock lock(&mutex_);
     if (over_) return v1::EmbedReply();
     tickets_.erase(index);
@@ -169,7 +169,7 @@ class EmbeddingGeneration : public Generation, public std::enable_shared_from_th
     if (cancelled_ || event.reason == FinishReason::kCancelled) {
       status = absl::CancelledError("the request was cancelled");
     } else if (event.reason == FinishReason::kStop) {
-      *reply_.mutable_embeddings(static_cast<int>(index)) = Shape(event.embedding, request_);
+      *reply_.mutable_embeddings(static_cast<int>(index)) = ToEmbedding(event.embedding, request_);
       Count(event.usage);
       status = SubmitNext();
     }

@@ -84,14 +84,14 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
   if (request.has_chat()) {
     absl::StatusOr<Prompt> chat =
         RenderChat(request.chat(), model.engine->tokenizer(), model.engine->chat(), model.clock);
-    if (!chat.ok()) return Unreadable("messages", "conversation", chat.status());
+    if (!chat.ok()) return InvalidContent("messages", "conversation", chat.status());
     prompt = *std::move(chat);
   } else if (request.has_tokens()) {
     prompt.tokens = {request.tokens().ids().begin(), request.tokens().ids().end()};
   } else {
     absl::StatusOr<std::vector<int>> tokens = model.engine->tokenizer().TryEncode(
         request.text(), {.add_special = !request.no_added_tokens(), .parse_special = true});
-    if (!tokens.ok()) return Unreadable("prompt", "text", tokens.status());
+    if (!tokens.ok()) return InvalidContent("prompt", "text", tokens.status());
     prompt.tokens = *std::move(tokens);
   }
   int most = request.truncate_prompt_tokens();
@@ -309,11 +309,11 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
   if (!few.ok()) return few;
   const uint64_t seed = SeedOf(request, models);
   std::string echo = request.echo() ? EchoOf(request, prompt->tokens, *model) : "";
-  std::optional<OutputParserOptions> reading;
-  if (request.has_chat()) reading = ToOutputParserOptions(request, *prompt, std::move(tools), models);
+  std::optional<OutputParserOptions> parser_options;
+  if (request.has_chat()) parser_options = ToOutputParserOptions(request, *prompt, std::move(tools), models);
   const auto run =
       NewPromptGeneration(ContextOf(std::move(request), *std::move(options), model, metrics),
-                       std::move(listener), std::move(echo), reading);
+                       std::move(listener), std::move(echo), parser_options);
   absl::Status status = run->Submit(std::move(prompt->tokens), seed, absl::Now());
   if (!status.ok()) return status;
   return run;

@@ -23,7 +23,7 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Log
   }
   for (const std::string& text : {word, absl::StrCat(" ", word)}) {
     absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(text, {});
-    if (!tokens.ok()) return Unreadable("bad_words", "word", tokens.status());
+    if (!tokens.ok()) return InvalidContent("bad_words", "word", tokens.status());
     const auto& known = rules->bad_words;
     if (!tokens->empty() && std::find(known.begin(), known.end(), *tokens) == known.end()) {
       rules->bad_words.push_back(*std::move(tokens));
@@ -117,12 +117,12 @@ ReasoningPrefix ReasoningPrefixOf(const Prompt& prompt) {
 // Permits reasoning before the constrained part. Reasoning that counts as answer text falls under
 // the constraint, unless the prompt has opened it.
 StructuredOutput AllowReasoningBefore(const Prompt& prompt, const v1::GenerateRequest& request,
-                        StructuredOutput form) {
+                        StructuredOutput constraint) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
-    form.reasoning = ReasoningPrefixOf(prompt);
+    constraint.reasoning = ReasoningPrefixOf(prompt);
   }
-  return form;
+  return constraint;
 }
 
 // Returns the special tokens that delimit parts of a chat's answer.
@@ -154,23 +154,23 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> CompileConstraint(const v1::Generat
                                                     const std::vector<int>& shown) {
   absl::StatusOr<std::optional<StructuredOutput>> content = ContentConstraint(request);
   if (!content.ok()) return content.status();
-  std::optional<StructuredOutput> form = *content;
+  std::optional<StructuredOutput> constraint = *content;
   if (request.has_chat()) {
     absl::StatusOr<std::optional<StructuredOutput>> answer =
         AnswerConstraint(tools, *prompt.tool_parser, request.chat(), *content);
     if (!answer.ok()) return answer.status();
-    form = *std::move(answer);
+    constraint = *std::move(answer);
   }
-  if (!form) return nullptr;
+  if (!constraint) return nullptr;
   absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
-      model.grammars->Get(AllowReasoningBefore(prompt, request, *form), shown);
-  if (masker.ok() && form == *content) return masker;
+      model.grammars->Get(AllowReasoningBefore(prompt, request, *constraint), shown);
+  if (masker.ok() && constraint == *content) return masker;
   // Validates the text's constraint even if the answer will have no text.
-  if (*content && (!masker.ok() || form->alternatives.empty())) {
+  if (*content && (!masker.ok() || constraint->alternatives.empty())) {
     const absl::StatusOr<Grammar> text = GrammarOf(**content);
     if (!text.ok()) return InField("response_format", text.status());
   }
-  if (!masker.ok()) return InField(form == *content ? "response_format" : "tools", masker.status());
+  if (!masker.ok()) return InField(constraint == *content ? "response_format" : "tools", masker.status());
   return masker;
 }
 
@@ -212,9 +212,9 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> ToLogitsProcessorO
     absl::Status status = AddBadWord(word, model.engine->tokenizer(), rules.get());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::shared_ptr<TokenMasker>> form = CompileConstraint(request, model, prompt, tools, shown);
-  if (!form.ok()) return form.status();
-  rules->constraint = *std::move(form);
+  absl::StatusOr<std::shared_ptr<TokenMasker>> constraint = CompileConstraint(request, model, prompt, tools, shown);
+  if (!constraint.ok()) return constraint.status();
+  rules->constraint = *std::move(constraint);
   if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
     auto budget =
         ThinkingBudget::Create(ReasoningPrefixOf(prompt), request.chat().thinking_token_budget(),

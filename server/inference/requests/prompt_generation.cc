@@ -34,7 +34,7 @@ v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer
 class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_from_this<PromptGenerationImpl> {
  public:
   PromptGenerationImpl(const GenerationContext& context, GenerationListener listener, std::string echo,
-          const std::optional<OutputParserOptions>& reading)
+          const std::optional<OutputParserOptions>& parser_options)
       : shared_request_(context.request),
         request_(*shared_request_),
         options_(context.options),
@@ -48,18 +48,18 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
         n_(std::max(1, request_.n())),
         echo_(std::move(echo)),
         answers_(AnswersPerPrompt(request_)) {
-    if (!reading) return;
-    const ReasoningTags& marks = reading->reasoning;
+    if (!parser_options) return;
+    const ReasoningTags& marks = parser_options->reasoning;
     if (!marks.empty()) {
       opens_reasoning_ = tokenizer_->TokenId(marks.open);
       closes_reasoning_ = tokenizer_->TokenId(marks.close);
     }
     for (size_t i = 0; i < answers_.size(); ++i) {
-      OutputParserOptions own = *reading;
+      OutputParserOptions own = *parser_options;
       absl::StrAppend(&own.id, "-", i);
       own.short_id += i * 0xD1B54A32D192ED03ull;
       answers_[i].parser.emplace(std::move(own));
-      answers_[i].in_reasoning = reading->begins_in_reasoning;
+      answers_[i].in_reasoning = parser_options->begins_in_reasoning;
     }
   }
 
@@ -340,8 +340,8 @@ size_t AnswersPerPrompt(const v1::GenerateRequest& request) {
 
 std::shared_ptr<PromptGeneration> NewPromptGeneration(const GenerationContext& context,
                                                 GenerationListener listener, std::string echo,
-                                                const std::optional<OutputParserOptions>& reading) {
-  return std::make_shared<PromptGenerationImpl>(context, std::move(listener), std::move(echo), reading);
+                                                const std::optional<OutputParserOptions>& parser_options) {
+  return std::make_shared<PromptGenerationImpl>(context, std::move(listener), std::move(echo), parser_options);
 }
 
 }  // namespace espalier

@@ -36,9 +36,9 @@ class PromptGeneration : public Generation {
 // Returns the number of answers generated per prompt: max(n, best_of).
 size_t AnswersPerPrompt(const v1::GenerateRequest& request);
 
-// `echo` precedes each answer. `reading`: for chats, how to parse the output.
+// `echo` precedes each answer. `parser_options`: for chats, how to parse the output.
 std::shared_ptr<PromptGeneration> NewPromptGeneration(const GenerationContext& context,
                                                 GenerationListener listener, std::string echo,
-                                                const std::optional<OutputParserOptions>& reading);
+                                                const std::optional<OutputParserOptions>& parser_options);
 
 }  // namespace espalier

@@ -62,9 +62,9 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
 }
 
 // Rejects strict schemas that per-parameter sections cannot enforce.
-absl::Status CheckFields(const StructuralTag& form, const std::vector<Tool>& tools) {
+absl::Status CheckFields(const StructuralTag& constraint, const std::vector<Tool>& tools) {
   bool by_field = false;
-  for (const TagSection& section : form.sections) {
+  for (const TagSection& section : constraint.sections) {
     for (const TagItem& item : section.items) {
       by_field = by_field || item.kind == TagItem::kFields;
     }
@@ -134,7 +134,7 @@ absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
   // A required call follows the tool's schema, strict or not.
   std::vector<Tool> bound = tools;
   for (Tool& tool : bound) tool.strict = tool.strict || !tool.parameters.is_null();
-  StructuredOutput form{.kind = StructuredOutput::kStructuralTag};
+  StructuredOutput constraint{.kind = StructuredOutput::kStructuralTag};
   switch (choice) {
     case ToolChoice::kNamed: {
       const Tool* tool = FindTool(chat.named_tool(), bound);
@@ -147,7 +147,7 @@ absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
                               .text = DumpJson(ArgumentsSchema(*tool))};
     }
     case ToolChoice::kRequired:
-      form.structural_tag = {.layout = StructuralTag::kSingleSection,
+      constraint.structural_tag = {.layout = StructuralTag::kSingleSection,
                      .sections = {{.open = "[",
                                    .items = JsonCallItems(bound, "arguments"),
                                    .separator = ", ",
@@ -155,19 +155,19 @@ absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
                                    .close = "]"}}};
       break;
     default:
-      form.structural_tag = tool_parser.MakeStructuralTag(tools);
-      if (absl::Status status = CheckFields(form.structural_tag, tools); !status.ok()) return status;
+      constraint.structural_tag = tool_parser.MakeStructuralTag(tools);
+      if (absl::Status status = CheckFields(constraint.structural_tag, tools); !status.ok()) return status;
       if (content) {
-        form.structural_tag.layout = form.structural_tag.layout == StructuralTag::kTextThenTags ? StructuralTag::kSingleSection
+        constraint.structural_tag.layout = constraint.structural_tag.layout == StructuralTag::kTextThenTags ? StructuralTag::kSingleSection
                                                                            : StructuralTag::kTagsOnly;
-        form.alternatives = {*content};
+        constraint.alternatives = {*content};
       }
   }
   if (chat.single_tool_call()) {
-    form.structural_tag.most = 1;
-    for (TagSection& section : form.structural_tag.sections) section.most = 1;
+    constraint.structural_tag.most = 1;
+    for (TagSection& section : constraint.structural_tag.sections) section.most = 1;
   }
-  return form;
+  return constraint;
 }
 
 }  // namespace espalier

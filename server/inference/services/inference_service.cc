@@ -28,17 +28,17 @@ namespace espalier {
 namespace {
 
 // Poll interval for a client's disconnect while a stream waits for tokens.
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kDisconnectPollInterval = absl::Milliseconds(50);
 
 // Minimum interval between progress messages within one check.
-constexpr absl::Duration kProgress = absl::Milliseconds(100);
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
 
 constexpr size_t kMaxRequestId = 256;  // bytes
 
 absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 
 // Queue of replies from the engine's thread to the stream's.
-class Mailbox {
+class ReplyQueue {
  public:
   struct Letter {
     absl::StatusOr<v1::GenerateReply> reply;
@@ -52,7 +52,7 @@ class Mailbox {
   bool Take(Letter* letter) {
     absl::MutexLock lock(&mutex_);
     const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !letters_.empty(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kPoll)) return false;
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kDisconnectPollInterval)) return false;
     *letter = std::move(letters_.front());
     letters_.pop_front();
     return true;
@@ -79,7 +79,7 @@ void LimitTime(const grpc::ServerContext& context, Request* request) {
 }
 
 // Puts the adapter that the model's name resolved to into the request.
-absl::Status TakeAdapter(const std::string& named, v1::GenerateRequest* request) {
+absl::Status SetAdapter(const std::string& named, v1::GenerateRequest* request) {
   if (named.empty() || request->adapter() == named) return absl::OkStatus();
   if (!request->adapter().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("field 'model' names the adapter '", named,
@@ -203,7 +203,7 @@ class InferenceService final : public v1::Inference::Service {
                           grpc::ServerWriter<v1::GenerateReply>* writer) {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
     if (!target.ok()) return target.status();
-    if (absl::Status status = TakeAdapter(target->adapter, &request); !status.ok()) return status;
+    if (absl::Status status = SetAdapter(target->adapter, &request); !status.ok()) return status;
     // Checked here, too, because a negative timeout would be read as none below.
     if (!(request.timeout_seconds() >= 0)) {
       return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
@@ -211,7 +211,7 @@ class InferenceService final : public v1::Inference::Service {
     const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "gen-");
     if (!handle.ok()) return handle.status();
     LimitTime(*context, &request);
-    auto mailbox = std::make_shared<Mailbox>();
+    auto mailbox = std::make_shared<ReplyQueue>();
     absl::StatusOr<std::shared_ptr<Generation>> generation =
         StartGeneration(request, std::move(target->model), models_, metrics_,
                         [mailbox](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
@@ -260,7 +260,7 @@ class InferenceService final : public v1::Inference::Service {
     }
     const auto over = [&] {
       absl::MutexLock lock(&shared->mutex);
-      return shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kPoll);
+      return shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kDisconnectPollInterval);
     };
     for (bool cancelled = false; !over();) {
       if (cancelled || !context->IsCancelled()) continue;
@@ -289,14 +289,14 @@ class InferenceService final : public v1::Inference::Service {
   }
 
   absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,
-                      Mailbox* mailbox, grpc::ServerWriter<v1::GenerateReply>* writer) {
+                      ReplyQueue* mailbox, grpc::ServerWriter<v1::GenerateReply>* writer) {
     bool cancelled = false;
     for (bool first = true;;) {
       if (!cancelled && context->IsCancelled()) {
         generation.Cancel();
         cancelled = true;
       }
-      Mailbox::Letter letter;
+      ReplyQueue::Letter letter;
       if (!mailbox->Take(&letter)) continue;
       if (!letter.reply.ok()) return letter.reply.status();
       if (first) letter.reply->set_request_id(id);
@@ -324,7 +324,7 @@ class InferenceService final : public v1::Inference::Service {
       const absl::Time now = absl::Now();
       if (progress.stage() == stage && now < next) return absl::OkStatus();
       stage = progress.stage();
-      next = now + kProgress;
+      next = now + kProgressInterval;
       v1::VerifyLosslessReply reply;
       *reply.mutable_progress() = progress;
       return Write(context, reply, writer) ? absl::OkStatus() : Gone();
