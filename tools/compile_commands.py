@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Writes compile_commands.json for clangd and clang-tidy, from what Bazel would run.
+"""Writes compile_commands.json for clangd and clang-tidy, from the commands that Bazel would run.
 
-Build once first, so that generated headers exist. Arguments are passed on to Bazel:
+Build once first, so that generated headers exist. Passes its arguments to Bazel:
     tools/compile_commands.py --config=release
 """
 import json
@@ -21,7 +21,7 @@ if query.returncode:
 
 
 def without_precompiled(arguments):
-    """Clang must not take gcc's precompiled headers (tools/build/precompiled.bzl)."""
+    """Removes gcc's precompiled headers (tools/build/precompiled.bzl), which clang cannot read."""
     kept = []
     for argument in arguments:
         if kept and kept[-1] == "-include" and argument.endswith("/precompiled.h"):

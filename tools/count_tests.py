@@ -1,11 +1,10 @@
 #!/usr/bin/python3
 """Counts the test cases of one `bazel test`, from its --build_event_json_file.
 
-Prints "PASSED FAILED SKIPPED CACHED TARGETS": cases, then how many test targets there were and how many of
-these were not run because their result was in a cache. A GoogleTest program counts by its cases, any other
-test as one, besides the cases that Python's unittest says it skipped; if these were all, none passed. A test
-that ended badly without a failed case to show for it (crash, time-out) adds one failure. Tests that were
-never run because they did not build are not counted: the build is what failed.
+Prints "PASSED FAILED SKIPPED CACHED TARGETS": numbers of cases, of targets with a cached result, and of all
+targets. A GoogleTest program counts by its cases; any other test counts as one, plus the cases that Python's
+unittest skipped (if all were skipped, none passed). A test that failed without a failed case (crash, time-out)
+adds one failure. Tests that did not build are not counted: the build has failed.
 """
 import json
 import re
@@ -17,7 +16,7 @@ NOT_RUN = {"NO_STATUS", "FAILED_TO_BUILD", "BLAZE_HALTED_BEFORE_TESTING"}
 
 
 def cases(path):
-    """(passed, failed, skipped) of one test.xml."""
+    """Returns (passed, failed, skipped) of one test.xml."""
     passed = failed = skipped = 0
     try:
         tree = ElementTree.parse(path)
@@ -35,7 +34,7 @@ def cases(path):
 
 
 def skips(path):
-    """(skipped, all) cases of the log of a Python test; (0, 0) of another's."""
+    """Returns (skipped, all) cases from the log of a Python test; (0, 0) for other tests."""
     try:
         with open(path, errors="replace") as file:
             log = file.read()

@@ -1,4 +1,4 @@
-"""What tests/run.sh counts of the events of one `bazel test`."""
+"""Tests how tests/run.sh counts the results of one `bazel test`."""
 import json
 import os
 import subprocess
@@ -15,7 +15,7 @@ GTEST = ('<testsuites><testsuite name="t"><testcase name="a" status="run" result
 
 class CountTests(unittest.TestCase):
     def count(self, *results):
-        """Of these: (label, test.xml, test.log, more fields of the event)."""
+        """Counts these events: (label, test.xml, test.log, more fields of the event)."""
         with tempfile.TemporaryDirectory() as folder:
             events = os.path.join(folder, "events")
             with open(events, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Writes docs/operators.md, from the table of operators and what the tests know of them.
+"""Writes docs/operators.md from the operator registry and the conformance cases.
 
     bazel run //tools/docs:operators -- --write
 """
@@ -21,7 +21,7 @@ NAMES = {torch.float64: "f32", torch.float32: "f32", torch.float16: "f16", torch
 
 
 def example(name, make):
-    """The first draw whose shapes say something: no dimension of 0 or 1 in the first input."""
+    """Returns the first draw with informative shapes: no dimension of 0 or 1 in the first input."""
     for attempt in range(50):
         random.seed(f"{name} {attempt}")
         torch.manual_seed(attempt)
@@ -33,7 +33,7 @@ def example(name, make):
 
 
 def cuda_names():
-    """Every name in quotes in the CUDA kernels: operators among them have one."""
+    """Returns all quoted names in the CUDA sources; operators among them have a kernel."""
     folder = os.path.join(ROOT, "ops", "cuda")
     names = set()
     for file in sorted(os.listdir(folder)):
