@@ -488,7 +488,7 @@ class ModelFilesTest(unittest.TestCase):
         self.cluster.cli("models", "upload", "wordy", folder)
         quiet = self.cluster.cli("serve", "wordy", "--name=wordy-not", "--generation-config=none")
         self.assertNotIn("warning", quiet.stdout)
-        self.assertEqual(self.warnings("wordy", "nobody reads"), [])
+        self.assertEqual(self.warnings("wordy", "have no effect"), [])
         told = self.cluster.cli("serve", "wordy").stdout
         self.assertIn("warning: the model's generation_config.json has max_length, num_beams, without effect here", told)
         self.assertEqual(self.cluster.run("serve", "wordy")["ignored_generation_fields"], ["max_length", "num_beams"])
