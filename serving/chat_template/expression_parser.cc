@@ -14,7 +14,7 @@ NodePtr ExpressionParser::TupleOrOne(bool with_if) {
   NodePtr tuple = Make(NodeType::kTuple);
   tuple->children.push_back(std::move(first));
   while (TakeSign(",")) {
-    if (Now().type == Type::kCloseBlock || Now().type == Type::kCloseOutput || IsSign(")") ||
+    if (Current().type == Type::kCloseBlock || Current().type == Type::kCloseOutput || IsSign(")") ||
         IsSign("="))
       break;
     tuple->children.push_back(one());
@@ -66,7 +66,7 @@ NodePtr ExpressionParser::Compare() {
       if (op.empty() && TakeSign(sign)) op = std::string(sign);
     }
     if (op.empty() && TakeName("in")) op = "in";
-    if (op.empty() && IsName("not") && Ahead(1).type == Type::kName && Ahead(1).text == "in") {
+    if (op.empty() && IsName("not") && Peek(1).type == Type::kName && Peek(1).text == "in") {
       Next();
       Next();
       op = "notin";
@@ -85,7 +85,7 @@ NodePtr ExpressionParser::Compare() {
 NodePtr ExpressionParser::Sum() {
   NodePtr left = Concat();
   while (IsSign("+") || IsSign("-")) {
-    const std::string sign = Now().text;
+    const std::string sign = Current().text;
     Next();
     left = With(NodeType::kBinary, sign, std::move(left), Concat());
   }
@@ -104,7 +104,7 @@ NodePtr ExpressionParser::Concat() {
 NodePtr ExpressionParser::Product() {
   NodePtr left = Power();
   while (IsSign("*") || IsSign("/") || IsSign("//") || IsSign("%")) {
-    const std::string sign = Now().text;
+    const std::string sign = Current().text;
     Next();
     left = With(NodeType::kBinary, sign, std::move(left), Power());
   }
@@ -121,7 +121,7 @@ NodePtr ExpressionParser::Unary(bool with_filter) {
   const DepthGuard deeper(this);
   NodePtr node;
   if (IsSign("-") || IsSign("+")) {
-    const std::string sign = Now().text;
+    const std::string sign = Current().text;
     Next();
     node = With(NodeType::kUnary, sign, Unary(false));
   } else {
@@ -140,27 +140,27 @@ NodePtr ExpressionParser::Constant(Value value) {
 
 NodePtr ExpressionParser::Primary() {
   const DepthGuard deeper(this);
-  switch (Now().type) {
+  switch (Current().type) {
     case Type::kName:
       if (IsOneOf({"true", "True"})) return Constant(Value::Of(true));
       if (IsOneOf({"false", "False"})) return Constant(Value::Of(false));
       if (IsOneOf({"none", "None"})) return Constant(Value::Of(None()));
       {
-        NodePtr name = Make(NodeType::kName, Now().text);
+        NodePtr name = Make(NodeType::kName, Current().text);
         Next();
         return name;
       }
     case Type::kString: {
-      std::string text = *Now().value.AsString();
-      while (Ahead(1).type == Type::kString) {  // adjacent literals are concatenated
+      std::string text = *Current().value.AsString();
+      while (Peek(1).type == Type::kString) {  // adjacent literals are concatenated
         Next();
-        text += *Now().value.AsString();
+        text += *Current().value.AsString();
       }
       return Constant(Value::Of(std::move(text)));
     }
     case Type::kInt:
     case Type::kFloat:
-      return Constant(Now().value);
+      return Constant(Current().value);
     default:
       break;
   }
@@ -172,7 +172,7 @@ NodePtr ExpressionParser::Primary() {
   }
   if (IsSign("[")) return ListLiteral();
   if (IsSign("{")) return DictLiteral();
-  Fail(absl::StrCat("expected a value, found ", Seen()));
+  Fail(absl::StrCat("expected a value, found ", DescribeCurrent()));
   return Make(NodeType::kConstant);
 }
 
@@ -207,8 +207,8 @@ NodePtr ExpressionParser::DictLiteral() {
 NodePtr ExpressionParser::Postfix(NodePtr node) {
   while (ok()) {
     if (TakeSign(".")) {
-      if (Now().type == Type::kInt) {
-        NodePtr index = Constant(Now().value);
+      if (Current().type == Type::kInt) {
+        NodePtr index = Constant(Current().value);
         node = With(NodeType::kItem, "", std::move(node), std::move(index));
       } else {
         const std::string name = ExpectName();
@@ -236,7 +236,7 @@ NodePtr ExpressionParser::Subscript(NodePtr what) {
       continue;
     }
     if (parts[part] != nullptr) {
-      Fail(absl::StrCat("expected ']', found ", Seen()));
+      Fail(absl::StrCat("expected ']', found ", DescribeCurrent()));
       break;
     }
     parts[part] = Expression();
@@ -263,7 +263,7 @@ void ExpressionParser::CallArguments(Node* node) {
       node->spread = Expression();
     } else if (TakeSign("**")) {
       node->spread_named = Expression();
-    } else if (Now().type == Type::kName && Ahead(1).type == Type::kSign && Ahead(1).text == "=") {
+    } else if (Current().type == Type::kName && Peek(1).type == Type::kSign && Peek(1).text == "=") {
       std::string name = ExpectName();
       Next();
       node->named.emplace_back(std::move(name), Expression());
@@ -312,9 +312,9 @@ NodePtr ExpressionParser::Test(NodePtr what) {
   const bool negated = TakeName("not");
   NodePtr test = Make(NodeType::kTest, ExpectName());
   test->children.push_back(std::move(what));
-  const bool value = Now().type == Type::kString || Now().type == Type::kInt ||
-                     Now().type == Type::kFloat || IsSign("[") || IsSign("{") ||
-                     (Now().type == Type::kName &&
+  const bool value = Current().type == Type::kString || Current().type == Type::kInt ||
+                     Current().type == Type::kFloat || IsSign("[") || IsSign("{") ||
+                     (Current().type == Type::kName &&
                       !IsOneOf({"else", "or", "and", "is", "if", "in", "not", "recursive"}));
   if (IsSign("(")) {
     CallArguments(test.get());

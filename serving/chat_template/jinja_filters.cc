@@ -18,7 +18,7 @@ namespace {
 using Filter = Value (*)(Evaluator&, Arguments);
 
 // Strings unchanged, other values as str() prints them.
-std::string Soft(Evaluator& e, const Value& value) { return e.StrOf(value); }
+std::string ToStr(Evaluator& e, const Value& value) { return e.StrOf(value); }
 
 Value Length_(Evaluator& e, Arguments a) {
   BoundArguments read(e, "length", std::move(a), {"value"});
@@ -43,7 +43,7 @@ Value Default(Evaluator& e, Arguments a) {
 }
 
 // The attribute path "a.b.0" of an item.
-Value Path(Evaluator& e, const Value& item, const Value& path) {
+Value AttributePath(Evaluator& e, const Value& item, const Value& path) {
   if (!path.AsString()) return e.Item(item, path);
   Value value = item;
   const std::string& text = *path.AsString();
@@ -63,14 +63,14 @@ Value Path(Evaluator& e, const Value& item, const Value& path) {
 
 Value Join(Evaluator& e, Arguments a) {
   BoundArguments read(e, "join", std::move(a), {"value", "d", "attribute"});
-  const std::string separator = read.Has(1) ? Soft(e, read[1]) : "";
+  const std::string separator = read.Has(1) ? ToStr(e, read[1]) : "";
   std::string out;
   bool first = true;
   for (const Value& item : e.Iterate(read[0])) {
     if (!e.Work(1, separator.size())) return Value();
     if (!first) out += separator;
     first = false;
-    out += Soft(e, read.Has(2) && !read[2].IsNone() ? Path(e, item, read[2]) : item);
+    out += ToStr(e, read.Has(2) && !read[2].IsNone() ? AttributePath(e, item, read[2]) : item);
   }
   return e.Text(std::move(out));
 }
@@ -93,17 +93,17 @@ Value Last(Evaluator& e, Arguments a) {
 Value Replace(Evaluator& e, Arguments a) {
   BoundArguments read(e, "replace", std::move(a), {"s", "old", "new", "count"});
   Arguments arguments;
-  for (const size_t i : {1, 2}) arguments.positional.push_back(Value::Of(Soft(e, read[i])));
+  for (const size_t i : {1, 2}) arguments.positional.push_back(Value::Of(ToStr(e, read[i])));
   if (read.Has(3) && !read[3].IsNone()) arguments.positional.push_back(read[3]);
   if (!e.ok()) return Value();
-  return e.Call(e.Method(Value::Of(Soft(e, read[0])), "replace"), std::move(arguments));
+  return e.Call(e.Method(Value::Of(ToStr(e, read[0])), "replace"), std::move(arguments));
 }
 
 Value Trim(Evaluator& e, Arguments a) {
   BoundArguments read(e, "trim", std::move(a), {"value", "chars"});
   const bool given = read.Has(1) && !read[1].IsNone();
-  const std::string characters = given ? Soft(e, read[1]) : "";
-  return e.Text(StripText(Soft(e, read[0]), true, true, given ? &characters : nullptr));
+  const std::string characters = given ? ToStr(e, read[1]) : "";
+  return e.Text(StripText(ToStr(e, read[0]), true, true, given ? &characters : nullptr));
 }
 
 Value Indent(Evaluator& e, Arguments a) {
@@ -122,7 +122,7 @@ Value Indent(Evaluator& e, Arguments a) {
   }
   const bool first = read.Bool(2, false), blank = read.Bool(3, false);
   std::vector<Value> lines =
-      e.Iterate(e.Call(e.Method(Value::Of(Soft(e, read[0]) + "\n"), "splitlines"), {}));
+      e.Iterate(e.Call(e.Method(Value::Of(ToStr(e, read[0]) + "\n"), "splitlines"), {}));
   std::string out;
   for (size_t i = 0; i < lines.size(); ++i) {
     const std::string& line = *lines[i].AsString();
@@ -147,8 +147,8 @@ Value ToJsonFilter(Evaluator& e, Arguments a) {
     const List* const pair = read[3].AsList();
     if (pair == nullptr || pair->items.size() != 2)
       return e.Fail("tojson: separators are two strings");
-    style.item_separator = Soft(e, pair->items[0]);
-    style.key_separator = Soft(e, pair->items[1]);
+    style.item_separator = ToStr(e, pair->items[0]);
+    style.key_separator = ToStr(e, pair->items[1]);
   }
   style.sort_keys = read.Bool(4, false);
   if (read[0].IsUndefined()) return e.FailUndefined(read[0]);
@@ -200,7 +200,7 @@ Value SortFilter(Evaluator& e, Arguments a) {
   BoundArguments read(e, "sort", std::move(a), {"value", "reverse", "case_sensitive", "attribute"});
   std::vector<Value> items = e.Iterate(read[0]);
   const bool by = read.Has(3) && !read[3].IsNone();
-  const auto key = [&](const Value& item) { return by ? Path(e, item, read[3]) : item; };
+  const auto key = [&](const Value& item) { return by ? AttributePath(e, item, read[3]) : item; };
   if (!Sort(e, &items, key, read.Bool(2, false), read.Bool(1, false))) return Value();
   return e.Items(std::move(items));
 }
@@ -225,7 +225,7 @@ Value Unique(Evaluator& e, Arguments a) {
   BoundArguments read(e, "unique", std::move(a), {"value", "case_sensitive", "attribute"});
   std::vector<Value> out, seen;
   for (const Value& item : e.Iterate(read[0])) {
-    Value key = read.Has(2) && !read[2].IsNone() ? Path(e, item, read[2]) : item;
+    Value key = read.Has(2) && !read[2].IsNone() ? AttributePath(e, item, read[2]) : item;
     if (key.AsDict() != nullptr ||
         (key.AsList() != nullptr && key.AsList()->kind == ListKind::kList)) {
       return e.Fail(absl::StrCat("unhashable type: '", key.TypeName(), "'"));
@@ -263,7 +263,7 @@ Value Map(Evaluator& e, Arguments a) {
   for (const Value& item : items) {
     if (!e.ok()) return Value();
     if (attribute != nullptr) {
-      Value value = Path(e, item, *attribute);
+      Value value = AttributePath(e, item, *attribute);
       const Value* const fallback = named("default");
       out.push_back(value.IsUndefined() && fallback != nullptr ? *fallback : std::move(value));
       continue;
@@ -281,13 +281,13 @@ Value Map(Evaluator& e, Arguments a) {
 }
 
 // select, reject, selectattr and rejectattr.
-Value Choose(Evaluator& e, Arguments a, bool by_attribute, bool wanted) {
+Value SelectOrReject(Evaluator& e, Arguments a, bool by_attribute, bool wanted) {
   const size_t first = by_attribute ? 2 : 1;
   if (a.positional.size() < first) return e.Fail("the attribute is missing");
   std::vector<Value> out;
   for (const Value& item : IterateIfAny(e, a.positional[0])) {
     if (!e.ok()) return Value();
-    Value value = by_attribute ? Path(e, item, a.positional[1]) : item;
+    Value value = by_attribute ? AttributePath(e, item, a.positional[1]) : item;
     bool chosen = value.Truth();
     if (a.positional.size() > first) {
       const std::string* const test = a.positional[first].AsString();
@@ -377,19 +377,19 @@ Value Sum(Evaluator& e, Arguments a) {
   BoundArguments read(e, "sum", std::move(a), {"iterable", "attribute", "start"});
   Value sum = read.Has(2) ? read[2] : Value::Of(int64_t{0});
   for (const Value& item : e.Iterate(read[0])) {
-    sum = e.Binary("+", sum, read.Has(1) && !read[1].IsNone() ? Path(e, item, read[1]) : item);
+    sum = e.Binary("+", sum, read.Has(1) && !read[1].IsNone() ? AttributePath(e, item, read[1]) : item);
     if (!e.ok()) return Value();
   }
   return sum;
 }
 
 // min and max.
-Value Extreme(Evaluator& e, Arguments a, bool most) {
+Value MinOrMax(Evaluator& e, Arguments a, bool most) {
   BoundArguments read(e, most ? "max" : "min", std::move(a), {"value", "case_sensitive", "attribute"});
   std::vector<Value> items = e.Iterate(read[0]);
   if (items.empty()) return Value::Undefined_("No aggregated item, sequence was empty: it");
   const bool by = read.Has(2) && !read[2].IsNone();
-  const auto key = [&](const Value& item) { return by ? Path(e, item, read[2]) : item; };
+  const auto key = [&](const Value& item) { return by ? AttributePath(e, item, read[2]) : item; };
   if (!Sort(e, &items, key, read.Bool(1, false), most)) return Value();
   return items.front();
 }
@@ -421,7 +421,7 @@ Value Truncate(Evaluator& e, Arguments a) {
     if (e.ok() && size.Int() <= read.Int(1, 255) + read.Int(4, 5)) return read[0];
     return e.Fail(absl::StrCat("truncate: a ", read[0].TypeName(), " is no string"));
   }
-  const std::string text = Soft(e, read[0]), end = read.String(3, "...");
+  const std::string text = ToStr(e, read[0]), end = read.String(3, "...");
   const int64_t length = read.Int(1, 255), leeway = read.Int(4, 5);
   if (!e.ok()) return Value();
   if (length < Length(end))
@@ -448,7 +448,7 @@ Value AttributeOf(Evaluator& e, Arguments a) {
 
 Value TextBy(Evaluator& e, Arguments a, std::string (*change)(const std::string&)) {
   BoundArguments read(e, "filter", std::move(a), {"s"});
-  return e.Text(change(Soft(e, read[0])));
+  return e.Text(change(ToStr(e, read[0])));
 }
 
 const std::map<std::string, Filter>& Filters() {
@@ -469,7 +469,7 @@ const std::map<std::string, Filter>& Filters() {
          BoundArguments read(e, "center", std::move(a), {"value", "width"});
          Arguments width;
          width.positional = {read.Has(1) ? read[1] : Value::Of(int64_t{80})};
-         return e.Call(e.Method(Value::Of(Soft(e, read[0])), "center"), std::move(width));
+         return e.Call(e.Method(Value::Of(ToStr(e, read[0])), "center"), std::move(width));
        }},
       {"count", Length_},
       {"d", Default},
@@ -490,11 +490,11 @@ const std::map<std::string, Filter>& Filters() {
        }},
       {"lower", [](Evaluator& e, Arguments a) { return TextBy(e, std::move(a), Lower); }},
       {"map", Map},
-      {"max", [](Evaluator& e, Arguments a) { return Extreme(e, std::move(a), true); }},
-      {"min", [](Evaluator& e, Arguments a) { return Extreme(e, std::move(a), false); }},
-      {"reject", [](Evaluator& e, Arguments a) { return Choose(e, std::move(a), false, false); }},
+      {"max", [](Evaluator& e, Arguments a) { return MinOrMax(e, std::move(a), true); }},
+      {"min", [](Evaluator& e, Arguments a) { return MinOrMax(e, std::move(a), false); }},
+      {"reject", [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), false, false); }},
       {"rejectattr",
-       [](Evaluator& e, Arguments a) { return Choose(e, std::move(a), true, false); }},
+       [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), true, false); }},
       {"replace", Replace},
       {"reverse", Reverse},
       {"round", Round},
@@ -502,8 +502,8 @@ const std::map<std::string, Filter>& Filters() {
        [](Evaluator& e, Arguments a) {
          return TextBy(e, std::move(a), [](const std::string& s) { return s; });
        }},
-      {"select", [](Evaluator& e, Arguments a) { return Choose(e, std::move(a), false, true); }},
-      {"selectattr", [](Evaluator& e, Arguments a) { return Choose(e, std::move(a), true, true); }},
+      {"select", [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), false, true); }},
+      {"selectattr", [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), true, true); }},
       {"sort", SortFilter},
       {"string",
        [](Evaluator& e, Arguments a) {

@@ -16,7 +16,7 @@ bool HasItems(const Value& value) {
 }
 
 // The remainder, for odd, even and divisibleby.
-double Rest(Evaluator& e, const Value& value, const Value& by) {
+double Remainder(Evaluator& e, const Value& value, const Value& by) {
   if (value.IsNumber() && by.IsNumber()) {
     const Value rest = e.Binary("%", value, by);
     return rest.IsNumber() ? rest.Number() : -1;
@@ -72,9 +72,9 @@ const std::map<std::string, Is>& Tests() {
       {"iterable", [](E, V v, V) { return v.IsUndefined() || HasItems(v); }},
       {"callable", [](E, V v, V) { return v.AsFunction() != nullptr || v.IsUndefined(); }},
       {"sameas", [](E, V v, V other) { return SameObject(v, other); }},
-      {"odd", [](E e, V v, V) { return Rest(e, v, Value::Of(int64_t{2})) == 1; }},
-      {"even", [](E e, V v, V) { return Rest(e, v, Value::Of(int64_t{2})) == 0; }},
-      {"divisibleby", [](E e, V v, V by) { return Rest(e, v, by) == 0; }},
+      {"odd", [](E e, V v, V) { return Remainder(e, v, Value::Of(int64_t{2})) == 1; }},
+      {"even", [](E e, V v, V) { return Remainder(e, v, Value::Of(int64_t{2})) == 0; }},
+      {"divisibleby", [](E e, V v, V by) { return Remainder(e, v, by) == 0; }},
       {"lower",
        [](E e, V v, V) {
          const std::string text = e.StrOf(v);

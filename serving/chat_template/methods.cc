@@ -334,14 +334,14 @@ const std::map<std::string, StringMethod>& StringMethods() {
 }
 
 // `depth`: of the value that the method is bound to.
-Value Bind(std::string name, int depth, std::function<Value(Evaluator&, Arguments)> call) {
+Value BindMethod(std::string name, int depth, std::function<Value(Evaluator&, Arguments)> call) {
   return Value(
       std::make_shared<const Function>(Function{std::move(name), std::move(call), depth + 1}));
 }
 
 Value DictMethod(const Value& object, const std::string& name) {
   if (name == "get") {
-    return Bind(name, object.Depth(), [object](Evaluator& e, Arguments arguments) {
+    return BindMethod(name, object.Depth(), [object](Evaluator& e, Arguments arguments) {
       BoundArguments read(e, "get", std::move(arguments), {"key", "default"});
       const Value* const found = object.AsDict()->Find(read[0]);
       if (found != nullptr) return *found;
@@ -349,7 +349,7 @@ Value DictMethod(const Value& object, const std::string& name) {
     });
   }
   if (name != "items" && name != "keys" && name != "values" && name != "copy") return Value();
-  return Bind(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
+  return BindMethod(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
     BoundArguments read(e, name, std::move(arguments), {});
     if (name == "copy") return object;
     std::vector<Value> out;
@@ -364,7 +364,7 @@ Value DictMethod(const Value& object, const std::string& name) {
 
 Value ListMethod(const Value& object, const std::string& name) {
   if (name != "index" && name != "count") return Value();
-  return Bind(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
+  return BindMethod(name, object.Depth(), [object, name](Evaluator& e, Arguments arguments) {
     BoundArguments read(e, name, std::move(arguments), {"value"});
     int64_t n = 0, at = 0;
     for (const Value& item : e.Iterate(object)) {
@@ -401,13 +401,13 @@ Value LoopField(const Loop& loop, const std::shared_ptr<Loop>& shared, const std
                : Value::Undefined_("there is no next item, which");
   }
   if (name == "cycle") {
-    return Bind(name, 0, [shared](Evaluator& e, Arguments arguments) {
+    return BindMethod(name, 0, [shared](Evaluator& e, Arguments arguments) {
       if (arguments.positional.empty()) return e.Fail("no items for cycling given");
       return arguments.positional[shared->index % arguments.positional.size()];
     });
   }
   if (name == "changed") {
-    return Bind(name, 0, [shared](Evaluator& e, Arguments arguments) {
+    return BindMethod(name, 0, [shared](Evaluator& e, Arguments arguments) {
       // A loop that has ended holds no values, so that it cannot hold itself.
       if (shared->items == nullptr) return e.Fail("loop.changed() after the loop");
       for (const Value& value : arguments.positional) e.WorkOn(value);
@@ -430,7 +430,7 @@ Value Evaluator::Method(const Value& object, const std::string& name) {
     const auto found = StringMethods().find(name);
     if (found == StringMethods().end()) return Value();
     const StringMethod method = found->second;
-    return Bind(name, 0, [object, method](Evaluator& e, Arguments arguments) {
+    return BindMethod(name, 0, [object, method](Evaluator& e, Arguments arguments) {
       return method(e, *object.AsString(), std::move(arguments));
     });
   }

@@ -26,15 +26,15 @@ class StatementParser : public ExpressionParser {
     const DepthGuard deeper(this);
     NodePtr block = Make(NodeType::kBlock);
     while (ok()) {
-      if (Now().type == Type::kText) {
-        block->children.push_back(Make(NodeType::kText, Now().text));
+      if (Current().type == Type::kText) {
+        block->children.push_back(Make(NodeType::kText, Current().text));
         Next();
-      } else if (Now().type == Type::kOpenOutput) {
+      } else if (Current().type == Type::kOpenOutput) {
         Next();
         block->children.push_back(With(NodeType::kOutput, "", TupleOrOne(true)));
-        if (Now().type != Type::kCloseOutput) Fail(absl::StrCat("expected }}, found ", Seen()));
+        if (Current().type != Type::kCloseOutput) Fail(absl::StrCat("expected }}, found ", DescribeCurrent()));
         Next();
-      } else if (Now().type == Type::kOpenBlock) {
+      } else if (Current().type == Type::kOpenBlock) {
         Next();
         if (IsOneOf(ends)) return Done(std::move(block));
         if (NodePtr statement = Statement()) block->children.push_back(std::move(statement));
@@ -49,12 +49,12 @@ class StatementParser : public ExpressionParser {
   }
 
   void CloseBlock() {
-    if (Now().type != Type::kCloseBlock) return Fail(absl::StrCat("expected %}, found ", Seen()));
+    if (Current().type != Type::kCloseBlock) return Fail(absl::StrCat("expected %}, found ", DescribeCurrent()));
     Next();
   }
   // Consumes the end tag of a block: its name and %}.
   void EndOf(absl::string_view name) {
-    if (!TakeName(name)) return Fail(absl::StrCat("expected ", name, ", found ", Seen()));
+    if (!TakeName(name)) return Fail(absl::StrCat("expected ", name, ", found ", DescribeCurrent()));
     CloseBlock();
   }
 
@@ -106,7 +106,7 @@ class StatementParser : public ExpressionParser {
     NodePtr tuple = Make(NodeType::kTuple);
     tuple->children.push_back(std::move(first));
     while (TakeSign(",")) {
-      if (Now().type != Type::kName && !IsSign("(")) break;
+      if (Current().type != Type::kName && !IsSign("(")) break;
       if (IsName("in")) break;
       tuple->children.push_back(one());
     }
@@ -116,7 +116,7 @@ class StatementParser : public ExpressionParser {
   NodePtr For() {
     NodePtr node = Make(NodeType::kFor);
     NodePtr target = Target(false);
-    if (!TakeName("in")) Fail(absl::StrCat("expected in, found ", Seen()));
+    if (!TakeName("in")) Fail(absl::StrCat("expected in, found ", DescribeCurrent()));
     NodePtr over = TupleOrOne(false);
     NodePtr condition = TakeName("if") ? Expression() : nullptr;
     node->flag = TakeName("recursive");
@@ -226,7 +226,7 @@ class StatementParser : public ExpressionParser {
   NodePtr WithBlock() {
     NodePtr node = Make(NodeType::kWith);
     node->children.push_back(nullptr);
-    while (ok() && Now().type != Type::kCloseBlock) {
+    while (ok() && Current().type != Type::kCloseBlock) {
       if (node->children.size() > 1) ExpectSign(",");
       node->children.push_back(Target(false));
       ExpectSign("=");

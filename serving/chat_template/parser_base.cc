@@ -5,17 +5,17 @@
 namespace espalier::jinja {
 
 bool ParserBase::IsOneOf(std::initializer_list<absl::string_view> names) const {
-  return Now().type == Type::kName &&
-         std::find(names.begin(), names.end(), Now().text) != names.end();
+  return Current().type == Type::kName &&
+         std::find(names.begin(), names.end(), Current().text) != names.end();
 }
 
 void ParserBase::Fail(absl::string_view what, absl::StatusCode code) {
-  if (status_.ok()) status_ = absl::Status(code, absl::StrCat("line ", Now().line, ": ", what));
+  if (status_.ok()) status_ = absl::Status(code, absl::StrCat("line ", Current().line, ": ", what));
   at_ = tokens_.size() - 1;  // ends every loop
 }
 
-std::string ParserBase::Seen() const {
-  switch (Now().type) {
+std::string ParserBase::DescribeCurrent() const {
+  switch (Current().type) {
     case Type::kEnd:
       return "the end of the template";
     case Type::kCloseBlock:
@@ -25,20 +25,20 @@ std::string ParserBase::Seen() const {
     case Type::kString:
       return "a string";
     default:
-      return absl::StrCat("'", Now().text, "'");
+      return absl::StrCat("'", Current().text, "'");
   }
 }
 
 void ParserBase::ExpectSign(absl::string_view sign) {
-  if (!TakeSign(sign)) Fail(absl::StrCat("expected '", sign, "', found ", Seen()));
+  if (!TakeSign(sign)) Fail(absl::StrCat("expected '", sign, "', found ", DescribeCurrent()));
 }
 
 std::string ParserBase::ExpectName() {
-  if (Now().type != Type::kName) {
-    Fail(absl::StrCat("expected a name, found ", Seen()));
+  if (Current().type != Type::kName) {
+    Fail(absl::StrCat("expected a name, found ", DescribeCurrent()));
     return "";
   }
-  std::string name = Now().text;
+  std::string name = Current().text;
   Next();
   return name;
 }
@@ -46,7 +46,7 @@ std::string ParserBase::ExpectName() {
 NodePtr ParserBase::Make(NodeType type, std::string text) {
   auto node = std::make_unique<Node>();
   node->type = type;
-  node->line = Now().line;
+  node->line = Current().line;
   node->text = std::move(text);
   return node;
 }

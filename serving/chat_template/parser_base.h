@@ -36,16 +36,16 @@ class ParserBase {
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
 
-  const Token& Now() const { return tokens_[at_]; }
-  const Token& Ahead(size_t n) const { return tokens_[std::min(at_ + n, tokens_.size() - 1)]; }
+  const Token& Current() const { return tokens_[at_]; }
+  const Token& Peek(size_t n) const { return tokens_[std::min(at_ + n, tokens_.size() - 1)]; }
   void Next() {
     if (at_ + 1 < tokens_.size()) ++at_;
   }
   bool IsSign(absl::string_view sign) const {
-    return Now().type == Type::kSign && Now().text == sign;
+    return Current().type == Type::kSign && Current().text == sign;
   }
   bool IsName(absl::string_view name) const {
-    return Now().type == Type::kName && Now().text == name;
+    return Current().type == Type::kName && Current().text == name;
   }
   bool IsOneOf(std::initializer_list<absl::string_view> names) const;
   bool TakeSign(absl::string_view sign) {
@@ -61,7 +61,7 @@ class ParserBase {
 
   // Records the first error and moves to the end, which ends every loop.
   void Fail(absl::string_view what, absl::StatusCode code = absl::StatusCode::kInvalidArgument);
-  std::string Seen() const;  // the current token, for messages
+  std::string DescribeCurrent() const;  // the current token, for messages
   void ExpectSign(absl::string_view sign);
   std::string ExpectName();
 

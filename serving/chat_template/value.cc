@@ -15,7 +15,7 @@ namespace {
 
 // Nesting bound of repr() and json.dumps; templates that work stay far below.
 constexpr int kMaxDepth = 100;
-constexpr int64_t kHeaviest = int64_t{1} << 60;  // cap of weights, against overflow
+constexpr int64_t kMaxWeight = int64_t{1} << 60;  // cap of weights, against overflow
 
 void AppendStringRepr(const std::string& text, std::string* out) {
   const bool has_single = absl::StrContains(text, "'");
@@ -280,7 +280,7 @@ Value Value::Of(std::vector<Value> items, ListKind kind) {
   List list{std::move(items), kind};
   for (const Value& item : list.items) {
     list.depth = std::max(list.depth, item.Depth() + 1);
-    list.weight = std::min(list.weight + item.Weight(), kHeaviest);
+    list.weight = std::min(list.weight + item.Weight(), kMaxWeight);
   }
   return Value(Data(std::make_shared<const List>(std::move(list))));
 }
@@ -288,7 +288,7 @@ Value Value::Of(std::vector<Value> items, ListKind kind) {
 Value Value::Of(Dict dict) {
   for (const auto& [key, value] : dict.items) {
     dict.depth = std::max({dict.depth, key.Depth() + 1, value.Depth() + 1});
-    dict.weight = std::min(dict.weight + key.Weight() + value.Weight(), kHeaviest);
+    dict.weight = std::min(dict.weight + key.Weight() + value.Weight(), kMaxWeight);
   }
   return Value(Data(std::make_shared<const Dict>(std::move(dict))));
 }

@@ -81,7 +81,7 @@ class Builder : public ThompsonBuilder {
   }
 
   // The bytes with which all texts of an expression begin, and the expressions that follow.
-  struct Beginning {
+  struct CommonPrefix {
     std::string bytes;
     std::vector<const Expression*> rest;
 
@@ -108,7 +108,7 @@ class Builder : public ThompsonBuilder {
     absl::flat_hash_map<std::pair<int32_t, uint8_t>, int32_t> next;
     absl::flat_hash_set<int32_t> ends;
     for (const Expression& part : parts) {
-      Beginning beginning;
+      CommonPrefix beginning;
       beginning.Take(part);
       if (!Spend(1 + static_cast<int64_t>(beginning.bytes.size()))) return from;
       int32_t at = from;
@@ -127,7 +127,7 @@ class Builder : public ThompsonBuilder {
     return to;
   }
 
-  void Copied(int32_t first, int32_t size, int32_t count) override {
+  void OnCopies(int32_t first, int32_t size, int32_t count) override {
     copies_.push_back({first, size, count});
   }
 

@@ -11,7 +11,7 @@ namespace espalier {
 namespace {
 
 // Code points that a JSON string may contain unescaped.
-CodePoints PlainPoints() {
+CodePoints UnescapedPoints() {
   return {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kLastCodePoint}};
 }
 
@@ -69,7 +69,7 @@ Expression JsonCharactersOf(const Expression& e) {
 
 // `names` share their first `at` characters. Returns the unescaped texts that continue this prefix
 // and are none of the names. REQUIRES: sorted, without duplicates.
-Expression OtherThan(absl::Span<const std::u32string> names, size_t at) {
+Expression StringsExcept(absl::Span<const std::u32string> names, size_t at) {
   std::vector<Expression> parts;
   if (names[0].size() == at) {
     names.remove_prefix(1);
@@ -84,18 +84,18 @@ Expression OtherThan(absl::Span<const std::u32string> names, size_t at) {
     taken.emplace_back(point, point);
     std::vector<Expression> on;
     on.push_back(OneOf({{point, point}}));
-    on.push_back(OtherThan(names.first(same), at + 1));
+    on.push_back(StringsExcept(names.first(same), at + 1));
     parts.push_back(Sequence(std::move(on)));
     names.remove_prefix(same);
   }
-  parts.push_back(Sequence({OneOf(Intersect(Complement(std::move(taken)), PlainPoints())),
-                            Repeat(OneOf(PlainPoints()), 0)}));
+  parts.push_back(Sequence({OneOf(Intersect(Complement(std::move(taken)), UnescapedPoints())),
+                            Repeat(OneOf(UnescapedPoints()), 0)}));
   return Choice(std::move(parts));
 }
 
 }  // namespace
 
-Expression Spaced(std::vector<Expression> parts) {
+Expression WithSpaces(std::vector<Expression> parts) {
   std::vector<Expression> out;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) out.push_back(RuleCall("json-space"));
@@ -111,7 +111,7 @@ void AddJsonRules(Grammar* grammar) {
   rules["json-space"] =
       Optional(Choice({Literal(" "), Sequence({Literal("\n"), Repeat(Literal(" "), 0, 20)})}));
   rules["json-char"] = Choice(
-      {OneOf(PlainPoints()),
+      {OneOf(UnescapedPoints()),
        Sequence({Literal("\\"), OneOf({{'"', '"'},
                                        {'\\', '\\'},
                                        {'/', '/'},
@@ -144,7 +144,7 @@ void AddJsonRules(Grammar* grammar) {
   };
   rules["json-array"] =
       Sequence({Literal("["), call("json-space"), list(call("json-value")), Literal("]")});
-  rules["json-member"] = Spaced({call("json-string"), Literal(":"), call("json-value")});
+  rules["json-member"] = WithSpaces({call("json-string"), Literal(":"), call("json-value")});
   rules["json-object"] =
       Sequence({Literal("{"), call("json-space"), list(call("json-member")), Literal("}")});
   rules["json-value"] =
@@ -154,7 +154,7 @@ void AddJsonRules(Grammar* grammar) {
 
 Expression JsonCharacterOf(const CodePoints& points) {
   std::vector<Expression> parts;
-  const CodePoints plain = Intersect(points, PlainPoints());
+  const CodePoints plain = Intersect(points, UnescapedPoints());
   if (!plain.empty()) parts.push_back(OneOf(plain));
   for (const auto& [low, high] : EscapedPoints(points)) {
     for (uint32_t point = low; point <= high; ++point) parts.push_back(Escaped(point));
@@ -183,14 +183,14 @@ Expression JsonStringExcept(const std::vector<std::string>& names) {
     bool escaped = false;
     for (size_t at = 0; at < name.size();) {
       all.push_back(TakeUtf8(name, &at));
-      escaped = escaped || Intersect({{all.back(), all.back()}}, PlainPoints()).empty();
+      escaped = escaped || Intersect({{all.back(), all.back()}}, UnescapedPoints()).empty();
     }
     // Names that need an escape never equal an unescaped string.
     if (!escaped) plain.push_back(std::move(all));
   }
   std::sort(plain.begin(), plain.end());
   plain.erase(std::unique(plain.begin(), plain.end()), plain.end());
-  return Quoted(plain.empty() ? Repeat(OneOf(PlainPoints()), 0) : OtherThan(plain, 0));
+  return Quoted(plain.empty() ? Repeat(OneOf(UnescapedPoints()), 0) : StringsExcept(plain, 0));
 }
 
 }  // namespace espalier

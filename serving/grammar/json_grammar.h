@@ -27,6 +27,6 @@ Expression Quoted(Expression inside);
 Expression JsonStringExcept(const std::vector<std::string>& names);
 
 // The parts with json-space between them.
-Expression Spaced(std::vector<Expression> parts);
+Expression WithSpaces(std::vector<Expression> parts);
 
 }  // namespace espalier

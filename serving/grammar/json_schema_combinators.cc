@@ -24,7 +24,7 @@ constexpr size_t kMaxMade = 5'000;
 constexpr DfaBudget kMergedByteCost = 10;
 
 // The schema without one of its keywords.
-Json Beside(const Json& schema, const std::string& key) {
+Json WithoutKeyword(const Json& schema, const std::string& key) {
   Json rest = Json::object();
   for (const auto& [name, value] : schema.items()) {
     if (name != key && !IsAnnotation(name)) rest[name] = value;
@@ -45,7 +45,7 @@ std::string WithoutPercents(absl::string_view text) {
 }
 
 // The constants to which a property is restricted; empty: unrestricted.
-std::set<std::string> TagsOf(const Json& property) {
+std::set<std::string> ConstantsOf(const Json& property) {
   std::set<std::string> tags;
   if (!property.is_object()) return tags;
   if (const auto value = property.find("const"); value != property.end()) {
@@ -58,7 +58,7 @@ std::set<std::string> TagsOf(const Json& property) {
 
 // The properties that a branch requires, and the `tag`, with the constants to which they are
 // restricted.
-std::map<std::string, std::set<std::string>> TagsOfAll(const Json& branch, const Json& tag) {
+std::map<std::string, std::set<std::string>> RequiredConstantsOf(const Json& branch, const Json& tag) {
   std::map<std::string, std::set<std::string>> out;
   const auto properties = branch.find("properties"), required = branch.find("required");
   if (properties == branch.end() || !properties->is_object()) return out;
@@ -71,26 +71,26 @@ std::map<std::string, std::set<std::string>> TagsOfAll(const Json& branch, const
   }
   for (const auto& [name, property] : properties->items()) {
     if (needed.count(name) == 0) continue;
-    std::set<std::string> tags = TagsOf(property);
+    std::set<std::string> tags = ConstantsOf(property);
     if (!tags.empty()) out[name] = std::move(tags);
   }
   return out;
 }
 
 // Whether all branches require some property, each with constants that no other branch has.
-bool TellApart(const std::vector<std::shared_ptr<const Json>>& branches, const Json& tag) {
-  std::map<std::string, std::set<std::string>> seen = TagsOfAll(*branches[0], tag);
+bool HaveDiscriminator(const std::vector<std::shared_ptr<const Json>>& branches, const Json& tag) {
+  std::map<std::string, std::set<std::string>> seen = RequiredConstantsOf(*branches[0], tag);
   for (size_t i = 1; i < branches.size() && !seen.empty(); ++i) {
-    std::map<std::string, std::set<std::string>> more = TagsOfAll(*branches[i], tag);
+    std::map<std::string, std::set<std::string>> more = RequiredConstantsOf(*branches[i], tag);
     for (auto it = seen.begin(); it != seen.end();) {
       const auto found = more.find(it->first);
-      bool apart = found != more.end();
-      if (apart) {
+      bool distinct = found != more.end();
+      if (distinct) {
         for (const std::string& value : found->second) {
-          apart = apart && it->second.insert(value).second;
+          distinct = distinct && it->second.insert(value).second;
         }
       }
-      it = apart ? std::next(it) : seen.erase(it);
+      it = distinct ? std::next(it) : seen.erase(it);
     }
   }
   return !seen.empty();
@@ -98,7 +98,7 @@ bool TellApart(const std::vector<std::shared_ptr<const Json>>& branches, const J
 
 // Whether no value satisfies two branches by type or constant: no constant occurs twice, and no
 // other branch has the type of a constant or of another branch.
-bool DifferInValues(const std::vector<std::shared_ptr<const Json>>& branches) {
+bool HaveDisjointValues(const std::vector<std::shared_ptr<const Json>>& branches) {
   JsonValueSet values;
   std::set<std::string> types, types_of_values;
   const auto kind = [](std::string type) { return type == "integer" ? "number" : type; };
@@ -141,7 +141,7 @@ const Json* JsonSchemaConverter::Find(const std::string& pointer) const {
 }
 
 Expression JsonSchemaConverter::Reference(const Json& schema, const std::string& place) {
-  if (!Beside(schema, "$ref").empty()) return SharedRule(Resolved(schema, place), place);
+  if (!WithoutKeyword(schema, "$ref").empty()) return SharedRule(Resolved(schema, place), place);
   const Json& ref = schema["$ref"];
   const std::string pointer = ref.is_string() ? ref.get<std::string>() : "";
   if (pointer.empty() || (pointer != "#" && pointer.substr(0, 2) != "#/") ||
@@ -155,10 +155,10 @@ Expression JsonSchemaConverter::Reference(const Json& schema, const std::string&
 }
 
 Json JsonSchemaConverter::Resolved(const Json& schema, const std::string& place) {
-  return *ResolvedThere(schema, place);
+  return *ResolvedShared(schema, place);
 }
 
-std::shared_ptr<const Json> JsonSchemaConverter::ResolvedThere(const Json& schema,
+std::shared_ptr<const Json> JsonSchemaConverter::ResolvedShared(const Json& schema,
                                                          const std::string& place) {
   const Json* at = &schema;
   std::vector<Json> beside;
@@ -166,7 +166,7 @@ std::shared_ptr<const Json> JsonSchemaConverter::ResolvedThere(const Json& schem
   while (at->is_object() && at->contains("$ref")) {
     const Json& ref = (*at)["$ref"];
     const std::string pointer = ref.is_string() ? ref.get<std::string>() : "";
-    if (Json rest = Beside(*at, "$ref"); !rest.empty()) beside.push_back(std::move(rest));
+    if (Json rest = WithoutKeyword(*at, "$ref"); !rest.empty()) beside.push_back(std::move(rest));
     at = pointer == "#" || pointer.substr(0, 2) == "#/" ? Find(pointer) : nullptr;
     if (at == nullptr || ++hops > kMaxHops) {
       Fail(absl::StrCat(place, "/$ref"),
@@ -184,10 +184,10 @@ std::shared_ptr<const Json> JsonSchemaConverter::ResolvedThere(const Json& schem
 
 Json JsonSchemaConverter::Merged(const Json& a, const Json& b, const std::string& place) {
   if (!status_.ok()) return Json::object();
-  return Charged(MergeSchemas(a, b), a, b, place);
+  return ChargeMerge(MergeSchemas(a, b), a, b, place);
 }
 
-Json JsonSchemaConverter::Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b,
+Json JsonSchemaConverter::ChargeMerge(absl::StatusOr<Json> merged, const Json& a, const Json& b,
                             const std::string& place) {
   if (!merged.ok()) {
     Fail(place, merged.status().message());
@@ -226,7 +226,7 @@ Expression JsonSchemaConverter::AllOf(const Json& schema, const std::string& pla
     Fail(here, "it must be a list of schemas");
     return {};
   }
-  Json all = Beside(schema, "allOf");
+  Json all = WithoutKeyword(schema, "allOf");
   if (all.empty() && parts.size() == 1) {
     return Schema(parts[0], absl::StrCat(here, "/0"), depth + 1);
   }
@@ -253,7 +253,7 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
     Fail(here, "it must be a list of schemas");
     return {};
   }
-  const Json rest = Beside(schema, key);
+  const Json rest = WithoutKeyword(schema, key);
   // The property of "discriminator" may be optional in the schema; the grammar requires it.
   const Json discriminator = schema.value("discriminator", Json());
   const Json tag = discriminator.is_object() ? discriminator.value("propertyName", Json()) : Json();
@@ -274,7 +274,7 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
     // Branches that need no inspection remain references.
     const bool look = key == "oneOf" || !rest.empty();
     std::shared_ptr<const Json> branch =
-        look ? ResolvedThere(given[i], at)
+        look ? ResolvedShared(given[i], at)
              : std::shared_ptr<const Json>(std::shared_ptr<const Json>(), &given[i]);
     bool as_given = true;
     if (key == "oneOf" && tag.is_string() && branch->is_object() && !requires_tag(*branch)) {
@@ -318,7 +318,7 @@ void JsonSchemaConverter::CheckExclusive(const std::vector<std::shared_ptr<const
   for (const std::shared_ptr<const Json>& branch : branches) {
     if (!branch->is_object()) return Fail(place, "it must be a list of schemas");
   }
-  if (DifferInValues(branches) || TellApart(branches, tag)) return;
+  if (HaveDisjointValues(branches) || HaveDiscriminator(branches, tag)) return;
   Fail(place,
        "its branches may overlap, and then only one of them may hold: give them different types "
        "or constants, or a required property with different constants, or write anyOf");

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 // Allows any properties if the schema says nothing about properties, so that naming one later does
 // not restrict the others.
-Json Opened(Json schema) {
+Json AllowAnyProperty(Json schema) {
   for (const char* key : {"properties", "required", "patternProperties", "additionalProperties",
                           "unevaluatedProperties"}) {
     if (schema.contains(key)) return schema;
@@ -29,9 +29,9 @@ Json Opened(Json schema) {
 std::optional<std::vector<JsonSchemaConverter::Json>> JsonSchemaConverter::Negated(const Json& schema,
                                                                        const std::string& place) {
   auto resolve = [&](const Json& one) { return Resolved(one, place); };
-  absl::StatusOr<std::vector<Json>> contrary = NegateSchema(schema, resolve);
-  if (contrary.ok() && status_.ok()) return *std::move(contrary);
-  if (!contrary.ok()) Fail(place, contrary.status().message());
+  absl::StatusOr<std::vector<Json>> negated = NegateSchema(schema, resolve);
+  if (negated.ok() && status_.ok()) return *std::move(negated);
+  if (!negated.ok()) Fail(place, negated.status().message());
   return std::nullopt;
 }
 
@@ -46,7 +46,7 @@ std::optional<JsonSchemaConverter::Json> JsonSchemaConverter::TryMerged(const Js
     if (budget_.steps < 0) Fail(place, "its alternatives are too many; write it as fewer schemas");
     return std::nullopt;
   }
-  Json merged = Charged(std::move(both), left, right, place);
+  Json merged = ChargeMerge(std::move(both), left, right, place);
   return status_.ok() ? std::optional(std::move(merged)) : std::nullopt;
 }
 
@@ -70,9 +70,9 @@ Expression JsonSchemaConverter::Conditional(const Json& schema, const std::strin
     if (way && std::find(ways.begin(), ways.end(), *way) == ways.end()) ways.push_back(*way);
   };
   add(condition, then, absl::StrCat(place, "/then"));
-  const auto contrary = Negated(condition, here);
-  if (!contrary) return {};
-  for (const Json& one : *contrary) add(one, otherwise, absl::StrCat(place, "/else"));
+  const auto negated = Negated(condition, here);
+  if (!negated) return {};
+  for (const Json& one : *negated) add(one, otherwise, absl::StrCat(place, "/else"));
   return OneOfThese(ways, here);
 }
 
@@ -81,12 +81,12 @@ Expression JsonSchemaConverter::Not(const Json& schema, const std::string& place
   if (ExcludesValues(schema)) return Excluding(schema, place);
   Json rest = schema;
   rest.erase("not");
-  const auto contrary = Negated(schema["not"], here);
-  if (!contrary) return {};
+  const auto negated = Negated(schema["not"], here);
+  if (!negated) return {};
   std::vector<Json> ways;
-  for (const Json& one : *contrary) {
+  for (const Json& one : *negated) {
     const bool of_object = one.is_object() && one.contains("properties");
-    std::optional<Json> way = TryMerged(of_object ? Opened(rest) : rest, one, here);
+    std::optional<Json> way = TryMerged(of_object ? AllowAnyProperty(rest) : rest, one, here);
     if (way) ways.push_back(*std::move(way));
   }
   return OneOfThese(ways, here);
@@ -152,7 +152,7 @@ Expression JsonSchemaConverter::Dependent(const Json& schema, const std::string&
     Fail(absl::StrCat(place, "/properties"), "it must be an object");
   }
   if (!status_.ok()) return {};
-  rest = Opened(std::move(rest));
+  rest = AllowAnyProperty(std::move(rest));
   rest["type"] = "object";
   Json left = Json::object();  // the triggers after the first one
   for (const auto& [name, others] : triggers.items()) {

@@ -65,14 +65,14 @@ class JsonSchemaConverter {
   Expression AllOf(const Json& schema, const std::string& place, int depth);
   Expression AnyOf(const Json& schema, const std::string& key, const std::string& place, int depth);
   // As Resolved, but without a copy if the result is part of the document or `schema` itself.
-  std::shared_ptr<const Json> ResolvedThere(const Json& schema, const std::string& place);
+  std::shared_ptr<const Json> ResolvedShared(const Json& schema, const std::string& place);
   // Fails unless the branches exclude each other. They may all require the property `tag`, a
   // string.
   void CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches, const Json& tag,
                       const std::string& place);
   // The conjunction of both schemas; {} after an error.
   Json Merged(const Json& a, const Json& b, const std::string& place);
-  Json Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b, const std::string& place);
+  Json ChargeMerge(absl::StatusOr<Json> merged, const Json& a, const Json& b, const std::string& place);
   // A call of the rule of a derived schema, one that is not in the document. Equal schemas share
   // it.
   Expression SharedRule(const Json& schema, const std::string& place);

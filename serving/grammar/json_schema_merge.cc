@@ -23,7 +23,7 @@ absl::Status Error(const std::string& key, absl::string_view what) {
 }
 
 // The error if no value satisfies both.
-absl::Status Nothing(const std::string& key, absl::string_view what) {
+absl::Status NoCommonValue(const std::string& key, absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat(key, ": ", what));
 }
 
@@ -32,7 +32,7 @@ absl::Status Both(const std::string& key) {
 }
 
 // {"allOf": [a, b]}, merged later.
-Json Joined(const Json& a, const Json& b) {
+Json AllOfBoth(const Json& a, const Json& b) {
   if (a == b || b == true) return a;
   if (a == true) return b;
   if (a == false || b == false) return false;
@@ -132,13 +132,13 @@ class Merge {
   Merge(const Json& a, const Json& b) : a_(a), b_(b), out_(a) {}
 
   absl::StatusOr<Json> Run() {
-    for (const auto& [first, more] : kTogether) {
+    for (const auto& [first, more] : kDependentKeywords) {
       for (const char* key : more) {
         if (!a_.contains(first)) out_.erase(key);  // meaningless alone
       }
     }
     for (const auto& [key, value] : b_.items()) {
-      if (key == "properties" || key == "additionalProperties" || !Says(key)) continue;
+      if (key == "properties" || key == "additionalProperties" || !MustMerge(key)) continue;
       if (key == "allOf") {
         if (!value.is_array()) return Error(key, "it must be a list of schemas");
         for (const Json& part : value) {
@@ -146,14 +146,14 @@ class Merge {
         }
       } else if (!a_.contains(key)) {
         out_[key] = value;
-      } else if (a_[key] != value || !SameWith(key)) {
+      } else if (a_[key] != value || !SameDependents(key)) {
         if (absl::Status status = Keyword(key, value); !status.ok()) return status;
       }
     }
     if (absl::Status status = Properties(); !status.ok()) return status;
     if (absl::Status status = Items(); !status.ok()) return status;
     if (const auto values = FiniteValues(out_); values && values->empty()) {
-      return Nothing(out_.contains("enum") ? "enum" : "const", "no value is left");
+      return NoCommonValue(out_.contains("enum") ? "enum" : "const", "no value is left");
     }
     if (absl::Status status = Counts(); !status.ok()) return status;
     return std::move(out_);
@@ -161,13 +161,13 @@ class Merge {
 
  private:
   // Keywords that depend on another keyword.
-  static constexpr std::pair<const char*, std::array<const char*, 2>> kTogether[] = {
+  static constexpr std::pair<const char*, std::array<const char*, 2>> kDependentKeywords[] = {
       {"if", {"then", "else"}}, {"contains", {"minContains", "maxContains"}}};
 
   // Whether b's keyword must be merged by itself: it is neither merged with the keyword on which it
   // depends nor meaningless without it.
-  bool Says(const std::string& key) const {
-    for (const auto& [first, more] : kTogether) {
+  bool MustMerge(const std::string& key) const {
+    for (const auto& [first, more] : kDependentKeywords) {
       const bool follows = std::find(more.begin(), more.end(), key) != more.end();
       if (follows && (a_.contains(first) || !b_.contains(first))) return false;
     }
@@ -175,8 +175,8 @@ class Merge {
   }
 
   // Whether the keywords that depend on `key` are the same in both schemas.
-  bool SameWith(const std::string& key) const {
-    for (const auto& [first, more] : kTogether) {
+  bool SameDependents(const std::string& key) const {
+    for (const auto& [first, more] : kDependentKeywords) {
       if (key != first) continue;
       for (const char* other : more) {
         if (a_.value(other, Json()) != b_.value(other, Json())) return false;
@@ -207,7 +207,7 @@ class Merge {
       if (value < mine) mine = value;
     } else if (key == "type") {
       mine = CommonTypes(mine, value);
-      if (mine.is_array() && mine.empty()) return Nothing(key, "the types exclude each other");
+      if (mine.is_array() && mine.empty()) return NoCommonValue(key, "the types exclude each other");
     } else if (key == "enum") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       Json common = Json::array();
@@ -215,17 +215,17 @@ class Merge {
       for (Json& one : mine) {
         if (theirs.Has(one)) common.push_back(std::move(one));
       }
-      if (common.empty()) return Nothing(key, "the lists have no value in common");
+      if (common.empty()) return NoCommonValue(key, "the lists have no value in common");
       mine = std::move(common);
     } else if (key == "const") {
-      return Nothing(key, "the values differ");
+      return NoCommonValue(key, "the values differ");
     } else if (key == "required") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       AddMissing(value, &mine);
     } else if (IsAnnotation(key)) {
       // Keep either.
     } else if (key == "propertyNames" || key == "items") {
-      mine = Joined(mine, value);
+      mine = AllOfBoth(mine, value);
     } else if (key == "anyOf" || key == "oneOf") {
       return Append({{key, value}});
     } else if (key == "not" && ExcludesValues(a_) && ExcludesValues(b_)) {
@@ -284,7 +284,7 @@ class Merge {
         const std::optional<Json> in_a = of_a.Find(name), in_b = of_b.Find(name);
         const bool needed = required.Has(name);
         if (in_a && in_b) {
-          Json joined = Joined(*in_a, *in_b);
+          Json joined = AllOfBoth(*in_a, *in_b);
           // Merge at once: an empty result decides which alternatives remain.
           if (*in_a != *in_b && IsSimple(*in_a) && IsSimple(*in_b)) {
             absl::StatusOr<Json> both = MergeSchemas(*in_a, *in_b);
@@ -292,12 +292,12 @@ class Merge {
             joined = both.ok() ? *std::move(both) : Json(false);
           }
           if (needed && joined == false) {
-            return Nothing("required", absl::StrCat("\"", name, "\" can have no value"));
+            return NoCommonValue("required", absl::StrCat("\"", name, "\" can have no value"));
           }
           // Without checking whether the property is possible.
           properties.emplace_back(name, std::move(joined));
         } else if (needed) {
-          return Nothing("required",
+          return NoCommonValue("required",
                          absl::StrCat("\"", name,
                                       "\" is required, and additionalProperties of another schema "
                                       "is false"));
@@ -309,7 +309,7 @@ class Merge {
     if (a_.contains("additionalProperties") || b_.contains("additionalProperties")) {
       const Json in_a = AdditionalOf(a_), in_b = AdditionalOf(b_);
       out_["additionalProperties"] =
-          in_a == false || in_b == false ? Json(false) : Joined(in_a, in_b);
+          in_a == false || in_b == false ? Json(false) : AllOfBoth(in_a, in_b);
     }
     return absl::OkStatus();
   }
@@ -323,7 +323,7 @@ class Merge {
     const Json least = out_.value("minProperties", Json());
     const Json most = out_.value("maxProperties", Json());
     if (most.is_number() && most.get<double>() < static_cast<double>(required.size())) {
-      return Nothing("maxProperties", "more properties are required");
+      return NoCommonValue("maxProperties", "more properties are required");
     }
     if (!least.is_number() || out_.contains("patternProperties")) return absl::OkStatus();
     const bool open = out_.contains("additionalProperties")
@@ -335,7 +335,7 @@ class Merge {
     }
     names.insert(required.begin(), required.end());
     if (least.get<double>() > static_cast<double>(names.size()) + (open ? 1 : 0)) {
-      return Nothing("minProperties", "there are fewer properties");
+      return NoCommonValue("minProperties", "there are fewer properties");
     }
     return absl::OkStatus();
   }

@@ -88,7 +88,7 @@ Expression JsonSchemaConverter::Object(const Json& schema, const std::string& pl
 
 std::string JsonSchemaConverter::Pair(Expression key, Expression value) {
   return NewRule(
-      Sequence({Spaced({std::move(key), Literal(":"), std::move(value)}), RuleCall("json-space")}));
+      Sequence({WithSpaces({std::move(key), Literal(":"), std::move(value)}), RuleCall("json-space")}));
 }
 
 void JsonSchemaConverter::CheckNames(const Json& schema, const std::vector<std::string>& names,

@@ -42,8 +42,8 @@ Expression DigitsBetween(absl::string_view low, absl::string_view high) {
 
 // Adds the integers in [low, high] for each number of digits. `behind` gives what follows so many
 // digits. REQUIRES: 0 <= low.
-template <typename Behind>
-void AddNaturals(int64_t low, int64_t high, absl::string_view sign, const Behind& behind,
+template <typename Suffix>
+void AddNaturals(int64_t low, int64_t high, absl::string_view sign, const Suffix& behind,
                  std::vector<Expression>* out) {
   int64_t first = 0, last = 9;
   for (int length = 1;; ++length) {
@@ -59,10 +59,10 @@ void AddNaturals(int64_t low, int64_t high, absl::string_view sign, const Behind
 }
 
 // A bound on the remaining digits: the digits of the bound that remain; nullopt: no bound.
-using Rest = std::optional<std::string>;
+using RemainingDigits = std::optional<std::string>;
 
 // Up to `most` digits behind a point; at least one unless `none`.
-std::optional<Expression> Fractions(Rest low, bool above, const Rest& high, bool below, int most,
+std::optional<Expression> Fractions(RemainingDigits low, bool above, const RemainingDigits& high, bool below, int most,
                                     bool none) {
   if (low && low->empty() && !above) low = std::nullopt;  // nothing is less
   if (!low && !high) {
@@ -71,11 +71,11 @@ std::optional<Expression> Fractions(Rest low, bool above, const Rest& high, bool
   }
   std::vector<Expression> ways;
   if (none && !low && (!high->empty() || !below)) ways.push_back(Literal(""));
-  const auto head = [](const Rest& rest, int absent) {
+  const auto head = [](const RemainingDigits& rest, int absent) {
     return !rest ? absent : rest->empty() ? 0 : (*rest)[0] - '0';
   };
-  const auto tail = [](const Rest& rest) -> Rest {
-    return !rest || rest->empty() ? rest : Rest(rest->substr(1));
+  const auto tail = [](const RemainingDigits& rest) -> RemainingDigits {
+    return !rest || rest->empty() ? rest : RemainingDigits(rest->substr(1));
   };
   const int least = head(low, 0), greatest = head(high, 9);
   CodePoints free;  // after these digits, the rest is unbounded
@@ -99,7 +99,7 @@ std::optional<Expression> Fractions(Rest low, bool above, const Rest& high, bool
 }
 
 // As Fractions, with the point; or nothing.
-std::optional<Expression> Behind(const Rest& low, bool above, const Rest& high, bool below,
+std::optional<Expression> FractionBetween(const RemainingDigits& low, bool above, const RemainingDigits& high, bool below,
                                  int most) {
   std::vector<Expression> ways;
   const bool none = (!low || (low->empty() && !above)) && (!high || !high->empty() || !below);
@@ -120,21 +120,21 @@ int64_t Whole(const Decimal& decimal) {
 void AddMagnitudes(const Bound& low, const std::optional<Bound>& high, int places,
                    absl::string_view sign, std::vector<Expression>* out) {
   const int64_t from = Whole(low.at), to = high ? Whole(high->at) : kLargest + 1;
-  const auto room = [places](int digits) { return std::min(places, kMaxDecimalDigits - digits); };
-  const auto add = [&](int64_t whole, const Rest& least, const Rest& most) {
+  const auto max_places = [places](int digits) { return std::min(places, kMaxDecimalDigits - digits); };
+  const auto add = [&](int64_t whole, const RemainingDigits& least, const RemainingDigits& most) {
     const std::string digits = absl::StrCat(whole);
-    std::optional<Expression> behind = Behind(least, low.exclusive, most, high && high->exclusive,
-                                              room(static_cast<int>(digits.size())));
+    std::optional<Expression> behind = FractionBetween(least, low.exclusive, most, high && high->exclusive,
+                                              max_places(static_cast<int>(digits.size())));
     if (behind) out->push_back(Sequence({Literal(absl::StrCat(sign, digits)), *behind}));
   };
   if (from > to || from > kLargest) return;
-  const Rest least = low.at.fraction;
-  if (from == to) return add(from, least, Rest(high->at.fraction));
+  const RemainingDigits least = low.at.fraction;
+  if (from == to) return add(from, least, RemainingDigits(high->at.fraction));
   add(from, least, std::nullopt);
   AddNaturals(
       from + 1, std::min(to - 1, kLargest), sign,
-      [&](int digits) { return *Behind({}, false, {}, false, room(digits)); }, out);
-  if (to <= kLargest) add(to, std::nullopt, Rest(high->at.fraction));
+      [&](int digits) { return *FractionBetween({}, false, {}, false, max_places(digits)); }, out);
+  if (to <= kLargest) add(to, std::nullopt, RemainingDigits(high->at.fraction));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr size_t kMaxSections = 1024;
 constexpr size_t kMaxMarkBytes = 1024;
 
 // What an unquoted string may be; nullopt for values that are never strings.
-struct PlainString {
+struct UnquotedString {
   std::vector<std::string> choices;  // empty: any text
 };
 
@@ -44,7 +44,7 @@ bool MayBeString(const Json& type) {
 // An unquoted string is any text or one of a list. Other constraints are not supported, since a
 // reader could not distinguish strings from other values. Returns OK with nullopt if the schema's
 // values are never strings.
-absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
+absl::StatusOr<std::optional<UnquotedString>> UnquotedStringOf(const Json& schema) {
   const auto cannot = [](const std::string& key) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", key, "' is not supported where strings are written without quotes"));
@@ -52,7 +52,7 @@ absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
   if (!schema.is_object()) return cannot("true");
   if (schema.contains("enum") || schema.contains("const")) {
     const Json values = schema.contains("const") ? Json::array({schema["const"]}) : schema["enum"];
-    PlainString out;
+    UnquotedString out;
     bool others = false;
     for (const Json& value : values) {
       others = others || !value.is_string() || value == "";
@@ -92,15 +92,15 @@ absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
       if (!IsAnnotation(key)) return cannot(key);
     }
   }
-  return PlainString{};
+  return UnquotedString{};
 }
 
-void SpellAsPython(Expression* e) {
+void ToPythonConstants(Expression* e) {
   for (const auto& [json, python] :
        {std::pair{"true", "True"}, {"false", "False"}, {"null", "None"}}) {
     if (e->kind == Expression::kLiteral && e->text == json) e->text = python;
   }
-  for (Expression& part : e->parts) SpellAsPython(&part);
+  for (Expression& part : e->parts) ToPythonConstants(&part);
 }
 
 class Builder {
@@ -253,7 +253,7 @@ class Builder {
   Expression Value(const std::string& schema, ValueSyntax syntax, const std::string& end) {
     if (syntax == ValueSyntax::kUnquoted) {
       const Json parsed = ParseBoundedJson<Json>(schema, kRequestJson).value_or(Json());
-      absl::StatusOr<std::optional<PlainString>> plain = PlainStringOf(parsed);
+      absl::StatusOr<std::optional<UnquotedString>> plain = UnquotedStringOf(parsed);
       if (!plain.ok()) Fail(plain.status().message());
       if (!status_.ok()) return {};
       // Readers look for the tag without the whitespace around it.
@@ -275,7 +275,7 @@ class Builder {
     // With Python's constants, JSON's building blocks differ and cannot be shared.
     const bool python = syntax == ValueSyntax::kPython;
     if (python) {
-      for (auto& [name, rule] : value->rules) SpellAsPython(&rule);
+      for (auto& [name, rule] : value->rules) ToPythonConstants(&rule);
     }
     return ImportRules(*std::move(value), absl::StrCat("value ", rules_++, " "), !python, &grammar_);
   }

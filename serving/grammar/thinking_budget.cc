@@ -10,11 +10,11 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostBehindLead = 3;  // continuation bytes of a UTF-8 character
+constexpr int kMaxContinuationBytes = 3;  // continuation bytes of a UTF-8 character
 
 // Whether a text ends inside a UTF-8 character.
-bool EndsInCharacter(absl::string_view text) {
-  for (size_t behind = 0; behind < kMostBehindLead && behind < text.size(); ++behind) {
+bool EndsInsideCharacter(absl::string_view text) {
+  for (size_t behind = 0; behind < kMaxContinuationBytes && behind < text.size(); ++behind) {
     const auto byte = static_cast<uint8_t>(text[text.size() - 1 - behind]);
     if (byte < 0x80) return false;
     if (byte < 0xC0) continue;
@@ -27,7 +27,7 @@ bool EndsInCharacter(absl::string_view text) {
 }  // namespace
 
 struct ThinkingBudget::Position : public TokenConstraint::State {
-  enum Phase { kBefore, kInside, kClosing, kBehind };
+  enum Phase { kBefore, kInside, kClosing, kAfter };
 
   Phase phase = kBefore;
   int tokens = 0;      // of the reasoning
@@ -79,20 +79,20 @@ void ThinkingBudget::UpdatePhase(Position& at) const {
       at.phase = Position::kInside;
       at.text = std::string(begun.substr(reasoning_.open.size()));
     } else if (!absl::StartsWith(reasoning_.open, begun)) {
-      at.phase = Position::kBehind;
+      at.phase = Position::kAfter;
     }
   }
   if (at.phase == Position::kInside && absl::StrContains(at.text, reasoning_.close)) {
-    at.phase = Position::kBehind;
+    at.phase = Position::kAfter;
   }
   if (at.phase != Position::kInside) {
-    if (at.phase == Position::kBehind) at.text.clear();
+    if (at.phase == Position::kAfter) at.text.clear();
     return;
   }
-  const size_t kept = std::max<size_t>(reasoning_.close.size() - 1, kMostBehindLead);
+  const size_t kept = std::max<size_t>(reasoning_.close.size() - 1, kMaxContinuationBytes);
   if (at.text.size() > kept) at.text.erase(0, at.text.size() - kept);
   const int beyond = at.tokens - tokens_;
-  const bool over = beyond >= kMostBehindLead || (beyond >= 0 && !EndsInCharacter(at.text));
+  const bool over = beyond >= kMaxContinuationBytes || (beyond >= 0 && !EndsInsideCharacter(at.text));
   if (over) at.phase = Position::kClosing;
 }
 
@@ -110,7 +110,7 @@ absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& 
     if (!next.ok()) return next.status();
     inner = *std::move(next);
   }
-  if (before.phase == Position::kBehind && inner_ == nullptr) return position;
+  if (before.phase == Position::kAfter && inner_ == nullptr) return position;
   auto after = std::make_shared<Position>(before);
   after->inner = std::move(inner);
   switch (before.phase) {
@@ -121,9 +121,9 @@ absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& 
       UpdatePhase(*after);
       break;
     case Position::kClosing:
-      if (++after->closing == closing_.size()) after->phase = Position::kBehind;
+      if (++after->closing == closing_.size()) after->phase = Position::kAfter;
       break;
-    case Position::kBehind:
+    case Position::kAfter:
       break;
   }
   return after;

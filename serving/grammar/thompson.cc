@@ -52,7 +52,7 @@ int32_t ThompsonBuilder::AddCopies(const Expression& part, int count, int32_t fr
     if (i == 0) size = nodes_ - first;
   }
   if (status_.ok() && count > 1 && size > 0) {
-    Copied(static_cast<int32_t>(first), static_cast<int32_t>(size), count);
+    OnCopies(static_cast<int32_t>(first), static_cast<int32_t>(size), count);
   }
   return from;
 }

@@ -43,7 +43,7 @@ class ThompsonBuilder {
   virtual int32_t AddChoice(const std::vector<Expression>& parts, int32_t from);
   // Called after `count` copies of a repeated part, of `size` nodes each, were added from `first`
   // on.
-  virtual void Copied(int32_t /*first*/, int32_t /*size*/, int32_t /*count*/) {}
+  virtual void OnCopies(int32_t /*first*/, int32_t /*size*/, int32_t /*count*/) {}
 
   // Counts steps. Returns false if there are too many or an earlier call has failed.
   bool Spend(int64_t steps);

@@ -16,7 +16,7 @@ constexpr int64_t kMaxEpochBytes = 48 << 20;
 constexpr int64_t kMaxWork = 100'000;
 // Average work per mask from which masks are costly; about a millisecond.
 constexpr double kCostly = 6'000;
-constexpr double kOfLate = 16;  // masks in the moving average
+constexpr double kAverageWindow = 16;  // masks in the moving average
 // Trie nodes visited in the time of one unit of LazyAutomaton::work.
 constexpr int64_t kNodesPerStep = 16;
 // Limit of the ambiguity check when a grammar is created; some tens of milliseconds.
@@ -138,7 +138,7 @@ absl::StatusOr<TokenBitmask> TokenMasker::WalkTrie(CacheEpoch& epoch, int state,
   for (int32_t i = 0; i < static_cast<int32_t>(nodes.size()); ++visited) {
     while (open.back().end <= i) open.pop_back();
     const TokenTrie::Node& node = nodes[i];
-    if (base != nullptr && node.deepest <= agreed) {
+    if (base != nullptr && node.max_token_bytes <= agreed) {
       i = node.end;
       continue;
     }
@@ -160,7 +160,7 @@ absl::StatusOr<TokenBitmask> TokenMasker::WalkTrie(CacheEpoch& epoch, int state,
   if (table.accepting(state)) {
     for (const int token : eos_) Insert(token, &set);
   }
-  work_ += static_cast<double>(visited / kNodesPerStep) / kOfLate;
+  work_ += static_cast<double>(visited / kNodesPerStep) / kAverageWindow;
   return set;
 }
 
@@ -168,10 +168,10 @@ absl::StatusOr<TokenBitmaskRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int 
   const LazyAutomaton::EquivalenceClass equivalence = epoch.table.EquivalenceClassOf(state);
   CacheEpoch::Base& base = epoch.bases[{equivalence.id, epoch.table.accepting(state)}];
   const int agreed = std::min(equivalence.max_bytes, base.left);
-  if (base.mask != nullptr && agreed >= trie_->deepest()) return base.mask;
+  if (base.mask != nullptr && agreed >= trie_->max_token_bytes()) return base.mask;
   const int64_t before = epoch.table.work();
   absl::StatusOr<TokenBitmask> set = WalkTrie(epoch, state, base.mask.get(), agreed);
-  work_ += static_cast<double>(epoch.table.work() - before) / kOfLate;
+  work_ += static_cast<double>(epoch.table.work() - before) / kAverageWindow;
   if (!set.ok()) return set.status();
   if (std::all_of(set->begin(), set->end(), [](uint64_t word) { return word == 0; })) {
     return absl::InvalidArgumentError(
@@ -187,7 +187,7 @@ absl::StatusOr<TokenBitmaskRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int 
 absl::StatusOr<TokenBitmaskRef> TokenMasker::AllowedTokens(const StateRef& position) {
   const absl::StatusOr<std::shared_ptr<const Position>> at = ToCurrentEpoch(position);
   if (!at.ok()) return at.status();
-  work_ -= work_ / kOfLate;
+  work_ -= work_ / kAverageWindow;
   const auto [entry, missing] = epoch_->masks.try_emplace((*at)->state);
   CacheEpoch::Mask& mask = entry->second;
   if (missing) {

@@ -21,7 +21,7 @@ class TokenTrie {
     int32_t end;          // index behind the last descendant
     int32_t first_token;  // into tokens(): the tokens that end here
     int32_t tokens;
-    int32_t deepest;  // length of the longest token at or below it, in bytes
+    int32_t max_token_bytes;  // length of the longest token at or below it, in bytes
   };
   // In depth-first order: the first child of a node follows it.
   const std::vector<Node>& nodes() const { return nodes_; }
@@ -31,7 +31,7 @@ class TokenTrie {
     const bool last = node.end == static_cast<int32_t>(nodes_.size());
     return last ? static_cast<int32_t>(tokens_.size()) : nodes_[node.end].first_token;
   }
-  int deepest() const { return deepest_; }  // length of the longest token, in bytes
+  int max_token_bytes() const { return max_token_bytes_; }  // length of the longest token, in bytes
   int vocabulary() const { return static_cast<int>(bytes_.size()); }
   // Empty for tokens that are not in the trie.
   const std::string& bytes(int token) const { return bytes_[token]; }
@@ -40,7 +40,7 @@ class TokenTrie {
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;
   std::vector<std::string> bytes_;  // by token id
-  int deepest_ = 0;
+  int max_token_bytes_ = 0;
 };
 
 }  // namespace espalier

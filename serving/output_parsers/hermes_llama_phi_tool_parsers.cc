@@ -9,18 +9,18 @@ namespace {
 
 class JsonToolCallParser : public ToolCallParser {
  public:
-  // A template matches if it contains one of `signs`. `form` lacks the items of its sections.
-  JsonToolCallParser(const char* name, std::vector<std::string> signs, std::vector<Section> sections,
+  // A template matches if it contains one of `template_markers`. `form` lacks the items of its sections.
+  JsonToolCallParser(const char* name, std::vector<std::string> template_markers, std::vector<Section> sections,
             const char* arguments, StructuralTag form)
       : name_(name),
-        signs_(std::move(signs)),
+        template_markers_(std::move(template_markers)),
         sections_(std::move(sections)),
         arguments_(arguments),
         form_(std::move(form)) {}
 
   const char* name() const override { return name_; }
   bool MatchesTemplate(absl::string_view chat_template) const override {
-    for (const std::string& sign : signs_) {
+    for (const std::string& sign : template_markers_) {
       if (absl::StrContains(chat_template, sign)) return true;
     }
     return false;
@@ -46,7 +46,7 @@ class JsonToolCallParser : public ToolCallParser {
 
  private:
   const char* const name_;
-  const std::vector<std::string> signs_;
+  const std::vector<std::string> template_markers_;
   const std::vector<Section> sections_;
   const char* const arguments_;
   const StructuralTag form_;

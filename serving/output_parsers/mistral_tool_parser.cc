@@ -24,13 +24,13 @@ absl::string_view NameOf(absl::string_view before) {
 // [TOOL_CALLS]f[CALL_ID]id[ARGS]{...} for each call, where the id or both markers may be missing.
 class Mistral : public ToolCallParser {
  public:
-  // `marked`: the format of version 11.
-  explicit Mistral(bool marked) : marked_(marked) {}
+  // `v11`: the format of version 11.
+  explicit Mistral(bool v11) : v11_(v11) {}
 
-  const char* name() const override { return marked_ ? "mistral_args" : "mistral"; }
+  const char* name() const override { return v11_ ? "mistral_args" : "mistral"; }
   bool MatchesTemplate(absl::string_view chat_template) const override {
     return absl::StrContains(chat_template, kCalls) &&
-           (!marked_ || absl::StrContains(chat_template, kArguments));
+           (!v11_ || absl::StrContains(chat_template, kArguments));
   }
   std::vector<Section> sections() const override { return {{std::string(kCalls), ""}}; }
   std::vector<std::string> inner_special_tokens() const override {
@@ -59,7 +59,7 @@ class Mistral : public ToolCallParser {
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
     // No text may follow: it would count as part of the last call.
     StructuralTag form{.layout = StructuralTag::kTextThenTags, .triggers = {std::string(kCalls)}};
-    if (!marked_) {
+    if (!v11_) {
       for (const char* blank : {" ", ""}) {
         form.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
                                  .items = JsonCallItems(tools, "arguments"),
@@ -81,7 +81,7 @@ class Mistral : public ToolCallParser {
   bool short_ids() const override { return true; }
 
  private:
-  const bool marked_;
+  const bool v11_;
 };
 
 }  // namespace

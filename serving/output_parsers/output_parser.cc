@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kNowhere = std::string::npos;
+constexpr size_t kNotFound = std::string::npos;
 
 std::vector<ToolCallParser::Section> SectionsOf(const OutputParserOptions& options) {
   if (options.choice != ToolChoice::kAuto) return {};
@@ -20,7 +20,7 @@ std::vector<ToolCallParser::Section> SectionsOf(const OutputParserOptions& optio
 
 // Whether an answer that begins with this bracket or brace may be tool calls as a whole. The first
 // key of the first object decides, or the first name of a list.
-bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
+bool MayBeToolCalls(absl::string_view begun, const std::vector<Tool>& tools) {
   const auto next = [&begun](char c) {
     begun = absl::StripLeadingAsciiWhitespace(begun);
     return absl::ConsumePrefix(&begun, absl::string_view(&c, 1));
@@ -32,13 +32,13 @@ bool MayBeCalls(absl::string_view begun, const std::vector<Tool>& tools) {
     const size_t end = begun.find('(');
     const absl::string_view name = absl::StripTrailingAsciiWhitespace(begun.substr(0, end));
     return std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) {
-      return end == kNowhere ? absl::StartsWith(tool.name, name) : tool.name == name;
+      return end == kNotFound ? absl::StartsWith(tool.name, name) : tool.name == name;
     });
   }
   if (!next('"')) return begun.empty();
   // An escape may spell any key.
   const size_t end = begun.find_first_of("\"\\");
-  const bool closed = end != kNowhere && begun[end] == '"';
+  const bool closed = end != kNotFound && begun[end] == '"';
   const absl::string_view key = begun.substr(0, end);
   for (const absl::string_view own : {"name", "arguments", "parameters", "type", "function", "id",
                                       "index", "call_id", "tool_call_id", "thought", "reasoning"}) {
@@ -86,9 +86,9 @@ void OutputParser::Take(const std::string& text, OutputDelta* out) {
     out->calls.push_back(std::move(part));
     return;
   }
-  held_ += text;
+  buffer_ += text;
   if (state_ == State::kUndecided) {
-    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
+    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(buffer_);
     if (begun.size() < 2) return;
     // A tag may begin with a bracket, too; its first two characters differ from JSON.
     const bool mark = std::any_of(sections_.begin(), sections_.end(), [&](const auto& section) {
@@ -98,16 +98,16 @@ void OutputParser::Take(const std::string& text, OutputDelta* out) {
   }
   const bool unsure = state_ == State::kWhole && options_.choice == ToolChoice::kAuto &&
                       next_index_ == 0 && !arguments_;
-  if (unsure && !MayBeCalls(held_, options_.tools)) state_ = State::kText;
+  if (unsure && !MayBeToolCalls(buffer_, options_.tools)) state_ = State::kText;
   if (state_ == State::kText || state_ == State::kInSection) ParseText(out);
-  while (state_ == State::kWhole && ParseCallsIncrementally(kNowhere, out)) {
+  while (state_ == State::kWhole && ParseCallsIncrementally(kNotFound, out)) {
   }
 }
 
 size_t OutputParser::FindOpen() {
-  size_t first = kNowhere;
+  size_t first = kNotFound;
   for (const ToolCallParser::Section& section : sections_) {
-    const size_t at = held_.find(section.open);
+    const size_t at = buffer_.find(section.open);
     if (at >= first) continue;
     first = at;
     section_ = &section;
@@ -117,8 +117,8 @@ size_t OutputParser::FindOpen() {
 
 std::pair<size_t, size_t> OutputParser::FindClose() const {
   const bool closes = !section_->close.empty();
-  const size_t at = held_.find(closes ? section_->close : section_->open);
-  if (at == kNowhere) return {at, at};
+  const size_t at = buffer_.find(closes ? section_->close : section_->open);
+  if (at == kNotFound) return {at, at};
   return {at, closes ? at + section_->close.size() : at};
 }
 
@@ -126,30 +126,30 @@ void OutputParser::ParseText(OutputDelta* out) {
   for (;;) {
     if (state_ == State::kText) {
       // Whitespace between calls is not content.
-      if (after_call_) held_ = std::string(absl::StripLeadingAsciiWhitespace(held_));
+      if (after_call_) buffer_ = std::string(absl::StripLeadingAsciiWhitespace(buffer_));
       const size_t open = FindOpen();
-      if (open == kNowhere) {
+      if (open == kNotFound) {
         size_t keep = 0;
         for (const ToolCallParser::Section& section : sections_) {
-          keep = std::max(keep, PartialTagOverlap(held_, section.open));
+          keep = std::max(keep, PartialTagOverlap(buffer_, section.open));
         }
-        if (held_.size() > keep) after_call_ = false;
-        out->text += held_.substr(0, held_.size() - keep);
-        held_.erase(0, held_.size() - keep);
+        if (buffer_.size() > keep) after_call_ = false;
+        out->text += buffer_.substr(0, buffer_.size() - keep);
+        buffer_.erase(0, buffer_.size() - keep);
         return;
       }
-      out->text += held_.substr(0, open);
-      held_.erase(0, open + section_->open.size());
+      out->text += buffer_.substr(0, open);
+      buffer_.erase(0, open + section_->open.size());
       state_ = State::kInSection;
     }
     for (;;) {
-      const auto [end, behind] = arguments_ ? std::pair{kNowhere, kNowhere} : FindClose();
+      const auto [end, behind] = arguments_ ? std::pair{kNotFound, kNotFound} : FindClose();
       if (ParseCallsIncrementally(end, out)) continue;
-      if (done_ || arguments_ || end == kNowhere) return;
-      const std::string inside = held_.substr(0, end);
-      const std::string close = held_.substr(end, behind - end);
-      held_.erase(0, behind);
-      if (std::exchange(begun_, 0) > 0) {
+      if (done_ || arguments_ || end == kNotFound) return;
+      const std::string inside = buffer_.substr(0, end);
+      const std::string close = buffer_.substr(end, behind - end);
+      buffer_.erase(0, behind);
+      if (std::exchange(streamed_calls_, 0) > 0) {
         after_call_ = AddRemainder(inside, out);
       } else {
         after_call_ = AddCalls(ParseCalls(inside), out);
@@ -165,25 +165,25 @@ void OutputParser::ParseText(OutputDelta* out) {
 bool OutputParser::StopAtExtraCall() {
   if (!options_.single_call || next_index_ == 0) return false;
   done_ = true;
-  held_.clear();
+  buffer_.clear();
   return true;
 }
 
 bool OutputParser::ParseCallsIncrementally(size_t end, OutputDelta* out) {
   if (!arguments_) {
-    const absl::string_view inside = absl::string_view(held_).substr(0, end);
+    const absl::string_view inside = absl::string_view(buffer_).substr(0, end);
     std::optional<ToolCallStart> begin = options_.choice == ToolChoice::kRequired
                                          ? ParseJsonCallStart(inside, options_.tools)
                                          : options_.tool_parser->ParseCallStart(inside, options_.tools);
     if (!begin || StopAtExtraCall()) return false;
     const int index = next_index_++;
     out->calls.push_back({index, ToolCallId(index), begin->name, "", out->text.size()});
-    held_.erase(0, begin->arguments);
+    buffer_.erase(0, begin->arguments);
     arguments_ = std::move(begin->parser);
-    ++begun_;
+    ++streamed_calls_;
   }
   std::string json;
-  held_.erase(0, arguments_->Take(held_, &json));
+  buffer_.erase(0, arguments_->Take(buffer_, &json));
   if (!json.empty()) {
     // Merge into the delta of this call, if this piece of text has one already.
     if (out->calls.empty() || out->calls.back().index != next_index_ - 1) {
@@ -247,14 +247,14 @@ OutputDelta OutputParser::Finish() {
   std::string last;
   reasoning_.Finish(&out.reasoning, &last);
   Take(last, &out);
-  const std::string rest = std::exchange(held_, "");
+  const std::string rest = std::exchange(buffer_, "");
   if (rest.empty() && state_ != State::kInSection) return out;
   if (state_ == State::kText || state_ == State::kUndecided) {
     out.text += rest;
     return out;
   }
   const bool section = state_ == State::kInSection;
-  if (begun_ > 0) {
+  if (streamed_calls_ > 0) {
     // A call that is cut off inside its arguments ends there.
     const size_t mark =
         section && !section_->close.empty() ? PartialTagOverlap(rest, section_->close) : 0;

@@ -83,7 +83,7 @@ class OutputParser {
   // not be streamed, or as content. Returns false if it was content.
   bool AddRemainder(absl::string_view rest, OutputDelta* out);
   std::string ToolCallId(int index) const;
-  // Returns where the first section opens in held_, or npos; sets section_.
+  // Returns where the first section opens in buffer_, or npos; sets section_.
   size_t FindOpen();
   // Returns where the text of the open section ends and where its closing tag ends, or npos twice.
   std::pair<size_t, size_t> FindClose() const;
@@ -93,10 +93,10 @@ class OutputParser {
   ReasoningParser reasoning_;
   State state_ = State::kUndecided;
   const ToolCallParser::Section* section_ = nullptr;
-  std::string held_;
+  std::string buffer_;
   bool after_call_ = false;                     // with nothing but whitespace since
   std::unique_ptr<ToolArgumentsParser> arguments_;  // of the call in progress
-  int begun_ = 0;  // calls of this section, or untagged answer, that were streamed
+  int streamed_calls_ = 0;  // calls of this section, or untagged answer, that were streamed
   int next_index_ = 0;
   bool done_ = false;
 };

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostReferences = 64;  // length of a chain of references
+constexpr int kMaxRefChain = 64;  // length of a chain of references
 constexpr absl::string_view kShared[] = {"$defs", "definitions"};
 
 bool IsAnnotation(absl::string_view key) {
@@ -25,7 +25,7 @@ bool IsAnnotation(absl::string_view key) {
 }
 
 // Returns the target of "#/$defs/NAME"; null if it is missing or the reference has another form.
-const Json* Named(const Json& parameters, const Json& reference) {
+const Json* RefTarget(const Json& parameters, const Json& reference) {
   if (!reference.is_string()) return nullptr;
   const auto& text = reference.get_ref<const std::string&>();
   for (const absl::string_view shared : kShared) {
@@ -70,10 +70,10 @@ absl::Status CheckReferences(const Json& schema) {
 }  // namespace
 
 Json InlineTopLevelRef(Json parameters) {
-  for (int i = 0; i < kMostReferences && parameters.is_object(); ++i) {
+  for (int i = 0; i < kMaxRefChain && parameters.is_object(); ++i) {
     const auto reference = parameters.find("$ref");
     if (reference == parameters.end()) break;
-    const Json* named = Named(parameters, *reference);
+    const Json* named = RefTarget(parameters, *reference);
     if (named == nullptr) break;
     Json found = *named;
     for (const auto& [key, value] : parameters.items()) {

@@ -66,7 +66,7 @@ Json ValueOf(absl::string_view text, const std::set<std::string>& types) {
 }
 
 // Bytes at the end of `text` that begin an incomplete UTF-8 character.
-size_t CutCharacter(absl::string_view text) {
+size_t IncompleteCharacterBytes(absl::string_view text) {
   for (size_t n = 1; n <= std::min<size_t>(text.size(), 3); ++n) {
     const auto c = static_cast<unsigned char>(text[text.size() - n]);
     if (c < 0x80) return 0;
@@ -85,7 +85,7 @@ class XmlParameterParser : public ToolArgumentsParser {
 
   size_t Take(absl::string_view text, std::string* json) override {
     const size_t size = text.size();
-    while (!done_ && (in_value_ ? TakeValue(&text, json) : TakeMark(&text, json))) {
+    while (!done_ && (in_value_ ? TakeValue(&text, json) : TakeTag(&text, json))) {
     }
     return size - text.size();
   }
@@ -95,8 +95,8 @@ class XmlParameterParser : public ToolArgumentsParser {
   static constexpr absl::string_view kBegin = "<parameter=", kEnd = "</parameter>",
                                      kOver = kFunctionEnd;
 
-  // TakeMark and TakeValue return whether to continue.
-  bool TakeMark(absl::string_view* text, std::string* json) {
+  // TakeTag and TakeValue return whether to continue.
+  bool TakeTag(absl::string_view* text, std::string* json) {
     *text = absl::StripLeadingAsciiWhitespace(*text);
     if (absl::StartsWith(*text, kBegin)) {
       const size_t end = text->find('>');
@@ -136,7 +136,7 @@ class XmlParameterParser : public ToolArgumentsParser {
     } else {
       value.remove_suffix(
           std::max(PartialTagOverlap(value, kEnd), PartialTagOverlap(value, absl::StrCat("\n", kEnd))));
-      value.remove_suffix(CutCharacter(value));
+      value.remove_suffix(IncompleteCharacterBytes(value));
     }
     if (is_text) {
       const std::string quoted = DumpJson(std::string(value));

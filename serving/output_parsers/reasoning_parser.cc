@@ -23,8 +23,8 @@ bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& marks) {
 }
 
 ReasoningParser::ReasoningParser(ReasoningTags marks, bool begins_inside)
-    : marks_(std::move(marks)),
-      state_(marks_.empty() ? State::kOver : (begins_inside ? State::kInside : State::kUndecided)) {
+    : tags_(std::move(marks)),
+      state_(tags_.empty() ? State::kDone : (begins_inside ? State::kInside : State::kUndecided)) {
 }
 
 void ReasoningParser::AppendReasoning(absl::string_view text, std::string* reasoning) {
@@ -35,50 +35,50 @@ void ReasoningParser::AppendReasoning(absl::string_view text, std::string* reaso
 }
 
 void ReasoningParser::Append(absl::string_view text, std::string* reasoning, std::string* rest) {
-  if (state_ == State::kOver) {
+  if (state_ == State::kDone) {
     absl::StrAppend(rest, text);
     return;
   }
-  absl::StrAppend(&held_, text);
+  absl::StrAppend(&buffer_, text);
   if (state_ == State::kUndecided) {
-    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
-    if (absl::StartsWith(begun, marks_.open)) {
-      held_ = std::string(begun.substr(marks_.open.size()));
+    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(buffer_);
+    if (absl::StartsWith(begun, tags_.open)) {
+      buffer_ = std::string(begun.substr(tags_.open.size()));
       state_ = State::kInside;
-    } else if (absl::StartsWith(marks_.open, begun)) {
+    } else if (absl::StartsWith(tags_.open, begun)) {
       return;
     } else {
-      state_ = State::kOver;
-      absl::StrAppend(rest, std::exchange(held_, ""));
+      state_ = State::kDone;
+      absl::StrAppend(rest, std::exchange(buffer_, ""));
       return;
     }
   }
   if (state_ == State::kInside) {
-    const size_t close = held_.find(marks_.close);
+    const size_t close = buffer_.find(tags_.close);
     if (close == std::string::npos) {
       // Hold back trailing whitespace, and what may be the beginning of the closing tag.
-      absl::string_view sure = held_;
-      sure.remove_suffix(PartialTagOverlap(sure, marks_.close));
+      absl::string_view sure = buffer_;
+      sure.remove_suffix(PartialTagOverlap(sure, tags_.close));
       sure = absl::StripTrailingAsciiWhitespace(sure);
       AppendReasoning(sure, reasoning);
-      held_.erase(0, sure.size());
+      buffer_.erase(0, sure.size());
       return;
     }
-    AppendReasoning(absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, close)), reasoning);
-    held_.erase(0, close + marks_.close.size());
-    state_ = State::kBehind;
+    AppendReasoning(absl::StripTrailingAsciiWhitespace(absl::string_view(buffer_).substr(0, close)), reasoning);
+    buffer_.erase(0, close + tags_.close.size());
+    state_ = State::kAfter;
   }
-  const absl::string_view behind = absl::StripLeadingAsciiWhitespace(held_);
+  const absl::string_view behind = absl::StripLeadingAsciiWhitespace(buffer_);
   if (behind.empty()) return;
   absl::StrAppend(rest, behind);
-  held_.clear();
-  state_ = State::kOver;
+  buffer_.clear();
+  state_ = State::kDone;
 }
 
 void ReasoningParser::Finish(std::string* reasoning, std::string* rest) {
-  if (state_ == State::kUndecided) absl::StrAppend(rest, held_);
-  if (state_ == State::kInside) AppendReasoning(absl::StripTrailingAsciiWhitespace(held_), reasoning);
-  held_.clear();
+  if (state_ == State::kUndecided) absl::StrAppend(rest, buffer_);
+  if (state_ == State::kInside) AppendReasoning(absl::StripTrailingAsciiWhitespace(buffer_), reasoning);
+  buffer_.clear();
 }
 
 }  // namespace espalier

@@ -35,17 +35,17 @@ class ReasoningParser {
   void Finish(std::string* reasoning, std::string* rest);
 
   // Whether no more reasoning can follow.
-  bool done() const { return state_ == State::kBehind || state_ == State::kOver; }
+  bool done() const { return state_ == State::kAfter || state_ == State::kDone; }
 
  private:
-  enum class State { kUndecided, kInside, kBehind, kOver };
+  enum class State { kUndecided, kInside, kAfter, kDone };
 
   void AppendReasoning(absl::string_view text, std::string* reasoning);
 
-  const ReasoningTags marks_;
+  const ReasoningTags tags_;
   State state_;
   bool has_reasoning_ = false;  // something other than whitespace
-  std::string held_;
+  std::string buffer_;
 };
 
 }  // namespace espalier

@@ -27,7 +27,7 @@ bool AddCall(const Json& call, const std::vector<Tool>& tools, std::vector<ToolC
 
 // Skips the JSON values that `text` begins with. Returns where one of `ends` follows outside of all
 // of them, or npos.
-size_t EndOfLevel(absl::string_view text, absl::string_view ends) {
+size_t FindAtTopLevel(absl::string_view text, absl::string_view ends) {
   int depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -64,7 +64,7 @@ const ToolCallParser& ToolCallParserFor(absl::string_view chat_template) {
 std::vector<ToolCall> ParseJsonCalls(absl::string_view text, const std::vector<Tool>& tools) {
   std::vector<ToolCall> calls;
   while (!text.empty()) {
-    const size_t end = EndOfLevel(text, ";");
+    const size_t end = FindAtTopLevel(text, ";");
     const absl::StatusOr<Json> parsed = ParseBoundedJson<Json>(text.substr(0, end), kRequestJson);
     if (!parsed.ok() || !parsed->is_structured() || parsed->empty()) return {};
     for (const Json& call : parsed->is_array() ? *parsed : Json::array({*parsed})) {
@@ -117,7 +117,7 @@ size_t EndOfJsonCall(absl::string_view text) {
   const absl::string_view next = absl::StripLeadingAsciiWhitespace(text.substr(begin + 1));
   // This opens the next call of a list; the brace of the current one is missing.
   if (!next.empty() && next[0] != '"') return 0;
-  const size_t end = EndOfLevel(text, "}]");
+  const size_t end = FindAtTopLevel(text, "}]");
   return end == absl::string_view::npos ? text.size() : end + 1;
 }
 

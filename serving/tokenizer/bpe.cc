@@ -21,7 +21,7 @@ namespace {
 
 // Words of up to so many symbols are merged by scanning all pairs each time, which is faster than a
 // heap. Nearly all words are shorter.
-constexpr size_t kShort = 48;
+constexpr size_t kMaxScannedSymbols = 48;
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
 struct Merge {
@@ -58,7 +58,7 @@ class Bpe : public TokenModel {
     cuts_ = !reads_bytes_ && !options_.ignore_merges && options_.prefix.empty() &&
             options_.suffix.empty();
     if (cuts_) LearnNeighbours();
-    LearnWholeWords();
+    CacheWholeWords();
   }
 
   bool reads_bytes() const override { return reads_bytes_; }
@@ -115,7 +115,7 @@ class Bpe : public TokenModel {
 
   // Caches words that encode to one token, so that most words cost one lookup. Without
   // ignore_merges, a word in the vocabulary is not always the result of merging.
-  void LearnWholeWords() {
+  void CacheWholeWords() {
     std::vector<int> tokens;
     for (const auto& [spelling, id] : vocabulary_.ids()) {
       if (spelling.empty()) continue;
@@ -134,10 +134,10 @@ class Bpe : public TokenModel {
     if (reads_bytes_) {
       tokens->reserve(begin + word.size());
       for (const char c : word) tokens->push_back(symbols_[static_cast<unsigned char>(c)]);
-    } else if (absl::Status status = Characters(word, tokens); !status.ok()) {
+    } else if (absl::Status status = InitialSymbols(word, tokens); !status.ok()) {
       return status;
     }
-    if (tokens->size() - begin <= kShort) {
+    if (tokens->size() - begin <= kMaxScannedSymbols) {
       MergeShort(begin, tokens);
     } else {
       MergeLong(begin, tokens);
@@ -147,7 +147,7 @@ class Bpe : public TokenModel {
 
   // The initial symbols of a word: one per character, or its bytes, or the unknown token. A
   // character without any of these gets no token, as in the library.
-  absl::Status Characters(absl::string_view word, std::vector<int>* tokens) const {
+  absl::Status InitialSymbols(absl::string_view word, std::vector<int>* tokens) const {
     std::string symbol;
     bool unknown = false;  // one is pending, to be fused with the next
     const auto put_unknown = [&]() -> absl::Status {
@@ -205,7 +205,7 @@ class Bpe : public TokenModel {
   void MergeShort(size_t begin, std::vector<int>* tokens) const {
     int* const symbols = tokens->data() + begin;
     size_t n = tokens->size() - begin;
-    std::array<Merge, kShort> pairs;  // pairs[i]: symbols i and i + 1
+    std::array<Merge, kMaxScannedSymbols> pairs;  // pairs[i]: symbols i and i + 1
     for (size_t i = 0; i + 1 < n; ++i) pairs[i] = Find(symbols[i], symbols[i + 1]);
     while (n > 1) {
       size_t best = 0;

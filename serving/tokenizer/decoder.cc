@@ -18,7 +18,7 @@ namespace {
 using State = DecodeStep::State;
 
 // A step that treats each string alike, except perhaps the first.
-class EachToken : public DecodeStep {
+class PerToken : public DecodeStep {
  public:
   virtual std::string Change(std::string text, bool first) const = 0;
 
@@ -33,20 +33,20 @@ class EachToken : public DecodeStep {
  private:
   class Each : public State {
    public:
-    explicit Each(const EachToken& step) : step_(step) {}
+    explicit Each(const PerToken& step) : step_(step) {}
     void Push(std::string text, std::vector<std::string>* out) override {
       out->push_back(step_.Change(std::move(text), first_));
       first_ = false;
     }
 
    private:
-    const EachToken& step_;
+    const PerToken& step_;
     bool first_ = true;
   };
 };
 
 // The default without a decoder: blanks between tokens.
-class Blanks : public EachToken {
+class BlankSeparated : public PerToken {
  public:
   std::string Change(std::string text, bool first) const override {
     return first ? text : " " + text;
@@ -113,14 +113,14 @@ class ByteFallback : public DecodeStep {
     void Push(std::string text, std::vector<std::string>* out) override {
       if (const std::optional<char> byte = Byte(text); byte.has_value()) {
         bytes_.push_back(*byte);
-        Judge(stream_.Append({&*byte, 1}), out);
+        AppendCharacters(stream_.Append({&*byte, 1}), out);
         return;
       }
       End(out);
       out->push_back(std::move(text));
     }
     void End(std::vector<std::string>* out) override {
-      Judge(stream_.Flush(), out);
+      AppendCharacters(stream_.Flush(), out);
       if (!bytes_.empty()) out->push_back(std::move(bytes_));
       *this = Run();
     }
@@ -128,7 +128,7 @@ class ByteFallback : public DecodeStep {
    private:
     // `characters`: the decoded bytes behind the known characters. They differ from the bytes where
     // an invalid one was replaced.
-    void Judge(const std::string& characters, std::vector<std::string>* out) {
+    void AppendCharacters(const std::string& characters, std::vector<std::string>* out) {
       const absl::string_view held = bytes_;
       wrong_ = wrong_ || held.substr(known_, characters.size()) != characters;
       known_ += characters.size();
@@ -211,7 +211,7 @@ class Strip : public DecodeStep {
   int64_t start_, stop_;
 };
 
-class Metaspace : public EachToken {
+class Metaspace : public PerToken {
  public:
   Metaspace(std::string replacement, bool prepends)
       : replacement_(std::move(replacement)), prepends_(prepends) {}
@@ -234,7 +234,7 @@ std::string Cleanup(std::string text) {
   return text;
 }
 
-class WordPiece : public EachToken {
+class WordPiece : public PerToken {
  public:
   WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
   std::string Change(std::string text, bool first) const override {
@@ -285,7 +285,7 @@ class BpeDecoder : public DecodeStep {
   std::string suffix_;
 };
 
-class Replace : public EachToken {
+class Replace : public PerToken {
  public:
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
@@ -342,9 +342,9 @@ class Ctc : public DecodeStep {
 };
 
 // Collects the parts for a step that needs one whole string.
-class Whole : public State {
+class WholeStringState : public State {
  public:
-  explicit Whole(std::unique_ptr<State> inner) : inner_(std::move(inner)) {}
+  explicit WholeStringState(std::unique_ptr<State> inner) : inner_(std::move(inner)) {}
   void Push(std::string text, std::vector<std::string>*) override { text_ += text; }
   void End(std::vector<std::string>* out) override {
     inner_->Push(std::move(text_), out);
@@ -401,7 +401,7 @@ std::unique_ptr<DecodeStep> MakeStep(const JsonReader& json, const std::string& 
 Decoder Decoder::Make(const JsonReader* json) {
   Decoder decoder;
   if (json == nullptr) {
-    decoder.Append(std::make_unique<Blanks>());
+    decoder.Append(std::make_unique<BlankSeparated>());
   } else {
     decoder.Add(*json);
   }
@@ -425,7 +425,7 @@ void Decoder::Append(std::unique_ptr<DecodeStep> step) {
 Decoder::Stream::Stream(const Decoder& decoder) {
   for (const Step& step : decoder.steps_) {
     std::unique_ptr<DecodeStep::State> state = step.step->Start(step.fused);
-    if (state == nullptr) state = std::make_unique<Whole>(step.step->Start(false));
+    if (state == nullptr) state = std::make_unique<WholeStringState>(step.step->Start(false));
     states_.push_back(std::move(state));
   }
 }
