@@ -1,5 +1,6 @@
-// The text of an answer as it goes on behind its prompt. By itself it would be read as a text's
-// beginning, from where some decoders take a blank away: "Paris" behind "The capital of France is".
+// Incremental detokenization of an output after its prompt. Decoded alone, it would be taken for
+// the start of a text, where some decoders drop a leading space: " Paris" after "The capital of
+// France is".
 #pragma once
 
 #include <memory>
@@ -10,8 +11,9 @@
 
 namespace espalier {
 
-// As Tokenizer::NewStreamDecoder, behind these tokens. Behind a special token, as most chats'
-// prompts end, and behind an end of sequence a new text begins. `tokenizer` must outlive it.
+// As Tokenizer::NewStreamDecoder, continuing after `prompt`. After a special token, as at the end
+// of most chat prompts, and after an end of sequence a new text starts. `tokenizer` must outlive
+// the result.
 std::unique_ptr<StreamDecoder> NewDetokenizer(const Tokenizer& tokenizer,
                                                 absl::Span<const int> prompt, bool show_special,
                                                 const std::vector<int>& shown);

@@ -1,8 +1,7 @@
-// Random numbers of a request, by counter: each is a pure function of (request seed, stream,
-// source, position, index). What a request draws therefore does not depend on the batch it rides
-// in, on the order of requests or on preemption. Drafting, acceptance and residual draws have
-// streams of their own: were they shared, the test of a proposal would be correlated with the draw
-// that made it.
+// Counter-based random numbers of a request (Philox): each is a pure function of (request seed,
+// stream, source, position, index). So the samples of a request do not depend on the batch, the
+// order of requests or preemption. Drafting, acceptance and residual sampling use separate streams:
+// otherwise, the acceptance test of a proposal would be correlated with the draw of the proposal.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +18,9 @@ enum class RngStream : uint64_t {
   kChoice = 5
 };
 
-// Uniform in [0, 1) with 53 bits. `position` is that of the token being decided, or of the root of
-// the tree whose nodes are; `source` tells SSMs apart (below 2^16); `index` tells draws for one
-// position apart, or a tree's nodes.
+// Returns a uniform number in [0, 1) with 53 bits. `position`: of the token, or of the root of its
+// tree. `source`: the SSM (below 2^16). `index`: distinguishes draws for one position, or nodes of
+// a tree.
 inline double RequestUniform(uint64_t seed, RngStream stream, uint64_t source, uint64_t position,
                              uint64_t index) {
   const uint64_t high = (static_cast<uint64_t>(stream) << 56) | (source << 40) | index;
@@ -30,15 +29,16 @@ inline double RequestUniform(uint64_t seed, RngStream stream, uint64_t source, u
   return static_cast<double>(bits) * 0x1.0p-53;
 }
 
-// The seed of one of several answers to a prompt; the first one's is the request's. No arithmetic
-// with constants, as seeds may be made: then answers of different requests would be the same.
+// Returns the seed of one of several choices (OpenAI's n) of a request; the first one has the
+// request's seed. It is hashed, because seeds that differ by a constant may be seeds of other
+// requests.
 inline uint64_t ChoiceSeed(uint64_t seed, uint64_t choice) {
   if (choice == 0) return seed;
   const PhiloxBlock block = Philox(seed, choice, static_cast<uint64_t>(RngStream::kChoice) << 56);
   return (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
 }
 
-// What draws the token at `position` where no proposal was accepted.
+// Returns the number that samples the token at `position` where no proposal was accepted.
 inline double ResidualUniform(uint64_t seed, uint64_t position) {
   return RequestUniform(seed, RngStream::kResidual, 0, position, 0);
 }

@@ -1,10 +1,10 @@
-// Sampling in which a request's noise at a position is fixed before any model is asked: the token
-// is the one whose exponential clock rings first, E(x) / p(x), with E(x) exponential and a pure
-// function of (seed, position, x). This is a draw from p (the exponential race, equal to the
-// Gumbel-max trick). Its worth: the LLM's token no longer depends on how it was drafted, so answers
-// of a seed are the same with any tree or none; and a drafter that runs the same race on its own
-// distribution usually has the same winner (Daliri, Musco, Suresh 2024, "Coupling without
-// communication and drafter-invariant speculative decoding").
+// Coupled sampling (Gumbel-max trick, here as an exponential race): the noise of a request at a
+// position is fixed before any model runs. The token is argmin over x of E(x) / p(x), where E(x) is
+// exponentially distributed and a pure function of (seed, position, x). This is a sample from p.
+// The LLM's token does not depend on the drafts, so the output of a seed is the same with any tree
+// or none; and a drafter that uses the same noise with its own distribution usually finds the same
+// token (Daliri, Musco, Suresh 2024, "Coupling without communication and drafter-invariant
+// speculative decoding").
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,9 @@
 
 namespace espalier {
 
-// The clocks of one position. There is one for each token of a vocabulary of 10^5, so a token costs
-// one mixing of 64 bits (SplitMix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-// generators"), from where Philox says that the position begins.
+// The noise of one position. There is one value per token of a vocabulary of 10^5, so each costs
+// one 64-bit mix (SplitMix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+// generators"), from a start that Philox derives from seed and position.
 class ExponentialClocks {
  public:
   ExponentialClocks(uint64_t seed, uint64_t position) {
@@ -31,14 +31,14 @@ class ExponentialClocks {
     begin_ = (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
   }
 
-  // In [0, 1) with 52 bits; never above E.
+  // Returns a uniform number in [0, 1) with 52 bits, at most E(token).
   double Uniform(int token) const {
     uint64_t z = begin_ + (static_cast<uint64_t>(token) + 1) * kClockStep;
     z = (z ^ (z >> 30)) * kClockMix[0];
     z = (z ^ (z >> 27)) * kClockMix[1];
     return std::bit_cast<double>(((z ^ (z >> 31)) >> 12) | kClockOne) - 1;
   }
-  // E(x).
+  // Returns E(token).
   double Of(int token) const { return -std::log1p(-Uniform(token)); }
   uint64_t begin() const { return begin_; }
 
@@ -46,8 +46,8 @@ class ExponentialClocks {
   uint64_t begin_;
 };
 
-// The first `most` tokens whose clocks ring. Weights are probabilities up to a factor that all have
-// in common.
+// The first `most` tokens by arrival time E(x) / weight(x). Weights are probabilities up to a
+// common factor.
 class ExponentialRace {
  public:
   struct Entry {
@@ -62,7 +62,7 @@ class ExponentialRace {
 
   void Enter(int token, double weight) {
     if (weight <= 0) return;
-    // Nearly all tokens are behind by this alone.
+    // This test alone rejects nearly all tokens.
     const bool full = first_.size() == most_;
     if (full && clocks_.Uniform(token) >= first_.back().rings * weight) return;
     const double rings = clocks_.Of(token) / weight;
@@ -71,7 +71,7 @@ class ExponentialRace {
     first_.insert(std::upper_bound(first_.begin(), first_.end(), rings, later), {token, rings});
     if (first_.size() > most_) first_.pop_back();
   }
-  // The tokens from `first` on.
+  // Enters the tokens from `first` on.
   void Enter(int first, absl::Span<const double> weights) {
     size_t at = 0;
     for (; at < weights.size() && first_.size() < most_; ++at) {
@@ -88,12 +88,12 @@ class ExponentialRace {
       together_ = std::min(2 * together_, kMostTogether);
     }
   }
-  // In the order in which they ring.
+  // By arrival time.
   absl::Span<const Entry> first() const { return first_; }
   int winner() const { return first_.empty() ? 0 : first_[0].token; }
 
  private:
-  // Tokens that are looked at together: few as long as most of them are before the last entry.
+  // Tokens per vectorized block: few while most of them still arrive before the last entry.
   static constexpr size_t kFirstTogether = 16, kMostTogether = 256;
 
   const ExponentialClocks clocks_;
@@ -102,7 +102,7 @@ class ExponentialRace {
   std::vector<Entry> first_;
 };
 
-// The token that decides the position. Never one of probability zero.
+// Returns the token that arrives first. Never one of probability zero.
 inline int CoupledSample(const Distribution& p, uint64_t seed, uint64_t position) {
   ExponentialRace race(seed, position);
   for (int token = 0; token < static_cast<int>(p.size()); ++token) race.Enter(token, p[token]);

@@ -1,5 +1,5 @@
-// What a request's rules do to logits, as plain values: worked out where the rules and the answer
-// are known, applied where the logits are.
+// The effect of a logits processor on logits, as plain data: computed where the request is known,
+// applied where the logits are, possibly on another machine.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// A bit for each token, 64 in a word; tokens beyond its end are not in it.
+// One bit per token, 64 in a word. Tokens beyond the end are not in the set.
 using TokenBitmask = std::vector<uint64_t>;
 using TokenBitmaskRef = std::shared_ptr<const TokenBitmask>;
 
@@ -20,31 +20,31 @@ bool Contains(const TokenBitmask& set, int token);
 
 struct TokenPenalty {
   int32_t token = 0;
-  double less = 0;  // subtracted, behind the repetition penalty
+  double less = 0;  // subtracted after the repetition penalty
 
   bool operator==(const TokenPenalty& other) const {
     return token == other.token && less == other.less;
   }
 };
 
-// Of every row of an answer, as far as it has come.
+// For all rows of a sequence in one step.
 struct SequenceLogitEdits {
   TokenBitmaskRef permitted;                          // null: all
-  std::vector<std::pair<int32_t, float>> biases;  // -infinity: never
-  // Positive logits of tokens that have a penalty are divided by it, negative ones multiplied.
+  std::vector<std::pair<int32_t, float>> biases;  // -infinity: masked
+  // Positive logits of tokens with a penalty are divided by it, negative ones multiplied.
   double repetition_penalty = 1;
   std::vector<TokenPenalty> penalties;  // each token once
 };
 
-// Of one row besides.
+// For one row, in addition to its sequence's.
 struct RowLogitEdits {
   TokenBitmaskRef permitted;                // null: all
-  std::vector<int32_t> forbidden;       // of those
-  std::vector<TokenPenalty> penalties;  // each token once; instead of the answer's for it
+  std::vector<int32_t> forbidden;  // removed from `permitted`
+  std::vector<TokenPenalty> penalties;  // each token once; replaces the sequence's
 };
 
-// Masks, then biases, then penalties. Tokens that the logits lack cannot come, and are passed over.
-// False: it leaves no token.
+// Applies masks, then biases, then penalties. Ignores tokens beyond the logits. Returns false if
+// all tokens are masked.
 bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row, absl::Span<float> logits);
 
 }  // namespace espalier

@@ -1,10 +1,10 @@
-// What a request does to the model's logits before they become a distribution: masks, biases and
-// penalties, each a function of the tokens before the one that is decided. In a token tree these
-// are the answer's and those on the node's own path, so that verification works on exactly the
-// distribution of incremental decoding.
+// Logits processors: masks, biases and penalties that a request applies to the logits before
+// sampling. Each is a function of the tokens before the sampled one. In a token tree these are the
+// output and the tokens on the path to the node, so verification uses exactly the distribution of
+// incremental decoding.
 //
-// In this order, which is vLLM's: constraint, allowed tokens, bad words, the tokens that end an
-// answer before min_tokens, biases, repetition penalty, frequency and presence penalty.
+// In this order, which is vLLM's: constraint, allowed tokens, bad words, tokens that end the output
+// before min_tokens, biases, repetition penalty, frequency and presence penalty.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,16 @@
 namespace espalier {
 
 struct LogitsProcessorOptions {
+  // For tokens in prompt or output: positive logits are divided by it, negative ones multiplied
+  // (CTRL, arXiv:1909.05858).
   double repetition_penalty = 1;  // of tokens in prompt or answer: positive logits are divided by
                                   // it, negative ones multiplied (CTRL, arXiv:1909.05858)
-  double presence_penalty = 0;    // subtracted once for tokens in the answer
-  double frequency_penalty = 0;   // subtracted for each time
-  int min_tokens = 0;             // of the answer, before it may end
+  double presence_penalty = 0;  // subtracted once for tokens in the output
+  double frequency_penalty = 0;  // subtracted for each occurrence in the output
+  int min_tokens = 0;  // of the output, before it may end
   std::vector<std::pair<int, float>> logit_bias;
   std::vector<int> allowed;                 // empty: all
-  std::vector<std::vector<int>> bad_words;  // the last token of one never follows the others
+  std::vector<std::vector<int>> bad_words;  // the last token of a word never follows the others
   std::shared_ptr<TokenConstraint> constraint;
 
   bool penalizes() const {
@@ -36,41 +38,40 @@ struct LogitsProcessorOptions {
   }
 };
 
-// InvalidArgument naming field, value and what is accepted.
+// Returns InvalidArgument naming the field, its value and the accepted values.
 absl::Status ValidateLogitsProcessor(const LogitsProcessorOptions& options, int vocabulary);
 
-// The options of one request together with its tokens so far.
+// The logits processors of one request, with the tokens of its output.
 class LogitsProcessor {
  public:
-  // `options` may be null. `enders` are the tokens that end the answer (end of sequence, stop
-  // tokens).
+  // `options` may be null. `enders`: the tokens that end the output (end of sequence, stop tokens).
   LogitsProcessor(std::shared_ptr<const LogitsProcessorOptions> options, absl::Span<const int> prompt,
               std::vector<int> enders);
 
-  // False: Apply would change nothing.
+  // False if Apply changes nothing.
   bool active() const { return active_; }
 
-  // `token` is now part of the answer. Errors are those of the constraint.
+  // Appends `token` to the output. Returns errors of the constraint.
   absl::Status Append(int token);
 
-  // The constraint is satisfied and nothing can follow.
+  // True if the constraint is satisfied and no token can follow.
   bool complete() const;
 
   // See TokenConstraint::Costly.
   bool costly() const;
 
-  // What is done to logits behind the answer, and what besides behind the answer and then `path`:
-  // the same as Apply does, for whoever has the logits. InvalidArgument if the constraint has no
-  // state there, or leaves no token.
+  // Return what Apply does, as data: for all rows of the sequence, and in addition for the row
+  // after `path`. EditsAfter returns InvalidArgument if the constraint does not allow the path, or
+  // no token after it.
   SequenceLogitEdits Edits() const;
   absl::StatusOr<RowLogitEdits> EditsAfter(absl::Span<const int> path) const;
 
-  // Changes the logits of the token that follows the answer and then `path`. InvalidArgument if no
-  // token is left.
+  // Edits the logits of the token after the output and `path`. Returns InvalidArgument if all
+  // tokens are masked.
   absl::Status Apply(absl::Span<const int> path, float* logits, int vocabulary) const;
 
-  // False: Apply would exclude `token`, or fail. Says so without looking at the vocabulary. Of a
-  // token that ends the answer the constraint is not asked.
+  // False if Apply would mask `token`, or fail. Does not look at the whole vocabulary. Does not
+  // consult the constraint for a token that ends the output.
   bool Allows(absl::Span<const int> path, int token) const;
 
  private:
@@ -80,25 +81,27 @@ class LogitsProcessor {
   };
 
   bool Ends(int token) const;
-  // Null, without an error, beyond the constraint's end.
+  // Returns null beyond the constraint's end.
   absl::StatusOr<TokenConstraint::StateRef> StateAfter(absl::Span<const int> path) const;
-  // Whether the bad word's tokens before its last one are those at the end of answer and path.
+  // True if the tokens of the bad word before its last one end the output and `path`.
   bool Began(const std::vector<int>& word, absl::Span<const int> path) const;
   bool TooShort(absl::Span<const int> path) const;
-  // A request's own stop tokens end it where an end of sequence does; constraints do not know them.
+  // Adds the request's stop tokens where the constraint allows an end of sequence; constraints do
+  // not know them.
   TokenBitmaskRef WithEnders(TokenBitmaskRef permitted) const;
   double PenaltyOf(int in_answer) const;
 
   std::shared_ptr<const LogitsProcessorOptions> options_;
   std::vector<int> enders_;
   TokenBitmaskRef allowed_;                                      // null: all
-  mutable std::pair<TokenBitmaskRef, TokenBitmaskRef> with_enders_;  // the last one asked for, and made
-  std::vector<int> never_;                                   // bad words of one token, in order
-  std::vector<size_t> phrases_;                              // the others of the options' bad words
+  // the last argument and result of WithEnders
+  mutable std::pair<TokenBitmaskRef, TokenBitmaskRef> with_enders_;
+  std::vector<int> never_;  // bad words of one token, sorted
+  std::vector<size_t> phrases_;  // the other bad words
   bool active_;
   std::vector<int> answer_;
-  absl::flat_hash_map<int, Seen> seen_;  // only if there are penalties
-  TokenConstraint::StateRef state_;      // null: no constraint, or the answer has ended
+  absl::flat_hash_map<int, Seen> seen_;  // only with penalties
+  TokenConstraint::StateRef state_;  // null: no constraint, or the output has ended
 };
 
 }  // namespace espalier

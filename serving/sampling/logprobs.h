@@ -1,4 +1,4 @@
-// Log-probabilities as answers report them.
+// Log-probabilities as reported to clients.
 #pragma once
 
 #include <utility>
@@ -13,12 +13,12 @@ struct TokenLogprobs {
   std::vector<std::pair<int, float>> top;  // most probable first
 };
 
-// The most that a request may ask for besides the token itself.
+// Limit of a request, besides the token itself.
 inline constexpr int kMaxTopLogprobs = 64;
 
-// Of `token` and of the `top` most probable tokens (equals by rising id), under the model's own
-// distribution softmax(logits): before temperature, penalties and masks. Logits of minus infinity
-// give the lowest finite number, since JSON has no infinity.
+// Returns the log-probability of `token` and of the `top` most probable tokens (equals by rising
+// id) under the model's distribution softmax(logits), before temperature, penalties and masks.
+// Logits of minus infinity give the lowest finite number, because JSON has no infinity.
 TokenLogprobs LogprobsOf(const float* logits, int vocabulary, int token, int top);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// What comes of logits where not all of them matter: the token that an answer takes, or the best
-// next tokens, which is all that a draft of chosen (not drawn) tokens needs.
+// Sampling: from logits to the next token, or to the most probable tokens, which is all that a
+// beam-search draft needs.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace espalier {
 
-// The token that a sampled or greedy answer has at `position`: the largest logit's if greedy; else
-// drawn, by the noise that drafts share (coupled.h) or by a draw of the request's own. A pure
+// Returns the next token, at `position`: the largest logit's if greedy, else a sample, by the
+// coupled noise of the request (gumbel_coupling.h) or by an independent random number. A pure
 // function of its arguments. Errors as SamplingDistribution.
 absl::StatusOr<int> SampleToken(absl::Span<const float> logits, const SamplingParameters& sampling,
                                 bool coupled, int64_t position);
 
-// The `count` most probable tokens, best first, equals by rising id. Internal if the logits are no
-// numbers.
+// Returns the `count` most probable tokens, best first, equals by rising id. Returns Internal for
+// NaN logits.
 absl::StatusOr<std::vector<TokenProbability>> TopTokens(absl::Span<const float> logits, int count);
 
-// For a sampled request whose noise is shared (sampling/coupled.h): the first tokens of the
-// race at `position`, with the chances that the clocks give them among the first few. Errors as
+// For coupled sampling: returns the first `count` arrivals of the exponential race at `position`
+// (gumbel_coupling.h), with their probabilities given the arrival times. Errors as
 // SamplingDistribution.
 absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits, int count,
                                                        const SamplingParameters& sampling,

@@ -1,5 +1,5 @@
-// What an answer may be, token by token: a grammar, a schema, a list of choices. Sampling knows
-// this interface alone; serving/grammar implements it.
+// Constrained decoding: which tokens may come next under a grammar, a JSON schema or a list of
+// choices (structured output). Sampling uses only this interface; serving/grammar implements it.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace espalier {
 // One thread at a time.
 class TokenConstraint {
  public:
-  // How far an answer has come; immutable. Shared among the nodes of token trees.
+  // Progress of an output through the constraint. Immutable; shared by the nodes of token trees.
   class State {
    public:
     virtual ~State() = default;
@@ -23,17 +23,19 @@ class TokenConstraint {
   virtual ~TokenConstraint() = default;
 
   virtual StateRef Start() const = 0;
-  // InvalidArgument if the token may not come there, or if following it costs too much.
+  // Returns the state after `token`. Returns InvalidArgument if the token is not allowed, or
+  // computing the state exceeds a limit.
   virtual absl::StatusOr<StateRef> After(const StateRef& state, int token) = 0;
-  // The tokens that may come; null: any. An end-of-sequence token may come where the answer may
-  // end. InvalidArgument if that leaves no token, or costs too much.
+  // Returns the allowed next tokens; null: all. An end-of-sequence token is allowed where the
+  // output may end. Returns InvalidArgument if no token is allowed, or computing the mask exceeds a
+  // limit.
   virtual absl::StatusOr<TokenBitmaskRef> AllowedTokens(const StateRef& state) = 0;
-  // Whether an end-of-sequence token may come there.
+  // True if an end-of-sequence token is allowed.
   virtual bool MayEnd(const StateRef& state) const = 0;
-  // What may come has cost so much of late that nobody should ask for places ahead of the answer:
-  // all requests wait meanwhile.
+  // True if masks have been slow recently. Callers should then request no masks for tree nodes,
+  // because all requests of the batch wait for them.
   virtual bool Costly() const { return false; }
-  // The answer is whole and nothing can follow.
+  // True if the output is complete and no token can follow.
   virtual bool Complete(const StateRef& state) const = 0;
 };
 

@@ -1,5 +1,5 @@
-// What top_k, top_p, min_p and typical_p leave of a vocabulary: few tokens of 10^5, found without
-// writing down the probabilities of all.
+// The tokens that top_k, top_p, min_p and typical_p keep: few of a vocabulary of 10^5, found
+// without computing the probabilities of all.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ struct TokenProbability {
   double probability = 0;
 };
 
-// The tokens of SamplingDistribution that are not zero, by rising id. Of a way that keeps all, all
-// that are possible. Errors as Argmax.
+// Returns the tokens of SamplingDistribution with positive probability, by rising id. If nothing is
+// cut, all tokens with positive probability. Errors as Argmax.
 absl::StatusOr<std::vector<TokenProbability>> PossibleTokens(const float* logits, int vocabulary,
                                                         const SamplingParameters& parameters);
 

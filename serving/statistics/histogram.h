@@ -1,5 +1,4 @@
-// A histogram for a thread that has no time: counting allocates nothing, and a copy is one of plain
-// memory.
+// A histogram for hot paths: counting allocates nothing, and a copy is a plain memory copy.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@ class HistogramCounts {
  public:
   static constexpr size_t kMost = 24;
 
-  // `bounds`, ascending, at most kMost of them, must outlive this object and its copies.
+  // `bounds`, ascending, at most kMost, must outlive this object and its copies.
   constexpr explicit HistogramCounts(absl::Span<const double> bounds) : bounds_(bounds) {}
 
   void Count(double value) {
@@ -25,7 +24,8 @@ class HistogramCounts {
   }
 
   absl::Span<const double> bounds() const { return bounds_; }
-  // Values of at most bounds()[i] that are greater than the bound before; the last: all others.
+  // Entry i counts values in (bounds()[i - 1], bounds()[i]]; the last entry counts all larger
+  // values.
   absl::Span<const int64_t> counts() const { return {counts_.data(), bounds_.size() + 1}; }
   double sum() const { return sum_; }
 
