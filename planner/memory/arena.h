@@ -1,6 +1,6 @@
-// Places buffers whose lifetimes are known at fixed offsets of one block of memory, so that those
-// which are never alive together share it. Greedy by size, best gap: the method of Pisarchyk and
-// Lee, "Efficient memory management for deep neural net inference" (2020).
+// Places buffers with known lifetimes at fixed offsets of one arena, so that buffers that are never
+// alive at the same time share memory. Greedy by size, best fit (Pisarchyk and Lee, "Efficient
+// memory management for deep neural net inference", 2020).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ constexpr int64_t AlignUp(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Alive from instruction `first` to instruction `last`, both included.
+// Alive from instruction `first` to `last`, inclusive.
 struct Lifetime {
   int64_t bytes = 0;
   int first = 0;
@@ -24,7 +24,7 @@ struct Lifetime {
 struct ArenaPlan {
   std::vector<int64_t> offsets;  // multiples of kArenaAlignment
   int64_t bytes = 0;             // needed with these offsets
-  int64_t peak_bytes = 0;        // alive at once: no placement needs less
+  int64_t peak_bytes = 0;        // alive at once: a lower bound
 };
 
 ArenaPlan PlaceInArena(const std::vector<Lifetime>& lifetimes);

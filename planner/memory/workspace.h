@@ -1,5 +1,5 @@
-// What kernels need beside the arena, which is known to the worker alone: what a plan keeps free
-// for it.
+// Workspace that a plan reserves for kernels outside the arena. Only the worker knows the exact
+// size.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,12 @@
 
 namespace espalier {
 
-// Bytes for one run of an operator whose products are a library's (those that mixed precision
-// narrows): they bring their operands into other orders, with padding, for which there is room for
-// half as much again as all operands, results among them, take. The gradient of a convolution's
-// weights is summed up in a copy by each thread besides; where images are small and weights large
-// these are most of it (oneDNN's kernels for AVX2, two threads).
-// `op`: of the forward operator. `gradient`: it is the backward part that runs. `weights`: bytes
-// of its second operand.
+// Returns the bytes for one run of an operator that calls a library's matrix product (those that
+// mixed precision narrows). Such kernels reorder and pad their operands, which takes up to half as
+// much again as all operands and results. For a convolution's weight gradient, each thread also
+// sums into its own copy; with small images and large weights these copies dominate (oneDNN's AVX2
+// kernels, two threads). `op`: the forward operator. `gradient`: its backward part runs. `weights`:
+// bytes of its second operand.
 int64_t KernelWorkspace(absl::string_view op, bool gradient, int64_t operands, int64_t weights);
 
 }  // namespace espalier

@@ -1,4 +1,5 @@
-// Part of Simulator: the order of what follows the backward pass.
+// Part of Simulator: the order of gradient synchronization, clipping and updates, which follow the
+// backward pass.
 #pragma once
 
 #include "planner/simulator/simulator.h"

@@ -1,12 +1,11 @@
-// What a run of tasks does to the clocks of the devices, in one step.
+// The effect of a sequence of tasks on the devices' clocks, as one matrix.
 //
-// Tasks add to clocks and wait for the latest of some: linear in the algebra of maximum and sum
-// (Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992). So the run is a
-// matrix, entry (e, d) the longest chain of its tasks from device e before it to device d after it:
-// clock d after = max over e of clock e before + entry (e, d). Exact, as times are integers.
+// Tasks add to clocks and take the maximum of several: they are linear in the (max, +) algebra
+// (Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992). Entry (e, d) of the
+// matrix is the longest chain of tasks from device e before the sequence to device d after it:
+// clock d after = max over e of (clock e before + entry (e, d)). Exact, as times are integers.
 //
-// Making a matrix costs a few times as much as running the tasks; so it is made when they have been
-// run that often without.
+// Building a matrix costs a few runs of the tasks, so it is built once they have run that often.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +19,14 @@ namespace espalier {
 
 class MaxPlusMatrix {
  public:
-  // With more devices, matrices are larger than what they stand for.
+  // With more devices, a matrix is larger than the tasks that it replaces.
   static constexpr int kMaxMatrixDevices = 64;
 
   bool has_matrix() const { return runs_ == kHasMatrix; }
   void Invalidate() { runs_ = 0; }
 
-  // for_each(visit) calls visit(task) for all tasks in order; it is called once or not at all.
+  // Advances the clocks past the tasks. for_each(visit) calls visit(task) for all tasks in order;
+  // it is called at most once.
   template <typename ForEach>
   void Advance(int devices, Picoseconds* clocks, const ForEach& for_each) {
     if (!has_matrix()) {
@@ -44,7 +44,8 @@ class MaxPlusMatrix {
     }
   }
 
-  // The longest chain from each device before the tasks, given those after them. REQUIRES: has_matrix.
+  // Computes the longest chain from each device before the tasks, given those after them. REQUIRES:
+  // has_matrix().
   void AdvanceBackward(int devices, const Picoseconds* after, Picoseconds* before) const {
     const Picoseconds* entry = matrix_.data();
     std::fill(before, before + devices, kNever);
@@ -54,12 +55,12 @@ class MaxPlusMatrix {
   }
 
  private:
-  static constexpr int kRunsBeforeMatrix = 3;  // runs
+  static constexpr int kRunsBeforeMatrix = 3;
   static constexpr int kHasMatrix = std::numeric_limits<int>::max();
-  // No chain. Sums of it with any times of a step neither overflow nor get near a time.
+  // No chain. Sums with any times of a step neither overflow nor come near a time.
   static constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::min() / 4;
 
-  // Runs the tasks on the clocks of all beginnings at once.
+  // Runs the tasks on all rows of the identity matrix at once.
   template <typename ForEach>
   void Make(int devices, const ForEach& for_each) {
     matrix_.assign(static_cast<size_t>(devices) * devices, kNever);
@@ -96,7 +97,7 @@ class MaxPlusMatrix {
     runs_ = kHasMatrix;
   }
 
-  int runs_ = 0;                     // without the matrix, or kHasMatrix
+  int runs_ = 0;                     // runs without a matrix, or kHasMatrix
   std::vector<Picoseconds> matrix_;  // row d: entries (e, d)
 };
 

@@ -1,11 +1,12 @@
-// Part of Simulator: the order of what comes before the sync, and its points.
+// Part of Simulator: visits the positions of a step in schedule order, and numbers the program
+// points at which memory changes.
 #pragma once
 
 #include "planner/simulator/simulator.h"
 
 namespace espalier {
 
-// Each position is two points of memory: its operands change layout, then it runs.
+// Each position has two program points: its operands are resharded, then it runs.
 inline int ReshardPoint(int position) { return 2 * position; }
 inline int ComputePoint(int position) { return 2 * position + 1; }
 

@@ -1,26 +1,25 @@
 // Predicts the time of one training step under a placement.
 //
-// The task graph is the program that lowering would write: forward, backward, changes of layout,
-// synchronisation of gradients, clipping and updates, in the one order that all devices share. A
-// device runs its tasks in that order and blocks in transfers and collectives until its partners
-// are there, as the executor does; so a sweep in program order is the event-driven simulation of
-// these queues.
+// The task graph is the program that lowering would write: forward, backward, resharding, gradient
+// synchronization, clipping and updates, in the one order that all devices share. A device runs its
+// tasks in that order and blocks in transfers and collectives until its partners arrive, as the
+// executor does. A sweep in program order is therefore an event-driven simulation of these queues.
 //
-// Updates that need nothing of other devices run as soon as they can, to free their gradients; here
-// they are counted at the end, which is the same for the device itself.
+// Updates that need no other device run as early as they can, to free their gradients. They are
+// counted at the end, which gives the same time for the device.
 //
-// With micro-batches (pcg/micro_batches.h) the step is their schedule (pcg/pipeline_schedule.h), always
-// simulated whole; so are steps on hosts with too few cores (cpu_contention.h).
+// With micro-batches (pcg/micro_batches.h) the step follows the pipeline schedule
+// (pcg/pipeline_schedule.h). Such steps, and steps on hosts with too few cores (cpu_contention.h),
+// are always simulated in full.
 //
-// Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
-// on them, and only segments of positions in which something has changed are swept; those between
-// them are one step each (max_plus.h). What lies before the first one is known as the clocks with
-// which it begins, what lies after the last one as the time from each device's clock to the end of
-// the step along the longest chain of tasks that wait for each other (the critical path of Kelley
-// and Walker, 1959). All that is kept for the accepted placement and brought up to date only as far
-// as it is asked for. A proposal that only matters below a limit is left off as soon as the tasks
-// of some device alone take as long, and its memory, counted from what changed values hold, is
-// looked at last. Times are integers, so the result is exactly that of a full simulation.
+// Delta simulation: changing the configurations of some nodes rebuilds only the task lists that
+// depend on them and sweeps only the segments of positions with changes; each unchanged segment is
+// one max-plus product (max_plus.h). The clocks at the first changed segment are known. After the
+// last one, so is the time from each device's clock to the end of the step along the longest chain
+// of dependent tasks (the critical path of Kelley and Walker, 1959). Both are kept for the accepted
+// placement and extended on demand. With a limit, a proposal is abandoned as soon as some device's
+// tasks alone reach it; memory is checked last, from the values that changed. Times are integers,
+// so the result equals that of a full simulation.
 #pragma once
 
 #include <cstdint>
@@ -47,24 +46,25 @@ class Simulator {
  public:
   using Change = std::pair<NodeId, const ConfigEntry*>;
 
-  // All must outlive this. `full_only`: Propose simulates from scratch; for checking.
+  // All arguments must outlive this. `full_only`: Propose simulates from scratch; for tests.
   Simulator(const PcgStructure& structure, ConfigTable& table, CostTables& costs,
             bool full_only = false);
 
-  // From the next Reset on a device over its memory costs what swaps and recomputation are
-  // estimated to add to the step (planner/memory/offload_estimate.h), the slowest device's; what they cannot
-  // free is as dear as without them, or dearer.
+  // From the next Reset on, the penalty of devices over their memory is what swaps and
+  // recomputation are estimated to add to the step of the slowest device
+  // (planner/memory/offload_estimate.h). What they cannot free costs at least the default penalty.
   void EnableOffloadPenalty(const OffloadSettings& settings);
 
-  // Starts over from `placement`. InvalidArgument if its tasks take longer than can be counted, 46
-  // days of all devices together.
+  // Starts from `placement`. Returns InvalidArgument if its tasks take longer than times can hold:
+  // 46 days, summed over all devices.
   absl::Status Reset(const Placement& placement);
 
   static constexpr Picoseconds kNoLimit = std::numeric_limits<Picoseconds>::max();
 
-  // Simulates with these nodes changed, each named once; Accept or Reject must follow. Returns the
-  // step's time plus the penalty of devices over their memory (1 ms per MiB, or see EnableOffloadPenalty). A
-  // cost of `limit` or more need not be exact; such a proposal must be rejected.
+  // Simulates with these nodes changed, each named once. Returns the step's time plus the penalty
+  // of devices over their memory (1 ms per MiB; see EnableOffloadPenalty). A cost of `limit` or
+  // more may be inexact; such a proposal must be rejected. The caller must call Accept or Reject
+  // next.
   absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes,
                                       Picoseconds limit = kNoLimit);
   void Accept();
@@ -72,29 +72,29 @@ class Simulator {
 
   Picoseconds time() const { return time_; }  // of the step, without the penalty
   Picoseconds cost() const { return time_ + penalty_; }
-  // Of the last Reset: nothing is over a device's memory that EnableOffloadPenalty could not free, as far as
-  // is estimated.
+  // False if the last Reset's placement exceeds a device's memory by more than EnableOffloadPenalty
+  // is estimated to free.
   bool can_fit() const { return can_fit_; }
   const Placement& placement() const { return placement_; }
 
-  // What follows is of the accepted placement: not while a proposal waits for Accept or Reject.
+  // The methods below describe the accepted placement. REQUIRES: no proposal is pending.
 
-  // Estimated peak memory by device: an arena without fragmentation.
+  // Returns the estimated peak memory by device, without fragmentation.
   std::vector<int64_t> EstimateMemory();
 
-  // The current placement's step as it runs, with the bytes that each link carries (collectives
-  // counted as rings) and the estimated memory. `memory_limits`, by device, are only shown.
+  // Returns the timeline of the step, with the bytes on each link (collectives counted as rings)
+  // and the estimated memory. `memory_limits`, by device, are only displayed.
   Timeline MakeTimeline(const std::vector<int64_t>& memory_limits);
 
-  // By forward node: seconds of one micro-batch, forward and backward, with the changes of layout
-  // that it needs, as if nothing else ran. Synchronisation and updates are left out.
+  // Returns, by forward node, the seconds of one micro-batch, forward and backward, with the
+  // resharding that the node needs, as if nothing else ran. Excludes synchronization and updates.
   std::vector<double> SecondsByNode();
 
-  // Seconds and bytes of the current placement; peak_bytes as EstimateMemory.
+  // Returns seconds and bytes; peak_bytes as EstimateMemory.
   v1::Prediction Predict();
 
  private:
-  // What a proposal replaced. Flip exchanges it with what is in force.
+  // The state that a proposal replaced. Flip exchanges it with the current state.
   struct Undo {
     std::vector<Change> placement;
     std::vector<std::pair<ValueId, int>> bases;
@@ -105,7 +105,7 @@ class Simulator {
     std::vector<std::pair<int, const UpdateTasks*>> updates;
     void Clear();
   };
-  // The memory that a proposal has changed, as it was.
+  // The memory state before the proposal.
   struct MemoryUndo {
     bool used = false;
     std::vector<int> starts;
@@ -114,20 +114,20 @@ class Simulator {
   };
 
   std::vector<Change> AllOf(const Placement& placement) const;
-  absl::Status CheckTimes();  // of a placement: that they can be added up
+  absl::Status CheckTimes();  // that the times of a placement can be added up
   int Resolved(const LayoutRef& ref);
   int ElementBytes(ValueId v) const;
   absl::Status RebuildValue(ValueId v);
   void RebuildPosition(int p);
   void MarkDirty(int position);
-  // True if it went through; false if it left off because the step will take `limit` or more.
+  // Returns false if it stopped because the step will take `limit` or more.
   absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
-  // The time for which these tasks hold each device.
+  // Returns the time for which these tasks occupy each device.
   const Picoseconds* BusyOf(const TaskList& tasks);
-  // Adds a row to busy_, or takes it away (sign -1).
+  // Adds a row to busy_, or subtracts it (sign -1).
   void AddRow(const Picoseconds* row, int sign);
   void CountValue(ValueId v);
-  // What the step takes at least: no device ends before it has done all its tasks.
+  // Lower bound of the step's time: no device ends before it has run all its tasks.
   Picoseconds BusiestDevice(const std::vector<Picoseconds>& sync) const;
   void FindSyncBusy(std::vector<Picoseconds>* busy);
   void Flip();
@@ -148,26 +148,26 @@ class Simulator {
   // Calls run(position, micro-batch) in the order of the step.
   template <typename Run>
   void ForEachPosition(Run run);
-  // With micro-batches, in the order of their schedule: transfer(changes of layout, position), and
-  // run(position, micro-batch) for what the position itself does.
+  // With micro-batches, in the order of the schedule: calls transfer(resharding tasks, position),
+  // and run(position, micro-batch) for the position's own work.
   template <typename Transfer, typename Run>
   void ForEachScheduled(Transfer transfer, Run run);
-  // RunPositions for more than one micro-batch, in the order of the schedule.
+  // RunPositions for several micro-batches, in the order of the schedule.
   void RunMicroBatches(Picoseconds* clocks);
   void UpdateSchedule();
-  // What adds the parameters' gradients of a position to those of earlier micro-batches.
+  // Tasks that add a position's parameter gradients to those of earlier micro-batches.
   const std::vector<const TaskList*>& AccumulationsOf(int position, int micro_batch);
-  // Calls run(task, part, gradient) and all_reduce(ranks, duration, bytes of each) in order.
+  // Calls run(task, phase, gradient) and all_reduce(ranks, duration, bytes per rank) in order.
   enum class SyncPhase { kSync, kUpdate };
   template <typename RunTask, typename RunGroup>
   void ForEachSyncTask(RunTask run, RunGroup all_reduce);
 
-  // Of each gradient that waits in a bucket: the point from which it is held; else -1.
+  // By gradient: the program point from which its bucket holds it; -1 if it is in no bucket.
   void FindGradientStarts(std::vector<int>* starts);
-  // Adds what these values hold to kept_, change_ and total_, or takes it away (sign -1).
+  // Adds the memory of these values to kept_, change_ and total_, or subtracts it (sign -1).
   void AddMemory(const std::vector<ValueId>& values, int64_t sign);
-  // Bytes that are kept all the time, by device; sets change_ to what changes at each point (two
-  // for each position: its operands change layout, then it runs; and one at the end).
+  // Returns the bytes held throughout the step, by device, and sets change_ to the change at each
+  // program point: two per position (its operands are resharded; it runs) and one at the end.
   std::vector<int64_t> FindMemoryChanges();
   int64_t ChangeAt(int device, int point, int micro_batch) const {
     return change_[device][point] - (micro_batch > 0 ? gradient_change_[device][point] : 0);
@@ -175,20 +175,20 @@ class Simulator {
   void UpdateMemory();
   void RevertMemory();
   std::vector<int64_t> PeakMemory();
-  // The points of a step in order, and their micro-batches: as memory changes.
+  // The program points of a step in order, with their micro-batches.
   std::vector<std::pair<int, int>> ProgramPoints();
   template <typename Run>
-  void ForEachTask(Run run);  // all of the step, in order
+  void ForEachTask(Run run);  // all tasks of the step, in order
   // Exact below `limit` - time_.
   Picoseconds Penalty(Picoseconds limit);
 
-  // What `bytes` over the memory of a device cost that nothing can free.
+  // Penalty for `bytes` over a device's memory that nothing can free.
   Picoseconds PriceOf(int device, int64_t bytes) const;
 
   // offload_penalty.cc
   struct IdleValue;
   struct OffloadSteps;
-  // Of the devices that EnableOffloadPenalty speaks of. Exact below `limit` - time_.
+  // Sum over the devices that EnableOffloadPenalty covers. Exact below `limit` - time_.
   Picoseconds OffloadPenalty(const std::vector<int64_t>& peak, Picoseconds limit);
   double SecondsOfPosition(int p);
   int64_t Workspace(int device);
@@ -214,44 +214,45 @@ class Simulator {
   std::vector<const ReshardTasks*> sync_tasks_;   // by gradient; null: in place already
   std::vector<const UpdateTasks*> update_tasks_;  // by gradient
   std::vector<ValueId> all_values_;
-  std::vector<int> gradient_of_value_;      // index into structure.gradients or -1
+  std::vector<int> gradient_of_value_;      // index into structure.gradients, or -1
   std::vector<int> gradient_of_parameter_;  // likewise
   std::vector<int> position_of_value_;      // that computes it, or -1
   std::vector<bool> is_view_;               // shares the memory of an operand
   std::vector<int> last_use_;               // by slot, views of the value included
   const int segment_length_;
   std::vector<MaxPlusMatrix> segments_;  // consecutive positions, of the accepted placement
-  // Rows of one number by device; a row before each segment, the last one after the last segment.
+  // Rows with one number per device: a row before each segment, and one after the last.
   std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
   std::vector<Picoseconds> remaining_;   // time to the end of the step: rows from remaining_known_ on
   int clocks_known_ = 0, remaining_known_ = 0;
   Picoseconds time_ = 0;
   Picoseconds penalty_ = 0;
-  bool limited_ = false;  // some device states its memory
+  bool limited_ = false;  // some device has a known memory size
   bool can_fit_ = true;
 
   bool offload_penalty_ = false;  // see EnableOffloadPenalty
   OffloadSettings offload_settings_;
-  std::vector<std::vector<int>> uses_of_slot_;  // points, those of views of the value included
-  std::vector<ValueId> idle_values_;            // that may be unused for long
-  std::vector<ValueId> root_;          // by value: whose memory it shares, itself if nobody's
-  std::vector<int> narrow_positions_;  // of operators whose kernels need workspace
+  // program points, including uses of views of the value
+  std::vector<std::vector<int>> uses_of_slot_;
+  std::vector<ValueId> idle_values_;            // that may be idle for long
+  std::vector<ValueId> root_;          // by value: the value whose memory it shares, or itself
+  std::vector<int> narrow_positions_;  // positions whose kernels need workspace
 
   Undo undo_;
   MemoryUndo memory_undo_;
   Picoseconds old_time_ = 0, old_penalty_ = 0;
-  // Time for which tasks hold each device, of all positions and of the sync.
+  // Time for which tasks occupy each device: of all positions; of synchronization and updates.
   std::vector<Picoseconds> busy_, sync_busy_;
-  std::vector<Picoseconds> value_busy_;  // of each value's changes of layout: accepted rows
-  std::vector<ValueId> busy_values_;     // of which the proposal has other rows, in new_busy_
+  std::vector<Picoseconds> value_busy_;  // resharding time of each value: accepted rows
+  std::vector<ValueId> busy_values_;     // values whose rows the proposal replaces by new_busy_
   std::vector<Picoseconds> new_busy_;
   std::vector<Picoseconds> old_busy_, new_sync_busy_, no_sync_;
   absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
   int first_dirty_ = 0, last_dirty_ = 0;  // segments
   std::vector<int> dirty_;                // segments
   bool sync_dirty_ = false;
-  std::vector<ValueId> touched_;  // values of which some layout has changed
-  std::vector<ValueId> values_;   // that may have to be rebuilt
+  std::vector<ValueId> touched_;  // values with a changed layout
+  std::vector<ValueId> values_;   // values that may need rebuilding
   std::vector<int> node_stamp_, value_stamp_, position_stamp_, segment_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
@@ -267,9 +268,10 @@ class Simulator {
   std::vector<int> norm_ranks_;                 // likewise
   std::vector<int> starts_;                     // see FindGradientStarts
   std::vector<int64_t> kept_;                   // by device; see FindMemoryChanges
-  std::vector<int64_t> total_;                // by device: of all that is ever held, besides kept_
+  std::vector<int64_t> total_;                // by device: everything ever held, except kept_
   std::vector<std::vector<int64_t>> change_;  // by device; see FindMemoryChanges
-  std::vector<std::vector<int64_t>> gradient_change_;  // of it, what later micro-batches lack
+  // the part of change_ that later micro-batches lack
+  std::vector<std::vector<int64_t>> gradient_change_;
 };
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Tasks of the simulator. Time is counted in integer picoseconds, so that shifting a part of a
-// timeline is exact and delta simulation equals full simulation to the last digit.
+// The simulator's tasks. Time is in integer picoseconds, so that shifting part of a timeline is
+// exact and delta simulation equals full simulation to the last digit.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,12 @@ namespace espalier {
 
 using Picoseconds = int64_t;
 
-// What no task exceeds, and the tasks of a step together (Simulator::Reset): sums stay whole.
+// Limits of a task and of the sum of all tasks of a step (Simulator::Reset), so that sums do not
+// overflow.
 inline constexpr Picoseconds kMaxTaskPicoseconds = static_cast<Picoseconds>(kMaxTaskSeconds * 1e12);
 inline constexpr Picoseconds kMaxStepPicoseconds = 4'000'000'000'000'000'000;
 
-// At most kMaxTaskPicoseconds, which also stands for what is no number; at least 0.
+// Clamps to [0, kMaxTaskPicoseconds]; NaN gives the maximum.
 inline Picoseconds ToPicoseconds(double seconds) {
   if (!(seconds < kMaxTaskSeconds)) return kMaxTaskPicoseconds;
   return seconds > 0 ? static_cast<Picoseconds>(std::llround(seconds * 1e12)) : 0;
@@ -25,7 +26,7 @@ inline Picoseconds ToPicoseconds(double seconds) {
 inline double ToSeconds(Picoseconds time) { return static_cast<double>(time) * 1e-12; }
 
 // Work of one device (`peer` and `group` unset), a message from `device` to `peer`, or a collective
-// that holds a group of them. Devices run their tasks in the order of the program and wait for each
+// that occupies a group of devices. Devices run their tasks in program order and wait for each
 // other, as the executor does.
 struct Task {
   int device = 0;
@@ -33,8 +34,9 @@ struct Task {
   std::vector<int> group;
   Picoseconds duration = 0;
   double bytes_moved = 0;  // between devices
-  // Of a message: its sender hands it over in this time and goes on; the peer has it `duration`
-  // after that, or after it began to wait for it. Negative: it holds both for `duration`.
+  // Of a buffered message: the time after which the sender goes on. The peer has the message
+  // `duration` after that, or after it began to wait. Negative: unbuffered, both are busy for
+  // `duration`.
   Picoseconds send_duration = -1;
 
   bool is_buffered() const { return peer >= 0 && send_duration >= 0; }
@@ -42,7 +44,8 @@ struct Task {
 
 using TaskList = std::vector<Task>;
 
-// When a task runs; of a buffered message, when its receiver takes it, and its sender sends it.
+// When a task runs. Of a buffered message: when the receiver takes it, and when the sender sends
+// it.
 struct TaskSpan {
   Picoseconds begin = 0, end = 0;
   Picoseconds sent_begin = 0, sent_end = 0;
