@@ -1,4 +1,4 @@
-// Which rank writes what into checkpoints.
+// Decides which rank writes which parts of a checkpoint.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace espalier {
 
-// Marks the parameters and optimiser states that another rank saves, so that every region of them
-// is saved by one rank, whatever replicas there are, and no rank writes much more than the others.
-// Regions that lie on a few ranks only keep together what one rank reads: a small tensor that all
-// have is not spread over ranks which have enough of their own to write, as whoever reads some of a
-// shard has to read all of it, for its hash.
+// Marks the parameters and optimizer states that another rank saves, so that exactly one rank saves
+// each region, whatever replicas there are, and ranks write similar amounts. Regions that few ranks
+// hold stay together as one rank reads them. A small tensor that all ranks hold is not spread over
+// ranks with enough of their own to write: readers of part of a shard must read all of it to check
+// its hash.
 void ShardCheckpoints(std::vector<v1::Program>* programs);
 
 }  // namespace espalier

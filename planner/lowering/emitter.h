@@ -1,6 +1,5 @@
-// Writes the programs of all devices, node by node in one order that all of them share: whatever
-// two devices do together they meet in the same order, so they cannot wait for each other in a
-// circle.
+// Writes the programs of all devices, node by node in one global order. Devices meet in every
+// transfer and collective in the same order, so they cannot deadlock.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +21,21 @@ namespace espalier {
 
 class Emitter {
  public:
-  // All must outlive the emitter. With `batch_tiles` above 1, operators run in so many pieces of
-  // their samples where they can (emit_batch_tiles.cc).
+  // All arguments must outlive the emitter. With `batch_tiles` above 1, operators run in that many
+  // tiles of their samples where possible (emit_batch_tiles.cc).
   Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
           int num_ranks, const LoweringOptions& options, int batch_tiles = 1);
 
-  // Forward and, unless structure.forward_only, backward, synchronisation and update. Errors are
-  // Internal and name node and tensor.
+  // Emits forward and, unless structure.forward_only, backward, gradient synchronization and
+  // updates. Errors are Internal and name node and tensor.
   absl::Status Run();
 
   std::vector<RankProgram>& ranks() { return ranks_; }
-  // The buffers that hold a named output of a serving graph, by shard of its base layout.
+  // Returns the buffers that hold a named output of a serving graph, by shard of its base layout.
   const std::vector<int>& OutputBuffers(ValueId output) {
     return instances_.at({output, Resolved(structure_.base[output])});
   }
-  // Whether anything runs in tiles.
+  // Whether any operator runs in tiles.
   bool tiled() const { return !tiles_.empty(); }
 
  private:
@@ -57,63 +56,63 @@ class Emitter {
   void AddParameters();
   absl::Status PlanBuckets();
   absl::Status RunPosition(const Position& position);
-  // From here on everything is of this micro-batch.
+  // Makes `number` the current micro-batch.
   void SelectMicroBatch(int number);
-  // Adds the parameters' gradients that `position` has computed to those of the first micro-batch.
+  // Adds the parameter gradients computed by `position` to those of the first micro-batch.
   void AccumulateGradients(const Position& position);
   void EmitCompute(const Position& position, const std::vector<const Instance*>& operands);
   void EmitSumOrSeed(const Position& position, const std::vector<const Instance*>& operands);
   void EmitReports(const Node& node);
-  // At the end of rank `rank`, in tiles where `position` allows it, else as it is.
+  // Emits `whole` at the end of rank `rank`, in tiles if `position` allows it.
   void EmitTiled(const Position& position, int rank, const std::string& node,
                   const v1::ComputeInstruction& whole);
-  // Piece `tile` of the buffer, along dimension 0.
+  // Returns tile `tile` of the buffer, along dimension 0.
   int TileOf(int rank, int buffer, int tile);
 
   absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
-  // Forgets the copies of operands that each use makes anew, so that they need not stay in between.
+  // Drops the gathered copies of operands that each use gathers anew, to free their memory.
   void DropGatheredCopies(const Position& position);
   const Instance& Load(ValueId value, int layout, const std::string& node);
   int LoadShard(ValueId value, const TensorSpec& spec, const std::string& node, RankProgram* rank);
-  // Into the buffers that hold `value` in `target` already, or new ones.
+  // Reshards into the existing buffers of `value` in layout `target`, or new ones.
   absl::Status Reshard(ValueId value, int base, int target, const std::string& node);
   void EmitCollective(ValueId value, const ReshardCollective& c, const Layout& from,
                       const Layout& to, const Instance& source, Instance* target, bool in_place,
                       const std::string& node);
   void EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& from, const Layout& to,
                  const Instance& source, Instance* target, const std::string& node);
-  // Whether nothing but one reshard reads `value` as it was produced.
+  // Whether one reshard is the only reader of `value` as it was produced.
   bool ReadOnceElsewhere(ValueId value, int base);
 
   absl::Status Synchronise();
-  // Of the gradients that are ready behind `position` and need no other device.
+  // Updates the parameters whose gradients are ready after `position` and need no other device.
   absl::Status UpdateEarly(int position);
   absl::Status UpdateParameters();
   absl::Status UpdateParameter(const PcgStructure::GradientInfo& g);
-  // Where a parameter is stored whole but updated in pieces: takes the pieces, as views or copies,
-  // and gathers what became of them.
+  // For a parameter that is stored whole but updated in shards: takes the shards, as views or
+  // copies, and gathers the updated shards afterwards.
   absl::Status TakeUpdateShards(const PcgStructure::GradientInfo& g);
   absl::Status GatherUpdateShards(const PcgStructure::GradientInfo& g);
   void DropCopies(const PcgStructure::GradientInfo& g);
   bool HasViews(const PcgStructure::GradientInfo& g);
-  // Adds the penalty of a parameter to its gradient, and to the loss that is reported if asked for.
+  // Adds a parameter's penalty to its gradient and, if requested, to the reported loss.
   absl::Status EmitPenalty(const PcgStructure::GradientInfo& g);
-  // What the update of every shard of `parameter` waits for: sums over the parameter. By shard, in
+  // Emits the sums over the parameter that its update needs. Returns their buffers by shard, in
   // order.
   absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g);
-  // An update instruction of `op` for one shard, without its sums.
+  // Emits an update instruction of `op` for one shard, without its sums.
   v1::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
                                        const std::string& op);
-  // Sets factors_: the schedule, at first; then what clipping and loss scaling make of the norm of
-  // all gradients, which is reported.
+  // Set factors_: AddSchedules the learning-rate schedule; EmitFactors what clipping and loss
+  // scaling derive from the norm of all gradients, which is reported.
   void AddSchedules();
   void EmitFactors();
-  // The sum of the gradients' squares, on each rank that has some of them or a loss scale.
+  // Emits the sum of the gradients' squares on each rank that has gradients or a loss scale.
   std::map<int, int> EmitSquares();
 
   bool scales_loss() const { return options_.optimizer.has_loss_scale(); }
-  // The state of loss scaling on one device, and the factor that follows from it: written to
-  // `output`, or to a scalar that all who ask get.
+  // LossScaleState: the loss-scaling state on one device. EmitLossScale writes the factor derived
+  // from it to `output`; LossScale returns a scalar that all readers on the device share.
   int LossScaleState(int device);
   void EmitLossScale(int device, int output);
   int LossScale(int device);
@@ -122,7 +121,7 @@ class Emitter {
     return espalier::Resolve(structure_, placement_, table_.layouts(), ref);
   }
   const Layout& LayoutOf(int id) { return table_.layouts().Get(id); }
-  // In which a parameter is stored, and in which its update works.
+  // The layouts in which a parameter is stored and in which its update works.
   int StorageOf(const PcgStructure::GradientInfo& g) {
     return Resolved(structure_.base[g.parameter]);
   }
@@ -130,10 +129,10 @@ class Emitter {
     return Resolved(structure_.slots[g.slot].required);
   }
   TensorSpec SpecOf(ValueId value, const Shard& shard) const;
-  // "<parameter>.grad" for what an optimiser reads, else the name in the graph.
+  // "<parameter>.grad" for a gradient that an optimizer reads, otherwise the name in the graph.
   const std::string& NameOf(ValueId value) const { return names_[value]; }
   int NewOutput(ValueId value, const Layout& layout, int shard);
-  // A buffer that holds (a part of) `value` and is as long as it in dimension 0.
+  // Adds a buffer for (a part of) `value` with its length in dimension 0.
   int AddBuffer(RankProgram* rank, ValueId value, const std::string& name, const TensorSpec& spec,
                 v1::BufferKind kind);
   const Node& PlanNode(const Position& position) const;
@@ -143,19 +142,19 @@ class Emitter {
   ConfigTable& table_;
   const LoweringOptions& options_;
   const int batch_tiles_;
-  std::map<std::pair<int, int>, std::vector<int>> tiles_;  // of a rank's buffer
+  std::map<std::pair<int, int>, std::vector<int>> tiles_;  // by rank and buffer
   UpdateChoice update_;                                     // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value
   using Instances = std::map<std::pair<ValueId, int>, Instance>;
-  Instances instances_;                    // of the micro-batch
-  std::vector<Instances> of_micro_batch_;  // of all others
+  Instances instances_;                    // of the current micro-batch
+  std::vector<Instances> of_micro_batch_;  // of the other micro-batches
   int micro_batch_ = 0;
   std::map<std::tuple<ValueId, int, Dims, Dims>, int> loaded_;
   std::map<ValueId, std::vector<BucketPlace>> bucket_of_;  // by shard of the gradient's base layout
   std::vector<BucketBuffers> buckets_;
   std::map<ValueId, std::vector<std::vector<int>>> states_;  // parameter -> shard -> buffers
-  // What updates read besides the parameter's own: the factor of the gradients (-1: none), and the
+  // What updates read beyond the parameter's own data: the gradients' factor (-1: none), and the
   // learning rate and step. By rank.
   struct Factors {
     int scale = -1;

@@ -1,4 +1,4 @@
-// The training programs of a placement.
+// Lowers a placement to training programs.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,31 @@
 
 namespace espalier {
 
-// What it took to make programs fit.
+// What was done to make programs fit their devices.
 struct MemoryFit {
   int batch_tiles = 1;
   std::vector<v1::MemoryPlan> memory;  // by device
-  // By device, without any of it: what does not fit. Also set where nothing makes it fit; 0 where
-  // there is no limit.
+  // By device: bytes needed without any of it. Also set if nothing makes it fit; 0 if there is no
+  // limit.
   std::vector<int64_t> bytes_without;
 };
 
-// About how many instructions all programs of a placement have together: what writing them takes
-// grows with it.
+// Estimates the number of instructions of all programs of a placement; the time to write them is
+// proportional to it.
 double EstimateInstructions(const PcgStructure& structure, const Placement& placement);
-// The same of training with so many parts of operators, which each micro-batch goes through.
+// The estimate for training with `parts` operator parts per micro-batch.
 double EstimateInstructions(double parts, int micro_batches);
 
-// LowerPlan writes no more than so many: they are gigabytes, which the coordinator holds at once.
+// The most instructions that LowerPlan writes: they are gigabytes, which the coordinator holds in
+// memory.
 inline constexpr double kMaxInstructions = 2e7;
 
-// One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
-// to leave free at the start of each arena (empty: nothing); out, what the programs keep there.
-// With `limits` programs that are too large are rewritten (offload_recompute_pass.h), as they are or in
-// tiles (emit_batch_tiles.cc), at least `min_tiles` and the fewest that do, which `made` says, if it
-// is not null; ResourceExhausted if one cannot be made to fit.
+// Returns one program per device; forward only if structure.forward_only. `kept_bytes`, by device:
+// in, the bytes to leave free at the start of each arena (empty: none); out, the bytes that the
+// programs keep there. With `limits`, programs that are too large are rewritten
+// (offload_recompute_pass.h), with as few batch tiles as suffice, at least `min_tiles`
+// (emit_batch_tiles.cc). `made`, if not null, gets what was done. Returns ResourceExhausted if a
+// program cannot be made to fit.
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes,

@@ -1,4 +1,5 @@
-// Makes one device's program fit its memory: swaps and recomputation by planner/memory/offload_recompute.h.
+// Rewrites one device's program to fit its memory, by swaps and recomputation (activation
+// checkpointing) as planned by planner/memory/offload_recompute.h.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +13,21 @@
 
 namespace espalier {
 
-// InvalidArgument names the field and what it may be.
+// Both return InvalidArgument, with the field and its legal values.
 absl::Status CheckBatchTiles(int tiles, const std::string& field);
 absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& options);
 
 struct OffloadRequest {
   int64_t limit = 0;           // bytes of the device
-  int64_t workspace = 0;       // to keep free of them, if anything is rewritten
-  int64_t reserved_bytes = 0;  // as for RankProgram::Finish
+  // of them reserved for kernels' workspace if the program is rewritten
+  int64_t workspace = 0;
+  int64_t reserved_bytes = 0;  // as in RankProgram::Finish
   OffloadSettings settings;
   std::function<double(const v1::Instruction&)> seconds;  // predicted
 };
 
-// Rewrites a program, which is otherwise complete, where its arena would be larger than the limit.
-// ResourceExhausted, with the operator and the bytes, where that is not enough: the program is then
-// as it was.
+// Rewrites a complete program whose arena would exceed the limit. Returns ResourceExhausted, with
+// the operator and the bytes, if that is not enough; the program is then unchanged.
 absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
                                                  RankProgram* program);
 

@@ -1,5 +1,5 @@
-// The program of one device while it is being written: buffers live in allocations (several may
-// share one), whose offsets are set at the end from the instructions that touch them.
+// The program of one device under construction. Buffers live in allocations (several may share
+// one); Finish sets their offsets from the instructions that touch them.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,32 @@ class RankProgram {
  public:
   RankProgram(int rank, int world_size);
 
-  // A new block of memory.
+  // Adds a block of memory.
   int Allocate(int64_t bytes);
 
-  // A buffer in `allocation` at `offset`, or in one of its own if -1. A name that is taken gets
-  // "#2" appended, and so on. Returns its index.
+  // Adds a buffer in `allocation` at `offset`, or in a new allocation if -1. A taken name gets "#2"
+  // appended, and so on. Returns its index.
   int AddBuffer(const std::string& name, const TensorSpec& spec, v1::BufferKind kind,
                 int allocation = -1, int64_t offset = 0);
 
-  // A buffer over the same memory as `buffer`, seen as `spec`.
+  // Adds a view of the memory of `buffer` with type `spec`.
   int AddAlias(const std::string& name, const TensorSpec& spec, int buffer);
 
-  // A buffer over the part of the memory of `buffer` that begins `begin_bytes` in it.
+  // Adds a view of the memory of `buffer` from `begin_bytes` on.
   int AddSubBuffer(const std::string& name, const TensorSpec& spec, int buffer, int64_t begin_bytes);
 
-  // The same bytes, seen as part of another whole.
+  // Reinterprets the buffer's bytes as `spec`.
   void SetSpec(int index, const TensorSpec& spec);
 
   v1::Buffer* buffer(int index) { return program_.mutable_buffers(index); }
   const TensorSpec& spec(int index) const { return specs_[index]; }
   v1::BufferKind kind(int index) const { return program_.buffers(index).kind(); }
-  // Whether the memory of `buffer` belongs to it alone.
+  // Whether no other buffer shares the memory of `buffer`.
   bool owns_memory(int index) const;
 
-  // An empty instruction at the end; `node` is the plan's operator it belongs to.
+  // Appends an empty instruction; `node` is the plan's operator that it belongs to.
   v1::Instruction* Emit(const std::string& node);
-  // One that runs before all that were emitted by Emit.
+  // Adds an instruction that runs before all those from Emit.
   v1::Instruction* EmitPrologue(const std::string& node);
 
   void Copy(const std::string& node, int source, int destination, const Dims& source_start,
@@ -55,31 +55,31 @@ class RankProgram {
   // Keeps the contents of `buffer` until the end of the program.
   void KeepToEnd(int buffer) { kept_.insert(allocation_of_[buffer]); }
 
-  // Memory that instructions touch only in pieces becomes memory of each piece; scratch buffers
-  // that none touches are gone. Indices of buffers are others afterwards.
+  // Splits allocations that instructions touch only in parts into one allocation per part, and
+  // removes scratch buffers that no instruction touches. Invalidates buffer indices.
   void SplitAllocations();
 
-  // For memory planning (offload_recompute_pass.h), which rewrites a program that is otherwise complete.
-  void MergePrologue();  // what EmitPrologue emitted is now an ordinary part of the program
+  // For memory planning (offload_recompute_pass.h), which rewrites a complete program.
+  void MergePrologue();  // makes the prologue ordinary instructions
   int num_allocations() const { return static_cast<int>(allocation_bytes_.size()); }
   int64_t allocation_bytes(int allocation) const { return allocation_bytes_[allocation]; }
   int allocation_of(int buffer) const { return allocation_of_[buffer]; }
   int64_t offset_in_allocation(int buffer) const { return offset_in_allocation_[buffer]; }
   v1::BufferKind kind_of(int allocation) const { return kind_of_[allocation]; }
   bool kept_to_end(int allocation) const { return kept_.count(allocation) > 0; }
-  // A buffer like `buffer` at the same place of another allocation.
+  // Adds a copy of `buffer` at the same offset of another allocation.
   int CloneInto(int buffer, int allocation);
-  // `buffer`, which owns its memory, lies at `offset` of `allocation` from now on.
+  // Moves `buffer` to `offset` of `allocation`. REQUIRES: owns_memory(buffer).
   void MoveInto(int buffer, int allocation, int64_t offset);
-  // `points`, by instruction, ascending: lifetimes are measured in them.
+  // `points`, by instruction, ascending: the program points in which lifetimes are measured.
   void SetInstructions(std::vector<v1::Instruction> instructions, std::vector<int> points);
-  // The memory of `allocation` serves nothing else until the end of point `last`.
+  // Reserves the memory of `allocation` until the end of program point `last`.
   void HoldUntil(int allocation, int last) { held_until_[allocation] = last; }
-  // Where scratch memory begins.
+  // Returns the offset at which scratch memory begins.
   int64_t ScratchBegin(int64_t reserved_bytes) const { return PlaceKept(reserved_bytes).end; }
 
-  // Sets offsets, arena and peak. Order of the arena: parameters and optimizer states, then nothing
-  // below `reserved_bytes`, then literals, persistent and host input buffers, then scratch. Returns
+  // Sets offsets, arena size and peak. The arena holds, in order: parameters and optimizer states;
+  // nothing below `reserved_bytes`; literals, persistent and host input buffers; scratch. Returns
   // the bytes of parameters and optimizer states.
   int64_t Finish(int64_t reserved_bytes);
 
@@ -87,14 +87,14 @@ class RankProgram {
   const v1::Program& program() const { return program_; }
 
  private:
-  // The allocations that are not scratch, one behind the other.
+  // The allocations that are not scratch, one after another.
   struct Kept {
     std::vector<int64_t> offsets;  // by allocation; -1: scratch
     int64_t parameter_bytes = 0;   // and optimizer states
     int64_t end = 0;
   };
   Kept PlaceKept(int64_t reserved_bytes) const;
-  // Keeps the buffers of which `keep` is true, and renames them in all instructions.
+  // Keeps the buffers with `keep` set and renumbers them in all instructions.
   void KeepBuffers(const std::vector<bool>& keep);
 
   v1::Program program_;

@@ -1,7 +1,7 @@
-// Models that have fewer key and value heads than devices share them: each head is on as many
-// devices as there are for it, and a device has the one that its queries read. In the graph every
-// head stands that often, so that all that belongs to it is cut as always; the devices' parts of
-// its parameters are put back to where they lie in the model's own.
+// KV-head replication for models with fewer key and value heads than devices (GQA, MQA): each head
+// lies on several devices, and a device holds the head that its queries read. The graph contains
+// each head that many times, so that splitting works as usual; the devices' parts of its parameters
+// are then mapped back to the model's own parameters.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace espalier {
 
-// Along `dim` a parameter has stretches of `head`, one for each head, of which each stands `times`
+// Along `dim` a parameter consists of ranges of length `head`, one per head, each repeated `times`
 // times.
 struct ReplicatedParameter {
   size_t dim = 0;
@@ -24,17 +24,17 @@ struct ReplicatedParameter {
 };
 using ReplicatedParameters = std::map<std::string, ReplicatedParameter>;
 
-// InvalidArgument, by name, where attention cannot be shared out in `parts`: they must divide the
-// heads of the queries, and be a divisor or a multiple of the key and value heads.
+// Returns InvalidArgument, by name, if attention cannot be split into `parts`: they must divide the
+// query heads, and be a divisor or a multiple of the key and value heads.
 absl::Status CheckHeadsDivide(const Graph& graph, int parts);
 
-// Changes the bound serving graph `graph` where `parts` is a larger multiple of the key and value
-// heads: then there are as many. Types of what is computed stay to be inferred. Also
-// InvalidArgument for heads that come from what cannot be replicated.
+// Replicates the key and value heads of the bound serving graph `graph` to `parts` heads if `parts`
+// is a larger multiple of them. Types of computed values must be inferred afterwards. Returns
+// InvalidArgument also for heads that come from an operator that cannot be replicated.
 absl::StatusOr<ReplicatedParameters> ReplicateKvHeads(int parts, Graph* graph);
 
-// Sees the parts of replicated parameters as those of the model's own. Internal for one that is not
-// within one head.
+// Maps the parts of replicated parameters to ranges of the model's own. Returns Internal if a part
+// is not within one head.
 absl::Status PlaceReplicatedParameters(const ReplicatedParameters& parameters, RankProgram* rank);
 
 }  // namespace espalier

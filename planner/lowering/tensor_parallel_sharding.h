@@ -1,7 +1,6 @@
-// How the operators of a serving graph are shared out to devices: stages of consecutive layers, and
-// within a stage the cuts that users of Megatron-LM make by hand (Shoeybi et al., "Megatron-LM",
-// 2019), found from the graph's shape alone. Rows are never cut: their number changes from step to
-// step.
+// Sharding of a serving graph: pipeline stages of consecutive layers, and within a stage the
+// tensor-parallel splits of Megatron-LM (Shoeybi et al., "Megatron-LM", 2019), derived from the
+// graph's shape alone. Rows are never split: their number changes from step to step.
 #pragma once
 
 #include <string>
@@ -14,27 +13,27 @@
 
 namespace espalier {
 
-// A serving graph, with its named outputs as results of nodes of their own, with biases added by
-// nodes of their own where they would be in the way, and with key and value heads replicated where
-// they are fewer than the devices of a stage, shared out to devices.
+// A serving graph with its operators assigned to devices. Its named outputs are results of nodes of
+// their own, biases that would block a split are added by nodes of their own, and key and value
+// heads are replicated if they are fewer than a stage's devices.
 struct ShardedServing {
   PcgStructure structure;
   std::vector<NodeConfig> configs;  // by forward node, empty for dead ones
-  ReplicatedParameters replicated;      // in the structure's graph, not in the one that was given
+  ReplicatedParameters replicated;      // in the structure's graph, not the given one
 };
 
-// All of what follows; `graph` is bound. Errors as LowerServing.
+// Performs all steps below. Errors as LowerServing. REQUIRES: `graph` is bound.
 absl::StatusOr<ShardedServing> ShardServingGraph(const OpRegistry& registry, const Graph& graph,
                                        const ServingDegrees& degrees);
 
-// `structure` is BuildServingStructure of a graph whose named outputs are results of "identity"
-// nodes that nothing else reads; they run on the last stage's first device. By forward node, empty
-// for dead ones. Errors as LowerServing.
+// Returns configurations by forward node, empty for dead ones. `structure` is BuildServingStructure
+// of a graph whose named outputs are results of "identity" nodes that nothing else reads; these run
+// on the last stage's first device. Errors as LowerServing.
 absl::StatusOr<std::vector<NodeConfig>> ShardServing(const PcgStructure& structure,
                                                      const ServingDegrees& degrees);
 
-// Nodes that add a bias, and because of it alone cannot be cut along the operand that `configs`
-// have cut: to be split into a product and a sum.
+// Returns the nodes whose bias alone prevents a split along the operand that `configs` have split;
+// the caller splits them into a product and a sum.
 std::vector<NodeId> BiasesBlockingSplits(const PcgStructure& structure,
                                    const std::vector<NodeConfig>& configs);
 

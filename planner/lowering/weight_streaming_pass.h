@@ -1,5 +1,5 @@
-// Makes the parameters of a serving program stream in from the host where they would take more of
-// the device than they may: planner/memory/weight_streaming.h says which ones and when.
+// Rewrites a serving program so that parameters stream from the host if they exceed their share of
+// device memory. planner/memory/weight_streaming.h decides which ones and when.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ namespace espalier {
 // Operator and parameter, by name.
 using ParameterUse = std::pair<std::string, std::string>;
 
-// The uses that read less than all of their parameter: of such a one, copying would be waste.
+// Returns the uses that read only part of their parameter; copying such a parameter would be
+// wasteful.
 std::set<ParameterUse> PartialUses(const OpRegistry& registry, const Graph& graph);
 
-// The smallest budget that RunWeightStreamingPass would take.
+// Returns the smallest budget that RunWeightStreamingPass accepts.
 int64_t MinResidentBytes(const std::set<ParameterUse>& partial, const RankProgram& program);
 
-// Rewrites a forward program that is otherwise complete, but not finished, so that its parameters
-// take at most `budget` bytes: a swap_in brings each of those that do not stay. Returns the bytes
-// that every step copies. ResourceExhausted, with the bytes that would do, for a budget that is too
-// small: the program is then as it was.
+// Rewrites a complete but unfinished forward program so that its parameters take at most `budget`
+// bytes; a swap_in brings each of the others. Returns the bytes that every step copies. Returns
+// ResourceExhausted, with the least sufficient budget, if `budget` is too small; the program is
+// then unchanged.
 absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial, int64_t budget,
                                          RankProgram* program);
 

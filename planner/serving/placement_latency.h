@@ -1,4 +1,4 @@
-// What a model needs on the devices of one place, and what its steps take there.
+// Memory needs and predicted latency of one model at one placement.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,31 @@
 
 namespace espalier {
 
-// Of a model's largest step, by rank.
+// Memory of a model's largest step, by rank.
 struct MemoryNeeds {
-  std::vector<int64_t> bytes;     // that a rank keeps and works in
-  std::vector<int64_t> streamed;  // that are copied from the host
+  std::vector<int64_t> bytes;     // resident parameters and working memory
+  std::vector<int64_t> streamed;  // copied from the host
 };
 
-// InvalidArgument where the model cannot be cut so; ResourceExhausted where its weights cannot
-// stream through what they may take.
+// Returns InvalidArgument if the model cannot be split this way; ResourceExhausted if its weights
+// cannot stream through their budget.
 absl::StatusOr<MemoryNeeds> MemoryNeedsOf(const ServingProblem& problem, const PlacedModel& model,
                                   const ServingDegrees& degrees);
 
-// Sets `seconds` and `concurrent` of the placed, whose degrees and devices are given. InvalidArgument for
-// devices that are not there.
+// Sets `seconds` and `concurrent` of `placed`, whose degrees and devices are given. Returns
+// InvalidArgument for devices that do not exist.
 absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
                       const std::vector<int64_t>& streamed, PredictedPlacement* placed);
 
-// A round of the models that have these placements, the LLM's first; the others have none yet.
+// The latency of a round of the first models, the LLM first; the others are not yet placed.
 struct RoundLatency {
   int concurrent_steps = 1;                      // of the LLM
   double seconds = 0;                         // until every request has had its step
-  double llm_seconds = 0, draft_seconds = 0;  // of one of the steps at once
+  double llm_seconds = 0, draft_seconds = 0;  // of one of the concurrent steps
 };
 RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements);
 
-// No round of more models is shorter.
+// Lower bound for the rounds of any placement that adds models.
 double MinRoundLatency(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements);
 
 }  // namespace espalier

@@ -215,7 +215,7 @@ class Simulator {
   std::vector<const UpdateTasks*> update_tasks_;  // by gradient
   std::vector<ValueId> all_values_;
   std::vector<int> gradient_of_value_;      // index into structure.gradients, or -1
-  std::vector<int> gradient_of_parameter_;  // likewise
+  std::vector<int> gradient_of_parameter_;  // index into structure.gradients, or -1
   std::vector<int> position_of_value_;      // that computes it, or -1
   std::vector<bool> is_view_;               // shares the memory of an operand
   std::vector<int> last_use_;               // by slot, views of the value included
@@ -263,9 +263,9 @@ class Simulator {
   std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
   std::vector<Picoseconds> scratch_;            // one row
   std::vector<const Task*> contended_tasks_;       // scratch of ContendedTime
-  std::deque<Task> contended_collectives_;         // likewise
+  std::deque<Task> contended_collectives_;         // scratch of ContendedTime
   std::vector<bool> takes_part_;                // scratch of ForEachSyncTask
-  std::vector<int> norm_ranks_;                 // likewise
+  std::vector<int> norm_ranks_;                 // scratch of ForEachSyncTask
   std::vector<int> starts_;                     // see FindGradientStarts
   std::vector<int64_t> kept_;                   // by device; see FindMemoryChanges
   std::vector<int64_t> total_;                // by device: everything ever held, except kept_
