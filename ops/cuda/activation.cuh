@@ -1,5 +1,5 @@
-// Activations as formulas on f32 scalars: for the operators of their names, and for operators that
-// apply one to their result (attribute `activation`).
+// Activation formulas on f32 scalars, for the activation operators and for operators with a fused
+// activation (attribute `activation`).
 #pragma once
 
 #include "ops/cuda/runtime/launch.cuh"
@@ -31,7 +31,7 @@ struct GeluGradient {  // of x
   __device__ float operator()(float x, float dy) const {
     const float cumulative = 0.5f * erfcf(-x * 0.707106781187f);
     const float density = 0.398942280401f * expf(-0.5f * x * x);
-    // Where the density has underflowed x may be infinite.
+    // Where the density has underflowed, x may be infinite.
     return dy * (cumulative + (density > 0.0f ? x * density : density));
   }
 };
@@ -90,7 +90,7 @@ struct ChannelBias {
   }
 };
 
-// y = f(z + bias); z may be y.
+// y = f(z + bias); z may alias y.
 template <typename T, typename Z, typename F>
 struct BiasThenActivate {
   const Z* z;
@@ -100,7 +100,7 @@ struct BiasThenActivate {
   __device__ void operator()(int64_t i) const { y[i] = FromFloat<T>(f(ToFloat(z[i]) + bias(i))); }
 };
 
-// dz = dy times the gradient of the activation at `saved` + bias; dz may be `saved`.
+// dz = dy times the gradient of the activation at `saved` + bias; dz may alias `saved`.
 template <typename T, typename S, typename G>
 struct BeforeActivation {
   const S* saved;

@@ -1,4 +1,4 @@
-// arg_max and arg_min: the place of the extreme element of each line.
+// arg_min and arg_max: the index of the extreme element of each line.
 #pragma once
 
 #include "ops/cuda/reduce_min_max.cuh"
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-// The best of a line so far; place -1: none.
+// The extreme element of a line so far; place -1: none.
 template <typename V>
 struct Candidate {
   V value = V(0);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) places[blockIdx.x] = best.place;
 }
 
-// One thread per line; neighbours read neighbouring elements.
+// One thread per line; adjacent threads read adjacent elements (coalesced).
 template <bool largest, typename T>
 struct ArgColumn {
   NumberOf<T> number;

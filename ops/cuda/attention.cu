@@ -1,5 +1,5 @@
-// Attention for training: batched products by cuBLAS with the scores of one sequence in the
-// workspace, [heads, S, T] in f32. The backward pass computes the probabilities again.
+// attention for training: batched products by cuBLAS with the scores of one sequence in the workspace,
+// [heads, S, T] in f32. The backward pass recomputes the probabilities.
 #include <cmath>
 
 #include "ops/cuda/gemm/cublas_gemm.h"

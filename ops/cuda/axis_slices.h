@@ -1,4 +1,4 @@
-// Pieces of a tensor along one axis: for concat and split.
+// Copies of consecutive slices along one axis: for concat and split.
 #pragma once
 
 #include "ops/cuda/register.h"
@@ -12,7 +12,7 @@ inline size_t AxisOf(const Attributes& attributes, size_t rank) {
   return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis);
 }
 
-// The region of `whole` that begins at `start` along `axis` and has the shape of `piece`.
+// Returns the copy between `piece` and the region of `whole` that begins at `start` along `axis`.
 inline BoxCopy AxisSliceBox(const TensorView& piece, const TensorView& whole, size_t axis,
                         int64_t start, bool into_whole) {
   BoxCopy box;

@@ -1,4 +1,4 @@
-// Batched products by cuBLAS. Operands that a length may cut short are copied first, with zeros
+// Batched products by cuBLAS. Operands that an input `length` may truncate are copied first, with zeros
 // beyond it; the length stays on the device.
 #include <algorithm>
 

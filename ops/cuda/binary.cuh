@@ -1,4 +1,4 @@
-// Kernels of two operands with numpy's broadcasting, and their gradients.
+// Binary elementwise kernels with numpy's broadcasting, and their gradients.
 #pragma once
 
 #include <limits>
@@ -14,10 +14,10 @@
 
 namespace espalier {
 
-// From the row-major number of an element of the result to the offset of an operand's element.
+// Maps the row-major index of an element of the result to the offset of an operand's element.
 struct BroadcastIndex {
   bool dense = false;  // the operand has the shape of the result
-  bool narrow = true;  // 32 bits hold every number
+  bool narrow = true;  // all indices fit 32 bits
   int rank = 0;
   int64_t size[8] = {};
   int64_t stride[8] = {};
@@ -92,7 +92,7 @@ KernelStatus RunBinary(const KernelArgs& args, F f, const char* op) {
   });
 }
 
-// Kernel `name`: y = f(a, b). `name` must be a literal.
+// Adds kernel `name`: y = f(a, b). `name` must be a literal.
 template <Takes takes = Takes::kFloats, typename F>
 void AddBinary(KernelRegistry& registry, const char* name, F f) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
@@ -101,7 +101,7 @@ void AddBinary(KernelRegistry& registry, const char* name, F f) {
   });
 }
 
-// The summand of a gradient at element i of dy. `a` and `b` are null where the term reads neither.
+// The term of a gradient at element i of dy. `a` and `b` are null if the term reads neither.
 template <typename T, typename Term>
 struct GradientTerm {
   const T* dy;
@@ -123,7 +123,7 @@ struct StoreValue {
   __device__ void operator()(int64_t i) const { target[i] = FromFloat<T>(value(i)); }
 };
 
-// Which dimensions of `dy` are summed over to get the gradient of an operand.
+// Returns which dimensions of `dy` are summed over for the gradient of an operand.
 inline ReduceShape BroadcastSum(const Dims& operand, const Dims& dy) {
   std::vector<bool> summed(dy.size());
   const size_t missing = dy.size() - operand.size();
@@ -133,7 +133,7 @@ inline ReduceShape BroadcastSum(const Dims& operand, const Dims& dy) {
   return ReduceShape::Make(dy, summed);
 }
 
-// What SumBroadcast needs for any of `targets`.
+// Returns the workspace of SumBroadcast for any of `targets`, in bytes.
 inline size_t SumBroadcastBytes(const std::vector<TensorSpec>& targets, const Dims& dy) {
   size_t bytes = 0;
   for (const TensorSpec& target : targets) {
@@ -143,8 +143,7 @@ inline size_t SumBroadcastBytes(const std::vector<TensorSpec>& targets, const Di
   return bytes;
 }
 
-// target = the sum of value(i), i an element of dy, over the dimensions in which target is
-// broadcast.
+// target = sum of value(i) over the elements i of dy along the dimensions in which target is broadcast.
 template <typename T, typename Value>
 KernelStatus SumBroadcast(const KernelArgs& args, const Value& value, const TensorView& dy,
                           const TensorView& target, const char* op) {
@@ -156,8 +155,8 @@ KernelStatus SumBroadcast(const KernelArgs& args, const Value& value, const Tens
                 args.workspace, StreamOf(args), op);
 }
 
-// da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db likewise. The
-// inputs are a, b, dy if `saves_inputs`, otherwise dy alone.
+// da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db that of term_b for
+// b. Inputs are a, b, dy if `saves_inputs`, otherwise only dy.
 template <bool saves_inputs, typename TermA, typename TermB>
 KernelStatus RunBinaryGradient(const KernelArgs& args, TermA term_a, TermB term_b, const char* op) {
   const TensorView& dy = args.inputs[saves_inputs ? 2 : 0];

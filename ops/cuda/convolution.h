@@ -5,7 +5,7 @@
 
 namespace espalier {
 
-// Kernels `name` and `name`_grad; `name` must be a literal.
+// Adds kernels `name` and `name`_grad; `name` must be a literal.
 void AddConvolution(KernelRegistry& registry, DeviceContexts& contexts, const char* name);
 void AddTransposedConvolution(KernelRegistry& registry, DeviceContexts& contexts, const char* name);
 

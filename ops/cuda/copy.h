@@ -1,4 +1,4 @@
-// Kernels whose result holds the bytes of their only input.
+// Kernels that only copy the bytes of their input.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ inline KernelStatus CopyWhole(const TensorView& from, const TensorView& to, void
                     op);
 }
 
-// Kernels `name`, y = x, and `name`_grad, dx = dy. `name` must be a literal.
+// Adds kernels `name`, y = x, and `name`_grad, dx = dy. `name` must be a literal.
 inline void AddCopy(KernelRegistry& registry, const char* name) {
   const KernelFactory factory = [name](const KernelSpec&, std::string*) {
     return MakeKernel([name](const KernelArgs& args) {

@@ -1,4 +1,4 @@
-// Rows of logits, one block each: what log-softmax needs of them.
+// Log-softmax statistics of rows of logits, one block per row.
 #pragma once
 
 #include "ops/cuda/reduce.cuh"
@@ -9,7 +9,7 @@ struct Normaliser {
   float most, sum;
 };
 
-// The row's maximum and the sum of exp(x - maximum).
+// Returns the row's maximum and the sum of exp(x - maximum).
 __device__ inline Normaliser Normalise(const float* row, int64_t classes) {
   float most = -INFINITY;
   for (int64_t i = threadIdx.x; i < classes; i += kThreads) most = fmaxf(most, row[i]);

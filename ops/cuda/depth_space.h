@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-// Kernels `name` and `name`_grad: the gradient goes the other way. `name` must be a literal.
+// Adds kernels `name` and `name`_grad, which is the inverse permutation. `name` must be a literal.
 inline void AddDepthSpaceCopy(KernelRegistry& registry, const char* name, bool to_space) {
   const auto add = [&registry, name](const std::string& op, bool to_space) {
     registry.Add(op, [name, to_space](const KernelSpec& spec, std::string*) {

@@ -1,4 +1,4 @@
-// Elements that are only moved: by their size, whatever they mean.
+// Dispatch by element size, for code that only moves elements.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-// Calls function with the unsigned integer of the size of an element.
+// Calls function(TypeTag<U>()) with the unsigned integer U of the size of an element.
 template <typename Function>
 KernelStatus DispatchBits(DType dtype, const char* op, Function function) {
   switch (SizeOf(dtype)) {
@@ -26,7 +26,7 @@ KernelStatus DispatchBits(DType dtype, const char* op, Function function) {
   }
 }
 
-// Calls function with what stands for an integer type; i8, u8 included.
+// Calls function(TypeTag<T>()) for an integer type, including i8 and u8.
 template <typename Function>
 KernelStatus DispatchAnyInteger(DType dtype, const char* op, Function function) {
   if (dtype == DType::kI8) return function(TypeTag<int8_t>());
@@ -34,7 +34,7 @@ KernelStatus DispatchAnyInteger(DType dtype, const char* op, Function function) 
   return DispatchInteger(dtype, op, function);
 }
 
-// The bits of `value` as an element: rounded to nearest even; truncated and clamped for integers.
+// Returns the bits of `value` as an element: rounded to nearest even; integers truncated and clamped.
 inline uint64_t BitsOf(DType dtype, double value) {
   uint64_t bits = 0;
   const auto put = [&](auto element) { std::memcpy(&bits, &element, sizeof(element)); };

@@ -20,7 +20,7 @@ struct Flag {
   uint8_t byte;
 };
 
-// What a formula sees of an element: f32 for floating-point types, bool, integers as they are.
+// The argument type of a formula: f32 for floating-point types, bool, integers unchanged.
 template <typename T>
 using Seen = std::conditional_t<std::is_integral_v<T>, T,
                                 std::conditional_t<std::is_same_v<T, Flag>, bool, float>>;
@@ -47,11 +47,11 @@ __device__ __forceinline__ T StoreElement(Value value) {
   }
 }
 
-// What an operator's results are stored as: booleans as bytes, others like its operands.
+// Storage type of results: booleans as bytes, others as the operands.
 template <typename T, typename Result>
 using Stored = std::conditional_t<std::is_same_v<Result, bool>, Flag, T>;
 
-// Calls function(TypeTag<T>()) with the type that elements are stored as.
+// Calls function(TypeTag<T>()) with the storage type of elements.
 template <Takes takes, typename Function>
 KernelStatus DispatchElements(DType dtype, const char* op, Function function) {
   if constexpr (takes == Takes::kBools || takes == Takes::kAll) {
@@ -75,7 +75,7 @@ KernelStatus DispatchElements(DType dtype, const char* op, Function function) {
   return UnsupportedType(op, dtype);
 }
 
-// False with *refusal set where DispatchElements would fail.
+// Returns false and sets *refusal where DispatchElements would fail.
 template <Takes takes>
 bool TakesElements(DType dtype, std::string* refusal) {
   const bool taken =
@@ -135,7 +135,7 @@ KernelStatus RunUnaryGradient(const KernelArgs& args, F f, const char* op) {
   });
 }
 
-// Kernel `name`: y = f(x), f = make(attributes of the node). `name` must be a literal, here and
+// Adds kernel `name`: y = f(x), f = make(attributes of the node). `name` must be a literal, here and
 // below.
 template <Takes takes = Takes::kFloats, typename Make>
 void AddUnaryForward(KernelRegistry& registry, const char* name, Make make) {
@@ -147,8 +147,8 @@ void AddUnaryForward(KernelRegistry& registry, const char* name, Make make) {
   });
 }
 
-// Kernel `name`_grad: dx = gradient(saved, dy), gradient = make(attributes), where `saved` is x or
-// y, whichever the operator's definition names; or gradient(dy) if it names neither.
+// Adds kernel `name`_grad: dx = gradient(saved, dy), gradient = make(attributes), where `saved` is x or
+// y, as the operator's definition says; gradient(dy) if it names neither.
 template <typename Make>
 void AddUnaryGradientWith(KernelRegistry& registry, const char* name, Make make) {
   registry.Add(std::string(name) + "_grad",
@@ -160,7 +160,7 @@ void AddUnaryGradientWith(KernelRegistry& registry, const char* name, Make make)
                });
 }
 
-// Both.
+// Adds `name` and `name`_grad.
 template <Takes takes = Takes::kFloats, typename Make, typename MakeGradient>
 void AddUnaryWith(KernelRegistry& registry, const char* name, Make make,
                   MakeGradient make_gradient) {
@@ -168,7 +168,7 @@ void AddUnaryWith(KernelRegistry& registry, const char* name, Make make,
   AddUnaryGradientWith(registry, name, make_gradient);
 }
 
-// The same for operators without attributes.
+// As above, for operators without attributes.
 template <Takes takes = Takes::kFloats, typename F, typename G>
 void AddUnary(KernelRegistry& registry, const char* name, F f, G gradient) {
   AddUnaryWith<takes>(
@@ -176,7 +176,7 @@ void AddUnary(KernelRegistry& registry, const char* name, F f, G gradient) {
       [gradient](const Attributes&) { return gradient; });
 }
 
-// The gradient of what is flat almost everywhere.
+// The gradient of functions that are constant almost everywhere.
 struct ZeroGradient {
   __device__ float operator()(float) const { return 0.0f; }
 };

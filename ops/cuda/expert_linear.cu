@@ -1,6 +1,5 @@
-// One warp per row and output: products along the summed dimension always fall to the same lane in
-// the same order, so a row's bits do not depend on the others. Made for decoding, where reading the
-// chosen experts' weights takes the time.
+// expert_linear: one warp per row and output; the terms of a sum always go to the same lane in the same
+// order, so it is batch-invariant. For decoding, where reading the chosen experts' weights dominates.
 #include <cstdint>
 
 #include "ops/cuda/runtime/launch.cuh"

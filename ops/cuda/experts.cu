@@ -10,7 +10,7 @@
 namespace espalier {
 namespace cuda_experts {
 
-// As many as fit among the parameters of a launch.
+// As many experts as fit into the parameters of a launch.
 constexpr int64_t kMostExperts = 256;
 
 struct ExpertRows {
@@ -21,7 +21,7 @@ struct ExpertRows {
     for (size_t e = 0; e < views.size(); ++e) rows.data[e] = views[e].data;
     return rows;
   }
-  // Null if expert e is not wanted.
+  // Null if the output of expert e is absent.
   template <typename T>
   __device__ T* At(int expert) const {
     return static_cast<T*>(data[expert]);

@@ -1,5 +1,5 @@
-// What losses and metrics of labels share: which labels count, by which weight, and how the values
-// are reduced.
+// Shared by losses and metrics with labels: which labels count, their weights, and how values are
+// reduced.
 #pragma once
 
 #include "ops/cuda/labels.cuh"
@@ -20,12 +20,12 @@ struct LabelReduction {
         counted(attributes.String("mean_over") == "counted"),
         count(static_cast<double>(attributes.Int("count", 1))),
         ignore_index(attributes.Int("ignore_index", -100)) {}
-  // Whether the divisor is a sum over labels.
+  // Returns whether the divisor is a sum over labels.
   bool Counts() const { return counted && !none && !sum; }
 };
 
-// A label that is not ignored and in range, or -1. Out of range: reported once, by one thread of
-// the label's (`report`).
+// Reads labels: returns -1 for an ignored label, and for one out of range, which one thread per label
+// (`report`) reports as a fault.
 struct LabelReader {
   Integers labels;
   int64_t classes;
@@ -58,7 +58,7 @@ struct StoreMean {
   __device__ void operator()(int64_t, float sum) const { *result = sum / *divisor; }
 };
 
-// The gradient of the value of label i.
+// The gradient with respect to the value of label i.
 struct LabelGradients {
   const float* dy;
   const float* divisor;  // on the device, or null
@@ -70,8 +70,8 @@ struct LabelGradients {
   }
 };
 
-// Base of the kernels. The workspace holds the values of all labels, the divisor, then Reduce's
-// partial sums. Inputs are scores, labels, weights?; of gradients there is dy after them.
+// Base class of the kernels. The workspace holds the values of all labels, the divisor, then Reduce's
+// partial sums. Inputs are scores, labels, weights?; gradients also take dy, last.
 class LabelLossKernel : public Kernel {
  public:
   LabelLossKernel(DeviceContexts& contexts, const KernelSpec& spec, const char* op)
@@ -91,7 +91,7 @@ class LabelLossKernel : public Kernel {
     return KernelStatus::Ok();
   }
 
-  // Where the value of each label belongs.
+  // Memory for the value of each label.
   float* Values(const KernelArgs& args) const {
     return reduction_.none ? args.outputs[0].as<float>() : static_cast<float*>(args.workspace);
   }
@@ -139,7 +139,7 @@ class LabelLossKernel : public Kernel {
   size_t divisor_ = 0, partial_ = 0;
 };
 
-// The weights of classes, input 2; null: 1. `gradient`: dy comes last.
+// Returns the class weights, input 2; null: 1. `gradient`: dy is the last input.
 inline const float* ClassWeights(const KernelArgs& args, bool gradient) {
   const size_t inputs = args.inputs.size() - (gradient ? 1 : 0);
   return inputs > 2 && args.inputs[2].present() ? args.inputs[2].as<float>() : nullptr;

@@ -1,4 +1,4 @@
-// Integer inputs that choose among several: labels, ids and indices.
+// Integer inputs that select among several: labels, ids and indices.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Layer norm, also of a sum with a residual: one block per row. A row's bits depend on the row
-// alone.
+// Layer norm, optionally of x + residual (fused add): one block per row. Batch-invariant: a row's result
+// depends on that row alone.
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"

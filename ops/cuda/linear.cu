@@ -1,5 +1,5 @@
-// Training: cuBLAS for y, dx and dweight. Serving: MixedInputGemm for f32, BatchInvariantLinear for bf16 and
-// f16.
+// linear. Training: cuBLAS for y, dx and dweight. Serving: MixedInputGemm for f32, BatchInvariantLinear
+// for bf16 and f16.
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
@@ -95,7 +95,7 @@ ReduceShape ColumnSums(int64_t rows, int64_t columns) {
   return ReduceShape::Make({rows, columns}, {true, false});
 }
 
-// Where the gradient's parts lie in its workspace.
+// The layout of the gradient's workspace.
 struct BackwardLayout {
   size_t partial = 0, dz = 0, z = 0, bytes = 0;
 
@@ -182,7 +182,7 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
   });
 }
 
-// One matrix of a batch-invariant kernel for bf16 and f16.
+// One matrix of the batch-invariant kernel for bf16 and f16.
 KernelStatus RunStable(std::span<const TensorView> inputs, const TensorView& y,
                        Activation activation, const KernelArgs& args) {
   const TensorView &x = inputs[0], &weight = inputs[1];

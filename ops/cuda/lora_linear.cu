@@ -1,6 +1,6 @@
-// Two products per row, by way of the workspace; one warp per element of each, whose lanes always
-// take the same products in the same order, so that a row's bits do not depend on the others. Made
-// for decoding, where reading the adapters takes the time.
+// lora_linear: two products per row through the workspace; one warp per element of each, whose lanes
+// always take the same terms in the same order, so it is batch-invariant. For decoding, where reading
+// the adapters dominates.
 #include <algorithm>
 #include <cstdint>
 

@@ -11,7 +11,7 @@ namespace espalier {
 
 inline ReduceShape OverAll(int64_t n) { return ReduceShape::Make({n}, {true}); }
 
-// What the sum over elements is divided by: attributes `reduction` (absent: "mean") and `count`.
+// Returns the divisor of the sum: attributes `reduction` (absent: "mean") and `count`.
 inline double DivisorOf(const Attributes& attributes) {
   if (attributes.String("reduction", "mean") == "sum") return 1.0;
   return static_cast<double>(attributes.Int("count", 1));
@@ -57,8 +57,7 @@ std::unique_ptr<Kernel> ElementLoss(const KernelSpec& spec, F f, double divisor,
       OverAll(spec.inputs[0].num_elements()).WorkspaceBytes());
 }
 
-// prediction, target, dy -> the gradients of both, of which Slope and TargetSlope are the
-// derivatives of f.
+// prediction, target, dy -> the gradients of both; Slope and TargetSlope are the derivatives of f.
 template <typename Slope, typename TargetSlope>
 std::unique_ptr<Kernel> ElementLossGradient(Slope slope, TargetSlope target_slope, double divisor,
                                             const char* op) {
@@ -76,7 +75,7 @@ std::unique_ptr<Kernel> ElementLossGradient(Slope slope, TargetSlope target_slop
   });
 }
 
-// A factory for f32 that calls make(spec).
+// Returns a factory for f32 that calls make(spec).
 template <typename Make>
 KernelFactory ForF32(Make make) {
   return [make](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -80,7 +80,7 @@ KernelStatus Forward(DeviceContexts& contexts, const KernelArgs& args, bool ta, 
   if (Even(p.a_batch, p.y_batch) && Even(p.b_batch, p.y_batch)) {
     gemm.batch = p.batch();
     if (NumElements(p.b_batch) == 1 && NumElements(p.a_batch) == p.batch() && !ta) {
-      gemm.m *= gemm.batch;  // one taller product
+      gemm.m *= gemm.batch;  // a single product with more rows
       gemm.batch = 1;
     }
     gemm.a.batch_stride = NumElements(p.a_batch) == 1 ? 0 : p.a_size;
@@ -252,7 +252,7 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, bool ta,
   return KernelStatus::Ok();
 }
 
-// One thread per element, k in order: for serving, where the order must not depend on the rows.
+// Batch-invariant, for serving: one thread per element, k in order.
 template <typename T>
 struct StableElement {
   const T* a;

@@ -1,5 +1,5 @@
-// Of equal indices the last one counts: the largest number of an element of x is found first, so
-// that the order of the threads does not matter.
+// Of equal indices the last one counts: a first pass finds the largest element of x for each, so the
+// result does not depend on the order of the threads.
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"

@@ -1,5 +1,5 @@
-// Shared by the optimiser updates: their operands. The learning rate, the step and the clipping
-// scale lie in device memory.
+// Shared by the optimizer updates: their operands. The learning rate, the step and the clipping scale
+// are in device memory.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,8 @@ inline KernelStatus CopyParameters(const KernelArgs& args, const char* op) {
   return KernelStatus::Ok();
 }
 
-// The parameters of one launch. Passed by value: a kernel's parameters may take 32,764 bytes.
+// The parameters of one launch (multi-tensor apply). Passed by value: kernel parameters may take 32,764
+// bytes.
 constexpr int kJointParameters = 400;
 constexpr int64_t kUpdateChunk = 16 * kThreads;  // elements of one block
 struct ParameterTable {
@@ -57,11 +58,11 @@ struct ParameterTable {
 };
 static_assert(sizeof(ParameterTable) < 32000);
 
-// `update` with the operands `o` of the block's parameter moves each element of its chunk.
+// Each block updates one chunk of one parameter: `update` with the operands `o` of that parameter.
 template <typename Update>
 __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const __grid_constant__ ParameterTable table, Update update) {
-  int low = 0, high = table.count - 1;  // the last parameter that begins at this block or before it
+  int low = 0, high = table.count - 1;  // binary search for the last parameter that begins at or before this block
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (table.first_block[middle] <= blockIdx.x) {
@@ -77,8 +78,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) update(i);
 }
 
-// Runs `update`, which has operands `o` and moves element i, for any number of whole parameters
-// whose operands come one after the other, with one launch for each kJointParameters of them.
+// Runs `update`, which has operands `o` and updates element i, for any number of parameters whose
+// operands follow each other, with one launch per kJointParameters of them.
 template <typename Update>
 KernelStatus UpdateEach(const KernelArgs& args, const Update& update, const char* op) {
   const size_t operands = args.inputs.size() / std::max<size_t>(args.outputs.size(), 1);

@@ -14,7 +14,7 @@ namespace {
 int CountDevices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // no driver or no GPU: nothing is wrong
+    cudaGetLastError();  // no driver or no GPU is not an error
     return 0;
   }
   return count;
@@ -201,7 +201,7 @@ class Plugin : public CudaPlugin {
 extern "C" __attribute__((visibility("default"))) espalier::CudaPlugin* espalier_cuda_plugin(
     int abi) {
   if (abi != espalier::kCudaPluginAbi) return nullptr;
-  // Lives as long as the process: never destroyed, since the driver may be gone by then.
+  // Never destroyed: at exit the driver may be gone already.
   static espalier::CudaPlugin* const plugin = new espalier::Plugin();
   return plugin;
 }

@@ -1,4 +1,4 @@
-// The face of the CUDA plug-in, a shared object that worker/device/cuda_device.cc opens at run
+// The interface of the CUDA plug-in, a shared object that worker/device/cuda_device.cc opens at run
 // time. Standard library only: the plug-in links neither Abseil nor protobuf, and both sides are
 // built by the same compiler from the same tree.
 //
@@ -6,7 +6,7 @@
 //   extern "C" espalier::CudaPlugin* espalier_cuda_plugin(int abi);
 // It returns a pointer that lives as long as the process, or null if `abi` is not the version that
 // the plug-in was built with. It must not throw, and must not fail where there is no GPU: Devices()
-// is then empty.
+// then returns an empty list.
 //
 // Memory and streams: every device has one stream (Stream). Copies, fills, kernels and collectives
 // of a device are enqueued on it in order. A device is used by one thread at a time; different
@@ -36,7 +36,7 @@ struct CudaDeviceInfo {
 // One NCCL communicator: a group of ranks, each with one device. Calls are collective over the
 // group and are enqueued on the device's stream; they return when enqueued. Sums are over f32, f16,
 // bf16, i32 and i64. Buffers are device memory. An error after which the communicator is unusable
-// is returned by the call that meets it or by the device's next Synchronize.
+// is returned by the call that detects it or by the device's next Synchronize.
 class CudaCommunicator {
  public:
   virtual ~CudaCommunicator() = default;
@@ -60,7 +60,7 @@ class CudaCommunicator {
   // May be called from any thread while another waits in Synchronize: pending work ends with
   // errors.
   virtual void Abort() = 0;
-  // Empty while all is well; otherwise what NCCL reports (ncclCommGetAsyncError).
+  // Returns the error that NCCL reports asynchronously (ncclCommGetAsyncError), or Ok.
   virtual KernelStatus AsyncError() = 0;
 };
 
@@ -70,25 +70,25 @@ class CudaPlugin {
 
   virtual std::vector<CudaDeviceInfo> Devices() = 0;
 
-  // Free and total memory of the device now.
+  // Returns the free and total memory of the device.
   virtual KernelStatus MemoryBytes(int device, int64_t* free_bytes, int64_t* total_bytes) = 0;
 
-  // 256-byte aligned device memory; *device_pointer is set on success.
+  // Allocates 256-byte aligned device memory; sets *device_pointer on success.
   virtual KernelStatus Allocate(int device, int64_t bytes, void** device_pointer) = 0;
   virtual void Free(int device, void* device_pointer) = 0;
-  // Page-locked host memory for the copies below (they also take ordinary host memory).
+  // Allocates page-locked host memory for the copies below (which also take ordinary host memory).
   virtual KernelStatus AllocateHost(int device, int64_t bytes, void** host_pointer) = 0;
   virtual void FreeHost(int device, void* host_pointer) = 0;
 
-  // Both return when the host memory may be reused or read; small copies to the device may still be
-  // under way, in order with what is enqueued afterwards.
+  // Both return when the host memory may be reused or read. Small copies to the device may still be
+  // pending then, in order with work enqueued later.
   virtual KernelStatus CopyToDevice(int device, void* device_destination, const void* host_source,
                                     int64_t bytes) = 0;
   virtual KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
                                   int64_t bytes) = 0;
-  // Copies between AllocateHost's memory and the device that run beside the device's stream, on one
-  // stream for each direction. Each begins when all that was enqueued before has ended; AwaitCopy:
-  // what is enqueued afterwards begins when the copy with that ticket has ended.
+  // Asynchronous copies between AllocateHost's memory and the device, on one copy stream per direction.
+  // A copy begins when all work enqueued before it has ended. Work enqueued after AwaitCopy begins when
+  // the copy with that ticket has ended.
   virtual KernelStatus BeginCopyToDevice(int device, void* device_destination,
                                          const void* host_source, int64_t bytes,
                                          uint64_t* ticket) = 0;
@@ -96,15 +96,15 @@ class CudaPlugin {
                                        const void* device_source, int64_t bytes,
                                        uint64_t* ticket) = 0;
   virtual KernelStatus AwaitCopy(int device, uint64_t ticket) = 0;
-  // Enqueued. Both ends lie in this device's memory.
+  // Enqueues a copy within this device's memory.
   virtual KernelStatus CopyBoxOnDevice(int device, const BoxCopy& copy) = 0;
-  // Enqueued: `count` elements become `value` (rounded to nearest even; truncated for integers).
+  // Enqueues setting `count` elements to `value` (rounded to nearest even; truncated for integers).
   virtual KernelStatus Fill(int device, void* device_destination, DType dtype, int64_t count,
                             double value) = 0;
 
-  // Between the two calls what this thread enqueues on the device's stream is recorded, not run;
-  // EndCapture ends that also if something failed. LaunchGraph enqueues all of it again, with the same
-  // arguments.
+  // CUDA graphs. Between BeginCapture and EndCapture the work that this thread enqueues on the device's
+  // stream is captured, not run; EndCapture ends the capture even if something failed. LaunchGraph
+  // enqueues the captured work with the same arguments.
   virtual KernelStatus BeginCapture(int device) = 0;
   virtual KernelStatus EndCapture(int device, uint64_t* graph_id) = 0;
   virtual KernelStatus LaunchGraph(int device, uint64_t graph_id) = 0;
@@ -112,17 +112,18 @@ class CudaPlugin {
 
   // The cudaStream_t that KernelArgs::stream of this device carries.
   virtual void* Stream(int device) = 0;
-  // Waits for all that was enqueued; returns the first error among it.
+  // Waits for all enqueued work and returns its first error.
   virtual KernelStatus Synchronize(int device) = 0;
 
-  // Adds the CUDA kernels. Kernels run on the device that is current in the calling thread: the
-  // caller calls SetCurrent first, once per thread.
+  // Adds the CUDA kernels. Kernels run on the device that is current in the calling thread.
+  // REQUIRES: SetCurrent has been called, once per thread.
   virtual void RegisterKernels(KernelRegistry* registry) = 0;
   virtual KernelStatus SetCurrent(int device) = 0;
 
-  // NCCL: the first rank of a group makes an id, the others get its bytes from the caller.
+  // NCCL: the first rank of a group makes an id; the caller passes its bytes to the others.
   virtual KernelStatus NewCommunicatorId(std::string* id_bytes) = 0;
-  // Collective over the group; blocks until all have come. Null with *error on failure.
+  // Collective over the group; blocks until all ranks have joined. Returns null and sets *error on
+  // failure.
   virtual std::unique_ptr<CudaCommunicator> CreateCommunicator(int device,
                                                                const std::string& id_bytes,
                                                                int rank, int size,

@@ -1,5 +1,4 @@
-// The plug-in opens as the worker opens it, also where there is no GPU, and its answers are then
-// polite.
+// Opens the plug-in as the worker does; without a GPU it must return errors, not crash.
 #include <dlfcn.h>
 
 #include <string>

@@ -55,7 +55,8 @@ struct Windows {
     if (adaptive) return ((i + 1) * x_size[d] + y_size[d] - 1) / y_size[d];
     return ::min(Begin(d, i) + (kernel[d] - 1) * dilation[d] + 1, x_size[d]);
   }
-  // What counts along dimension d for the average; what ceil_mode adds beyond the pads does not.
+  // Positions along dimension d that count for the average; those that ceil_mode adds beyond the pads
+  // do not.
   __device__ int64_t Cells(int d, int64_t i) const {
     const int64_t first = include_pad ? Begin(d, i) : First(d, i);
     const int64_t end =
@@ -84,8 +85,8 @@ struct Windows {
   __device__ int64_t x_area() const { return x_size[0] * x_size[1]; }
   __device__ int64_t y_area() const { return y_size[0] * y_size[1]; }
 
-  // Index in the plane of the first maximum of window (i, j) in row-major order; a NaN wins. -1 for
-  // a window that lies in pads alone.
+  // Returns the index in the plane of the first maximum of window (i, j) in row-major order; a NaN wins.
+  // Returns -1 for a window that contains only padding.
   template <typename T>
   __device__ int64_t ArgMax(const T* plane, int64_t i, int64_t j) const {
     int64_t best = -1;
@@ -136,7 +137,7 @@ struct PoolForward {
   }
 };
 
-// Which element of its plane each window takes.
+// The element of its plane that each window selects.
 template <typename T>
 struct PoolChoose {
   Windows w;

@@ -1,5 +1,5 @@
-// Sums in a fixed order: within a block by a tree, across blocks by a second pass over partial
-// sums. No atomics, so that runs repeat bit for bit.
+// Deterministic reductions: within a block by a tree, across blocks by a second pass over partial
+// results. No atomics, so that runs repeat bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-// How elements are combined: an operation on values of Type, and what changes nothing.
+// Reduction operators: an operation on values of Type, and its identity.
 struct SumOp {
   using Type = float;
   static __device__ __forceinline__ float Identity() { return 0.0f; }
@@ -34,7 +34,7 @@ __device__ __forceinline__ typename Op::Type WarpReduce(typename Op::Type value)
   return value;
 }
 
-// Over all threads of the block (a multiple of 32, at most 1024); every thread gets the result.
+// Reduces over all threads of the block (a multiple of 32, at most 1024); returns the result to all.
 template <typename Op>
 __device__ __forceinline__ typename Op::Type BlockReduce(typename Op::Type value) {
   __shared__ typename Op::Type parts[32];
@@ -50,7 +50,7 @@ __device__ __forceinline__ typename Op::Type BlockReduce(typename Op::Type value
 __device__ __forceinline__ float BlockSum(float value) { return BlockReduce<SumOp>(value); }
 __device__ __forceinline__ float BlockMax(float value) { return BlockReduce<MaxOp>(value); }
 
-// A dense tensor whose dimensions are kept or summed over (combined by any operation, below).
+// A dense tensor whose dimensions are kept or reduced.
 struct ReduceShape {
   struct Group {
     int rank = 0;
@@ -72,7 +72,7 @@ struct ReduceShape {
   Group kept, summed;
   int64_t outputs = 1;  // number of sums
   int64_t count = 1;    // elements of each
-  // Whether neighbouring sums read neighbouring elements.
+  // Whether adjacent sums read adjacent elements.
   bool by_columns = false;
 
   // summed_dims[d]: dimension d is summed over.
@@ -80,8 +80,8 @@ struct ReduceShape {
     ReduceShape shape;
     int64_t stride = 1;
     int last = -1;  // 0: the previous dimension was kept, 1: summed
-    // From the innermost dimension outwards; neighbours of one kind become one dimension. Stored
-    // reversed, then turned round.
+    // From the innermost dimension outwards, merges adjacent dimensions of one kind. Builds the list
+    // reversed, then reverses it.
     for (size_t i = dims.size(); i-- > 0;) {
       const int64_t size = dims[i];
       const int kind = summed_dims[i] ? 1 : 0;
@@ -107,7 +107,7 @@ struct ReduceShape {
     return shape;
   }
 
-  // Into how many pieces each sum is cut; a function of the shape alone. With batch_invariant always 1.
+  // Returns into how many chunks each sum is split: a function of the shape; 1 if batch_invariant.
   int64_t Chunks(bool batch_invariant) const {
     if (batch_invariant || outputs == 0) return 1;
     const int64_t least = by_columns ? 64 : 4096;
@@ -121,8 +121,8 @@ struct ReduceShape {
   }
 };
 
-// value(i) is the summand at element i of the tensor; store(o, sum) takes result o. With one chunk
-// the result is stored, otherwise left in partial[chunk * outputs + o].
+// value(i) is the term at element i of the tensor; store(o, sum) stores result o. With several chunks the
+// results go to partial[chunk * outputs + o] instead.
 template <typename Op, typename Value, typename Store>
 __global__ void __launch_bounds__(kThreads)
     ReduceColumnsKernel(ReduceShape shape, Value value, Store store, typename Op::Type* partial,

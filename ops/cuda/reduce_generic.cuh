@@ -1,4 +1,4 @@
-// Reductions over axes other than plain sums, and their gradients.
+// Reductions over axes with any operator, and their gradients.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-// How a reduction's tensors lie, and what it needs in the workspace.
+// The shapes and the workspace layout of a reduction.
 struct ReductionPlan {
   std::vector<bool> reduced;
   bool batch_invariant = false;
@@ -34,7 +34,7 @@ struct ReductionPlan {
 
   ReduceShape Shape(const Dims& x) const { return ReduceShape::Make(x, reduced); }
 
-  // From an element of x to the element of y that it belongs to.
+  // Maps an element of x to the element of y that it belongs to.
   BroadcastIndex Index(const Dims& x) const {
     Dims kept = x;
     for (size_t d = 0; d < x.size(); ++d) {
@@ -94,7 +94,7 @@ struct AsIs {
   }
 };
 
-// Kernel `name`: y = finish(sum of term(x)). Integers too if `integers`: those are not finished.
+// Adds kernel `name`: y = finish(sum of term(x)). `integers`: also takes integers, without `finish`.
 // `name` must be a literal.
 template <bool integers, typename Term, typename Finish>
 void AddFold(KernelRegistry& registry, const char* name, Term term, Finish finish) {
@@ -134,8 +134,8 @@ struct SpreadFold {
   }
 };
 
-// Kernel `name`: dx = f(x, y, dy) with y and dy those of the element that x belongs to. Its inputs
-// are x and y where they are saved, then dy. `name` must be a literal.
+// Adds kernel `name`: dx = f(x, y, dy), where y and dy are at the element that x belongs to. Inputs are x
+// and y if they are saved, then dy. `name` must be a literal.
 template <bool saves_input, bool saves_output, typename F>
 void AddFoldGradient(KernelRegistry& registry, const char* name, F f) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -1,4 +1,4 @@
-// The largest or smallest of many: reduce_max and reduce_min, and what arg_max and arg_min compare.
+// Minimum and maximum: reduce_min and reduce_max, and the comparison of arg_min and arg_max.
 #pragma once
 
 #include <limits>
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-// Whether b takes the place of a; NaN takes that of every number.
+// Returns whether b replaces a; NaN replaces every number.
 template <bool largest, typename V>
 __device__ __forceinline__ bool Beyond(V b, V a) {
   return (largest ? b > a : b < a) || (b != b && a == a);
@@ -52,7 +52,7 @@ template <typename T>
 using NumberType =
     std::conditional_t<std::is_same_v<T, TruthByte> || std::is_integral_v<T>, int64_t, float>;
 
-// The identity of nothing at all is out of range for the narrow integers: the nearest they have.
+// The identity may be out of range for narrow integers: clamps it.
 template <typename T>
 struct StoreNumber {
   T* y;
@@ -76,7 +76,7 @@ struct StoreRaw {
   __device__ void operator()(int64_t o, V value) const { y[o] = value; }
 };
 
-// Calls function with what stands for any element type.
+// Calls function with the C++ type of any element type.
 template <typename Function>
 KernelStatus DispatchAll(DType dtype, const char* op, Function function) {
   if (dtype == DType::kBool) return function(TypeTag<TruthByte>());
@@ -109,7 +109,7 @@ struct ShareElement {
   }
 };
 
-// Kernels `name` and `gradient` of reduce_max or reduce_min; literals.
+// Adds kernels `name` and `gradient` of reduce_min or reduce_max; both must be literals.
 template <bool largest>
 void AddExtreme(KernelRegistry& registry, const char* name, const char* gradient) {
   registry.Add(name, [=](const KernelSpec& spec, std::string*) -> std::unique_ptr<Kernel> {

@@ -31,7 +31,7 @@ struct SpreadElement {
   }
 };
 
-// `name` and `gradient` must be literals; `factor` is what the sum is multiplied by.
+// `name` and `gradient` must be literals; the sum is multiplied by `factor`.
 template <typename Factor>
 void AddReduction(KernelRegistry& registry, const char* name, const char* gradient, Factor factor) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

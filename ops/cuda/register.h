@@ -1,4 +1,4 @@
-// How a kernel file adds its kernels. Each defines `void Register<Name>Cuda(KernelRegistry&,
+// Registration of kernels. Each kernel file defines `void Register<Name>Cuda(KernelRegistry&,
 // DeviceContexts&)` and is found by ops/cuda/BUILD.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// False with *refusal set when `dtype` is not among `allowed`.
+// Returns false and sets *refusal if `dtype` is not in `allowed`.
 inline bool TakesType(DType dtype, std::initializer_list<DType> allowed, std::string* refusal) {
   for (DType type : allowed) {
     if (type == dtype) return true;
@@ -27,7 +27,7 @@ inline bool TakesNumber(DType dtype, std::string* refusal) {
                    refusal);
 }
 
-// Whether operand i is there at all.
+// Returns whether operand i is present.
 inline bool Has(const std::vector<TensorSpec>& specs, size_t i) {
   return i < specs.size() && specs[i].dtype != DType::kInvalid;
 }
@@ -35,7 +35,7 @@ inline bool Has(std::span<const TensorView> views, size_t i) {
   return i < views.size() && views[i].present();
 }
 
-// The type of the first operand that is there (operands of a gradient may be absent).
+// Returns the type of the first operand that is present (operands of a gradient may be absent).
 inline DType TypeOf(const std::vector<TensorSpec>& specs) {
   for (const TensorSpec& spec : specs) {
     if (spec.dtype != DType::kInvalid) return spec.dtype;
@@ -43,7 +43,7 @@ inline DType TypeOf(const std::vector<TensorSpec>& specs) {
   return DType::kInvalid;
 }
 
-// All but the last dimension, flattened.
+// Returns the product of all dimensions but the last.
 inline int64_t RowsOf(const Dims& dims) {
   int64_t rows = 1;
   for (size_t d = 0; d + 1 < dims.size(); ++d) rows *= dims[d];

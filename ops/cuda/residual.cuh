@@ -1,4 +1,4 @@
-// Norms of x + residual: the sum is formed row by row before it is normalised.
+// Fused add and norm: x + residual is formed row by row before it is normalized.
 #pragma once
 
 #include "ops/cuda/copy.h"
@@ -11,7 +11,7 @@ namespace espalier {
 template <typename T>
 struct Residual {
   const T* residual = nullptr;  // null: the operator has none
-  T* sum = nullptr;             // where x + residual goes; y where nobody wants it
+  T* sum = nullptr;             // output x + residual; y if the graph does not use the sum
 
   // Input 1 and output 1 of an operator with a residual.
   static Residual Of(const KernelArgs& args) {
@@ -19,14 +19,14 @@ struct Residual {
     return {args.inputs[1].as<T>(), (sum.present() ? sum : args.outputs[0]).template as<T>()};
   }
 
-  // Element i of what is normalised, as it is stored.
+  // Returns element i of the normalized operand, as it is stored.
   __device__ float At(const T* x, int64_t i) const {
     if (residual == nullptr) return ToFloat(x[i]);
     return ToFloat(FromFloat<T>(ToFloat(x[i]) + ToFloat(residual[i])));
   }
 
-  // The row to normalise: `x` itself, or the sum, rounded as it is stored. For all threads of the
-  // block.
+  // Returns the row to normalize: `x`, or the sum, rounded as it is stored. To be called by all threads
+  // of the block.
   __device__ const T* AddTo(const T* x, int64_t offset, int64_t n) const {
     if (residual == nullptr) return x;
     for (int64_t i = threadIdx.x; i < n; i += kThreads) {
@@ -37,7 +37,7 @@ struct Residual {
   }
 };
 
-// The gradient where only the sum was used: outputs 0 and 1 are dsum, the parameters' are 0.
+// The gradient if the graph uses only the sum: outputs 0 and 1 are dsum; those of parameters are 0.
 inline KernelStatus OnlySumUsed(const TensorView& dsum, const KernelArgs& args, const char* op) {
   for (size_t i = 0; i < args.outputs.size(); ++i) {
     const TensorView& target = args.outputs[i];

@@ -1,4 +1,5 @@
-// RMS norm, also of a sum with a residual: one block per row. A row's bits depend on the row alone.
+// RMS norm, optionally of x + residual (fused add): one block per row. Batch-invariant: a row's result
+// depends on that row alone.
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -20,9 +21,8 @@ __device__ float InverseOf(const T* x, int64_t n, float epsilon) {
   return 1.0f / sqrtf(BlockSum(sum) / static_cast<float>(n) + epsilon);
 }
 
-// Values of a row that a thread keeps, if the row is no longer than all threads' together: it is
-// read once. The weights are read meanwhile, and no sooner: they may be a kernel's of the same
-// step, too.
+// Values of a row that a thread keeps in registers, if the whole row fits: it is then read once. The
+// weights are read after WaitOnDependentGrids, too: a kernel of the same step may write them.
 constexpr int kHeld = 16;
 
 template <typename T>
@@ -114,7 +114,7 @@ KernelStatus Forward(const KernelArgs& args, bool has_residual, float epsilon) {
   return DispatchFloat(x.dtype(), "rms_norm", [&](auto type) {
     using T = typename decltype(type)::T;
     const int64_t n = x.dims().back();
-    // Where the sum is nobody's it lies where y comes.
+    // If the graph does not use the sum, y holds it.
     const bool apart = !has_residual || !args.outputs[0].present() || args.outputs[1].present();
     if (n <= kHeld * kThreads && apart) {
       return LaunchWithPdl(HeldForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args),

@@ -1,4 +1,4 @@
-// Reading and writing at positions given by a tensor of indices.
+// Gather and scatter by a tensor of indices: shared by gather_*, scatter_* and their gradients.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace espalier {
 
-// The place that `index` names among `limit`, from the end if negative; -1 with a report if none.
+// Normalizes `index` to [0, limit); negative ones count from the end. Reports a fault and returns -1 if
+// it is out of range.
 __device__ inline int64_t PlaceOf(int64_t index, int64_t limit, int64_t position, FaultKind kind,
                                   const FaultSink& faults) {
   if (index >= 0 && index < limit) return index;
@@ -22,8 +23,8 @@ __device__ inline int64_t PlaceOf(int64_t index, int64_t limit, int64_t position
   return -1;
 }
 
-// For gather_elements and scatter_elements: the offset in x that element i of the indices stands
-// for, or -1.
+// For gather_elements and scatter_elements: the offset in x that element i of the indices selects, or
+// -1.
 struct ElementTarget {
   Integers indices;
   FaultSink faults;
@@ -57,8 +58,8 @@ struct ElementTarget {
   }
 };
 
-// For gather_nd and scatter_nd: x as [batch, rows, inner]; the row, counted over all batches, that
-// tuple t of the indices stands for, or -1.
+// For gather_nd and scatter_nd, which view x as [batch, rows, inner]: the row, counted over all batches,
+// that tuple t of the indices selects, or -1.
 struct TupleTarget {
   Integers indices;
   FaultSink faults;
@@ -152,8 +153,8 @@ struct VisitRun {
   }
 };
 
-// Calls body(offset of the target, positions, number of positions, inner, column) on the device for every
-// element of every row of x that at least one place has as its target; the positions in order.
+// Calls body(offset of the target, positions, number of positions, inner, column) on the device for
+// every element of every row of x that is the target of a position; positions are in order.
 template <typename Target, typename Body>
 KernelStatus ForTargets(const StableIndexSort& sort, const Target& target, int64_t inner,
                         const Body& body, const KernelArgs& args, const char* op) {
@@ -230,7 +231,7 @@ struct MinimumUpdate {
   }
 };
 
-// How an element is loaded for an update: f32, or an integer as it is (sums of them wrap).
+// Loads an element for an update: as f32, or as an integer (whose sums wrap).
 template <typename T>
 __device__ __forceinline__ auto LoadUpdated(T x) {
   if constexpr (std::is_integral_v<T>) {
@@ -264,7 +265,7 @@ struct CombinePlaces {
   }
 };
 
-// Of the integers that wrap, those without a sign: overflow of the others is not defined.
+// Uses unsigned integers, since overflow of signed ones is undefined.
 template <typename Function>
 KernelStatus DispatchUpdated(DType dtype, bool wraps, const char* op, Function function) {
   if (dtype == DType::kI32 && wraps) return function(TypeTag<uint32_t>());
@@ -302,8 +303,8 @@ KernelStatus Scatter(const StableIndexSort& sort, const Target& target, int64_t 
   return combine(MinimumUpdate(), false);
 }
 
-// Only the last update of an element has a gradient, the element itself none. Either of dx and
-// d_updates may be null.
+// Without a reduction only the last update of an element has a gradient; the element itself has none.
+// Either of dx and d_updates may be null.
 template <typename T>
 struct TakeLastGradient {
   const T* dy;
@@ -341,7 +342,7 @@ KernelStatus ScatterGradient(const StableIndexSort* sort, const Target& target, 
   });
 }
 
-// False with *refusal set if the gradient is not known.
+// Returns false and sets *refusal if the gradient is not supported.
 inline bool HasScatterGradient(const KernelSpec& spec, std::string* refusal) {
   const std::string reduction = spec.attributes.String("reduction");
   if (reduction == "none" || reduction == "add") return true;

@@ -1,4 +1,4 @@
-// Copies out of and into a selection from a tensor (see ops/kernel/slice.h).
+// Copies from and to a strided slice of a tensor (ops/kernel/slice.h).
 #pragma once
 
 #include "ops/cuda/register.h"

@@ -1,5 +1,4 @@
-// Softmax and its logarithm along any axis: one block per line. A line's bits depend on the line
-// alone.
+// softmax and log_softmax along any axis: one block per line. A line's result depends on that line alone.
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"

@@ -17,7 +17,7 @@ void RegisterSplitCuda(KernelRegistry& registry, DeviceContexts&) {
       return KernelStatus::Ok();
     });
   });
-  // A piece that nobody read has no gradient: it counts as zeros.
+  // An output that the graph does not use has no gradient: it counts as zeros.
   registry.Add("split_grad", [](const KernelSpec& spec, std::string*) {
     const size_t axis = AxisOf(spec.attributes, spec.outputs[0].dims.size());
     return MakeKernel([axis, sizes = spec.attributes.Ints("sizes")](const KernelArgs& args) {

@@ -1,5 +1,5 @@
-// Sorts positions by the target that each of them has, those of one target in their order: what makes
-// writing at given positions repeat bit for bit, without atomics.
+// Stable sort of positions by the target index of each, which makes scatters deterministic without
+// atomics: the updates of one target are applied in their order.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@ namespace espalier {
 
 class StableIndexSort {
  public:
-  // For `count` positions with targets in [0, targets]; the last one stands for none. Null with
-  // *refusal set if there are too many or there is no device to ask.
+  // For `count` positions with targets in [0, targets]; target `targets` means none. Returns null and
+  // sets *refusal if there are too many or there is no device.
   static std::shared_ptr<StableIndexSort> Make(int64_t count, int64_t targets, std::string* refusal);
 
   size_t workspace_bytes() const { return layout_.bytes(); }
   int64_t count() const { return count_; }
   int64_t targets() const { return targets_; }
 
-  // To be filled: the target of each place, and the positions themselves, 0 to count - 1.
+  // Inputs of Sort, to be filled: the target of each position, and the positions 0 to count - 1.
   uint32_t* keys(const KernelArgs& args) const { return WorkspaceAt<uint32_t>(args, keys_); }
   uint32_t* positions(const KernelArgs& args) const { return WorkspaceAt<uint32_t>(args, positions_); }
   KernelStatus Sort(const KernelArgs& args) const;

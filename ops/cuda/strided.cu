@@ -62,7 +62,7 @@ struct AddElement {
   }
 };
 
-// Without dimensions of size 1, and with neighbours joined that are one run on both sides.
+// Drops dimensions of size 1 and merges adjacent ones that are contiguous on both sides.
 Layout Merge(const StridedBlock& block) {
   Layout layout;
   for (size_t d = 0; d < block.size.size(); ++d) {
@@ -83,8 +83,8 @@ Layout Merge(const StridedBlock& block) {
   return layout;
 }
 
-// The widest access, up to 16 bytes, that every run of the block is a multiple of; `layout` is
-// rewritten in units of it.
+// Returns the widest access, up to 16 bytes, that divides every run of the block; rewrites `layout` in
+// units of it.
 size_t Widen(const StridedBlock& block, size_t bytes, Layout* layout) {
   const int inner = layout->rank - 1;
   if (inner < 0 || layout->source[inner] != 1 || layout->destination[inner] != 1) return bytes;

@@ -1,5 +1,4 @@
-// Copies between strided views of device memory: what all shape operators and box copies come down
-// to.
+// Copies between strided views of device memory, which implement all shape operators and box copies.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +9,7 @@
 
 namespace espalier {
 
-// Strides in elements of dense row-major dimensions.
+// Returns the strides in elements of dense row-major dimensions.
 Dims DenseStrides(const Dims& dims);
 
 // A block of `size` elements per dimension (at most 8), read and written at strides in elements.
@@ -23,14 +22,14 @@ struct StridedBlock {
   Dims destination_strides;
 };
 
-// Enqueued on `stream`. `op` is named in errors.
+// Enqueues the copy on `stream`. Errors name `op`.
 KernelStatus CopyStrided(const StridedBlock& block, cudaStream_t stream, const char* op);
-// destination += source, for numbers; f16 and bf16 add in f32.
+// Enqueues destination += source, for numeric types; f16 and bf16 add in f32.
 KernelStatus AddStrided(const StridedBlock& block, cudaStream_t stream, const char* op);
 
 KernelStatus CopyBoxOnStream(const BoxCopy& copy, cudaStream_t stream);
 
-// Sets `count` elements to `value`: rounded to nearest even, truncated for integers.
+// Enqueues setting `count` elements to `value`: rounded to nearest even, truncated for integers.
 KernelStatus FillOnStream(void* destination, DType dtype, int64_t count, double value,
                           cudaStream_t stream);
 

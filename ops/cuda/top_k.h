@@ -1,4 +1,4 @@
-// top_k and arg_top_k: each line is sorted by keys that are made from its elements.
+// top_k and arg_top_k: sorts each line by integer keys made from its elements.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@ namespace espalier {
 
 class TopKSort {
  public:
-  // For lines of spec.inputs[0]. Null with *refusal set if it is too large or there is no device to
-  // ask.
+  // For the lines of spec.inputs[0]. Returns null and sets *refusal if it is too large or there is no
+  // device.
   static std::shared_ptr<TopKSort> Make(const KernelSpec& spec, std::string* refusal);
 
   size_t workspace_bytes() const { return layout_.bytes(); }

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// A number that sorts as the element does, NaN as the largest and -0 as 0.
+// An unsigned key that sorts as the element does, NaN as the largest and -0 as 0.
 __device__ __forceinline__ uint32_t KeyOf(float value) {
   if (value != value) return 0xffffffffu;
   const uint32_t bits = __float_as_uint(value + 0.0f);

@@ -17,7 +17,7 @@ cudaDataType_t CudaType(DType dtype) {
   }
 }
 
-// What an empty sum leaves: beta * C, for beta 0 or 1.
+// The result where k is 0: beta * C, for beta 0 or 1.
 KernelStatus ScaleOnly(const Gemm& gemm, cudaStream_t stream, const char* op) {
   if (gemm.beta != 0) return KernelStatus::Ok();
   const size_t bytes = SizeOf(gemm.output);

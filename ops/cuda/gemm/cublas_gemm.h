@@ -1,4 +1,4 @@
-// Matrix products by cuBLAS, seen row-major.
+// Batched row-major matrix products by cuBLAS.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ KernelStatus CopyStreams::Begin(void* destination, const void* source, int64_t b
       CudaStatus(cudaStreamWaitEvent(side, event, 0), "cudaStreamWaitEvent"));
   ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
       cudaMemcpyAsync(destination, source, static_cast<size_t>(bytes), kind, side), "swap"));
-  // The waiting stream has taken note of the first recording; the event serves again.
+  // The waiting stream has captured the event's state, so the event can be reused.
   return CudaStatus(cudaEventRecord(event, side), "cudaEventRecord");
 }
 

@@ -1,4 +1,4 @@
-// Copies between host and device that run beside the device's stream.
+// Asynchronous copies between host and device on streams of their own, one per direction.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,10 +19,11 @@ class CopyStreams {
   CopyStreams(const CopyStreams&) = delete;
   CopyStreams& operator=(const CopyStreams&) = delete;
 
-  // Behind all that `stream` holds now. `host` memory must be page-locked, or the call waits.
+  // Enqueues a copy that begins when the work now on `stream` has ended. Returns at once if the host
+  // memory is page-locked; otherwise waits.
   KernelStatus Begin(void* destination, const void* source, int64_t bytes, cudaMemcpyKind kind,
                      cudaStream_t stream, uint64_t* ticket);
-  // What `stream` is given from now on waits for that copy. A ticket can be used once.
+  // Makes work enqueued on `stream` from now on wait for that copy. A ticket can be used once.
   KernelStatus Await(uint64_t ticket, cudaStream_t stream);
 
  private:

@@ -1,4 +1,4 @@
-// Results of cuBLAS as KernelStatus.
+// Converts results of cuBLAS to KernelStatus.
 #pragma once
 
 #include <cublas_v2.h>

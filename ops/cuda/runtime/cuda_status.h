@@ -1,5 +1,5 @@
-// Results of CUDA as KernelStatus. Those of the other libraries have headers of their own: nearly
-// every kernel includes this one.
+// Converts results of the CUDA runtime to KernelStatus. The other libraries have their own headers,
+// since nearly every kernel includes this one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,8 +21,8 @@ inline KernelStatus CudaStatus(cudaError_t result, const char* what) {
                              cudaGetErrorString(result));
 }
 
-// To be called right after a launch: reports a bad launch configuration. Failures while the kernel
-// runs come out of the device's next Synchronize.
+// Returns an error if the launch just made had a bad configuration. Failures while the kernel runs are
+// returned by the device's next Synchronize.
 inline KernelStatus LaunchStatus(const char* op) { return CudaStatus(cudaGetLastError(), op); }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Results of cuDNN as KernelStatus.
+// Converts results of cuDNN to KernelStatus.
 #pragma once
 
 #include <cudnn.h>

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// What cuBLAS advises for Hopper.
+// The workspace size that cuBLAS recommends for Hopper.
 constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
 std::string OutOfRange(const char* op, const FaultRecord& record) {

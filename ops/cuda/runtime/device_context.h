@@ -1,5 +1,6 @@
-// What the plug-in holds per device: the stream, library handles, and the place where kernels
-// report input that is out of range. Made once by the plug-in, handed to the kernels that need it.
+// Per-device state of the plug-in: the stream, library handles, CUDA graphs, copy streams, and the fault
+// record where kernels report input that is out of range. The plug-in creates it once and passes it to
+// the kernels that need it.
 #pragma once
 
 #include <cublas_v2.h>
@@ -20,7 +21,7 @@
 
 namespace espalier {
 
-// Used by one thread at a time, as the device is, but for Initialize.
+// Used by one thread at a time, except Enter, which is thread-safe.
 class DeviceContext {
  public:
   explicit DeviceContext(int ordinal) : ordinal_(ordinal) {}
@@ -28,8 +29,8 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
 
-  // Makes this device current for the calling thread and, the first time, its stream and fault
-  // record. From any thread.
+  // Makes this device current in the calling thread; the first call creates the stream and the fault
+  // record. Thread-safe.
   KernelStatus Enter();
 
   int ordinal() const { return ordinal_; }
@@ -39,16 +40,16 @@ class DeviceContext {
   PinnedStaging& staged() { return staged_; }
   GraphCapture& graphs() { return graphs_; }
 
-  // Counters of blocks for one kernel at a time, kArrivals of them; zeros before and after each.
+  // kArrivals block counters, used by one kernel at a time; zeros before and after it.
   static constexpr int64_t kArrivals = int64_t{1} << 16;
   uint32_t* arrivals() const { return arrivals_; }
 
-  // Handles bound to `stream`. cuBLAS runs f32 in f32 (no TF32) and keeps partial sums of f16 and
-  // bf16 in f32; its workspace is fixed, so that results repeat bit for bit.
+  // Return handles bound to `stream`. cuBLAS computes f32 in f32 (no TF32) and accumulates f16 and bf16
+  // in f32; its workspace is fixed, so that results repeat bit for bit.
   KernelStatus Cublas(void* stream, cublasHandle_t* handle);
   KernelStatus Cudnn(void* stream, cudnnHandle_t* handle);
 
-  // Waits for the stream; the first error among what was enqueued, faults included.
+  // Waits for the stream. Returns the first error of the enqueued work, including faults.
   KernelStatus Synchronize();
 
  private:
@@ -76,9 +77,9 @@ class DeviceContexts {
   }
 
   int size() const { return static_cast<int>(all_.size()); }
-  // An error names a device that is not there.
+  // Returns an error if the device does not exist.
   KernelStatus At(int ordinal, DeviceContext** context);
-  // Of the device that is current in the calling thread.
+  // Returns the context of the device that is current in the calling thread.
   KernelStatus Current(DeviceContext** context);
 
  private:

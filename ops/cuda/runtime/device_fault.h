@@ -1,6 +1,6 @@
-// How a kernel on the device reports an index that is out of range: the first one to find such an
-// index writes a record into host memory, and the device's next Synchronize turns it into an error.
-// The kernel goes on with a harmless value.
+// Reports of invalid input from device code. The first thread that finds an index out of range writes a
+// record into host memory; the device's next Synchronize turns it into an error. The kernel continues
+// with a valid value.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class FaultKind : int32_t {
   kScatterElementsIndex,
   kScatterNdIndex,
   kSequenceLength,
-  kDivisor,  // an integer divided by zero: no numbers
+  kDivisor,  // an integer divided by zero; the record has no value
   kModulus,
   kUnpoolIndex,
   kRecurrentLength,
@@ -30,9 +30,9 @@ enum class FaultKind : int32_t {
 
 struct FaultRecord {
   FaultKind kind = FaultKind::kNone;
-  int64_t row = 0;    // which index, in row-major order
-  int64_t value = 0;  // what it was
-  int64_t limit = 0;  // it should have been below
+  int64_t row = 0;    // position of the index, in row-major order
+  int64_t value = 0;  // the index
+  int64_t limit = 0;  // its exclusive bound
 };
 
 // Passed to kernels by value.

@@ -1,4 +1,4 @@
-// Work of a stream that is enqueued many times in the same way: CUDA graphs.
+// CUDA graphs: captures the work that is enqueued on a stream and launches it again.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,9 +18,9 @@ class GraphCapture {
   GraphCapture(const GraphCapture&) = delete;
   GraphCapture& operator=(const GraphCapture&) = delete;
 
-  // From here on this thread's work for `stream` is recorded, not run.
+  // From now on the work that this thread enqueues on `stream` is captured, not run.
   KernelStatus Begin(cudaStream_t stream);
-  // Ends that, also if what was to be recorded failed.
+  // Ends the capture, even if the captured work failed, and returns the id of its graph.
   KernelStatus End(cudaStream_t stream, uint64_t* graph_id);
   KernelStatus LaunchGraph(uint64_t graph_id, cudaStream_t stream);
   void DestroyGraph(uint64_t graph_id);

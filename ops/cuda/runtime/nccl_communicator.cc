@@ -89,7 +89,7 @@ class NcclCommunicator : public CudaCommunicator {
         result = ncclRecv(static_cast<char*>(output) + peer * part, part, ncclUint8, peer, comm,
                           stream_);
       }
-      // The group is ended whatever happened inside it.
+      // Ends the group even if a call inside it failed.
       const ncclResult_t ended = ncclGroupEnd();
       return result != ncclSuccess ? result : ended;
     });

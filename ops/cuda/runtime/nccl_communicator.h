@@ -10,7 +10,7 @@ namespace espalier {
 
 KernelStatus NewNcclId(std::string* id_bytes);
 
-// Work goes to the context's stream. Null with *error on failure.
+// Creates a communicator on the context's stream. Returns null and sets *error on failure.
 std::unique_ptr<CudaCommunicator> CreateNcclCommunicator(DeviceContext& context,
                                                          const std::string& id_bytes, int rank,
                                                          int size, std::string* error);

@@ -1,4 +1,4 @@
-// Results of NCCL as KernelStatus.
+// Converts results of NCCL to KernelStatus.
 #pragma once
 
 #include <nccl.h>

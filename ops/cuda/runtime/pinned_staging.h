@@ -1,5 +1,5 @@
-// Small copies between ordinary host memory and the device, by way of page-locked memory: the
-// driver waits for the device in each copy of memory that is not.
+// Stages small copies between pageable host memory and the device in page-locked (pinned) memory:
+// otherwise the driver waits for the device in every copy.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,14 +20,13 @@ class PinnedStaging {
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
 
-  // Enqueued; the source may be reused at once.
+  // Enqueues the copy; the source may be reused on return.
   KernelStatus ToDevice(void* destination, const void* source, int64_t bytes, cudaStream_t stream);
   // Waits for the stream.
   KernelStatus ToHost(void* destination, const void* source, int64_t bytes, cudaStream_t stream);
 
  private:
-  // Copies to the device fill one half after the other; one is filled again when all copies from it
-  // have ended.
+  // Double buffer of copies to the device: a half is reused when all copies from it have ended.
   struct Half {
     char* data = nullptr;
     cudaEvent_t ended = nullptr;
