@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-// A graph that holds the forward nodes (same ids) and the backward ones.
+// A graph with the forward nodes (same ids) and the backward nodes.
 struct TrainingGraph {
   Graph graph;
   ValueId loss = kNoValue;
@@ -19,7 +19,7 @@ struct TrainingGraph {
   };
   std::vector<ParameterGradient> gradients;
   NodeId first_backward = kNoNode;  // nodes from here on are backward
-  // gradient_of[v] is the forward value of which value v is a (partial) gradient, or kNoValue.
+  // gradient_of[v]: the forward value that value v is a (partial) gradient of, or kNoValue.
   std::vector<ValueId> gradient_of;
 };
 
@@ -27,8 +27,8 @@ struct TrainingGraph {
 // parameter. Backward nodes are "x_grad" operators with `forward` set to the node they
 // differentiate, and "add_n" sums where a value is read more than once (`forward` = the value's
 // producer, or kNoNode for parameters). The seed gradient is the operator "fill" with value 1.
-// InvalidArgument: no loss output, the loss is no scalar, or a path to a parameter runs through an
-// operator that has no gradient (named).
+// Returns InvalidArgument if there is no output "loss", the loss is not a scalar, or a path to a
+// parameter runs through an operator without a gradient (named).
 absl::StatusOr<TrainingGraph> Differentiate(const OpRegistry& registry, const Graph& graph);
 
 }  // namespace espalier

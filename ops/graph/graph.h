@@ -27,7 +27,7 @@ enum class ValueKind {
   kConstant,  // small literal, in `constant`
 };
 
-// How a parameter that is not in a weights file starts.
+// The initial value of a parameter that is not in a weights file.
 struct Initializer {
   // In the order of proto/espalier/v1/graph.proto, which says what they are.
   enum Kind {
@@ -63,16 +63,16 @@ struct Node {
   std::string op;
   Attributes attributes;
   std::vector<ValueId> inputs;   // kNoValue for an absent optional input
-  std::vector<ValueId> outputs;  // kNoValue, in gradient nodes only, for one that nobody wants
-  // Set by Differentiate on the nodes it adds: the forward node whose split this one follows.
+  // kNoValue, in gradient nodes only, for an output that nobody reads
+  std::vector<ValueId> outputs;
+  // Set by Differentiate on the nodes it adds: the forward node whose split this node follows.
   NodeId forward = kNoNode;
 };
 
 class Graph {
  public:
   std::string name;
-  // Free-form facts that travel with the graph: "family" = "llama", "config" = the config.json
-  // text.
+  // Free-form facts about the graph: "family" = "llama", "config" = the config.json text.
   std::map<std::string, std::string> metadata;
 
   const std::vector<Node>& nodes() const { return nodes_; }
@@ -85,13 +85,13 @@ class Graph {
   ValueId AddValue(Value value);
   NodeId AddNode(Node node);  // sets producer of its outputs
 
-  // Named results: "loss" is what training minimises; metrics and model outputs besides.
+  // Named results. Training minimizes "loss"; the others are metrics and model outputs.
   std::vector<std::pair<std::string, ValueId>> outputs;
 
   ValueId FindValue(const std::string& name) const;   // kNoValue if there is none
-  ValueId FindOutput(const std::string& name) const;  // likewise
+  ValueId FindOutput(const std::string& name) const;  // kNoValue if there is none
 
-  // For each value the (node, input index) pairs that read it.
+  // By value: the (node, input index) pairs that read it.
   std::vector<std::vector<std::pair<NodeId, int>>> Consumers() const;
 
   NodeTypes TypesOf(NodeId id) const;  // attributes, input and output types of a node

@@ -1,4 +1,4 @@
-// Graph to and from its wire form.
+// Conversion between Graph and its protobuf message.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,8 +9,8 @@ namespace espalier {
 
 v1::Graph ToProto(const Graph& graph);
 
-// Checks everything that does not need shapes: known operators, ids in range, topological order,
-// unique names, sizes of constants. InvalidArgument names the node, value and field.
+// Checks everything that needs no shapes: known operators, ids in range, topological order, unique
+// names, sizes of constants. Returns InvalidArgument that names the node, value and field.
 absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const v1::Graph& message);
 
 void AttributesToProto(const Attributes& attributes,
@@ -19,7 +19,7 @@ absl::StatusOr<Attributes> AttributesFromProto(
     const google::protobuf::Map<std::string, v1::Attribute>& map);
 
 v1::Initializer ToProto(const Initializer& initializer);
-// The kind must be valid.
+// REQUIRES: the kind is valid.
 Initializer FromProto(const v1::Initializer& message);
 
 v1::DataType ToProto(DType dtype);

@@ -6,17 +6,16 @@
 
 namespace espalier {
 
-// A bound graph (see BindAndInfer), cast as OpDef::precision says: products in `compute`, losses,
-// norms and long sums in f32, the rest in the type that its operands have. Named outputs keep their
-// types.
+// Returns a bound graph (see BindAndInfer) with casts as OpDef::precision says: matrix products in
+// `compute`, losses, norms and long sums in f32, the rest in the type of its operands. Named
+// outputs keep their types. The policy is that of torch.autocast.
 //
-// Trained parameters are f32 (master weights) in the result, whatever they were, so that updates
-// smaller than their last bit are not lost; operators read them as they are where Arity::wide says
-// that they can. With `compute` = kF32 nothing else changes: operators compute in the types that
-// the graph names.
+// Trained parameters become f32 master weights, so that updates smaller than the last bit of a
+// 16-bit type are not lost; operators read them as f32 where Arity::wide allows it. With `compute`
+// = kF32 nothing else changes.
 //
-// The policy is that of torch.autocast. InvalidArgument: `compute` is no floating-point type, or a
-// node refuses the types that follow (named).
+// Returns InvalidArgument if `compute` is not a floating-point type, or a node (named) refuses the
+// resulting types.
 absl::StatusOr<Graph> WithPrecision(const OpRegistry& registry, const Graph& graph, DType compute);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Computes constants with the CPU kernels.
+// Folds constants with the CPU kernels.
 #pragma once
 
 #include "ops/onnx/import.h"

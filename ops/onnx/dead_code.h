@@ -1,4 +1,4 @@
-// Leaves out what no output needs.
+// Dead code elimination.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace espalier::onnx_import {
 
-// Nodes, parameters and constants that no output depends on go; inputs stay.
+// Removes nodes, parameters and constants that no output depends on. Keeps inputs.
 Graph RemoveDeadCode(Graph graph);
 
-// Same structure, attributes and constants (parameters are not compared)? Otherwise the name of the
-// first node that differs, or "outputs".
+// Compares structure, attributes and constants, but not parameters. Returns the name of the first
+// node that differs, or "outputs"; empty if there is no difference.
 std::string FirstDifference(const Graph& a, const Graph& b);
 
 }  // namespace espalier::onnx_import

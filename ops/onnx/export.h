@@ -1,4 +1,4 @@
-// Graphs to ONNX files.
+// Exports graphs to ONNX files.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace espalier {
 
 constexpr int64_t kExportedOnnxOpset = 21;
 
-// The elements of a parameter: here, or in a file beneath the model's folder.
+// The elements of a parameter: in memory, or in a file below the model's folder.
 struct OnnxWeight {
   std::string bytes;
   std::string location;  // empty: in `bytes`
@@ -21,20 +21,20 @@ struct OnnxWeight {
 };
 
 struct ExportOptions {
-  // Outputs of the graph to compute. Empty: all that are neither losses nor metrics.
+  // Outputs of the graph to export. Empty: all but losses and metrics.
   std::vector<std::string> outputs;
-  // Elements of each parameter. Without it the initial ones that the graph carries.
+  // Returns the elements of a parameter. Default: the initial values in the graph.
   std::function<absl::StatusOr<OnnxWeight>(const Value& parameter)> weight;
 };
 
-// The bytes of an ONNX model in its form for inference (dropout does nothing, batch normalisation
-// uses the running values), of opset 21. Inputs, outputs and parameters keep their names, the batch
-// stays symbolic; inputs that only what is left out reads are left out. Unimplemented names the
-// node and the operator that has no form in ONNX.
+// Returns the bytes of an inference-only ONNX model of opset 21: dropout is the identity, batch
+// normalization uses the running statistics. Inputs, outputs and parameters keep their names and
+// the batch stays symbolic. Omits inputs that no exported node reads. Returns Unimplemented, with
+// the node, for an operator that ONNX does not have.
 absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& graph,
                                        const ExportOptions& options = {});
 
-// Operators of ours that are written by a rule of their own, besides those with an OnnxForm.
+// Operators with an exporter of their own, in addition to those with an OnnxForm.
 std::vector<std::string> ExportableOperators();
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Tensors whose bytes lie in another file than the ONNX model.
+// External data: tensors whose bytes lie outside of the ONNX file.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace espalier::onnx_import {
 
-// The `size` bytes that the tensor names. Only files beneath `folder` are read: the path must be
-// relative, without "." or "..", and no part of it may be a symbolic link.
+// Returns the `size` bytes that the tensor refers to. Reads only files below `folder`: the path
+// must be relative, without "." or "..", and no component may be a symbolic link.
 absl::StatusOr<std::string> ReadExternalData(const onnx::TensorProto& tensor,
                                              const std::string& folder, int64_t size);
 

@@ -1,4 +1,4 @@
-// The activations of RNN, GRU and LSTM, as ONNX and as our operators spell them.
+// Activations of RNN, GRU and LSTM, in ONNX's and in Espalier's notation.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace espalier::onnx_import {
 
-// As the attributes of our operators: names joined by ',', and alpha and beta of each activation,
-// or none of them.
+// Attributes of Espalier's operators: names joined by ',', and alpha and beta for every activation
+// or for none.
 struct RecurrentActivations {
   std::string names;
   std::vector<double> alpha, beta;
 };
 
-// From attributes 'activations', 'activation_alpha' and 'activation_beta'. Names may be written in
-// any case. ONNX lists alpha and beta of those activations only that have one. InvalidArgument
-// names what is wrong and what would be accepted.
+// Reads attributes 'activations', 'activation_alpha' and 'activation_beta'. Names are
+// case-insensitive. ONNX lists alpha and beta only for activations that have them. Returns
+// InvalidArgument that says what is wrong and what would be accepted.
 absl::StatusOr<RecurrentActivations> ReadActivations(const std::vector<std::string>& names,
                                                      const std::vector<double>& alpha,
                                                      const std::vector<double>& beta);
@@ -26,7 +26,7 @@ struct OnnxActivations {
   std::vector<std::string> names;
   std::vector<double> alpha, beta;
 };
-// The other way round; names that are not known stay as they are.
+// The inverse of ReadActivations. Unknown names are kept.
 OnnxActivations WriteActivations(const RecurrentActivations& activations);
 
 }  // namespace espalier::onnx_import

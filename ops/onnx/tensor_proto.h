@@ -11,18 +11,18 @@
 
 namespace espalier::onnx_import {
 
-// Unimplemented for element types that are not taken, InvalidArgument for wrong dimensions.
+// Returns Unimplemented for unsupported element types, InvalidArgument for wrong dimensions.
 absl::StatusOr<TensorType> TypeOf(const onnx::TensorProto& tensor);
 
-// f64 is rounded to f32. InvalidArgument if the number of elements does not fit the shape.
-// `folder` is where external data lies (see ImportOptions).
+// Rounds f64 to f32. Returns InvalidArgument if the number of elements does not match the shape.
+// `folder` holds external data (see ImportOptions).
 absl::StatusOr<HostTensor> ReadTensor(const onnx::TensorProto& tensor, const std::string& folder);
 
-// kInvalid if Espalier has no such type.
+// Returns kInvalid if Espalier has no such type.
 DType FromOnnx(int onnx_type);
 int ToOnnx(DType type);
 
-// f32, integers and bools.
+// For f32, integers and bools.
 std::vector<double> NumbersOf(const TensorType& type, const std::string& bytes);
 std::vector<int64_t> IntegersOf(const TensorType& type, const std::string& bytes);
 void AppendNumber(DType dtype, double value, std::string* bytes);

@@ -1,5 +1,5 @@
-// The translations of all ONNX operators. Each translate_*.cc defines a
-// `void Register<Name>Translations(TranslationTable&)`; the list is made from the files.
+// The table of ONNX operators and their translations. Each translate_*.cc defines a `void
+// Register<Name>Translations(TranslationTable&)`; the build generates the list from the files.
 #pragma once
 
 #include "ops/onnx/translator.h"

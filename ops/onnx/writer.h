@@ -1,4 +1,4 @@
-// The state of one export, as the writers of single operators see it. The first error sticks.
+// The state of one export, as seen by the writer of a single operator. The first error sticks.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace espalier::onnx_export {
 
 class Writer;
 
-// Operator of ours -> what writes it.
+// From an Espalier operator to its writer.
 using WriterTable = std::map<std::string, std::function<void(Writer&)>>;
 
 class Writer {
  public:
-  // `graph` is bound: the batch is a number that nothing else has, see IsBatch.
+  // REQUIRES: `graph` is bound to the batch size kBatch, see IsBatch.
   Writer(const OpRegistry& registry, const Graph& graph, onnx::GraphProto* out);
 
   bool ok() const { return status_.ok(); }
@@ -32,7 +32,7 @@ class Writer {
   static bool IsBatch(int64_t dim) { return dim >= kBatch && dim % kBatch == 0; }
   static constexpr int64_t kBatch = 1000003;
 
-  // The node that is written.
+  // The current node.
   const Attributes& attributes() const { return node_->attributes; }
   bool HasIn(int i) const;
   std::string In(int i) const;  // "" for an absent one
@@ -43,15 +43,15 @@ class Writer {
   std::string Out(int k = 0) const;
   const TensorType& OutType(int k = 0) const;
 
-  // A node of ONNX with one output; its name.
+  // Adds an ONNX node with one output and returns its name.
   std::string Emit(const std::string& op_type, const std::vector<std::string>& inputs,
                    const Attributes& attributes = {});
-  // One whose outputs are those of the node that is written.
+  // Adds an ONNX node whose outputs are those of the current node.
   void Finish(const std::string& op_type, const std::vector<std::string>& inputs,
               const Attributes& attributes = {});
   void EmitTo(const std::vector<std::string>& outputs, const std::string& op_type,
               const std::vector<std::string>& inputs, const Attributes& attributes = {});
-  // To the node of ONNX that was added last: Attributes hold no lists of strings.
+  // Adds a list of strings, which Attributes cannot hold, to the last ONNX node.
   void AddStrings(const std::string& name, const std::vector<std::string>& strings);
 
   // Constants.

@@ -1,4 +1,4 @@
-// Part of FusionRules: attention in the forms that exporters write.
+// Part of FusionRules: attention as exporters write it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// For tests: compares two graphs with their gradients on the CPU.
+// For tests: compares two graphs and their gradients on the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline const KernelRegistry& Kernels() {
   return *kRegistry;
 }
 
-// The same outputs and gradients, to `tolerance` of the largest element of each.
+// Compares outputs and gradients, to `tolerance` of the largest element of each.
 inline void ExpectSame(const Graph& before, const Graph& after, int seed, double tolerance = 1e-5) {
   EXPECT_EQ(CheckSame(Operators(), Kernels(), before, after, seed, tolerance), absl::OkStatus())
       << "seed " << seed;

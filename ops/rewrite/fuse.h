@@ -1,4 +1,4 @@
-// Fusion: operators that always gain from being one; and the rules that a search decides on.
+// Operator fusion by rewrite rules: rules that always pay off, and rules that a search chooses.
 #pragma once
 
 #include <map>
@@ -11,21 +11,22 @@
 
 namespace espalier {
 
-// The rules that come with Espalier (fusion_rules.cc), most specific first.
+// The built-in fusion rules (fusion_rules.cc), most specific first.
 absl::StatusOr<std::vector<RewriteRule>> FusionRules(const OpRegistry& registry);
 
-// Those that are a choice (RewriteRule::choice), of the rules above and of search_rules.cc.
+// The rules for the planner's search: those of the above with RewriteRule::choice, and those of
+// search_rules.cc.
 absl::StatusOr<std::vector<RewriteRule>> SearchRules(const OpRegistry& registry);
 
-// Applies `rules` to a bound graph, each as long as it fits and all of them until none does. The
-// result depends on nothing but the arguments; it is for the batch size that the graph is bound
-// to. `applied`, if not null, counts by name of the rule. InvalidArgument: the rules undo each
-// other (the last one is named).
+// Applies `rules` to a bound graph to a fixed point: each rule while it matches, and all of them
+// until none does. Deterministic. The result is valid for the batch size that the graph is bound
+// to. Unless null, `applied` counts applications by rule name. Returns InvalidArgument if the rules
+// undo each other (names the last one).
 absl::StatusOr<Graph> Rewrite(const OpRegistry& registry, const Graph& graph,
                               const std::vector<RewriteRule>& rules,
                               std::map<std::string, int>* applied = nullptr);
 
-// Rewrite with FusionRules; those that are a choice (RewriteRule::choice) only `with_choices`.
+// Rewrite with FusionRules; includes rules with RewriteRule::choice only if `with_choices`.
 absl::StatusOr<Graph> Fuse(const OpRegistry& registry, const Graph& graph,
                            std::map<std::string, int>* applied = nullptr,
                            bool with_choices = false);

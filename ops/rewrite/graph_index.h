@@ -1,4 +1,4 @@
-// A graph as matching looks at it.
+// An index of a graph for pattern matching.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-// What matching asks of a graph, computed once. The graph must outlive it and stay as it is.
+// The graph must outlive the index and must not change.
 class GraphIndex {
  public:
   explicit GraphIndex(const Graph& graph);
@@ -21,7 +21,7 @@ class GraphIndex {
     return readers_[value];
   }
   bool IsOutput(ValueId value) const { return is_output_[value]; }
-  // Whether a trainable parameter changes the value, through floating-point values.
+  // Whether the value depends on a trainable parameter through floating-point values.
   bool IsTrained(ValueId value) const { return is_trained_[value]; }
 
  private:

@@ -1,9 +1,9 @@
-// Rewrite rules: a small graph to look for and the one that takes its place. They are data, written
-// as text, so that fusion (fuse.h), the planner's search and users share them. The idea is that of
+// Rewrite rules (graph substitutions): a pattern graph and its replacement. Rules are data, written
+// as text, so that fusion (fuse.h), the planner's search and users share them. They correspond to
 // the substitutions of Unity (Unger et al., OSDI 2022).
 //
 //   rule linear_bias
-//     doc "a bias that is added behind a linear layer"
+//     doc "a bias that is added after a linear layer"
 //     t = linear(x, w) {activation: none}
 //     y = add(t, b)
 //     shape b: [O]
@@ -11,34 +11,33 @@
 //     y = linear(x, w, b) {*: t}
 //     example x: f32[3, 8], w: f32[5, 8], b: f32[5]
 //
-// Above "=>" stands the pattern, below it the replacement. Names that no line of the pattern
-// computes are the inputs; names that both sides compute are the outputs, which keep their types;
-// all others go, or are new. The last line of the pattern computes an output, and all other lines
-// lead to it or read, at the same place, what a line behind them reads (siblings).
+// The pattern stands above "=>", the replacement below. Inputs are the names that no line of the
+// pattern computes. Outputs are the names that both sides compute; they keep their types. The last
+// line of the pattern must compute an output. Every other line must lead to it, or read, at the
+// same operand position, a value that a later line reads (siblings).
 //
-//   y, s = op(a, b?, _) {...}  a node; "b?" may be absent, "_" and inputs that are not named are
-//   {axis: 1, *}               attributes. In a pattern, those that are not named have their
-//                              defaults where there is one, or any value with "*"; a name takes the
-//                              number, "last" is the last dimension of input 0. In a replacement
-//                              "*: t" copies what the node of t has
-//   shape q: f32[N..., H, _]   dimensions of a value: numbers, names, "_" for any; in front
-//                              any number of them as "..." or NAME... The element type may be
-//                              left out
-//   mask m                     m is a constant that hides what lies right of the diagonal of its
-//                              last two dimensions and nothing else: bool (true = visible), or
-//                              numbers to add (0, or -1e9 and less)
+//   y, s = op(a, b?, _) {...}  a node; "b?" may be absent; "_" and trailing inputs must be absent
+//   {axis: 1, *}               attributes. In a pattern, an unnamed one must have its default, if
+//                              there is one, or with "*" any value; a variable binds the number;
+//                              "last" is the last dimension of input 0. In a replacement "*: t"
+//                              copies the attributes of t's node
+//   shape q: f32[N..., H, _]   dimensions of a value: numbers, names, "_" for any; first, any
+//                              number of leading ones as "..." or NAME... The element type is
+//                              optional
+//   mask m                     m is a causal mask: a constant that hides exactly what lies right of
+//                              the diagonal of its last two dimensions; bool (true = visible), or
+//                              additive (0, or -1e9 and less)
 //   number c, number c = 0.5   c is a constant of one element
-//   let s = 1 / c              s stands for products and quotients of numbers, or for a word
+//   let s = 1 / c              s abbreviates products and quotients of numbers, or a word
 //   require c < -1e9           or >
-//   either mask none           one rule for each of the alternatives, up to "end"; blocks of the
-//   or added                   same name, on both sides, choose alike
-//   choice "why"               not always a gain: for a search, not for Fuse
+//   either mask none           one rule per alternative, up to "end"; blocks of the same name, on
+//   or added                   both sides, take the same alternative
+//   choice "why"               does not always pay off: for a search, not for Fuse
 //   example x: f32[3, 8], c: 2, q.shape: [2, 4]
-//                              types of the inputs, numbers, attributes that the pattern leaves
-//                              open: what the rule is tested with
+//                              test data: types of the inputs, numbers, attributes that the
+//                              pattern leaves open
 //
-// Numbers agree to 1e-5 of their size, integers exactly. Operands of add and multiply may come in
-// either order.
+// Numbers match to a relative 1e-5, integers exactly. Add and multiply are commutative.
 #pragma once
 
 #include <map>
@@ -51,7 +50,7 @@
 
 namespace espalier {
 
-// A product and quotient of numbers and variables.
+// A product or quotient of numbers and variables.
 struct RuleTerm {
   struct Factor {
     std::string variable;  // empty: `number`
@@ -60,14 +59,15 @@ struct RuleTerm {
   };
   std::vector<Factor> factors;
 
-  // A number that is not named, or the name that stands alone; otherwise empty.
+  // literal(): the number, if the term is one. variable(): the name, if the term is one; else
+  // empty.
   std::optional<double> literal() const;
   std::string variable() const;
-  // None if `numbers` lacks a variable.
+  // Returns nullopt if `numbers` lacks a variable.
   std::optional<double> Evaluate(const std::map<std::string, double>& numbers) const;
 };
 
-// What an attribute must be, or becomes.
+// An attribute's required value in a pattern, or its new value in a replacement.
 struct RuleAttribute {
   enum Kind { kWord, kNumber, kList };
   std::string name;
@@ -92,15 +92,15 @@ struct RuleValue {
   std::string name;
   bool optional = false;
   bool is_number = false;        // a constant of one element, bound to the variable `name`
-  std::optional<double> number;  // which one
+  std::optional<double> number;  // its value, if fixed
   bool causal = false;           // "mask"
-  // Set by the parser on inputs that get no gradient from the replacement, but did from the
-  // pattern: they match only what depends on no trainable parameter.
+  // Set by the parser on inputs that have a gradient in the pattern but not in the replacement.
+  // They match only values that depend on no trainable parameter.
   bool loses_gradient = false;
   RuleShape shape;
 };
 
-// Values by their index in RewriteRule::values; kNoValue for one that is absent.
+// Values by index in RewriteRule::values; kNoValue if absent.
 struct RuleNode {
   std::string op;
   std::vector<int> inputs;
@@ -113,7 +113,7 @@ struct RuleNode {
 struct RewriteRule {
   std::string name;  // of an alternative: "rule(label, label)"
   std::string doc;
-  std::string choice;  // why a search should decide; empty if the rule always gains
+  std::string choice;  // why a search should decide; empty if the rule always pays off
   std::vector<RuleValue> values;
   std::vector<RuleNode> pattern;      // operands first; the last node is where matching starts
   std::vector<RuleNode> replacement;  // operands first
@@ -134,15 +134,15 @@ struct RewriteRule {
   Example example;
 };
 
-// The rules of `text`, in order. InvalidArgument names the line, the rule and what was expected;
-// operators and attributes must be in the registry.
+// Returns the rules of `text`, in order. Returns InvalidArgument that names the line, the rule and
+// what was expected. REQUIRES: operators and attributes are in the registry.
 absl::StatusOr<std::vector<RewriteRule>> ParseRules(const OpRegistry& registry,
                                                     const std::string& text);
 
-// The pattern as a bound graph in which every floating-point input is a trainable parameter (but
-// for those that lose their gradient, masks and numbers) and every output of the rule a named
-// output. `with_optional`: whether optional inputs are there. InvalidArgument: the example lacks
-// something, or an operator refuses it (named).
+// Returns the pattern as a bound graph. Its floating-point inputs are trainable parameters (except
+// masks, numbers and inputs that lose their gradient), and the rule's outputs are named outputs.
+// `with_optional`: whether optional inputs are present. Returns InvalidArgument if the example is
+// incomplete or an operator (named) refuses it.
 absl::StatusOr<Graph> ExampleGraph(const OpRegistry& registry, const RewriteRule& rule,
                                    bool with_optional = true);
 

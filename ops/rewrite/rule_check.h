@@ -1,4 +1,4 @@
-// What a rule must be beyond its words.
+// Semantic checks of a parsed rule.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace espalier {
 
-// Checks the order of the nodes and that matching can start at the last one, and marks the inputs
-// that lose their gradient. `rule` is complete but for that; its operators are in the registry.
-// InvalidArgument says what is wrong.
+// Checks the order of the nodes and that matching can start at the last node, and marks inputs that
+// lose their gradient. REQUIRES: `rule` is otherwise complete and its operators are in the
+// registry. Returns InvalidArgument with the reason.
 absl::Status FinishRule(const OpRegistry& registry, RewriteRule* rule);
 
-// The nodes of the pattern on which the last one does not depend, last first: they are found by
-// what they read together with those behind them.
+// Returns the nodes of the pattern that the last node does not depend on, last first. Matching
+// finds them through operands that they share with later nodes.
 std::vector<int> Siblings(const RewriteRule& rule);
 
 }  // namespace espalier

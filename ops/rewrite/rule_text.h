@@ -1,4 +1,4 @@
-// The text of rules before it means anything: lines, words, and alternatives written out.
+// The lexer of rule text: lines, words and expansion of alternatives.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ struct RuleText {
   std::vector<RuleLine> lines;
 };
 
-// One text for each rule and each choice of its alternatives.
+// Returns one text per rule and combination of its alternatives.
 absl::StatusOr<std::vector<RuleText>> SplitRules(const std::string& text);
 
-// The words of a line: names (with dots inside), numbers, "...", quoted strings with their first
+// Splits a line into names (with dots inside), numbers, "...", quoted strings with their opening
 // quote, and single characters.
 std::vector<std::string> SplitWords(const std::string& line);
 
