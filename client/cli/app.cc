@@ -29,7 +29,7 @@ std::string Overview(const std::vector<Command>& commands) {
   for (const Command& c : commands) {
     absl::StrAppend(&out, "  ", Pad(c.name, 15, Align::kLeft), "  ", c.summary, "\n");
   }
-  absl::StrAppend(&out, "  ", Pad("help", 10, Align::kLeft), "  this, or all about one command\n");
+  absl::StrAppend(&out, "  ", Pad("help", 10, Align::kLeft), "  show this help, or that of one command\n");
   absl::StrAppend(
       &out, "\nFlags of all commands:\n", DescribeFlags(CommonFlags()),
       "\nA first session:\n"
@@ -301,7 +301,7 @@ int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
   env.out->flush();
   if (env.out->good()) return code;
   if (env.output_closed && env.output_closed()) return kExitBrokenPipe;
-  *env.err << "espalier: the output cannot be written, or not all of it; is the disk full?\n"
+  *env.err << "espalier: the output cannot be written completely; is the disk full?\n"
            << std::flush;
   return kExitFailed;
 }

@@ -90,8 +90,8 @@ absl::Status Run(Context& context) {
   for (const FlagSpec& other : speed ? LoadFlags() : SpeedFlags()) {
     if (!flags.Has(other.name)) continue;
     return UsageError(speed ? absl::StrCat("--", other.name,
-                                           " is for load; --pp, --tg and --pg run one request "
-                                           "alone")
+                                           " applies to load tests; --pp, --tg and --pg run a "
+       "single request")
                             : absl::StrCat("--", other.name, " goes with --pp, --tg or --pg"));
   }
   return speed ? RunSingleRequest(context) : RunLoad(context);

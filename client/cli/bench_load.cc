@@ -77,7 +77,7 @@ absl::StatusOr<LoadResult> Send(Context& context, const BenchPrompts& prompts,
 absl::Status RunLoad(Context& context) {
   const ParsedFlags& flags = context.flags();
   if (flags.Has("burstiness") && !flags.Has("request-rate")) {
-    return UsageError("--burstiness is of the gaps that --request-rate makes");
+    return UsageError("--burstiness needs --request-rate");
   }
   const auto options = LoadReportOptions::Of(flags);
   if (!options.ok()) return options.status();

@@ -25,7 +25,7 @@ absl::StatusOr<std::string> TextFile(const std::string& path) {
   absl::StatusOr<std::string> text = ReadNonemptyFile(path);
   if (!text.ok()) return text.status();
   if (const size_t valid = ValidUtf8(*text); valid < text->size()) {
-    return UsageError(absl::StrCat(Printable(path), " is no UTF-8 text from byte ", valid,
+    return UsageError(absl::StrCat(Printable(path), " is not UTF-8 text from byte ", valid,
                                    " on; convert it, as with iconv -t UTF-8"));
   }
   return text;

@@ -141,7 +141,7 @@ absl::StatusOr<LoadReportOptions> LoadReportOptions::Of(const ParsedFlags& flags
     const int index = TimeAt(name);
     if (index < 0) {
       return UsageError(absl::StrCat("--percentile-metrics is \"", Printable(metrics),
-                                     "\"; accepted: ttft, tpot, itl, e2el, with commas between"));
+                                     "\"; accepted: ttft, tpot, itl, e2el, separated by commas"));
     }
     options.times.push_back(index);
   }

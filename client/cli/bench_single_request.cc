@@ -82,7 +82,7 @@ class Bench {
     }
     if (sample.tokens > 0 && sample.seconds > 0) return sample;
     return absl::InternalError(absl::StrCat("the coordinator reports ", sample.tokens,
-                                            " tokens in ", sample.seconds, " s, which is no rate"));
+                                            " tokens in ", sample.seconds, " s, which gives no rate"));
   }
 
  private:

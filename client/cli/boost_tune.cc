@@ -97,7 +97,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
   return absl::AbortedError(
       absl::StrCat(Printable(job.id()), " ", StateName(job.state()),
                    job.error().empty() ? "" : ": ", Printable(job.error(), true),
-                   "; espalier boost-tune --resume=", Printable(job.id()), " goes on with it"));
+                   "; espalier boost-tune --resume=", Printable(job.id()), " continues it"));
 }
 
 absl::Status List(Context& context, Client* client) {
@@ -120,7 +120,7 @@ absl::Status List(Context& context, Client* client) {
     table.Row({Printable(job.id()), Printable(job.spec().name()), Printable(job.spec().llm()),
                absl::StrCat(job.ssms_size()), StateName(job.state()), Printable(job.error())});
   }
-  context.out() << (table.empty() ? "nothing was boost-tuned yet\n"
+  context.out() << (table.empty() ? "no boost-tuning jobs yet\n"
                                   : table.Render(context.terminal()))
                 << std::flush;
   return absl::OkStatus();
@@ -135,8 +135,8 @@ absl::Status AddStarts(const ParsedFlags& flags, v1::DistillationSpec* spec) {
   }
   if (spec->ssms_size() > 0) return absl::OkStatus();
   return UsageError(
-      "which SSMs? Give --ssm=ARTIFACT, or --model=llama:ssm for one that starts at random; each "
-      "as often as you like");
+      "which SSMs? Give --ssm=ARTIFACT, or --model=llama:ssm for a randomly initialized one; "
+      "both may be repeated");
 }
 
 absl::StatusOr<v1::DistillationSpec> SpecOf(const ParsedFlags& flags) {

@@ -41,7 +41,7 @@ class Conversation {
       if (said == "/clear") {
         Clear();
       } else if (absl::StartsWith(said, "/") && !absl::StrContains(said, ' ')) {
-        *context_.env().err << "there is no such command; known: /clear, /exit\n";
+        *context_.env().err << "unknown command; known: /clear, /exit\n";
       } else if (!said.empty()) {
         absl::Status status = Say(std::string(said));
         if (status.ok()) continue;

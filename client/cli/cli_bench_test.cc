@@ -229,7 +229,7 @@ TEST_F(CliTest, BenchCutsPromptsBetweenCharacters) {
   EXPECT_EQ(fake_.state()->generates.back().text(), "П");
   std::ofstream(home_ + "/latin1.txt") << "caf\xe9 au lait";
   EXPECT_EQ(Run({"bench", "llm", "--prompts-from=" + home_ + "/latin1.txt"}), kExitUsage);
-  EXPECT_THAT(err_.str(), HasSubstr("no UTF-8 text from byte 3"));
+  EXPECT_THAT(err_.str(), HasSubstr("not UTF-8 text from byte 3"));
 }
 
 TEST_F(CliTest, BenchPrintsTheRowsOfLlamaBench) {

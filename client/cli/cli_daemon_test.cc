@@ -56,7 +56,7 @@ TEST_F(DaemonTest, UpWaitsForTheDaemonAndDownEndsIt) {
   EXPECT_EQ(json["grpc"], "127.0.0.1:5");
   EXPECT_EQ(RunningDaemon(home_), json["pid"]);
   EXPECT_EQ(Run({"up"}, false), kExitFailed);
-  EXPECT_THAT(err_.str(), HasSubstr("runs already"));
+  EXPECT_THAT(err_.str(), HasSubstr("is already running"));
   EXPECT_EQ(Run({"down"}, false), kExitOk) << err_.str();
   EXPECT_EQ(RunningDaemon(home_), 0);
 

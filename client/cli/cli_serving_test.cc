@@ -46,7 +46,7 @@ TEST_F(CliTest, ServeWarnsOfIneffectiveGenerationConfig) {
   fake_.state()->served.add_ignored_generation_fields("top_h");
   ASSERT_EQ(Run({"serve", "llm"}), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("warning: the model's generation_config.json has num_beams, "
-                                    "top_h, without effect here"));
+                                    "top_h, which has no effect here"));
   ASSERT_EQ(Run({"serve", "llm", "--json"}), kExitOk) << err_.str();
   EXPECT_EQ(Json::parse(out_.str())["ignored_generation_fields"][1], "top_h");
 }

@@ -150,7 +150,7 @@ absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const s
     if (waited.count() > timeout_seconds) {
       return absl::DeadlineExceededError(absl::StrCat(
           "espalierd (process ", pid, ") is not ready after ", timeout_seconds,
-          " s; it goes on starting. Watch ", LogFile(home), " or stop it: espalier down"));
+          " s; it is still starting. Watch ", LogFile(home), " or stop it: espalier down"));
     }
     Pause();
   }
@@ -203,7 +203,7 @@ absl::Status StopDaemon(const std::string& home, double timeout_seconds,
   std::remove(ReadyFile(home).c_str());
   return pid != 0 ? absl::OkStatus()
                   : absl::NotFoundError(
-                        absl::StrCat("no espalierd runs from ", home,
+                        absl::StrCat("no espalierd is running from ", home,
                                      "; another one's state: --home=DIR or ESPALIER_HOME"));
 }
 

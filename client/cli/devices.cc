@@ -72,8 +72,8 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, v1::PlanRequest* requ
   for (const char* other : {"device-preset", "device-memory", "link-bandwidth", "link-latency"}) {
     if (flags.Has(other)) {
       return UsageError(absl::StrCat("--", other,
-                                     " goes with --devices alone; a machine says its "
-                                     "own"));
+                                     " applies only with --devices; a machine model defines its "
+       "own"));
     }
   }
   if (preset && file) return UsageError("give --machine or --machine-model-file, not both");

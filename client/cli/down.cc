@@ -51,7 +51,7 @@ absl::Status Run(Context& context) {
                   << (killed ? ", killed because it took too long (longer: espalier down "
                                "--timeout=SECONDS)"
                              : "")
-                  << "; running jobs go on from their last checkpoint at the next `espalier up`"
+                  << "; running jobs continue from their last checkpoint at the next `espalier up`"
                   << std::endl;
   }
   return absl::OkStatus();

@@ -52,7 +52,7 @@ void Show(Context& context, const std::vector<std::string>& texts, const v1::Emb
   }
   context.out() << table.Render(context.terminal())
                 << context.style().Dim(absl::StrCat(reply.usage().prompt_tokens(),
-                                                    " tokens; all the numbers with --json"))
+                                                    " tokens; all dimensions with --json"))
                 << std::endl;
 }
 

@@ -202,7 +202,7 @@ TEST(TrainingFlagsTest, ContradictionsAreRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--epochs=1", "--steps=1"}, "not both"},
       {{"--momentum=0.9"}, "--momentum needs an --optimizer that has it: rmsprop, sgd"},
-      {{"--min-lr=0.1"}, "--min-lr needs a --schedule that falls"},
+      {{"--min-lr=0.1"}, "--min-lr needs a --schedule that decays"},
       {{"--steps=5", "--warmup=6"}, "more than all 5 steps"},
       {{"--only-data-parallel", "--single-device"}, "at most one"},
       {{"--enable-parameter-parallel", "--disable-parameter-parallel"}, "exclude each other"},

@@ -107,7 +107,7 @@ absl::StatusOr<Gateway> MakeGateway(const std::string& address, bool wants_tls,
   const bool https = absl::ConsumePrefix(&rest, "https://");
   const bool http = !https && absl::ConsumePrefix(&rest, "http://");
   if (http && wants_tls) {
-    return wrong("http:// speaks no TLS, which --tls or --ca-file asks for; write https://");
+    return wrong("http:// does not use TLS, which --tls or --ca-file requires; write https://");
   }
   if (https || http) rest = absl::StripSuffix(rest, "/");
   Gateway gateway;
@@ -123,7 +123,7 @@ absl::StatusOr<Gateway> MakeGateway(const std::string& address, bool wants_tls,
   if (host.empty() || absl::StrContains(rest, "/") || !absl::SimpleAtoi(gateway.port, &port) ||
       port < 1 || port > 65535) {
     return wrong(
-        "accepted is HOST:PORT, http://HOST:PORT or https://HOST:PORT, as 127.0.0.1:8080 or "
+        "accepted: HOST:PORT, http://HOST:PORT or https://HOST:PORT, as 127.0.0.1:8080 or "
         "https://llm.example.com");
   }
   gateway.authority = absl::StrCat(host, ":", gateway.port);

@@ -114,7 +114,7 @@ class SecureConnection : public GatewayConnection {
                   SSL_set_tlsext_host_name(session_.get(), host_.c_str()) == 1;
     if (!named || SSL_set_fd(session_.get(), socket_.fd()) != 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", host_, "\" is no name that a certificate could be for"));
+          absl::StrCat("\"", host_, "\" is not a host name for a certificate"));
     }
     if (absl::Status s = Timeout(socket_.fd(), kHandshakeSeconds); !s.ok()) return s;
     if (const int result = SSL_connect(session_.get()); result != 1) return Failed(result);
@@ -179,19 +179,19 @@ class SecureConnection : public GatewayConnection {
       case SSL_R_WRONG_VERSION_NUMBER:
       case SSL_R_HTTP_REQUEST:
         ERR_clear_error();
-        return unavailable("it speaks none. In the clear: --http-address=http://", authority_,
+        return unavailable("it does not use TLS. Without TLS: --http-address=http://", authority_,
                            " without --tls and --ca-file");
       case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
       case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
       case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
       case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
       case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-        return unavailable("it refuses us (", TakeError(),
-                           "). It wants a certificate that it trusts: --cert-file=FILE and "
+        return unavailable("it refuses the connection (", TakeError(),
+                           "). It requires a client certificate that it trusts: --cert-file=FILE and "
                            "--key-file=FILE");
       case SSL_R_UNEXPECTED_EOF_WHILE_READING:
         ERR_clear_error();
-        return unavailable("it hung up in the middle");
+        return unavailable("it closed the connection early");
       default:
         break;
     }

@@ -198,7 +198,7 @@ absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print
   if (job.state() == v1::SUCCEEDED) return absl::OkStatus();
   if (job.state() == v1::CANCELLED) {
     return absl::CancelledError(
-        absl::StrCat("job ", job_id, " was cancelled; go on: espalier jobs resume ", job_id));
+        absl::StrCat("job ", job_id, " was cancelled; resume it: espalier jobs resume ", job_id));
   }
   return absl::AbortedError(
       absl::StrCat("job ", job_id, " ", StateName(job.state()), ": ", job.error()));

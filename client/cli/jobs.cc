@@ -112,7 +112,7 @@ absl::Status Run(Context& context) {
     return s;
   }
   if (context.flags().Has("print-freq") && verb != "watch") {
-    return UsageError(absl::StrCat("--print-freq is of jobs watch, not of jobs ", verb));
+    return UsageError(absl::StrCat("--print-freq applies to jobs watch, not to jobs ", verb));
   }
   auto client = context.client();
   if (!client.ok()) return client.status();

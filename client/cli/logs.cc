@@ -98,7 +98,7 @@ absl::Status Run(Context& context) {
   const ParsedFlags& flags = context.flags();
   if (!args.empty()) {
     if (!flags.Has("lines")) return JobLog(context, args[0]);
-    return UsageError("--lines is of the coordinator's log; of a job's: --print-freq");
+    return UsageError("--lines applies to the coordinator's log; for a job's use --print-freq");
   }
   for (const char* name : {"follow", "print-freq"}) {
     if (flags.Has(name)) return UsageError(absl::StrCat("--", name, " needs a job id"));

@@ -51,7 +51,7 @@ absl::StatusOr<v1::Graph> ReadGraph(const std::string& path) {
   v1::Graph graph;
   if (!graph.ParseFromString(*bytes) || graph.nodes_size() == 0) {
     return UsageError(absl::StrCat(
-        path, " holds no graph: accepted is a binary espalier.v1.Graph with nodes"));
+        path, " holds no graph; accepted: a binary espalier.v1.Graph with nodes"));
   }
   return graph;
 }
@@ -170,7 +170,7 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
     for (const char* head : {"loss", "metrics"}) {
       if (!flags.Has(head)) continue;
       return UsageError(absl::StrCat(
-          "--", head, " goes with --onnx; other models say themselves what they are trained for"));
+          "--", head, " needs --onnx; other models define their own loss and metrics"));
     }
   }
   ModelChoice choice;

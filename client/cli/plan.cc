@@ -27,7 +27,7 @@ absl::Status Explain(Context& context, v1::ExplainRequest request) {
     request.set_costs_in_graph(flags.Has("include-costs-dot-graph"));
   } else if (flags.Has("taskgraph") || flags.Has("compgraph")) {
     return UsageError(
-        "--taskgraph and --compgraph are of plans made now; for a job export its plan, and give "
+        "--taskgraph and --compgraph apply to new plans; for a job export its plan, and give "
         "its model with --import-strategy");
   }
   auto client = context.client();
@@ -110,7 +110,7 @@ absl::Status CheckShowsJob(const ParsedFlags& flags) {
   for (const FlagSpec& flag : NewPlanFlags()) {
     if (!flags.Has(flag.name) || flag.name == "export-strategy") continue;
     return UsageError(
-        absl::StrCat("--", flag.name, " is of a new plan; a job's is shown as it is"));
+        absl::StrCat("--", flag.name, " applies to a new plan; a job's plan is shown unchanged"));
   }
   return absl::OkStatus();
 }
@@ -120,7 +120,7 @@ absl::Status RunDiff(Context& context) {
   if (names.size() != 3) return UsageError("plan diff takes two plans: files or job ids");
   for (const FlagSpec& flag : PlanFlags()) {
     if (!context.flags().Has(flag.name)) continue;
-    return UsageError(absl::StrCat("--", flag.name, " is of one plan; plan diff compares two"));
+    return UsageError(absl::StrCat("--", flag.name, " applies to one plan; plan diff compares two"));
   }
   v1::DiffRequest request;
   request.set_name_a(names[1]);
@@ -139,7 +139,7 @@ absl::Status RunDiff(Context& context) {
     const auto json = nlohmann::ordered_json::parse(reply->json(), nullptr, false);
     if (json.is_discarded()) {
       return absl::DataLossError(
-          "the coordinator sent a difference that is no JSON; leave --json out for its text");
+          "the coordinator sent a difference that is not JSON; omit --json for its text");
     }
     context.Document(json);
   } else {

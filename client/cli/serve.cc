@@ -69,7 +69,7 @@ void PrintCandidates(Context& context, const v1::ServedModel& model) {
                fits ? FormatCount(c.tokens_per_second()) : "",
                FormatBytes(static_cast<double>(c.most_bytes())), Printable(c.refused())});
   }
-  context.out() << "\nplaces by predicted tokens per second (* chosen)\n"
+  context.out() << "\nplacements by predicted tokens per second (* chosen)\n"
                 << table.Render(context.terminal());
 }
 
@@ -164,8 +164,7 @@ absl::Status RunServe(Context& context) {
     for (const FlagSpec& flag : ServeFlags()) {
       if (!flags.Has(flag.name)) continue;
       return UsageError(absl::StrCat("--", flag.name,
-                                     " is of a model to be served, and none is named: espalier "
-                                     "serve ARTIFACT --",
+                                     " needs a model to serve: espalier serve ARTIFACT --",
                                      flag.name, "..."));
     }
   }
@@ -220,12 +219,12 @@ absl::Status RunServe(Context& context) {
   if (model->concurrent_steps() > 1)
     context.out() << ", " << model->concurrent_steps() << " concurrent steps";
   if (const std::string defaults = SamplingText(model->sampling_defaults()); !defaults.empty()) {
-    context.out() << "\nrequests that do not say get the model's own " << defaults;
+    context.out() << "\nrequests default to the model's own " << defaults;
   }
   if (model->ignored_generation_fields_size() > 0) {
     context.out() << "\nwarning: the model's generation_config.json has "
                   << Printable(absl::StrJoin(model->ignored_generation_fields(), ", "))
-                  << ", without effect here: answers are not what its authors would have";
+                  << ", which has no effect here: answers may differ from what its authors intend";
   }
   for (int i = 0; i < model->ssm_placements_size(); ++i) {
     if (model->ssm_placements(i).tensor_parallel() == 0) continue;

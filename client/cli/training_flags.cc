@@ -173,11 +173,11 @@ absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double defaul
                                                                   : "one-cycle"));
   }
   if (flags.Has("min-lr") && *shape == Schedule::CONSTANT) {
-    return UsageError("--min-lr needs a --schedule that falls, such as cosine");
+    return UsageError("--min-lr needs a --schedule that decays, such as cosine");
   }
   if (flags.Has("warmup") && *shape == Schedule::ONE_CYCLE) {
     return UsageError(
-        "--warmup and --schedule=one-cycle, which rises by itself, exclude each other");
+        "--warmup and --schedule=one-cycle, which has its own warm-up, exclude each other");
   }
   schedule->set_kind(*shape);
   const double peak = flags.Number("lr", default_rate);
@@ -240,7 +240,7 @@ absl::StatusOr<v1::Plan> ReadPlan(const std::string& path) {
   const auto status = google::protobuf::util::JsonStringToMessage(*text, &plan);
   if (!status.ok()) {
     return UsageError(absl::StrCat(path, " holds no plan: ", std::string(status.message()),
-                                   "; accepted is what --export-strategy writes"));
+                                   "; accepted: what --export-strategy writes"));
   }
   return plan;
 }
@@ -334,7 +334,7 @@ absl::StatusOr<v1::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   }
   if (flags.Has("budget") && flags.Int("budget", 0) == 0) {
     return UsageError(
-        "--budget is 0, with which nothing is searched; accepted: 1 to 1e8 proposals, or leave it "
+        "--budget is 0, which searches nothing; accepted: 1 to 1e8 proposals, or leave it "
         "out (chosen by the size of the graph); for no search give --only-data-parallel or "
         "--single-device");
   }
@@ -505,9 +505,9 @@ absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
   start.resize(static_cast<size_t>(file.gcount()));
   if (const size_t at = start.find('\0'); at != std::string::npos) {
     return UsageError(
-        absl::StrCat("--dataset is \"", Printable(path), "\", which is no text: byte ", at,
+        absl::StrCat("--dataset is \"", Printable(path), "\", which is not text: byte ", at,
                      " is 0; accepted: text, or arrays as numpy.savez writes them (.npz, .npy); "
-                     "--dataset-format=text if these bytes are to be learned all the same"));
+                     "--dataset-format=text to train on these bytes anyway"));
   }
   return v1::Dataset::TEXT;
 }

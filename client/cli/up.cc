@@ -27,7 +27,7 @@ absl::Status Run(Context& context) {
 
   if (const int pid = RunningDaemon(absolute); pid != 0) {
     const Addresses at = ReadAddresses(absolute);
-    return absl::AlreadyExistsError(absl::StrCat("espalierd runs already (process ", pid, ", gRPC ",
+    return absl::AlreadyExistsError(absl::StrCat("espalierd is already running (process ", pid, ", gRPC ",
                                                  at.grpc, ", HTTP ", at.http,
                                                  "); stop it: espalier down"));
   }

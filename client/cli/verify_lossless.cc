@@ -20,9 +20,9 @@ namespace {
 std::string Meaning(const std::string& check) {
   if (check == "greedy") return "greedy answers = incremental decoding";
   if (check == "seeds") return "sampled answers of a seed = incremental decoding";
-  if (check == "penalties") return "penalised answers = incremental decoding";
-  if (check == "enumeration") return "every outcome of verification, weighted = the LLM's law";
-  if (check == "distribution") return "sampled answers have the LLM's law";
+  if (check == "penalties") return "penalized answers = incremental decoding";
+  if (check == "enumeration") return "every outcome of verification, weighted = the LLM's distribution";
+  if (check == "distribution") return "sampled answers have the LLM's distribution";
   if (check == "KV") return "KV cache of accepted drafts = a fresh computation";
   return "";
 }

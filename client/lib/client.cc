@@ -21,14 +21,14 @@ std::string Unreachable(const std::string& address, bool tls, const std::string&
       "no coordinator answers at ", address, " (", detail,
       "). Start one with `espalier up`, or name another: --coordinator=HOST:PORT or "
       "ESPALIER_COORDINATOR",
-      tls ? "" : "; one that speaks TLS wants --ca-file=FILE or --tls");
+      tls ? "" : "; if it uses TLS: --ca-file=FILE or --tls");
 }
 
 absl::Status CheckAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
     return absl::InvalidArgumentError(absl::StrCat("coordinator address \"", address,
-                                                   "\": accepted is HOST:PORT, as 127.0.0.1:7070"));
+                                                   "\": accepted: HOST:PORT, as 127.0.0.1:7070"));
   }
   int port = 0;
   if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
       return absl::UnavailableError(
           Unreachable(address, options.tls,
-                      options.tls ? "refused, or no TLS there that we trust" : "refused"));
+                      options.tls ? "refused, or its TLS certificate is not trusted" : "refused"));
     }
     if (!impl->channel->WaitForStateChange(state, deadline)) {
       return absl::UnavailableError(Unreachable(

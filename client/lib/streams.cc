@@ -27,7 +27,7 @@ absl::StatusOr<int64_t> SizeOfFile(const std::string& path) {
   if (stat(path.c_str(), &info) != 0)
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
   if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is no plain file"));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   }
   return static_cast<int64_t>(info.st_size);
 }

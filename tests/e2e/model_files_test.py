@@ -490,7 +490,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertNotIn("warning", quiet.stdout)
         self.assertEqual(self.warnings("wordy", "have no effect"), [])
         told = self.cluster.cli("serve", "wordy").stdout
-        self.assertIn("warning: the model's generation_config.json has max_length, num_beams, without effect here", told)
+        self.assertIn("warning: the model's generation_config.json has max_length, num_beams, which has no effect here", told)
         self.assertEqual(self.cluster.run("serve", "wordy")["ignored_generation_fields"], ["max_length", "num_beams"])
         self.assertEqual(len(self.warnings("model wordy", "max_length, num_beams, which have no effect")), 1)
 

@@ -302,7 +302,7 @@ class ParallelServingTest(unittest.TestCase):
         self.assertEqual(self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--workers=auto",
                                           "--expected-requests=2")["loaded_unix_ms"], served["loaded_unix_ms"])
         table = self.cluster.cli("serve", "big", "--name=again", *DRAFTS, "--workers=auto").stdout
-        self.assertIn("places by predicted tokens per second", table)
+        self.assertIn("placements by predicted tokens per second", table)
         for wrong, what in ((["--workers=auto", "--tensor-parallel=2"], "leave 'tensor_parallel'"),
                             (["--workers=all"], "expected auto")):
             with self.assertRaises(Failed) as failed:

@@ -282,7 +282,7 @@ class TlsTest(unittest.TestCase):
             done = subprocess.run([PROGRAMS["espalier"], "status", f"--coordinator={self.cluster.grpc}", *flags],
                                   env=env, capture_output=True, text=True, timeout=60)
             self.assertNotEqual(done.returncode, 0, done.stdout)
-        self.assertIn("no TLS there that we trust", done.stderr)
+        self.assertIn("its TLS certificate is not trusted", done.stderr)
         self.assertEqual(self.cluster.get("/health")[0], 200)
 
     def espalier(self, *args, **env):
