@@ -1,4 +1,4 @@
-// The attribute `activation` of operators that apply one to their result. Standard library only.
+// The attribute `activation`, which fuses an activation into an operator. Standard library only.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ inline Activation ActivationOf(const Attributes& attributes) {
   return Activation::kNone;
 }
 
-// Whether the gradient is a formula of y; otherwise it is one of x.
+// Whether the gradient is computed from the output y; otherwise it is computed from the input x.
 inline bool GradientOfOutput(Activation activation) {
   return activation == Activation::kRelu || activation == Activation::kSigmoid ||
          activation == Activation::kTanh;

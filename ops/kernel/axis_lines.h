@@ -1,4 +1,4 @@
-// A tensor seen along one axis: [outer, length, inner]. Standard library only.
+// A tensor as lines along one axis: [outer, length, inner]. Standard library only.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ struct AxisLines {
     for (int64_t d = 0; d < axis; ++d) outer *= dims[d];
     for (size_t d = axis + 1; d < dims.size(); ++d) inner *= dims[d];
   }
-  // Number of lines, and where line number `line` begins; its elements are `inner` apart.
+  // The number of lines, and the index of the first element of line number `line`; its elements are
+  // `inner` apart.
   int64_t count() const { return outer * inner; }
   int64_t Start(int64_t line) const { return line / inner * length * inner + line % inner; }
 };

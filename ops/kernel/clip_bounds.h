@@ -1,4 +1,4 @@
-// The bounds of the operator clip for elements of type T: for integers the integers inside of them.
+// The bounds of the operator clip for elements of type T; for integers rounded inwards.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ struct ClipBounds {
   static T Nearest(double value) {
     using Limits = std::numeric_limits<T>;
     if (value <= static_cast<double>(Limits::min())) return Limits::min();
-    // The largest i64 is no f64: the next f64 is one beyond.
+    // The largest i64 is not an f64; the next f64 is one above it.
     if (value >= static_cast<double>(Limits::max())) return Limits::max();
     return static_cast<T>(value);
   }

@@ -1,4 +1,4 @@
-// depth_to_space and space_to_depth as a copy between two dense tensors. Standard library only.
+// depth_to_space and space_to_depth as a strided copy between dense tensors. Standard library only.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace espalier {
 
-// Element [n, i, j, c, h, w] of both: pixel (i, j) of block (h, w) of an image with channels c.
+// Both tensors as [n, i, j, c, h, w]: pixel (i, j) of block (h, w) of channel c of an image.
 struct DepthSpaceCopy {
   Dims dims, depth_strides, space_strides;
 
-  // `space` are the dimensions of the tensor with the larger images. `channels_first`: channel c of
-  // them is made of channels c * block^2 + i * block + j (mode CRD), otherwise of
-  // (i * block + j) * C + c.
+  // `space`: dimensions of the tensor with the larger images. With `channels_first` (mode CRD)
+  // channel c of them consists of channels c * block^2 + i * block + j, otherwise of channels (i *
+  // block + j) * C + c.
   DepthSpaceCopy(const Dims& space, int64_t block, bool channels_first) {
     const int64_t channels = space[1], height = space[2] / block, width = space[3] / block;
     dims = {space[0], block, block, channels, height, width};

@@ -1,5 +1,5 @@
-// One point of grid_sample: which elements of a plane it reads, with which weights, and how the
-// weights change with the point. PyTorch's formulas. Shared by the backends.
+// One point of grid_sample: which elements of a plane it reads, with which weights, and the
+// derivatives of the weights by the point. Uses PyTorch's formulas. Shared by the backends.
 #pragma once
 
 #include <cmath>
@@ -23,9 +23,9 @@ constexpr int kMaxGridTaps = 16;
 
 struct GridTaps {
   int count = 0;
-  int64_t index[kMaxGridTaps];  // in the plane; -1: outside, 0
+  int64_t index[kMaxGridTaps];  // in the plane; -1: outside, reads 0
   float weight[kMaxGridTaps];
-  float dx[kMaxGridTaps], dy[kMaxGridTaps];  // of the weight, by the grid's two numbers
+  float dx[kMaxGridTaps], dy[kMaxGridTaps];  // derivatives of the weight by x and y of the grid
 };
 
 namespace grid_internal {
@@ -41,7 +41,7 @@ ESPALIER_HOST_DEVICE inline Coordinate Clip(Coordinate c, float last) {
   return c;
 }
 
-// Mirrored at both ends of [low, low + span].
+// Reflects at both ends of [low, low + span].
 ESPALIER_HOST_DEVICE inline Coordinate Reflect(Coordinate c, float low, float span) {
   if (span <= 0) return {0, 0};
   float at = c.at - low, slope = c.slope;
@@ -70,12 +70,12 @@ ESPALIER_HOST_DEVICE inline Coordinate Scale(const GridSampling& s, float grid, 
   return {((grid + 1) * extent - 1) / 2, extent / 2};
 }
 
-// As an index, -1 if it is none.
+// Returns the index, or -1 if `at` lies outside.
 ESPALIER_HOST_DEVICE inline int64_t IndexOf(float at, int64_t size) {
   return at >= 0 && at < static_cast<float>(size) ? static_cast<int64_t>(at) : -1;
 }
 
-// Weights of four neighbours at -1, 0, 1, 2 for a point at t in [0, 1), and their derivatives.
+// Weights of the four neighbors at -1, 0, 1, 2 of a point at t in [0, 1), and their derivatives.
 ESPALIER_HOST_DEVICE inline void CubicWeights(float t, float weight[4], float slope[4]) {
   constexpr float a = -0.75f;
   for (int k = 0; k < 4; ++k) {
@@ -94,7 +94,7 @@ ESPALIER_HOST_DEVICE inline void CubicWeights(float t, float weight[4], float sl
 
 }  // namespace grid_internal
 
-// (gx, gy): the grid's numbers, horizontal first.
+// (gx, gy): the grid's coordinates, horizontal first.
 ESPALIER_HOST_DEVICE inline void MakeGridTaps(const GridSampling& s, float gx, float gy,
                                            GridTaps* taps) {
   using grid_internal::Coordinate;

@@ -1,4 +1,4 @@
-// For functions that run on host and device alike.
+// Marks functions that run on host and device.
 #pragma once
 
 #ifdef __CUDACC__

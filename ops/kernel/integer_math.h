@@ -1,5 +1,5 @@
-// Arithmetic of integers as all backends do it: overflow wraps, division truncates towards zero.
-// constexpr, which lets nvcc compile it for the device too.
+// Integer arithmetic, the same on all backends: overflow wraps, division truncates towards zero.
+// The functions are constexpr, so that nvcc compiles them for the device as well.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace espalier {
 
-// An integer as one whose sums and products wrap; a floating-point number as it is.
+// Returns an integer as an unsigned type whose sums and products wrap; a floating-point number
+// unchanged.
 template <typename T>
 constexpr auto Wrapping(T x) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -37,7 +38,7 @@ constexpr T Negated(T x) {
   }
 }
 
-// b is not 0, here and below. The least integer has no quotient by -1.
+// REQUIRES: b is not 0, here and below. The least integer divided by -1 wraps to itself.
 template <typename T>
 constexpr T Quotient(T a, T b) {
   if constexpr (std::is_signed_v<T>) {
@@ -49,7 +50,7 @@ constexpr T Quotient(T a, T b) {
   }
 }
 
-// a - Quotient(a, b) * b: the sign of a.
+// a - Quotient(a, b) * b; has the sign of a.
 template <typename T>
 constexpr T Remainder(T a, T b) {
   if constexpr (std::is_signed_v<T>) {
@@ -59,14 +60,15 @@ constexpr T Remainder(T a, T b) {
   }
 }
 
-// `remainder`, which has the sign of the dividend, with the sign of the divisor b; any number.
+// Converts `remainder`, which has the sign of the dividend, to the sign of the divisor b. Any
+// number type.
 template <typename T>
 constexpr T WithSignOf(T b, T remainder) {
   const bool moves = remainder != T() && IsNegative(remainder) != IsNegative(b);
   return moves ? static_cast<T>(remainder + b) : remainder;
 }
 
-// a^b. For a negative exponent 1 / a^-b towards zero, and 0 for a = 0.
+// a^b. For a negative exponent 1 / a^-b truncated towards zero, and 0 for a = 0.
 template <typename T>
 constexpr T IntegerPower(T a, T b) {
   if constexpr (std::is_signed_v<T>) {

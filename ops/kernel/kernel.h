@@ -1,5 +1,6 @@
-// What a backend supplies for an operator. Standard library only, so that the CUDA plug-in, which
-// is opened at run time and links neither Abseil nor protobuf, implements the same interface.
+// The kernel interface that a backend implements for an operator. Standard library only, because
+// the CUDA plug-in, which is opened at run time and links neither Abseil nor protobuf, implements
+// the same interface.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@
 
 namespace espalier {
 
-// Success, or a sentence that says what was wrong and where. Only input-dependent failures (an
-// index out of range, out of memory) end here; shapes were checked by the operator's definition.
+// Success, or a sentence that says what was wrong and where. Reports only input-dependent failures
+// (an index out of range, out of memory); the operator's definition has checked the shapes.
 struct [[nodiscard]] KernelStatus {
   std::string error;
 
@@ -26,15 +27,15 @@ struct [[nodiscard]] KernelStatus {
   static KernelStatus Error(std::string message) { return {std::move(message)}; }
 };
 
-// What a kernel is made for. Inputs and outputs that are absent have dtype kInvalid.
+// The node that a kernel is created for. Absent inputs and outputs have dtype kInvalid.
 struct KernelSpec {
   std::string op;
   Attributes attributes;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
-  // Set in serving programs: every row (all but the last dimension flattened) of the output must be
-  // computed by one fixed order of summation, whatever the number of rows, and dimension 0 of any
-  // view may be smaller at Run than it is here.
+  // Set in serving programs. The kernel must compute every row of the output (all but the last
+  // dimension flattened) with one fixed order of summation, whatever the number of rows. Dimension
+  // 0 of any view may be smaller at Run than in this spec.
   bool batch_invariant = false;
 };
 
@@ -43,13 +44,13 @@ struct KernelArgs {
   std::span<const TensorView> outputs;
   void* workspace = nullptr;  // workspace_bytes() bytes, 64-byte aligned, contents undefined
   uint64_t seed = 0;  // of the job; random operators key Philox by (seed, node_key, step, element)
-  uint64_t node_key = 0;   // stable identity of the logical node, the same on every shard
+  uint64_t node_key = 0;  // stable identity of the logical node, the same on every shard
   int64_t step = 0;        // training step, from 0
-  bool training = true;    // dropout and batch norm look at it
+  bool training = true;  // false in evaluation: affects dropout and batch norm
   void* stream = nullptr;  // cudaStream_t on CUDA, null on CPU
 };
 
-// One instruction's kernel, made once when the program is loaded, then run every step from one
+// The kernel of one instruction. Created when the program is loaded, then run every step from one
 // thread.
 class Kernel {
  public:
@@ -58,11 +59,11 @@ class Kernel {
   virtual KernelStatus Run(const KernelArgs& args) = 0;
 };
 
-// Returns null and sets *refusal to a reason when this implementation does not take the problem.
+// Returns null and sets *refusal to a reason if the implementation does not support the spec.
 using KernelFactory =
     std::function<std::unique_ptr<Kernel>(const KernelSpec& spec, std::string* refusal)>;
 
-// A kernel without state: most of them.
+// Makes a stateless kernel.
 template <typename Function>
 std::unique_ptr<Kernel> MakeKernel(Function run, size_t workspace_bytes = 0) {
   class FunctionKernel : public Kernel {
@@ -78,7 +79,7 @@ std::unique_ptr<Kernel> MakeKernel(Function run, size_t workspace_bytes = 0) {
   return std::make_unique<FunctionKernel>(std::move(run), workspace_bytes);
 }
 
-// The kernels of one backend: for each operator an ordered list, tried from the first on.
+// The kernels of one backend: an ordered list per operator, of which the first that fits is used.
 class KernelRegistry {
  public:
   void Add(const std::string& op, KernelFactory factory) {
@@ -91,14 +92,15 @@ class KernelRegistry {
     entries_.push_back({op, {std::move(factory)}});
   }
 
-  // In serving programs (batch_invariant) kernels of `op` take several instructions as one if they have
-  // one first input and, but for `may_differ`, the same attributes: inputs and outputs follow each
-  // other, instruction by instruction, the same number of each; attributes are the first one's.
+  // Declares that in serving programs (batch_invariant) one kernel of `op` runs several
+  // instructions that share their first input and all attributes except `may_differ` (horizontal
+  // fusion). Inputs and outputs are concatenated instruction by instruction, with the same number
+  // for each; attributes are those of the first.
   void SupportsHorizontalFusion(const std::string& op, std::vector<std::string> may_differ) {
     horizontal_fusion_.push_back({op, std::move(may_differ)});
   }
 
-  // `may_differ`, or null if kernels of `op` take one.
+  // Returns `may_differ`, or null if `op` does not support horizontal fusion.
   const std::vector<std::string>* HorizontalFusion(const std::string& op) const {
     for (const auto& [name, may_differ] : horizontal_fusion_) {
       if (name == op) return &may_differ;
@@ -106,7 +108,7 @@ class KernelRegistry {
     return nullptr;
   }
 
-  // Null with *error naming every refusal when no implementation takes the problem.
+  // Returns null, and in *error the reason of every implementation, if none supports the spec.
   std::unique_ptr<Kernel> Create(const KernelSpec& spec, std::string* error) const {
     const Entry* found = nullptr;
     for (const Entry& entry : entries_) {

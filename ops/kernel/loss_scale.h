@@ -1,7 +1,7 @@
-// Dynamic loss scaling (Micikevicius et al., "Mixed precision training", ICLR 2018): the loss is
-// multiplied by a power of two before it is differentiated, so that f16 gradients do not vanish,
-// and the gradients are divided by it before they are used. Where they overflowed, the step is left
-// out and the scale halved. Usable on host and device.
+// Dynamic loss scaling (Micikevicius et al., "Mixed precision training", ICLR 2018). The loss is
+// multiplied by a power of two before the backward pass, so that f16 gradients do not underflow,
+// and the gradients are divided by it before they are used. If they overflow, the step is skipped
+// and the scale halved. Runs on host and device.
 #pragma once
 
 #include <cmath>
@@ -10,26 +10,26 @@
 
 namespace espalier {
 
-// What is kept between steps, f32[3], zero at first: the scale is initial * 2^exponent.
+// State between steps, f32[3], initially zero. The scale is initial * 2^exponent.
 struct LossScaleState {
   float exponent;
   float since_change;  // updates since the scale last changed
-  float updates;       // made so far: the optimiser's own step
+  float updates;  // number of updates so far: the optimizer's own step
 };
 
 struct LossScaling {
   float initial;          // a power of two, so that scaling never rounds
   float growth_interval;  // updates after which the scale doubles; 0: it never changes
-  float max_norm;         // clips the gradients' norm; 0: not
+  float max_norm;  // clips the gradients' norm; 0: no clipping
 
   ESPALIER_HOST_DEVICE float ScaleOf(const LossScaleState& state) const {
     return std::ldexp(initial, static_cast<int>(state.exponent));
   }
 
   struct Result {
-    float factor = 0;  // of the gradients as they come from the scaled loss
-    float norm = 0;    // of the gradients as they would be without scaling
-    float step = 0;    // 1-based, of the update; 0: leave it out
+    float factor = 0;  // factor for the gradients of the scaled loss
+    float norm = 0;  // norm of the unscaled gradients
+    float step = 0;  // 1-based step of the update; 0: skip it
   };
 
   // `squares`: the sum of squares of the scaled gradients.
@@ -37,7 +37,7 @@ struct LossScaling {
     const float scale = ScaleOf(*state);
     Result result;
     result.norm = std::sqrt(squares) / scale;
-    if (!(squares <= 3.402823466e38f)) {  // infinite or no number
+    if (!(squares <= 3.402823466e38f)) {  // infinite or NaN
       state->since_change = 0;
       if (growth_interval > 0 && scale > 0x1p-24f) state->exponent -= 1;
       return result;

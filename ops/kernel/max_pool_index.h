@@ -1,5 +1,5 @@
-// ONNX's flat index of an element of x[N, C, H, W], as max_pool_indices gives it and max_unpool
-// takes it, for the planes of a shard. Usable on host and device.
+// ONNX's flat index of an element of x[N, C, H, W], which max_pool_indices returns and max_unpool
+// takes, for the planes of a shard. Runs on host and device.
 #pragma once
 
 #include "ops/kernel/host_device.h"
@@ -9,7 +9,7 @@ namespace espalier {
 
 struct MaxPoolIndex {
   int64_t height, width;
-  int64_t channels, whole_channels;  // of the shard, of the whole
+  int64_t channels, whole_channels;  // of the shard, of the whole tensor
   int64_t first_sample, first_channel;
   bool column_major = false;
 
@@ -26,7 +26,7 @@ struct MaxPoolIndex {
     const int64_t sample = first_sample + plane / channels;
     return (sample * whole_channels + first_channel + plane % channels) * height * width;
   }
-  // From the number of an element in its plane, row-major, to what is added to Start; and back.
+  // Converts the row-major index of an element in its plane to its offset from Start, and back.
   ESPALIER_HOST_DEVICE int64_t FromRowMajor(int64_t at) const {
     return column_major ? at / width + at % width * height : at;
   }

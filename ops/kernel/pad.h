@@ -1,5 +1,5 @@
-// Which element of x an element of pad(x) is, and the other way round, along one dimension. Plain
-// arithmetic: usable on host and device.
+// The index arithmetic of pad(x) along one dimension, forward and backward. Runs on host and
+// device.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct PadDim {
   PadMode mode = PadMode::kConstant;
   int64_t size = 0, begin = 0, end = 0;
 
-  // The index in x that y[i] is taken from; -1: the constant.
+  // Returns the index in x that y[i] is copied from; -1: the constant.
   ESPALIER_HOST_DEVICE int64_t Source(int64_t i) const {
     const int64_t j = i - begin;
     if (j >= 0 && j < size) return j;
@@ -40,8 +40,8 @@ struct PadDim {
     return rest < size ? rest : period - rest;
   }
 
-  // The indices i with Source(i) == s: `count` from `first` on, `step` apart, in up to two such
-  // rows.
+  // Returns the indices i with Source(i) == s: `count` from `first` on, `step` apart, in up to two
+  // such rows.
   struct Row {
     int64_t first = 0, step = 1, count = 0;
   };

@@ -1,4 +1,4 @@
-// The order of paged attention's inputs: what they are says ops/operators/paged_attention.cc.
+// The order of paged_attention's inputs; ops/operators/paged_attention.cc documents them.
 #pragma once
 
 namespace espalier::paged_attention {

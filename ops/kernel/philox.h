@@ -1,6 +1,6 @@
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC 2011). Plain arithmetic: usable on host and device. A random number depends only on
-// (seed, node, step, index of the element in the whole tensor), never on the split.
+// 1, 2, 3" (SC 2011). Runs on host and device. A random number depends only on (seed, node, step,
+// index of the element in the whole tensor), never on the split.
 #pragma once
 
 #include <cstdint>

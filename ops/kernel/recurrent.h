@@ -1,5 +1,5 @@
-// The recurrent operators rnn, gru and lstm: what the kernels of all backends read of their spec,
-// and the activations.
+// The recurrent operators rnn, gru and lstm: the attributes and activations that the kernels of all
+// backends read.
 #pragma once
 
 #include <cmath>
@@ -85,7 +85,7 @@ struct AnyActivation {
     }
     return x;
   }
-  // The derivative where the argument is x and the result y.
+  // Returns the derivative at argument x with result y.
   ESPALIER_HOST_DEVICE float Slope(float x, float y) const {
     if (x > clip || x < -clip) return 0.0f;
     switch (function) {
@@ -120,8 +120,8 @@ struct AnyActivation {
   }
 };
 
-// The activations of one direction: f of the gates, g of the candidate (all that an RNN has), h of
-// the LSTM's cell.
+// The activations of one direction: f of the gates, g of the candidate (the only one of an RNN), h
+// of the LSTM's cell.
 template <typename F, typename G>
 struct ActivationSet {
   F f;
@@ -129,25 +129,25 @@ struct ActivationSet {
 };
 using AnyActivations = ActivationSet<AnyActivation, AnyActivation>;
 
-// What all kernels of the three operators read of their spec. Sizes are those of the shard.
+// The attributes and sizes of the three operators. Sizes are those of the shard.
 struct Problem {
   Cell cell = Cell::kRnn;
   int64_t steps = 0, rows = 0, in = 0, hidden = 0;
   int64_t directions = 1;
-  int64_t first_direction = 0;  // in the whole operator
+  int64_t first_direction = 0;  // in the unsharded operator
   bool only_reverse = false;
   bool linear_before_reset = false;
   std::vector<AnyActivations> activations;  // by direction of the shard
-  bool defaults = true;                     // sigmoid for f, tanh for the others, nothing clipped
+  bool defaults = true;  // sigmoid for f, tanh for the others, no clipping
 
   int64_t gates() const { return Gates(cell) * hidden; }  // columns
   bool reversed(int64_t d) const { return only_reverse || first_direction + d == 1; }
-  // x[S, N, I] and w[D, G*H, I] say it all.
+  // Sizes come from x[S, N, I] and w[D, G*H, I].
   static Problem Make(Cell cell, const Attributes& attributes, const TensorSpec& x,
                       const TensorSpec& w);
 };
 
-// "sigmoid,tanh" -> parts.
+// Splits "sigmoid,tanh" at the commas.
 inline std::vector<std::string> SplitNames(const std::string& list) {
   std::vector<std::string> names(list.empty() ? 0 : 1);
   for (char c : list) {

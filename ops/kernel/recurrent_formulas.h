@@ -1,27 +1,27 @@
-// Formulas of rnn, gru and lstm on single elements (row n, column j): Run where the row is in use,
-// Idle where it is not. See recurrent_steps.h for the order in which they come.
+// Formulas of rnn, gru and lstm for single elements (row n, column j): Run where the row is active,
+// Idle where it is not. recurrent_steps.h has the order of the steps.
 #pragma once
 
 #include "ops/kernel/recurrent.h"
 
 namespace espalier::recurrent {
 
-// Everything that one step's elements (row n, column j of `hidden`) need; each kind of step uses a
-// part of it. Backward, arguments of the gates give way to their gradients.
+// The data of one step's elements (row n, column j of `hidden`); each kind of step uses some of it.
+// In the backward pass the gates' gradients replace their arguments.
 struct StepData {
   const int32_t* lengths = nullptr;  // null: every row has every step
   int64_t t = 0;
   int64_t hidden = 0;
   int64_t count = 1;                      // gates
-  float* gates = nullptr;                 // [rows, count * hidden], their arguments
-  const float* candidate_bias = nullptr;  // gru: Rb of the candidate, may be null
-  const float* peephole = nullptr;        // lstm: [3 * hidden] of i, o, f, may be null
-  float* h = nullptr;                     // forward: the state; backward: the previous one
-  float* c = nullptr;                     // lstm: likewise, but backward the one of this step
+  float* gates = nullptr;  // [rows, count * hidden], before activation
+  const float* candidate_bias = nullptr;  // gru: Rb of the candidate; may be null
+  const float* peephole = nullptr;  // lstm: [3 * hidden] of i, o, f; may be null
+  float* h = nullptr;  // forward: the state; backward: the previous state
+  float* c = nullptr;  // lstm: the cell; backward: the cell of this step
   float* c_previous = nullptr;            // lstm, backward
-  float* y = nullptr;                     // may be null; backward: its gradient
+  float* y = nullptr;  // may be null; backward: its gradient
   float* e = nullptr;  // gru: q = h R^T if linear before reset (backward: its gradient), else r * h
-  float* dh = nullptr;  // gradient of the state after this step, then of the one before
+  float* dh = nullptr;  // gradient of the state after this step, then of the state before it
   float* dc = nullptr;
   float* drh = nullptr;  // gru: gradient of r * h
 
@@ -46,7 +46,7 @@ struct StepData {
   ESPALIER_HOST_DEVICE void ZeroGates(int64_t n, int64_t j) const {
     for (int g = 0; g < count; ++g) Gate(n, g, j) = 0;
   }
-  // The gradient of the state, y's with it.
+  // The gradient of the state, including that through y.
   ESPALIER_HOST_DEVICE float Arriving(int64_t n, int64_t j) const {
     return dh[At(n, j)] + (y != nullptr ? y[At(n, j)] : 0.0f);
   }
@@ -84,7 +84,7 @@ struct LstmForward : StepData {
   ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
 };
 
-// The cells again, from the products of whole sequences: dc holds the running one. Completes the
+// Recomputes the cells from the gates of whole sequences; dc holds the running cell. Completes the
 // gates' arguments.
 template <typename A>
 struct LstmCells : StepData {
@@ -125,7 +125,7 @@ struct LstmBackward : StepData {
   ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroGates(n, j); }
 };
 
-// Gates z, r, h. e = r * h, for rows in use and idle ones.
+// Gates z, r, h. e = r * h, for active and idle rows.
 template <typename A>
 struct GruReset : StepData {
   A act;
@@ -147,7 +147,7 @@ struct GruForward : StepData {
   ESPALIER_HOST_DEVICE void Idle(int64_t n, int64_t j) const { ZeroY(n, j); }
 };
 
-// All gates if linear before reset; otherwise all but r, which waits for the gradient of r * h.
+// All gates if linear before reset; otherwise all but r, which needs the gradient of r * h first.
 template <typename A, bool kLinearFirst>
 struct GruBackward : StepData {
   A act;
@@ -204,7 +204,7 @@ struct CopyRows : AllActive {
   }
 };
 
-// Rows of Wb + Rb, where columns from `alone` on have Wb alone.
+// Rows of Wb + Rb; columns from `alone` on have Wb only.
 struct BiasRows : AllActive {
   float* to;
   const float* bias;
@@ -237,7 +237,7 @@ struct PreviousStates {
   ESPALIER_HOST_DEVICE void Idle(int64_t row, int64_t j) const { to[row * hidden + j] = 0; }
 };
 
-// One row: the gradient of one peephole, the sum over rows of gate's gradient times cell.
+// The gradient of one peephole weight: the sum over rows of the gate's gradient times the cell.
 struct PeepholeSums : AllActive {
   float* to;
   const float* gates;

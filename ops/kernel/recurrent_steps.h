@@ -1,4 +1,4 @@
-// The steps of rnn, gru and lstm, forward and backward, in the same order on every backend; a
+// The steps of rnn, gru and lstm, forward and backward, in the same order on every backend. A
 // backend supplies a Machine:
 //   float* Take(int64_t count)               a piece of the workspace
 //   void Gemm(const Product&)
@@ -6,14 +6,14 @@
 //                                            f.Run(n, j), or f.Idle(n, j) where f.Active(n) is
 //                                            false
 //   void WithActivations(const Problem&, int64_t direction, f)      f(an ActivationSet)
-// Nothing runs any more once one of these has failed.
+// After one of these failed, nothing else runs.
 //
-// Rows are samples. A row beyond its length is idle: its state stays and its y is zero. Time is
-// never reversed in memory: a reverse direction walks it from the end, where rows are idle until
-// their last step comes.
+// Rows are samples. A row beyond its length is idle: its state stays and its y is zero. A reverse
+// direction does not reverse time in memory: it iterates from the end, where rows are idle until
+// their last step.
 //
-// Backward, y holds every previous state, so that the arguments of all gates are products of whole
-// sequences again; only the gradients of the state go from step to step.
+// In the backward pass y holds every previous state, so the arguments of all gates are recomputed by
+// products over whole sequences; only the gradients of the state go from step to step.
 #pragma once
 
 #include <utility>
@@ -48,7 +48,7 @@ struct Outputs {
   float *y = nullptr, *h = nullptr, *c = nullptr;
 };
 
-// One direction's part of the operands, and the products that forward and backward share.
+// One direction's slices of the operands, and the products that forward and backward share.
 template <typename Machine>
 class Direction {
  public:
@@ -72,7 +72,7 @@ class Direction {
   }
 
   bool linear_first() const { return p_.cell == Cell::kGru && p_.linear_before_reset; }
-  // Columns of the gates that the state enters directly: not a GRU's candidate.
+  // Columns of the gates that the state enters directly: all but a GRU's candidate.
   int64_t direct() const { return p_.cell == Cell::kGru ? 2 * hidden_ : gates_; }
   const float* r_candidate() const { return r + direct() * hidden_; }
   int64_t TimeOf(int64_t k) const { return reversed ? p_.steps - 1 - k : k; }
@@ -92,7 +92,7 @@ class Direction {
     machine_.Gemm(
         {rows, gates_, p_.in, x, false, p_.in, w, true, p_.in, pre, gates_, b != nullptr});
   }
-  // The state's part of the gates of `rows` rows, but of a GRU's candidate.
+  // The state's contribution to the gates of `rows` rows, except a GRU's candidate.
   void AddState(int64_t rows, const float* h, float* pre) {
     machine_.Gemm(
         {rows, direct(), hidden_, h, false, hidden_, r, true, hidden_, pre, gates_, true});
@@ -119,7 +119,7 @@ class Direction {
  public:
   const float *x, *w, *r, *b, *h0, *c0;
   const bool reversed;
-  StepData step;  // of the current one
+  StepData step;  // of the current step
 };
 
 template <typename A>
@@ -178,7 +178,7 @@ void RunForward(Machine& machine, const Problem& p, const Inputs& in, const Outp
   }
 }
 
-// y of the forward run, and the gradients of the outputs; those may be null.
+// y of the forward pass, and the gradients of the outputs, which may be null.
 struct BackwardInputs {
   Inputs forward;
   const float *y = nullptr, *dy = nullptr, *dh = nullptr, *dc = nullptr;
@@ -233,7 +233,7 @@ class Backward {
     step.c_previous = c_before_ + (p_.cell == Cell::kLstm ? t * state_ : 0);
   }
 
-  // The arguments of the gates at every step, and what else the formulas need.
+  // Recomputes the gates' arguments at every step, and what else the formulas need.
   template <typename A>
   void Recompute(Direction<Machine>& run, int64_t d, const A& act) {
     machine_.ForEach(
@@ -248,7 +248,7 @@ class Backward {
     if (run.linear_first()) {
       run.LinearState(all_, before_, e_);
     } else if (p_.cell == Cell::kGru) {
-      // Of all steps together: idle rows have a state of zero.
+      // One product for all steps: idle rows have a state of zero.
       const int32_t* const lengths = std::exchange(run.step.lengths, nullptr);
       SetStep(&run, 0);
       run.template Run<GruReset>(act, all_);
@@ -263,7 +263,7 @@ class Backward {
     }
   }
 
-  // From the last step to the first: gradients of the gates' arguments, and of the state.
+  // From the last step to the first: gradients of the gates' arguments and of the state.
   template <typename A>
   void WalkBack(Direction<Machine>& run, int64_t d, const A& act) {
     machine_.ForEach(CopyRows(dh_, run.Part(in_.dh, d), p_.hidden), p_.rows, p_.hidden);
@@ -273,7 +273,7 @@ class Backward {
     for (int64_t k = p_.steps; k-- > 0;) {
       const int64_t t = run.TimeOf(k);
       SetStep(&run, t);
-      // StepData's y is written forward alone.
+      // StepData::y is written in the forward pass only.
       run.step.y = in_.dy != nullptr ? const_cast<float*>(in_.dy) + (t * p_.directions + d) * state_
                                      : nullptr;
       if (p_.cell == Cell::kRnn) {
@@ -294,14 +294,14 @@ class Backward {
     }
   }
 
-  // to (+)= from R, with the candidate's part of R.
+  // to (+)= from R, including the candidate's part of R.
   void AddCandidate(const Direction<Machine>& run, const float* from, int64_t ld, float* to,
                     bool accumulate) {
     machine_.Gemm({p_.rows, p_.hidden, p_.hidden, from, false, ld, run.r_candidate(), false,
                    p_.hidden, to, p_.hidden, accumulate});
   }
 
-  // The sums over all steps.
+  // Sums over all steps.
   void Finish(const Direction<Machine>& run, int64_t d) {
     const int64_t gates = p_.gates(), hidden = p_.hidden;
     if (out_.x != nullptr) {
@@ -364,7 +364,7 @@ T* DataOf(std::span<const TensorView> views, size_t i) {
   return i < views.size() ? views[i].as<T>() : nullptr;
 }
 
-// Views of operands without memory, for a dry run: which ones there are decides what is done.
+// Views without memory, for a dry run that measures the workspace: only their presence matters.
 inline std::vector<TensorView> PlannedViews(const std::vector<TensorSpec>& specs) {
   static float nowhere;
   std::vector<TensorView> views;
@@ -374,7 +374,7 @@ inline std::vector<TensorView> PlannedViews(const std::vector<TensorSpec>& specs
   return views;
 }
 
-// The operator, or its gradient, on its operands.
+// Runs the operator, or its gradient, on its operands.
 template <typename Machine>
 void RunOperator(Machine& machine, const Problem& p, std::span<const TensorView> inputs,
                  std::span<const TensorView> outputs, bool backward) {

@@ -1,5 +1,5 @@
-// Resizing one dimension as a sparse matrix: which elements of x each element of y is made of, with
-// which weights. The formulas of ONNX's Resize. Shared by the backends; standard library only.
+// Resizing of one dimension as a sparse matrix: the elements of x that each element of y reads, and
+// their weights. Uses the formulas of ONNX's Resize. Shared by the backends; standard library only.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct ResizeAxis {
 
 namespace resize_internal {
 
-// Where element i of y lies in x.
+// Returns the coordinate in x of element i of y.
 inline double SourceOf(const std::string& coordinates, const ResizeAxis& axis, int64_t in,
                        int64_t out, int64_t i) {
   const double size = static_cast<double>(in), exact = axis.scale * size;
@@ -60,8 +60,8 @@ inline double Cubic(double x, double a) {
 
 }  // namespace resize_internal
 
-// The dimensions that `attributes` of resize change, given those of x and y. Lists are of the last
-// dimensions.
+// Returns the dimensions that resize changes, for inputs of shape x and outputs of shape y. List
+// attributes refer to the last dimensions.
 inline std::vector<ResizeAxis> ResizeAxes(const Attributes& a, const Dims& x, const Dims& y) {
   const std::vector<double> scales = a.Floats("scales"), roi = a.Floats("roi");
   const bool crops = a.String("coordinates") == "tf_crop_and_resize";
@@ -137,7 +137,7 @@ inline ResizeTaps MakeResizeTaps(const Attributes& a, const ResizeAxis& axis, in
   return taps;
 }
 
-// The transpose, for the gradient: of y's `in` elements, with each one's taps in the order of x's.
+// The transpose, for the gradient: y has `in` elements, each with its taps in the order of x.
 inline ResizeTaps Transpose(const ResizeTaps& taps, int64_t in) {
   ResizeTaps turned;
   turned.begin.assign(in + 1, 0);
@@ -157,13 +157,13 @@ inline ResizeTaps Transpose(const ResizeTaps& taps, int64_t in) {
   return turned;
 }
 
-// One dimension after another: [outer, in, inner] to [outer, out, inner].
+// A pass resizes one dimension: [outer, in, inner] to [outer, out, inner].
 struct ResizePass {
   int64_t outer, in, out, inner;
   ResizeTaps taps;
 };
 
-// Forward from x to y, or their gradients back from y to x. Dimensions that shrink come first.
+// Passes from x to y, or for the gradient from y to x. Dimensions that shrink come first.
 inline std::vector<ResizePass> ResizePasses(const Attributes& a, const Dims& x, const Dims& y,
                                             bool backward) {
   std::vector<ResizeAxis> axes = ResizeAxes(a, x, y);
@@ -188,7 +188,7 @@ inline std::vector<ResizePass> ResizePasses(const Attributes& a, const Dims& x, 
   return passes;
 }
 
-// Elements of the largest tensor between two passes.
+// Elements of the largest intermediate tensor.
 inline int64_t LargestBetween(const std::vector<ResizePass>& passes) {
   int64_t most = 0;
   for (size_t i = 0; i + 1 < passes.size(); ++i) {

@@ -1,4 +1,4 @@
-// Windowed operators on a part of their image.
+// Padding of convolutions and pools on a shard of the image.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace espalier {
 
-// The attributes with which windows over x[N, C, spatial...], as it is here, give y as it is here:
-// a part of a convolution or a pool is the same operator with the pads of the sides where the part
-// ends and the image does too. `kernel`: one size per spatial dimension. Sums of a part's x and dx
-// include its halo (ops/schema/op_def.h).
+// Returns attributes with which windows over the shard x[N, C, spatial...] give the shard y. A
+// shard of a convolution or pool is the same operator with padding only at sides where the image
+// ends too. `kernel`: one size per spatial dimension. x and dx of a shard include its halo
+// (ops/schema/op_def.h).
 inline Attributes ShardAttributes(Attributes attributes, const TensorSpec& x, const TensorSpec& y,
                                    const Dims& kernel) {
   const size_t spatial = kernel.size();
@@ -30,7 +30,7 @@ inline Attributes ShardAttributes(Attributes attributes, const TensorSpec& x, co
     const int64_t begin = y.offset[d] * strides[i] - whole[i];
     const int64_t end = begin + (y.dims[d] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1;
     pads[i] = std::max<int64_t>(0, x.offset[d] - begin);
-    // With ceil_mode the last window goes beyond the pads, which do not grow by that.
+    // With ceil_mode the last window may extend beyond the padding, which does not grow.
     pads[spatial + i] = std::clamp<int64_t>(end - x.offset[d] - x.dims[d], 0, whole[spatial + i]);
   }
   attributes.Set("pads", std::move(pads));

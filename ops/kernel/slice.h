@@ -1,4 +1,5 @@
-// What slice and reverse select: shared by the definition and the kernels. Standard library only.
+// The elements that slice and reverse select. Shared by definition and kernels. Standard library
+// only.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +12,9 @@
 
 namespace espalier {
 
-// Elements first, first + step, ... of a dimension: numpy's meaning of start:end:step, where
-// negative bounds count from the end and what lies beyond the dimension is cut off. Going
-// backwards, any end below -size reaches element 0.
+// Elements first, first + step, ... of a dimension, with numpy's meaning of start:end:step:
+// negative bounds count from the end, and bounds are clamped to the dimension. With a negative step
+// any end below -size reaches element 0.
 struct SliceRange {
   int64_t first = 0;
   int64_t count = 0;
@@ -33,13 +34,14 @@ struct SliceRange {
   }
 };
 
-// Where a selection from a tensor begins, and its strides there, in elements.
+// Where a selection starts in a tensor, and its strides there, in elements.
 struct Window {
   int64_t start = 0;
   Dims strides;
 };
 
-// `strides` are those of the dense tensor with dimensions `dims`. The selection must not be empty.
+// `strides` belong to the dense tensor with dimensions `dims`. REQUIRES: the selection is not
+// empty.
 inline Window SliceWindow(const Attributes& attributes, const Dims& dims, const Dims& strides) {
   Window window{0, strides};
   const std::vector<int64_t> axes = attributes.Ints("axes"), starts = attributes.Ints("starts"),
@@ -48,8 +50,7 @@ inline Window SliceWindow(const Attributes& attributes, const Dims& dims, const 
     const size_t axis = axes[i] < 0 ? axes[i] + dims.size() : axes[i];
     const int64_t size = dims[axis], step = steps.empty() ? 1 : steps[i];
     window.start += SliceRange(starts[i], ends[i], step, size).first * strides[axis];
-    // A step beyond the dimension takes one element; its stride is never used and must not
-    // overflow.
+    // A step beyond the dimension takes one element; its stride is unused but must not overflow.
     window.strides[axis] *= std::clamp(step, -size - 1, size + 1);
   }
   return window;

@@ -1,4 +1,4 @@
-// The attribute `activation` of operators that apply one to their result.
+// The attribute `activation`, which fuses an activation into an operator.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,12 +11,11 @@ namespace espalier {
 AttributeSpec ActivationAttribute();
 absl::Status ExpectActivation(absl::string_view op, const Attributes& attributes);
 
-// An activation follows: the result must not be a partial sum.
+// Whether an activation follows; the result must then not be a partial sum.
 bool HasActivation(const Attributes& attributes);
 
-// Gradient::is_needed of an operator (x, weight, bias?) -> y with such an attribute: the gradient
-// is computed from y where the activation allows it, otherwise y before the activation is computed
-// again.
+// Gradient::is_needed of an operator (x, weight, bias?) -> y with this attribute. The gradient
+// reads y if the activation allows it; otherwise it recomputes the value before the activation.
 bool ActivationNeeds(const Attributes& attributes, bool is_output, int index);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Shared by the losses and metrics that compare scores with labels.
+// Losses and metrics that compare scores with labels.
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@
 
 namespace espalier {
 
-// logits[..., C], labels[...] (i32 or i64) -> f32 scalar, the mean over all labels. The leading
-// dimensions are split into partial sums; each shard needs all classes. `count`, the number of
-// labels in the whole tensor, is filled in.
+// logits[..., C], labels[...] (i32 or i64) -> f32 scalar, the mean over all labels. Splits the
+// leading dimensions into partial sums; each shard needs all classes. Fills in `count`, the number
+// of labels in the whole tensor.
 OpDef MakeClassification(const std::string& name, const std::string& doc);
 
-// What losses of labels have beyond that, all by attributes: reduction "mean", "sum" or "none"; and
-// mean_over "all" labels or "counted", those that are not ignored, by their class weights.
+// Attributes of label losses: reduction "mean", "sum" or "none"; and mean_over "all" labels or
+// "counted", the labels that are not ignored, weighted by class.
 
 // count, ignore_index, reduction and mean_over.
 std::vector<AttributeSpec> LabelLossAttributes(const std::string& mean_over);
 absl::Status CheckLabelReduction(const std::string& op, const Attributes& attributes);
 // A scalar, or one value per label.
 TensorType LabelLossType(const NodeTypes& types);
-// Along all dimensions of the labels, which are input 1; the entry of input 0 is left like it.
-// Without axes for a mean over counted labels: how many there are is not known to a shard.
+// Splits along all dimensions of the labels (input 1) and leaves the entry of input 0 like it. Has
+// no axes for a mean over counted labels, because a shard does not know their number.
 SplitRule SplitLabels(const NodeTypes& types);
 
 }  // namespace espalier

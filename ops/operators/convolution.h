@@ -1,4 +1,4 @@
-// Convolutions over any number of spatial dimensions, and their transposes: one definition each.
+// Convolutions and transposed convolutions over any number of spatial dimensions.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace espalier {
 OpDef MakeConvolution(const std::string& name, int spatial);
 
 // x[N, C, spatial...], weight[C, O/groups, kernel...], bias[O]? -> [N, O, spatial'...]: the
-// gradient of a convolution with regard to its x, as a map of its own.
+// gradient of a convolution by its x, as a forward operator.
 OpDef MakeTransposedConvolution(const std::string& name, int spatial);
 
 }  // namespace espalier

@@ -7,8 +7,8 @@
 
 namespace espalier {
 
-// An operator on [N, C, H, W] with attribute 'blocksize': channels become blocks of
-// pixels if `to_space`, otherwise blocks become channels.
+// An operator on [N, C, H, W] with attribute 'blocksize'. With `to_space` channels become blocks of
+// pixels, otherwise blocks become channels.
 OpDef MakeDepthSpace(const std::string& name, const std::string& doc, bool to_space);
 
 }  // namespace espalier

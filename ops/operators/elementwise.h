@@ -1,4 +1,4 @@
-// What elementwise operators have in common: their definitions differ by a formula and a few facts.
+// Elementwise operators: MakeUnary and MakeBinary build their definitions from a few facts.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,10 @@
 
 namespace espalier {
 
-// Element types by the letters of OPERATORS.md: F (f32, bf16, f16), I (i32, i64), S (i8, u8), B
-// (bool).
+// Element types by letter: F (f32, bf16, f16), I (i32, i64), S (i8, u8), B (bool).
 std::vector<DType> ElementTypes(absl::string_view letters);
 
-// What the gradient of y = f(x) is computed from, besides the gradient of y.
+// What the gradient of y = f(x) reads in addition to the gradient of y.
 enum class Saves { kNothing, kInput, kOutput };
 
 // y = f(x): same shape, split along every dimension.
@@ -34,8 +33,8 @@ struct UnaryOp {
 };
 OpDef MakeUnary(const UnaryOp& op);
 
-// y = f(a, b) with numpy's broadcasting; a and b have one type. Split along every dimension of y;
-// an input's dimension of size 1 that is broadcast is not split.
+// y = f(a, b) with numpy's broadcasting; a and b have the same type. Split along every dimension of
+// y, except where an input has size 1 and is broadcast.
 struct BinaryOp {
   std::string name;
   std::string doc;
@@ -51,20 +50,20 @@ OpDef MakeBinary(const BinaryOp& op);
 // An attribute that is a number with a default.
 AttributeSpec FloatAttribute(const std::string& name, double default_value, const std::string& doc);
 
-// `flops` for each element of output 0, and the bytes of all operands.
+// `flops` per element of output 0, and the bytes of all operands.
 std::function<Cost(const NodeTypes&)> CostPerElement(double flops);
 
 // One axis per dimension of output 0; the dimensions in which an input is broadcast are not split.
 SplitRule SplitBroadcast(const NodeTypes& types);
 
-// Every operand has the shape of input 0 (or is absent): one axis per dimension.
+// All operands have the shape of input 0 (or are absent): one axis per dimension.
 SplitRule SplitAlike(const NodeTypes& types);
 
-// Likewise, but all outputs are scalars: partial sums. Axes are reductions, or as SplitAlike has
-// them.
+// Inputs have the shape of input 0, outputs are scalars: partial sums. Axes are reductions, or
+// kinds as in SplitAlike.
 SplitRule SplitIntoScalars(const NodeTypes& types, bool as_reduction);
 
-// One type, any of the floating-point ones, i32, i64 (and bool if `with_bool`).
+// Checks for a floating-point type, i32, i64, or bool if `with_bool`.
 absl::Status ExpectNumber(absl::string_view op, absl::string_view name, const TensorType& type,
                           bool with_bool = false);
 

@@ -1,7 +1,7 @@
 // Checks for OpDef::infer, with one wording for all operators:
 //   linear: input 'weight' has shape [3, 4], expected [out, 128] because 'x' ends in 128
-// Each returns OK or InvalidArgument; use with ESPALIER_RETURN_IF_ERROR, in an order in which no
-// check reads a dimension that an earlier one has not established.
+// Each returns OK or InvalidArgument. Use with ESPALIER_RETURN_IF_ERROR, in an order in which no
+// check reads a dimension before an earlier check established it.
 #pragma once
 
 #include <initializer_list>
@@ -22,10 +22,10 @@
 
 namespace espalier {
 
-// InvalidArgument "<op>: <message>".
+// Returns InvalidArgument "<op>: <message>".
 absl::Status OpError(absl::string_view op, absl::string_view message);
 
-// One input of the node under inference: `op` and `name` are for the message.
+// An input of the node under inference. `op` and `name` go into messages.
 struct InputRef {
   absl::string_view op;
   absl::string_view name;
@@ -36,16 +36,16 @@ absl::Status ExpectDType(const InputRef& input, std::initializer_list<DType> all
 absl::Status ExpectFloat(const InputRef& input);    // f32, bf16, f16
 absl::Status ExpectInteger(const InputRef& input);  // i32, i64
 
-// The input has the element type of another one.
+// Checks that both inputs have the same element type.
 absl::Status ExpectSameDType(const InputRef& input, const InputRef& other);
 
-// The input has type and shape of another one.
+// Checks that both inputs have the same element type and shape.
 absl::Status ExpectSameType(const InputRef& input, const InputRef& other);
 
 absl::Status ExpectRank(const InputRef& input, int rank);
 absl::Status ExpectRankAtLeast(const InputRef& input, int rank);
 
-// A dimension that is known (128) or free and only named ("out").
+// A dimension of known size (128), or a free one with a name ("out").
 struct ExpectedDim {
   ExpectedDim(int64_t size) : size(size) {}
   ExpectedDim(const char* name) : name(name) {}
@@ -53,16 +53,16 @@ struct ExpectedDim {
   std::string name;
 };
 
-// The input has exactly these dimensions. `because` completes "... because <because>"; may be
-// empty.
+// Checks that the input has exactly these dimensions. `because` completes the message "... because
+// <because>"; may be empty.
 absl::Status ExpectShape(const InputRef& input, const std::vector<ExpectedDim>& expected,
                          absl::string_view because = "");
 
-// `axis` counted from the end if negative, in [0, rank).
+// Returns `axis` in [0, rank); negative ones count from the end.
 absl::StatusOr<int> NormalizeAxis(absl::string_view op, absl::string_view attribute, int64_t axis,
                                   int rank);
 
-// numpy's broadcasting of two shapes; InvalidArgument names both.
+// Broadcasts two shapes by numpy's rules. Returns InvalidArgument with both if they do not match.
 absl::StatusOr<Dims> BroadcastDims(absl::string_view op, const Dims& a, const Dims& b);
 
 // "linear: attribute 'groups' is 0, expected <expected>".
@@ -71,12 +71,12 @@ absl::Status AttributeError(absl::string_view op, absl::string_view attribute,
 
 absl::Status ExpectPositive(absl::string_view op, absl::string_view attribute, int64_t value);
 
-// A list attribute of exactly `size` values, each at least `least`.
+// Checks for exactly `size` values, each at least `least`.
 absl::Status ExpectInts(absl::string_view op, absl::string_view attribute,
                         const std::vector<int64_t>& values, size_t size, int64_t least);
 
-// Axes "sample", "dim1", "dim2", ... for dimensions 0 to count - 1 of `dims`, appended to
-// rule->axes. Returns the map dimension -> axis.
+// Appends axes "sample", "dim1", "dim2", ... for dimensions 0 to count - 1 of `dims` to rule->axes.
+// Returns the map from dimension to axis.
 std::vector<int> AddLeadingAxes(const Dims& dims, size_t count, SplitRule* rule);
 
 // The bytes of all operands.

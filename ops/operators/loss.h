@@ -1,4 +1,5 @@
-// Shared by the losses and metrics that are sums over elements, rows or labels.
+// Losses and metrics that are sums over elements, rows or labels. Under a split each shard holds a
+// partial sum. A metric that is not a sum (a root, an exponential) has OpDef::finish.
 #pragma once
 
 #include <initializer_list>
@@ -9,13 +10,13 @@
 
 namespace espalier {
 
-// `count`: what the mean is taken over, on the whole tensor; filled in by canonicalize.
+// `count`: the number of summands of the mean in the whole tensor; filled in by canonicalize.
 AttributeSpec CountAttribute(const std::string& of_what);
 
 // `reduction`, with the accepted values named in its doc.
 AttributeSpec ReductionAttribute(const std::string& doc);
 
-// The string attribute `name` is one of `accepted`.
+// Checks that the string attribute `name` is one of `accepted`.
 absl::Status ExpectOneOf(absl::string_view op, const Attributes& attributes, const char* name,
                          std::initializer_list<const char*> accepted);
 
@@ -23,8 +24,8 @@ absl::Status ExpectOneOf(absl::string_view op, const Attributes& attributes, con
 // any split.
 OpDef MakeElementLoss(const std::string& name, const std::string& doc, double flops_per_element);
 
-// prediction[..., C], target[..., C] -> f32 scalar, the mean over all rows. Leading dimensions are
-// split into partial sums.
+// prediction[..., C], target[..., C] -> f32 scalar, the mean over all rows. Splits leading
+// dimensions into partial sums.
 OpDef MakeDistributionLoss(const std::string& name, const std::string& doc,
                            double flops_per_element);
 

@@ -1,4 +1,4 @@
-// Norms of the rows of x, with and without a residual that is added first.
+// Norms over the rows of x, optionally after adding a residual.
 #pragma once
 
 #include <string>

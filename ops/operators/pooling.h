@@ -1,4 +1,4 @@
-// Windows over the last two dimensions of x[N, C, H, W]: what pooling operators have in common.
+// Pooling windows over the last two dimensions of x[N, C, H, W].
 #pragma once
 
 #include <string>
@@ -13,17 +13,17 @@ namespace espalier {
 // kernel, strides, pads, dilations, ceil_mode.
 std::vector<AttributeSpec> WindowAttributes();
 
-// Height and width of the result; an error names what does not fit.
+// Returns the height and width of the result, or an error that names what does not fit.
 absl::StatusOr<Dims> WindowedSize(const std::string& op, const NodeTypes& types);
 
-// Split along samples and channels, operands alike.
+// Splits along samples and channels, all operands alike.
 SplitRule SplitPlanes(const NodeTypes& types);
 
 // "height" for dimension 0 of 2 spatial ones, and so on.
 const char* SpatialName(int spatial, int dim);
 
-// Adds the axis `name` along which output 0 and, with a halo, `halo.input` are split. None if a
-// part could read nothing but pads: `after` are those behind the dimension.
+// Adds the axis `name`, along which output 0 and, with a halo, `halo.input` are split. Adds none if
+// a shard could read padding alone. `after`: the padding behind the dimension.
 void SplitWindows(const Halo& halo, int64_t after, const char* name, const NodeTypes& types,
                   SplitRule* rule);
 

@@ -1,4 +1,4 @@
-// The weight of operators that multiply matrices of fewer bits as they are.
+// Weights of operators that multiply with quantized matrices directly.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace espalier {
 
-// `out_doc` says which rows the attribute "out" counts.
+// `out_doc` documents the attribute "out": the number of rows.
 std::vector<AttributeSpec> QuantizedWeightAttributes(std::string out_doc);
 
-// With the attributes "out" and "bits" of the node, a weight of 16 bits is bf16 or f16[out, in];
-// one of 8 or 4 is u8[blocks, block bytes], as ops/kernel/packed_weights.h has them. With `leading`
-// there is one such matrix for each element of a first dimension of that name.
+// Checks a weight against the attributes "out" and "bits": with 16 bits bf16 or f16[out, in]; with
+// 8 or 4 bits u8[blocks, block bytes] (ops/kernel/packed_weights.h). With `leading` there is one
+// such matrix per element of a first dimension of that name.
 absl::Status ExpectQuantizedWeight(const InputRef& weight, int64_t in, const Attributes& attributes,
                                    std::optional<ExpectedDim> leading = std::nullopt);
 

@@ -1,4 +1,4 @@
-// Shared by rnn, gru and lstm: ONNX's operators, but that activations are one list by name.
+// Definition of rnn, gru and lstm: ONNX's operators, with all activations in one attribute.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-// x[S, N, I], w[D, G*H, I], r[D, G*H, H], b[D, 2*G*H]?, lengths[N]?, h0[D, N, H]? (lstm: c0?,
-// p[D, 3*H]?) -> y[S, D, N, H], h[D, N, H] (lstm: c). Samples and directions may be split.
+// x[S, N, I], w[D, G*H, I], r[D, G*H, H], b[D, 2*G*H]?, lengths[N]?, h0[D, N, H]? (lstm: c0?, p[D,
+// 3*H]?) -> y[S, D, N, H], h[D, N, H] (lstm: c). Samples and directions can be split.
 OpDef MakeRecurrent(recurrent::Cell cell, const std::string& name, const std::string& onnx,
                     const std::string& doc);
 

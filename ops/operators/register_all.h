@@ -1,12 +1,12 @@
-// All operator definitions of Espalier.
+// Registers all operator definitions. docs/operators.md lists them.
 #pragma once
 
 #include "ops/schema/registry.h"
 
 namespace espalier {
 
-// Adds every operator that a file of this folder registers (operators.inc, made by BUILD) to an
-// empty registry.
+// Adds the operators of every file in this folder to an empty registry. The build generates the
+// list (operators.inc) from the files.
 void RegisterAllOperators(OpRegistry& registry);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Shared by the operators that pick elements along an axis by their size.
+// Operators that select elements along an axis by size: top_k, arg_top_k, arg_max, arg_min.
 #pragma once
 
 #include <string>

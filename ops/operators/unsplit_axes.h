@@ -1,4 +1,4 @@
-// Shared by operators that work along some dimensions and leave the others alone.
+// Operators that need some dimensions whole and can be split along the others.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace espalier {
 
-// marked[d]: attribute 'axes' names dimension d, from the end if negative. InvalidArgument if it
-// names one that is not there, or one twice.
+// Returns marked[d]: whether attribute 'axes' names dimension d (negative: from the end). Returns
+// InvalidArgument for a dimension that is out of range or named twice.
 absl::StatusOr<std::vector<bool>> MarkAxes(absl::string_view op, const std::vector<int64_t>& axes,
                                            size_t rank);
 
-// All operands have the rank of input 0. Dimensions for which whole[d] is set are not split, the
-// others along one axis each.
+// REQUIRES: all operands have the rank of input 0. Splits along one axis per dimension, except
+// dimensions with whole[d].
 SplitRule SplitAllBut(const std::vector<bool>& whole, const NodeTypes& types);
 
-// Likewise; what is not split is the dimension that attribute 'axis' names.
+// Like SplitAllBut, where only the dimension of attribute 'axis' stays whole.
 SplitRule SplitAllButAxis(const NodeTypes& types);
 
 }  // namespace espalier
