@@ -1,22 +1,21 @@
-// Who owns which slot of a model's KV cache. A slot holds K and V of one token in every layer; the
-// pool numbers them 0..slots-1. A sequence is a list of slots in order of position; besides, it may
-// hold scratch slots: the nodes of a draft tree, which either join the list (commit) or go back
-// (drop).
+// Ownership of the slots of a model's KV cache, with prefix caching. A slot holds K and V of one
+// token in every layer; slots are numbered 0..slots-1. A sequence is a list of slots by position.
+// It may also hold scratch slots, for the nodes of a draft tree, which are either appended to the
+// list (commit) or freed (drop).
 //
-// Sequences that begin with the same tokens share slots, because K and V of a token depend on it
-// and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
-// tokens: CacheBlocks enters every full one under (the block before it, its tokens), and if asked what
-// is left over, as a short one. AttachPrefix starts a sequence with the longest chain of full
-// blocks that its tokens begin with, and of the blocks that continue these with the first slots of
-// the one that has most tokens in common. A slot is written once while anyone has it, so sequences
-// part inside a block without a copy: where others would copy on write, each goes on in slots of
-// its own. Sequences of different spaces share nothing. Blocks that no sequence uses stay until
-// their slots are needed: the least recently used goes first, and no block before those that
-// continue it.
+// Prefix caching: sequences with a common prefix share slots, because K and V of a token depend bit
+// for bit only on it and the tokens before it. The unit is a block of kBlock tokens (compare vLLM).
+// CacheBlocks enters each full block of a sequence under (previous block, its tokens) and, on
+// request, the rest as a partial block. AttachPrefix starts a sequence with the longest chain of
+// full blocks that matches its tokens, and then with the first slots of the next block that has the
+// longest common prefix. A slot is written only once while anyone owns it, so sequences can diverge
+// inside a block without copy-on-write: each continues in slots of its own. Sequences of different
+// namespaces share nothing. Blocks without a sequence stay until their slots are needed; eviction
+// is LRU, and a block is evicted before its parent.
 //
-// Invariant: a slot's owners are the sequences that have it beyond their blocks, or as scratch, and
-// the blocks that list it; it is free if it has none. Operations check it where it could break and
-// answer Internal without changing anything.
+// Invariant: the owners of a slot are the sequences that hold it beyond their blocks or as scratch,
+// and the blocks that list it; a slot without owners is free. Operations that would break it return
+// Internal and change nothing.
 #pragma once
 
 #include <array>
@@ -38,8 +37,8 @@
 
 namespace espalier {
 
-// Which sequences may share blocks: those of one adapter, which makes K and V of its own, and of
-// one salt, which keeps users from learning by the clock what others have asked.
+// Which sequences may share blocks: those with the same LoRA adapter, which changes K and V, and
+// the same cache salt, which keeps users from learning by timing what others asked.
 struct KvNamespace {
   int adapter = -1;
   absl::string_view salt;
@@ -54,87 +53,89 @@ class KvCache {
 
   struct Statistics {
     int slots = 0;
-    int used = 0;       // by sequences, each slot once; scratch included
+    int used = 0;  // by sequences, each slot once; includes scratch
     int peak_used = 0;  // since construction
-    int cached = 0;     // in blocks alone that no sequence uses now; they count as free
+    int cached = 0;  // in blocks that no sequence uses now; counted as free
     int sequences = 0;
-    int64_t committed_total = 0;  // slots that ever became part of a sequence
-    int64_t scratch_total = 0;    // slots that were ever handed out as scratch
-    int64_t attached_total = 0;   // slots that sequences took over from blocks
-    int64_t evicted_total = 0;    // blocks that were given up
+    int64_t committed_total = 0;  // slots appended to sequences, ever
+    int64_t scratch_total = 0;  // scratch slots taken, ever
+    int64_t attached_total = 0;  // slots that sequences took from blocks, ever
+    int64_t evicted_total = 0;  // blocks, ever
   };
 
-  // Seconds.
+  // A full or partial block. A partial one is not used as a whole by a sequence, and has no
+  // children.
   struct BlockTimes {
-    HistogramCounts lifetime;    // of blocks that were given up: since they were entered
-    HistogramCounts idle;        // likewise: since a sequence last took them or let them go
-    HistogramCounts reuse_gaps;  // of blocks that a sequence takes again: the same
+    HistogramCounts lifetime;  // of evicted blocks: since insertion
+    HistogramCounts idle;  // of evicted blocks: since a sequence last attached or released them
+    // of attached blocks: since a sequence last attached or released them
+    HistogramCounts reuse_gaps;
     BlockTimes();
   };
 
   explicit KvCache(int slots);
 
-  // What the clock says, for block_times(); 0 until then.
+  // Sets the time for block_times(); 0 initially.
   void SetTime(double seconds) { now_ = seconds; }
   const BlockTimes& block_times() const { return block_times_; }
 
-  // Those that can be had, blocks out of use included.
+  // Includes blocks that no sequence uses.
   int free_slots() const { return pool_.free() + idle_slots_; }
   Statistics statistics() const;
 
-  // Positions of the sequence that have a slot; 0 for one that is not known.
+  // Positions of the sequence with a slot; 0 for an unknown sequence.
   int length(SequenceId id) const;
-  // In order of position. Valid until the next call that changes the sequence.
+  // By position. Valid until the sequence changes.
   absl::Span<const int32_t> slots(SequenceId id) const;
 
   int sequences_with_slots() const;
   int scratch_slots() const;  // of all sequences
 
-  // How many positions a new sequence of these tokens could take over, and how many of those count
-  // as free now.
+  // How many positions a new sequence of these tokens can attach, and how many of them count as
+  // free now.
   struct Prefix {
     int length = 0;
     int idle = 0;
   };
   Prefix FindPrefix(absl::Span<const int> tokens, const KvNamespace& space = {}) const;
 
-  // Slots of the sequence that it does not have alone: releasing it would not free them.
+  // Slots of the sequence with other owners: releasing the sequence would not free them.
   int shared(SequenceId id) const;
 
-  // Gives an empty sequence the longest known prefix of `tokens`; returns its length. No effect (0)
-  // on a sequence that has slots.
+  // Gives an empty sequence the longest cached prefix of `tokens`; returns its length. Returns 0,
+  // without effect, for a sequence with slots.
   int AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space = {});
 
-  // Enters the full blocks of the sequence, whose tokens these are (at least length(id) of them),
-  // into the index. Where an equal block is known, its slots replace the sequence's own, which are
-  // freed. Not between the run of a batch and its commit: slots may change. A sequence has the same
-  // space in all calls. `whole`: the tokens behind the last full block, too.
+  // Enters the full blocks of the sequence into the index. `tokens`: at least length(id) of the
+  // sequence. If an equal block exists, its slots replace the sequence's own, which are freed.
+  // Slots may change, so do not call between running a batch and its commit. A sequence has the
+  // same namespace in all calls. `whole`: also enters the tokens after the last full block.
   void CacheBlocks(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space = {},
                bool whole = false);
 
-  // Forgets all blocks that no sequence uses: what they hold can no longer be trusted.
+  // Drops all blocks that no sequence uses, because their content is lost.
   void ResetPrefixCache();
 
-  // Adds `count` slots at the end of the sequence, which is created if need be. ResourceExhausted
-  // with the numbers if fewer are free; nothing changes then.
+  // Appends `count` slots to the sequence, which is created if necessary. Returns
+  // ResourceExhausted, with the numbers and without effect, if fewer are free.
   absl::Status Append(SequenceId id, int count);
 
-  // Hands out `count` scratch slots for the sequence. Errors as Append.
+  // Takes `count` scratch slots for the sequence. Errors as Append.
   absl::StatusOr<std::vector<int32_t>> TakeScratch(SequenceId id, int count);
 
-  // Moves scratch slots of this sequence to its end, in the order given.
+  // Appends scratch slots of this sequence to it, in the given order.
   absl::Status CommitScratch(SequenceId id, absl::Span<const int32_t> scratch);
 
-  // Frees the scratch slots of the sequence that were not committed.
+  // Frees the remaining scratch slots of the sequence.
   void DropScratch(SequenceId id);
 
-  // Gives up the slots of all positions from `length` on; no effect if it is shorter.
+  // Frees the slots of all positions from `length` on; no effect on a shorter sequence.
   void Truncate(SequenceId id, int length);
 
-  // Gives up everything that the sequence has and forgets it.
+  // Frees everything that the sequence holds and removes it.
   void Release(SequenceId id);
 
-  // Counts all slots anew. Internal with the slot if one is lost or has two owners.
+  // Recounts all slots. Returns Internal, with the slot, if one is leaked or has two owners.
   absl::Status CheckInvariants() const;
 
  private:
@@ -147,45 +148,47 @@ class KvCache {
   // A full one, or (a short one) of fewer tokens, which no sequence uses as a whole, and none
   // continues.
   struct Block {
-    int parent = -1;  // the full block before it, or its space
+    int parent = -1;  // the previous full block, or its namespace
     std::vector<int> tokens;
     std::vector<int32_t> slots;
-    int users = 0;     // sequences that list it
+    int users = 0;  // sequences that list it
     int children = 0;  // blocks that continue it
-    int depth = 0;     // blocks before it
+    int depth = 0;  // blocks before it
     int64_t last_use = 0;
-    double entered = 0, touched = 0;  // when, as SetTime has it
+    double entered = 0, touched = 0;  // times, as of SetTime
   };
-  // Stands before the first blocks of its sequences, as long as there are any.
+  // The parent of first blocks; exists as long as there are any.
   struct Space {
     std::pair<int, std::string> name;
     int children = 0;
   };
   using IdleKey = std::tuple<int64_t, int, int>;  // last use, minus depth, block
-  // A block among those that continue the same one, in the order of their tokens: who has most in
-  // common with others stands next to them.
+  // A block among those with the same parent, ordered by tokens: the block with the longest common
+  // prefix is next to any given tokens.
   struct Continuation {
     int parent;
-    std::array<int, kBlock> tokens;  // a short one's end with -1
+    std::array<int, kBlock> tokens;  // -1 beyond the end of a partial block
     int block;
     auto operator<=>(const Continuation&) const = default;
   };
   struct Owners {
-    int all = 0;
+    int all = 0;  // owners
     int active = 0;  // of these: sequences, and blocks that sequences use
   };
 
   absl::Status CanTake(int count) const;
   void Take(int count, Sequence& of, std::vector<int32_t>& out);
   int FindBlock(int parent, absl::Span<const int> tokens) const;  // -1: none
-  // How many of the tokens a block that continues `parent` begins with, and which (-1: none).
+  // Returns the length of the longest common prefix with a child of `parent`, and that block (-1:
+  // none).
   std::pair<int, int> MostInCommon(int parent, absl::Span<const int> tokens) const;
   static Continuation ContinuationOf(int parent, absl::Span<const int> tokens, int block);
-  // Of slots that a sequence owns now: if it is the only user, they become the block's.
+  // Creates a block from slots of a sequence. If the sequence is the only user, the block takes
+  // over its ownership.
   int NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots,
                int users);
-  void Own(int32_t slot);     // by a sequence
-  void Disown(int32_t slot);  // likewise
+  void Own(int32_t slot);  // for a sequence
+  void Disown(int32_t slot);  // for a sequence
   void Use(int block);
   void Unuse(int block);
   void Touch(int block);
@@ -193,7 +196,7 @@ class KvCache {
   void EvictOne();
   void NotePeak();
 
-  // What a first block has for a parent: below 0. 0: the space has no block.
+  // The parent of first blocks, below 0. FindRoot returns 0 if the namespace has no block.
   int FindRoot(const KvNamespace& space) const;
   int RootOf(const KvNamespace& space);
   static int RootAt(size_t index) { return -1 - static_cast<int>(index); }
@@ -205,16 +208,16 @@ class KvCache {
   SlotPool pool_;
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::vector<Block> blocks_;
-  std::vector<int> unused_blocks_;  // entries of blocks_ that stand for nothing
+  std::vector<int> unused_blocks_;  // free entries of blocks_
   std::vector<Space> spaces_;
-  std::vector<int> unused_spaces_;                               // their roots
-  absl::flat_hash_map<std::pair<int, std::string>, int> roots_;  // of the spaces that have blocks
+  std::vector<int> unused_spaces_;  // their roots
+  absl::flat_hash_map<std::pair<int, std::string>, int> roots_;  // of the namespaces with blocks
   absl::flat_hash_map<uint64_t, std::vector<int>> index_;        // by Key
   std::set<Continuation> continuations_;                         // all blocks
   std::set<IdleKey> evictable_;                                  // no users, no children
   std::vector<Owners> owners_;                                   // by slot
-  int idle_slots_ = 0;                                           // with owners, none active
-  int64_t clock_ = 0;                                            // of last_use
+  int idle_slots_ = 0;  // with owners, none of them active
+  int64_t clock_ = 0;  // logical time, for last_use
   double now_ = 0;
   BlockTimes block_times_;
   int peak_used_ = 0;

@@ -1,8 +1,8 @@
-// The free slots of a KV cache, in pages of neighbours. Attention reads the slots of a sequence one
-// after the other, so they should lie together: spread over the cache they cost a TLB entry each,
-// and those of requests that take one slot in turn fall into the same few sets of every cache.
-// A sequence fills pages that are its home, and gets slots elsewhere only when no page is empty.
-// Nothing is reserved by that: every free slot can be had by everyone.
+// Allocator for the free slots of a KV cache, in pages of adjacent slots. Attention reads the slots
+// of a sequence in order, so they should be adjacent: scattered slots cost a TLB entry each, and
+// slots that concurrent requests take in turn map to the same few cache sets. A sequence fills
+// pages of its own, and takes slots elsewhere only if no page is empty. Pages are not reserved:
+// every free slot can be allocated to any sequence.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class SlotPool {
  public:
   static constexpr int kPage = 16;  // slots
 
-  // Of one sequence; empty at its beginning.
+  // The pages of one sequence; initially empty.
   class PageList {
     friend class SlotPool;
     std::vector<int> pages_;
@@ -24,34 +24,35 @@ class SlotPool {
 
   int free() const { return free_; }
 
-  // Appends `count` slots, which lie in order where they can. REQUIRES: count <= free().
+  // Appends `count` slots to `out`, in ascending order where possible. REQUIRES: count <= free().
   void Allocate(int count, PageList& home, std::vector<int32_t>& out);
 
-  // REQUIRES: it is not free.
+  // REQUIRES: the slot is not free.
   void Release(int32_t slot);
 
-  // Others may settle in pages of the home that are full, or empty beyond the first.
+  // TrimPages gives up pages that are full, or empty beyond the first; ReleasePages gives up all.
+  // Other sequences can then claim them.
   void TrimPages(PageList& home);
   void ReleasePages(PageList& home);
 
   std::vector<int32_t> FreeSlots() const;
 
  private:
-  // Where a page that has a free slot is found; `kNone` is full.
+  // The list of a page with a free slot; `kNone`: it is full.
   enum List { kEmpty, kLoose, kHomes, kNone };
   struct Page {
     uint32_t free = 0;
-    uint32_t all = 0;  // what `free` is when nothing is taken
+    uint32_t all = 0;  // value of `free` when nothing is allocated
     bool home = false;
     List list = kNone;
-    int before = -1, after = -1;  // in the list
+    int before = -1, after = -1;  // neighbors in the list
   };
 
-  // Into the list where it belongs, at its front: what was used last is still in the processor's
-  // caches.
+  // Moves the page to the front of its list: recently used slots are still in the CPU caches.
   void Relist(int page);
   void Unlink(int page);
-  int TakeFrom(int page, int count, std::vector<int32_t>& out);  // how many it had
+  // returns the number of slots taken
+  int TakeFrom(int page, int count, std::vector<int32_t>& out);
   void SetHome(int page, bool home);
 
   std::vector<Page> pages_;

@@ -1,7 +1,7 @@
-// The check "KV": an answer's K and V come from committed tree nodes. A request that begins with
-// prompt and answer takes them over by the prefix cache; its logits must be those of a fresh
-// computation. Plain decoding fills a cache, too: the check passes only if it has seen what
-// accepted nodes left.
+// The check "KV": K and V of an output that was drafted come from committed tree nodes. A request
+// with prompt and output as its prompt attaches them by the prefix cache; its logits must equal
+// those of a computation from scratch. Incremental decoding fills a cache, too, so the check passes
+// only if it has seen slots of accepted nodes.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@
 
 namespace espalier {
 
-// `engine`: how the SSMs draft for the watched LLM. Where no draft of theirs is accepted the
-// answers are drafted once more, by one who was told them, in a small fixed tree. Errors as
+// `engine`: how the SSMs draft for the recorded LLM. If none of their drafts is accepted, the
+// outputs are generated again with a drafter that knows them, in a small fixed tree. Errors as
 // VerifyLossless.
 absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm, const std::vector<ModelRunner*>& ssms,
                                       const Tokenizer& tokenizer, EngineOptions engine,

@@ -1,6 +1,6 @@
-// Passes steps on, one or several at once. While it watches it has all logits shown, whatever is
-// wished, and remembers those of the last wanted row and the smallest margin of any. Otherwise
-// steps are as they are in service: the runner chooses tokens, after the edits of the rules.
+// Forwards steps to another runner. While `watching`, it requests all logits, whatever row_outputs
+// says, and records those of the last row and the smallest margin of any row. Otherwise steps run
+// as in service: the runner samples, after logit edits.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class RecordingModelRunner : public ModelRunner {
   }
 
   void Watch(size_t rows, const RunnerOutput& logits) {
-    // Whoever asked for the step sees what is wrong with it.
+    // The caller of the step reports a wrong size.
     if (logits.values.size() != rows * static_cast<size_t>(logits.vocabulary)) return;
     for (size_t i = 0; i < rows; ++i) {
       const float* row = logits.row(static_cast<int>(i));
@@ -65,7 +65,7 @@ class RecordingModelRunner : public ModelRunner {
   }
 
   ModelRunner& inner_;
-  std::deque<size_t> watched_rows_;  // of each step that has begun
+  std::deque<size_t> watched_rows_;  // of each step in flight
 };
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// What a model says without anything that was computed before.
+// Logits computed without any cached K and V.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-// Logits after `tokens` on a cache that holds nothing of them: slots from 0 on. Errors are the
+// Returns the logits after `tokens`, computed from scratch in slots 0, 1, ... Errors are the
 // runner's.
 absl::StatusOr<std::vector<float>> UncachedLogits(ModelRunner& runner, const std::vector<int>& tokens);
 

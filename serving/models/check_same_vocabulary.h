@@ -1,4 +1,4 @@
-// Whether two models speak of the same tokens: what one drafts, the other must be able to judge.
+// Checks that an SSM has the same vocabulary as the LLM that verifies its drafts.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace espalier {
 
-// Compares what every token stands for. InvalidArgument names both models and the first token that
-// differs. Sizes alone say little: models of one size may have tokenizers of their own, and drafts
-// would be noise that is never accepted; and those of one tokenizer may differ in size
-// (vocabulary_runner.h).
+// Compares the text of every token. Returns InvalidArgument naming both models and the first
+// different token. Sizes alone prove nothing: models of one size may have different tokenizers, and
+// then no draft would ever be accepted; models with one tokenizer may differ in size
+// (vocabulary_resizing_runner.h).
 absl::Status CheckSameVocabulary(const std::string& llm, const ModelDescription& large,
                             const std::string& ssm, const ModelDescription& small);
 

@@ -1,6 +1,5 @@
-// What must be known of a model's folder before it can be served: its family and sizes, its
-// tokenizer. From the texts of its small files alone; weights are the worker's. Families are
-// models'.
+// What serving needs to know of a model folder: family, sizes, tokenizer, chat template. Read from
+// the texts of its small files; the worker loads the weights. Model families are in ops/models.
 #pragma once
 
 #include <map>
@@ -25,38 +24,38 @@ struct ModelDescription {
   // Spellings of tokenizer.json's added tokens that the model's matrices have no rows for, by id.
   std::map<int, std::string> omitted_added_tokens;
   std::shared_ptr<const ChatTemplate> chat;  // null: the plain form, of models of our own training
-  GenerationConfig generation;             // what requests that say nothing should get
+  GenerationConfig generation;  // defaults for requests
 };
 
-// Errors name the field: those of ReadModel, LoadTokenizer and ChatTemplate; InvalidArgument for an
-// eos_token_id outside the vocabulary, a tokenizer with more tokens than the model, and where it is
-// not clear which tokenizer the model has: tokenizer.json, or bytes if config.json has "tokenizer":
-// "bytes".
+// Returns the errors of ReadModel, LoadTokenizer and ChatFormat, which name the field. Returns
+// InvalidArgument for an eos_token_id outside the vocabulary, for a tokenizer with more tokens than
+// the model, and if there is neither tokenizer.json nor "tokenizer": "bytes" in config.json.
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
                                                const TokenizerFiles& files = {});
 
-// How large the steps of a served model may get.
+// Requested limits of a served model.
 struct ServingSize {
-  int max_sequence_length = 0;  // 0: the model's (ModelFacts::default_positions)
+  int max_sequence_length = 0;  // 0: the model's (ModelFacts::usual_positions)
   int max_requests = 16;
   int max_tokens_per_batch = 256;
-  int kv_cache_tokens = 0;  // KV slots of each model at most; 0: as all requests could need at once
-  // The largest draft of a request, if it is larger than the expansion's trees.
+  // KV slots per model at most; 0: as many as all requests could need at once
+  int kv_cache_tokens = 0;
+  // The largest draft of a request, if larger than the expansion's trees.
   int tree_nodes = 0;
   int tree_depth = 0;
   DType kv_cache_dtype = DType::kF32;  // of every model: see ServingShape
-  bool short_ssms = false;        // SSMs may have fewer positions than the LLM is served for
+  bool short_ssms = false;  // SSMs may support fewer positions than the LLM is served with
 };
 
-// Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees, or
-// as many as `kv_cache_tokens` says: when they run out, requests are preempted. One sequence always
-// fits: where no length is asked for, it is cut to that. InvalidArgument with both numbers if
-// max_sequence_length is more than the model has, or than the slots hold.
+// Returns the sizes for the LLM: KV slots for `max_requests` sequences of full length with their
+// trees, or `kv_cache_tokens` slots; then requests are preempted when slots run out. One sequence
+// always fits: if no length is requested, it is reduced accordingly. Returns InvalidArgument, with
+// both numbers, if max_sequence_length exceeds the model's positions or the slots.
 absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms);
 
-// Sizes for one of the SSMs beside that LLM. If the SSM has fewer positions, the engine drafts only
-// up to them: InvalidArgument with both numbers, unless short_ssms allows it.
+// Returns the sizes for an SSM of that LLM. An SSM with fewer positions drafts only up to them;
+// without short_ssms, that is InvalidArgument, with both numbers.
 absl::StatusOr<ServingShape> SsmShape(const ModelFacts& ssm, const ServingShape& llm,
                                       const ServingSize& size, const Expansion& expansion,
                                       int ssms);

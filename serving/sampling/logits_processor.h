@@ -23,8 +23,7 @@ namespace espalier {
 struct LogitsProcessorOptions {
   // For tokens in prompt or output: positive logits are divided by it, negative ones multiplied
   // (CTRL, arXiv:1909.05858).
-  double repetition_penalty = 1;  // of tokens in prompt or answer: positive logits are divided by
-                                  // it, negative ones multiplied (CTRL, arXiv:1909.05858)
+  double repetition_penalty = 1;
   double presence_penalty = 0;  // subtracted once for tokens in the output
   double frequency_penalty = 0;  // subtracted for each occurrence in the output
   int min_tokens = 0;  // of the output, before it may end

@@ -1,26 +1,23 @@
-// Continuous batching as a pure policy: a snapshot of all requests in, the work of one step out. No
-// state, no clock, no chance.
+// Continuous batching as a pure policy: takes a snapshot of all requests, returns the work of one
+// step. No state, no clock, no randomness.
 //
 // Policy, in order:
-// 1. Requests that decode get one row for their last token and the rows of their draft tree; the
-//    more important come first, among equals the one that waited longest. Greedy trees shrink to
-//    what is left. Sampled ones are whole or wait for the next step, so that what a request draws
-//    does not depend on its company.
-// 2. Prompts (of running requests, then of waiting ones) fill what is left, in chunks; a quarter of
-//    the rows is kept for them against trees, though not against last tokens. While others have
-//    prompts to compute too, one prompt gets half of what is left, so a short one is not stuck
-//    behind a long one.
-// 3. When KV slots run out, the lowest in rank loses its own and waits to be computed again. New
-//    requests are admitted only while slots remain for what the running ones are known to need. One
-//    that is more important than running ones takes the place of the least important of them, if
-//    that is enough, in the step after. One that begins like another whose prompt is being computed
-//    waits for it: the same is not computed twice.
+// 1. Decoding requests get one row for their last token and rows for their draft tree, by priority
+//   and then by the time since they last decoded. Greedy trees shrink to the rows left. Sampled
+//   trees are run whole or wait for the next step, so that samples do not depend on the batch.
+// 2. Prompts (of running requests, then of waiting ones) fill the remaining rows in chunks (chunked
+//   prefill). A quarter of the rows is reserved for them against trees, though not against last
+//   tokens. While other prompts wait, one prompt gets at most half of the remaining rows, so that a
+//   short prompt does not wait for a long one.
+// 3. If KV slots run out, the request of lowest rank is preempted and recomputed later. New
+//   requests are admitted only while slots remain for the known needs of the running ones. A
+//   waiting request of higher priority preempts running ones of lower priority in the next step, if
+//   that frees enough. A request waits while another one computes a prefix that both share.
 //
-// Where several steps run at once, a request whose last step has not ended keeps what it has and
-// gets nothing; and nobody is preempted for want of slots, because what those steps free is soon
-// known.
+// With concurrent steps, a request in a step in flight keeps its slots and gets no work. Nobody is
+// preempted for lack of slots then, because those steps will soon free some.
 //
-// Rank is priority, the lower number first, then age, the older first.
+// Rank: priority (lower number first), then age (older first).
 #pragma once
 
 #include <climits>
@@ -35,38 +32,38 @@ namespace espalier {
 struct RequestView {
   int64_t id = 0;
   int length = 0;             // tokens so far
-  bool started = false;       // has emitted a token
+  bool started = false;  // has emitted a token
   std::vector<int> computed;  // by pool: tokens in its KV cache; -1: does not use the pool
-  bool busy = false;          // running, in a step that has not ended: it gets no work
-  bool in_flight = false;     // rows of it are in a step that has not ended
+  bool busy = false;  // running, in a step in flight: it gets no work
+  bool in_flight = false;  // has rows in a step in flight
   int tree_nodes = 0;         // the most that it can draft now
   bool tree_may_shrink = true;
-  int64_t last_step = 0;  // when it last decoded
+  int64_t last_step = 0;  // in which it last decoded
   int priority = 0;
-  // By pool (empty: none): of the computed tokens' slots, those that preemption would not free,
-  // because other requests use them too.
+  // By pool (empty: none): slots of computed tokens that preemption would not free, because other
+  // requests use them.
   std::vector<int> shared;
   // Of a waiting request: slots of its computed tokens that count as free until it is admitted.
   int idle_prefix = 0;
-  // Of a waiting request: one before it that is still to compute what both begin with. It keeps its
-  // place, and is not admitted while that one is there. 0: none.
+  // Of a waiting request: an earlier request that is going to compute a shared prefix. This one
+  // keeps its rank and is not admitted meanwhile. 0: none.
   int64_t behind = 0;
 
   bool Outranks(const RequestView& other) const {
     return priority != other.priority ? priority < other.priority : id < other.id;
   }
 
-  // Rows to run before it can decode. A request that has emitted keeps its last token for the root
-  // of a tree; a new one takes its first token from the end of the prompt, without a tree. Of a
-  // waiting request at least one.
+  // Rows to run before it can decode. A request that has emitted tokens keeps its last one as the
+  // root of a tree; a new one gets its first token from the end of the prompt, without a tree. At
+  // least one for a waiting request.
   int prompt_left() const { return length - (started ? 1 : 0) - computed[0]; }
 };
 
 struct SchedulerInput {
   int max_rows = 0;
   int max_running = 0;
-  int max_decoding = INT_MAX;        // requests that decode in this step
-  bool others_run = false;           // steps that have not ended
+  int max_decoding = INT_MAX;  // requests that decode in this step
+  bool others_run = false;  // there are steps in flight
   std::vector<int> free_slots;       // by pool
   std::vector<int> total_slots;      // by pool
   std::vector<RequestView> running;  // by rank
@@ -75,23 +72,23 @@ struct SchedulerInput {
 
 struct Assignment {
   int64_t id = 0;
-  int rows = 0;        // of its own tokens, from the first that is not computed
+  int rows = 0;  // of its own tokens, from the first one not computed
   int tree_nodes = 0;  // besides
   bool decodes = false;
 };
 
 struct Schedule {
-  std::vector<int64_t> preempt;  // first; lowest in rank first
+  std::vector<int64_t> preempt;  // first; lowest rank first
   std::vector<int64_t> admit;    // then, in this order
   std::vector<Assignment> work;
 };
 
-// Slots of a pool of so many that stay free when a request is admitted beside others.
+// Slots of a pool of this size that stay free when a request is admitted beside others.
 inline int SpareSlots(int total) { return total / 16; }
 
-// REQUIRES: max_rows > the tree_nodes of any request that may not shrink; each pool can hold any
-// single request with its tree. Then, if anything is running or waiting and no other step runs,
-// `work` or `preempt` is not empty.
+// REQUIRES: max_rows exceeds the tree_nodes of any request whose tree may not shrink; each pool can
+// hold any single request with its tree. Then `work` or `preempt` is not empty if any request is
+// running or waiting and no step is in flight.
 Schedule MakeSchedule(const SchedulerInput& input);
 
 }  // namespace espalier

@@ -1,8 +1,9 @@
-// A model runner for tests, around any function from the tokens that a row sees to its logits. It
-// keeps only (token, position, adapter) per KV slot, and puts a row's path together from the slots
-// that the batch says it sees; so a wrong mask, prefix, ancestor, position, slot or adapter gives
-// other logits or an error. Hidden states, if limits ask for them, are the row's first logits.
-// Every other step gives choices where they are wished, and no logits.
+// A model runner for tests, around any function from the tokens that a row attends to to its
+// logits. It stores only (token, position, adapter) per KV slot, and reconstructs a row's path from
+// the slots that the batch names; so a wrong mask, prefix, ancestor, position, slot or adapter
+// gives other logits or an error. Hidden states, if the limits have them, are the first logits of
+// the row. In every second step it samples as row_outputs requests, in the others it returns all
+// logits.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +18,22 @@ namespace espalier {
 
 using FakeModel = std::function<std::vector<float>(absl::Span<const int> path)>;
 
-// Logits are a hash of the whole path: deterministic, chaotic, and without structure.
+// Logits are a hash of the whole path: deterministic, without structure.
 FakeModel HashModel(uint64_t seed, int vocabulary, float scale = 3);
 
-// After a share `agreement` of all paths (chosen by hash), the same logits as `base`; else as
+// For a fraction `agreement` of all paths (by hash), the logits of `base`; otherwise those of
 // `other`.
 FakeModel AgreeingModel(FakeModel base, FakeModel other, double agreement, uint64_t seed);
 
-// Prefers the token that `base` likes least: never agrees with it greedily.
+// Prefers the token that `base` finds least probable: never agrees with it greedily.
 FakeModel DisagreeingModel(FakeModel base);
 
-// The greedy continuation, by the model alone.
+// The greedy continuation of `prompt` by this model.
 std::vector<int> GreedyContinuation(const FakeModel& model, std::vector<int> prompt, int count);
 
 class FakeModelRunner : public ModelRunner {
  public:
-  // Limits with room for everything, to be narrowed by the test.
+  // Limits that no test reaches, to be reduced by tests.
   static RunnerLimits LargeLimits(int vocabulary);
 
   FakeModelRunner(RunnerLimits limits, FakeModel model);
@@ -40,7 +41,7 @@ class FakeModelRunner : public ModelRunner {
   RunnerLimits limits() const override { return limits_; }
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
 
-  // What the model is with each of its adapters; the limits then count them.
+  // Sets the models with each LoRA adapter, and limits().adapters.
   void SetAdapters(std::vector<FakeModel> adapters) {
     limits_.adapters = static_cast<int>(adapters.size());
     adapters_ = std::move(adapters);
@@ -49,15 +50,15 @@ class FakeModelRunner : public ModelRunner {
   int64_t steps() const { return steps_; }
   int64_t rows() const { return rows_; }
   int largest_batch() const { return largest_batch_; }
-  // Rows whose logits were wished.
+  // Rows whose logits were requested.
   int64_t rows_shown() const { return rows_shown_; }
-  int64_t choices() const { return choices_; }  // rows of which choices were given
-  // Step number `step` (from 1) and those after it fail with `code`; 0: none.
+  int64_t choices() const { return choices_; }  // rows that were sampled
+  // Step number `step` (from 1) and later ones fail with `code`; 0: none.
   void FailFrom(int64_t step, absl::StatusCode code = absl::StatusCode::kUnavailable) {
     fail_from_ = step;
     failure_ = code;
   }
-  // What the KV cache held is gone.
+  // Loses the content of the KV cache.
   void LoseCache();
   uint64_t cache_generation() override { return cache_generation_; }
 

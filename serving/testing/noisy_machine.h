@@ -1,6 +1,6 @@
-// A machine that others use, too: how long work takes by the clock. Neighbours come and go at
-// random, some for milliseconds, some for seconds, and take a part of the speed while they are
-// there; now and then a step is interrupted. The same seed, the same neighbours.
+// Simulates a shared machine: how long work takes by the wall clock. Noisy neighbors start and stop
+// at random, for milliseconds or seconds, and slow the work down meanwhile; now and then, a step is
+// interrupted. Deterministic for a seed.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,17 @@
 namespace espalier {
 
 struct NoisyNeighbor {
-  double slower = 1.4;  // times longer, while it works
-  double idle = 1;      // seconds, on average
-  double busy = 1;
+  double slower = 1.4;  // slowdown while it is active
+  double idle = 1;  // mean seconds
+  double busy = 1;  // mean seconds
 };
 
 class NoisyMachine {
  public:
   struct Options {
     std::vector<NoisyNeighbor> neighbours = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
-    double jitter = 0.03;         // standard deviation of each time's logarithm
-    double interrupted = 0.005;   // steps that are
+    double jitter = 0.03;  // standard deviation of the logarithm of each time
+    double interrupted = 0.005;  // probability per step
     double interruption = 0.005;  // seconds
   };
 
@@ -33,7 +33,8 @@ class NoisyMachine {
     }
   }
 
-  // Seconds until work is done that begins at `now` and takes `seconds` alone. `now` never falls.
+  // Returns the seconds until work is done that starts at `now` and takes `seconds` on an idle
+  // machine. `now` never decreases.
   double operator()(double now, double seconds) {
     double left = seconds * std::exp(options_.jitter * std::normal_distribution<double>()(random_));
     double at = now;
@@ -68,7 +69,7 @@ class NoisyMachine {
   Options options_;
   std::mt19937_64 random_;
   std::vector<bool> busy_;
-  std::vector<double> until_;  // each stays as it is
+  std::vector<double> until_;  // time of the next change
 };
 
 }  // namespace espalier

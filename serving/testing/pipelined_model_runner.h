@@ -1,5 +1,5 @@
-// A runner that takes several steps at once, for tests: around any other, which runs each step as
-// late as it can be, when its end is asked for, and in order.
+// A runner with concurrent steps, for tests: wraps another runner, and runs each step as late as
+// possible, when End is called, in order.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace espalier {
 
 class PipelinedModelRunner : public ModelRunner {
  public:
-  // `inner` outlives it.
+  // `inner` must outlive it.
   PipelinedModelRunner(ModelRunner& inner, int concurrent_steps)
       : inner_(inner), concurrent_steps_(concurrent_steps) {}
 
@@ -41,16 +41,16 @@ class PipelinedModelRunner : public ModelRunner {
     begun_.pop_front();
     return inner_.Step(batch, logits);
   }
-  // As a runner does whose steps are of the cache that it had when they began.
+  // Steps in flight belong to the cache of their begin, so the number changes only between them.
   uint64_t cache_generation() override {
     if (begun_.empty()) generation_ = inner_.cache_generation();
     return generation_;
   }
 
-  int open() const { return static_cast<int>(begun_.size()); }
-  int most() const { return most_; }              // that were open at once
-  int64_t steps() const { return steps_; }        // that were begun
-  int64_t together() const { return together_; }  // of these, while others were open
+  int open() const { return static_cast<int>(begun_.size()); }  // steps in flight
+  int most() const { return most_; }  // most steps in flight at once
+  int64_t steps() const { return steps_; }  // steps begun
+  int64_t together() const { return together_; }  // of these, while others were in flight
 
  private:
   ModelRunner& inner_;

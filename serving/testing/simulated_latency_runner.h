@@ -1,4 +1,4 @@
-// A model runner whose steps take a known time, on a clock that stands still otherwise.
+// A model runner whose steps take a given time on a simulated clock.
 #pragma once
 
 #include <functional>
