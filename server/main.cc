@@ -382,8 +382,8 @@ absl::Status Serve(const sigset_t& signals) {
     server.admit = [&](const HttpRequest& header, const std::shared_ptr<HttpResponder>& responder) {
       return gateway.Admit(header, responder);
     };
-    server.refused = [&](const std::string& method, int status, absl::Duration after) {
-      gateway.Refused(method, status, after);
+    server.on_rejected = [&](const std::string& method, int status, absl::Duration after) {
+      gateway.OnRejected(method, status, after);
     };
     server.overloaded = [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
       gateway.Overloaded(std::move(request), std::move(responder));

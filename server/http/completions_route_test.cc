@@ -244,7 +244,7 @@ TEST_F(CompletionsRouteTest, ResponseWithDroppedConversationCannotBeContinued) {
   EXPECT_EQ(next->status(), 404) << next->body();
   EXPECT_EQ(next->Body()["error"]["code"], "previous_response_not_found");
   EXPECT_TRUE(absl::StrContains(next->body(), "--response_store_bytes")) << next->body();
-  ListResponseInput({}, "resp_1", *store, items);
+  ListResponseInputItems({}, "resp_1", *store, items);
   EXPECT_EQ(items->status(), 404) << items->body();
   http.query = "stream=true";
   GetResponse(http, "resp_1", *store, again);

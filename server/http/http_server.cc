@@ -163,7 +163,7 @@ class Server : public HttpServer, public ConnectionHost {
   }
   void ReleaseBodyBytes(size_t bytes) override { body_bytes_ -= bytes; }
   void OnRejected(const std::string& method, int status, absl::Duration after) override {
-    if (options_.refused) options_.refused(method, status, after);
+    if (options_.on_rejected) options_.on_rejected(method, status, after);
   }
 
   // Returns the answer of a handler that answers before it returns.

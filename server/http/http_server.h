@@ -82,7 +82,7 @@ struct HttpServerOptions {
   HttpHandler overloaded;
   // Called for requests that the server itself rejects with 400, 408, 413, 417, 431 or 501; `after`
   // is the time since their first byte. `method` may be empty or arbitrary.
-  std::function<void(const std::string& method, int status, absl::Duration after)> refused;
+  std::function<void(const std::string& method, int status, absl::Duration after)> on_rejected;
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 8 << 20;
   size_t max_connections = 4096;

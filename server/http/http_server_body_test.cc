@@ -190,7 +190,7 @@ TEST(HttpServerBody, RefusalsByTheServerItselfAreTold) {
   HttpServerOptions options;
   options.max_body_bytes = 100;
   options.read_timeout = absl::Milliseconds(200);
-  options.refused = [&](const std::string& method, int status, absl::Duration after) {
+  options.on_rejected = [&](const std::string& method, int status, absl::Duration after) {
     absl::MutexLock lock(&mutex);
     refused.push_back(absl::StrCat(method, " ", status));
     EXPECT_GE(after, absl::ZeroDuration());

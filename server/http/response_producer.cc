@@ -33,7 +33,7 @@ void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResp
 ResponseProducer::ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
       tasks_(options_.serialization_thread),
-      formatter_(*options_.writer),
+      formatter_(*options_.formatter),
       watchers_({std::move(responder)}),
       accepted_(!options_.background) {
   if (options_.background) formatter_.Queue();

@@ -25,7 +25,7 @@
 namespace espalier {
 
 struct ResponseProducerOptions {
-  std::unique_ptr<ResponseFormatter> writer;
+  std::unique_ptr<ResponseFormatter> formatter;
   // Answers the client on acceptance; the generation survives its disconnect.
   bool background = false;
   ErrorFormatter error_formatter = &openai::ToJson;
@@ -49,7 +49,7 @@ class ResponseProducer : public InProgressResponse, public std::enable_shared_fr
   void Accept(std::shared_ptr<Generation> generation);
 
   nlohmann::ordered_json Snapshot() override;
-  bool streams() const override { return options_.writer->streams(); }
+  bool streams() const override { return options_.formatter->streams(); }
   void Watch(std::shared_ptr<HttpResponder> responder, int64_t after) override;
   void Cancel() override;
 

@@ -142,11 +142,11 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v1/completions", "POST", &Gateway::Completions);
   Add("/v1/chat/completions", "POST", &Gateway::ChatCompletions);
   Add("/v1/responses", "POST", &Gateway::CreateResponse);
-  Add("/v1/responses/input_tokens", "POST", &Gateway::CountResponseInput);
+  Add("/v1/responses/input_tokens", "POST", &Gateway::CountResponseInputTokens);
   Add("/v1/responses/ID", "GET", &Gateway::GetResponse);
   Add("/v1/responses/ID", "DELETE", &Gateway::DeleteResponse);
   Add("/v1/responses/ID/cancel", "POST", &Gateway::CancelResponse);
-  Add("/v1/responses/ID/input_items", "GET", &Gateway::ListResponseInput);
+  Add("/v1/responses/ID/input_items", "GET", &Gateway::ListResponseInputItems);
   Add("/v1/messages", "POST", &Gateway::CreateMessage).error_formatter = &anthropic::ErrorJson;
   Add("/v1/messages/count_tokens", "POST", &Gateway::CountMessageTokens).error_formatter =
       &anthropic::ErrorJson;
@@ -215,7 +215,7 @@ void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> res
             ErrorFormatterFor(known));
 }
 
-void Gateway::Refused(const std::string& method, int status, absl::Duration after) const {
+void Gateway::OnRejected(const std::string& method, int status, absl::Duration after) const {
   if (options_.metrics == nullptr) return;
   options_.metrics->HttpAnswered(MethodLabel(method), "other", status,
                                  absl::ToDoubleSeconds(after));
@@ -297,8 +297,8 @@ void Gateway::CreateResponse(const Call& request, Responder responder) {
   espalier::CreateResponse(request, ForResponses(request), std::move(responder));
 }
 
-void Gateway::CountResponseInput(const Call& request, Responder responder) {
-  espalier::CountResponseInput(request, ForResponses(request), std::move(responder));
+void Gateway::CountResponseInputTokens(const Call& request, Responder responder) {
+  espalier::CountResponseInputTokens(request, ForResponses(request), std::move(responder));
 }
 
 void Gateway::GetResponse(const Call& request, Responder responder) {
@@ -313,8 +313,8 @@ void Gateway::CancelResponse(const Call& request, Responder responder) {
   espalier::CancelResponse(request, request.name, *responses_, std::move(responder));
 }
 
-void Gateway::ListResponseInput(const Call& request, Responder responder) {
-  espalier::ListResponseInput(request, request.name, *responses_, std::move(responder));
+void Gateway::ListResponseInputItems(const Call& request, Responder responder) {
+  espalier::ListResponseInputItems(request, request.name, *responses_, std::move(responder));
 }
 
 void Gateway::CreateMessage(const Call& request, Responder responder) {

@@ -61,7 +61,7 @@ class Gateway {
   // Answers 503 in place of Handle when the server is overloaded.
   void Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   // Counts a request that the server rejected before it reached a handler.
-  void Refused(const std::string& method, int status, absl::Duration after) const;
+  void OnRejected(const std::string& method, int status, absl::Duration after) const;
 
   struct RouteName {
     std::string method, path;  // "GET", "/v1/models/NAME": NAME stands for any model
@@ -101,11 +101,11 @@ class Gateway {
   void Completions(const Call& request, Responder responder);
   void ChatCompletions(const Call& request, Responder responder);
   void CreateResponse(const Call& request, Responder responder);
-  void CountResponseInput(const Call& request, Responder responder);
+  void CountResponseInputTokens(const Call& request, Responder responder);
   void GetResponse(const Call& request, Responder responder);
   void DeleteResponse(const Call& request, Responder responder);
   void CancelResponse(const Call& request, Responder responder);
-  void ListResponseInput(const Call& request, Responder responder);
+  void ListResponseInputItems(const Call& request, Responder responder);
   void CreateMessage(const Call& request, Responder responder);
   void CountMessageTokens(const Call& request, Responder responder);
   void Embeddings(const Call& request, Responder responder);

@@ -314,9 +314,9 @@ TEST_F(GatewayTest, WhatTheServerItselfRefusesIsCounted) {
   Metrics metrics;
   ServingMetrics serving(&metrics.registry());
   Gateway gateway({.models = &models_, .metrics = &serving, .clock = &clock_});
-  gateway.Refused("POST", 413, absl::Seconds(2));
-  gateway.Refused("", 400, absl::ZeroDuration());
-  gateway.Refused("BREW", 400, absl::ZeroDuration());
+  gateway.OnRejected("POST", 413, absl::Seconds(2));
+  gateway.OnRejected("", 400, absl::ZeroDuration());
+  gateway.OnRejected("BREW", 400, absl::ZeroDuration());
   const std::string text = metrics.Expose();
   for (const auto& [method, status, count] : {std::tuple{"POST", 413, 1}, {"other", 400, 2}}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("{handler=\"other\",method=\"", method, "\",status=\"",

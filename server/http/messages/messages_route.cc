@@ -23,14 +23,14 @@ struct PreparedRequest {
 };
 
 std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest& http,
-                                  const RouteContext& context, PreparedRequest* wanted) {
-  v1::GenerateRequest& generate = wanted->request.generate;
-  if (auto error = anthropic::ParseMessages(purpose, http.body, &wanted->request)) return error;
+                                  const RouteContext& context, PreparedRequest* prepared) {
+  v1::GenerateRequest& generate = prepared->request.generate;
+  if (auto error = anthropic::ParseMessages(purpose, http.body, &prepared->request)) return error;
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
   if (!model.ok()) return openai::FromStatus(model.status());
-  wanted->model = *std::move(model);
-  const ChatTemplate* format = wanted->model->engine->chat();
-  if (wanted->request.no_thinking && generate.chat().reasoning_effort().empty() &&
+  prepared->model = *std::move(model);
+  const ChatTemplate* format = prepared->model->engine->chat();
+  if (prepared->request.no_thinking && generate.chat().reasoning_effort().empty() &&
       format != nullptr &&
       absl::StrContains(format->Source(!generate.chat().tools().empty()), "enable_thinking")) {
     generate.mutable_chat()->set_reasoning_effort("none");
@@ -42,42 +42,42 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
 
 void CreateMessage(const HttpRequest& http, const RouteContext& context,
                    std::shared_ptr<HttpResponder> responder) {
-  PreparedRequest wanted;
-  if (const auto error = Read(anthropic::Purpose::kAnswer, http, context, &wanted)) {
+  PreparedRequest prepared;
+  if (const auto error = Read(anthropic::Purpose::kAnswer, http, context, &prepared)) {
     SendError(*responder, *error, {}, &anthropic::ErrorJson);
     return;
   }
-  v1::GenerateRequest& generate = wanted.request.generate;
+  v1::GenerateRequest& generate = prepared.request.generate;
   generate.set_return_prompt_tokens(true);
-  SetDefaultTemperature(*wanted.model, &generate);
+  SetDefaultTemperature(*prepared.model, &generate);
   anthropic::MessageHead head{.id = absl::StrCat("msg_", context.id),
                               .model = generate.model(),
                               .max_tokens = generate.max_tokens(),
-                              .include_thinking = wanted.request.include_thinking};
+                              .include_thinking = prepared.request.include_thinking};
   ResponseProducerOptions options;
-  options.writer =
-      std::make_unique<anthropic::MessagesFormatter>(std::move(head), wanted.request.stream);
+  options.formatter =
+      std::make_unique<anthropic::MessagesFormatter>(std::move(head), prepared.request.stream);
   options.error_formatter = &anthropic::ErrorJson;
   options.clock = context.clock;
   options.serialization_thread = context.serialization_thread;
-  const auto run = std::make_shared<ResponseProducer>(std::move(options), responder);
+  const auto producer = std::make_shared<ResponseProducer>(std::move(options), responder);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
-      StartGeneration(generate, wanted.model, context.models, context.metrics, run->Listener());
+      StartGeneration(generate, prepared.model, context.models, context.metrics, producer->Listener());
   if (!generation.ok()) {
     SendError(*responder, generation.status(), &anthropic::ErrorJson);
     return;
   }
-  run->Accept(*std::move(generation));
+  producer->Accept(*std::move(generation));
 }
 
 void CountMessageTokens(const HttpRequest& http, const RouteContext& context,
                         std::shared_ptr<HttpResponder> responder) {
-  PreparedRequest wanted;
-  if (const auto error = Read(anthropic::Purpose::kCount, http, context, &wanted)) {
+  PreparedRequest prepared;
+  if (const auto error = Read(anthropic::Purpose::kCount, http, context, &prepared)) {
     SendError(*responder, *error, {}, &anthropic::ErrorJson);
     return;
   }
-  absl::StatusOr<Prompt> prompt = PromptOf(wanted.request.generate, *wanted.model);
+  absl::StatusOr<Prompt> prompt = PromptOf(prepared.request.generate, *prepared.model);
   if (!prompt.ok()) {
     SendError(*responder, prompt.status(), &anthropic::ErrorJson);
     return;

@@ -105,7 +105,7 @@ class ResponseProducerTest : public ::testing::Test {
 
   std::shared_ptr<ResponseProducer> MakeOf(std::unique_ptr<ResponseFormatter> writer, bool background) {
     ResponseProducerOptions options;
-    options.writer = std::move(writer);
+    options.formatter = std::move(writer);
     options.serialization_thread = serialization_thread_;
     options.stored_values = stored_values_;
     options.background = background;

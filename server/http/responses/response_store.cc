@@ -15,29 +15,29 @@ constexpr size_t kIndexBytes = 256;
 constexpr size_t kEntryBytes = 512;
 
 // Returns the heap bytes of an allocation: a length field, and rounding to 16 bytes.
-size_t Allocated(size_t bytes) {
+size_t AllocatedBytes(size_t bytes) {
   return bytes == 0 ? 0 : std::max<size_t>(32, (bytes + 8 + 15) / 16 * 16);
 }
 
 // Heap bytes, without the string object itself.
 size_t BytesOf(const std::string& text) {
-  constexpr size_t kWithin = 15;  // small-string optimization
-  return text.capacity() <= kWithin ? 0 : Allocated(text.capacity() + 1);
+  constexpr size_t kInlineCapacity = 15;  // small-string optimization
+  return text.capacity() <= kInlineCapacity ? 0 : AllocatedBytes(text.capacity() + 1);
 }
 
 // Heap bytes, without the value itself. For many small values, many times the size of their text.
 size_t BytesOf(const json& value) {
   size_t bytes = 0;
   if (value.is_string()) {
-    bytes = Allocated(sizeof(json::string_t)) + BytesOf(value.get_ref<const std::string&>());
+    bytes = AllocatedBytes(sizeof(json::string_t)) + BytesOf(value.get_ref<const std::string&>());
   } else if (value.is_array()) {
     const auto& array = value.get_ref<const json::array_t&>();
-    bytes = Allocated(sizeof(array)) + Allocated(array.capacity() * sizeof(json));
+    bytes = AllocatedBytes(sizeof(array)) + AllocatedBytes(array.capacity() * sizeof(json));
     for (const json& item : array) bytes += BytesOf(item);
   } else if (value.is_object()) {
     const auto& object = value.get_ref<const json::object_t&>();
-    bytes = Allocated(sizeof(object)) +
-            Allocated(object.capacity() * sizeof(json::object_t::value_type));
+    bytes = AllocatedBytes(sizeof(object)) +
+            AllocatedBytes(object.capacity() * sizeof(json::object_t::value_type));
     for (const auto& [name, field] : object) bytes += BytesOf(name) + BytesOf(field);
   }
   return bytes;
@@ -46,7 +46,7 @@ size_t BytesOf(const json& value) {
 size_t BytesOf(const StoredResponse& response) {
   size_t bytes = kEntryBytes + sizeof(response) + 2 * BytesOf(response.owner) +
                  BytesOf(response.object) + BytesOf(response.input) +
-                 Allocated(response.events.capacity() * sizeof(std::string)) +
+                 AllocatedBytes(response.events.capacity() * sizeof(std::string)) +
                  kIndexBytes * (response.input.size() + response.object["output"].size());
   for (const std::string& event : response.events) bytes += BytesOf(event);
   return bytes;

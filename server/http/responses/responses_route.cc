@@ -38,7 +38,7 @@ size_t CountValues(const json& value) {
   return count;
 }
 
-openai::Error Missing(const std::string& id) {
+openai::Error ResponseNotFound(const std::string& id) {
   return {
       .http_status = 404,
       .message = absl::StrCat("there is no response '", id.substr(0, 100),
@@ -48,7 +48,7 @@ openai::Error Missing(const std::string& id) {
 }
 
 // Error for a stored response whose conversation was dropped.
-openai::Error ConversationLost(const StoredResponse& response) {
+openai::Error ConversationDropped(const StoredResponse& response) {
   return {.http_status = 404,
           .message = response.object["error"]["message"].get<std::string>() +
                      ": its conversation was not kept",
@@ -62,20 +62,20 @@ struct PreparedRequest {
 };
 
 std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContext& context,
-                                  openai::ItemIds* ids, PreparedRequest* wanted) {
-  openai::ResponsesRequest& request = wanted->request;
+                                  openai::ItemIds* ids, PreparedRequest* prepared) {
+  openai::ResponsesRequest& request = prepared->request;
   if (auto error = openai::ParseResponses(http.body, ids, &request)) return error;
   absl::StatusOr<std::shared_ptr<LoadedModel>> model =
       ModelOf(*context.generate.models, &request.generate);
   if (!model.ok()) return openai::FromStatus(model.status());
-  wanted->model = *std::move(model);
+  prepared->model = *std::move(model);
   const std::string owner = OwnerOf(http);
   json before = json::array();
   if (!request.previous.empty()) {
     const ResponseStore::Found found = context.store->Find(request.previous, owner);
     if (found.ended == nullptr || found.ended->conversation_dropped) {
       openai::Error error =
-          found.ended == nullptr ? Missing(request.previous) : ConversationLost(*found.ended);
+          found.ended == nullptr ? ResponseNotFound(request.previous) : ConversationDropped(*found.ended);
       if (found.running != nullptr) error.message = "the response to go on from has not ended";
       error.http_status = found.running != nullptr ? 409 : 404;
       error.param = "previous_response_id";
@@ -93,7 +93,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   openai::MakeIdsUnique(before, ids, &request.items);
   if (auto error = openai::FillChat(before, &request)) return error;
   if (request.truncate) {
-    const absl::Status fitted = TruncateConversation(*wanted->model, &request.generate);
+    const absl::Status fitted = TruncateConversation(*prepared->model, &request.generate);
     if (!fitted.ok()) return openai::FromStatus(fitted);
   }
   return std::nullopt;
@@ -140,12 +140,12 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
     return;
   }
   openai::ItemIds ids(*base);
-  PreparedRequest wanted;
-  if (const auto error = Read(http, context, &ids, &wanted)) {
+  PreparedRequest prepared;
+  if (const auto error = Read(http, context, &ids, &prepared)) {
     SendError(*responder, *error);
     return;
   }
-  openai::ResponsesRequest& request = wanted.request;
+  openai::ResponsesRequest& request = prepared.request;
   if (!context.store->keeps() && (request.store.value_or(false) || request.background)) {
     SendError(*responder, openai::Error{.message = "this server stores no responses "
                                                    "(--response_store_bytes=0)",
@@ -153,8 +153,8 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
     return;
   }
   const bool store = context.store->keeps() && request.store.value_or(true);
-  SetDefaultTemperature(*wanted.model, &request.generate);
-  EchoSampling(wanted.model->description.sampling_defaults(), &request);
+  SetDefaultTemperature(*prepared.model, &request.generate);
+  EchoSampling(prepared.model->description.sampling_defaults(), &request);
   request.echo["store"] = store;
   const std::string id = "resp_" + *base;
   openai::ResponseHead head{.id = id,
@@ -165,7 +165,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
                             .include_reasoning = request.include_reasoning};
   const std::string owner = OwnerOf(http);
   ResponseProducerOptions options;
-  options.writer = std::make_unique<openai::ResponsesFormatter>(std::move(head), ids, request.stream);
+  options.formatter = std::make_unique<openai::ResponsesFormatter>(std::move(head), ids, request.stream);
   options.background = request.background;
   options.clock = context.generate.clock;
   options.serialization_thread = context.generate.serialization_thread;
@@ -183,28 +183,28 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
       }
     };
   }
-  const auto run = std::make_shared<ResponseProducer>(std::move(options), responder);
-  if (request.background) context.store->Start(id, owner, run);
+  const auto running = std::make_shared<ResponseProducer>(std::move(options), responder);
+  if (request.background) context.store->Start(id, owner, running);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
-      StartGeneration(request.generate, wanted.model, context.generate.models,
-                      context.generate.metrics, run->Listener());
+      StartGeneration(request.generate, prepared.model, context.generate.models,
+                      context.generate.metrics, running->Listener());
   if (!generation.ok()) {
     if (request.background) context.store->Erase(id, owner);
     SendError(*responder, generation.status());
     return;
   }
-  run->Accept(*std::move(generation));
+  running->Accept(*std::move(generation));
 }
 
-void CountResponseInput(const HttpRequest& http, const ResponsesContext& context,
+void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& context,
                         Responder responder) {
   openai::ItemIds ids("");
-  PreparedRequest wanted;
-  if (const auto error = Read(http, context, &ids, &wanted)) {
+  PreparedRequest prepared;
+  if (const auto error = Read(http, context, &ids, &prepared)) {
     SendError(*responder, *error);
     return;
   }
-  absl::StatusOr<Prompt> prompt = PromptOf(wanted.request.generate, *wanted.model);
+  absl::StatusOr<Prompt> prompt = PromptOf(prepared.request.generate, *prepared.model);
   if (!prompt.ok()) {
     SendError(*responder, prompt.status());
     return;
@@ -231,17 +231,17 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
     return;
   }
   const ResponseStore::Found found = store.Find(id, OwnerOf(http));
-  const std::shared_ptr<InProgressResponse> run = found.running;
-  if (run == nullptr && found.ended == nullptr) {
-    SendError(*responder, Missing(id));
+  const std::shared_ptr<InProgressResponse> running = found.running;
+  if (running == nullptr && found.ended == nullptr) {
+    SendError(*responder, ResponseNotFound(id));
     return;
   }
   if (query["stream"] != "true" && !resumes) {
-    responder->Send(200, kJson, openai::Dump(run ? run->Snapshot() : found.ended->object));
+    responder->Send(200, kJson, openai::Dump(running ? running->Snapshot() : found.ended->object));
     return;
   }
-  if (run != nullptr ? !run->streams() : found.ended->events.empty()) {
-    const bool lost = run == nullptr && found.ended->events_dropped;
+  if (running != nullptr ? !running->streams() : found.ended->events.empty()) {
+    const bool lost = running == nullptr && found.ended->events_dropped;
     SendError(
         *responder,
         openai::Error{.message = lost ? "the events of this response were too many to be kept "
@@ -252,8 +252,8 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
                       .param = "stream"});
     return;
   }
-  if (run != nullptr) {
-    run->Watch(std::move(responder), after);
+  if (running != nullptr) {
+    running->Watch(std::move(responder), after);
     return;
   }
   StartEventStream(*responder);
@@ -264,12 +264,12 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
 void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
                     Responder responder) {
   const std::string owner = OwnerOf(http);
-  const std::shared_ptr<InProgressResponse> run = store.Find(id, owner).running;
+  const std::shared_ptr<InProgressResponse> running = store.Find(id, owner).running;
   if (!store.Erase(id, owner)) {
-    SendError(*responder, Missing(id));
+    SendError(*responder, ResponseNotFound(id));
     return;
   }
-  if (run != nullptr) run->Cancel();
+  if (running != nullptr) running->Cancel();
   responder->Send(200, kJson,
                   openai::Dump({{"id", id}, {"object", "response"}, {"deleted", true}}));
 }
@@ -284,7 +284,7 @@ void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStor
     return;
   }
   if (found.ended == nullptr) {
-    SendError(*responder, Missing(id));
+    SendError(*responder, ResponseNotFound(id));
     return;
   }
   if (found.ended->object["background"] != true) {
@@ -297,7 +297,7 @@ void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStor
   responder->Send(200, kJson, openai::Dump(found.ended->object));  // already ended
 }
 
-void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void ListResponseInputItems(const HttpRequest& http, const std::string& id, ResponseStore& store,
                        Responder responder) {
   Query query;
   if (const auto error = ReadQuery(http, {"limit", "order", "after"}, &query)) {
@@ -319,14 +319,14 @@ void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseS
   }
   const ResponseStore::Found found = store.Find(id, OwnerOf(http));
   if (found.ended == nullptr) {
-    openai::Error error = Missing(id);
+    openai::Error error = ResponseNotFound(id);
     if (found.running != nullptr) error.message = "the response has not ended";
     if (found.running != nullptr) error.http_status = 409;
     SendError(*responder, error);
     return;
   }
   if (found.ended->conversation_dropped) {
-    SendError(*responder, ConversationLost(*found.ended));
+    SendError(*responder, ConversationDropped(*found.ended));
     return;
   }
   json items = found.ended->input;

@@ -21,7 +21,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context,
                     std::shared_ptr<HttpResponder> responder);
 
 // POST /v1/responses/input_tokens: counts the prompt tokens of such a request.
-void CountResponseInput(const HttpRequest& http, const ResponsesContext& context,
+void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& context,
                         std::shared_ptr<HttpResponder> responder);
 
 // On one response: GET, DELETE, POST .../cancel, GET .../input_items.
@@ -31,7 +31,7 @@ void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStor
                     std::shared_ptr<HttpResponder> responder);
 void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
                     std::shared_ptr<HttpResponder> responder);
-void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void ListResponseInputItems(const HttpRequest& http, const std::string& id, ResponseStore& store,
                        std::shared_ptr<HttpResponder> responder);
 
 }  // namespace espalier

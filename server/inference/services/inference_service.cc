@@ -40,27 +40,27 @@ absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 // Queue of replies from the engine's thread to the stream's.
 class ReplyQueue {
  public:
-  struct Letter {
+  struct Item {
     absl::StatusOr<v1::GenerateReply> reply;
     bool last = false;
   };
 
   void Put(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
     absl::MutexLock lock(&mutex_);
-    letters_.push_back({reply, last});
+    queue_.push_back({reply, last});
   }
-  bool Take(Letter* letter) {
+  bool Take(Item* item) {
     absl::MutexLock lock(&mutex_);
-    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !letters_.empty(); };
+    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !queue_.empty(); };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kDisconnectPollInterval)) return false;
-    *letter = std::move(letters_.front());
-    letters_.pop_front();
+    *item = std::move(queue_.front());
+    queue_.pop_front();
     return true;
   }
 
  private:
   absl::Mutex mutex_;
-  std::deque<Letter> letters_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Seconds to the call's deadline; 0: none.
@@ -211,11 +211,11 @@ class InferenceService final : public v1::Inference::Service {
     const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "gen-");
     if (!handle.ok()) return handle.status();
     LimitTime(*context, &request);
-    auto mailbox = std::make_shared<ReplyQueue>();
+    auto replies = std::make_shared<ReplyQueue>();
     absl::StatusOr<std::shared_ptr<Generation>> generation =
         StartGeneration(request, std::move(target->model), models_, metrics_,
-                        [mailbox](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
-                          mailbox->Put(reply, last);
+                        [replies](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+                          replies->Put(reply, last);
                         });
     if (!generation.ok()) return generation.status();
     absl::Status status = Register(*handle, *generation);
@@ -223,7 +223,7 @@ class InferenceService final : public v1::Inference::Service {
       (*generation)->Cancel();
       return status;
     }
-    status = Stream(context, **generation, handle->id, mailbox.get(), writer);
+    status = Stream(context, **generation, handle->id, replies.get(), writer);
     if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
       context->AddTrailingMetadata("retry-after", std::string(*delay));
     }
@@ -289,23 +289,23 @@ class InferenceService final : public v1::Inference::Service {
   }
 
   absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,
-                      ReplyQueue* mailbox, grpc::ServerWriter<v1::GenerateReply>* writer) {
+                      ReplyQueue* replies, grpc::ServerWriter<v1::GenerateReply>* writer) {
     bool cancelled = false;
     for (bool first = true;;) {
       if (!cancelled && context->IsCancelled()) {
         generation.Cancel();
         cancelled = true;
       }
-      ReplyQueue::Letter letter;
-      if (!mailbox->Take(&letter)) continue;
-      if (!letter.reply.ok()) return letter.reply.status();
-      if (first) letter.reply->set_request_id(id);
+      ReplyQueue::Item item;
+      if (!replies->Take(&item)) continue;
+      if (!item.reply.ok()) return item.reply.status();
+      if (first) item.reply->set_request_id(id);
       first = false;
-      if (!cancelled && !Write(context, *letter.reply, writer)) {
+      if (!cancelled && !Write(context, *item.reply, writer)) {
         generation.Cancel();
         cancelled = true;
       }
-      if (letter.last) return absl::OkStatus();
+      if (item.last) return absl::OkStatus();
     }
   }
 
