@@ -55,7 +55,7 @@ openai::Error ConversationDropped(const StoredResponse& response) {
           .code = "response_not_found"};
 }
 
-// A request with all earlier turns; its `store` is checked.
+// A request with its references and all earlier turns resolved from the store.
 struct PreparedRequest {
   openai::ResponsesRequest request;
   std::shared_ptr<LoadedModel> model;
