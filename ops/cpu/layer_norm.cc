@@ -162,7 +162,7 @@ void AddBlocks(const float* from, int64_t stride, int64_t blocks, int64_t n, flo
 
 // Number of blocks of rows with their own partial sums for dscale and dbias: a function of the shape
 // alone.
-constexpr int64_t kMostBlocks = 64, kFewestRows = 4;
+constexpr int64_t kMaxBlocks = 64, kFewestRows = 4;
 
 // Of all rows; `sums` holds n floats for dscale and n for dbias of each block.
 void Backward(const Operands& o, int64_t rows, float* dscale, float* dbias, float* sums) {
@@ -172,7 +172,7 @@ void Backward(const Operands& o, int64_t rows, float* dscale, float* dbias, floa
       simd::Dispatch<BackwardRows>(&o, begin, end, dscale, dbias);
     });
   }
-  const int64_t block_rows = std::max(kFewestRows, (rows + kMostBlocks - 1) / kMostBlocks);
+  const int64_t block_rows = std::max(kFewestRows, (rows + kMaxBlocks - 1) / kMaxBlocks);
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
   ParallelRanges(blocks, 12 * block_rows * n, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
@@ -188,7 +188,7 @@ void Backward(const Operands& o, int64_t rows, float* dscale, float* dbias, floa
 }
 
 size_t SumsBytes(int64_t rows, int64_t n) {
-  return std::min(kMostBlocks, (rows + kFewestRows - 1) / kFewestRows) * 2 * n * sizeof(float);
+  return std::min(kMaxBlocks, (rows + kFewestRows - 1) / kFewestRows) * 2 * n * sizeof(float);
 }
 
 // x, scale?, dy -> dx, dscale, dbias

@@ -80,9 +80,9 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal
 }
 
 // Number of blocks of rows with their own partial sums: a function of the shape alone.
-constexpr int64_t kMostBlocks = 32, kFewestRows = 16;
+constexpr int64_t kMaxBlocks = 32, kFewestRows = 16;
 
-int64_t BlocksOf(int64_t rows) { return std::clamp<int64_t>(rows / kFewestRows, 1, kMostBlocks); }
+int64_t BlocksOf(int64_t rows) { return std::clamp<int64_t>(rows / kFewestRows, 1, kMaxBlocks); }
 
 // sums[j] = sum over rows of x[i, j]; `parts` holds `columns` floats for each block.
 void SumRows(const float* x, int64_t rows, int64_t columns, float* parts, float* sums) {

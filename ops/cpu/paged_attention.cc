@@ -16,12 +16,12 @@ namespace {
 
 using namespace paged_attention;
 
-using attend::Block;
-using attend::Keys;
-using attend::Query;
+using attention_block::Block;
+using attention_block::Keys;
+using attention_block::Query;
 using kv::StoreHead;
 
-constexpr int64_t kMostScores = 1 << 20;  // of a thread, where that leaves one query's
+constexpr int64_t kMaxScores = 1 << 20;  // of a thread, where that leaves one query's
 
 std::string RowError(int64_t row, const std::string& what) {
   return "paged_attention: row " + std::to_string(row) + ": " + what;
@@ -44,8 +44,8 @@ class PagedAttention : public Kernel {
     scale_ =
         static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_)));
     const int64_t keys = spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0];
-    scores_row_ = attend::ScoresOf(keys);
-    most_queries_ = std::clamp(kMostScores / scores_row_, int64_t{1}, attend::kMostQueries);
+    scores_row_ = attention_block::ScoresOf(keys);
+    most_queries_ = std::clamp(kMaxScores / scores_row_, int64_t{1}, attention_block::kMaxQueries);
     part_floats_ = most_queries_ * (scores_row_ + 2 * head_dim_);
   }
 
@@ -57,11 +57,11 @@ class PagedAttention : public Kernel {
       case DType::kF32:
         return RunOver<float>(args);
       case DType::kBF16:
-        return RunOver<kv::BFloat>(args);
+        return RunOver<kv::BFloat16>(args);
       case DType::kF16:
         return RunOver<kv::Half>(args);
       default:
-        return RunOver<kv::Scaled8>(args);
+        return RunOver<kv::ScaledInt8>(args);
     }
   }
 
@@ -103,7 +103,7 @@ class PagedAttention : public Kernel {
                                 scores,
                                 scores_row_,
                                 scores + most_queries_ * scores_row_};
-        simd::Dispatch<attend::AttendOver<C>::template Blocks>(&block);
+        simd::Dispatch<attention_block::AttendOver<C>::template Blocks>(&block);
       }
     });
     return KernelStatus::Ok();

@@ -103,7 +103,7 @@ KernelFactory Forward(bool residual) {
 }
 
 // Number of blocks of rows with their own partial sums for dweight: a function of the shape alone.
-constexpr int64_t kMostBlocks = 64, kFewestRows = 4;
+constexpr int64_t kMaxBlocks = 64, kFewestRows = 4;
 
 // Of all rows; `sums` holds n floats for each block.
 void Backward(const Operands& o, int64_t rows, float* dweight, float* sums) {
@@ -113,7 +113,7 @@ void Backward(const Operands& o, int64_t rows, float* dweight, float* sums) {
       simd::Dispatch<BackwardRows>(&o, begin, end, dweight);
     });
   }
-  const int64_t block_rows = std::max(kFewestRows, (rows + kMostBlocks - 1) / kMostBlocks);
+  const int64_t block_rows = std::max(kFewestRows, (rows + kMaxBlocks - 1) / kMaxBlocks);
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
   ParallelRanges(blocks, 7 * block_rows * n, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
@@ -132,7 +132,7 @@ void Backward(const Operands& o, int64_t rows, float* dweight, float* sums) {
 }
 
 size_t SumsBytes(int64_t rows, int64_t n) {
-  return std::min(kMostBlocks, (rows + kFewestRows - 1) / kFewestRows) * n * sizeof(float);
+  return std::min(kMaxBlocks, (rows + kFewestRows - 1) / kFewestRows) * n * sizeof(float);
 }
 
 // x, weight, dy -> dx, dweight

@@ -8,10 +8,10 @@
 
 namespace espalier {
 
-struct Same {
+struct NoActivation {
   __device__ float operator()(float x) const { return x; }
 };
-struct SameGradient {
+struct NoActivationGradient {
   __device__ float operator()(float, float dy) const { return dy; }
 };
 
@@ -77,7 +77,7 @@ KernelStatus DispatchActivation(Activation activation, const Function& f) {
     case Activation::kNone:
       break;
   }
-  return f(Same(), SameGradient());
+  return f(NoActivation(), NoActivationGradient());
 }
 
 // One bias per channel of a tensor [..., channels, inner].

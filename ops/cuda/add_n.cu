@@ -7,11 +7,11 @@ namespace espalier {
 namespace cuda_add_n {
 
 // Operands of one launch; longer sums go on from the result so far.
-constexpr int kMost = 16;
+constexpr int kMaxOperands = 16;
 
 template <typename T>
 struct SumOperands {
-  const T* x[kMost];
+  const T* x[kMaxOperands];
   int count;
   T* y;
   __device__ void operator()(int64_t i) const {
@@ -31,7 +31,7 @@ KernelStatus Run(const KernelArgs& args) {
       SumOperands<T> sum{};
       sum.y = y.as<T>();
       if (next > 0) sum.x[sum.count++] = y.as<T>();
-      while (next < args.inputs.size() && sum.count < kMost) {
+      while (next < args.inputs.size() && sum.count < kMaxOperands) {
         sum.x[sum.count++] = args.inputs[next++].as<T>();
       }
       ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(y.num_elements(), sum, StreamOf(args), "add_n"));

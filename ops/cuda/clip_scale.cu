@@ -4,10 +4,10 @@
 namespace espalier {
 namespace cuda_clip_scale {
 
-constexpr int kMost = 256;
+constexpr int kMaxOperands = 256;
 
 struct Scalars {
-  const float* at[kMost];
+  const float* at[kMaxOperands];
   int count;
 };
 
@@ -33,7 +33,7 @@ KernelStatus Run(const KernelArgs& args, double max_norm) {
   do {
     Scalars scalars = {};
     const bool first = next == 0;
-    while (next < args.inputs.size() && scalars.count < kMost) {
+    while (next < args.inputs.size() && scalars.count < kMaxOperands) {
       scalars.at[scalars.count++] = args.inputs[next++].as<float>();
     }
     AddKernel<<<1, 1, 0, StreamOf(args)>>>(scalars, sum, first);

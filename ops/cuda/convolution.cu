@@ -1,5 +1,5 @@
 // Algorithms are chosen when the kernel is made, among the deterministic ones that need no more
-// than kMostWorkspace; f32 runs in f32 (no TF32). cuDNN pads both sides alike: other pads are laid
+// than kMaxWorkspace; f32 runs in f32 (no TF32). cuDNN pads both sides alike: other pads are laid
 // out in the workspace.
 #include <algorithm>
 #include <vector>
@@ -17,7 +17,7 @@
 namespace espalier {
 namespace cuda_convolution {
 
-constexpr size_t kMostWorkspace = size_t{1} << 30;
+constexpr size_t kMaxWorkspace = size_t{1} << 30;
 
 cudnnDataType_t CudnnType(DType dtype) {
   switch (dtype) {
@@ -103,7 +103,7 @@ bool Choose(const std::vector<Perf>& suggestions, int returned, DType dtype, Per
   for (int i = 0; i < returned; ++i) {
     const Perf& perf = suggestions[i];
     if (perf.status != CUDNN_STATUS_SUCCESS || perf.determinism != CUDNN_DETERMINISTIC ||
-        perf.memory > kMostWorkspace) {
+        perf.memory > kMaxWorkspace) {
       continue;
     }
     if (dtype == DType::kF32 && perf.mathType != CUDNN_FMA_MATH &&

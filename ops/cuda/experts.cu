@@ -11,10 +11,10 @@ namespace espalier {
 namespace cuda_experts {
 
 // As many experts as fit into the parameters of a launch.
-constexpr int64_t kMostExperts = 256;
+constexpr int64_t kMaxExperts = 256;
 
 struct ExpertRows {
-  void* data[kMostExperts];
+  void* data[kMaxExperts];
 
   static ExpertRows Of(std::span<const TensorView> views) {
     ExpertRows rows = {};
@@ -298,7 +298,7 @@ KernelStatus AggregateGradient(DeviceContexts& contexts, const KernelArgs& args,
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ShareGradient(BalanceGradient balance, const T* gates, const T* dy, T* dfull, int64_t width) {
-  __shared__ float full[kMostExperts];
+  __shared__ float full[kMaxExperts];
   const Routing& routing = balance.routing;
   const int64_t sample = blockIdx.x, experts = routing.experts;
   for (int64_t e = threadIdx.x; e < experts; e += kThreads) full[e] = balance.Of(e);
@@ -401,9 +401,9 @@ template <typename Function, typename Count>
 KernelFactory Factory(DeviceContexts& contexts, Function run, size_t assign_at, Count count) {
   return [=, &contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     const int64_t experts = count(spec);
-    if (experts > kMostExperts) {
+    if (experts > kMaxExperts) {
       *refusal = std::to_string(experts) + " experts are too many for one launch, at most " +
-                 std::to_string(kMostExperts);
+                 std::to_string(kMaxExperts);
       return nullptr;
     }
     const DType dtype = assign_at == 0 ? TypeOf(spec.outputs) : spec.inputs[0].dtype;

@@ -20,7 +20,7 @@ __device__ inline int RankInRow(const float* row, int64_t classes, int64_t index
 }
 
 static __global__ void __launch_bounds__(kThreads)
-    RightKernel(LabelReader labels, const float* logits, int64_t k, float* right) {
+    CorrectKernel(LabelReader labels, const float* logits, int64_t k, float* right) {
   const int64_t label = labels.At(blockIdx.x, threadIdx.x == 0);
   if (label < 0) {
     if (threadIdx.x == 0) right[blockIdx.x] = 0;
@@ -41,7 +41,7 @@ class AccuracyKernel : public LabelLossKernel {
     ESPALIER_KERNEL_RETURN_IF_ERROR(Labels(args, args.inputs[0].dims().back(), &labels));
     const int64_t rows = args.inputs[1].num_elements();
     if (rows > 0) {
-      RightKernel<<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(
+      CorrectKernel<<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(
           labels, args.inputs[0].as<float>(), k_, Values(args));
       ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(op()));
     }

@@ -82,7 +82,7 @@ struct Shape {
 // Split-KV: how many blocks share the groups of keys of a row.
 struct SplitKv {
   static constexpr int64_t kEnoughBlocks = 4 * 132;  // that saturate a GPU's memory bandwidth
-  static constexpr int64_t kMostBytes = int64_t{128} << 20;
+  static constexpr int64_t kMaxBytes = int64_t{128} << 20;
 
   int64_t groups;  // of a row, at most
   int64_t rows;    // groups are shared in batches of at most this many rows
@@ -91,7 +91,7 @@ struct SplitKv {
     const int64_t groups = (keys + kGroup - 1) / kGroup;
     const int64_t row_bytes = heads * groups * (dim + 2) * static_cast<int64_t>(sizeof(float));
     if (groups < 2) return {groups, 0};
-    return {groups, std::min({rows, kEnoughBlocks, kMostBytes / row_bytes})};
+    return {groups, std::min({rows, kEnoughBlocks, kMaxBytes / row_bytes})};
   }
   size_t Bytes(int64_t heads, int64_t dim) const {
     return static_cast<size_t>(rows * heads * groups * (dim + 2)) * sizeof(float);
@@ -120,7 +120,7 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
                                   s.scores};
   const int64_t blocks = s.rows * heads.TilesOfRow();
   // Rows of one sequence share tiles, so this is a lower bound.
-  const int64_t least_tiles = std::max((s.rows + heads.MostRows() - 1) / heads.MostRows(),
+  const int64_t least_tiles = std::max((s.rows + heads.MaxRows() - 1) / heads.MaxRows(),
                                        std::min(s.rows, batch.sequences)) *
                               heads.TilesOfRow();
   const int64_t parts = blocks > DeviceContext::kArrivals ? 1 : sharing.Parts(s.rows, least_tiles);
@@ -168,11 +168,11 @@ KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s,
     return reinterpret_cast<uintptr_t>(args.inputs[i].data) % 16 == 0;
   };
   if (s.dim % 8 != 0 || !aligned(kKCache) || !aligned(kVCache)) {
-    return Launch<T, C, kMostDim, false>(args, batch, s, sharing, arrivals);
+    return Launch<T, C, kMaxDim, false>(args, batch, s, sharing, arrivals);
   }
   if (s.dim <= 64) return Launch<T, C, 64, true>(args, batch, s, sharing, arrivals);
   if (s.dim <= 128) return Launch<T, C, 128, true>(args, batch, s, sharing, arrivals);
-  return Launch<T, C, kMostDim, true>(args, batch, s, sharing, arrivals);
+  return Launch<T, C, kMaxDim, true>(args, batch, s, sharing, arrivals);
 }
 
 KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, Scores scores,
@@ -247,8 +247,8 @@ void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contex
           return nullptr;
         }
         const int64_t dim = spec.attributes.Int("head_dim");
-        if (dim > kMostDim) {
-          *refusal = "head_dim " + std::to_string(dim) + " is above " + std::to_string(kMostDim);
+        if (dim > kMaxDim) {
+          *refusal = "head_dim " + std::to_string(dim) + " is above " + std::to_string(kMaxDim);
           return nullptr;
         }
         const double given = spec.attributes.Float("scale");

@@ -76,7 +76,7 @@ class Plugin : public CudaPlugin {
 
   KernelStatus CopyToDevice(int device, void* device_destination, const void* host_source,
                             int64_t bytes) override {
-    if (bytes <= PinnedStaging::kMost) {
+    if (bytes <= PinnedStaging::kMaxBytes) {
       DeviceContext* context = nullptr;
       ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
       return context->staged().ToDevice(device_destination, host_source, bytes, context->stream());
@@ -86,7 +86,7 @@ class Plugin : public CudaPlugin {
   }
   KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
                           int64_t bytes) override {
-    if (bytes <= PinnedStaging::kMost) {
+    if (bytes <= PinnedStaging::kMaxBytes) {
       DeviceContext* context = nullptr;
       ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
       return context->staged().ToHost(host_destination, device_source, bytes, context->stream());

@@ -8,10 +8,10 @@
 namespace espalier {
 namespace cuda_rotary {
 
-constexpr int64_t kMostPairs = 512;
+constexpr int64_t kMaxPairs = 512;
 
 struct Frequencies {
-  float value[kMostPairs];
+  float value[kMaxPairs];
 };
 
 // Element i is a pair (d, d + turning) of one head of one row; pairs beyond `turning` are copied.
@@ -118,8 +118,8 @@ KernelFactory Factory(DeviceContexts& contexts, bool back) {
       [&contexts, back](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.outputs[0].dtype, refusal)) return nullptr;
         const int64_t head_dim = spec.attributes.Int("head_dim");
-        if (head_dim > 2 * kMostPairs || head_dim % 2 != 0) {
-          *refusal = "head_dim is odd or above " + std::to_string(2 * kMostPairs);
+        if (head_dim > 2 * kMaxPairs || head_dim % 2 != 0) {
+          *refusal = "head_dim is odd or above " + std::to_string(2 * kMaxPairs);
           return nullptr;
         }
         return std::make_unique<RotaryKernel>(contexts, spec.attributes, back);

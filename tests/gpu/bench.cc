@@ -10,7 +10,7 @@
 
 #include "ops/kernel/kernel.h"
 #include "ops/kernel/packed_weights.h"
-#include "tests/gpu/weights.h"
+#include "tests/gpu/weight_formats.h"
 
 namespace espalier::gpu_check {
 namespace {

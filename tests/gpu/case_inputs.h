@@ -6,7 +6,7 @@
 
 #include "ops/kernel/packed_weights.h"
 #include "tests/gpu/cases.h"
-#include "tests/gpu/weights.h"
+#include "tests/gpu/weight_formats.h"
 
 namespace espalier::gpu_check {
 

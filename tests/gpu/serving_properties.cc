@@ -3,7 +3,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/kernel/packed_weights.h"
 #include "tests/gpu/property_inputs.h"
-#include "tests/gpu/weights.h"
+#include "tests/gpu/weight_formats.h"
 
 namespace espalier::gpu_check {
 namespace {

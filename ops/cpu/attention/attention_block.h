@@ -12,12 +12,12 @@
 #include "ops/cpu/attention/kv_cache_formats.h"
 #include "ops/cpu/simd/f32_math.h"
 
-namespace espalier::attend {
+namespace espalier::attention_block {
 
 using kv::LoadWide;
 using kv::Wide;
 
-constexpr int64_t kMostQueries = 8;  // of a block
+constexpr int64_t kMaxQueries = 8;  // of a block
 constexpr int64_t kKeysAtOnce = 32;  // keys that stay in L1 while all queries use them
 constexpr int64_t kKeysAhead = 32;   // prefetch distance of keys, and of values
 
@@ -50,7 +50,7 @@ inline int64_t ScoresOf(int64_t keys) { return (keys + 15) / 16 * 16 + 16; }
 template <typename C>
 struct Block {
   const Query* queries;
-  int64_t count;     // 1 to kMostQueries
+  int64_t count;     // 1 to kMaxQueries
   int64_t shared;    // leading keys that all queries share: an even number, or all
   const C* k_cache;  // the queries' head of slot 0
   const C* v_cache;
@@ -78,7 +78,7 @@ ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
 
 // Addresses and scales of up to kKeysAtOnce consecutive keys, or values, found once for all queries.
 template <typename C>
-struct Portion {
+struct KvTile {
   int64_t begin, size;
   const C* at[kKeysAtOnce + kKeysAhead];  // with those to prefetch; the last key is repeated
   float scale[kKeysAtOnce];
@@ -107,13 +107,13 @@ struct Portion {
 
 // Prefetches the first portion, which no earlier portion prefetched.
 template <typename C>
-ESPALIER_INLINE void FetchAll(const Block<C>& b, const Portion<C>& p) {
+ESPALIER_INLINE void FetchAll(const Block<C>& b, const KvTile<C>& p) {
   for (int64_t i = 0; i < p.size; ++i) Fetch(p.at[i], b.dim);
 }
 
 // Multiplies the scores of the portion by its scales.
 template <int W, typename C>
-ESPALIER_INLINE void Scale(const Portion<C>& p, float* scores) {
+ESPALIER_INLINE void Scale(const KvTile<C>& p, float* scores) {
   using namespace simd;
   for (int64_t i = 0; i < p.size; i += W) {
     float* const at = scores + p.begin + i;
@@ -124,7 +124,7 @@ ESPALIER_INLINE void Scale(const Portion<C>& p, float* scores) {
 // Computes dot products of queries `at` to `at` + R with a portion's keys. Overwrites up to W - 1
 // scores behind them.
 template <int W, int R, typename C>
-ESPALIER_INLINE void Products(const Block<C>& b, const Portion<C>& p, int64_t at) {
+ESPALIER_INLINE void Products(const Block<C>& b, const KvTile<C>& p, int64_t at) {
   using namespace simd;
   constexpr int K = W / R;
   const float* q[R];
@@ -144,7 +144,7 @@ ESPALIER_INLINE void Products(const Block<C>& b, const Portion<C>& p, int64_t at
 // Adds the weighted values of a portion to vectors d to d + P of the sums of queries `at` to `at` + R.
 // REQUIRES: the portion begins at an even key.
 template <int W, int R, int P, typename C>
-ESPALIER_INLINE void Weigh(const Block<C>& b, const Portion<C>& p, int64_t at, int64_t d) {
+ESPALIER_INLINE void Weigh(const Block<C>& b, const KvTile<C>& p, int64_t at, int64_t d) {
   using namespace simd;
   const float* const scores = b.scores + at * b.scores_row + p.begin;
   float* const sums = b.sums + 2 * at * b.dim + d;
@@ -184,7 +184,7 @@ ESPALIER_INLINE void Weigh(const Block<C>& b, const Portion<C>& p, int64_t at, i
 }
 
 template <int W, int R, typename C>
-ESPALIER_INLINE void WeighRows(const Block<C>& b, const Portion<C>& p, int64_t at) {
+ESPALIER_INLINE void WeighRows(const Block<C>& b, const KvTile<C>& p, int64_t at) {
   constexpr int P = R == 4 ? 2 : W == 16 || R == 1 ? 4 : 2;  // as many as the registers hold
   int64_t d = 0;
   for (; d + P * W <= b.dim; d += P * W) Weigh<W, R, P>(b, p, at, d);
@@ -193,7 +193,7 @@ ESPALIER_INLINE void WeighRows(const Block<C>& b, const Portion<C>& p, int64_t a
 
 // Calls Step::Run<R>(b, p, at) for all queries, R at a time: as many as the registers hold.
 template <int W, typename Step, typename C>
-ESPALIER_INLINE void ForQueries(const Block<C>& b, const Portion<C>& p) {
+ESPALIER_INLINE void ForQueries(const Block<C>& b, const KvTile<C>& p) {
   int64_t at = 0;
   if constexpr (W == 16) {
     for (; at + 4 <= b.count; at += 4) Step::template Run<W, 4>(b, p, at);
@@ -204,14 +204,14 @@ ESPALIER_INLINE void ForQueries(const Block<C>& b, const Portion<C>& p) {
 
 struct ProductStep {
   template <int W, int R, typename C>
-  static ESPALIER_INLINE void Run(const Block<C>& b, const Portion<C>& p, int64_t at) {
+  static ESPALIER_INLINE void Run(const Block<C>& b, const KvTile<C>& p, int64_t at) {
     Products<W, R>(b, p, at);
   }
 };
 
 struct WeighStep {
   template <int W, int R, typename C>
-  static ESPALIER_INLINE void Run(const Block<C>& b, const Portion<C>& p, int64_t at) {
+  static ESPALIER_INLINE void Run(const Block<C>& b, const KvTile<C>& p, int64_t at) {
     WeighRows<W, R>(b, p, at);
   }
 };
@@ -261,7 +261,7 @@ struct AttentionBlock {
   static ESPALIER_INLINE void Run(const Block<C>* block) {
     using namespace simd;
     const Block<C>& b = *block;
-    Portion<C> p;
+    KvTile<C> p;
     const Keys& of_all = *b.queries[0].keys;
     for (int64_t j = 0; j < b.shared; j += p.size) {
       p.Find(b, of_all, j, b.shared, b.k_cache, b.k_scale, b.scale);
@@ -324,4 +324,4 @@ struct AttendOver {
   using Blocks = AttentionBlock<C, W>;
 };
 
-}  // namespace espalier::attend
+}  // namespace espalier::attention_block

@@ -15,12 +15,12 @@ namespace espalier::kv {
 
 using simd::Half;
 
-struct BFloat {
+struct BFloat16 {
   uint16_t bits;
 };
 
 // An int8 element, to be multiplied by the scale of its slot and head.
-struct Scaled8 {
+struct ScaledInt8 {
   int8_t value;
 };
 
@@ -28,7 +28,7 @@ struct Scaled8 {
 using simd::LoadWide;
 
 template <int W>
-ESPALIER_INLINE simd::Float<W> LoadWide(const BFloat* p) {
+ESPALIER_INLINE simd::Float<W> LoadWide(const BFloat16* p) {
   return simd::LoadWide<W>(&p->bits);
 }
 
@@ -39,7 +39,7 @@ struct SmallTypes {
 };
 
 template <int W>
-ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
+ESPALIER_INLINE simd::Float<W> LoadWide(const ScaledInt8* p) {
   typename SmallTypes<W>::Bytes v;
   std::memcpy(&v, p, sizeof(v));
   simd::Int<W> whole;
@@ -53,15 +53,15 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
 }
 
 ESPALIER_INLINE float Wide(float x) { return x; }
-ESPALIER_INLINE float Wide(BFloat x) { return BF16ToF32(x.bits); }
+ESPALIER_INLINE float Wide(BFloat16 x) { return BF16ToF32(x.bits); }
 ESPALIER_INLINE float Wide(Half x) { return F16ToF32(x.bits); }
-ESPALIER_INLINE float Wide(Scaled8 x) { return static_cast<float>(x.value); }
+ESPALIER_INLINE float Wide(ScaledInt8 x) { return static_cast<float>(x.value); }
 
 inline void Narrow(float x, float* to) { *to = x; }
-inline void Narrow(float x, BFloat* to) { to->bits = F32ToBF16(x); }
+inline void Narrow(float x, BFloat16* to) { to->bits = F32ToBF16(x); }
 inline void Narrow(float x, Half* to) { to->bits = F32ToF16(x); }
 
-// Stores one head of one slot, n elements, rounded to nearest. Only Scaled8 uses `scale`: a 127th of
+// Stores one head of one slot, n elements, rounded to nearest. Only ScaledInt8 uses `scale`: a 127th of
 // the largest magnitude. If that is not finite, or too small, all elements become 0 and the scale
 // carries the result: 0 times NaN or an infinity is NaN.
 template <typename C>
@@ -69,7 +69,7 @@ void StoreHead(const float* x, int64_t n, C* to, float* /*scale*/) {
   for (int64_t i = 0; i < n; ++i) Narrow(x[i], to + i);
 }
 
-inline void StoreHead(const float* x, int64_t n, Scaled8* to, float* scale) {
+inline void StoreHead(const float* x, int64_t n, ScaledInt8* to, float* scale) {
   float largest = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float magnitude = std::fabs(x[i]);

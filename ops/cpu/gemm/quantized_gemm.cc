@@ -17,7 +17,7 @@ namespace espalier {
 namespace {
 
 // Rows that pass over a block of weights together, at most.
-constexpr int kMostRows = 8;
+constexpr int kMaxRows = 8;
 // Minimum rows for AMX: fewer leave most of a tile empty, and unpacking 4 bits costs more than it
 // saves.
 constexpr int64_t kFewestAmxRows = 4, kFewestAmxRows4 = 6;
@@ -278,9 +278,9 @@ void RunBlock(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weigh
               const QuantizedRows& x, int64_t block, float* y) {
   for (int64_t row = 0; row < x.rows;) {
     const Tile tile{shape, weights + block * shape.block_bytes(), x, row};
-    const int64_t left = x.rows - row, parts = (left + kMostRows - 1) / kMostRows;
+    const int64_t left = x.rows - row, parts = (left + kMaxRows - 1) / kMaxRows;
     const int rows = static_cast<int>((left + parts - 1) / parts);
-    RunRows<kMostRows>(isa, tile, rows, block, y);
+    RunRows<kMaxRows>(isa, tile, rows, block, y);
     row += rows;
   }
 }

@@ -51,7 +51,7 @@ void ParallelShared(int64_t n, int parts, const void* f, SharedBody body) {
   if (parts <= 1 || InsideTeam()) return body(f, 0, n, 0);
   WorkStealingRanges ranges(n, parts);
   const auto work_off = [&](int part) {
-    ranges.WorkOff(part, [&](int64_t begin, int64_t end) { body(f, begin, end, part); });
+    ranges.Drain(part, [&](int64_t begin, int64_t end) { body(f, begin, end, part); });
   };
   if (ThreadTeam* const team = OwnTeam()) return team->Run(parts, work_off);
   OnOpenMp(parts, work_off);

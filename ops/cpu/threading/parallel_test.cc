@@ -133,7 +133,7 @@ TEST(ThreadTeamTest, NoMoreThanAskedForTakePart) {
 TEST(ThreadTeamTest, OneThreadDoesEverythingIfNobodyElseComes) {
   WorkStealingRanges ranges(1000, 4);
   std::vector<int> seen(1000);
-  ranges.WorkOff(2, [&](int64_t begin, int64_t end) {
+  ranges.Drain(2, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
   });
   EXPECT_EQ(seen, std::vector<int>(1000, 1));

@@ -18,7 +18,7 @@ constexpr uint64_t kMayEnter = 1 << 15;  // helpers that may enter: 15 bits
 constexpr uint64_t kOpen = 1 << 30;
 constexpr uint64_t kStop = uint64_t{1} << 31;
 constexpr uint64_t kCall = uint64_t{1} << 32;  // number of the call: 32 bits
-constexpr int kMostThreads = 1 << 14;
+constexpr int kMaxThreads = 1 << 14;
 
 bool MayEnter(uint64_t state) { return (state & kOpen) != 0 && state / kMayEnter % kMayEnter != 0; }
 
@@ -60,7 +60,7 @@ Own& OwnOfThread() {
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads) {
-  threads = std::clamp(threads, 1, kMostThreads);
+  threads = std::clamp(threads, 1, kMaxThreads);
   helpers_.reserve(static_cast<size_t>(threads) - 1);
   for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { Help(); });
 }

@@ -27,7 +27,7 @@ class WorkStealingRanges {
 
   // Calls f(begin, end) until no index is left, beginning with range `part`. Thread-safe.
   template <typename F>
-  void WorkOff(int part, const F& f) {
+  void Drain(int part, const F& f) {
     for (int k = 0; k < parts_; ++k) {
       Range& range = ranges_[(part + k) % parts_];
       while (Taken taken = Take(range, /*front=*/k == 0)) f(taken.begin, taken.end);

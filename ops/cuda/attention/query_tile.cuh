@@ -113,7 +113,7 @@ struct QueryTile {
     }
     __host__ __device__ int TilesOfKey() const { return (of_key + of_tile - 1) / of_tile; }
     __host__ __device__ int TilesOfRow() const { return all / of_key * TilesOfKey(); }
-    __host__ __device__ int MostRows() const { return kQueries / of_tile; }
+    __host__ __device__ int MaxRows() const { return kQueries / of_tile; }
   };
 
   int64_t row;  // the first
@@ -132,7 +132,7 @@ struct QueryTile {
     tile.head = tile.kv_head * h.of_key + head;
     tile.heads = min(h.of_tile, h.of_key - head);
     tile.of_tile = h.of_tile;
-    tile.rows = RowsFrom(b, tile.row, h.MostRows());
+    tile.rows = RowsFrom(b, tile.row, h.MaxRows());
     return tile;
   }
 

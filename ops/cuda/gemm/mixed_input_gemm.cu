@@ -312,7 +312,7 @@ KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation
                             const KernelArgs& args) {
   const size_t count = args.outputs.size(), each = args.inputs.size() / count;
   const TensorView& x = args.inputs[0];
-  for (size_t first = 0; first < count; first += MixedInputGemm::kMost) {
+  for (size_t first = 0; first < count; first += MixedInputGemm::kMaxProducts) {
     MixedInputGemm problem;
     problem.op = op;
     problem.kind = kind;
@@ -320,7 +320,7 @@ KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation
     problem.rows = RowsOf(x.dims());
     problem.in = x.dims().back();
     problem.x = x.as<float>();
-    for (size_t i = first; i < std::min(count, first + MixedInputGemm::kMost); ++i) {
+    for (size_t i = first; i < std::min(count, first + MixedInputGemm::kMaxProducts); ++i) {
       const size_t bias = i * each + 2;
       problem.products[problem.count++] = {
           args.inputs[i * each + 1].data,

@@ -29,9 +29,9 @@ struct MixedInputGemmWeight {
   int64_t out = 0;
 };
 
-// Up to kMost weight matrices that share x (for example q, k and v).
+// Up to kMaxProducts weight matrices that share x (for example q, k and v).
 struct MixedInputGemm {
-  static constexpr int kMost = 8;
+  static constexpr int kMaxProducts = 8;
 
   const char* op = "linear";  // for errors
   GemmWeightFormat kind = GemmWeightFormat::kF32;
@@ -39,7 +39,7 @@ struct MixedInputGemm {
   int64_t rows = 0, in = 0;
   const float* x = nullptr;  // [rows, in]
   int count = 0;
-  MixedInputGemmWeight products[kMost];
+  MixedInputGemmWeight products[kMaxProducts];
 };
 
 // Workspace in bytes for up to `rows` rows.

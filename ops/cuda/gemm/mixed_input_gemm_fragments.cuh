@@ -41,7 +41,7 @@ struct WeightMatrix {
 };
 
 struct Matrices {
-  WeightMatrix pieces[MixedInputGemm::kMost];
+  WeightMatrix pieces[MixedInputGemm::kMaxProducts];
   int count;
   int64_t tiles, in;
   bool whole;  // every chunk is full and aligned to 16 bytes

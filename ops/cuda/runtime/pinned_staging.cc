@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kHalfBytes = 2 * PinnedStaging::kMost;
+constexpr int64_t kHalfBytes = 2 * PinnedStaging::kMaxBytes;
 constexpr int64_t kAlignment = 64;
 
 KernelStatus Lock(char** memory, int64_t bytes) {
@@ -37,7 +37,7 @@ KernelStatus PinnedStaging::Prepare() {
           cudaEventCreateWithFlags(&half.ended, cudaEventDisableTiming), "cudaEventCreate"));
     }
   }
-  return Lock(&from_device_, kMost);
+  return Lock(&from_device_, kMaxBytes);
 }
 
 KernelStatus PinnedStaging::ToDevice(void* destination, const void* source, int64_t bytes,

@@ -13,7 +13,7 @@ namespace espalier {
 // Used by one thread at a time, with its device current.
 class PinnedStaging {
  public:
-  static constexpr int64_t kMost = int64_t{1} << 20;  // bytes of one copy
+  static constexpr int64_t kMaxBytes = int64_t{1} << 20;  // bytes of one copy
 
   PinnedStaging() = default;
   ~PinnedStaging();

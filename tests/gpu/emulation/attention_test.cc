@@ -99,13 +99,13 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
                           [&] { PagedAttentionKernel<float, C, kDim, decltype(whole)::value>(attention); });
   };
   if (how.dim % 8 != 0) {
-    launch(std::integral_constant<int, kMostDim>(), std::false_type());
+    launch(std::integral_constant<int, kMaxDim>(), std::false_type());
   } else if (how.dim <= 64) {
     launch(std::integral_constant<int, 64>(), std::true_type());
   } else if (how.dim <= 128) {
     launch(std::integral_constant<int, 128>(), std::true_type());
   } else {
-    launch(std::integral_constant<int, kMostDim>(), std::true_type());
+    launch(std::integral_constant<int, kMaxDim>(), std::true_type());
   }
   for (uint32_t count : arrivals) EXPECT_EQ(count, 0u) << "counters are to be zeros again";
   return result;

@@ -11,13 +11,13 @@ namespace espalier::emulation {
 namespace {
 
 constexpr int kLanes = 32;
-constexpr size_t kStackBytes = size_t{256} << 10, kMostGiven = 64;
+constexpr size_t kStackBytes = size_t{256} << 10, kMaxGiven = 64;
 
 // Where threads wait for each other. Those that come are in the round after the last complete one.
 struct Meeting {
   int members = 0, come = 0;
   uint64_t rounds = 0;
-  uint8_t given[2][kLanes * kMostGiven];
+  uint8_t given[2][kLanes * kMaxGiven];
 
   void CompleteIfAll() {
     if (come < members || members == 0) return;
