@@ -99,7 +99,7 @@ TEST(Attention, MasksOfAllShapesAndTypes) {
   }
 }
 
-TEST(Attention, RowsThatSeeNothingAreZeroAndHaveNoGradient) {
+TEST(Attention, FullyMaskedRowsAreZeroWithoutGradient) {
   const Shape s{1, 3, 4, 1, 1, 16};
   Inputs in = Make(s);
   in.mask = Zeros(DType::kBool, {3, 4});
@@ -128,7 +128,7 @@ TEST(Attention, GradientMatchesFiniteDifferences) {
   Ops().CheckGradient("attention", Of(s, true), in.all(), 3e-3);
 }
 
-TEST(Attention, ShardOfTheQueriesSeesByItsPlaceInTheWhole) {
+TEST(Attention, QueryShardUsesItsPositionInTheWhole) {
   const Shape s{1, 10, 10, 2, 1, 16};
   const Inputs in = Make(s);
   const TestTensor whole = Ops().Run("attention", Of(s, true), in.all())[0];
@@ -150,7 +150,7 @@ TEST(Attention, EmptyBatchAndEmptyKeys) {
   for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(y.at(i), 0);
 }
 
-TEST(Attention, ErrorsSayWhatWouldFit) {
+TEST(Attention, ErrorsStateTheExpectedShapes) {
   const Attributes attributes = {{"head_dim", int64_t{8}}};
   EXPECT_EQ(Ops().InferError("attention", attributes,
                              {Random({1, 2, 24}, 1), Random({1, 2, 16}, 2), Random({1, 2, 16}, 3)}),

@@ -76,7 +76,7 @@ TEST(Conv2d, EmptyBatch) {
               std::vector<double>(54, 0), 0);
 }
 
-TEST(Conv2d, ErrorsSayWhatWouldFit) {
+TEST(Conv2d, ErrorsStateTheExpectedShapes) {
   EXPECT_EQ(
       Ops().InferError("conv2d", {}, {Random({1, 3, 8, 8}, 1), Random({4, 2, 3, 3}, 2)}),
       "conv2d: input 'weight' has shape [4, 2, 3, 3], expected [out, 3, kh, kw] because 'x' has "

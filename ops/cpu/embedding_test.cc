@@ -79,7 +79,7 @@ TEST(Rotary, PositionsBeyondTheTable) {
               NaiveRotary(x, 2, 8, positions), 1e-2);  // angles in f32
 }
 
-TEST(Rotary, GradientTurnsBack) {
+TEST(Rotary, GradientIsTheInverseRotation) {
   const Attributes attributes = {{"head_dim", int64_t{4}}};
   Ops().CheckGradient("rotary", attributes, {Random({2, 6, 8}, 1)});
   Ops().CheckGradient("rotary", attributes, {Random({3, 8}, 1), I32({3}, {5, 0, 11})});

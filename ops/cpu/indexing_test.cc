@@ -40,13 +40,13 @@ TEST(Indices, OutOfRangeAreNamed) {
               HasSubstr("reverse_sequence: lengths[1] is 4, accepted are 0 to 3"));
 }
 
-TEST(Indices, OneHotLeavesOutWhatIsOutOfRange) {
+TEST(Indices, OneHotSkipsIndicesOutOfRange) {
   const TestTensor y =
       Ops().Run("one_hot", {{"depth", int64_t{3}}}, {Tensor(DType::kI32, {3}, {-1, 3, -4})})[0];
   EXPECT_EQ(y.values(), (Values{0, 0, 1, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST(Scatter, RefusesWhatItCannotDo) {
+TEST(Scatter, RejectsUnsupportedCases) {
   const TestTensor x = Counting({3}), index = Tensor(DType::kI64, {1}, {0});
   EXPECT_THAT(
       Ops().InferError("scatter_elements", {{"reduction", "mean"}}, {x, index, Counting({1})}),
@@ -84,7 +84,7 @@ TEST(Select, NanIsTheExtreme) {
               HasSubstr("expected at least 1"));
 }
 
-TEST(Pad, RefusesWhatHasNoMeaning) {
+TEST(Pad, RejectsInvalidPads) {
   EXPECT_THAT(Ops().InferError("pad", {{"pads", Dims{-2, -2}}}, {Counting({3})}),
               HasSubstr("pad: attribute 'pads' is"));
   EXPECT_THAT(Ops().InferError("pad", {{"pads", Dims{1, 1}}, {"mode", "edge"}}, {Counting({0})}),
@@ -101,7 +101,7 @@ TEST(Expand, KeepsNoSizeThatASplitChanges) {
   EXPECT_EQ(types.attributes.Ints("shape"), (Dims{2, 1, 3}));
 }
 
-TEST(Triangle, AShardKnowsItsPlace) {
+TEST(Triangle, ShardUsesItsOffsetInTheWhole) {
   RunOptions options;
   options.specs = {{DType::kF32, {2, 3}, {2, 1}, {4, 4}}};
   options.output_specs = options.specs;
@@ -110,7 +110,7 @@ TEST(Triangle, AShardKnowsItsPlace) {
             (Values{0, 1, 0, 3, 4, 5}));
 }
 
-TEST(Reduce, OfNothing) {
+TEST(Reduce, EmptyInput) {
   const TestTensor none = Counting({2, 0});
   const double infinity = std::numeric_limits<double>::infinity();
   const auto run = [&](const char* op, const TestTensor& x) {

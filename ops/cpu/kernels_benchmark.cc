@@ -77,13 +77,13 @@ void LinearBackward(benchmark::State& state) {
 }
 BENCHMARK(LinearBackward)->Args({2048, 256, 1024})->Args({2048, 1024, 256})->UseRealTime();
 
-void BatchInvariantLinear(benchmark::State& state) {
+void LinearBatchInvariant(benchmark::State& state) {
   const int64_t m = state.range(0), in = state.range(1), out = state.range(2);
   Bench bench("linear", {}, {{m, in}, {out, in}}, {{m, out}}, true);
   bench.Run(state, 2.0 * static_cast<double>(m * in * out), 4.0 * static_cast<double>(in * out));
 }
-BENCHMARK(BatchInvariantLinear)->ArgsProduct({{1, 8, 32, 256}, {256}, {1024}})->UseRealTime();
-BENCHMARK(BatchInvariantLinear)->ArgsProduct({{1, 8, 32, 256}, {4096}, {4096}})->UseRealTime();
+BENCHMARK(LinearBatchInvariant)->ArgsProduct({{1, 8, 32, 256}, {256}, {1024}})->UseRealTime();
+BENCHMARK(LinearBatchInvariant)->ArgsProduct({{1, 8, 32, 256}, {4096}, {4096}})->UseRealTime();
 
 void QuantizedWeights(benchmark::State& state) {
   const auto isa = static_cast<QuantizedIsa>(state.range(0));

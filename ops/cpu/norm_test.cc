@@ -143,7 +143,7 @@ TEST(Softmax, MatchesLoopsOnEveryAxis) {
   }
 }
 
-TEST(Softmax, LargeLogitsDoNotOverflowAndHiddenOnesVanish) {
+TEST(Softmax, LargeLogitsDoNotOverflowAndMaskedOnesVanish) {
   const TestTensor x = F32({1, 4}, {1000, 999, -INFINITY, -1000});
   const double e = std::exp(-1.0);
   ExpectClose(Ops().Run("softmax", {}, {x})[0], {1 / (1 + e), e / (1 + e), 0, 0}, 1e-6);
@@ -164,7 +164,7 @@ std::vector<TestTensor> BatchNormInputs(const TestTensor& x) {
   return {x, Random({c}, 2), Random({c}, 3), Random({c}, 4), variance, stats};
 }
 
-TEST(BatchNorm, TrainingNormalisesAndMovesTheRunningValues) {
+TEST(BatchNorm, TrainingNormalizesAndUpdatesRunningStatistics) {
   const int64_t n = 4, c = 3, spatial = 6, count = n * spatial;
   const TestTensor x = Random({n, c, 2, 3}, 1);
   std::vector<TestTensor> inputs = BatchNormInputs(x), outputs;
@@ -189,7 +189,7 @@ TEST(BatchNorm, TrainingNormalisesAndMovesTheRunningValues) {
   }
 }
 
-TEST(BatchNorm, EvaluationUsesTheRunningValuesAndLeavesThem) {
+TEST(BatchNorm, EvaluationUsesRunningStatisticsUnchanged) {
   std::vector<TestTensor> inputs = BatchNormInputs(Random({2, 3, 4}, 1)), outputs;
   const std::vector<TestTensor> before = inputs;
   inputs.pop_back();
@@ -273,7 +273,7 @@ TEST(BatchNorm, SumsMatchLoopsInEveryShapeForAnyNumberOfThreads) {
 
 // mean^2 is of the mean as it is stored, so that the variance is off by the rounding of the mean of
 // squares alone.
-TEST(BatchNorm, VarianceOfAWholeBatchDoesNotFeelTheRoundingOfTheMean) {
+TEST(BatchNorm, VarianceIgnoresTheRoundingOfTheMean) {
   const int64_t n = 4, channels = 64, spatial = 100;
   TestTensor x = Random({n, channels, spatial}, 1);
   for (int64_t i = 0; i < x.size(); ++i) {

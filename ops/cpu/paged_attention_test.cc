@@ -218,7 +218,7 @@ TEST_F(PagedAttention, TreeNodeSeesPrefixAndAncestorsOnly) {
   ExpectRow(y, 3, {0, 1, 2, 3, 5});
 }
 
-TEST_F(PagedAttention, BitsDoNotDependOnHowKeysComeOrOnTheBatch) {
+TEST_F(PagedAttention, IsBatchInvariantForSequenceAndTreeKeys) {
   for (const DType format : kFormats) {
     UseCacheOf(format);
     // The path 0..39 + 50: token by token, as one prompt, and with its end as a tree branch.
@@ -248,7 +248,7 @@ TEST_F(PagedAttention, BitsDoNotDependOnHowKeysComeOrOnTheBatch) {
 }
 
 // Rows that share a prefix, and heads that share keys, are computed together.
-TEST_F(PagedAttention, RowsOfAPromptAndOfATreeHaveTheBitsOfEachAlone) {
+TEST_F(PagedAttention, PromptAndTreeRowsEqualSingleRowsBitForBit) {
   const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
       {{{"head_dim", kDim}}, {}},
       {{{"head_dim", 2 * kDim}}, {}},
@@ -288,7 +288,7 @@ TEST_F(PagedAttention, RowsOfAPromptAndOfATreeHaveTheBitsOfEachAlone) {
 }
 
 // Windows, softcaps and ALiBi included: what the cache forgets is the only difference.
-TEST_F(PagedAttention, ACacheInFewerBitsIsAttentionOverRoundedKeysAndValues) {
+TEST_F(PagedAttention, NarrowCacheEqualsAttentionOverRoundedKeysAndValues) {
   const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
       {{{"head_dim", kDim}}, {}},
       {{{"head_dim", kDim}, {"window", int64_t{9}}, {"softcap", 0.8}},
@@ -322,7 +322,7 @@ TEST_F(PagedAttention, ACacheInFewerBitsIsAttentionOverRoundedKeysAndValues) {
 }
 
 // In 8 bits too, what is not a number shows, and only where it is seen.
-TEST_F(PagedAttention, ZerosStayZerosAndNanReachesWhoSeesItInEveryFormat) {
+TEST_F(PagedAttention, ZerosStayAndNanReachesOnlyRowsThatSeeIt) {
   for (const DType format : kFormats) {
     UseCacheOf(format);
     std::vector<TestTensor> batch =
@@ -341,7 +341,7 @@ TEST_F(PagedAttention, ZerosStayZerosAndNanReachesWhoSeesItInEveryFormat) {
   }
 }
 
-TEST_F(PagedAttention, ScalesBelongToACacheOfEightBits) {
+TEST_F(PagedAttention, OnlyInt8CachesHaveScales) {
   std::vector<TestTensor> inputs = Batch({{0, 5, 0, 1, {}}}, {{5}});
   inputs[3] = inputs[4] = Zeros(DType::kI8, {kSlots, kKvHeads * kDim});
   EXPECT_EQ(Ops().InferError("paged_attention", attributes_, inputs),
@@ -427,7 +427,7 @@ TEST_F(PagedAttention, BadIndicesAreNamedAndLeaveTheCacheAlone) {
             "paged_attention: sequence 0: sequence_slots[0] is -3, expected 0 to 63");
 }
 
-TEST_F(PagedAttention, RowWithoutKeysIsZeroAndNoRowsIsNothing) {
+TEST_F(PagedAttention, RowWithoutKeysIsZeroAndEmptyBatchIsValid) {
   const TestTensor y = Step({{0, 5, 0, 0, {}}}, {{}});
   for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(y.at(i), 0);
   EXPECT_EQ(Step({}, {}).size(), 0);

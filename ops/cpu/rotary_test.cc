@@ -57,7 +57,7 @@ size_t InUse() {
 
 // A model has two such nodes in each layer: with a table of its own for each, a long context would
 // take gigabytes that no budget knows of.
-TEST_F(RotaryKernelsTest, ThoseThatTurnAlikeHaveOneTable) {
+TEST_F(RotaryKernelsTest, SameFrequenciesShareOneTable) {
   constexpr size_t kTable = kRows * kDim * sizeof(float);
   std::vector<std::unique_ptr<Kernel>> kernels;
   TestTensor y = Zeros(DType::kF32, {kRows, kDim});
@@ -72,7 +72,7 @@ TEST_F(RotaryKernelsTest, ThoseThatTurnAlikeHaveOneTable) {
   EXPECT_LT(InUse(), before + kTable / 2);
 }
 
-TEST_F(RotaryKernelsTest, ThoseThatTurnOtherwiseDoNot) {
+TEST_F(RotaryKernelsTest, DifferentFrequenciesUseSeparateTables) {
   const auto result = [&](Kernel& kernel) {
     TestTensor y = Zeros(DType::kF32, {kRows, kDim});
     Run(kernel, &y);

@@ -45,7 +45,7 @@ TEST(Dropout, KeepsTheRightShareAndScalesIt) {
   EXPECT_EQ(run({.training = false}), Values(100003, 3.0));
 }
 
-TEST(Dropout, ShardsMakeTheMaskOfTheWhole) {
+TEST(Dropout, ShardsReproduceTheWholeMask) {
   const Dims global = {6, 10, 8};
   const Attributes attributes = {{"rate", 0.5}};
   const TestTensor whole = RandomIn(DType::kF32, global, 1, -2, 2);

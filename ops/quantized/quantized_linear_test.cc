@@ -90,7 +90,7 @@ TEST(QuantizedLinearTest, IsCloseToTheProductInF32) {
   }
 }
 
-TEST(QuantizedLinearTest, WhatIsNotFiniteStaysInItsRow) {
+TEST(QuantizedLinearTest, NonFiniteValuesStayInTheirRow) {
   const OpRunner ops;
   const PackedWeights shape{8, 20, 64};
   std::vector<float> x = Normal(3 * 64, 3);

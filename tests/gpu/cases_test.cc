@@ -57,7 +57,7 @@ class SpoilingBackend : public Backend {
   double error_;
 };
 
-TEST_F(GpuCheckTest, AWrongElementIsFound) {
+TEST_F(GpuCheckTest, DetectsAWrongElement) {
   const Case linear{.op = "linear",
                     .inputs = {{{DType::kF32, {8, 16}}, {}}, {{DType::kF32, {4, 16}}, {}}},
                     .sum_length = 16};

@@ -97,7 +97,7 @@ constexpr Types kTypes[] = {{DType::kF32, DType::kF32},
                             {DType::kF32, DType::kF16},
                             {DType::kBF16, DType::kBF16}};
 
-TEST(BatchInvariantLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
+TEST(BatchInvariantLinear, MatchesReferenceAndIsBatchInvariant) {
   for (const Types& types : kTypes) {
     for (const int64_t rows : {1, 2, 15, 16, 17, 33, 50}) {
       for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1},
@@ -114,7 +114,7 @@ TEST(BatchInvariantLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
   }
 }
 
-TEST(BatchInvariantLinear, EveryNumberOfRowsDoes) {
+TEST(BatchInvariantLinear, IsBatchInvariantForEveryNumberOfRows) {
   for (const Types& types : kTypes) {
     for (int64_t rows = 1; rows <= 20; ++rows) {
       // Rows that lie in a small cache together, and rows that do not.
@@ -127,7 +127,7 @@ TEST(BatchInvariantLinear, EveryNumberOfRowsDoes) {
 
 // Subnormals, infinities and NaN, too, in vectors and behind the last whole one. One number at a
 // time: zeros times what is not finite are NaN.
-TEST(BatchInvariantLinear, WidensEveryNumberOfF16) {
+TEST(BatchInvariantLinear, ConvertsEveryF16Exactly) {
   constexpr int64_t kIn = 37;
   for (int64_t number = 0; number < 1 << 16; ++number) {
     std::vector<float> x(kIn, 0.0f);
@@ -144,7 +144,7 @@ TEST(BatchInvariantLinear, WidensEveryNumberOfF16) {
   }
 }
 
-TEST(BatchInvariantLinear, WhatIsNotFiniteStaysInItsRow) {
+TEST(BatchInvariantLinear, NonFiniteValuesStayInTheirRow) {
   Problem problem(20, 40, 70, DType::kF32, DType::kBF16);
   const std::vector<float> before = problem.Run(0, 20);
   problem.x[3 * 70 + 5] = std::numeric_limits<float>::infinity();

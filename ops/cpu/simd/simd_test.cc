@@ -94,7 +94,7 @@ struct NamedBody {
   static ESPALIER_INLINE void Run(int* number) { *number = 1; }
 };
 
-TEST(Simd, BodiesOfOneNameInTwoFilesAreTwo) {
+TEST(Simd, SameNamedBodiesInTwoFilesStayDistinct) {
   int number = 0;
   simd::Dispatch<NamedBody>(&number);
   EXPECT_EQ(number, 1);
@@ -138,7 +138,7 @@ TEST(Simd, SumsAreRightAndTilesAgreeBitForBit) {
   }
 }
 
-TEST(Convert, EveryF16AndBF16SurvivesTheWayThere) {
+TEST(Convert, EveryF16AndBF16RoundTrips) {
   for (int bits = 0; bits < 65536; ++bits) {
     const uint16_t value = static_cast<uint16_t>(bits);
     if (std::isnan(F16ToF32(value))) {

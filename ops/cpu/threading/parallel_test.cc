@@ -36,7 +36,7 @@ class ParallelTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Threads, ParallelTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Team" : "OpenMp"; });
 
-TEST_P(ParallelTest, EveryIndexIsHandedOutOnceAndWhatWasWrittenIsSeen) {
+TEST_P(ParallelTest, RunsEveryIndexOnceAndWritesAreVisible) {
   for (const int threads : {1, 2, 3, 20}) {
     UseThreads(threads);
     for (const int64_t n : {1, 2, 3, 7, 64, 1000}) {
@@ -64,7 +64,7 @@ TEST_P(ParallelTest, BlocksDependOnTheGrainAlone) {
   }
 }
 
-TEST_P(ParallelTest, NoTwoThreadsHaveOnePart) {
+TEST_P(ParallelTest, PartsAreUniquePerThread) {
   constexpr int kParts = 3;
   for (int turn = 0; turn < 200; ++turn) {
     std::atomic<int> inside[kParts] = {};
@@ -80,7 +80,7 @@ TEST_P(ParallelTest, NoTwoThreadsHaveOnePart) {
   }
 }
 
-TEST_P(ParallelTest, ALoopInsideALoopIsDoneToo) {
+TEST_P(ParallelTest, NestedLoopsRun) {
   std::atomic<int64_t> sum = 0;
   ParallelRanges(50, kParallelGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -108,7 +108,7 @@ std::set<std::thread::id> Helped(ThreadTeam& team) {
   return some;
 }
 
-TEST(ThreadTeamTest, HelpersComeAtOnceAndAfterASleep) {
+TEST(ThreadTeamTest, HelpersJoinWhileSpinningAndAfterSleeping) {
   ThreadTeam team(3);
   for (const int milliseconds : {0, 0, 20, 0, 20}) {
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -116,7 +116,7 @@ TEST(ThreadTeamTest, HelpersComeAtOnceAndAfterASleep) {
   }
 }
 
-TEST(ThreadTeamTest, NoMoreThanAskedForTakePart) {
+TEST(ThreadTeamTest, AtMostTheRequestedThreadsJoin) {
   ThreadTeam team(4);
   for (int turn = 0; turn < 500; ++turn) {
     std::atomic<int> calls = 0;
@@ -130,7 +130,7 @@ TEST(ThreadTeamTest, NoMoreThanAskedForTakePart) {
 }
 
 // The system may deschedule helpers for any time.
-TEST(ThreadTeamTest, OneThreadDoesEverythingIfNobodyElseComes) {
+TEST(ThreadTeamTest, CallerDoesAllWorkIfNoHelperJoins) {
   WorkStealingRanges ranges(1000, 4);
   std::vector<int> seen(1000);
   ranges.Drain(2, [&](int64_t begin, int64_t end) {
@@ -139,7 +139,7 @@ TEST(ThreadTeamTest, OneThreadDoesEverythingIfNobodyElseComes) {
   EXPECT_EQ(seen, std::vector<int>(1000, 1));
 }
 
-TEST(ThreadTeamTest, AThreadKeepsItsTeamAndAsksForAnother) {
+TEST(ThreadTeamTest, ThreadKeepsItsTeamUntilItAsksForAnother) {
   EXPECT_EQ(OwnTeam(), nullptr);
   std::thread([] {
     omp_set_num_threads(2);

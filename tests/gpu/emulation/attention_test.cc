@@ -191,7 +191,7 @@ void Check(const MixedAttention& how) {
 
 class EmulatedAttention : public testing::TestWithParam<MixedAttention> {};
 
-TEST_P(EmulatedAttention, RowsAreRightAndEachAsIfAlone) {
+TEST_P(EmulatedAttention, MatchesReferenceAndIsBatchInvariant) {
   switch (GetParam().cache) {
     case DType::kBF16:
       return Check<__nv_bfloat16>(GetParam());
@@ -226,7 +226,7 @@ TEST(EmulatedAttentionFaults, TablesThatAreOutOfRangeAreReported) {
   }
 }
 
-TEST(Lanes, WaitingForOthersThatDoNotComeIsAnError) {
+TEST(SimtEmulator, DivergentBarrierIsAnError) {
   EXPECT_EQ(emulation::Launch({1, 1, 1}, 64, 0, [] { __syncthreads(); }), "");
   // Threads that have returned are not waited for.
   EXPECT_EQ(emulation::Launch({1, 1, 1}, 64, 0,
