@@ -22,7 +22,7 @@ std::string Rendered(const std::string& source) {
   return jinja::Template::Parse(source)->Render(nlohmann::ordered_json::object(), {}).value_or("?");
 }
 
-TEST(ChatTemplate, EndsWhateverItSays) {
+TEST(ChatTemplate, HostileTemplatesEnd) {
   for (const std::string source :
        {"{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
         "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor "
@@ -43,7 +43,7 @@ TEST(ChatTemplate, EndsWhateverItSays) {
 }
 
 // A bound method holds its value: destroying a long chain of them would overflow the stack.
-TEST(ChatTemplate, MethodsInEachOtherAreDeepToo) {
+TEST(ChatTemplate, NestedBoundMethodsCountAsDepth) {
   EXPECT_THAT(Error("{% set n = namespace(f=1) %}{% for i in range(99999) %}"
                     "{% set n.f = {'k': n.f}.items %}{% endfor %}"),
               HasSubstr("too deep"));
@@ -53,7 +53,7 @@ TEST(ChatTemplate, MethodsInEachOtherAreDeepToo) {
 }
 
 // With quadratic searches each of these takes minutes to years.
-TEST(ChatTemplate, WhatRepeatsItselfIsSearchedInLinearTime) {
+TEST(ChatTemplate, RepetitiveTextIsSearchedInLinearTime) {
   EXPECT_EQ(Rendered("{{ [] * 10 ** 18 }}{{ '' * 10 ** 18 }}"), "[]");
   const std::string texts =
       "{% set t = 'a' * 4000000 %}{% set n = 'a' * 2000000 ~ 'b' %}{% set m = 'b' ~ 'a' * 2000000 "
@@ -67,7 +67,7 @@ TEST(ChatTemplate, WhatRepeatsItselfIsSearchedInLinearTime) {
             "['a--b', '', 'c']['', '', '']['a', '']4");
 }
 
-TEST(ChatTemplate, SaysWhereItWentWrong) {
+TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_THAT(Error("a\nb\n{{ raise_exception('just so') }}"), HasSubstr("line 3: just so"));
   EXPECT_THAT(Error("\n{% include 'x' %}"), HasSubstr("line 2: the tag include"));
   EXPECT_THAT(Error("{{ strftime_now('%Y') }}"), HasSubstr("no clock"));
@@ -94,7 +94,7 @@ TEST(ChatTemplate, ChoosesTheTemplateForToolsAndRefusesWithoutAny) {
               HasSubstr("template \"default\""));
 }
 
-TEST(PlainChatTemplate, WritesALinePerMessageAndLetsTheAssistantGoOn) {
+TEST(PlainChatTemplate, WritesALinePerMessageThenTheAssistantPrompt) {
   EXPECT_EQ(*RenderPlainChat({{"system", "Be brief."}, {"user", "Who?"}}),
             "system: Be brief.\nuser: Who?\nassistant:");
   EXPECT_THAT(std::string(RenderPlainChat({{"user", ""}, {"robot", ""}}).status().message()),

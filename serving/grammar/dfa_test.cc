@@ -48,7 +48,7 @@ std::string RandomPattern(std::mt19937& random, int depth) {
   }
 }
 
-TEST(Dfa, IntersectionsAndDifferencesHoldWhatTheStandardLibrarySays) {
+TEST(Dfa, AndAndWithoutAgreeWithStdRegex) {
   std::mt19937 random(5);
   int in_both = 0, in_one = 0, empty = 0;
   for (int trial = 0; trial < 200; ++trial) {
@@ -77,7 +77,7 @@ TEST(Dfa, IntersectionsAndDifferencesHoldWhatTheStandardLibrarySays) {
   EXPECT_GT(empty, 0);
 }
 
-TEST(Dfa, RulesOfAGrammarAreTheSameLanguage) {
+TEST(Dfa, AddRulesKeepsTheLanguage) {
   const Dfa dfa = *Of("[a-f\xC3\xA9]{2,5}x*").Without(Of(".*[cd].*x"), Plenty());
   Grammar grammar;
   grammar.rules["root"] = dfa.AddRules("word", OneOf, &grammar);
@@ -103,7 +103,7 @@ TEST(Dfa, RulesOfAGrammarAreTheSameLanguage) {
   EXPECT_GT(accepted, 50);
 }
 
-TEST(Dfa, MultiplesAreThoseOfArithmetic) {
+TEST(Dfa, MultiplesAgreeWithArithmetic) {
   std::mt19937 random(9);
   const struct {
     int64_t divisor;
@@ -137,7 +137,7 @@ TEST(Dfa, MultiplesAreThoseOfArithmetic) {
   EXPECT_LT(Dfa::Multiples(1000, 0, Plenty())->size(), 10) << "equal states are one";
 }
 
-TEST(Dfa, WhatGrowsTooLargeIsRefusedInTime) {
+TEST(Dfa, TooLargeAutomataAreRefusedQuickly) {
   for (const char* pattern : {"(a|b)*a(a|b){20}", "a{50000}", "((a{500}){500}){500}",
                               "(((((a*)*)*)*)*){60000}", "(a?){20000}(b?){20000}"}) {
     GrammarBudget parts;

@@ -47,7 +47,7 @@ TEST(Regex, AgreesWithTheStandardLibraryOnRandomPatternsAndTexts) {
   EXPECT_GT(accepted, 1000);
 }
 
-TEST(Regex, UnicodeIsCharactersNotBytes) {
+TEST(Regex, MatchesCodePointsNotBytes) {
   GrammarMatcher one = Regex("[^a]");
   for (const char* text : {"b", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\n"}) {
     EXPECT_TRUE(one.Accepts(text)) << text;
@@ -75,7 +75,7 @@ TEST(Regex, UnicodeIsCharactersNotBytes) {
 
 // What ECMAScript and Python call spaces, digits and word characters differs: a complement holds
 // what neither does.
-TEST(Regex, ComplementsAreThoseOfBothDialects) {
+TEST(Regex, ComplementsMatchInBothDialects) {
   const std::string spaces[] = {
       " ",        "\t",           "\n",           "\x1C",         "\x1F",         "\xC2\x85",
       "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\x83", "\xE2\x80\xA8", "\xEF\xBB\xBF", "\xE1\x9A\x80"};
@@ -101,7 +101,7 @@ TEST(Regex, ComplementsAreThoseOfBothDialects) {
   EXPECT_FALSE(Regex("[^\\S]").Accepts("\xC2\xA0")) << "no space to all";
 }
 
-TEST(Regex, WhatDialectsReadDifferentlyIsNotText) {
+TEST(Regex, SyntaxThatDialectsReadDifferentlyIsRefused) {
   GrammarMatcher few = Regex("a{,3}");
   for (const char* text : {"", "a", "aaa"}) EXPECT_TRUE(few.Accepts(text)) << text;
   for (const char* text : {"aaaa", "a{,3}"}) EXPECT_FALSE(few.Accepts(text)) << text;
@@ -115,7 +115,7 @@ TEST(Regex, WhatDialectsReadDifferentlyIsNotText) {
   EXPECT_TRUE(Regex("\\0a").Accepts(std::string("\0a", 2)));
 }
 
-TEST(Regex, CatastrophicPatternsCostNothing) {
+TEST(Regex, CatastrophicPatternsAreCheap) {
   GrammarMatcher evil = Regex("^(a+)+$");
   EXPECT_TRUE(evil.Accepts(std::string(3000, 'a')));
   EXPECT_FALSE(evil.Accepts(std::string(3000, 'a') + "!"));
@@ -124,7 +124,7 @@ TEST(Regex, CatastrophicPatternsCostNothing) {
   EXPECT_TRUE(star.Accepts(std::string(1000, 'a')));
 }
 
-TEST(Regex, RefusalsSayWhereAndWhat) {
+TEST(Regex, ErrorsNamePositionAndReason) {
   const std::pair<const char*, const char*> cases[] = {
       {"(a", "not closed"},        {"a)", "closes nothing"},
       {"*a", "nothing to repeat"}, {"a**", "repetition"},
@@ -165,7 +165,7 @@ term   ::= "(" expr ")" |
   EXPECT_TRUE(Gbnf("root ::= a\na ::= \"x\" a \"y\" | \"\"").Accepts("xxyy"));
 }
 
-TEST(Gbnf, RecursionOnTheRightNeedsNoStack) {
+TEST(Gbnf, RightRecursionNeedsNoStack) {
   GrammarMatcher list = Gbnf("root ::= \"a\" root | \"b\"");
   EXPECT_TRUE(list.Accepts(std::string(5000, 'a') + "b"));
   EXPECT_LT(list.table->size(), 5);
@@ -175,7 +175,7 @@ TEST(Gbnf, RecursionOnTheRightNeedsNoStack) {
   EXPECT_FALSE(nested.Accepts(deep(LazyAutomaton::kMaxDepth + 2)));
 }
 
-TEST(Gbnf, RefusalsNameTheRuleOrTheLine) {
+TEST(Gbnf, ErrorsNameTheRuleOrTheLine) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "no rule 'root'"},
       {"a ::= \"x\"", "no rule 'root'"},
@@ -199,7 +199,7 @@ TEST(Gbnf, RefusalsNameTheRuleOrTheLine) {
 }
 
 // Rules that lead nowhere are never entered: whatever was read can be finished.
-TEST(Gbnf, NoDeadEnds) {
+TEST(Gbnf, HasNoDeadEnds) {
   GrammarMatcher language =
       Gbnf("root ::= \"a\" forever | \"ab\" | \"ac\" \"x\"\nforever ::= \"b\" forever");
   int state = *language.table->Next(*language.table->Start(), 'a');
@@ -217,7 +217,7 @@ TEST(Gbnf, AmbiguityIsBounded) {
   EXPECT_THAT(std::string(state.status().message()), HasSubstr("ambiguous"));
 }
 
-TEST(Choice, IsOneOfTheTexts) {
+TEST(Choice, AcceptsExactlyTheTexts) {
   GrammarMatcher choice({.kind = StructuredOutput::kChoice, .choices = {"yes", "no", "not sure"}});
   EXPECT_TRUE(choice.Accepts("no"));
   EXPECT_TRUE(choice.Accepts("not sure"));

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-TEST(JsonSchema, EveryTextIsJsonThatTheSchemaAccepts) {
+TEST(JsonSchema, EveryTextSatisfiesTheSchema) {
   const struct {
     const char* schema;
     std::function<bool(const Json&)> valid;
@@ -184,7 +184,7 @@ TEST(JsonSchema, IntegerBoundsAreExact) {
   }
 }
 
-TEST(JsonSchema, AcceptsWhatPeopleWrite) {
+TEST(JsonSchema, AcceptsUsualDocuments) {
   GrammarMatcher person = Schema(R"({"title": "Person", "type": "object", "properties": {
       "name": {"type": "string", "description": "full name"},
       "age": {"type": "integer", "minimum": 0},
@@ -205,7 +205,7 @@ TEST(JsonSchema, AcceptsWhatPeopleWrite) {
 }
 
 // As pydantic writes a union of models that tell their kind.
-TEST(JsonSchema, DiscriminatedUnionsAreTakenByReference) {
+TEST(JsonSchema, AcceptsDiscriminatedUnionsByReference) {
   GrammarMatcher zoo = Schema(R"({"$defs": {
       "Cat": {"properties": {"kind": {"const": "cat", "default": "cat", "title": "Kind"},
                              "friend": {"discriminator": {"propertyName": "kind"},
@@ -225,7 +225,7 @@ TEST(JsonSchema, DiscriminatedUnionsAreTakenByReference) {
   EXPECT_FALSE(zoo.Accepts(R"({})")) << "nothing tells which it is";
 }
 
-TEST(JsonSchema, WhatStandsBesideAReferenceHoldsToo) {
+TEST(JsonSchema, KeywordsBesideRefApply) {
   GrammarMatcher tree = Schema(R"({"$ref": "#/$defs/node", "required": ["name"], "description": "root",
       "$defs": {"node": {"type": "object", "additionalProperties": false,
                 "properties": {"name": {"$ref": "#/$defs/name", "maxLength": 4},
@@ -239,7 +239,7 @@ TEST(JsonSchema, WhatStandsBesideAReferenceHoldsToo) {
   EXPECT_FALSE(tree.Accepts(R"({"name": "R", "children": [{"name": "lower"}]})"));
 }
 
-TEST(JsonSchema, WhatIsNotAllowedIsLeftOut) {
+TEST(JsonSchema, NotExcludesValues) {
   GrammarMatcher word = Schema(R"({"type": "string", "maxLength": 3, "not": {"enum": ["no", "nö", 3]}})");
   for (const char* text : {R"("")", R"("n")", R"("not")", R"("nö!")"})
     EXPECT_TRUE(word.Accepts(text));
@@ -266,7 +266,7 @@ TEST(JsonSchema, WhatIsNotAllowedIsLeftOut) {
 }
 
 // As people write schemas of forms.
-TEST(JsonSchema, ConditionsOfAPropertyHold) {
+TEST(JsonSchema, IfThenElseOnAPropertyApplies) {
   GrammarMatcher address = Schema(R"({"type": "object",
       "properties": {"country": {"enum": ["US", "NL", "FR"]}, "code": {"type": "string"}},
       "required": ["country", "code"], "additionalProperties": false,
@@ -292,7 +292,7 @@ TEST(JsonSchema, ConditionsOfAPropertyHold) {
   }
 }
 
-TEST(JsonSchema, AlternativesStandBesideEachOther) {
+TEST(JsonSchema, SeveralAnyOfApplyTogether) {
   GrammarMatcher both = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
       "b": {"type": "null"}, "c": {"type": "null"}}, "allOf": [
       {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
@@ -304,7 +304,7 @@ TEST(JsonSchema, AlternativesStandBesideEachOther) {
   EXPECT_FALSE(both.Accepts(R"({"c":null})"));
 }
 
-TEST(JsonSchema, ItemsAreCounted) {
+TEST(JsonSchema, ContainsAndUniqueItemsCountItems) {
   GrammarMatcher flags = Schema(R"({"type": "array", "items": {"enum": ["r", "w", "x", "r"]},
       "uniqueItems": true, "minItems": 1})");
   EXPECT_TRUE(flags.Accepts(R"(["w","r","x"])"));
@@ -347,7 +347,7 @@ TEST(JsonSchema, ItemsAreCounted) {
   EXPECT_FALSE(tuple.Accepts(R"(["a",1])"));
 }
 
-TEST(JsonSchema, PropertiesBringOthersAlong) {
+TEST(JsonSchema, DependentRequiredApplies) {
   GrammarMatcher card = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
       "b": {"type": "null"}, "c": {"type": "null"}}, "additionalProperties": false,
       "dependentRequired": {"a": ["b", "a"], "b": ["c"]}, "maxProperties": 3})");
@@ -366,7 +366,7 @@ TEST(JsonSchema, PropertiesBringOthersAlong) {
   EXPECT_TRUE(open.Accepts(R"({"b":1,"a":2})") || open.Accepts(R"({"a":1,"b":2})"));
 }
 
-TEST(JsonSchema, NumbersKeepTheirBounds) {
+TEST(JsonSchema, NumberBoundsApply) {
   GrammarMatcher share = Schema(R"({"type": "number", "minimum": 0, "maximum": 1})");
   for (const char* text : {"0", "1", "0.5", "1.0", "0.00000000000001", "0.999"}) {
     EXPECT_TRUE(share.Accepts(text)) << text;
@@ -389,7 +389,7 @@ TEST(JsonSchema, NumbersKeepTheirBounds) {
   EXPECT_FALSE(thousands.Accepts("1001"));
 }
 
-TEST(JsonSchema, FormatsAreOfTheirKind) {
+TEST(JsonSchema, FormatsAcceptOnlyTheirTexts) {
   const struct {
     const char *format, *good, *bad;
   } cases[] = {{"uuid", "01234567-89ab-cdef-0123-456789abcdef", "01234567"},
@@ -409,7 +409,7 @@ TEST(JsonSchema, FormatsAreOfTheirKind) {
 }
 
 // Schemas whose merging would multiply without end.
-TEST(JsonSchema, HostileMergersAreBounded) {
+TEST(JsonSchema, HostileMergesAreBounded) {
   std::string defs;
   for (int i = 0; i < 60; ++i) {
     const std::string next = absl::StrCat(R"({"$ref": "#/$defs/d)", i + 1, R"("})");
@@ -453,7 +453,7 @@ TEST(JsonSchema, HostileMergersAreBounded) {
 }
 
 // A key that holds no escape is never the beginning of a name that does.
-TEST(JsonSchema, NamesThatMustBeEscapedDoNotBreakOtherKeys) {
+TEST(JsonSchema, NamesWithEscapesDoNotAffectOtherKeys) {
   GrammarMatcher language = Schema(
       "{\"type\":\"object\",\"properties\":{\"a\\\"b\":{\"type\":\"integer\"},"
       "\"c\\\\d\":{\"type\":\"integer\"},\"e\\nf\":{\"type\":\"integer\"},\"gh\":{\"type\":"
@@ -470,7 +470,7 @@ TEST(JsonSchema, NamesThatMustBeEscapedDoNotBreakOtherKeys) {
   }
 }
 
-TEST(JsonSchema, BranchesOfDifferentValuesExcludeEachOther) {
+TEST(JsonSchema, OneOfAcceptsBranchesWithDisjointValues) {
   GrammarMatcher levels = Schema(R"({"oneOf": [{"const": "low", "title": "Low"}, {"enum": ["mid", 1]},
       {"const": "high"}, {"const": null}, {"type": "boolean"}]})");
   ASSERT_TRUE(levels.status.ok()) << levels.status;
@@ -504,7 +504,7 @@ TEST(JsonSchema, ReferencesMayBePercentEncoded) {
   }
 }
 
-TEST(JsonSchema, NamesOfNoStringsAllowNoName) {
+TEST(JsonSchema, PropertyNamesWithoutStringsAllowNoName) {
   for (const char* names : {R"({"enum": [1, null]})", R"({"const": 7})"}) {
     GrammarMatcher language = Schema(absl::StrCat(
         R"({"type": "object", "additionalProperties": {"type": "integer"}, "propertyNames": )",
@@ -515,7 +515,7 @@ TEST(JsonSchema, NamesOfNoStringsAllowNoName) {
   }
 }
 
-TEST(JsonSchema, RefusalsNameTheKeyword) {
+TEST(JsonSchema, ErrorsNameTheKeyword) {
   const std::pair<std::string, const char*> cases[] = {
       {"{", "not valid JSON"},
       {"[]", "must be an object"},

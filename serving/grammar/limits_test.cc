@@ -29,7 +29,7 @@ std::string Enum(int count) {
   return absl::StrCat(R"({"enum":[")", absl::StrJoin(Names(count), R"(",")"), R"("]})");
 }
 
-TEST(Wide, EnumsOfThousandsOfTextsAreNotAmbiguous) {
+TEST(WideGrammars, EnumsOfThousandsOfTextsAreNotAmbiguous) {
   for (const int count : {2100, 20000}) {
     GrammarMatcher language = Schema(Enum(count));
     ASSERT_TRUE(language.status.ok()) << language.status;
@@ -44,7 +44,7 @@ TEST(Wide, EnumsOfThousandsOfTextsAreNotAmbiguous) {
   }
 }
 
-TEST(Wide, AlternativesThatBeginAlikeShareTheirBeginning) {
+TEST(WideGrammars, AlternativesShareCommonPrefixes) {
   const std::vector<std::string> names = Names(2100);
   GrammarMatcher whole = Regex(absl::StrJoin(names, "|"));
   GrammarMatcher group = Regex(absl::StrCat("^(", absl::StrJoin(names, "[0-9]?|"), "){2}$"));
@@ -63,7 +63,7 @@ TEST(Wide, AlternativesThatBeginAlikeShareTheirBeginning) {
   EXPECT_FALSE(search.Accepts(R"("so value_77_")"));
 }
 
-TEST(Wide, ObjectsMayHaveManyOptionalProperties) {
+TEST(WideGrammars, ObjectsMayHaveManyOptionalProperties) {
   std::string properties;
   for (const std::string& name : Names(2000)) {
     absl::StrAppend(&properties, properties.empty() ? "" : ",", "\"", name, R"(":{"type":"null"})");
@@ -89,15 +89,15 @@ std::string Times(int count, const std::string& text) {
 }
 
 // The peak starts anew from what is held now, free memory given back. False: not on this system.
-bool ForgetPeak() {
+bool ResetPeakMemory() {
   malloc_trim(0);
   std::ofstream file("/proc/self/clear_refs");
   file << "5" << std::flush;
   return file.good();
 }
 
-// Megabytes that the process has held at most since ForgetPeak.
-double PeakMegabytes() {
+// Megabytes that the process has held at most since ResetPeakMemory.
+double PeakMemoryMegabytes() {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
     double kilobytes = 0;
@@ -122,13 +122,13 @@ class Cost {
  public:
   Cost(std::string what, double seconds, double megabytes)
       : what_(std::move(what)), seconds_(seconds), megabytes_(megabytes) {
-    ForgetPeak();
-    before_ = PeakMegabytes();
+    ResetPeakMemory();
+    before_ = PeakMemoryMegabytes();
   }
   ~Cost() {
     if (kSanitized) return;
     EXPECT_LT(ProcessorSeconds() - began_, seconds_) << what_;
-    EXPECT_LT(PeakMegabytes() - before_, megabytes_) << what_;
+    EXPECT_LT(PeakMemoryMegabytes() - before_, megabytes_) << what_;
   }
 
  private:
@@ -138,16 +138,16 @@ class Cost {
   double before_ = 0;
 };
 
-class Hostile : public ::testing::Test {
+class HostileGrammars : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!ForgetPeak()) {
+    if (!ResetPeakMemory()) {
       GTEST_SKIP() << "/proc/self/clear_refs cannot be written: what a form costs is not known";
     }
   }
 };
 
-TEST_F(Hostile, PatternsAreRefusedBeforeTheyCostMemory) {
+TEST_F(HostileGrammars, LargePatternsAreRefusedBeforeAllocation) {
   {
     const Cost cost("alternatives", 3, 300);
     Schema(absl::StrCat(R"({"pattern":")", Times(100'000, "|"), "\"}"));
@@ -163,7 +163,7 @@ TEST_F(Hostile, PatternsAreRefusedBeforeTheyCostMemory) {
   }
 }
 
-TEST_F(Hostile, ClassesOfManyRangesAreLookedThroughOnce) {
+TEST_F(HostileGrammars, ClassesOfManyRangesAreScannedOnce) {
   std::string points;
   for (uint32_t point = 0x10000; point < 0x10000 + 400'000; point += 2) {
     points.push_back(static_cast<char>(0xF0 | point >> 18));
@@ -175,7 +175,7 @@ TEST_F(Hostile, ClassesOfManyRangesAreLookedThroughOnce) {
   Schema(absl::StrCat(R"({"type":"string","maxLength":9,"pattern":"^[)", points, R"(]{1,9}$"})"));
 }
 
-TEST_F(Hostile, LongNamesAreNotComparedWithThousandsOfPatterns) {
+TEST_F(HostileGrammars, LongNamesAreNotComparedWithThousandsOfPatterns) {
   std::string patterns;
   for (int i = 0; i < 2000; ++i) {
     absl::StrAppend(&patterns, i > 0 ? "," : "", "\"x", i, "\":{}");
@@ -186,7 +186,7 @@ TEST_F(Hostile, LongNamesAreNotComparedWithThousandsOfPatterns) {
   EXPECT_FALSE(language.status.ok());
 }
 
-TEST_F(Hostile, BranchesOfOneSchemaAreNotCopied) {
+TEST_F(HostileGrammars, ReferencedBranchesAreNotCopied) {
   std::string properties;
   for (int i = 0; i < 1000; ++i) {
     absl::StrAppend(&properties, i > 0 ? "," : "", "\"p", i, R"(":{"type":"integer"})");
@@ -202,7 +202,7 @@ TEST_F(Hostile, BranchesOfOneSchemaAreNotCopied) {
   }
 }
 
-TEST_F(Hostile, FormatsShareOneBudget) {
+TEST_F(HostileGrammars, FormatsShareOneBudget) {
   const std::string schema =
       R"({"type":"string","pattern":"^(a|b)*a(a|b){4}$","minLength":12,"maxLength":40})";
   const std::string format = absl::StrCat(R"({"type":"json_schema","json_schema":)", schema, "}");
@@ -220,7 +220,7 @@ TEST_F(Hostile, FormatsShareOneBudget) {
   EXPECT_FALSE(GrammarMatcher({.kind = StructuredOutput::kStructuralTag, .structural_tag = formed}).status.ok());
 }
 
-TEST_F(Hostile, LongListsAreLookedThroughOnce) {
+TEST_F(HostileGrammars, LongListsAreScannedOnce) {
   std::vector<std::string> numbers, names, types;
   for (int i = 0; i < 80'000; ++i) numbers.push_back(absl::StrCat(i));
   const std::string list = absl::StrCat("[", absl::StrJoin(numbers, ","), "]");

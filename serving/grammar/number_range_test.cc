@@ -33,7 +33,7 @@ int64_t Random(std::mt19937& random) {
   return value / to * to;
 }
 
-TEST(DecimalsBetween, HoldsExactlyTheNumbersBetweenItsBounds) {
+TEST(DecimalsBetween, AcceptsExactlyTheNumbersInRange) {
   std::mt19937 random(4);
   DfaBudget budget = 1 << 30;
   int accepted = 0, refused = 0, empty = 0;
@@ -83,7 +83,7 @@ TEST(DecimalsBetween, HoldsExactlyTheNumbersBetweenItsBounds) {
   EXPECT_GT(empty, 5);
 }
 
-TEST(DecimalsBetween, DigitsThatADoubleCannotTellApartNeverCome) {
+TEST(DecimalsBetween, HasNoMoreDigitsThanADoubleDistinguishes) {
   // A double between 0.3333333333333333 and the bound is none.
   const Bound third{ParseDecimal("0.3333333333333333"), true};
   DfaBudget budget = 1 << 20;
@@ -97,7 +97,7 @@ TEST(DecimalsBetween, DigitsThatADoubleCannotTellApartNeverCome) {
   EXPECT_FALSE(below->Accepts("-12345678.12345678"));
 }
 
-TEST(ParseDecimal, ReadsWhatJsonWrites) {
+TEST(ParseDecimal, ParsesJsonNumbers) {
   const struct {
     const char* text;
     bool negative;

@@ -49,7 +49,7 @@ class TextTokenizer : public LetterTokenizer {
 };
 
 // Whether the tokens may come one after the other, each as AllowedTokens and After say alike.
-bool May(ThinkingBudget& budget, const std::vector<int>& tokens, int vocabulary) {
+bool AllowsSequence(ThinkingBudget& budget, const std::vector<int>& tokens, int vocabulary) {
   TokenConstraint::StateRef place = budget.Start();
   for (const int token : tokens) {
     const TokenBitmaskRef permitted = *budget.AllowedTokens(place);
@@ -65,7 +65,7 @@ bool May(ThinkingBudget& budget, const std::vector<int>& tokens, int vocabulary)
   return true;
 }
 
-TEST(ThinkingBudget, NothingButTheMarkComesAfterSoManyTokens) {
+TEST(ThinkingBudget, OnlyTheClosingTagFollowsAFullBudget) {
   const auto tokenizer = std::make_shared<TextTokenizer>(std::vector<std::string>{
       "<t>", "</t>", "a", " ", "<", "t", ">", "/", "x</", "\xc3", "\xa9", "<|s|>"});
   const int open = 0, close = 1, a = 2, blank = 3, less = 4, t = 5, more = 6, slash = 7, part = 8,
@@ -106,24 +106,24 @@ TEST(ThinkingBudget, NothingButTheMarkComesAfterSoManyTokens) {
   for (const auto& c : cases) {
     auto budget = ThinkingBudget::Create({"<t>", "</t>", c.begun}, c.tokens, tokenizer, nullptr);
     ASSERT_TRUE(budget.ok());
-    EXPECT_EQ(May(**budget, c.answer, vocabulary), c.may)
+    EXPECT_EQ(AllowsSequence(**budget, c.answer, vocabulary), c.may)
         << testing::PrintToString(c.answer) << " within " << c.tokens;
   }
 }
 
-TEST(ThinkingBudget, AMarkOfSeveralTokensComesWhole) {
+TEST(ThinkingBudget, ClosingTagOfSeveralTokensIsForcedWhole) {
   const auto tokenizer =
       std::make_shared<TextTokenizer>(std::vector<std::string>{"a", "b", "c", "d"});
   auto budget = *ThinkingBudget::Create({"ab", "cd", true}, 2, tokenizer, nullptr);
-  EXPECT_TRUE(May(*budget, {0, 0, 2, 3, 0, 0, 0}, 5));
+  EXPECT_TRUE(AllowsSequence(*budget, {0, 0, 2, 3, 0, 0, 0}, 5));
   EXPECT_TRUE(
-      May(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // one that had been begun counts for nothing
-  EXPECT_TRUE(May(*budget, {2, 3, 0, 0, 0}, 5));
-  EXPECT_FALSE(May(*budget, {0, 0, 2, 2}, 5));
-  EXPECT_FALSE(May(*budget, {0, 0, 3}, 5));
+      AllowsSequence(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // one that had been begun counts for nothing
+  EXPECT_TRUE(AllowsSequence(*budget, {2, 3, 0, 0, 0}, 5));
+  EXPECT_FALSE(AllowsSequence(*budget, {0, 0, 2, 2}, 5));
+  EXPECT_FALSE(AllowsSequence(*budget, {0, 0, 3}, 5));
 }
 
-TEST(ThinkingBudget, WhatFollowsKeepsItsForm) {
+TEST(ThinkingBudget, InnerConstraintAppliesAfterTheBudget) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   StructuredOutput form{.kind = StructuredOutput::kRegex, .text = "fe*f"};
   form.reasoning = {"ab", "cd", true};
@@ -132,10 +132,10 @@ TEST(ThinkingBudget, WhatFollowsKeepsItsForm) {
   auto budget = *ThinkingBudget::Create(form.reasoning, 2,
                                        std::make_shared<LetterTokenizer>(tokenizer), masker);
   const auto ids = [&](const char* text) { return tokenizer.Encode(text); };
-  EXPECT_TRUE(May(*budget, ids("agcdfeef"), kVocabulary - 1));
-  EXPECT_TRUE(May(*budget, ids("cdff"), kVocabulary - 1));
-  EXPECT_FALSE(May(*budget, ids("agcda"), kVocabulary - 1));
-  EXPECT_FALSE(May(*budget, ids("agf"), kVocabulary - 1));
+  EXPECT_TRUE(AllowsSequence(*budget, ids("agcdfeef"), kVocabulary - 1));
+  EXPECT_TRUE(AllowsSequence(*budget, ids("cdff"), kVocabulary - 1));
+  EXPECT_FALSE(AllowsSequence(*budget, ids("agcda"), kVocabulary - 1));
+  EXPECT_FALSE(AllowsSequence(*budget, ids("agf"), kVocabulary - 1));
   TokenConstraint::StateRef place = budget->Start();
   for (const int token : ids("agcdff")) {
     EXPECT_FALSE(budget->Complete(place));
@@ -144,7 +144,7 @@ TEST(ThinkingBudget, WhatFollowsKeepsItsForm) {
   EXPECT_TRUE(budget->Complete(place));
 }
 
-TEST(ThinkingBudget, TreesChangeNoAnswerAndEveryAnswerKeepsIt) {
+TEST(ThinkingBudget, TokenTreesRespectTheBudgetAndChangeNoAnswer) {
   constexpr int kMost = 5;
   const auto tokenizer = std::make_shared<LetterTokenizer>(kVocabulary, std::vector<int>{kEos});
   auto rules = std::make_shared<LogitsProcessorOptions>();

@@ -108,7 +108,7 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
 }
 
 // Files name ends that their vocabulary has for ordinary words.
-class WordyEnd : public WordTokenizer {
+class SpelledEosTokenizer : public WordTokenizer {
  public:
   using WordTokenizer::WordTokenizer;
   std::string TokenBytes(int token) const override {
@@ -117,8 +117,8 @@ class WordyEnd : public WordTokenizer {
   bool IsSpecial(int) const override { return false; }
 };
 
-TEST(TokenMasker, WhatEndsAnAnswerIsNoTextOfItWhateverItSpells) {
-  const WordyEnd tokenizer({"a", "</s>", "\""});
+TEST(TokenMasker, EosTokensHaveNoTextWhateverTheirSpelling) {
+  const SpelledEosTokenizer tokenizer({"a", "</s>", "\""});
   const int end = tokenizer.eos()[0];
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "\"[^\"]*\""}, tokenizer);
   auto place = *masker->After(masker->Start(), 2);
@@ -130,7 +130,7 @@ TEST(TokenMasker, WhatEndsAnAnswerIsNoTextOfItWhateverItSpells) {
 }
 
 // A model whose files do not name what ends its turns is asked with stop tokens.
-TEST(TokenMasker, AStopTokenMayComeWhereAnAnswerMayEnd) {
+TEST(TokenMasker, StopTokensAreAllowedWhereTheAnswerMayEnd) {
   const WordTokenizer tokenizer({"a", "b", "stop"});
   const int end = tokenizer.eos()[0];
   auto rules = std::make_shared<LogitsProcessorOptions>();
@@ -148,7 +148,7 @@ TEST(TokenMasker, AStopTokenMayComeWhereAnAnswerMayEnd) {
 }
 
 // When a period's memory is used up, a place of an old one means the same in the new one.
-TEST(TokenMasker, ForgettingChangesNothing) {
+TEST(TokenMasker, CacheEvictionChangesNoMask) {
   const WordTokenizer tokenizer({"(", ")", "x", "(("});
   const StructuredOutput output{.kind = StructuredOutput::kGbnf,
                                 .text = "root ::= \"(\" root \")\" | \"x\" | \"(\" root"};
@@ -172,7 +172,7 @@ TEST(TokenMasker, ForgettingChangesNothing) {
 }
 
 // Remembered masks cost nothing, so what is costly at first may become cheap.
-TEST(TokenMasker, SaysWhetherItsMasksHaveBecomeCostly) {
+TEST(TokenMasker, CostlyFollowsTheAverageMaskWork) {
   std::vector<std::string> words;
   for (int i = 0; i < 81; ++i) {
     words.push_back({static_cast<char>('a' + i % 3), static_cast<char>('a' + i / 3 % 3),
@@ -218,7 +218,7 @@ std::vector<std::string> ManyWords() {
 }
 
 // All lengths of a text are alike until its end is near, so most of their masks are one walk.
-TEST(TokenMasker, ACountCostsAWalkOnceAndIsKeptToTheEnd) {
+TEST(TokenMasker, CountedRepetitionsShareMasks) {
   const std::vector<std::string> words = ManyWords();
   const WordTokenizer tokenizer(words);
   const auto trie = std::make_shared<TokenTrie>(tokenizer);
@@ -265,7 +265,7 @@ TEST(TokenMasker, ACountCostsAWalkOnceAndIsKeptToTheEnd) {
   }
 }
 
-TEST(TokenMasker, LongTextsUnderACountStayCheap) {
+TEST(TokenMasker, LongCountedTextsStayCheap) {
   const WordTokenizer tokenizer(ManyWords());
   const auto masker = MaskerOf(
       {.kind = StructuredOutput::kJsonSchema, .text = R"({"type":"string","maxLength":500})"},
@@ -331,7 +331,7 @@ TEST(TokenMasker, WideObjectsAndEnumsHaveMasks) {
 }
 
 // A failure is remembered as a mask is.
-TEST(TokenMasker, AHostileGrammarFailsSoonAndOnce) {
+TEST(TokenMasker, HostileGrammarsFailQuicklyAndOnce) {
   const WordTokenizer tokenizer(ManyWords());
   const auto masker = MaskerOf(
       {.kind = StructuredOutput::kGbnf,
@@ -350,7 +350,7 @@ TEST(TokenMasker, AHostileGrammarFailsSoonAndOnce) {
 }
 
 // Before anything is generated.
-TEST(TokenMasker, AGrammarOfTooManyWaysIsRefusedAsItComes) {
+TEST(TokenMasker, TooAmbiguousGrammarsAreRefusedOnCreation) {
   const WordTokenizer tokenizer({"a", "b"});
   std::string ways, rules;
   for (int i = 0; i < 5000; ++i) {
@@ -365,7 +365,7 @@ TEST(TokenMasker, AGrammarOfTooManyWaysIsRefusedAsItComes) {
   EXPECT_THAT(std::string(masker.status().message()), HasSubstr("ambiguous"));
 }
 
-TEST(TokenMasker, AVocabularyThatCannotGoOnIsAnError) {
+TEST(TokenMasker, VocabularyThatCannotContinueIsAnError) {
   const WordTokenizer tokenizer({"a", "b"});
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "ac"}, tokenizer);
   const auto place = *masker->After(masker->Start(), 0);
@@ -385,7 +385,7 @@ std::shared_ptr<const LogitsProcessorOptions> Under(std::shared_ptr<TokenMasker>
 
 // The law of answers by the definition: after each beginning, the model's distribution over the
 // tokens that can follow, renormalised.
-void AddLaw(const std::vector<std::string>& language, std::vector<int> path, std::string answer,
+void AddDistribution(const std::vector<std::string>& language, std::vector<int> path, std::string answer,
             double probability, std::map<std::string, double>* law) {
   std::vector<float> logits = Llm()(path);
   double mass = 0;
@@ -412,18 +412,18 @@ void AddLaw(const std::vector<std::string>& language, std::vector<int> path, std
     }
     std::vector<int> longer = path;
     longer.push_back(token);
-    AddLaw(language, longer, answer + static_cast<char>('a' + token), probability * p[token] / mass,
+    AddDistribution(language, longer, answer + static_cast<char>('a' + token), probability * p[token] / mass,
            law);
   }
 }
 
-TEST(StructuredAnswers, HaveTheMaskedLawUnderEveryTree) {
+TEST(StructuredGeneration, SamplesTheMaskedDistributionUnderEveryTree) {
   const std::vector<std::string> language = {"ab", "abc", "acd", "b", "cab", "cabd", "cad"};
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const auto masker = MaskerOf({.kind = StructuredOutput::kChoice, .choices = language}, tokenizer);
   const std::vector<int> prompt = {2, 0, 1};
   std::map<std::string, double> law;
-  AddLaw(language, prompt, "", 1, &law);
+  AddDistribution(language, prompt, "", 1, &law);
   const FakeModel near = AgreeingModel(Llm(), HashModel(2, kVocabulary, 2), 0.7, 7);
   for (const char* expansion : {"", "2,2", "3,1,1"}) {
     EngineHarness harness(kVocabulary, {kEos});
@@ -475,7 +475,7 @@ TEST(StructuredAnswers, HaveTheMaskedLawUnderEveryTree) {
 
 // Every answer of a random model is of the language, also inside trees, and greedily it is the one
 // without trees.
-TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) {
+TEST(StructuredGeneration, GreedyAnswersMatchTheGrammarWithAndWithoutTrees) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const StructuredOutput output{.kind = StructuredOutput::kGbnf,
                                 .text = "root ::= \"a\" root \"b\" | \"c\" [cd]{1,5} | \"d\""};
@@ -521,7 +521,7 @@ TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) 
   }
 }
 
-TEST(StructuredAnswers, OfNoTextEndAtOnce) {
+TEST(StructuredGeneration, EmptyLanguageEndsAtOnce) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   for (const StructuredOutput& output :
        {StructuredOutput{.kind = StructuredOutput::kRegex, .text = "^$"},
@@ -548,7 +548,7 @@ TEST(StructuredAnswers, OfNoTextEndAtOnce) {
 }
 
 // Drafted and accepted tokens of 40 answers that the grammar leads.
-std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool ngram) {
+std::pair<int64_t, int64_t> DraftedAndAccepted(const FakeModel* ssm, double temperature, bool ngram) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const auto masker =
       MaskerOf({.kind = StructuredOutput::kRegex, .text = "(abcd){6}[ab]{2}(dcba){6}"}, tokenizer);
@@ -572,10 +572,10 @@ std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool
 }
 
 // Where the grammar leaves one token, any model drafts that one: even one that wants the contrary.
-TEST(StructuredAnswers, DraftsFollowTheGrammarWhateverTheirModel) {
+TEST(StructuredGeneration, DraftsFollowTheGrammarForAnySsm) {
   const FakeModel contrary = DisagreeingModel(Llm());
   for (const double temperature : {0.0, 1.0}) {
-    const auto [drafted, accepted] = Fared(&contrary, temperature, false);
+    const auto [drafted, accepted] = DraftedAndAccepted(&contrary, temperature, false);
     // Of the 51 tokens only two are the model's own to choose.
     EXPECT_GT(drafted, 40 * 30);
     EXPECT_GT(accepted, drafted * 8 / 10) << temperature;
@@ -583,8 +583,8 @@ TEST(StructuredAnswers, DraftsFollowTheGrammarWhateverTheirModel) {
 }
 
 // The text turns round after its middle: what it said before is then not allowed any more.
-TEST(StructuredAnswers, NgramDraftsProposeNothingThatTheGrammarExcludes) {
-  const auto [drafted, accepted] = Fared(nullptr, 0, true);
+TEST(StructuredGeneration, NgramDraftsFollowTheGrammar) {
+  const auto [drafted, accepted] = DraftedAndAccepted(nullptr, 0, true);
   EXPECT_GT(accepted, 40 * 20);
   EXPECT_GT(accepted, drafted * 9 / 10);
 }

@@ -18,7 +18,7 @@ GrammarMatcher Tag(const std::string& format) {
   return GrammarMatcher({.kind = StructuredOutput::kXgrammarStructuralTag, .text = format});
 }
 
-TEST(XgrammarStructuralTag, EachKindAcceptsItsTextsAndNoOthers) {
+TEST(XgrammarStructuralTag, EachFormatAcceptsExactlyItsTexts) {
   const std::string number = R"({"type": "json_schema", "json_schema": {"type": "integer"}})";
   const std::string item =
       R"({"type": "tag", "begin": "<i>", "end": "</i>", "content": )" + number + "}";
@@ -68,7 +68,7 @@ TEST(XgrammarStructuralTag, EachKindAcceptsItsTextsAndNoOthers) {
   }
 }
 
-TEST(XgrammarStructuralTag, FreeTextEndsWhereTheTagAroundItDoes) {
+TEST(XgrammarStructuralTag, FreeTextEndsWithTheEnclosingTag) {
   GrammarMatcher thought = Tag(R"({"type": "tag", "begin": "<think>", "end": ["</think>", "</t>"],
                              "content": {"type": "any_text"}})");
   EXPECT_TRUE(thought.Accepts("<think>hm < 3 </thin </think>"));
@@ -96,7 +96,7 @@ std::string Triggered(const std::string& more) {
          tag("b") + "]" + more + "}";
 }
 
-TEST(XgrammarStructuralTag, TagsComeWhereTheirTriggersDo) {
+TEST(XgrammarStructuralTag, TriggersBeginTags) {
   const struct {
     std::string more;
     bool none, one, two, text_before, text_behind;
@@ -124,7 +124,7 @@ TEST(XgrammarStructuralTag, TagsComeWhereTheirTriggersDo) {
   EXPECT_FALSE(without.Accepts("a " + a + " secret"));
 }
 
-TEST(XgrammarStructuralTag, TagsWithASeparatorAreAllThereIs) {
+TEST(XgrammarStructuralTag, TagsWithSeparatorAllowNoFreeText) {
   const std::string begin = R"({"type": "tags_with_separator", "separator": ", ", "tags": [
       {"type": "tag", "begin": "<", "end": ">", "content": {"type": "any_text"}}])";
   GrammarMatcher any = Tag(begin + "}");
@@ -140,7 +140,7 @@ TEST(XgrammarStructuralTag, TagsWithASeparatorAreAllThereIs) {
 }
 
 // The older form of a structural tag says the same.
-TEST(XgrammarStructuralTag, TriggeredTagsAreTheOlderStructures) {
+TEST(XgrammarStructuralTag, TriggeredTagsEqualLegacyStructures) {
   StructuredOutput older{.kind = StructuredOutput::kStructuralTag};
   for (const char* name : {"a", "b"}) {
     older.structural_tag.sections.push_back(

@@ -114,7 +114,7 @@ void Check(const std::vector<Case>& cases) {
   }
 }
 
-TEST(OutputParser, FindsCallsOfEveryStyle) {
+TEST(OutputParser, FindsCallsInEveryFormat) {
   const ToolCallParser* hermes = &HermesToolCallParser();
   const ToolCallParser* llama = &LlamaToolCallParser();
   const ToolCallParser* mistral = &MistralToolCallParser();
@@ -240,7 +240,7 @@ TEST(OutputParser, FindsCallsOfEveryStyle) {
 }
 
 // Streaming must not change whether there is a call.
-TEST(OutputParser, ATextThatBeginsWithABracketIsNotHeldBack) {
+TEST(OutputParser, TextThatBeginsWithABracketIsStreamed) {
   for (const ToolCallParser* tool_parser : {&HermesToolCallParser(), &LlamaToolCallParser(), &PythonicToolCallParser()}) {
     for (const std::string begin :
          {"[1", "[ \"a\"", "[[1", "[]", "[fg(", "[h", "{\"answer\"", "[{\"answer\"", "{}", "{1",
@@ -262,7 +262,7 @@ TEST(OutputParser, ATextThatBeginsWithABracketIsNotHeldBack) {
   }
 }
 
-TEST(OutputParser, WhatIsBehindACallThatWasPassedOnIsNotLost) {
+TEST(OutputParser, TextBehindAStreamedCallIsKept) {
   const ToolCallParser* hermes = &HermesToolCallParser();
   const ToolCallParser* llama = &LlamaToolCallParser();
   const ToolCallParser* mistral = &MistralToolCallParser();
@@ -330,7 +330,7 @@ TEST(OutputParser, WhatIsBehindACallThatWasPassedOnIsNotLost) {
 }
 
 // parallel_tool_calls: false has no grammar to enforce it where the answer is free.
-TEST(OutputParser, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
+TEST(OutputParser, SingleCallEndsTheAnswerAtTheSecondCall) {
   std::mt19937 random(5);
   const std::string f = R"({"name": "f", "arguments": {"a":1}})";
   const std::string g = R"({"name": "g", "arguments": {}})";
@@ -377,7 +377,7 @@ TEST(OutputParser, WhereOneCallIsWantedTheAnswerIsOverAtTheSecond) {
   }
 }
 
-TEST(OutputParser, ArgumentsComeAsTheyAreWritten) {
+TEST(OutputParser, JsonArgumentsAreStreamed) {
   OutputParserOptions options;
   options.tool_parser = &HermesToolCallParser();
   options.tools = Tools();
@@ -396,7 +396,7 @@ TEST(OutputParser, ArgumentsComeAsTheyAreWritten) {
   EXPECT_TRUE(parser.Finish().calls.empty());
 }
 
-TEST(OutputParser, ATextBetweenMarksComesAsItIsWrittenToo) {
+TEST(OutputParser, XmlStringParametersAreStreamed) {
   OutputParserOptions options;
   options.tool_parser = &Qwen3CoderToolCallParser();
   options.tools = Tools();
@@ -416,7 +416,7 @@ TEST(OutputParser, ATextBetweenMarksComesAsItIsWrittenToo) {
   EXPECT_TRUE(parser.Finish().calls.empty());
 }
 
-TEST(OutputParser, TakesThoughtsOutOfWhatFollows) {
+TEST(OutputParser, SplitsReasoningFromContent) {
   const ToolCallParser* hermes = &HermesToolCallParser();
   const std::string call = R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)";
   const Calls one = {{"f", R"({"a":1})"}};
@@ -456,7 +456,7 @@ TEST(OutputParser, TakesThoughtsOutOfWhatFollows) {
 }
 
 // Mistral's template refuses all other ids when the call comes back.
-TEST(OutputParser, IdsAreOfTheFormThatTheTemplateTakes) {
+TEST(OutputParser, MistralIdsHaveNineLettersAndDigits) {
   std::mt19937 random(4);
   std::set<std::string> ids;
   for (uint64_t request = 0; request < 50; ++request) {

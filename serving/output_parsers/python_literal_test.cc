@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-TEST(PythonLiteralParser, ReadsWhatPythonWrites) {
+TEST(PythonLiteralParser, ParsesPythonLiterals) {
   const std::pair<const char*, const char*> cases[] = {
       {"1", "1"},
       {"-1_000", "-1000"},
@@ -42,7 +42,7 @@ TEST(PythonLiteralParser, ReadsWhatPythonWrites) {
   }
 }
 
-TEST(PythonLiteralParser, RefusesTheRest) {
+TEST(PythonLiteralParser, RefusesEverythingElse) {
   for (const std::string& text :
        {std::string(""), std::string("x"), std::string("f(1)"), std::string("1 +"),
         std::string("'a"), std::string("'a\nb'"), std::string(R"('\ud83d')"),

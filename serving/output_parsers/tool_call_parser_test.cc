@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-TEST(ToolCallParser, IsThatOfTheTemplate) {
+TEST(ToolCallParser, IsChosenByTheChatTemplate) {
   const std::pair<const char*, const char*> cases[] = {
       {"for each call return <tool_call>\n{\"name\": <function-name>}\n</tool_call>", "hermes"},
       {"<tool_call>\n<function=example>\n<parameter=p>\nv\n</parameter></function>", "qwen3_coder"},
@@ -36,7 +36,7 @@ TEST(ToolCallParser, IsThatOfTheTemplate) {
   for (const auto& [source, name] : cases) EXPECT_STREQ(ToolCallParserFor(source).name(), name) << source;
 }
 
-TEST(ToolCallParser, WhatIsNoJsonOrTooDeepIsNoCall) {
+TEST(ToolCallParser, InvalidOrTooDeepJsonIsNoCall) {
   const std::vector<Tool> tools = {{"f", nullptr}};
   const std::string deep =
       R"({"name": "f", "arguments": )" + std::string(5000, '[') + std::string(5000, ']') + "}";
@@ -56,7 +56,7 @@ TEST(ToolCallParser, WhatIsNoJsonOrTooDeepIsNoCall) {
 
 // Whatever a structural tag allows parses as calls of the tools, with arguments that satisfy the
 // schema. It allows what models usually write.
-TEST(ToolCallParser, FormsAreReadAsCalls) {
+TEST(ToolCallParser, StructuralTagTextsParseAsCalls) {
   std::vector<Tool> tools = {
       {"get_weather", Json::parse(R"({"type": "object", "properties": {
            "place": {"type": "string"}, "unit": {"enum": ["C", "F"]},
@@ -115,7 +115,7 @@ TEST(ToolCallParser, FormsAreReadAsCalls) {
   }
 }
 
-TEST(ToolCallParser, FormsHaveWhatModelsWrite) {
+TEST(ToolCallParser, StructuralTagAllowsWhatModelsWrite) {
   const std::vector<Tool> tools = {
       {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string"},
                             "b": {"type": "boolean"}}, "required": ["s"]})"),
@@ -151,7 +151,7 @@ TEST(ToolCallParser, FormsHaveWhatModelsWrite) {
   }
 }
 
-TEST(ToolCallParser, WhatAFormCannotKeepIsNamed) {
+TEST(ToolCallParser, UnsupportedKeywordIsNamed) {
   const std::vector<Tool> tools = {
       {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string",
                             "pattern": "a+"}}})"),
@@ -165,7 +165,7 @@ TEST(ToolCallParser, WhatAFormCannotKeepIsNamed) {
   EXPECT_TRUE(hermes.status.ok()) << hermes.status;
 }
 
-TEST(ReasoningTags, AreThoseOfTheTemplate) {
+TEST(ReasoningTags, AreFoundInTheChatTemplate) {
   EXPECT_EQ(ReasoningTagsFor("{{ content.split('</think>')[-1] }}").close, "</think>");
   EXPECT_EQ(ReasoningTagsFor("draft your thinking: [THINK]").open, "[THINK]");
   EXPECT_TRUE(ReasoningTagsFor("{{ message.content }}").empty());

@@ -43,7 +43,7 @@ TEST(LoadTokenizer, SpecialTokensAreTextUnlessAskedFor) {
 }
 
 // As in transformers: templates use tokens that added_tokens may lack.
-TEST(LoadTokenizer, WhatTheConfigurationCallsSpecialIsSo) {
+TEST(LoadTokenizer, ConfigurationMakesTokensSpecial) {
   std::string json = SmallJson();
   const size_t list = json.find(R"({"id": 1, "content": "</s>")");
   json.replace(list, json.size() - list, "]}");
@@ -65,7 +65,7 @@ TEST(LoadTokenizer, WhatTheConfigurationCallsSpecialIsSo) {
               HasSubstr("additional_special_tokens"));
 }
 
-TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
+TEST(LoadTokenizer, BytesOfACharacterAreEmittedTogether) {
   const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
   const auto stream = tokenizer->NewStreamDecoder();
   EXPECT_EQ(stream->Append(6), "ab");
@@ -78,7 +78,7 @@ TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
 }
 
 // A later byte can turn valid characters into U+FFFD, but not what is already invalid.
-TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
+TEST(LoadTokenizer, ByteRunIsEmittedAtItsEndOrFirstInvalidByte) {
   const std::string wrong = "\xEF\xBF\xBD";
   const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
   const auto stream = tokenizer->NewStreamDecoder();
@@ -96,7 +96,7 @@ TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
 }
 
 // DeepSeek-R1-Distill-Qwen's tokenizer.json adds no tokens; its class does.
-TEST(LoadTokenizer, SomeClassesAddWhatTheConfigurationSays) {
+TEST(LoadTokenizer, TokenizerClassAddsBosAndEosPerConfiguration) {
   const auto tokens = [](const std::string& config, bool around = false) {
     TokenizerFiles files{.tokenizer_json = SmallJson(), .tokenizer_config_json = config};
     if (around) {
@@ -136,7 +136,7 @@ TEST(LoadTokenizer, SomeClassesAddWhatTheConfigurationSays) {
   EXPECT_THAT(error(R"({"add_bos_token": "yes"})"), HasSubstr("add_bos_token"));
 }
 
-TEST(LoadTokenizer, AdditionalTemplatesStandBeforeTheConfigurations) {
+TEST(LoadTokenizer, AdditionalTemplatesPrecedeTheConfiguration) {
   const TokenizerConfig config =
       *ReadTokenizerConfig({.tokenizer_config_json = R"({"chat_template": [
             {"name": "default", "template": "d"}, {"name": "tool_use", "template": "old"}]})",
@@ -145,7 +145,7 @@ TEST(LoadTokenizer, AdditionalTemplatesStandBeforeTheConfigurations) {
               ElementsAre(Pair("default", "d"), Pair("rag", "r"), Pair("tool_use", "t")));
 }
 
-TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
+TEST(LoadTokenizer, RefusesInconsistentFiles) {
   const auto error = [](TokenizerFiles files) {
     return std::string(LoadTokenizer(files).status().message());
   };
@@ -160,7 +160,7 @@ TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
       HasSubstr("<end>"));
 }
 
-TEST(GenerationConfig, NamesWhatWouldChangeAnswersAndIsNotUsed) {
+TEST(GenerationConfig, NamesUnsupportedFieldsThatChangeAnswers) {
   EXPECT_THAT(ReadGenerationConfig(
                   R"({"min_new_tokens": 3, "max_length": 4096, "num_beams": 4, "top_k": 5,
                       "suppress_tokens": [7], "stop_strings": "end", "transformers_version": "4"})")
@@ -174,7 +174,7 @@ TEST(GenerationConfig, NamesWhatWouldChangeAnswersAndIsNotUsed) {
       ElementsAre());
 }
 
-TEST(GenerationConfig, ReadsWhatARequestCouldSayOfItsAnswer) {
+TEST(GenerationConfig, ReadsDefaultsOfRequestFields) {
   const GenerationConfig config = *ReadGenerationConfig(
       R"({"min_new_tokens": 3, "stop_strings": ["end", "stop"], "suppress_tokens": [7, -1, 8],
           "bad_words_ids": [[5, 6], [2], [9]], "eos_token_id": 2})");
@@ -198,7 +198,7 @@ TEST(GenerationConfig, ReadsWhatARequestCouldSayOfItsAnswer) {
               HasSubstr("more than 4096"));
 }
 
-TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {
+TEST(GenerationConfig, ReadsOneOrSeveralEosAndNamesErrors) {
   EXPECT_THAT(ReadGenerationConfig(R"({"eos_token_id": 7})")->eos, ElementsAre(7));
   const GenerationConfig config = *ReadGenerationConfig(
       R"({"eos_token_id": [1, 2], "temperature": 0.6, "top_p": 0.9, "top_k": 20, "pad_token_id": -1, "new_one": {}})");
@@ -230,7 +230,7 @@ TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {
   }
 }
 
-TEST(Regex, FollowsRubyWherePcreDiffers) {
+TEST(Regex, FollowsOnigurumaWherePcreDiffers) {
   const auto all = [](const char* pattern, const char* text) {
     const Regex regex = *Regex::Compile(pattern);
     std::vector<std::pair<size_t, size_t>> matches;

@@ -24,19 +24,19 @@ TEST(ByteTokenizer, TextSurvivesTheRoundTrip) {
   EXPECT_EQ(tokenizer->Decode(tokens), text);
 }
 
-TEST(ByteTokenizer, SpecialTokensAndStrangersHaveNoText) {
+TEST(ByteTokenizer, SpecialAndUnknownTokensHaveNoText) {
   const auto tokenizer = *ByteTokenizer::Create(258, {257});
   EXPECT_EQ(tokenizer->Decode({'a', 256, 257, 9999, -1, 'b'}), "ab");
   EXPECT_THAT(tokenizer->eos(), ElementsAre(257));
 }
 
-TEST(ByteTokenizer, RefusesSmallVocabulariesAndForeignEos) {
+TEST(ByteTokenizer, RefusesSmallVocabulariesAndEosOutOfRange) {
   EXPECT_THAT(std::string(ByteTokenizer::Create(255).status().message()), HasSubstr("255"));
   EXPECT_THAT(std::string(ByteTokenizer::Create(256, {256}).status().message()),
               HasSubstr("eos_token_id 256"));
 }
 
-TEST(StreamDecoder, HoldsACharacterBackUntilItIsWhole) {
+TEST(StreamDecoder, HoldsBackIncompleteCharacters) {
   const auto tokenizer = *ByteTokenizer::Create();
   const auto decoder = tokenizer->NewStreamDecoder();
   EXPECT_EQ(decoder->Append(0xF0), "");
@@ -68,7 +68,7 @@ TEST(Utf8Stream, ReplacesMaximalSubparts) {
             r + "a" + r);
 }
 
-TEST(Utf8Stream, RandomBytesGiveTheSameValidTextHoweverTheyAreCut) {
+TEST(Utf8Stream, RandomBytesGiveTheSameTextHoweverSplit) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 2000; ++trial) {
     std::string bytes;
