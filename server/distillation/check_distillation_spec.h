@@ -1,4 +1,4 @@
-// Everything that can be found wrong with a DistillationSpec before anything is computed.
+// Validates a DistillationSpec before anything is computed.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,14 +8,14 @@
 namespace espalier {
 
 struct CheckedDistillation {
-  v1::DistillationSpec spec;        // with its defaults
-  v1::DistillationPrompts prompts;  // tokens of the LLM; the held-out ones apart
+  v1::DistillationSpec spec;  // with defaults filled in
+  v1::DistillationPrompts prompts;  // tokens of the LLM; held-out prompts separate
   std::vector<std::string> outputs;
 };
 
-// Errors name the field, and the artifact where one is wrong: NotFound if it is not there,
-// InvalidArgument if its vocabulary is not the LLM's, token for token, if its context is too short
-// for prompt and continuation, or if its name is one that the job would write.
+// Errors name the field and the artifact: NotFound if it does not exist; InvalidArgument if its
+// vocabulary differs from the LLM's, if its context is too short for prompt and continuation, or if
+// the job would overwrite it.
 absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools, const v1::DistillationSpec& spec);
 
 }  // namespace espalier

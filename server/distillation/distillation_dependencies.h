@@ -1,4 +1,4 @@
-// What boost-tuning needs of the coordinator; all of it outlives the tuning.
+// The services of the coordinator that distillation uses. All outlive it.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct DistillationDependencies {
   ModelServer* models = nullptr;
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;
-  // Family, sizes and tokenizer of a model's artifact.
+  // Returns family, sizes and tokenizer of a model artifact.
   std::function<absl::StatusOr<ModelDescription>(const std::string& artifact)> describe;
 };
 

@@ -1,7 +1,7 @@
-// The way of one boost-tuning: continuations, then for each SSM training and scoring, then the
-// measurement on the held-out prompts. Every step that is done is written down before the next one
-// begins; one that was interrupted begins anew, but for continuations, which are written down as
-// they come, and training, which is a job of its own.
+// One distillation run (`boost-tune`): generates continuations, trains and scores each SSM in turn,
+// and measures the drafts on held-out prompts. Each finished step is recorded before the next one
+// starts. An interrupted step starts again, except for continuations, which are recorded as they
+// come, and training, which is a separate job.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,11 @@
 
 namespace espalier {
 
-// Where the prompts of a job are kept in the job store.
+// The key of a job's prompts in the job store.
 std::string DistillationPromptsBlob(const std::string& id);
 
-// How long to go on before what has come is written down once more, if the last writing took so
-// long: all of it is written each time, which may be hundreds of megabytes, and others wait for the
-// job store meanwhile.
+// How long to wait after a write that took this long before the next one. Each write stores all
+// continuations, possibly hundreds of megabytes, and blocks other users of the job store.
 absl::Duration PauseBetweenWrites(absl::Duration taken);
 
 class DistillationRun {
@@ -31,14 +30,14 @@ class DistillationRun {
   struct Listener {
     // Makes the record durable.
     std::function<absl::Status(const v1::DistillationJob&)> save;
-    // Tells of the present stage. An error, Cancelled as a rule, ends the run with it.
+    // Reports progress. An error, usually Cancelled, ends the run with it.
     std::function<absl::Status(const std::string& stage, int64_t done, int64_t total)> progress;
   };
 
   DistillationRun(const DistillationDependencies& tools, v1::DistillationJob job, Listener listener)
       : tools_(tools), job_(std::move(job)), listener_(std::move(listener)) {}
 
-  // Blocks until all is done.
+  // Blocks until the run ends.
   absl::Status Run();
 
   const v1::DistillationJob& job() const { return job_; }

@@ -1,4 +1,4 @@
-// The Distillation service over the runner.
+// The gRPC service Distillation.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The LLM's continuations of prompts, by the engine that serves it or one made for the purpose.
+// Generates the LLM's continuations of prompts, the teacher output of distillation.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace espalier {
 
-// `done` prompts have their continuation. An error ends the work.
+// Called with the number of prompts that have a continuation. If it returns an error, the work
+// ends.
 using ContinuationListener = std::function<absl::Status(int64_t done)>;
 
-// Fills in the continuations that `prompts` lacks. Where the LLM is served with the weights that
-// are asked for, its engine makes them, behind all requests of users; otherwise it is loaded
-// beside. `listener` is called whenever some have come and at least a few times a second.
+// Fills in the missing continuations of `prompts`. If the LLM is served with the requested weights,
+// its engine generates them at the lowest priority; otherwise the LLM is loaded separately. Calls
+// `listener` when continuations arrive, and at least a few times a second.
 absl::Status Continue(const DistillationDependencies& tools, const v1::DistillationSpec& spec,
                       v1::DistillationPrompts* prompts, const ContinuationListener& listener);
 

@@ -1,4 +1,4 @@
-// The prompts that boost-tuning starts from, as tokens of the LLM.
+// The prompts that distillation starts from, as tokens of the LLM.
 #pragma once
 
 #include <vector>
@@ -10,18 +10,18 @@
 namespace espalier {
 
 struct PromptLimits {
-  int max_tokens = 32;    // of a prompt; longer ones lose their first tokens
-  int max_prompts = 512;  // the first ones of a list, evenly spread ones of a text
+  int max_tokens = 32;  // of a prompt; longer ones lose their first tokens
+  int max_prompts = 512;  // the first ones of a list; evenly spaced ones of a text
 };
 
-// A JSON list of texts. InvalidArgument for anything else, for an empty list, and by index for a
-// text without tokens.
+// Parses a JSON list of texts. Returns InvalidArgument for any other JSON, for an empty list, and,
+// with the index, for a text without tokens.
 absl::StatusOr<std::vector<std::vector<int>>> PromptsOfList(absl::string_view json,
                                                             const Tokenizer& tokenizer,
                                                             const PromptLimits& limits);
 
-// Pieces of max_tokens tokens at even distances; as many as fit side by side, at most max_prompts.
-// InvalidArgument if the text has not tokens for one.
+// Cuts max_prompts, or as many as fit without overlap, evenly spaced pieces of max_tokens tokens
+// out of a text. Returns InvalidArgument if the text has fewer tokens than one piece.
 absl::StatusOr<std::vector<std::vector<int>>> PromptsOfText(absl::string_view text,
                                                             const Tokenizer& tokenizer,
                                                             const PromptLimits& limits);

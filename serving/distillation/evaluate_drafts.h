@@ -1,5 +1,5 @@
-// What an SSM has learned of the LLM's continuations, and what its drafts are worth: by engines that
-// run to the end in the caller's thread.
+// Evaluation for distillation: which of the LLM's continuations an SSM reproduces, and how many
+// tokens its drafts save. Runs engines to completion in the caller's thread.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace espalier {
 
-// Requests that are over, and all. An error ends the call with it.
+// Called with the finished and total requests. If it returns an error, the evaluation returns that.
 using DistillationProgress = std::function<absl::Status(int64_t done, int64_t total)>;
 
-// By prompt and token of its continuation: whether the model's most probable token after all tokens
-// before it is that token. `width`: prompts without a sample that is left are not looked at, and
-// have no entries.
+// Returns, by prompt and token of its continuation, whether that token is the model's most probable
+// one after all tokens before it. Skips prompts whose samples (of `width` tokens) are all learned;
+// they get an empty entry.
 absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
     ModelRunner* model, const Tokenizer& tokenizer, const EngineOptions& options,
     absl::Span<const DistillationPrompt> prompts, int width, const DistillationProgress& progress);
 
 struct DraftEfficiency {
-  int64_t tokens = 0;  // of all answers but for the first of each, which comes with the prompt
+  int64_t tokens = 0;  // of all outputs, without the first of each, which comes with the prompt
   int64_t verifications = 0;
   int64_t drafted = 0;
   int64_t accepted = 0;
@@ -36,8 +36,8 @@ struct DraftEfficiency {
   }
 };
 
-// Answers the prompts with trees of all SSMs, merged. Prompt i is sampled with seed
-// sampling.seed + i.
+// Generates outputs for the prompts with the merged trees of all SSMs. Prompt i is sampled with
+// seed sampling.seed + i.
 absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
                                          const Tokenizer& tokenizer, const EngineOptions& options,
                                          absl::Span<const std::vector<int>> prompts, int tokens,

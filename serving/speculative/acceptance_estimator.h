@@ -1,9 +1,8 @@
-// What was learned of one drafter: how often its proposals are what the LLM says, given that the
-// LLM said their parents. Two views of the same trials: by the probability that the drafter itself
-// gave (which orders candidates when they are known), and by depth and rank among siblings (which
-// says what to expect before anything is drafted). In the first, too, depth counts: where the LLM
-// and the drafter agreed so far they are likelier to agree further. Counts decay, so that old text
-// is forgotten, and start from a prior, so that a few trials do not decide.
+// Acceptance rates of one drafter: how often its proposals equal the LLM's token, given that their
+// parents did. Two views of the same trials: by the drafter's own probability and depth (which
+// orders known candidates), and by depth and rank among siblings (which predicts drafts before they
+// are made). Counts decay, so that old text is forgotten, and start from a prior, so that a few
+// trials do not decide.
 #pragma once
 
 #include <array>
@@ -12,74 +11,72 @@
 
 namespace espalier {
 
-// One candidate below a node that the LLM agreed with; its token was known to be right or not,
-// whether or not it was sent to the LLM.
+// One candidate below a node that the LLM agreed with. Its outcome is known, whether or not it was
+// verified.
 struct DraftTrial {
   int depth = 1;           // of the candidate
-  int rank = 0;            // among its siblings by this drafter
-  double probability = 0;  // that the drafter gave
+  int rank = 0;  // among its siblings, by this drafter
+  double probability = 0;  // by the drafter
   bool accepted = false;
-  double expected_acceptance = -1;  // instead, of one that was not made: what was expected of it
+  double expected_acceptance = -1;  // of a candidate that was not made, instead of `accepted`
 };
 
-// The chance whose odds of failing are so many times those of `chance`.
+// Returns the chance whose odds of failure are `failing` times those of `chance`.
 inline double ScaleFailureOdds(double chance, double failing) {
   return chance / (chance + (1 - chance) * failing);
 }
 
-// How much likelier something fails than its chances say: a factor on the odds of failing, shrunk
-// towards 1; logistic regression of that one number, a Newton step by each trial. Where most
-// chances are near 1 a few that failed say much and many that did not little, which a factor on the
-// chances themselves would have the other way about.
+// A factor on the odds of failure, relative to estimated chances, shrunk towards 1: online logistic
+// regression of one parameter, one Newton step per trial. Where most chances are near 1, failures
+// carry most of the information; a factor on the chances themselves would weight successes instead.
 class FailureOdds {
  public:
   double value() const { return value_; }
-  // Of a candidate whose chance is `chance` but for this. `memory`: trials after which an old one
-  // counts 1/e.
+  // `chance`: the estimate without this factor. `memory`: trials after which the weight of a trial
+  // is 1/e.
   void Observe(double chance, bool accepted, double memory);
   void Fade(double keep);
 
  private:
   double logarithm_ = 0, value_ = 1;
-  double information_ = 0;  // Fisher's, of the trials
+  double information_ = 0;  // Fisher information of the trials
 };
 
 class AcceptanceEstimator {
  public:
   static constexpr int kDepths = 16;  // deeper ones count as the last
   static constexpr int kRanks = 8;
-  static constexpr double kMost = 0.998;  // no chance is higher, so values fall along every path
+  // upper bound of chances, so that values fall along every path
+  static constexpr double kMost = 0.998;
 
   AcceptanceEstimator() : AcceptanceEstimator(false) {}
-  // Of proposals that are drawn. One is right about as often as the models agree, whatever its
-  // probability: it is tested against how much the drafter favoured it (verify.h).
+  // For drawn proposals. They are accepted about as often as the models agree, whatever their
+  // probability, because the test takes that into account (rejection_sampling.h).
   static AcceptanceEstimator OfDraws();
 
   void Observe(const DraftTrial& trial) {
     if (trial.expected_acceptance < 0) ObserveProbability(trial);
     ObserveRank(trial);
   }
-  // For the second view alone.
+  // Updates the second view only.
   void ObserveRank(const DraftTrial& trial);
 
-  // A step has gone by: what is not tried any more, deep or of a high rank, is slowly forgotten. A
-  // few unlucky trials would otherwise be the last ones.
+  // Call once per step. Ranks and depths that are not tried any more are slowly forgotten, so that
+  // a few unlucky trials are not the last ones.
   void Fade();
 
-  // Of a candidate to which the drafter gives this probability and rank, at this depth (from 1):
-  // the best one is right more often than its probability says if the drafter is unsure of itself,
-  // and the others less.
+  // Returns the chance of a candidate with this probability and rank by the drafter, at this depth
+  // (from 1).
   double OfProbability(double probability, int depth, int rank) const;
-  // The least of these, whatever the probability.
+  // The smallest value of OfProbability for any probability.
   double Least(int depth, int rank) const;
-  // Of the candidate of this rank at this depth (from 1), whatever its probability. Depths that
-  // were hardly tried are taken to be like the ones above them.
+  // Returns the chance of the candidate with this rank at this depth (from 1), whatever its
+  // probability. Depths without enough trials are estimated from shallower ones.
   double OfRank(int depth, int rank) const;
 
-  // Expected number of accepted nodes of the best trees of 1, 2, ... nodes with at most `depth`
-  // levels, of children below the rank `ranks`: the most probable node first. Sequoia's positional
-  // model (Chen et al. 2024), where the best tree of n nodes is the n best paths, because chances
-  // fall along a path.
+  // Expected acceptance of the best trees of 1, 2, ... nodes, of at most `depth` levels, with ranks
+  // below `ranks`: the most probable node first. This is Sequoia's positional model (Chen et al.
+  // 2024); because chances fall along a path, the best tree of n nodes is the n best paths.
   struct Node {
     double value;  // chance that it is accepted
     int depth;     // from 1
@@ -113,12 +110,12 @@ class AcceptanceEstimator {
   mutable std::array<bool, kRanks> known_{};  // rank_values_, by rank
 };
 
-// How much better or worse one request does than the drafter's average, shrunk towards 1.
+// How one request's acceptance compares to the drafter's average, shrunk towards 1.
 class RequestAcceptance {
  public:
-  // Of what it may yield, before anything is drafted.
+  // A factor on the expected number of accepted tokens, before drafting.
   double value() const { return (accepted_ + kPrior) / (expected_ + kPrior); }
-  // Of the odds that one of its candidates fails.
+  // A factor on the odds of failure of one candidate.
   double failing() const { return failing_.value(); }
   void Observe(double expected, bool accepted);
   // A step without trials: what was learned fades.

@@ -1,5 +1,4 @@
-// When to do something else than what is best as far as is known: nothing is learned of what is
-// never done.
+// When to explore instead of taking the best known choice (explore/exploit).
 #pragma once
 
 #include <algorithm>
@@ -8,8 +7,8 @@ namespace espalier {
 
 class ExplorationSchedule {
  public:
-  // One more time: whether to try something else. Every eighth time at first, ever more seldom
-  // after many tries.
+  // Call once per step. Returns true if this step should explore: every eighth step at first, more
+  // rarely after many explorations.
   bool Due() {
     if (++since_ < kEvery + std::clamp(tries_ - kMany, 0, kSeldom)) return false;
     since_ = 0;
@@ -20,7 +19,8 @@ class ExplorationSchedule {
 
  private:
   static constexpr int kEvery = 8;
-  static constexpr int kMany = 64;  // tries; then one more time after each of them,
+  // explorations, after which each one makes the interval one step longer, up to kSeldom
+  static constexpr int kMany = 64;
   static constexpr int kSeldom = 256;
 
   int since_ = 0, tries_ = 0;

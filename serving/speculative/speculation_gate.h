@@ -1,21 +1,13 @@
-// Whether a way of drafting pays, by what whole steps yielded with it and without it: tokens per
-// second by the clock on the wall, of the rate that was expected of the same step. The tuner's
-// estimates (tuning.h) choose trees; this is the check on them. What they leave out (the host's own
-// work, caches that models take from each other, threads that fall asleep) and what they get wrong
-// shows here: where the estimates are near each other, the clock decides. Drafting is held back
-// where it lost: for so long that the next trial, losing as much, would cost a small part of the
-// time, but not for long before it has lost several times, nor for longer than the load has been
-// seen, or some times that if the loss is beyond doubt: in the beginning drafts are worse than they
-// will be.
+// A/B test of whether drafting pays, by measured goodput (tokens per second of whole steps) with
+// and without it. The draft policy (draft_policy.h) chooses trees by estimates; this is the check
+// by the clock, which includes what estimates omit (host work, cache effects, thread wake-ups).
+// Where drafting lost, it is skipped for a time: so long that the next trial costs a small fraction
+// of the time, with bounds by the number of losses and the steps seen.
 //
-// A machine may be half as fast for a second, and only neighbours in time can be compared: a few
-// steps without, and the few with drafts just before and after. Even so one comparison may be a
-// sixth off, and many would cost more than there is to be won: what they say is weighed against the
-// estimate, which is rarely far off, by how much each is to be trusted (normal prior and normal
-// errors). While it is not known who wins, the two take turns; then a comparison comes now and
-// then. The first steps after a change find other things in the caches, and take up to 1.4 times as
-// long as those that follow: after a few comparisons they count no more. What an SSM catches up
-// when it starts on a request is spread over the steps that follow, which have the good of it.
+// Only steps close in time are compared: a few without drafts, and the few with drafts before and
+// after. The result is combined with the estimate by their errors (normal prior, normal
+// likelihood). Warm-up steps after a change are excluded after a few comparisons; prefill time of
+// an SSM is spread over the following steps.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +33,18 @@ class SpeculationGate {
     bool settling = false;
   };
 
-  // Of a step that decoded `load` requests and ran no prompt.
+  // Records a step that decoded `load` requests and ran no prompt.
   void Observe(int load, bool with, const Step& step);
 
-  // Whether the coming step of that load should go without. Also true where some steps without are
-  // due for a comparison. `gain`: the rate that is estimated with drafts, over that without. Below
-  // 1 only a trial can tell; trials, which may lose `cost` seconds each, get a small share of the
-  // time.
+  // Returns whether the coming step should not draft: drafting lost, or a comparison is due.
+  // `gain`: estimated rate with drafts over that without. Below 1 only a trial can tell; trials,
+  // which may lose `cost` seconds each, get a small share of the time.
   bool ShouldSkip(int load, double gain = 1, double cost = 0);
 
-  // The same for loads that are alike, which are judged as one.
+  // Equal for loads that are judged together.
   static int LoadBucket(int load);
 
-  // A gain below this is believed to be none.
+  // A smaller gain counts as a loss.
   static constexpr double kLeastGain = 0.8;
 
  private:

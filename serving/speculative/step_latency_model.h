@@ -1,24 +1,18 @@
-// What a step of a model costs, learned from the steps themselves: seconds as a function of the
-// batch's rows, a price per position that a row sees, and one per position whose keys and values
-// are read. The rows of one tree read them together: that price is what plain decoding of many
-// requests pays most of, and what a tree's rows do not pay again. No shape is assumed but that more
-// rows never cost less: kernels work in blocks, so the curve has stairs, and speculation pays
-// exactly where they are flat.
+// Latency model of a model's steps, learned online: seconds as a function of the number of rows,
+// plus a price per position that a row attends to and one per position whose K and V are read. Rows
+// of one tree read K and V together. The only assumption is monotonicity: kernels work in tiles, so
+// the curve has steps, and speculation pays where it is flat.
 //
-// Steps of about the same number of rows share a bucket; their times, made monotone by pooling
-// neighbours that are out of order (isotonic regression, Ayer et al. 1955), are the curve.
+// Steps with similar numbers of rows share a bucket. The curve is the isotonic regression of the
+// buckets' times (pool adjacent violators, Ayer et al. 1955).
 //
-// A machine that others use, too, is slower for seconds at a time, whatever is run. Only the sizes
-// that are run then would seem dearer, and others worth a change: what sizes take now against what
-// they took is the pace of the machine (the median of the last few steps, so that one that was
-// interrupted changes nothing), and the curve is kept at the pace of 1. It is known from a
-// calibration in turns. From then on a size is only judged beside others, by steps a few apart: of
-// a size that is run alone nobody can tell whether it or the machine has become slower. The first
-// such contrasts count most.
+// On a shared machine everything is slower for seconds at a time. The pace, the median of recent
+// times relative to the curve, separates this from changes of single sizes; the curve is kept at
+// pace 1. It starts from a calibration; afterwards, sizes are compared by steps that are close in
+// time.
 //
-// A size that was not run for long is forgotten where one near it was, sooner if it was run a few
-// times only: it may have been timed in a bad moment, and would never be run again. What its
-// neighbours make it look like says whether it is worth another try.
+// A size that was not run for long is forgotten if a size near it was run, so that a bad
+// measurement does not exclude it for good.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The first steps after a change between drafting and not: they find other things in the caches
-// than those that follow, and take up to 1.4 times as long.
+// Identifies the first steps after a change between drafting and not drafting. They find other data
+// in the CPU caches and take up to 1.4 times as long.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@ namespace espalier {
 
 class WarmupSteps {
  public:
-  // Whether the step, in which an SSM drafts or not, is one of them. `matter` is asked at a change:
-  // whether there are any.
+  // Returns true if this step, in which an SSM drafts or not, is such a step. `matter` is called at
+  // a change and returns whether there are any.
   template <typename Matter>
   bool Observe(bool drafts, Matter matter) {
     if (std::exchange(drafts_, drafts) != drafts) {
