@@ -1,4 +1,4 @@
-// How much memory there is for this process.
+// Memory available to this process.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 namespace espalier {
 
-// The machine's memory, or the tightest limit of this process's cgroup (version 1 or 2) and the
-// cgroups above it, where that is less: beyond it the kernel ends the process. Of a container the
-// cgroups above it cannot be seen. `root`: of /proc and /sys, for tests.
+// Returns the machine's memory or, if less, the tightest limit of this process's cgroup (version 1
+// or 2) and its visible ancestors; beyond it the kernel kills the process. A container cannot see
+// the cgroups above its own. `root` replaces the root of /proc and /sys, for tests.
 int64_t MachineMemory(const std::string& root = "");
 
-// What programs may use of it unless it is said: three quarters.
+// Returns the default memory limit of programs: three quarters of it.
 int64_t DefaultMemoryLimit();
 
 }  // namespace espalier

@@ -1,7 +1,7 @@
-// Sharded checkpoints: every rank writes what it holds, any number of ranks reads any region back.
+// Sharded checkpoints: every rank writes what it holds; any number of ranks can read any region.
 //
-// A shard file rank-<r>.safetensors has one tensor per kept buffer, named "<buffer>@<start,...>"
-// with the first element's place in the whole tensor; its metadata maps that name to the JSON
+// A shard file rank-<r>.safetensors has one tensor per saved buffer, named "<buffer>@<start,...>",
+// where start is its offset in the whole tensor. Its metadata maps that name to the JSON
 // {"global": [...], "kind": "parameter" | "state"}.
 #pragma once
 
@@ -25,18 +25,18 @@ namespace espalier {
 struct CheckpointEntry {
   std::string name;  // of the buffer
   TensorSpec spec;
-  bool is_state = false;  // of the optimiser, not a parameter
+  bool is_state = false;  // optimizer state, not a parameter
 };
 
-// Hands out an entry's bytes when they are written.
+// Provides an entry's bytes when it is written.
 class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
   virtual absl::Status Read(int entry, std::vector<char>* bytes) = 0;
 };
 
-// Makes `directory` and writes rank-<rank>.safetensors into it; durable when it returns. After an
-// error (ResourceExhausted: disk full) no file of that name is left.
+// Creates `directory` and writes rank-<rank>.safetensors into it, durably. On error
+// (ResourceExhausted: disk full) leaves no file of that name.
 absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::string& directory,
                                                   int rank,
                                                   const std::vector<CheckpointEntry>& entries,
@@ -50,29 +50,29 @@ class CheckpointReader {
     bool is_state = false;
   };
 
-  // Reads the manifest and all shards' headers, and checks their sizes. DataLoss names the file.
+  // Reads the manifest and all shard headers, and checks file sizes. Returns DataLoss naming the
+  // file.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(FileSystem& files,
                                                                 const std::string& directory);
 
   const Manifest& manifest() const { return manifest_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
-  // Fills `host` with the region spec.offset, spec.dims of tensor `name`, from however many shards
-  // hold it. NotFound lists what is there; InvalidArgument if type or whole shape differ; DataLoss
-  // if no shard holds some of it. Nothing of it may be used before Verify has said that it is
-  // whole.
+  // Fills `host` with region spec.offset, spec.dims of tensor `name`, from as many shards as hold
+  // it. Returns NotFound listing the tensors; InvalidArgument if type or global shape differ;
+  // DataLoss if no shard holds a part. The data must not be used before Verify succeeds.
   absl::Status Read(const std::string& name, const TensorSpec& spec, void* host);
 
-  // Compares the hashes of the shards from which something was read, and of no others, with the
-  // manifest's. What was read in the order of the file is not read again. DataLoss names the file.
+  // Checks the SHA-256 of every shard that Read used against the manifest. Bytes that were read in
+  // file order are not read again. Returns DataLoss naming the file.
   absl::Status Verify();
 
  private:
   struct Shard {
     std::unique_ptr<SafetensorsFile> file;
-    std::string sha256;  // that it should have
+    std::string sha256;  // expected
     Sha256 hash;
-    int64_t hashed = 0;  // bytes so far, from its beginning on
+    int64_t hashed = 0;  // bytes hashed from the start
   };
   struct Piece {
     Shard* shard;
@@ -81,7 +81,7 @@ class CheckpointReader {
   };
 
   absl::Status AddShard(Shard& shard);
-  // Hashes the file on, up to `end`, by reading it.
+  // Hashes the file up to `end` by reading it.
   static absl::Status HashUpTo(int64_t end, Shard& shard);
 
   Manifest manifest_;

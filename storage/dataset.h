@@ -1,4 +1,4 @@
-// Examples in memory: the columns of an .npz, or windows of a text.
+// In-memory datasets: the columns of an .npz, or windows of a text.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace espalier {
 
 struct Column {
   std::string name;
-  TensorType example;      // of one example: without dimension 0
-  std::vector<char> data;  // all examples, row-major; empty for those of a text or an outline
-  int shift = 0;           // of a text: targets are one byte ahead
-  // Of an outline: as in ArraySummary.
+  TensorType example;      // type of one example: without dimension 0
+  std::vector<char> data;  // all examples, row-major; empty for a text or a summary
+  int shift = 0;           // text only: targets are one byte ahead
+  // Summary only: as in ArraySummary.
   int64_t not_finite = -1;
   bool nan = false;
 };
 
-// Immutable, hence thread-safe. The last `holdout_fraction` of the examples is the held-out part.
+// Immutable and thread-safe. The last `holdout_fraction` of the examples is held out.
 class Dataset {
  public:
-  // Every member is a column; all must have as many examples.
+  // Every member is a column; all must have equally many examples.
   static absl::StatusOr<std::shared_ptr<const Dataset>> FromNpz(absl::string_view bytes,
                                                                 double holdout_fraction);
-  // Columns that were made here, all with as many examples and with at least one.
+  // From columns in memory, with equally many examples, at least one.
   static absl::StatusOr<std::shared_ptr<const Dataset>> FromColumns(std::vector<Column> columns,
                                                                     double holdout_fraction);
   // Window i is bytes [i * S, i * S + S + 1): columns "tokens" and "targets", i32 [S].
@@ -38,8 +38,8 @@ class Dataset {
                                                                  int64_t sequence_length,
                                                                  double holdout_fraction);
 
-  // As FromNpz and FromText make them, but without values, for whoever checks a file and does not
-  // train on it: a few megabytes are held. Read must not be called.
+  // Like FromNpz and FromText without values, to check a file without training on it; holds a few
+  // megabytes. Read must not be called.
   static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfNpz(const ByteSource& file,
                                                                      double holdout_fraction);
   static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfText(int64_t bytes,
@@ -51,23 +51,24 @@ class Dataset {
   int64_t holdout_examples() const { return examples_ - training_examples_; }
   const std::vector<Column>& columns() const { return columns_; }
 
-  // NotFound lists the columns that are there.
+  // Returns NotFound listing the columns.
   absl::StatusOr<const Column*> Find(const std::string& name) const;
 
-  // Whether values of the column can be had as `as`: floats as any float, integers and bools as
-  // integers or f32. InvalidArgument otherwise.
+  // Checks that the column converts to `as`: floats to any float type, integers and bools to
+  // integers or f32. Returns InvalidArgument otherwise.
   static absl::Status CheckConversion(const Column& column, DType as);
-  // InvalidArgument naming column, example and element if a float column holds NaN or infinity.
+  // Returns InvalidArgument naming column, example and element if a float column holds NaN or
+  // infinity.
   absl::Status CheckFinite(const Column& column) const;
 
-  // The box [start, start + size) of one example, row-major, as `as`. OutOfRange (naming column and
-  // example) if an integer does not fit.
+  // Reads the box [start, start + size) of one example, row-major, as type `as`. Returns OutOfRange
+  // naming column and example if an integer does not fit.
   absl::Status Read(const Column& column, int64_t example, const Dims& start, const Dims& size,
                     DType as, char* out) const;
 
  private:
-  // Of the examples along dimension 0 of an array, as many as all columns have. Lives until the
-  // next one is added.
+  // Adds a column for an array with examples along dimension 0, as many as the others have. The
+  // pointer is valid until the next call.
   absl::StatusOr<Column*> AddColumn(const std::string& name, const TensorType& array);
   static absl::StatusOr<std::shared_ptr<Dataset>> TextOf(int64_t bytes, int64_t sequence_length,
                                                          double holdout_fraction);

@@ -1,6 +1,5 @@
-// A checkpoint is a directory of shard files and a manifest.json that is written last, by the
-// coordinator, once every rank's shard is durable. A directory without a manifest is not a
-// checkpoint.
+// A checkpoint is a directory of shard files and a manifest.json, which the coordinator writes
+// last, when every rank's shard is durable. A directory without a manifest is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +30,22 @@ struct Manifest {
   std::vector<ManifestFile> files;  // one per rank, by rank
 };
 
-// Durable when it returns.
+// The manifest is durable when this returns.
 absl::Status WriteManifest(FileSystem& files, const std::string& directory,
                            const Manifest& manifest);
 
-// NotFound without a manifest; DataLoss (naming the field) if it cannot be read; FailedPrecondition
-// if it comes from a newer version.
+// Returns NotFound without a manifest; DataLoss naming the field if it is invalid;
+// FailedPrecondition if a newer version wrote it.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
 
-// DataLoss names the first file that is missing or has not the manifest's size. What is in them is
-// compared by who reads it (CheckpointReader::Verify).
+// Returns DataLoss naming the first file that is missing or of another size.
+// CheckpointReader::Verify checks contents.
 absl::Status CheckShardSizes(FileSystem& files, const std::string& directory,
                              const Manifest& manifest);
 
-// Writes config.json and model.safetensors (whole parameters, no optimiser state) into `out`, which
-// is made if it is not there: the Hugging Face layout that serving loads. An f32 parameter that
-// `types` gives a narrow type is rounded to it.
+// Writes config.json and model.safetensors (whole parameters, no optimizer state) into `out`,
+// creating it if needed: the Hugging Face layout that serving loads. Rounds f32 parameters to the
+// narrower type that `types` gives.
 absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
                                const std::string& config_json, const std::string& out,
                                const std::map<std::string, DType>& types = {});

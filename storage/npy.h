@@ -1,4 +1,4 @@
-// An .npy that comes in pieces and is not kept.
+// Streaming reader of .npy files that keeps no values.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace espalier {
 
-// Not thread-safe. After an error only destruction is allowed.
+// Not thread-safe. After an error it may only be destroyed.
 class NpyScanner {
  public:
-  // Of so many bytes, header included. Errors begin with `name`, and are those of ParseNpy.
+  // `bytes` includes the header. Errors start with `name` and are those of ParseNpy.
   NpyScanner(const std::string& name, int64_t bytes, int64_t limit);
   ~NpyScanner();
 
-  // The first piece has the whole header: it is 1 MiB or all that there is.
+  // The first piece must hold the whole header: it is 1 MiB or the whole file.
   absl::Status Take(absl::string_view piece);
   absl::StatusOr<ArraySummary> Finish();
 

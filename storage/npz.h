@@ -1,5 +1,5 @@
-// Reads NumPy's .npy and .npz files, trusting nothing in them: sizes are checked before memory is
-// taken, object arrays (pickles) are refused.
+// Reads NumPy's .npy and .npz files. Files are not trusted: sizes are checked before memory is
+// allocated, and object arrays (pickles) are rejected.
 #pragma once
 
 #include <cstdint>
@@ -22,34 +22,34 @@ struct Array {
   std::vector<char> data;  // row-major
 };
 
-// One without its values.
+// An array without its values.
 struct ArraySummary {
   TensorType type;
-  int64_t not_finite = -1;  // row-major: a float that is NaN or infinite; -1: there is none
-  bool nan = false;         // that one is NaN
+  int64_t not_finite = -1;  // row-major index of the first NaN or infinity; -1: none
+  bool nan = false;         // true if that is a NaN
 };
 
-// A file that is read piece by piece.
+// A file that is read in pieces.
 struct ByteSource {
   int64_t size = 0;
-  // Bytes [at, at + n), which lie within the file.
+  // Reads bytes [at, at + n). REQUIRES: they are within the file.
   std::function<absl::Status(int64_t at, int64_t n, char* to)> read;
 };
 
 constexpr int64_t kMaxDatasetBytes = int64_t{16} << 30;
 
-// InvalidArgument begins with `name` and says which field is wrong and what is accepted. `limit`
-// bounds the bytes of the array.
+// Returns InvalidArgument, starting with `name`, with the invalid field and what is accepted.
+// `limit` bounds the array's bytes.
 absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name,
                                int64_t limit = kMaxDatasetBytes);
 
-// All members, by name without ".npy". Stored and deflated members, ZIP64 too; checksums are
-// checked. `limit` bounds the bytes of all members together, and those of all arrays.
+// Returns all members by name without ".npy". Reads stored and deflated members and ZIP64, and
+// verifies checksums. `limit` bounds the bytes of all members together, and of all arrays.
 absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes,
                                                       int64_t limit = kMaxDatasetBytes);
 
-// What ParseNpz would make of the file, with its errors, for whoever only checks it: all of it is
-// read, and never more than a few megabytes are held, however much it unpacks to.
+// Like ParseNpz, with the same errors, without keeping values: reads the whole file but holds only
+// a few megabytes, however large it inflates.
 absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
                                                                int64_t limit = kMaxDatasetBytes);
 

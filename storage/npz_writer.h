@@ -1,4 +1,4 @@
-// Writes NumPy's .npz files, which npz.h reads.
+// Writes NumPy's .npz files (see npz.h).
 #pragma once
 
 #include <map>
@@ -9,9 +9,9 @@
 
 namespace espalier {
 
-// The bytes of a .npz with one stored (not deflated) member for each array, by name.
-// InvalidArgument for types that NumPy has not (bf16), for data that is not its type's size, and
-// for more than the 4 GiB that the format's old form takes.
+// Returns a .npz with one stored (not deflated) member per array, by name. Returns InvalidArgument
+// for types that NumPy lacks (bf16), for data of the wrong size, and beyond the 4 GiB of ZIP
+// without ZIP64.
 absl::StatusOr<std::string> WriteNpz(const std::map<std::string, Array>& arrays);
 
 }  // namespace espalier

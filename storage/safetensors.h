@@ -18,14 +18,14 @@ namespace espalier {
 
 struct SafetensorsEntry {
   std::string dtype_name;  // "F32", "F8_E4M3"
-  TensorType type;         // dtype kInvalid where we have no such type
+  TensorType type;         // dtype kInvalid if unsupported
   int64_t offset = 0;      // into the file
   int64_t bytes = 0;
 };
 
 class SafetensorsFile {
  public:
-  // InvalidArgument names the file and the tensor or field that is wrong.
+  // Returns InvalidArgument naming the file and the invalid tensor or field.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(FileSystem& files,
                                                                const std::string& path);
 
@@ -34,7 +34,7 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   const std::shared_ptr<const ReadableFile>& file() const { return file_; }
 
-  // `bytes` of the tensor's data from `offset` on.
+  // Reads `bytes` of the tensor's data from `offset` on.
   absl::Status Read(const SafetensorsEntry& entry, int64_t offset, int64_t bytes, void* out) const;
 
  private:
@@ -44,7 +44,7 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Writes one file: all tensors are announced first, then their data follows in the same order.
+// Writes one file: Begin declares all tensors, then Append gives their data in the same order.
 class SafetensorsWriter {
  public:
   struct Tensor {
@@ -59,11 +59,12 @@ class SafetensorsWriter {
   SafetensorsWriter(FileSystem& files, std::string path);
   ~SafetensorsWriter();
 
-  // Starts `path`.tmp with the header.
+  // Creates `path`.tmp with the header.
   absl::Status Begin(const std::vector<Tensor>& tensors,
                      const std::map<std::string, std::string>& metadata);
   absl::Status Append(const void* data, int64_t bytes);
-  // Makes the file durable under its own name. After an error, or without Finish, nothing is left.
+  // Makes the file durable under its final name. After an error, or without Finish, no file is
+  // left.
   absl::StatusOr<Written> Finish();
 
  private:

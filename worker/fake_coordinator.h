@@ -1,5 +1,5 @@
-// As much of a coordinator as a worker needs: membership, the rendezvous store, one dataset
-// artifact. For tests.
+// Fake coordinator with what a worker needs: membership, rendezvous store, one dataset artifact.
+// For tests.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -40,7 +40,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     artifact_.add_files("data");
     content_ = content;
   }
-  // Leases given so far count as dead.
+  // Expires all leases granted so far.
   void ForgetLeases() {
     absl::MutexLock lock(&mutex_);
     valid_from_ = epoch_ + 1;
@@ -49,19 +49,19 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     absl::MutexLock lock(&mutex_);
     return left_;
   }
-  // Gets that waited for a key in vain.
+  // Number of Gets that timed out.
   int misses() const {
     absl::MutexLock lock(&mutex_);
     return misses_;
   }
-  // Epoch and address of the worker that joined last under `name`; 0 if none has.
+  // Returns the epoch of the last worker that joined as `name`, or 0.
   uint64_t EpochOf(const std::string& name) const {
     absl::MutexLock lock(&mutex_);
     auto it = epochs_.find(name);
     return it == epochs_.end() ? 0 : it->second;
   }
 
-  // Wanted of every Join; empty: nothing is.
+  // Requires this authorization of every Join; empty: none.
   void WantAuthorization(const std::string& value) {
     absl::MutexLock lock(&mutex_);
     wanted_authorization_ = value;

@@ -1,5 +1,5 @@
-// A whole worker as an object: the program espalier-worker is a main() around it, and tests and the
-// coordinator's in-process mode hold several.
+// A complete worker in one object: espalier-worker's main() runs one, tests and espalierd
+// --local-workers several.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@ namespace espalier {
 
 struct WorkerOptions {
   std::string coordinator;             // host:port
-  std::string listen = "127.0.0.1:0";  // of the Worker service
+  std::string listen = "127.0.0.1:0";  // address of the Worker service
   std::string advertise;               // host:port as others reach it; empty: from `listen`
-  std::string name;                    // for people; empty: host name
+  std::string name;                    // display name; empty: host name
   int threads = 0;                     // 0: all cores
-  int64_t memory_limit = 0;            // bytes; 0: the device's choice
-  std::string swap_dir;                // of a CPU worker: for swapped tensors; empty: memory
+  int64_t memory_limit = 0;            // bytes; 0: the device's default
+  std::string swap_dir;                // swapped tensors of a CPU; empty: memory
   std::string device = "cpu";          // "cpu" or "cuda:N"
-  std::string cuda_plugin;             // path; empty: beside the program
+  std::string cuda_plugin;             // path; empty: next to the executable
   std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory
-  // Keys (api_keys.h): the first is shown to the coordinator, one of them is wanted of whoever
-  // calls the Worker service. Empty: none, on loopback.
+  // API keys (api_keys.h): the worker sends the first to the coordinator and requires one of them
+  // of callers of its service. Empty: none, on loopback only.
   std::string api_key_file;
-  // With a certificate this worker serves TLS; with a CA it speaks TLS to the coordinator. Tensors
-  // that workers exchange are never encrypted.
+  // With a certificate this worker serves TLS; with a CA it uses TLS to the coordinator. Tensors
+  // between workers are never encrypted.
   TlsFiles tls;
-  bool insecure = false;  // allow what is in the clear or wants no key off loopback
-  bool calibrate = true;  // false: report fixed, plausible rates at once (tests)
-  // Give up if the coordinator cannot be reached for this long at the start; it is retried for ever
-  // once the worker has joined.
+  bool insecure = false;  // allow no TLS or no keys off loopback
+  bool calibrate = true;  // false: report fixed plausible rates (tests)
+  // Gives up if the coordinator is unreachable for this long at startup. Once joined, retries
+  // without limit.
   absl::Duration join_timeout = absl::Seconds(30);
 };
 
@@ -40,17 +40,17 @@ class LocalWorker {
  public:
   virtual ~LocalWorker() = default;  // stops
 
-  // Of the Worker service: host:port with the real port.
+  // Address of the Worker service: host:port with the actual port.
   virtual std::string address() const = 0;
-  // Given by the coordinator; empty while not joined.
+  // Assigned by the coordinator; empty while not joined.
   virtual std::string worker_id() const = 0;
   // Ends a running job, leaves the coordinator, stops serving. Idempotent.
   virtual void Stop() = 0;
-  // Stops at once, as if the process had died: the coordinator is not told. For tests.
+  // Stops at once, without telling the coordinator, as if the process had died. For tests.
   virtual void Abandon() = 0;
 };
 
-// Serves, then joins. InvalidArgument for options that make no sense; Unavailable, naming the
+// Starts serving, then joins. Returns InvalidArgument for invalid options; Unavailable, naming the
 // address and the attempts, if the coordinator does not answer within join_timeout.
 absl::StatusOr<std::unique_ptr<LocalWorker>> StartWorker(const WorkerOptions& options);
 

@@ -1,4 +1,4 @@
-// Times programs on a device, for the planner's cost model.
+// Measures programs on a device, for the planner's cost model.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,14 +7,14 @@
 
 namespace espalier {
 
-// Median seconds of one run over `repetitions` (at least 1), after one that is not counted.
-// Floating inputs hold small random numbers, others zero. Caches are as in a step: inputs that are
-// SCRATCH have just been written, all else has been evicted.
+// Returns the median seconds of `repetitions` (at least 1) runs, after a warm-up run.
+// Floating-point inputs are small random numbers, others zero. Cache state is as in a step: SCRATCH
+// inputs have just been written, all else is evicted.
 absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetitions,
                                       Device* device);
 
-// `description` of the device with its rates: matmul FLOP/s, memory bandwidth, cost of starting an
-// operator. Takes at most about 1.5 s.
+// Returns the device's description with measured rates: matmul FLOP/s, memory bandwidth, launch
+// overhead. Takes about 1.5 s at most.
 absl::StatusOr<v1::Device> Calibrate(Device* device);
 
 }  // namespace espalier

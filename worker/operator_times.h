@@ -1,4 +1,4 @@
-// What instructions took in a step of a job, for the coordinator to plan the next one by.
+// Operator times of a training step, reported to the coordinator for later planning.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-// Of some steps' profiles, at least one: the times of the step that was the middle one by its
-// instructions' sum, by node and operator.
+// Returns the times, by node and operator, of the step whose total is the median. REQUIRES: at
+// least one profile.
 v1::OperatorTimes MedianStepTimes(const std::vector<std::vector<InstructionTime>>& profiles);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Calls methods of a service whatever they take, for tests of what stands before all of them.
+// Calls any gRPC method generically, to test what runs before all methods (authorization).
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -18,11 +18,11 @@ namespace espalier {
 
 struct RpcResult {
   grpc::Status status;
-  std::string reply;  // the first one, serialised; empty if none came
+  std::string reply;  // the first, serialized; empty: none
 };
 
-// One message, serialised, to `method` ("package.Service/Method"), with `authorization` as metadata
-// (empty: none).
+// Sends one serialized message to `method` ("package.Service/Method") with `authorization` as
+// metadata (empty: none).
 inline RpcResult CallMethod(const std::string& address, const std::string& method,
                                const std::string& authorization, const std::string& message = "") {
   RpcResult answer;
@@ -64,8 +64,8 @@ inline RpcResult CallMethod(const std::string& address, const std::string& metho
   return answer;
 }
 
-// One empty message to each method. Statuses by method's name. `service`: its full name; its
-// descriptor must be linked in.
+// Sends an empty message to each method of `service` (full name; its descriptor must be linked in).
+// Returns statuses by method name.
 inline std::map<std::string, grpc::Status> CallEveryMethod(const std::string& address,
                                                            const std::string& service,
                                                            const std::string& authorization) {

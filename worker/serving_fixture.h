@@ -1,4 +1,4 @@
-// Tests of workers that serve small models: the models, and streams of their steps.
+// Test fixture for workers that serve small models: builds models and runs streams of steps.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -27,7 +27,7 @@ class ServingFixture : public testing::Test {
   static constexpr int kVocabulary = 64;
   static constexpr int kSlots = 48;
 
-  // One rank of a served model, if not its only one.
+  // One rank of a served model.
   struct Model {
     std::string job;
     v1::StartServingRequest request;
@@ -36,10 +36,10 @@ class ServingFixture : public testing::Test {
 
   ServingFixture() { RegisterAllOperators(registry_); }
 
-  // Of the worker's lease.
+  // The epoch of the worker's lease.
   virtual uint64_t Epoch() const = 0;
 
-  // A small model whose weights, keyed by `seed`, lie in a folder of its own.
+  // Builds a small model with weights from `seed` in its own folder.
   Model Make(const std::string& job, int64_t hidden, uint64_t seed) {
     return MakeRanks(job, hidden, seed, {})[0];
   }
@@ -136,11 +136,11 @@ class ServingFixture : public testing::Test {
     return stub_->Stop(&context, request, &reply);
   }
 
-  // A stream of steps of one model: token after token of one sequence.
+  // A stream of steps of one model that decodes one sequence token by token.
   class Steps {
    public:
     Steps(ServingFixture& test, const Model& model, uint64_t attempt = 1) {
-      // A step that never comes is a failure, not a test without an end.
+      // Fail rather than hang if a step never arrives.
       context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(100));
       stream_ = test.stub_->ServingSteps(&context_);
       v1::ServingStep hello;
@@ -154,17 +154,17 @@ class ServingFixture : public testing::Test {
     }
     bool ready() const { return ready_; }
 
-    // The next token's logits; empty if the stream has ended.
+    // Returns the next token's logits; empty if the stream has ended.
     std::string Next(int token) { return Run(token, RunnerBatch::kLogits).logits(); }
-    // Where no logits are wanted: the choice; -1 if they come nevertheless, or the stream has
-    // ended.
+    // Runs a step that asks for the sampled token only, and returns it; -1 if logits arrive or the
+    // stream has ended.
     int Choose(int token) {
       const v1::ServingResult result = Run(token, RunnerBatch::kToken);
       return result.logits().empty() && result.choice_tokens_size() == 1 ? result.choice_tokens(0)
                                                                          : -1;
     }
 
-    // Until the worker ends the stream.
+    // Waits until the worker ends the stream.
     void AwaitEnd() {
       v1::ServingResult result;
       while (stream_->Read(&result)) {

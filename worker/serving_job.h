@@ -1,5 +1,4 @@
-// One rank of a served model: its program with weights and KV cache, and its peers. Knows nothing
-// of gRPC.
+// One rank of a served model: its program, weights, KV cache and peers. Independent of gRPC.
 #pragma once
 
 #include <functional>
@@ -22,32 +21,32 @@
 namespace espalier {
 
 struct ServingJobOptions {
-  // Both outlive the job. Other jobs may have the device in between steps of this one, and while
-  // this one loads.
+  // Both must outlive the job. Other jobs may use the device between steps and while this one
+  // loads.
   Device* device = nullptr;
   DeviceThread* device_thread = nullptr;
-  FileSystem* files = nullptr;  // where models lie
-  // Meets the other ranks, if there are any. `cancelled` turns true when it should give up.
+  FileSystem* files = nullptr;  // holds the models
+  // Connects to the other ranks, if any. Gives up when `cancelled` returns true.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       int rank, int size, const PeerTimeouts& timeouts, std::function<bool()> cancelled)>
       connect;
-  std::function<bool()> cancelled;  // loading is of no use any more, and ends with Cancelled
+  std::function<bool()> cancelled;  // true: loading ends with Cancelled
 };
 
 class ServingJob : public WorkerJob {
  public:
-  // Reads this rank's parts of the weights, then meets its peers: on the calling thread, which has
-  // the device in short turns, if it needs it at all.
+  // Reads this rank's weights, then connects to its peers. Runs on the calling thread and uses the
+  // device in short turns.
   static absl::StatusOr<std::unique_ptr<ServingJob>> Load(const v1::StartServingRequest& request,
                                                           const ServingJobOptions& options);
 
   int64_t measured_peak_bytes() const;
   bool has_logits() const { return runner_->has_logits(); }
 
-  // What is refused before anything is touched, by all ranks alike.
+  // Returns the errors that every rank reports before a step changes anything.
   absl::Status Check(const RunnerBatch& batch) const { return runner_->Check(batch); }
-  // One step, which all ranks run, of a batch that Check has let pass; logits on the rank that has
-  // them. After an error the job is of no more use. Waits for steps of other jobs on the device.
+  // Runs one step of a batch that passed Check; all ranks must run it. Sets logits on the rank that
+  // has them. Waits for steps of other jobs on the device. The job is unusable after an error.
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits);
 
   void Abort(const std::string& reason) override;

@@ -1,5 +1,5 @@
-// One attempt of a training job on one rank: programs, data, peers and checkpoints around
-// executors. Knows nothing of gRPC.
+// One rank of an attempt of a training job: executors with their data, peers and checkpoints.
+// Independent of gRPC.
 #pragma once
 
 #include <functional>
@@ -24,34 +24,34 @@ struct TrainingJobOptions {
   Device* device = nullptr;
   FileSystem* files = nullptr;
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const v1::Dataset&)> open_dataset;
-  // Meets the other ranks of the attempt; called from the first Run if there are any. `cancelled`
-  // turns true when it should give up.
+  // Connects to the other ranks, if any; called by the first Run. Gives up when `cancelled` returns
+  // true.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       int rank, int size, const PeerTimeouts& timeouts, std::function<bool()> cancelled)>
       connect;
-  // Loading is of no use any more, and ends with Cancelled before the next tensor of a checkpoint.
-  // May be empty.
+  // Optional. If it returns true, loading ends with Cancelled before the next tensor of a
+  // checkpoint.
   std::function<bool()> cancelled;
 };
 
 class TrainingJob : public WorkerJob {
  public:
-  // Loads programs and dataset, and the checkpoint where there is one, or else the model to start
-  // from where there is one.
+  // Loads programs and dataset, then the checkpoint, if any, or else the initial model, if any.
   static absl::StatusOr<std::unique_ptr<TrainingJob>> Load(const v1::LoadProgramRequest& request,
                                                            const TrainingJobOptions& options);
 
   int64_t training_examples() const;
   int64_t measured_peak_bytes() const;
 
-  // Blocks. Hands every event to `emit`; an error of emit ends the run. Cancelled after Abort.
+  // Runs steps and passes every event to `emit`, whose error ends the run. Blocks. Returns
+  // Cancelled after Abort.
   absl::Status Run(const v1::RunRequest& request,
                    const std::function<absl::Status(const v1::RunEvent&)>& emit);
 
-  // From any thread: ends Run soon, and every later one.
+  // Ends Run soon, and every later one at once. Thread-safe.
   void Abort(const std::string& reason) override;
 
-  // Measured between ranks 0 and 1 when they first met; absent elsewhere.
+  // Measured between ranks 0 and 1 when they first connect; absent on other ranks.
   bool has_link() const;
   v1::Link link() const;
 
@@ -60,10 +60,10 @@ class TrainingJob : public WorkerJob {
  private:
   TrainingJob(const v1::LoadProgramRequest& request, const TrainingJobOptions& options);
   absl::Status LoadCheckpoint(const std::string& directory);
-  // Sets `*met` if the ranks have met only now.
+  // Sets `*met` if this call connected the ranks.
   absl::Status Connect(bool* met);
   absl::Status MeasureLink();
-  // With all ranks; what rank 0 has to tell of it goes to `emit`.
+  // Measures communication; all ranks must call it. Rank 0 emits the profile.
   absl::Status ReportCommunication(const std::function<absl::Status(const v1::RunEvent&)>& emit);
   absl::Status WriteShard(const v1::RunRequest& request, int64_t steps_done,
                           const std::function<absl::Status(const v1::RunEvent&)>& emit);
@@ -75,7 +75,7 @@ class TrainingJob : public WorkerJob {
   const v1::Attempt attempt_;
   const absl::Duration peer_timeout_;
   const bool measure_communication_;
-  // Of what the first Run goes on from, 0 without a checkpoint; -1: it has.
+  // Steps done at the loaded checkpoint, 0 without one; -1 after the first Run.
   int64_t steps_loaded_ = 0;
   std::unique_ptr<BatchLoader> training_data_;
   std::unique_ptr<BatchLoader> holdout_data_;

@@ -1,4 +1,4 @@
-// What a worker has loaded: one attempt of a job, or one rank of a served model.
+// Interface of what a worker has loaded: an attempt of a training job, or a rank of a served model.
 #pragma once
 
 #include <memory>
@@ -10,24 +10,24 @@
 namespace espalier {
 
 struct PeerTimeouts {
-  absl::Duration meeting;  // until the last rank is there
-  absl::Duration connect;  // to each of them, then
-  absl::Duration wait;     // of each wait for a peer, later
+  absl::Duration meeting;  // for all ranks to arrive
+  absl::Duration connect;  // then, to connect to each
+  absl::Duration wait;     // for each later wait for a peer
 };
 
-// Of connecting, which nothing ends before: a worker whose peer has died meanwhile would neither
-// stop nor join anew. Later waits end with Abort, and may be as long as a step.
+// Limits connecting, which cannot be interrupted: with a dead peer the worker could neither stop
+// nor rejoin. Abort interrupts later waits, which may take as long as a step.
 constexpr absl::Duration kMaxConnectTimeout = absl::Minutes(1);
 
 class WorkerJob {
  public:
   virtual ~WorkerJob() = default;
 
-  // From any thread: ends what runs soon with Cancelled, and everything later at once.
+  // Ends the current call soon with Cancelled, and later ones at once. Thread-safe.
   virtual void Abort(const std::string& reason) = 0;
 
-  // Peers may still be reading what this rank sent last: who drops a finished job keeps this a
-  // while. Null if there are no peers.
+  // Peers may still be reading this rank's last messages: the caller keeps this a while after the
+  // job. Null without peers.
   virtual std::unique_ptr<Communicator> TakeCommunicator() = 0;
 };
 

@@ -1,6 +1,6 @@
-// The Worker service (proto/espalier/v1/worker.proto): one job that trains, or any number of served models,
-// whose steps take turns; attempts and leases checked. Who gives a worker several models sees to it
-// that they fit its memory.
+// The Worker service (espalier/v1/worker.proto): one training job, or several served models whose
+// steps take turns. Checks attempts and leases. The coordinator ensures that the models fit into
+// the worker's memory.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,12 @@ struct WorkerServiceOptions {
   Device* device = nullptr;
   FileSystem* files = nullptr;
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const v1::Dataset&)> open_dataset;
-  // As TrainingJobOptions::connect, for an attempt.
+  // TrainingJobOptions::connect for an attempt.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       const v1::Attempt& attempt, int rank, int size, const PeerTimeouts& timeouts,
       std::function<bool()> cancelled)>
       connect;
-  // Decides on the value of a call's "authorization" metadata, before every RPC. Null: all may
-  // call.
+  // Checks a call's "authorization" metadata before every RPC. Null: accepts all.
   std::function<absl::Status(const std::string& authorization)> authorize;
 };
 
@@ -39,13 +38,13 @@ class WorkerService : public v1::Worker::Service {
   explicit WorkerService(WorkerServiceOptions options) : options_(std::move(options)) {}
   ~WorkerService() override;
 
-  // The lease's epoch, after every Join; calls that carry another one are refused.
+  // Sets the epoch of the lease, after every Join. Calls with another epoch are rejected.
   void SetEpoch(uint64_t epoch);
-  // Ends and forgets whatever is running or loaded, and waits for it.
+  // Aborts and unloads every job, and waits for that.
   void AbortAll(const std::string& reason);
 
   std::vector<std::string> running_jobs() const;
-  // The last link measured between two ranks of a job, if any since the last call.
+  // Returns the last link measured between two ranks since the previous call, if any.
   bool TakeLink(v1::Link* link);
 
   grpc::Status LoadProgram(grpc::ServerContext* context, const v1::LoadProgramRequest* request,
@@ -63,54 +62,52 @@ class WorkerService : public v1::Worker::Service {
                        v1::MeasureReply* reply) override;
 
  private:
-  // What a job does here.
+  // State of a loaded job.
   enum class State { kLoading, kIdle, kRunning };
-  // One that this worker has been given. It is idle, or somebody's who loads or runs it and alone
-  // may take it away.
+  // A job on this worker. While it loads or runs, only the RPC that does so may remove it.
   struct LoadedJob {
     uint64_t attempt = 0;
-    bool serves = false;  // with others that do; one that trains is alone
+    bool serves = false;  // served models share a worker; a training job is alone
     State state = State::kLoading;
     bool abort_load = false;
     bool finished = false;  // a Run has ended
-    // Once it is loaded, one of the two.
+    // After loading exactly one is set.
     std::shared_ptr<TrainingJob> training;
     std::shared_ptr<ServingJob> serving;
-    // Of the stream of steps that is open: it may wait for the next step.
+    // The open stream of steps, which may be waiting for the next step.
     grpc::ServerContext* steps = nullptr;
   };
 
   absl::Status Authorize(const grpc::ServerContext& context) const;
   absl::Status CheckAttempt(const v1::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The job's, or null.
+  // Returns the loaded job, or null.
   LoadedJob* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // FailedPrecondition if a loaded that is no neighbour for this attempt loads or runs. What an
-  // older attempt of the same job does is aborted.
+  // Returns FailedPrecondition if a job that cannot share the worker with this attempt is loading
+  // or running. Aborts older attempts of the same job.
   absl::Status CheckFree(const v1::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits until the job neither loads nor runs, and nothing is measured or freed; false after
+  // Waits until the job is idle and nothing is being measured or freed. Returns false after
   // `timeout`.
   bool WaitIdle(const std::string& job_id, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Abort(LoadedJob& loaded, const std::string& reason);
-  // Takes idle jobs away, and keeps the connections of the last one open for peers that are not
-  // done reading. Free must follow.
+  // Removes idle jobs and keeps the last one's communicator open for peers that are still reading.
+  // Free must follow.
   std::vector<LoadedJob> Unload(const std::vector<std::string>& job_ids)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Without the lock in between, which heartbeats want: much memory takes a while. Nobody finds
-  // this worker idle meanwhile, as whoever comes next may want that memory.
+  // Destroys `memory` without holding the lock, which heartbeats need: freeing much memory takes a
+  // while. The worker does not count as idle meanwhile, since the next job may need that memory.
   template <typename T>
   void Free(T memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes a loaded for `attempt`, which is loading from then on; those that are in its way are
-  // idle, and unloaded.
+  // Adds `attempt` as a loading job. Jobs in its way are idle, and are unloaded.
   absl::Status BeginLoad(const v1::Attempt& attempt, bool serves);
-  // Ends what BeginLoad began: the loaded, or why there is none; `job` is freed then.
+  // Ends BeginLoad. Returns the loaded job, or an error after freeing `job`.
   template <typename Job>
   absl::StatusOr<LoadedJob*> EndLoad(const v1::Attempt& attempt,
                                   absl::StatusOr<std::unique_ptr<Job>>* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The loaded, which runs from then on, if `attempt` is loaded and does not run.
+  // Marks the job running and returns it, if `attempt` is loaded and idle.
   absl::StatusOr<LoadedJob*> BeginRun(const v1::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
@@ -127,7 +124,7 @@ class WorkerService : public v1::Worker::Service {
     };
   }
 
-  // For who loads the job, until EndLoad.
+  // Polled by the loading call, until EndLoad.
   std::function<bool()> IsAborted(const std::string& job_id) {
     return [this, job_id] {
       absl::MutexLock lock(&mutex_);

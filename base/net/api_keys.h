@@ -1,6 +1,6 @@
-// The keys that callers show as "Authorization: Bearer KEY": clients and workers to the
-// coordinator, the coordinator to its workers. Keys admit, they do not separate tenants: but for
-// generations and stored responses, which belong to the key that made them, all is everybody's.
+// API keys, sent as "Authorization: Bearer KEY": by clients and workers to the coordinator, by the
+// coordinator to its workers. Keys grant access; they do not isolate tenants, except that
+// generations and stored responses belong to the key that created them.
 #pragma once
 
 #include <functional>
@@ -15,24 +15,25 @@
 
 namespace espalier {
 
-// The key that a call shows, asked for with each of them; null: none.
+// Returns the key for a call; called for each. Null: no key.
 using ShownKey = std::function<std::string()>;
 
-// Thread-safe. Copies are the same keys: what one reloads, all have.
+// Thread-safe. Copies share their keys: a reload affects all.
 class ApiKeys {
  public:
-  // One key per line; blank lines and lines that begin with # are skipped. InvalidArgument naming
-  // the file if it cannot be read, is empty, or holds a key shorter than 16 characters.
+  // Reads one key per line, skipping blank lines and lines that start with #. Returns
+  // InvalidArgument naming the file if it is unreadable or empty or has a key shorter than 16
+  // characters.
   static absl::StatusOr<ApiKeys> Read(const std::string& path);
 
-  // Reads the file again; whether it holds other keys than before, or the same ones in another
-  // order. Errors as of Read: the keys are then those of before.
+  // Reads the file again. Returns true if the keys or their order changed. Errors are those of Read
+  // and leave the keys unchanged.
   absl::StatusOr<bool> Reload();
 
-  // Unauthenticated unless the header shows one of the keys.
+  // Returns Unauthenticated unless the header carries one of the keys.
   absl::Status Check(const std::string& authorization) const;
 
-  // The first one is what the holder of the file shows to others.
+  // The first key, which the holder of the file sends to others.
   ShownKey shown() const;
 
  private:

@@ -1,4 +1,4 @@
-// gRPC between the daemons: calls with an API key, and transport security on both ends.
+// gRPC channels between the daemons, with API keys and TLS.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -15,21 +15,21 @@
 
 namespace espalier {
 
-// With TLS if tls.calls(), and then with tls's certificate for who asks for one. Connections made a
-// second or more after a reload of `tls` are by what it read. A thread looks after that: share them
-// between channels. `tls` has to outlive them.
+// Returns channel credentials: TLS if tls.calls(), with tls's certificate for servers that request
+// one. Connections made a second or more after a reload of `tls` use the new files. A thread
+// watches for that, so share the credentials between channels. `tls` must outlive them.
 std::shared_ptr<grpc::ChannelCredentials> CallersCredentials(const TransportSecurity& tls);
 
-// Likewise, with TLS if tls.serves().
+// Returns server credentials: TLS if tls.serves(). Reloads and lifetime are as above.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecurity& tls);
 
-// Every call on it, of whatever service, shows `key` as "authorization: Bearer KEY"; null: none.
-// Without credentials in the clear.
+// Returns a channel whose calls all carry `key` as "authorization: Bearer KEY" (null: none).
+// Unencrypted without credentials.
 std::shared_ptr<grpc::Channel> KeyedChannel(
     const std::string& address, const grpc::ChannelArguments& arguments, ShownKey key,
     std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
-// What a call shows; empty if it shows nothing.
+// Returns the authorization metadata of a call; empty if there is none.
 std::string AuthorizationOf(const grpc::ServerContext& context);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Certificates and API keys that are replaced while a daemon runs, as Kubernetes does with secrets:
-// by a file in place, or by a link that names another folder.
+// Reloads certificates and API keys that change while a daemon runs, in place or through a symbolic
+// link as Kubernetes secrets do.
 #pragma once
 
 #include <functional>
@@ -17,24 +17,24 @@
 
 namespace espalier {
 
-// How long files may lie there unread.
+// Interval between checks of the files.
 inline constexpr absl::Duration kCredentialCheck = absl::Seconds(2);
 
-// What can be read again.
+// A reloadable credential.
 struct Credential {
-  std::string what;                              // for messages, in the plural
-  std::string from_now_on;                       // what a change means, likewise
-  std::function<absl::StatusOr<bool>()> reload;  // whether there was something new
-  std::function<void()> changed;                 // runs after that; null: nothing
+  std::string what;                              // for log messages, plural
+  std::string from_now_on;                       // for log messages: the effect of a change
+  std::function<absl::StatusOr<bool>()> reload;  // true if it changed
+  std::function<void()> changed;                 // called after a change; may be null
 };
 
-// Those that a daemon has been given. `changed` runs after each change of the certificates.
+// Returns a daemon's credentials. `changed` runs after each change of the certificates.
 std::vector<Credential> CredentialsOf(const TransportSecurity& tls,
                                       const std::optional<ApiKeys>& keys,
                                       std::function<void(const TlsPem&)> changed = nullptr);
 
-// Reloads them every so often, while it lives, on a thread of its own. What is not right twice in a
-// row (once it may be half written) is logged, once.
+// Reloads credentials periodically on its own thread. Logs an error once, when two checks in a row
+// fail (a file may be half written at the first).
 class CredentialWatch {
  public:
   CredentialWatch(std::vector<Credential> credentials, absl::Duration every);
@@ -43,7 +43,7 @@ class CredentialWatch {
  private:
   struct Watched {
     Credential credential;
-    std::string wrong, logged;  // of the last check; of the last warning
+    std::string wrong, logged;  // error of the last check; last logged
   };
 
   void Run();

@@ -1,4 +1,4 @@
-// A file that is in memory alone, for who takes secrets by a path.
+// A file that exists only in memory, for libraries that read secrets by path.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@ namespace espalier {
 
 class MemoryFile {
  public:
-  // Unavailable if the system gives none.
+  // Returns Unavailable if the system cannot create one.
   static absl::StatusOr<std::unique_ptr<MemoryFile>> Make(absl::string_view contents);
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
 
-  // For this process alone, while this object lives.
+  // Path valid in this process while this object exists.
   std::string path() const;
 
-  // At once: who opens the path gets all of the old contents or all of the new ones. After an error
-  // they are the old ones.
+  // Atomic: a reader that opens the path gets the whole old or the whole new contents. On error the
+  // old contents stay.
   absl::Status Replace(absl::string_view contents);
 
  private:

@@ -1,4 +1,4 @@
-// Transport security (TLS) of what the daemons listen on, and of the calls between them.
+// TLS settings of the daemons' servers and of calls between them.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@ namespace espalier {
 // PEM files; empty: none.
 struct TlsFiles {
   std::string certificate;  // a chain, own certificate first
-  std::string key;          // of that certificate, without a password
+  std::string key;          // of that certificate, unencrypted
   std::string ca;           // trusted when this process calls others
-  std::string client_ca;    // signed the certificates that callers have to show
+  std::string client_ca;    // CA of the certificates required of callers
 };
 
 // The contents of TlsFiles.
@@ -23,27 +23,27 @@ struct TlsPem {
   bool operator==(const TlsPem&) const = default;
 };
 
-// What the files hold, as far as it is right. Copies share it. Thread-safe.
+// The validated contents of the files. Copies share it. Thread-safe.
 class TransportSecurity {
  public:
-  // None: everything in the clear.
+  // No TLS.
   TransportSecurity() = default;
-  // InvalidArgument naming the file that cannot be read or understood, whose certificate has
-  // expired or is not the key's, or which another one needs and is not given.
+  // Returns InvalidArgument naming a file that cannot be read or parsed, whose certificate has
+  // expired or does not match the key, or that is missing though another one needs it.
   static absl::StatusOr<TransportSecurity> Read(const TlsFiles& files);
 
-  // Reads the files again. True if they held something new that was right, which pem() and the
-  // paths below have from then on; else all stays as it was, and an error is as Read's.
+  // Reads the files again. Returns true if pem() and the paths below changed. Errors are those of
+  // Read and leave everything unchanged.
   absl::StatusOr<bool> Reload();
 
-  // Decided by which files there are: reloading does not change it.
+  // Depends on which files were given; a reload does not change it.
   bool serves() const;
   bool calls() const;
 
   TlsPem pem() const;
 
-  // Files in memory that always hold what was right last, for who reads files alone (gRPC does):
-  // the key and its certificates in one, and the two lists of trusted ones. Empty: there is none.
+  // In-memory files with the last valid contents, for libraries that only read files (gRPC): key
+  // and certificate chain together, and the two CA lists. Empty if not given.
   std::string identity_path() const;
   std::string ca_path() const;
   std::string client_ca_path() const;

@@ -1,4 +1,4 @@
-// A file system whose disk fills up, and takes its time, over a real one. For tests.
+// File system over another one that can fill up or block. For tests.
 #pragma once
 
 #include <atomic>
@@ -16,12 +16,11 @@ class FaultyFileSystem : public ForwardingFileSystem {
  public:
   using ForwardingFileSystem::ForwardingFileSystem;
 
-  // Bytes that can still be written; the write that passes it is cut off there and fails.
+  // Bytes left. The write that exceeds them is truncated and fails.
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   enum class Call { kCreate, kOpen, kRename };
-  // From now on whoever creates a file with this in its path, or else opens it or gives it that
-  // path, waits for LetGo.
+  // Blocks calls of this kind whose path contains `name`, until LetGo.
   void Hold(const std::string& name, Call call = Call::kCreate) {
     absl::MutexLock lock(&mutex_);
     held_name_ = name;
@@ -29,7 +28,7 @@ class FaultyFileSystem : public ForwardingFileSystem {
     held_ = 0;
   }
   void LetGo() { Hold(""); }
-  // Who waits since Hold.
+  // Number of calls blocked since Hold.
   int held() const {
     absl::MutexLock lock(&mutex_);
     return held_;

@@ -1,4 +1,4 @@
-// A file system that hands everything on to another one: what tests change parts of.
+// File system that forwards every call to another one. Tests override parts of it.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A file system on which reads of one folder's files wait, as long as a test wants. For tests.
+// File system that blocks reads of one folder's files until released. For tests.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@
 
 namespace espalier {
 
-// Thread-safe. Outlives the files that it has opened.
+// Thread-safe. Must outlive the files that it opened.
 class GatedFileSystem : public ForwardingFileSystem {
  public:
   using ForwardingFileSystem::ForwardingFileSystem;
 
-  // From now on reads of files beneath `folder` wait for Release, after `reads` more of them.
+  // Blocks reads of files below `folder` until Release, after `reads` more of them.
   void Hold(const std::string& folder, int reads) {
     absl::MutexLock lock(&mutex_);
     folder_ = folder;
@@ -31,12 +31,12 @@ class GatedFileSystem : public ForwardingFileSystem {
     absl::MutexLock lock(&mutex_);
     held_ = false;
   }
-  // False if none does for a long time.
+  // Waits for a blocked read. Returns false after 60 s.
   bool AwaitWaitingRead() const {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(&is_waiting_), absl::Seconds(60));
   }
-  // Since Hold, of that folder.
+  // Reads below that folder since Hold.
   int reads() const {
     absl::MutexLock lock(&mutex_);
     return passed_;

@@ -1,12 +1,12 @@
-// Weights as FlexFlow Serve keeps them, for LLaMA and its kin: one raw file per tensor, without
-// types or shapes, which the model's configuration must say.
+// FlexFlow Serve's weight files for LLaMA-like models: one raw file per tensor without type or
+// shape, which the model's configuration must give.
 //
-// A file holds f32 or f16, row-major, or a matrix [out, in] compressed as FlexFlow's
-// compress_llama_weights.py does: groups of 32 rows of one column share a minimum and a scale, f32
-// or f16, [ceil(out / 32), in], and a weight is q / scale + minimum. They lie in three files, q in
-// "<name>", one byte each with 8 bits as with 4, then "<name>_offset" and "<name>_scale"; or in one
-// file as FlexFlow holds them in memory, q first (with 4 bits two in a byte, the first one in the
-// high half), minima, scales. Which it is follows from the sizes of the files.
+// A file holds f32 or f16, row-major, or a matrix [out, in] compressed by FlexFlow's
+// compress_llama_weights.py: groups of 32 rows of a column share a minimum and a scale, f32 or f16,
+// [ceil(out / 32), in], and a weight is q / scale + minimum. Either three files: "<name>" with q,
+// one byte each even for 4 bits, "<name>_offset" and "<name>_scale"; or one file in FlexFlow's
+// memory layout: q (for 4 bits two per byte, the first in the high half), minima, scales. The file
+// sizes tell which.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@
 
 namespace espalier {
 
-// Whether a file is one of FlexFlow's, by its name, and whether a folder with these files is.
+// True if the file name is one of FlexFlow's; true if a folder with these files is FlexFlow's.
 bool IsFlexFlowWeight(const std::string& name);
 bool IsFlexFlowFolder(const std::vector<std::string>& names);
 
-// `names`: what the folder holds; `shapes`: what is expected in it. Tensors have the names in
-// `shapes`. InvalidArgument for a file whose size fits none of the layouts, with those that would.
+// `names` are the folder's files; `shapes` the expected tensors, whose names the result uses.
+// Returns InvalidArgument for a file whose size fits no layout, with the sizes that would.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenFlexFlow(FileSystem& files,
                                                           const std::string& folder,
                                                           const std::vector<std::string>& names,

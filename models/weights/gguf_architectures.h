@@ -1,5 +1,5 @@
-// The architectures of GGUF files that are read: which of Hugging Face's models each one is, what
-// its tensors are called there, and what llama.cpp's converter did to them.
+// Supported architectures of GGUF files: the Hugging Face model of each, the tensors' names in
+// both, and the transformations of llama.cpp's converter.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@ namespace espalier {
 // How the file's tensor differs from Hugging Face's.
 enum class GgufWeightTransform {
   kNone,
-  // Rows of q and k, by head: the two that a rotary embedding turns together are neighbours, not
-  // half a head apart.
+  // Rows of q and k within a head: the two elements of a rotary pair are adjacent instead of half a
+  // head apart.
   kPermutedQuery,
   kPermutedKey,
-  // Rows of Falcon's fused q, k and v: all of q, all of k, all of v, not group by group.
+  // Rows of Falcon's fused qkv: all q, all k, all v, instead of interleaved by group.
   kFalconFusedQkv,
-  kPlusOne,     // Gemma's norms: Hugging Face keeps their weights minus 1
-  kTransposed,  // matrices of GPT-2, which Hugging Face keeps as [in, out]
+  kPlusOne,     // Gemma's norms: Hugging Face stores weight - 1
+  kTransposed,  // GPT-2: Hugging Face stores [in, out] (Conv1D)
 };
 
-// What comes before ".weight" and ".bias".
+// Names without ".weight" and ".bias".
 struct GgufName {
   const char* gguf;
   const char* hf;
   GgufWeightTransform change = GgufWeightTransform::kNone;
 };
 
-// Of a layer's mixture, after the layer's own prefix.
+// Hugging Face names of a layer's mixture of experts, after the layer's prefix.
 struct GgufExpertNames {
   const char* router = nullptr;   // "mlp.gate"
   const char* experts = nullptr;  // "mlp.experts"
@@ -57,22 +57,22 @@ struct GgufExperts {
   int64_t layers = 0, count = 0, used = 0;
 };
 
-// The architecture of a file. Unimplemented, by name, for others, and for mixtures of experts where
-// the architecture is not read as one; InvalidArgument for metadata that cannot be.
+// Returns the architecture of a file. Returns Unimplemented, by name, for others, and for mixtures
+// of experts of an architecture without them here; InvalidArgument for invalid metadata.
 absl::StatusOr<const GgufArchitecture*> FindGgufArchitecture(GgufMetadata& metadata);
 
-// Numbers of layers and experts. InvalidArgument, by key, for more used than there are, or for more
-// of them than any model has; Unimplemented for switches that change the mathematics.
+// Returns the numbers of layers and experts. Returns InvalidArgument, by key, if more are used than
+// exist or the numbers are implausible; Unimplemented for switches that change the computation.
 absl::StatusOr<GgufExperts> ReadGgufExperts(GgufMetadata& metadata);
 
 struct GgufHfName {
   std::string name;
   GgufWeightTransform change = GgufWeightTransform::kNone;
 };
-// A name that no table has stays: whoever wants no such tensor says so.
+// Unknown names are returned unchanged; the consumer rejects unexpected tensors.
 GgufHfName HfNameOf(const GgufArchitecture& architecture, const std::string& name);
 
-// Factors that divide the frequencies of rotary embeddings. They are part of the configuration.
+// Tensors of RoPE frequency factors, which belong to the configuration.
 inline constexpr char kGgufRopeFactors[] = "rope_freqs.weight";
 inline constexpr char kGgufShortFactors[] = "rope_factors_short.weight";
 inline constexpr char kGgufLongFactors[] = "rope_factors_long.weight";

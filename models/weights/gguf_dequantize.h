@@ -1,4 +1,5 @@
-// GGUF's element types: blocks of quantised numbers, as f32. Layouts are those of ggml.
+// GGUF element types: blocks of quantized numbers and their dequantization to f32. Layouts are
+// ggml's.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ struct GgufType {
   DType dtype = DType::kInvalid;  // ours that is the same
 };
 
-// Null for a type that cannot be read.
+// Returns null for an unsupported type.
 const GgufType* FindGgufType(uint32_t id);
-// "F32, F16, ..."
+// Returns "F32, F16, ...".
 std::string KnownGgufTypes();
 
 }  // namespace espalier

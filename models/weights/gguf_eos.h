@@ -1,5 +1,5 @@
-// Which tokens end an answer, of those in a GGUF file. The file has a key for one of them, but
-// chats end their turns with others, which llama.cpp knows by further keys and by their spellings.
+// End-of-sequence tokens of a GGUF file. The file has one key for the EOS token; chats end turns
+// with others, which llama.cpp finds by further keys and by their spellings.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ enum GgufTokenType {
   kGgufByte = 6
 };
 
-// Whether a token of this spelling is for control in whatever model has it, and ends an answer.
+// True if a token of this spelling is a control token that ends generation in every model.
 bool IsGgufEosSpelling(absl::string_view spelling);
 
-// Their ids, sorted: tokenizer.ggml.eos_token_id and its like, and those that are spelled so. Other
-// keys than eos_token_id are passed over where they name no token. InvalidArgument for lists that
-// cannot be read.
+// Returns sorted ids of EOS tokens: tokenizer.ggml.eos_token_id and related keys, and tokens with a
+// known spelling. Ignores keys other than eos_token_id that name no token. Returns InvalidArgument
+// for invalid lists.
 absl::StatusOr<std::vector<int64_t>> GgufEosIds(const GgufFile& file);
 
 }  // namespace espalier

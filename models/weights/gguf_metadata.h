@@ -1,6 +1,5 @@
-// Reads a GGUF file's metadata by name, without the architecture that the file has before most of
-// them: "block_count" is "llama.block_count". The first error sticks, naming file and key; later
-// calls return their defaults.
+// Reads a GGUF file's metadata by names without the architecture prefix: "block_count" for
+// "llama.block_count". The first error sticks, naming file and key; later calls return defaults.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ namespace espalier {
 
 class GgufMetadata {
  public:
-  // `file` outlives it.
+  // `file` must outlive this.
   explicit GgufMetadata(const GgufFile& file);
 
   const GgufFile& file() const { return file_; }

@@ -1,5 +1,5 @@
-// A GGUF file (the first, of several: gguf.h) as a model's folder: its metadata as a config.json,
-// its tensors under Hugging Face's names, in Hugging Face's shapes and order of rows.
+// Presents a GGUF file (the first of a split model: gguf.h) as a Hugging Face model folder:
+// metadata as config.json, tensors under Hugging Face's names, shapes and row order.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace espalier {
 
-// Architectures llama (and Mixtral, which goes by that name), qwen2, qwen3, qwen3moe, gemma to
-// gemma3, phi3, gpt2, starcoder, falcon and mpt; Unimplemented for others. Experts, which lie in
-// one tensor for all of them or (older files) in one for each, become matrices of their own.
-// InvalidArgument, by tensor, for those that the metadata does not describe.
+// Supports llama (and Mixtral, which uses that name), qwen2, qwen3, qwen3moe, gemma to gemma3,
+// phi3, gpt2, starcoder, falcon and mpt; returns Unimplemented for others. Splits experts, stored
+// in one tensor for all or (older files) one each, into single matrices. Returns InvalidArgument,
+// by tensor, for tensors that the metadata does not describe.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenGgufModel(FileSystem& files,
                                                            const std::string& path);
 absl::StatusOr<std::string> GgufConfig(FileSystem& files, const std::string& path);

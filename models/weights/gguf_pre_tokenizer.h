@@ -1,6 +1,5 @@
-// How the byte-level BPEs inside GGUF files cut text into words: the files only name it
-// (`tokenizer.ggml.pre`); what a name means is defined by llama.cpp, which made it up from the
-// tokenizer.json of the first model that had it.
+// Pre-tokenizers of byte-level BPEs in GGUF files, which only name them (`tokenizer.ggml.pre`).
+// llama.cpp defines each name by the tokenizer.json of the first model that had it.
 #pragma once
 
 #include <string>
@@ -11,20 +10,20 @@ namespace espalier {
 
 struct GgufPreTokenizer {
   std::vector<const char*> names;
-  bool contiguous_punctuation = false;  // runs of it apart, before anything else
-  bool digits = false;                  // each by itself, before what follows
-  std::vector<const char*> splits;      // regular expressions in turn; matches stand alone
-  bool gpt2_words = false;              // GPT-2's own cut, after these
-  bool digits_in_threes = false;        // from the left, last of all
-  bool nfc = false;                     // text is normalised first
-  bool ignore_merges = false;           // a word that is a token is that token
-  bool adds_bos = false;                // unless the file says
+  bool contiguous_punctuation = false;  // isolate runs of it first
+  bool digits = false;                  // isolate each digit next
+  std::vector<const char*> splits;      // then isolate matches of each regex
+  bool gpt2_words = false;              // then GPT-2's pattern
+  bool digits_in_threes = false;        // last, from the left
+  bool nfc = false;                     // normalize the text first
+  bool ignore_merges = false;           // a word in the vocabulary is one token
+  bool adds_bos = false;                // default if the file does not say
 };
 
-// Null if there is none of this name.
+// Returns null for an unknown name.
 const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view name);
 
-// All names, for messages: "a, b, c".
+// Returns all names, for messages: "a, b, c".
 std::string GgufPreTokenizerNames();
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Models that llama.cpp's gguf-split has cut into several files: "NAME-00001-of-00003.gguf".
+// Models that llama.cpp's gguf-split has divided into files "NAME-00001-of-00003.gguf".
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,21 @@
 
 namespace espalier {
 
-// The keys by which each file says which one it is (from 0), of how many, and how many tensors all
-// of them have.
+// Metadata keys of a split: its number from 0, the number of splits, and the number of tensors in
+// all.
 inline constexpr char kGgufSplitNumber[] = "split.no";
 inline constexpr char kGgufSplitCount[] = "split.count";
 inline constexpr char kGgufTotalTensors[] = "split.tensors.count";
 
 struct GgufSplitName {
-  std::string prefix;  // "NAME", with the folder; all of a name that has no numbers
+  std::string prefix;  // "NAME" with its folder; the whole path if unnumbered
   int64_t number = 0;  // from 0
   int64_t count = 1;
 };
 
-// Of a file's name or path.
+// Parses a file name or path.
 GgufSplitName ParseGgufSplitName(const std::string& path);
-// Another one of those files. REQUIRES: name.count > 1.
+// Returns the path of another split. REQUIRES: name.count > 1.
 std::string GgufSplitPath(const GgufSplitName& name, int64_t number);
 
 }  // namespace espalier

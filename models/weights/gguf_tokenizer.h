@@ -1,4 +1,4 @@
-// The tokenizer inside a GGUF file, as the files of Hugging Face's libraries that it was made of.
+// Converts a GGUF file's tokenizer to Hugging Face's tokenizer.json and tokenizer_config.json.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace espalier {
 
-// tokenizer.ggml.model "gpt2" (byte-level BPE) with tokenizer.ggml.pre falcon, gpt-2, llama-bpe,
-// mpt, qwen2, smollm, starcoder or tekken, and "llama" (SentencePiece BPE: its merges are found
-// again from the scores, as transformers does). Words are cut as the models' own tokenizer.json has
-// it. Texts are empty if the file has no tokenizer. Unimplemented, by name, for other models and
-// other ways to cut words; InvalidArgument for what does not fit.
+// Supports tokenizer.ggml.model "gpt2" (byte-level BPE) with tokenizer.ggml.pre falcon, gpt-2,
+// llama-bpe, mpt, qwen2, smollm, starcoder or tekken, and "llama" (SentencePiece BPE; merges are
+// rebuilt from scores, as transformers does). Pre-tokenization is that of the models' own
+// tokenizer.json. Returns empty texts if the file has no tokenizer, Unimplemented, by name, for
+// other models and pre-tokenizers, InvalidArgument for inconsistent data.
 absl::StatusOr<TokenizerTexts> GgufTokenizer(FileSystem& files, const std::string& path);
 
 }  // namespace espalier

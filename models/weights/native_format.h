@@ -1,4 +1,4 @@
-// In which form served matrices keep what a model's files hold, in as few bits.
+// Weight formats closest to those of a model's files, for the matrices of served models.
 #pragma once
 
 #include <map>
@@ -12,19 +12,19 @@
 
 namespace espalier {
 
-// bf16 and f16 stay what they are, and so do GGUF's blocks of 4 bits whose 32 numbers are equally
-// far apart (Q4_0, Q4_1, Q4_K) as int4, but for Q4_K's scales, rounded to f16. Its other blocks are
-// int8, which is off by no more than a 254th of the largest of 32. All else is f32, FlexFlow's raw
-// files too, which do not say what they hold.
+// Keeps bf16 and f16. GGUF's 4-bit blocks of uniform quantization (Q4_0, Q4_1, Q4_K) become int4
+// unchanged, except that Q4_K's scales are rounded to f16. Other GGUF blocks become int8, off by at
+// most 1/254 of the largest of 32. All else is f32, including FlexFlow's raw files, which carry no
+// type.
 class NativeFormats {
  public:
   explicit NativeFormats(const WeightFiles& weights);
-  // Of a folder, whose files are opened but not read. Errors as OpenWeights.
+  // Reads a folder's formats from file headers only. Errors are those of OpenWeights.
   static absl::StatusOr<NativeFormats> Read(FileSystem& files, const std::string& folder);
 
-  // Of a matrix that these tensors make up together; f32 of one that is not there.
+  // Returns the format of a matrix made of these tensors; f32 if one is missing.
   WeightFormat Of(const std::vector<std::string>& tensors) const;
-  // Of most numbers in matrices.
+  // The format of most matrix elements.
   WeightFormat most() const { return most_; }
 
  private:

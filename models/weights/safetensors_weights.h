@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-// `names`: what the folder holds; `stem`: how the file is called, or its index. Null, without an
-// error, if there are no such safetensors.
+// `names` are the folder's files; `stem` is the name of the file or its index. Returns null,
+// without an error, if there are no such safetensors.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenSafetensors(FileSystem& files,
                                                              const std::string& folder,
                                                              const std::vector<std::string>& names,

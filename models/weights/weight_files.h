@@ -1,10 +1,9 @@
-// The tensors of a model's folder, whatever files they lie in: safetensors (one file or shards with
-// an index), GGUF (one file, or those that it is cut into), or FlexFlow's raw files. Files are not
-// trusted.
+// The tensors of a model's folder in any supported format: safetensors (one file, or shards with an
+// index), GGUF (one file, or splits) or FlexFlow's raw files. Files are not trusted.
 //
-// They are read in bounded pieces (pread) rather than mapped: the pieces go straight to where they
-// are wanted, so that loading takes no memory beside the model's own, and a file that is cut or
-// written to meanwhile is an error, where touching a mapping would end the process (SIGBUS).
+// Files are read in bounded chunks (pread), not mapped: chunks go directly to their destination, so
+// loading needs no memory beyond the model's own, and a file truncated or modified meanwhile is an
+// error instead of a SIGBUS.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +23,12 @@ class WeightFiles {
  public:
   struct Tensor {
     Dims dims;
-    std::string dtype;     // as the file calls it: "BF16"
+    std::string dtype;     // the file's name for it: "BF16"
     std::string file;      // path
     bool readable = true;  // as f32
   };
 
-  // Elements of one of our types, row-major, as in memory.
+  // A tensor stored as in memory: elements of a supported type, row-major.
   struct Place {
     std::shared_ptr<const ReadableFile> file;
     int64_t offset = 0;
@@ -40,45 +39,44 @@ class WeightFiles {
 
   virtual const std::map<std::string, Tensor>& tensors() const = 0;
 
-  // Elements [begin, begin + count) of a tensor, row-major, as f32. InvalidArgument, by name, for a
-  // type that is no floating-point number.
+  // Reads elements [begin, begin + count) of a tensor, row-major, as f32. Returns InvalidArgument,
+  // by name, for a type that is not floating-point.
   virtual absl::Status Read(const std::string& tensor, int64_t begin, int64_t count,
                             float* out) const = 0;
 
-  // Bytes [offset, offset + bytes) of a tensor of type U8, as they lie in the file.
-  // InvalidArgument, by name, for others.
+  // Reads bytes [offset, offset + bytes) of a tensor of type U8. Returns InvalidArgument, by name,
+  // for others.
   virtual absl::Status ReadBytes(const std::string& tensor, int64_t offset, int64_t bytes,
                                  void* out) const;
 
-  // Where a tensor lies that the file holds as memory would; nullopt for others.
+  // Returns where the tensor is if the file stores it as memory does; else nullopt.
   virtual std::optional<Place> PlaceOf(const std::string& tensor) const { return std::nullopt; }
 };
 
-// By tensor.
+// By tensor name.
 using TensorShapes = std::map<std::string, Dims>;
 
-// model.safetensors, or model.safetensors.index.json with its shards, or the one *.gguf (but for
-// mmproj*.gguf) in the folder, or NAME-00001-of-0000N.gguf with all others of the N, or FlexFlow's
-// raw files (flexflow_weights.h), which do not say what they hold: `expected` does. NotFound if
-// there is none of them; InvalidArgument names file and tensor.
+// Opens model.safetensors, or model.safetensors.index.json with its shards, or the only *.gguf of
+// the folder (except mmproj*.gguf), or NAME-00001-of-0000N.gguf with its other splits, or
+// FlexFlow's raw files (flexflow_weights.h), whose types and shapes come from `expected`. Returns
+// NotFound if there are none; InvalidArgument naming file and tensor.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
                                                          const std::string& folder,
                                                          const TensorShapes& expected = {});
 
-// An adapter's, in the layout of the PEFT library: adapter_model.safetensors. Errors as above.
+// Opens an adapter in PEFT's layout: adapter_model.safetensors. Errors are those of OpenWeights.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenAdapterWeights(FileSystem& files,
                                                                 const std::string& folder);
 
-// The text of the folder's config.json; of a GGUF without one it is made from its metadata.
+// Returns the folder's config.json, or one made from the metadata of a GGUF without it.
 absl::StatusOr<std::string> ReadModelConfig(FileSystem& files, const std::string& folder);
 
-// The texts of tokenizer.json and tokenizer_config.json.
+// Texts of tokenizer.json and tokenizer_config.json.
 struct TokenizerTexts {
   std::string tokenizer, config;
 };
 
-// Those that the folder's GGUF stands for (gguf_tokenizer.h); empty if there is none, or none in
-// it.
+// Converts the tokenizer of the folder's GGUF (gguf_tokenizer.h); empty if there is none.
 absl::StatusOr<TokenizerTexts> ReadModelTokenizer(FileSystem& files, const std::string& folder);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Serving's plain values as the Worker service carries them. What comes from outside is checked
-// here as far as it can be without the program and the weights' files.
+// Conversions between serving's plain values and messages of the Worker service. Checks received
+// messages as far as possible without the program and the weight files.
 #pragma once
 
 #include <map>
@@ -16,24 +16,25 @@
 namespace espalier {
 
 void SetWeights(const WeightMap& map, v1::StartServingRequest* request);
-// InvalidArgument names the parameter and the piece that is wrong.
+// Returns InvalidArgument naming the parameter and the invalid piece.
 absl::StatusOr<WeightMap> WeightsOf(const v1::StartServingRequest& request);
 
 // By parameter, then by adapter.
 using AdapterParameters = std::map<std::string, std::vector<AdapterMatrix>>;
 void SetAdapters(const AdapterParameters& adapters, v1::StartServingRequest* request);
-// InvalidArgument names the parameter that comes twice.
+// Returns InvalidArgument naming a duplicate parameter.
 absl::StatusOr<AdapterParameters> AdaptersOf(const v1::StartServingRequest& request);
 
 v1::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows);
-// InvalidArgument names a limit that is negative, or missing where every model has one.
+// Returns InvalidArgument naming a limit that is negative, or a required one that is missing.
 absl::StatusOr<RunnerLimits> LimitsOf(const v1::ServingLimits& limits);
 
 void SetBatch(const RunnerBatch& batch, v1::ServingStep* step);
-// As it came: CheckBatch says whether it may be run. InvalidArgument if its edits are torn.
+// Copies the batch without validating it: CheckBatch does. Returns InvalidArgument if its logit
+// edits are incomplete.
 absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch);
 
-// With their log-probabilities.
+// Includes log-probabilities.
 void SetChoices(const RunnerOutput& logits, v1::ServingResult* result);
 // False if they are torn. CheckRunnerOutput says whether they may be believed.
 bool TakeChoices(const v1::ServingResult& result, RunnerOutput* logits);

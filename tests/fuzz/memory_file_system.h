@@ -1,4 +1,4 @@
-// One file in memory, whatever path it is asked for.
+// File system with one in-memory file at every path.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class MemoryFileSystem : public FileSystem {
     explicit File(const std::string& bytes) : bytes_(bytes) {}
     int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
     absl::Status Read(int64_t offset, int64_t bytes, void* out) const override {
-      // A request beyond the file is the reader's mistake, which must show.
+      // A read beyond the file is a bug of the reader: crash.
       if (offset < 0 || bytes < 0 || offset > size() || bytes > size() - offset) __builtin_trap();
       if (bytes > 0) std::memcpy(out, bytes_.data() + offset, static_cast<size_t>(bytes));
       return absl::OkStatus();

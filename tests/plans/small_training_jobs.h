@@ -1,4 +1,4 @@
-// Two small training jobs on real data.
+// Small training jobs on real data.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 namespace espalier {
 
 struct SmallTrainingJob {
-  Graph graph;  // bound to `batch`, with its loss
+  Graph graph;  // bound to `batch`, including the loss
   std::shared_ptr<const Dataset> dataset;
   int64_t batch = 0;
   std::map<std::string, std::string> columns;  // graph input -> dataset column
 };
 
-// A CNN from an ONNX file, on handwritten digits.
+// A CNN imported from ONNX, on handwritten digits.
 absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry);
 
-// A chain of `layers` residual convolutions on the same digits: activations take far more than
-// parameters. Smooth: where sums are taken in another order, a relu here and there would turn over
-// and lead the loss elsewhere, on some processors far beyond what rounding does.
+// `layers` residual convolutions on the same digits: activations take far more memory than
+// parameters. Smooth activation functions: with relu, sums in another order would flip units and
+// change the loss beyond rounding.
 absl::StatusOr<SmallTrainingJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch);
 
 // A LLaMA on the bytes of Genesis.

@@ -1,4 +1,4 @@
-// Where LoadBatch instructions get their data. The executor owns this interface; worker/data
+// Interface through which LoadBatch instructions read their data. The executor owns it; worker/data
 // implements it.
 #pragma once
 
@@ -10,18 +10,18 @@
 
 namespace espalier {
 
-// Used by one thread.
+// Not thread-safe.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
 
-  // Called once per LoadBatch instruction when the program is loaded. `spec` says which region of
-  // the batch (dimension 0) and of each example is wanted; spec.global is the whole batch.
-  // InvalidArgument names the column and what it holds.
+  // Called once per LoadBatch instruction when the program is loaded. `spec` gives the region of
+  // the batch (dimension 0) and of each example; spec.global is the whole batch. Returns
+  // InvalidArgument naming the column and what it holds.
   virtual absl::Status Prepare(const std::string& column, const TensorSpec& spec) = 0;
 
   // Fills `host` (spec.bytes() bytes) with that region of the batch of `step`. A pure function of
-  // its arguments and of the source's seed.
+  // the arguments and the source's seed.
   virtual absl::Status Load(const std::string& column, const TensorSpec& spec, int64_t step,
                             void* host) = 0;
 };

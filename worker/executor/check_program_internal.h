@@ -1,5 +1,5 @@
-// What CheckProgram consists of. Each part relies on those before it; messages name the buffer
-// or the instruction; CheckProgram puts the name of the program in front.
+// Parts of CheckProgram, in order: each relies on those above. Messages name the buffer or
+// instruction; CheckProgram prepends the program's name.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ absl::Status BadProgram(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Shapes, places in the arena, literals; fills in all that CheckedProgram says of buffers.
+// Checks shapes, arena offsets and literals; fills in everything that CheckedProgram has by buffer.
 absl::Status CheckBuffers(const v1::Program& program, CheckedProgram* checked);
 
-// Operands of every instruction; fills in host_slot_bytes and what the program needs.
+// Checks the operands of every instruction; fills in host_slot_bytes and the `needs_` members.
 absl::Status CheckInstructions(const v1::Program& program, CheckedProgram* checked);
 
 }  // namespace espalier

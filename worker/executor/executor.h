@@ -1,8 +1,8 @@
-// Runs a program on one device. The same executor trains and serves.
+// Runs a program on one device, for training and serving alike.
 //
-// Create checks everything that a program says, makes one kernel per compute or update instruction,
-// allocates one arena, and fills parameters from their initialisers: keyed by seed, name and the
-// element's index in the whole tensor, so that any split starts from the same values.
+// Create validates the program, makes a kernel for each compute or update instruction, allocates
+// one arena, and fills parameters from their initializers, keyed by seed, name and index in the
+// whole tensor, so that every sharding starts from the same values.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ class Executor;
 
 struct ExecutorOptions {
   Device* device = nullptr;  // outlives the executor
-  // Needed if the program sends, receives or meets collectives. May be set later, before the first
-  // step, by SetCommunicator.
+  // Required if the program sends, receives or has collectives. SetCommunicator may set it later,
+  // before the first step.
   Communicator* communicator = nullptr;
-  BatchSource* source = nullptr;  // needed if the program loads batches
-  bool training = true;           // dropout and batch norm look at it
-  // Parameters (by tensor and region) are read where that executor, which must outlive this one,
-  // holds them: evaluation sees what training writes. Its arena is used too where the program fits
-  // beside what it keeps, as the planner lays evaluation programs out.
+  BatchSource* source = nullptr;  // required if the program loads batches
+  bool training = true;           // for dropout and batch norm
+  // Reads parameters (by tensor and region) from that executor, which must outlive this one, so
+  // that evaluation sees the trained values. Also shares its arena where this program fits into
+  // what it does not keep between steps; the planner lays out evaluation programs so.
   Executor* share_parameters = nullptr;
 };
 
-// Sizes of the dynamic dimensions in serving programs; ignored by others.
+// Sizes of the dynamic dimensions of serving programs; other programs ignore them.
 struct DynamicSizes {
   int64_t rows = 0;
   int64_t output_rows = 0;
@@ -55,48 +55,47 @@ struct StepResult {
   std::vector<InstructionTime> profile;  // empty unless asked for
 };
 
-// Used by one thread. Not movable.
+// Not thread-safe. Not movable.
 class Executor {
  public:
-  // InvalidArgument says which buffer or instruction (index and node) is wrong; ResourceExhausted
-  // if the memory is not there.
+  // Returns InvalidArgument naming the buffer or the instruction (index and node);
+  // ResourceExhausted if memory is short.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Program& program,
                                                           const ExecutorOptions& options);
   ~Executor();
 
   void SetCommunicator(Communicator* communicator);
 
-  // Runs every instruction once. `step` counts from 0. Errors name the instruction and its node.
-  // A reported "loss" that is not finite is an error that names the step and what to do.
+  // Runs every instruction once. `step` counts from 0. Errors name the instruction and its node. A
+  // reported "loss" that is not finite is an error that names the step and a remedy.
   absl::StatusOr<StepResult> Step(int64_t step, bool profile = false,
                                   const DynamicSizes& sizes = {});
 
-  // A buffer of the program by its index there. A parameter that a swap_in brings, and no swap_out
-  // takes away, lies on the host between steps: that copy is read and written below.
+  // Buffers by their index in the program. A parameter with a swap_in and no swap_out is on the
+  // host between steps; ReadBuffer and WriteBuffer access that copy.
   int num_buffers() const;
   const v1::Buffer& buffer(int index) const;
   const TensorSpec& spec(int index) const;
-  // The tensor's name in the graph: without the "#2" of a second shard on one rank.
+  // The tensor's name in the graph, without the "#2" of a second shard on one rank.
   const std::string& tensor_name(int index) const;
-  // Whether the buffer is another view of the memory of an earlier, kept one.
+  // True if the buffer is a view of the memory of an earlier kept buffer.
   bool is_alias(int index) const;
-  // By the buffer's own name; -1 if there is none.
+  // Finds a buffer by its own name; returns -1 if there is none.
   int FindBuffer(const std::string& name) const;
-  // `bytes` from the start of the buffer (all of it, or less); host memory.
+  // Copies the first `bytes` bytes of the buffer to host memory.
   absl::Status ReadBuffer(int index, void* host, int64_t bytes);
-  // From byte `offset` of the buffer on.
+  // Writes from byte `offset` of the buffer on.
   absl::Status WriteBuffer(int index, const void* host, int64_t bytes, int64_t offset = 0);
 
-  // A parameter that a swap_in brings may lie in files between steps, which hold it as memory does,
-  // so that it takes no host memory: if CanBeFileBacked. SetBackingFiles gives back what it took;
-  // writing it takes memory again. Files that are written to meanwhile fail the step. Errors:
+  // A streamed parameter may stay in files between steps that hold its bytes as memory does, so
+  // that it takes no host memory. SetBackingFiles frees its host slot; WriteBuffer allocates one
+  // again. A file modified meanwhile fails the step. REQUIRES: CanBeFileBacked(index), else
   // InvalidArgument.
   bool CanBeFileBacked(int index) const;
   absl::Status SetBackingFiles(int index, std::vector<FileRange> runs);
 
   const v1::Program& program() const;
-  // What was allocated, but for what swapped tensors take on the host: arena, largest workspace,
-  // staging.
+  // Bytes allocated: arena, largest workspace, staging. Excludes host memory of swapped tensors.
   int64_t measured_peak_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// Programs written by hand, and an executor for them on a small CPU device.
+// Test fixture: hand-written programs and an executor for them on a small CPU device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-// Writes programs by hand, placing buffers one after the other.
+// Builds a program; buffers are placed one after another.
 struct ProgramWriter {
   v1::Program program;
 

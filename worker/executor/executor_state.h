@@ -1,5 +1,5 @@
-// An executor's insides: a program, checked and laid out, and what runs it. Loading is in
-// executor_load.cc, a step in executor_step.cc.
+// State of an executor: a checked program, its memory and its kernels. executor_load.cc has
+// loading, executor_step.cc a step.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,10 @@ class Executor::State {
   State(const v1::Program& program, const ExecutorOptions& options, CheckedProgram checked)
       : program_(program), options_(options), checked_(std::move(checked)) {}
 
-  // A step that failed may have left copies under way.
+  // A failed step may have left copies in flight.
   ~State() { AwaitAll(); }
 
-  // Once, before anything else.
+  // Call once, first.
   absl::Status Prepare();
   absl::StatusOr<StepResult> Step(int64_t step, bool profile, const DynamicSizes& sizes);
 
@@ -47,7 +47,7 @@ class Executor::State {
   int64_t bytes(int i) const { return memory_.bytes(i); }
   bool IsStreamed(int i) const { return memory_.IsStreamed(i); }
   const std::vector<FileRange>& files(int i) const { return memory_.files(i); }
-  // The slot of a parameter that IsStreamed, to be read or written between steps.
+  // The host slot of a streamed parameter, to read or write between steps. REQUIRES: IsStreamed(i).
   absl::StatusOr<char*> StreamedData(int i) { return memory_.LoadIntoSlot(i); }
   void SetBackingFiles(int i, std::vector<FileRange> runs) { memory_.SetBackingFiles(i, std::move(runs)); }
 
@@ -67,20 +67,21 @@ class Executor::State {
     return {data(i), spec(i)};
   }
 
-  // Of loading.
+  // Loading.
   absl::Status PrepareInstruction(int index);
-  // Whether steps of the same sizes enqueue the same work on the device, and do nothing else.
+  // True if steps of equal sizes enqueue identical device work and nothing else, so that they can
+  // be captured.
   bool CanCaptureSteps() const;
   absl::Status MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready);
   void AddOperands(int index, ReadyInstruction* ready) const;
-  // Remembers views whose first dimension changes with DynamicSizes.
+  // Records views whose first dimension changes with DynamicSizes.
   void Track(int buffer, TensorView* view);
 
-  // Of a step.
+  // A step.
   absl::StatusOr<StepResult> TryStep(int64_t step, bool profile, const DynamicSizes& sizes);
   absl::Status RunAll(int64_t step, bool profile, StepResult* result);
   absl::Status Resize(const DynamicSizes& sizes);
-  // Each of the instructions run together gets time by its size.
+  // Splits the time of a fused group among its instructions by size.
   void Record(int index, double seconds, StepResult* result) const;
   absl::Status Run(int index, int64_t step, StepResult* result);
   absl::Status RunKernel(ReadyInstruction& ready, int64_t step);
@@ -91,16 +92,16 @@ class Executor::State {
   absl::Status RunLoad(const v1::LoadBatchInstruction& load, int64_t step);
   absl::Status RunReport(const v1::ReportInstruction& report, int64_t step, StepResult* result);
 
-  // Until the copy that instruction `index` began has ended, if it has begun one.
+  // Waits for the copy that instruction `index` started, if any.
   absl::Status Await(int index);
   void AwaitAll();
 
-  // How much of buffer i is there in this step.
+  // The part of buffer i that this step uses.
   int64_t LiveRows(int i) const;
   int64_t LiveElements(int i) const;
   int64_t LiveBytes(int i) const;
 
-  // The memory that the communicator can use for buffer i: its own, or a copy on the host.
+  // Memory of buffer i that the communicator can access: its own, or a staging copy on the host.
   bool Staged() const;
   absl::StatusOr<char*> ForReading(int i);
   char* ForWriting(int i);
@@ -112,7 +113,7 @@ class Executor::State {
     int64_t limit;
   };
 
-  v1::Program program_;  // without the literals, once they are in place
+  v1::Program program_;  // literals are dropped once copied
   ExecutorOptions options_;
   const CheckedProgram checked_;
   ProgramMemory memory_;
@@ -120,10 +121,10 @@ class Executor::State {
   std::vector<int> schedules_;  // buffers of that kind
   int64_t workspace_bytes_ = 0;
   SwapDependencies swap_dependencies_;
-  std::vector<uint64_t> tickets_;  // by instruction: of a copy under way; 0: none
+  std::vector<uint64_t> tickets_;  // by instruction: its copy in flight; 0: none
   std::vector<ReadyInstruction> instructions_;
   std::vector<DynamicView> dynamic_views_;
-  std::unique_ptr<StepGraphCache> step_graphs_;  // of CanCaptureSteps, where the device records
+  std::unique_ptr<StepGraphCache> step_graphs_;  // null unless CanCaptureSteps and a capturer
   DynamicSizes sizes_{-1, -1};
   std::vector<char> staging_, staging_out_;
 };

@@ -1,6 +1,6 @@
-// Steps that enqueue the same work whenever they have the same sizes, as those of a program that
-// serves: hundreds of small launches, which cost more than what they start. The second step of a
-// size is recorded, and those after it are enqueued whole.
+// Captured step graphs (CUDA graphs). A serving program enqueues identical work for every step of
+// the same sizes: hundreds of small kernels whose launches cost more than their work. The second
+// step of a size is captured; later ones launch the graph.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace espalier {
 
-// Used by the device's thread.
+// Not thread-safe: used on the device's thread.
 class StepGraphCache {
  public:
-  static constexpr int64_t kMaxRows = 128;  // of a step; longer ones hide their launches
-  static constexpr size_t kMaxGraphs = 256;   // those used last
+  static constexpr int64_t kMaxRows = 128;  // longer steps hide their launch cost
+  static constexpr size_t kMaxGraphs = 256;   // the least recently used is evicted
 
   explicit StepGraphCache(GraphCapturer* graph_capturer) : graph_capturer_(graph_capturer) {}
   ~StepGraphCache();
   StepGraphCache(const StepGraphCache&) = delete;
   StepGraphCache& operator=(const StepGraphCache&) = delete;
 
-  // Runs `enqueue`, or what it enqueued in an earlier step of these sizes. An error of `enqueue` is
-  // the answer, and forgets what was seen of these sizes.
+  // Runs `enqueue`, or launches the graph captured from it in an earlier step of these sizes.
+  // Returns an error of `enqueue` and drops the entry of these sizes.
   absl::Status Run(const DynamicSizes& sizes, const std::function<absl::Status()>& enqueue);
 
  private:

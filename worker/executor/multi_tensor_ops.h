@@ -1,5 +1,6 @@
-// Instructions that one kernel can run together: a launch for each costs more than small ones'
-// work, and matrices that share an input are read in one piece.
+// Horizontal fusion: groups of adjacent instructions that one kernel runs (as Apex's
+// multi_tensor_apply). Saves launches of small kernels, and reads matrices that share an input in
+// one pass.
 #pragma once
 
 #include <vector>
@@ -11,13 +12,12 @@
 
 namespace espalier {
 
-// By instruction: how many instructions from it on are run as one. 1 for all others, 0 for those
-// that an earlier one takes along. Neighbours go together
-// - if they are updates by the same operator with the same attributes, schedule and scale that move
-//   their parameter element by element (neither `sums` nor `result`), and their operands do not
-//   overlap;
-// - in batch-invariant programs, if their kernels take several (KernelRegistry::SupportsHorizontalFusion), nothing
-//   that one writes overlaps what another reads or writes, and none but the first dependencies for a swap.
+// Returns for each instruction the size of the group that it starts: 1 if it runs alone, 0 if an
+// earlier group contains it. Adjacent instructions form a group
+// - if they are updates by the same operator with equal attributes, schedule and scale that work element by element
+//   (neither `sums` nor `result`), and their operands do not overlap;
+// - in batch-invariant programs, if their kernels support it (KernelRegistry::SupportsHorizontalFusion), nothing that
+//   one writes overlaps what another reads or writes, and only the first depends on a swap.
 std::vector<int> MultiTensorGroups(const v1::Program& program, const ProgramMemory& memory,
                                    const SwapDependencies& dependencies, const KernelRegistry& kernels);
 

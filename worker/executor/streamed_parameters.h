@@ -1,5 +1,5 @@
-// Parameters that stream: a swap_in brings each, in every step, from the host slot in which it lies
-// into memory that serves others before and after.
+// Streamed parameters (weight offloading): in every step a swap_in copies each from its host slot
+// into device memory that other buffers use before and after.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,21 @@
 
 namespace espalier {
 
-// By buffer: the host slot of a parameter that streams, or -1. It is one that a swap_in brings from
-// a slot that no swap_out writes.
+// Returns by buffer the host slot of a streamed parameter, or -1. A parameter is streamed if a
+// swap_in reads it from a slot that no swap_out writes.
 std::vector<int> FindStreamedSlots(const v1::Program& program, int64_t max_slots);
 
-// Takes a program's instructions in their order, each after the checks of its indices.
+// Checks instructions in program order, each after the checks of its indices.
 class StreamedParameterChecker {
  public:
-  // The references must stay.
+  // The references must outlive this.
   StreamedParameterChecker(const v1::Program& program, const std::vector<int>& streamed_slot)
       : program_(program),
         streamed_slot_(streamed_slot),
         any_(std::any_of(streamed_slot.begin(), streamed_slot.end(), [](int slot) { return slot >= 0; })) {}
 
-  // A parameter that streams has a slot of its own, is read from its swap_in on, and nothing writes
-  // it.
+  // Requires that a streamed parameter has its own slot, is read only after its swap_in, and is
+  // never written.
   absl::Status Check(const v1::Instruction& instruction);
 
  private:

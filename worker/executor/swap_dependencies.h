@@ -1,5 +1,5 @@
-// Swaps run beside the instructions that follow: here is which instruction has to wait for which
-// swap.
+// Dependencies of instructions on asynchronous swaps, which overlap with the instructions that
+// follow them.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,12 @@
 namespace espalier {
 
 struct SwapDependencies {
-  std::vector<std::vector<int>> before;  // by instruction: swaps that must have ended
+  std::vector<std::vector<int>> before;  // by instruction: swaps to wait for
   std::vector<int> at_end;               // of the step
 };
 
-// An instruction waits for a swap_in that fills memory which it touches, for a swap_out from memory
-// which it writes, and a swap for an earlier one of its host slot.
+// An instruction waits for a swap_in into memory that it accesses and for a swap_out from memory
+// that it writes. A swap waits for earlier swaps of its host slot.
 SwapDependencies FindSwapDependencies(const v1::Program& program, const ProgramMemory& memory);
 
 }  // namespace espalier

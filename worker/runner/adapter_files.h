@@ -1,4 +1,4 @@
-// The artifacts of a served model's low-rank adapters, on their way into its graph and its program.
+// LoRA adapters of a served model: from their artifacts into its graph and its program.
 #pragma once
 
 #include <functional>
@@ -28,15 +28,15 @@ class AdapterFiles {
 
   // AddLoraAdapters to the model; nothing is done without adapters.
   absl::StatusOr<Parameters> AddTo(const OpRegistry& registry, ServingModel* model) const;
-  // Fills what a program has of the parameters that AddTo made: all of each, or one rank's part.
-  // Errors name the tensor: one that there is not, or not so large, a type that is no
-  // floating-point number, values that are no numbers.
+  // Fills those of AddTo's parameters that the program has: whole, or one rank's shard. Errors name
+  // the tensor: unknown, of the wrong size, not of a floating-point type, or with values that are
+  // not finite.
   absl::Status Load(const Parameters& parameters, Executor& executor,
                     const WeightLoadOptions& loading = {}) const;
 
-  // Where the adapters lie, in their order: what OpenFolders takes.
+  // Folders of the adapters, in order, for OpenFolders.
   const std::vector<std::string>& folders() const { return folders_; }
-  // The weights alone, for Load: of adapters that somebody else has added to the model.
+  // Opens only the weights, for Load, of adapters that are already in the model's graph.
   static absl::StatusOr<AdapterFiles> OpenFolders(FileSystem& files,
                                                   const std::vector<std::string>& folders);
 

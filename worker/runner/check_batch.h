@@ -1,4 +1,5 @@
-// Whether a step may be run: every index of the batch within its range, every array of its length.
+// Checks a batch before a step: every index is in range, every array has its length. Returns
+// InvalidArgument naming the field, the index and what would be accepted.
 #pragma once
 
 #include "absl/status/status.h"

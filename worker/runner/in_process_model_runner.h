@@ -1,4 +1,4 @@
-// All ranks of a served model as threads of one process, for tests: a ModelRunner like any other.
+// ModelRunner whose ranks are threads of one process. For tests.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@ namespace espalier {
 
 class InProcessModelRunner : public ModelRunner {
  public:
-  // Arguments as those of ProgramModelRunner::CreateRank, for each of `programs`. A rank whose peer
-  // is silent for ten seconds fails.
+  // Arguments are those of ProgramModelRunner::CreateRank, for each of `programs`. A rank fails if
+  // a peer is silent for ten seconds.
   static absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Create(
       const std::vector<v1::Program>& programs, const std::string& folder,
       const RunnerLimits& limits, int max_output_rows, const WeightMap& weights);
 
   RunnerLimits limits() const override { return limits_; }
-  // The error of the lowest rank that failed.
+  // Returns the error of the lowest rank that failed.
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
 
   ProgramModelRunner& rank(size_t r) { return *ranks_[r]; }

@@ -15,28 +15,29 @@
 
 namespace espalier {
 
-// Fills every parameter of the program from the files of a model's folder (OpenWeights in
-// models/weights), as `map` says, converting between f32, bf16 and f16. NotFound names a missing
-// tensor; InvalidArgument one of another shape or type, or one that no parameter is made of.
+// Fills every parameter of the program from the weight files of a model's folder (OpenWeights in
+// models/weights) according to `map`, converting between f32, bf16 and f16. Returns NotFound naming
+// a missing tensor; InvalidArgument naming one of another shape or type, or one that no parameter
+// uses.
 absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor,
                          const WeightLoadOptions& loading = {});
 
 class ProgramModelRunner : public ModelRunner {
  public:
-  // `program` comes from LowerServing (planner/planner.h) of BuildServing (models/model.h),
-  // which also gives `weights`. `folder` holds the weights; empty: they keep the program's initial
-  // values. `max_positions` is the longest sequence that the program was made for. `device`
-  // outlives the runner and serves it alone.
+  // `program` is LowerServing (planner/planner.h) of a graph by BuildServing (models/model.h),
+  // which also gives `weights`. An empty `folder` keeps the program's initial values.
+  // `max_positions` is the longest sequence the program supports. The runner uses `device`
+  // exclusively; it must outlive the runner.
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(const v1::Program& program,
                                                                     const std::string& folder,
                                                                     int max_positions,
                                                                     Device* device,
                                                                     const WeightMap& weights = {});
 
-  // One rank of a model that several devices share (the LowerServing that takes degrees): the
-  // program has the inputs that it reads, and logits on one rank alone; elsewhere steps give none.
-  // `limits` and `max_output_rows` are those of the whole model, so that all ranks refuse the same
-  // batches. A program with peers needs executor().SetCommunicator before the first step.
+  // One rank of a model sharded over several devices (LowerServing with degrees). The program has
+  // only the inputs that it reads; only one rank has logits. `limits` and `max_output_rows` are
+  // those of the whole model, so that all ranks reject the same batches. A program with peers needs
+  // executor().SetCommunicator before the first step.
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> CreateRank(
       const v1::Program& program, const std::string& folder, const RunnerLimits& limits,
       int max_output_rows, Device* device, const WeightMap& weights = {},
@@ -44,15 +45,15 @@ class ProgramModelRunner : public ModelRunner {
 
   RunnerLimits limits() const override { return limits_; }
   bool has_logits() const { return logits_ >= 0; }
-  // What Step refuses before anything is touched.
+  // Returns the errors that Step returns before it changes anything.
   absl::Status Check(const RunnerBatch& batch) const;
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
-  // The same, for a batch that Check has let pass.
+  // Step for a batch that passed Check.
   absl::Status StepChecked(const RunnerBatch& batch, RunnerOutput* logits);
 
   Executor& executor() { return *executor_; }
 
-  // What the program keeps between steps besides its parameters.
+  // Bytes kept between steps, excluding parameters.
   int64_t kv_cache_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// SampleRows on the threads that the calling one has for kernels.
+// SampleRows, parallel over the calling thread's kernel threads.
 #pragma once
 
 #include "serving/runner/model_runner.h"

@@ -1,4 +1,4 @@
-// The parameters of a serving program as a file.
+// Saves the parameters of a serving program to a file.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace espalier {
 
-// Bytes of parameters written so far, and all; an error ends the call.
+// Receives the bytes written so far and in total; an error ends the save.
 using SaveProgress = std::function<absl::Status(int64_t done, int64_t total)>;
 
-// Writes every parameter under its own name and in its own shape, from which LoadWeights with an
-// empty WeightMap restores it bit for bit: f32 as BF16 or F16 where that loses nothing.
+// Writes every parameter under its own name and shape; LoadWeights with an empty WeightMap restores
+// it bit for bit. Stores f32 as BF16 or F16 where that is lossless.
 absl::StatusOr<SafetensorsWriter::Written> SaveWeights(
     Executor& executor, FileSystem& files, const std::string& path,
     const std::map<std::string, std::string>& metadata, const SaveProgress& progress = nullptr);

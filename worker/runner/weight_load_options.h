@@ -1,5 +1,5 @@
-// How weights come into a program while others use its device: files are read, and numbers
-// converted and packed, by the calling thread; the device is needed for one piece at a time only.
+// Loading weights into a program while others use its device. The calling thread reads files,
+// converts and packs; the device is needed for one chunk at a time only.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace espalier {
 
 struct WeightLoadOptions {
   FileSystem* files = nullptr;      // null: the machine's
-  std::function<bool()> cancelled;  // optional: asked before each piece
-  // By which the program is made and its memory written. Null: from the calling thread.
+  std::function<bool()> cancelled;  // optional: checked before each chunk
+  // Runs program creation and writes to its memory. Null: on the calling thread.
   RunOnDevice turn;
 
   absl::Status Turn(const std::function<absl::Status()>& work) const {
     return turn ? turn(work) : work();
   }
-  // Executor::WriteBuffer in a turn of its own; Cancelled once nobody wants the weights any more.
+  // Runs Executor::WriteBuffer on the device. Returns Cancelled if `cancelled` returns true.
   absl::Status Write(Executor& executor, int buffer, const void* host, int64_t bytes,
                      int64_t offset = 0) const {
     if (cancelled && cancelled()) return absl::CancelledError("stopped while loading");
