@@ -1,5 +1,4 @@
-// What is said of a low-rank adapter (LoRA, Hu et al. 2021) in the adapter_config.json of the PEFT
-// library.
+// Reads adapter_config.json, in which the PEFT library describes a LoRA adapter (Hu et al. 2021).
 #pragma once
 
 #include <cstdint>
@@ -15,14 +14,14 @@ constexpr int64_t kMaxAdapterRank = 4096;
 
 struct AdapterConfig {
   int64_t rank = 0;
-  double scale = 0;  // of B A: alpha / rank or, rank-stabilised, alpha / sqrt(rank)
-  // Ends of the names of the matrices that are changed; empty: whatever the weights name.
+  double scale = 0;  // of B A: alpha / rank or, rank-stabilized, alpha / sqrt(rank)
+  // Suffixes of the names of the adapted matrices; empty: those that the weights name.
   std::vector<std::string> targets;
 };
 
-// InvalidArgument for text that is no JSON object or a field that is missing, of the wrong type or
-// out of range; Unimplemented, by name, for other methods than LoRA (DoRA, ...) and for every
-// switch that changes the mathematics, or may, because it is not known.
+// Returns InvalidArgument if the text is not a JSON object or a field is missing, of the wrong type
+// or out of range. Returns Unimplemented, by name, for methods other than LoRA (DoRA, ...) and for
+// every switch that changes the mathematics or is unknown.
 absl::StatusOr<AdapterConfig> ReadAdapterConfig(absl::string_view json);
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Reads the fields of a config.json. The first error sticks; later calls return their defaults, so
-// that a family's file reads all it wants and asks once. Null and absent are the same unless
-// said.
+// Reads the fields of a config.json. The first error sticks and later calls return their defaults,
+// so that a family reads all its fields and checks once. Null equals absent unless stated
+// otherwise.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace espalier {
 
 class ConfigReader {
  public:
-  // InvalidArgument for what is no JSON object of at most 1 MiB and 64 levels. `file` is its name
-  // in all messages.
+  // Returns InvalidArgument if the text is not a JSON object of at most 1 MiB and 64 levels. `file`
+  // is the name used in all messages.
   static absl::StatusOr<ConfigReader> Parse(absl::string_view text,
                                             const std::string& file = "config.json");
 
   bool Has(const std::string& field) const;
-  // Also if it is null, where that means "none" and a missing field does not.
+  // Like Has, but also true for null, where null means "none" and a missing field does not.
   bool Named(const std::string& field) const;
-  // Sizes: 1 to 2^24 (so that no product of three overflows), an error otherwise.
+  // Sizes must be 1 to 2^24, so that no product of three overflows.
   int64_t Size(const std::string& field);
   int64_t Size(const std::string& field, int64_t otherwise);
   // An integer within [least, most].
@@ -33,35 +33,34 @@ class ConfigReader {
   double Positive(const std::string& field, double otherwise);  // finite and above 0
   bool Flag(const std::string& field, bool otherwise);
   std::string Text(const std::string& field, const std::string& otherwise);
-  std::vector<double> Numbers(const std::string& field);  // empty if it is not there
+  std::vector<double> Numbers(const std::string& field);  // empty if absent
   std::vector<int64_t> Ints(const std::string& field);
   std::vector<std::string> Texts(const std::string& field);
-  // One token id or a list of them.
+  // A token id or a list of them.
   std::vector<int> TokenIds(const std::string& field);
-  // The object in a field; an empty one if it is not there.
+  // The object in a field; empty if absent.
   ConfigReader Object(const std::string& field);
 
-  // From here on the field is `value` where it is not there.
+  // Sets the value of the field for later calls if it is absent.
   void Default(const std::string& field, int64_t value);
 
-  // Switches of which only one setting is supported: Unimplemented for any other.
+  // For switches with one supported setting: Unimplemented for any other.
   void OnlyFlag(const std::string& field, bool supported, bool otherwise);
   void OnlyText(const std::string& field, const std::vector<std::string>& supported);
   void OnlyAbsent(const std::string& field, absl::string_view because);
 
-  // A switch that must be absent, null, false or empty.
+  // For a switch that must be absent, null, false or empty.
   void OnlyOff(const std::string& field);
-  // The same for every field that is not among these: what nobody here knows may change the
-  // mathematics.
+  // OnlyOff for every field not in `known`, because an unknown field may change the mathematics.
   void OthersOff(const std::vector<std::string>& known);
 
   bool IsText(const std::string& field) const;
 
-  // The first of the fields that is there, or the first one: for aliases.
+  // Returns the first of the fields that is present, or fields[0]: for aliases.
   std::string OneOf(const std::vector<std::string>& fields) const;
 
-  // InvalidArgument or, if `unsupported`, Unimplemented: what the field holds and what would be
-  // accepted.
+  // Fails with InvalidArgument or, if `unsupported`, Unimplemented; the message says what the field
+  // holds and what would be accepted.
   void Refuse(const std::string& field, absl::string_view accepted, bool unsupported = false);
   void Fail(absl::Status status);
   absl::Status status() const;

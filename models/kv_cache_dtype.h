@@ -1,4 +1,4 @@
-// How a served model's keys and values are kept between steps.
+// The element type of a served model's KV cache.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,11 +7,11 @@
 
 namespace espalier {
 
-// "f32" (and ""), "f16", "bf16" or "int8": whole numbers with a scale of each slot and head.
-// InvalidArgument for anything else.
+// Parses "f32" (and ""), "f16", "bf16" or "int8" (integers with one scale per slot and head).
+// Returns InvalidArgument for anything else.
 absl::StatusOr<DType> KvCacheDTypeOf(absl::string_view name);
 
-// The name that KvCacheDTypeOf takes.
+// The inverse of KvCacheDTypeOf.
 const char* KvCacheDTypeName(DType format);
 
 }  // namespace espalier

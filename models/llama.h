@@ -1,5 +1,5 @@
-// LLaMA by its sizes, for models that are made here rather than read: presets and tests. What a
-// config.json may say besides is ReadModel's (model.h).
+// LLaMA models defined by their sizes, for presets and tests. ReadModel (model.h) reads the
+// config.json of any other model.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,12 @@ struct LlamaConfig {
   bool operator==(const LlamaConfig&) const = default;
 };
 
-// InvalidArgument names the field, what it holds and what would be accepted.
+// Returns InvalidArgument that names the field, its value and what would be accepted.
 absl::Status Validate(const LlamaConfig& config);
 
 int64_t CountParameters(const LlamaConfig& config);
 
-// config.json as Hugging Face writes it for LlamaForCausalLM, with "tokenizer" besides; ReadModel
+// Returns a config.json for LlamaForCausalLM as Hugging Face writes it, plus "tokenizer"; ReadModel
 // (model.h) reads it.
 std::string ToConfigJson(const LlamaConfig& config);
 
@@ -46,8 +46,8 @@ std::string ToConfigJson(const LlamaConfig& config);
 absl::StatusOr<Graph> BuildLlamaTraining(const OpRegistry& registry, const LlamaConfig& config,
                                          int sequence_length);
 
-// BuildServing (model.h) of ToConfigJson: its parameters are named and shaped as the training
-// graph's, and as Hugging Face's.
+// BuildServing (model.h) of ToConfigJson. Parameters have the names and shapes of the training
+// graph and of Hugging Face.
 absl::StatusOr<Graph> BuildLlamaServing(const OpRegistry& registry, const LlamaConfig& config,
                                         const ServingShape& shape);
 

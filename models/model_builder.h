@@ -1,7 +1,6 @@
-// What a family's file builds its graph with: parameters with their place in the weights' files and
-// the layers that families share. The same calls make the graph that serves, of rows [rows,
-// features], and the one that trains, of sequences [batch, tokens, features]: ServingBuilder and
-// TrainingBuilder.
+// Builds a family's graph: parameters with their location in the weight files, and the layers that
+// families share. The same calls build the serving graph on [rows, features] (ServingBuilder) and
+// the training graph on [batch, tokens, features] (TrainingBuilder).
 #pragma once
 
 #include <cstdint>
@@ -16,18 +15,18 @@
 
 namespace espalier {
 
-// The weight and bias of a linear layer within a larger one's in the files ("Wqkv").
+// A linear layer whose weight and bias are rows of a larger tensor in the files ("Wqkv").
 struct FusedRows {
   std::string tensor;  // "transformer.h.0.attn.c_attn": ".weight" and ".bias" are appended
-  int64_t out = 0;     // its rows in all
+  int64_t out = 0;  // the tensor's rows
   std::vector<std::pair<int64_t, int64_t>> rows;  // [begin, end) of them
 };
 
 struct LinearOptions {
   bool bias = false;
   bool transposed = false;  // the weight is [in, out] in the files
-  bool residual = false;    // its output is added to what goes around the layer
-  FusedRows fused;          // no tensor: the layer has tensors of its own
+  bool residual = false;  // its output is added to the residual stream
+  FusedRows fused;  // without `tensor`: the layer has its own tensors
 };
 
 struct AttentionOptions {
@@ -45,13 +44,13 @@ class ModelBuilder {
  public:
   virtual ~ModelBuilder() = default;
 
-  // A parameter, under the tensor's own name unless `source` says what it is made of.
+  // Adds a parameter, under the tensor's own name unless `source` gives its source.
   virtual ValueId Parameter(const std::string& name, Dims dims, Initializer start,
                             WeightSource source = {}) = 0;
 
-  // The tokens' rows of the table `name`.weight [count, size].
+  // Looks up the tokens in the table `name`.weight [count, size].
   ValueId TokenEmbedding(const std::string& name, int64_t count, int64_t size);
-  // Those of the positions; in the files the table has `skipped` rows before `count` others.
+  // Looks up the positions; in the files `skipped` rows precede the table's `count` rows.
   virtual ValueId PositionEmbedding(const std::string& name, int64_t count, int64_t size,
                                     int64_t skipped = 0) = 0;
 
@@ -89,13 +88,13 @@ class ModelBuilder {
  protected:
   struct Form {
     std::string graph_name;
-    size_t leading = 1;            // dimensions before the features
-    int64_t longest_sequence = 0;  // which of a rope's frequencies count
+    size_t leading = 1;  // number of dimensions before the features
+    int64_t longest_sequence = 0;  // selects the frequencies of a rope
   };
   ModelBuilder(const OpRegistry& registry, const LanguageModel& model, Form form);
 
   ValueId Table(const std::string& name) const;
-  // What a norm multiplies by.
+  // The factor of a norm.
   virtual ValueId NormWeight(const std::string& tensor, int64_t size, double add) = 0;
   virtual std::string NodeName(const std::string& op, const std::string& name) { return name; }
 
@@ -113,11 +112,11 @@ class ModelBuilder {
   std::map<std::string, ValueId> tables_;
 };
 
-// Reads an activation's name; Unimplemented for one that ModelBuilder::Activation lacks.
+// Reads the name of an activation; Unimplemented for one that ModelBuilder::Activation lacks.
 std::string ReadActivation(ConfigReader& config, const std::string& field,
                            const std::string& otherwise);
 
-// ALiBi's slopes for any number of heads (Press et al. 2022), as Falcon has them.
+// ALiBi's slopes for any number of heads (Press et al. 2022), as Falcon computes them.
 std::vector<float> AlibiSlopes(int64_t heads);
 
 }  // namespace espalier

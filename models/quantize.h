@@ -1,4 +1,4 @@
-// Served models with matrices in fewer bits.
+// Served models with quantized matrices.
 #pragma once
 
 #include <optional>
@@ -9,29 +9,29 @@
 
 namespace espalier {
 
-// A folder with packed weights says so in config.json: "quantization_config" with this method and
-// version, "bits" (8 or 4) and "group_size" (kPackGroup). Its safetensors hold each parameter of
-// the quantised serving graph under the parameter's own name and in its own shape, hence with a
-// WeightMap that is empty: matrices "<name>.int8" and "<name>.int4" as U8 [blocks, block bytes]
-// (ops/kernel/packed_weights.h), those of experts as U8 [experts, blocks, block bytes], all others
-// as floating-point numbers.
+// The format of packed weights on disk. config.json has "quantization_config" with this method and
+// version, "bits" (8 or 4) and "group_size" (kPackGroup). The safetensors hold each parameter of
+// the quantized serving graph under its own name and shape, with an empty WeightMap: matrices
+// "<name>.int8" and "<name>.int4" as U8 [blocks, block bytes] (ops/kernel/packed_weights.h), those
+// of experts as U8 [experts, blocks, block bytes], all others as floating-point numbers.
 inline constexpr char kPackedMethod[] = "espalier";
 inline constexpr int kPackedVersion = 2;
 
-// QuantizeLinears of the graph, and where the new parameters come from. Errors as QuantizeLinears.
+// Applies QuantizeLinears to the graph and adds the sources of the new parameters. Errors as
+// QuantizeLinears.
 absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
                                              WeightFormat format);
 
-// The same, each weight in a format of its own, by the parameter's name.
+// The same with a format per weight, by the parameter's name.
 absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
                                              const WeightFormats& formats);
 
-// The format of packed weights; kF32 for models that have none.
+// The format of packed weights; kF32 for models without them.
 WeightFormat PackedFormat(const ModelFacts& facts);
 
-// The model in the format that it is to be served in: QuantizeServing, or the weights as they are
-// packed. `format`: nullopt for the files' own. FailedPrecondition if the weights are packed in
-// another one.
+// Returns the model in its serving format: quantized, or with the packed weights of its files.
+// `format`: nullopt for the files' own. Returns FailedPrecondition if the files hold packed weights
+// in another format.
 absl::StatusOr<ServingModel> ServingIn(const OpRegistry& registry, ServingModel model,
                                        const ModelFacts& facts, std::optional<WeightFormat> format);
 

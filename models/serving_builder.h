@@ -1,4 +1,4 @@
-// The graph that serves a model: see BuildServing. Values are [rows, features].
+// Builds serving graphs (BuildServing). Values are [rows, features].
 #pragma once
 
 #include <string>
@@ -18,9 +18,10 @@ class ServingBuilder : public ModelBuilder {
                             int64_t skipped = 0) override;
   ValueId Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
                  const LinearOptions& options = {}) override;
-  // From the rows that want them. The rows themselves become the output "hidden".
+  // Computes logits for the rows in logit_rows. These rows' hidden states become the output
+  // "hidden".
   ValueId Logits(ValueId hidden, int64_t size, const std::string& tied) override;
-  // Over the paged cache of the layer, which it makes.
+  // Creates the layer's paged KV cache and attends over it.
   ValueId Attention(int layer, ValueId q, ValueId k, ValueId v,
                     const AttentionOptions& options) override;
 

@@ -1,5 +1,4 @@
-// What a job's Optimizer message stands for: the update operator of that name, as the operators'
-// registry has it.
+// Resolves a job's Optimizer message to the update operator of that name in the registry.
 #pragma once
 
 #include <string>
@@ -13,42 +12,42 @@
 namespace espalier {
 
 struct UpdateChoice {
-  const OpDef* def = nullptr;  // "adam_update"; its `update` is there
+  const OpDef* def = nullptr;  // "adam_update"; REQUIRES: it has `update`
   const Update::Variant* variant = nullptr;
-  Attributes attributes;  // complete
+  Attributes attributes;  // with defaults filled in
 
   std::vector<Update::State> States(const Dims& parameter) const {
     return def->update->states(attributes, parameter);
   }
-  // Types of the update's inputs for a parameter, without the sums; no scale.
+  // Types of the update's inputs for a parameter, without the sums and the scale.
   std::vector<TensorType> InputTypes(const Dims& parameter) const;
   // Types of its sums, or the error of the first operator that refuses the parameter.
   absl::StatusOr<std::vector<TensorType>> SumTypes(const OpRegistry& registry,
                                                    const Dims& parameter) const;
 };
 
-// The update operator with all its attributes. InvalidArgument for an unknown name, an attribute
-// that the operator does not have, or a value that it refuses.
+// Returns the update operator with all attributes. Returns InvalidArgument for an unknown name, an
+// unknown attribute, or a value that the operator refuses.
 absl::StatusOr<UpdateChoice> ChooseUpdate(const OpRegistry& registry,
                                           const v1::Optimizer& optimizer);
 
-// All names, sorted, with the operator and the variant of each.
+// All names, sorted, with operator and variant.
 struct NamedUpdate {
   const OpDef* def;
   const Update::Variant* variant;
 };
 std::vector<NamedUpdate> AllUpdates(const OpRegistry& registry);
 
-// The update, the schedule, the clipping and the regularisers. Errors name the field.
+// Checks update, schedule, clipping and regularizers. Errors name the field.
 absl::Status CheckOptimizer(const OpRegistry& registry, const v1::Optimizer& optimizer);
 
-// Dynamic loss scaling as the operator's defaults have it, where `scale` says nothing.
+// Fills unset fields of `scale` with the operator's defaults for dynamic loss scaling.
 void CompleteLossScale(const OpRegistry& registry, v1::LossScale* scale);
 
-// Whether `regularizer` is meant for `parameter`.
+// Whether `regularizer` applies to `parameter`.
 bool Applies(const v1::Regularizer& regularizer, const std::string& parameter);
 
-// What the regularisers that name `parameter` come to; both zero: none does.
+// The sum of the regularizers that apply to `parameter`; zero if none does.
 struct Penalty {
   double l1 = 0;
   double l2 = 0;

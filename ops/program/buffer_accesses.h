@@ -1,4 +1,4 @@
-// Which buffers an instruction of a program reads and writes.
+// The buffers that an instruction of a program reads and writes.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,11 @@ namespace espalier {
 struct BufferAccess {
   int buffer = 0;
   bool reads = false;
-  bool writes = false;  // not what a kernel changes of its operands: running statistics, caches
+  bool writes = false;  // not operands that a kernel modifies: running statistics, caches
 };
 
-// In the order of the instruction's fields, absent operands left out; a buffer may come twice.
+// Returns accesses in the order of the instruction's fields, without absent operands; a buffer may
+// occur twice.
 std::vector<BufferAccess> AccessesOf(const v1::Instruction& instruction);
 
 // Replaces every buffer index i of the instruction by map[i].

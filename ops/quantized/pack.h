@@ -1,5 +1,5 @@
-// Weight matrices in 8 and 4 bits, and in f16 (see ops/kernel/packed_weights.h for how they lie in
-// memory).
+// Quantizes weight matrices to 8 and 4 bits, and converts to f16. ops/kernel/packed_weights.h
+// defines the layout.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace espalier {
 
-// Rounds a matrix f32[out, in] to nearest. 8 bits: symmetric, the largest magnitude of a group is
-// 127 steps. 4 bits: the 16 values between the least and the largest of a group, or those that its
-// numbers are already if they are 16 at most and equally far apart. `packed` takes blocks() *
-// block_bytes() bytes. InvalidArgument with the row and column, and `name`, for a weight that is
-// not finite or too large for a scale of f16.
+// Quantizes a matrix f32[out, in], rounding to nearest. 8 bits: symmetric, the largest magnitude of
+// a group is 127 steps. 4 bits: 16 equidistant values from the minimum to the maximum of a group;
+// if a group has at most 16 equidistant values already, exactly those. `packed` takes blocks() *
+// block_bytes() bytes. Returns InvalidArgument with `name`, row and column for a weight that is not
+// finite or too large for an f16 scale.
 absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
                   uint8_t* packed);
 
-// InvalidArgument with the number, and `name`, if one of `count` weights is finite and would be an
-// infinity in f16.
+// Returns InvalidArgument with `name` and the number if one of `count` weights is finite but would
+// overflow f16.
 absl::Status ExpectF16(absl::string_view name, const float* weights, int64_t count);
 
-// f32[out, in] that the packed numbers stand for.
+// Dequantizes to f32[out, in].
 std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// The table of operators. Built by plain Register functions called from one place
-// (ops/operators/register_all.h), so tests can build smaller ones.
+// The table of operators. Register functions, called from ops/operators/register_all.h, fill it, so
+// that tests can build smaller ones.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ class OpRegistry {
   // error and aborts.
   void Add(OpDef def);
 
-  // Null if there is no such operator.
+  // Null if the operator is unknown.
   const OpDef* Find(absl::string_view name) const;
 
   // Sorted by name, without the derived gradients.
@@ -29,11 +29,11 @@ class OpRegistry {
   std::map<std::string, OpDef, std::less<>> ops_;
 };
 
-// Fills in defaults and checks kinds and names of attributes and the number of inputs, then infers.
-// On success types->attributes is complete (canonicalised as well) and types->outputs is filled in.
+// Fills in default attributes, checks attributes and the number of inputs, then infers types. On
+// success types->attributes is complete and canonicalized, and types->outputs is filled in.
 absl::Status InferNode(const OpDef& def, NodeTypes* types);
 
-// Default-aware accessors.
+// The operator's cost and split rule, or the defaults.
 Cost ForwardCost(const OpDef& def, const NodeTypes& types);
 SplitRule SplitOf(const OpDef& def, const NodeTypes& types);
 

@@ -1,4 +1,4 @@
-// Boxes of a dense tensor that lie in one stretch of its memory.
+// Regions of a dense tensor that are contiguous in memory.
 #pragma once
 
 #include <optional>
@@ -7,13 +7,13 @@
 
 namespace espalier {
 
-// Which element of dense `box` is the first one of `piece`, if `piece` lies inside and its elements
-// follow each other there without others in between.
+// If `piece` lies inside the dense `box` and is contiguous there, returns the index in `box` of its
+// first element.
 inline std::optional<int64_t> ContiguousOffset(const Region& piece, const Region& box) {
   const size_t rank = box.size.size();
   if (piece.size.size() != rank) return std::nullopt;
   int64_t begin = 0;
-  bool cut = false;  // by a dimension further in
+  bool cut = false;  // by an inner dimension
   for (size_t d = 0; d < rank; ++d) {
     const int64_t offset = piece.start[d] - box.start[d];
     if (offset < 0 || piece.size[d] > box.size[d] - offset) return std::nullopt;

@@ -36,7 +36,7 @@ constexpr bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
 }
 
-// The floating-point types of two bytes.
+// The 16-bit floating-point types.
 constexpr bool IsNarrow(DType type) { return type == DType::kBF16 || type == DType::kF16; }
 
 constexpr bool IsInteger(DType type) {
@@ -67,7 +67,7 @@ constexpr const char* Name(DType type) {
   return "invalid";
 }
 
-// The inverse of Name; kInvalid when `name` is not one of them.
+// The inverse of Name; kInvalid for other names.
 inline DType DTypeFromName(const std::string& name) {
   for (DType type : kAllDTypes) {
     if (name == Name(type)) return type;

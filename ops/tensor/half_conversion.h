@@ -1,4 +1,4 @@
-// Elements of bf16 and f16 as f32, and back.
+// Converts bf16 and f16 to f32 and back.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@ inline float BF16ToF32(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
-// Round to nearest even; NaN stays NaN.
+// Rounds to nearest even; NaN stays NaN.
 inline uint16_t F32ToBF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -25,12 +25,12 @@ inline float F16ToF32(uint16_t value) {
   if (rest >= 0x7c00u) {  // infinity, NaN
     return std::bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
   }
-  // The exponent is moved by a multiplication, which also normalises subnormals.
+  // The multiplication moves the exponent and normalizes subnormals.
   const float magnitude = std::bit_cast<float>(rest << 13) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-// Round to nearest even; beyond 65504: infinity.
+// Rounds to nearest even; beyond 65504 to infinity.
 inline uint16_t F32ToF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
@@ -47,7 +47,7 @@ inline uint16_t F32ToF16(float value) {
   return static_cast<uint16_t>(sign | rounded >> 13);
 }
 
-// An element of a narrow type (IsNarrow) by its bits.
+// Converts the bits of an element of a 16-bit type (IsNarrow).
 inline float NarrowToF32(DType type, uint16_t bits) {
   return type == DType::kBF16 ? BF16ToF32(bits) : F16ToF32(bits);
 }

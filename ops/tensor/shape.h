@@ -9,8 +9,8 @@
 
 namespace espalier {
 
-// Dimensions, outermost first, row-major. A scalar has none. -1 stands for the batch dimension in
-// graphs that are not yet bound to a batch size; everything below ops/graph sees bound shapes only.
+// Dimensions, outermost first, row-major. A scalar has none. -1 is the batch dimension of a graph
+// that is not yet bound to a batch size; kernels see bound shapes only.
 using Dims = std::vector<int64_t>;
 
 inline int64_t NumElements(const Dims& dims) {

@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-// What one shard of a tensor is: its own type and where it lies in the whole tensor.
-// An unsplit tensor has offset 0 everywhere and global == dims.
+// A shard of a tensor: its type and its position in the whole tensor. An unsplit tensor has offset
+// 0 everywhere and global == dims.
 struct TensorSpec {
   DType dtype = DType::kInvalid;
   Dims dims;    // of this shard
@@ -25,8 +25,8 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// A TensorSpec with its data. `data` is null for an optional input that is absent or an output that
-// nobody reads: kernels skip both. Does not own the memory.
+// A TensorSpec with its data. `data` is null for an absent optional input or an output that nobody
+// reads; kernels skip both. Does not own the memory.
 struct TensorView {
   void* data = nullptr;
   TensorSpec spec;
