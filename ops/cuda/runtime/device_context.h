@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/cuda/runtime/device_fault.h"
-#include "ops/cuda/graphs.h"
+#include "ops/cuda/runtime/graph_capture.h"
 #include "ops/cuda/runtime/copy_streams.h"
 #include "ops/cuda/runtime/pinned_staging.h"
 #include "ops/kernel/kernel.h"

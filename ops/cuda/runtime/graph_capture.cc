@@ -1,4 +1,4 @@
-#include "ops/cuda/graphs.h"
+#include "ops/cuda/runtime/graph_capture.h"
 
 #include "ops/cuda/runtime/cuda_status.h"
 
