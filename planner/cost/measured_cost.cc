@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaxRuns = 1 << 20;  // counted
+constexpr int64_t kMaxRuns = 1 << 20;  // cap of the count
 
 std::string ToText(const AttributeValue& value) {
   struct Visitor {

@@ -40,7 +40,7 @@ json ToJson(const std::string& key, const v1::CommunicationProfile& profile) {
   return {{"between", key}, {"messages", messages}, {"collectives", collectives}};
 }
 
-// `list` of `entry`, absent: empty.
+// Returns `list` of `entry`; empty if absent.
 absl::StatusOr<std::vector<json>> ListIn(const json& entry, const char* list,
                                          const std::string& place) {
   const auto found = entry.find(list);
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<json>> ListIn(const json& entry, const char* list,
   return std::vector<json>(found->begin(), found->end());
 }
 
-// A number; how large it may be is for CommunicationModel to say.
+// A number; CommunicationModel checks its range.
 absl::Status Read(const json& entry, const char* field, const std::string& place, double* value) {
   const auto found = entry.is_object() ? entry.find(field) : entry.end();
   if (!entry.is_object() || found == entry.end() || !found->is_number()) {
@@ -112,7 +112,7 @@ std::string CommunicationKey(const std::vector<v1::Device>& devices) {
   std::map<std::string, std::map<std::string, int>> hosts;
   for (size_t d = 0; d < devices.size(); ++d) {
     const v1::Device& device = devices[d];
-    // Not the name of a host.
+    // The key contains no host names.
     const std::string host = device.host().empty() ? absl::StrCat("\n", d) : device.host();
     ++hosts[host][DeviceKey(device)];
   }

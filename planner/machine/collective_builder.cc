@@ -1,4 +1,4 @@
-// CollectiveModel::Create: what the flows of each step get of the links.
+// CollectiveModel::Create: the shares that each step's flows get of the links.
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
@@ -15,7 +15,7 @@ namespace {
 
 using Collective = v1::CollectiveInstruction;
 
-// `seen`: ranks of the groups before.
+// `seen`: ranks of earlier groups.
 absl::Status CheckGroup(const Topology& topology, const CollectiveGroup& group,
                         std::unordered_set<int>* seen) {
   if (group.kind < Collective::ALL_REDUCE || group.kind > Collective::BROADCAST) {
@@ -44,7 +44,7 @@ absl::Status CheckGroup(const Topology& topology, const CollectiveGroup& group,
 
 }  // namespace
 
-// Writes the phases of the models of collectives that run side by side.
+// Writes the phases of the models of concurrent collectives.
 class CollectiveBuilder {
  public:
   CollectiveBuilder(const Topology& topology, const std::vector<CollectiveGroup>& groups)
@@ -73,7 +73,7 @@ class CollectiveBuilder {
   using Line = CollectiveModel::Line;
   using Phase = CollectiveModel::Phase;
 
-  // What a group does while those beside it are in their step `i`; null: nothing.
+  // Returns a group's step while the other groups are in step `i`; null: none.
   static const CollectiveStep* StepOf(const CollectiveSteps& steps, int algorithm, size_t i) {
     if (steps[algorithm].has_value()) {
       return i < steps[algorithm]->size() ? &(*steps[algorithm])[i] : nullptr;
@@ -105,7 +105,7 @@ class CollectiveBuilder {
     for (const CollectiveStep::Edge& e : step.edges) add(e.edge, e.flows);
   }
 
-  // Of one flow on an edge: `part` of it, where it crosses the edge only at times.
+  // One flow's load on an edge: `part`, if it crosses the edge only part of the time.
   double ShareOf(int edge, double part) const {
     return std::min(topology_.EdgeBandwidth(edge) / load_[edge],
                     topology_.EdgeFlowBandwidth(edge) / part);
@@ -128,7 +128,7 @@ class CollectiveBuilder {
       }
       lines.push_back(line);
     }
-    // The hops of a chain are often alike: one phase for all of those.
+    // The hops of a chain are often equal: one phase covers them.
     if (step.flows.size() == 1) {
       for (Phase& old : phases) {
         if (old.divisor != step.divisor || old.end_line != old.first_line + 1) continue;
@@ -142,7 +142,7 @@ class CollectiveBuilder {
         {step.rounds, step.divisor, static_cast<int>(first), static_cast<int>(lines.size())});
   }
 
-  // Keeps those that no other is slower than for all sizes.
+  // Removes lines that are no slower than another line at any size.
   static void AddLine(const Line& line, size_t first, std::vector<Line>* lines) {
     const auto covers = [](const Line& a, const Line& b) {
       return a.latency >= b.latency && a.bandwidth <= b.bandwidth;

@@ -12,10 +12,11 @@ using Collective = v1::CollectiveInstruction;
 
 bool IsPowerOfTwo(int n) { return (n & (n - 1)) == 0; }
 
-// The first rank, then those of its innermost group, and so on, so that groups stay together.
+// Orders ranks for a broadcast: the root, then the rest of its innermost group, and so on, so that
+// groups stay together.
 std::vector<int> OutwardsOrder(const Topology& topology, const std::vector<int>& ranks) {
   const int root = topology.DeviceNode(ranks[0]);
-  std::vector<std::pair<int, int>> keyed;  // minus the depth at which it meets the root
+  std::vector<std::pair<int, int>> keyed;  // minus the depth of its common ancestor with the root
   for (int device : TreeOrder(topology, ranks)) {
     keyed.emplace_back(-topology.Depth(topology.CommonAncestor(root, topology.DeviceNode(device))),
                        device);
@@ -27,7 +28,7 @@ std::vector<int> OutwardsOrder(const Topology& topology, const std::vector<int>&
   return order;
 }
 
-// Flows go between positions: places of ranks in tree order.
+// Flows connect positions, that is, indices into the ranks in tree order.
 class StepsFinder {
  public:
   StepsFinder(const Topology& topology, CollectiveModel::Kind kind, const std::vector<int>& ranks)
@@ -61,7 +62,7 @@ class StepsFinder {
 
   void Flow(int from, int to) { flows_.emplace_back(order_[from], order_[to]); }
 
-  // Ends a step of the flows so far, which happens `rounds` times with bytes / divisor each.
+  // Ends a step with the flows added so far; it repeats `rounds` times with bytes / divisor each.
   void Step(double rounds, double divisor) {
     CollectiveStep& step = steps_->emplace_back();
     step.rounds = rounds;
@@ -88,7 +89,7 @@ class StepsFinder {
     }
   }
 
-  // `times` ways around rings of `size` positions, `stride` apart; all n ranks are in one.
+  // `times` rounds around rings of `size` positions, `stride` apart; every rank is in one ring.
   void RingStep(int stride, int size, int times, double divisor) {
     for (int p = 0; p < n_; ++p) {
       const int place = p / stride % size;
@@ -105,8 +106,9 @@ class StepsFinder {
   }
 
   // All-to-all within each group of `size` positions `stride` apart, all pairs at once: an edge
-  // carries a flow for each pair of a group that it parts. Counted by the ranks below each edge; a
-  // list of all flows would be n^2. size - 1 rounds of bytes / divisor to one other rank each.
+  // carries a flow for each pair of a group that it separates. Counts them from the ranks below
+  // each edge; a list of flows would be O(n^2). size - 1 rounds of bytes / divisor to one other
+  // rank each.
   void AllPairs(int stride, int size, double divisor) {
     std::vector<int> below(topology_.num_nodes(), 0);
     std::vector<int> touched;
@@ -120,14 +122,14 @@ class StepsFinder {
     step.rounds = others;
     step.divisor = divisor;
     for (int v : touched) {
-      // A node lies inside one block of groups, or has whole blocks below: then it parts no group.
+      // A node lies inside one block of groups, or covers whole blocks and then separates no group.
       if (below[v] >= stride * size) continue;
-      const double each = below[v] / stride;  // of a group's members, or one more
-      const double more = below[v] % stride;  // groups with one more
+      const double each = below[v] / stride;  // members of a group below the edge, or one more
+      const double more = below[v] % stride;  // number of groups with one more
       const double pairs =
           more * (each + 1) * (size - each - 1) + (stride - more) * each * (size - each);
       if (pairs == 0) continue;
-      // Rounds of one rank that pass this edge, one after the other.
+      // Rounds of one rank that cross this edge, in sequence.
       double rounds = 0;
       if (more > 0) rounds = std::max({rounds, each + 1, size - each - 1});
       if (each > 0) rounds = std::max({rounds, each, size - each});
@@ -140,7 +142,7 @@ class StepsFinder {
     }
   }
 
-  // Largest latency between two of a group. In a tree, whoever is farthest from any point is an
+  // Largest latency between two ranks of a group. In a tree, the rank farthest from any point is an
   // end of a longest path.
   double Widest(int start, int stride, int size) const {
     double widest = 0;
@@ -159,9 +161,9 @@ class StepsFinder {
     return widest;
   }
 
-  // Binomial steps from the root of each group of `size` positions `stride` apart, for the
-  // `holders` first positions; f(d, blocks): a step over distance d whose largest message has this
-  // many of the group's blocks when it scatters.
+  // Binomial steps from the root of each group of `size` positions `stride` apart, for the first
+  // `holders` positions. f(d, blocks): a step over distance d whose largest message carries
+  // `blocks` of the group's blocks when it scatters.
   template <typename AddStep>
   void Binomial(int holders, int stride, int size, AddStep add_step) {
     for (int d = 1; d < size; d *= 2) {
@@ -177,7 +179,7 @@ class StepsFinder {
       Bruck();
       return;
     }
-    // Links are alike in both directions, so reduce is broadcast backwards, gather is scatter.
+    // Links are symmetric, so reduce is broadcast backwards and gather is scatter backwards.
     const double n = n_;
     switch (kind_) {
       case Collective::ALL_REDUCE:
@@ -196,7 +198,7 @@ class StepsFinder {
     }
   }
 
-  // Blocks whose distance has bit d travel d further.
+  // Blocks whose distance has bit d set travel d further.
   void Bruck() {
     for (int d = 1; d < n_; d *= 2) {
       int blocks = 0;
@@ -223,16 +225,16 @@ class StepsFinder {
         case Collective::ALL_TO_ALL:
           Step(1, 2);
           break;
-        default:  // the all-gather of a broadcast has an nth to start with
+        default:  // the all-gather of a broadcast starts with 1/n
           Step(1, 2.0 * d);
       }
     }
   }
 
-  // How many parts each level of the tree has, innermost first; the product is n. Levels that would
-  // cut the ranks unequally are left out.
+  // The number of parts at each level of the tree, innermost first; the product is n. Skips levels
+  // that would divide the ranks unequally.
   std::vector<int> LevelSizes() const {
-    std::vector<int> meet(n_ - 1);  // depth of the common ancestor of neighbours
+    std::vector<int> meet(n_ - 1);  // depth of the common ancestor of neighbors
     int deepest = 0;
     for (int p = 0; p + 1 < n_; ++p) {
       meet[p] = topology_.Depth(topology_.CommonAncestor(topology_.DeviceNode(order_[p]),
@@ -250,7 +252,7 @@ class StepsFinder {
     return sizes;
   }
 
-  // Ranks per group where neighbours that meet above `depth` are parted; 0 if unequal.
+  // Ranks per group if neighbors with a common ancestor above `depth` are separated; 0 if unequal.
   int EqualGroups(const std::vector<int>& meet, int depth) const {
     int group = 0;
     int start = 0;
@@ -270,7 +272,8 @@ class StepsFinder {
     }
     int stride = 1;
     for (int size : sizes) {
-      const double parts = static_cast<double>(stride) * size;  // of the bytes, after this level
+      // divisor of the bytes after this level
+      const double parts = static_cast<double>(stride) * size;
       switch (kind_) {
         case Collective::ALL_REDUCE:
           RingStep(stride, size, 2, parts);
@@ -288,7 +291,7 @@ class StepsFinder {
     }
   }
 
-  // Scatter in the root's groups, broadcast across the outermost, all-gather inside.
+  // Scatter in the root's groups, broadcast across the outermost groups, all-gather inside.
   void HierarchicalBroadcast(const std::vector<int>& sizes) {
     int stride = 1;
     for (size_t level = 0; level + 1 < sizes.size(); ++level) {

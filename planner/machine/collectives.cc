@@ -45,7 +45,7 @@ double CollectiveModel::Slowest(const Phase& phase, double bytes, const Collecti
                                 Line* line) const {
   double slowest = -1;
   for (int i = phase.first_line; i < phase.end_line; ++i) {
-    // This order of operations is that of rates.h.
+    // Same order of operations as rates.h, for equal results.
     const double seconds = fit.latency_factor * lines_[i].latency +
                            fit.bandwidth_factor * (bytes / phase.divisor / lines_[i].bandwidth);
     if (seconds <= slowest) continue;
@@ -131,7 +131,8 @@ absl::StatusOr<CollectiveFit> FitCollective(const CollectiveModel& model,
     }
   }
   CollectiveFit fit;
-  // The flows that steps wait for depend on the factors: solve, look again, until they stay.
+  // The flow that a step waits for depends on the factors: solve and re-select until they are
+  // stable.
   constexpr int kMaxRounds = 50;
   for (int round = 0; round < kMaxRounds; ++round) {
     double ll = 0, lt = 0, tt = 0, l1 = 0, t1 = 0;
@@ -154,7 +155,7 @@ absl::StatusOr<CollectiveFit> FitCollective(const CollectiveModel& model,
     } else {
       fit.latency_factor = (l1 * tt - t1 * lt) / determinant;
       fit.bandwidth_factor = (t1 * ll - l1 * lt) / determinant;
-      // At the edge of what is possible, the other factor alone.
+      // A factor would be negative: set it to 0 and solve for the other.
       if (fit.latency_factor < 0) fit = {0, t1 / tt};
       if (fit.bandwidth_factor < 0) fit = {l1 / ll, 0};
     }

@@ -12,7 +12,7 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxEntries = 100000;
-// Ranks of a group in which nothing is measured: its ring is only a shape to fit.
+// Ranks of a made-up group: its ring only serves as a shape to fit.
 constexpr int kMaxFittedRanks = 1024;
 
 bool IsAmount(double value) { return value >= 0 && std::isfinite(value); }
@@ -40,7 +40,7 @@ absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, 
   return absl::OkStatus();
 }
 
-// Fewer bytes do not take longer: where they seem to, something else ran meanwhile.
+// Makes times monotonic in the bytes: a smaller size that took longer was disturbed.
 void Straighten(std::vector<std::pair<double, double>>* curve) {
   for (size_t i = curve->size(); i-- > 1;) {
     (*curve)[i - 1].second = std::min((*curve)[i - 1].second, (*curve)[i].second);

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-// Searches ask for the same few sets again and again; this bounds the others, to some 100 MB.
+// Searches ask for the same few sets repeatedly; this bounds the cache to about 100 MB.
 constexpr size_t kMaxNumbersKept = 4 << 20;
 
 }  // namespace
@@ -52,7 +52,7 @@ std::vector<double> ContentionModel::Collectives(const std::vector<Group>& group
   return seconds;
 }
 
-// Of one round; devices are in one message each.
+// Messages of one round; a device takes part in one of them.
 void ContentionModel::AddRound(const std::vector<Message>& messages, const std::vector<int>& members,
                           std::vector<double>* seconds) const {
   if (members.size() == 1) {
@@ -77,7 +77,7 @@ void ContentionModel::AddRound(const std::vector<Message>& messages, const std::
   for (size_t begin = 0, end = 0; begin < crossings.size(); begin = end) {
     const int edge = crossings[begin].edge;
     while (end < crossings.size() && crossings[end].edge == edge) ++end;
-    double smaller = 0;  // bytes of all that have less
+    double smaller = 0;  // bytes of all smaller messages
     for (size_t i = begin; i < end; ++i) {
       const double bytes = crossings[i].bytes;
       const double ahead = smaller + static_cast<double>(end - i) * bytes;

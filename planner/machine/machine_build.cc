@@ -1,4 +1,4 @@
-// BuildMachine: checks a spec's values and writes its counts out.
+// BuildMachine: checks a spec's values and expands its counts.
 #include <cmath>
 #include <functional>
 #include <initializer_list>
@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxNameLength = 64;
 constexpr size_t kMaxTextLength = 4096;
 constexpr int kMaxThreads = 1 << 16;
-// Beyond it, JSON numbers do not hold integers exactly.
+// Larger integers are not exact as JSON numbers.
 constexpr int64_t kMaxBytes = int64_t{1} << 53;
 
 absl::Status Bad(const std::string& place, const std::string& what) {
@@ -65,7 +65,7 @@ constexpr RateKind kFlops = {kMinRate, "60 TFLOP/s"};
 constexpr RateKind kMemory = {kMinRate, "900 GB/s"};
 constexpr RateKind kLink = {kMinLinkRate, "10 Gbit/s"};
 
-// 0 where `optional`.
+// Accepts 0 if `optional`.
 absl::Status CheckRate(const std::string& place, double value, const RateKind& kind,
                        bool optional = false) {
   absl::Status s = optional ? CheckNotNegative(place, value) : CheckPositive(place, value);
@@ -156,8 +156,8 @@ absl::Status WithPrefix(const absl::Status& s) {
   return absl::Status(s.code(), absl::StrCat("machine: ", s.message()));
 }
 
-// How many there are altogether, against the limits, before anything is written out. `tree` has one
-// node for each entry.
+// Checks the total numbers against the limits before anything is expanded. `tree` has one node per
+// entry.
 absl::Status CheckTotals(const MachineSpec& spec, const Topology& tree,
                          const std::map<std::string, std::pair<const MachineNode*, int>>& entries) {
   std::vector<int64_t> totals(tree.num_nodes(), 1);
@@ -167,7 +167,7 @@ absl::Status CheckTotals(const MachineSpec& spec, const Topology& tree,
     if (v > 0) totals[v] = totals[tree.Parent(v)] * node->count;
     nodes += totals[v];
     if (device >= 0) devices += totals[v];
-    // At every step, so that products stay small.
+    // Checked at every step, so that products do not overflow.
     if (devices > Topology::kMaxDevices || nodes > Topology::kMaxNodes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "machine: with ", totals[v], " times \"", node->name, "\" there are ", devices,
@@ -196,7 +196,7 @@ absl::StatusOr<MachineModel> BuildMachine(const MachineSpec& spec) {
   absl::Status s =
       First({CheckName("name", spec.name), CheckText("description", spec.description)});
   if (!s.ok()) return s;
-  // Entry by name: the node, and which of spec.devices it is or -1.
+  // Entries by name: the node, and its index in spec.devices or -1.
   std::map<std::string, std::pair<const MachineNode*, int>> entries;
   std::vector<TopologyNode> one_each;
   for (size_t i = 0; i < spec.nodes.size(); ++i) {
@@ -211,7 +211,7 @@ absl::StatusOr<MachineModel> BuildMachine(const MachineSpec& spec) {
     entries[spec.devices[i].node.name] = {&spec.devices[i].node, static_cast<int>(i)};
     one_each.push_back(ToTopologyNode(spec.devices[i].node, true));
   }
-  // The tree of the entries finds what is wrong with parents, and has its depth checked.
+  // Building the tree of entries finds errors in parents and checks the depth.
   const absl::StatusOr<Topology> tree = Topology::Create(one_each);
   if (!tree.ok()) return WithPrefix(tree.status());
   s = CheckTotals(spec, *tree, entries);
@@ -221,7 +221,7 @@ absl::StatusOr<MachineModel> BuildMachine(const MachineSpec& spec) {
   std::vector<int64_t> host_memory_bytes;
   std::vector<double> host_bandwidth;
   std::vector<TopologyNode> all;
-  // Entry `v` below the instance `parent`; `prefix` names the repeated ones above.
+  // Expands entry `v` below the instance `parent`; `prefix` names the repeated entries above.
   std::function<void(int, const std::string&, const std::string&)> add =
       [&](int v, const std::string& parent, const std::string& prefix) {
         const auto [node, device] = entries.at(tree->NodeName(v));

@@ -1,5 +1,5 @@
-// Text to MachineSpec and back. Types, names of fields and units are checked here, values in
-// machine_build.cc.
+// Converts text to MachineSpec and back. Checks types, field names and units; machine_build.cc
+// checks values.
 #include "planner/machine/machine_file.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string Shown(const std::string& text) {
                       text.size() > kShown ? "..." : "", "\"");
 }
 
-// Finds syntax errors, with their line, fields that come twice, and deep nesting.
+// Finds syntax errors with their line, repeated fields, and deep nesting.
 class SyntaxCheck : public nlohmann::json_sax<Json> {
  public:
   explicit SyntaxCheck(const std::string& text) : text_(text) {}
@@ -54,8 +54,8 @@ class SyntaxCheck : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t at, const std::string&,
                    const nlohmann::detail::exception& e) override {
     error_ = e.what();
-    // "[json.exception.parse_error.101] parse error at line 3, column 17: ..."; an overflow of a
-    // number comes without its line.
+    // Shortens "[json.exception.parse_error.101] parse error at line 3, column 17: ...". A number's
+    // overflow comes without a line.
     const size_t end_of_id = error_.find("] ");
     if (end_of_id != std::string::npos) error_.erase(0, end_of_id + 2);
     if (error_.find("line ") == std::string::npos) {
@@ -63,7 +63,7 @@ class SyntaxCheck : public nlohmann::json_sax<Json> {
       absl::StrAppend(&error_, " in line ", 1 + std::count(text_.begin(), end, '\n'),
                       "; numbers up to 1.7e308 are accepted");
     }
-    // It quotes the text, which may be long and may be anything.
+    // Removes the quoted text, which may be long and arbitrary.
     for (char& c : error_) c = absl::ascii_isprint(c) ? c : '?';
     constexpr size_t kShown = 300;
     if (error_.size() > kShown) error_ = error_.substr(0, kShown) + "...";
@@ -72,7 +72,7 @@ class SyntaxCheck : public nlohmann::json_sax<Json> {
   const std::string& error() const { return error_; }
 
  private:
-  // An object or array that has begun: the field or the element that is being read.
+  // An open object or array: the field or element being read.
   struct Open {
     std::string key;
     int64_t index = -1;
@@ -115,7 +115,8 @@ class SyntaxCheck : public nlohmann::json_sax<Json> {
 enum class Presence { kRequired, kOptional };
 using enum Presence;
 
-// Takes the fields of one object. After an error the rest does nothing; Finish has the first error.
+// Reads the fields of one object. After an error, further calls do nothing; Finish returns the
+// first error.
 class Fields {
  public:
   Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
@@ -129,7 +130,7 @@ class Fields {
     *out = value->get<std::string>();
   }
 
-  // An integer within the limits of Int; what is meaningful is checked later.
+  // An integer within the limits of Int; its meaning is checked later.
   template <typename Int>
   void Count(const char* name, Presence presence, Int* out) {
     const Json* value = Find(name, presence);
@@ -172,7 +173,7 @@ class Fields {
     *out = static_cast<int64_t>(bytes);
   }
 
-  // The array of a field, null if it is left out.
+  // Returns the array of a field, or null if it is absent.
   const Json* Array(const char* name, Presence presence) {
     const Json* value = Find(name, presence);
     if (value == nullptr || value->is_array()) return value;
@@ -187,7 +188,7 @@ class Fields {
         absl::StrCat("machine: ", at.empty() ? "the text" : at, ": ", what));
   }
 
-  // Fields that nobody asked for are errors.
+  // Unread fields are errors.
   absl::Status Finish() {
     if (!status_.ok()) return status_;
     for (const auto& [name, value] : object_.items()) {
@@ -356,7 +357,7 @@ std::string WriteMachine(const MachineSpec& spec) {
   for (const MachineNode& node : spec.nodes) root["nodes"].push_back(ToJson(node));
   root["devices"] = Written::array();
   for (const MachineDevices& d : spec.devices) root["devices"].push_back(ToJson(d));
-  // A spec made by a program may have text that is not UTF-8; replace rather than throw.
+  // A programmatic spec may contain text that is not UTF-8; replace rather than throw.
   return root.dump(2, ' ', false, Written::error_handler_t::replace) + "\n";
 }
 

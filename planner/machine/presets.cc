@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// $HOSTS and $PER_HOST are filled in.
+// $HOSTS and $PER_HOST are substituted.
 struct Data {
   const char* name;
   const char* summary;

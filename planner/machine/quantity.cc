@@ -13,7 +13,8 @@
 namespace espalier {
 namespace {
 
-// In base units: value * times / parts. One of them is 1 or both are exact, so one rounding.
+// In base units: value * times / parts. One factor is 1 or both are exact, so there is one
+// rounding.
 struct Unit {
   const char* name;
   QuantityKind kind;
@@ -21,7 +22,7 @@ struct Unit {
   double parts;
 };
 
-// For each kind, those that are written come first, the largest in front. MB is 10^6, MiB 2^20.
+// By kind: first the units used for output, largest first. MB is 10^6, MiB 2^20.
 constexpr std::array<Unit, 33> kUnits = {{
     {"TB", QuantityKind::kBytes, 1e12, 1},
     {"GB", QuantityKind::kBytes, 1e9, 1},

@@ -44,7 +44,7 @@ absl::Status CheckLink(const TopologyNode& node) {
   return absl::OkStatus();
 }
 
-// `start` does not lead to the root: it leads into a cycle.
+// Describes the cycle that the parents of `start` lead into.
 absl::Status CycleError(const std::vector<TopologyNode>& nodes, const std::vector<int>& parents,
                         int start) {
   std::vector<bool> seen(nodes.size(), false);
@@ -67,7 +67,7 @@ absl::Status CycleError(const std::vector<TopologyNode>& nodes, const std::vecto
                                                  "; one of them must lead to the root"));
 }
 
-// Parent of each node by index, -1 for the root, whose index comes back.
+// Sets the parent of each node by index, -1 for the root; returns the root's index.
 absl::StatusOr<int> FindParents(const std::vector<TopologyNode>& nodes, std::vector<int>* parents) {
   std::unordered_map<std::string, int> index;
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -162,7 +162,7 @@ absl::StatusOr<Topology> Topology::Create(const std::vector<TopologyNode>& nodes
     if (numbers[i] < 0) return CycleError(nodes, parents, static_cast<int>(i));
     if (nodes[i].device) out.device_nodes_.push_back(numbers[i]);
   }
-  // Depth-first numbers: whoever comes later lies deeper or further right.
+  // Depth-first numbers: a later node is deeper or further right.
   for (int n = out.num_nodes() - 1; n > 0; --n) {
     int& end = out.nodes_[out.nodes_[n].parent].subtree_end;
     end = std::max(end, out.nodes_[n].subtree_end);
@@ -183,7 +183,7 @@ absl::StatusOr<Topology> Topology::Uniform(int devices, const v1::Link& link) {
     node.parent = "switch";
     node.device = true;
     node.bandwidth = link.bandwidth();
-    // Twice the half is the whole, without rounding.
+    // Doubling a half is exact.
     node.latency_seconds = link.latency_seconds() / 2;
   }
   return Create(nodes);
@@ -191,7 +191,7 @@ absl::StatusOr<Topology> Topology::Uniform(int devices, const v1::Link& link) {
 
 int Topology::CommonAncestor(int node_a, int node_b) const {
   while (node_a != node_b) {
-    // The one with the greater number cannot be above the other.
+    // The node with the greater number cannot be an ancestor of the other.
     int& lower = node_a > node_b ? node_a : node_b;
     lower = nodes_[lower].parent;
   }
@@ -217,7 +217,7 @@ std::vector<int> Topology::Path(int from, int to) const {
 }
 
 double Topology::Latency(int from, int to) const {
-  // One sum per side, so that both directions round alike.
+  // One sum per side, so that both directions round the same way.
   double up = 0, down = 0;
   VisitPath(from, to, [&](int edge) { (edge % 2 == 0 ? up : down) += EdgeLatency(edge); });
   return up + down;

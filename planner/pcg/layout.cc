@@ -130,7 +130,7 @@ Layout Dual(const Layout& layout) {
 Layout Sharded(const Layout& layout) {
   const int replicas = layout.replicas;
   if (replicas == 1 || layout.partials > 1 || layout.overlap != Overlap::kNone) return layout;
-  const Region& box = layout.shards[0].region;  // all are of one size
+  const Region& box = layout.shards[0].region;  // all boxes have the same size
   const auto cut = std::find_if(box.size.begin(), box.size.end(),
                                 [&](int64_t extent) { return extent % replicas == 0; });
   if (box.num_elements() < kMinShardedElements || cut == box.size.end()) return layout;
@@ -138,7 +138,7 @@ Layout Sharded(const Layout& layout) {
   Layout sharded = layout;
   sharded.replicas = 1;
   sharded.degrees[d] *= replicas;
-  std::vector<Shard*> order;  // the replicas of one box after those of another
+  std::vector<Shard*> order;  // grouped by box
   for (Shard& shard : sharded.shards) order.push_back(&shard);
   std::sort(order.begin(), order.end(), [](const Shard* a, const Shard* b) {
     return std::tie(a->region.start, a->device) < std::tie(b->region.start, b->device);

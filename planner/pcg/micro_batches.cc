@@ -12,7 +12,7 @@ class Cutter {
  public:
   Cutter(int parts, const PcgStructure& structure) : parts_(parts), structure_(structure) {}
 
-  // What belongs to the batch.
+  // Marks what belongs to the batch.
   absl::Status Find() {
     const Graph& graph = structure_.graph();
     const NodeId forward = structure_.training.first_backward;
@@ -131,7 +131,7 @@ class Cutter {
     }
   }
 
-  // All that read or compute `v` follow the batch as it does.
+  // Propagates the batch dimension of `v` to its readers and its producer.
   void Spread(ValueId v) {
     const Graph& graph = structure_.graph();
     const int dim = dims_[v];
@@ -171,7 +171,7 @@ class Cutter {
   std::vector<int> dims_;  // by value
   std::vector<int> axes_;  // by forward node
   std::vector<std::vector<NodeId>> consumers_;
-  std::vector<ValueId> open_;  // whose readers and producer have not been told
+  std::vector<ValueId> open_;  // values still to be propagated
   absl::Status error_;
 };
 
@@ -207,7 +207,7 @@ std::vector<std::pair<ValueId, int>> AccumulatedGradients(const PcgStructure& st
   for (ValueId v : structure.graph().node(position.node).outputs) {
     if (!is_gradient(v)) continue;
     const int base = resolve(structure.base[v]);
-    bool cut = false;  // at once, and added up in pieces
+    bool cut = false;  // sharded as soon as it is produced, and accumulated in shards
     for (int s : structure.slots_of_value[v]) {
       const Slot& slot = structure.slots[s];
       cut = cut ||

@@ -17,7 +17,7 @@ bool HasHalo(const std::vector<Halo>& halos, size_t input, size_t dim) {
   });
 }
 
-// Nothing is a multiple of nothing: an empty axis is there, with one part.
+// An empty axis has one part.
 bool Follows(int64_t extent, int64_t axis_size) {
   return axis_size > 0 ? extent % axis_size == 0 : extent == 0 && axis_size == 0;
 }

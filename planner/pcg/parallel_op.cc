@@ -16,7 +16,7 @@ std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to)
   const int rank = static_cast<int>(from.dims.size());
   const int partials = std::gcd(from.partials, to.partials);
   const int replicas = std::gcd(from.replicas, to.replicas);
-  // Replicas that the target has no use for are only forgotten; partial sums are never made.
+  // Dropping replicas needs no operator; partial sums are never created.
   add(Kind::REDUCE, -1, from.partials / partials);
   std::vector<ParallelOp> combines, partitions;
   for (int d = 0; d < rank; ++d) {

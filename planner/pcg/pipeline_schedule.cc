@@ -12,7 +12,7 @@ int Root(std::vector<int>& parent, int d) {
   return d;
 }
 
-// Consecutive positions of one stage and direction.
+// A segment: consecutive positions of one stage and direction.
 struct Segment {
   int first = 0;
   int last = 0;
@@ -72,12 +72,13 @@ std::vector<ScheduleItem> MakePipelineSchedule(const PcgStructure& structure,
     leaves[segments[s].stage] = s;
   }
 
-  // Micro-batches go through each segment in their order: only the next of each can be chosen.
+  // Micro-batches go through a segment in order, so only the next one of each segment is a
+  // candidate.
   std::vector<int> done(num_segments, 0);  // micro-batches
   std::vector<int64_t> ready(count, 0);    // by micro-batch: the end of its last segment
   std::vector<int64_t> free(num_stages, 0);
   std::vector<int> under_way(num_stages, 0);
-  std::vector<ScheduleItem> schedule, wave;  // that begin at one time
+  std::vector<ScheduleItem> schedule, wave;  // wave: items that begin at the same time
   int64_t wave_start = -1;
   const auto end_wave = [&] {
     for (ScheduleItem item : wave) {
@@ -88,12 +89,12 @@ std::vector<ScheduleItem> MakePipelineSchedule(const PcgStructure& structure,
     wave.clear();
   };
   while (true) {
-    int chosen = -1;  // segment; of those that can begin first the last
+    int chosen = -1;  // a segment; among those that can begin first, the last
     int64_t start = 0;
     for (int s = num_segments - 1; s >= 0; --s) {
       if (done[s] == (s == 0 ? count : done[s - 1])) continue;
       const int stage = segments[s].stage;
-      // A forward pass alone piles nothing up.
+      // Without a backward pass there is no limit on micro-batches in flight.
       if (!structure.forward_only && s == enters[stage] && under_way[stage] >= num_stages - stage) {
         continue;
       }

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-// Of the operand, whatever the reference's mode.
+// The layout of the operand itself, whatever the reference's mode.
 int Plain(const Placement& placement, const LayoutRef& ref) {
   const ConfigEntry* entry = placement[ref.node];
   return ref.output ? entry->outputs[ref.index] : entry->inputs[ref.index];
@@ -66,7 +66,8 @@ absl::StatusOr<const ReshardPlan*> ConfigTable::Reshard(int from, int to) {
 int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
             const LayoutRef& ref) {
   if (ref.mode == LayoutRef::kParameterSum) {
-    // Summed before the reduction where all parts lie alike and wait anyway, after it otherwise.
+    // Sums before the reduction if all contributions have one layout and wait anyway; otherwise
+    // after it.
     const PcgStructure::ParameterSum& sum = structure.sums[ref.index];
     const int target = Resolve(structure, placement, layouts, sum.target);
     const int plain = Plain(placement, sum.target);

@@ -22,7 +22,7 @@ struct ShardGroup {
   std::vector<int> targets;
 };
 
-// Each shard's box as the number of the first shard with the same one.
+// Maps each shard to the first shard with the same box.
 std::vector<int> FirstAlike(const std::vector<Shard>& shards) {
   std::map<std::pair<Dims, Dims>, int> seen;
   std::vector<int> first;
@@ -44,9 +44,9 @@ bool Meet(const Region& a, const Region& b) {
   return true;
 }
 
-// Calls meet(s, t) for all pairs of boxes that meet; `sources` and `targets` are shards of `from`
-// and `to`. A sweep along the dimension that `to` cuts into most parts: on a thousand devices
-// nearly all pairs lie apart there.
+// Calls meet(s, t) for all pairs of overlapping boxes; `sources` and `targets` are shards of `from`
+// and `to`. A sweep along the dimension that `to` splits into most parts: on a thousand devices
+// nearly all pairs are disjoint there.
 template <typename Call>
 void ForEachMeeting(const Layout& from, const Layout& to, const std::vector<int>& sources,
                     std::vector<int> targets, Call meet) {
@@ -66,7 +66,7 @@ void ForEachMeeting(const Layout& from, const Layout& to, const std::vector<int>
   };
   std::stable_sort(targets.begin(), targets.end(),
                    [&](int a, int b) { return begin_of(to.shards[a]) < begin_of(to.shards[b]); });
-  std::vector<int64_t> reach;  // the farthest end of all up to here
+  std::vector<int64_t> reach;  // the largest end so far
   for (int t : targets) {
     reach.push_back(std::max(reach.empty() ? 0 : reach.back(), end_of(to.shards[t])));
   }
@@ -89,7 +89,7 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
     while (parent[i] != i) i = parent[i] = parent[parent[i]];
     return i;
   };
-  // Replicas lie alike: their boxes are compared once.
+  // Replicas have the same box, which is compared once.
   const std::vector<int> sources = FirstAlike(from.shards), targets = FirstAlike(to.shards);
   std::vector<int> some_sources, some_targets;
   for (int s = 0; s < n; ++s) {
@@ -100,7 +100,7 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   }
   ForEachMeeting(from, to, some_sources, std::move(some_targets),
                  [&](int s, int t) { parent[find(s)] = find(n + t); });
-  // Boxes without elements meet nothing, not even each other.
+  // Empty boxes overlap nothing, not even each other.
   for (int s = 0; s < n; ++s) {
     if (sources[s] != s && from.shards[s].region.num_elements() > 0) {
       parent[find(s)] = find(sources[s]);
@@ -122,8 +122,8 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   return groups;
 }
 
-// Fills ranks, sources and targets in the order of the ranks; false if the devices are not the
-// same.
+// Fills ranks, sources and targets in the order of the ranks. Returns false if source and target
+// devices differ.
 bool MatchDevices(const Layout& from, const Layout& to, const ShardGroup& group,
                   ReshardCollective* out) {
   std::map<int, int> source_on, target_on;
@@ -153,7 +153,7 @@ bool DistinctEqualSized(const std::vector<Region>& regions) {
   return true;
 }
 
-// The group as one collective, if it is one.
+// Returns the group as one collective, if it is one.
 std::optional<ReshardCollective> AsCollective(const Layout& from, const Layout& to,
                                               const ShardGroup& group) {
   ReshardCollective c;
@@ -205,7 +205,7 @@ std::optional<ReshardCollective> AsCollective(const Layout& from, const Layout& 
   return c;
 }
 
-// The boxes into which the edges of `regions` cut `target`.
+// Returns the boxes into which the edges of `regions` divide `target`.
 std::vector<Region> CutAtEdges(const Region& target, const std::vector<Region>& regions) {
   std::vector<Region> boxes = {target};
   for (size_t d = 0; d < target.size.size(); ++d) {
@@ -234,12 +234,12 @@ bool Inside(const Region& box, const Region& region) {
   return common && *common == box;
 }
 
-// Copies and transfers that fill target shard `t` from boxes that overlap: each stretch that
-// belongs to the same boxes is one piece of each of them (their sum), or of one (their value).
+// Adds the copies and transfers that fill target shard `t` from boxes that overlap: each range
+// covered by the same boxes is one piece of each of them (partial sums), or of one (replicas).
 absl::Status AddOverlapping(const Layout& from, const Layout& to, const ShardGroup& group, int t,
                             ReshardPlan* plan) {
   const Shard& target = to.shards[t];
-  // One source for each box and partial index: replicas are alike.
+  // One source per box and partial index: replicas are interchangeable.
   std::map<std::tuple<Dims, Dims, int>, int> holders;
   std::vector<Region> regions;
   for (int s : group.sources) {
@@ -271,12 +271,12 @@ absl::Status AddOverlapping(const Layout& from, const Layout& to, const ShardGro
   return absl::OkStatus();
 }
 
-// Copies and transfers that fill target shard `t`.
+// Adds the copies and transfers that fill target shard `t`.
 absl::Status AddPieces(const Layout& from, const Layout& to, const ShardGroup& group, int t,
                        ReshardPlan* plan) {
   if (from.overlap != Overlap::kNone) return AddOverlapping(from, to, group, t, plan);
   const Shard& target = to.shards[t];
-  // Source shards by the place and partial index that they hold.
+  // Source shards by box and partial index.
   std::map<std::pair<Dims, int>, std::vector<int>> holders;
   for (int s : group.sources) {
     const Shard& source = from.shards[s];
@@ -289,7 +289,7 @@ absl::Status AddPieces(const Layout& from, const Layout& to, const ShardGroup& g
   }
   int64_t covered = 0;
   for (const auto& [place, sources] : holders) {
-    // A replica that is here already, else another one for each target.
+    // Prefers a replica on the target's device; otherwise targets use different replicas.
     int chosen = sources[t % sources.size()];
     for (int s : sources) {
       if (from.shards[s].device == target.device) chosen = s;

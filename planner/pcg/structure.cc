@@ -11,8 +11,8 @@ namespace {
 constexpr char kDynamicPrefix[] = "dynamic.";
 static_assert(v1::STATIC < v1::ROWS && v1::ROWS < v1::OUTPUT_ROWS);
 
-// Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all from
-// there).
+// Returns the positions of the forward inputs that `index` of a Gradient list denotes (a variadic
+// one: all from there on).
 std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
   if (index >= static_cast<int>(def.inputs.size()) || !def.inputs[index].variadic) return {index};
   std::vector<int> all;
@@ -65,7 +65,7 @@ class Builder {
       const Value& v = forward_.value(value);
       const OpDef* producer =
           v.producer == kNoNode ? nullptr : registry_.Find(forward_.node(v.producer).op);
-      // A loss may stand beside the one that is minimised.
+      // A graph may report other losses than the one that is minimized.
       const bool reported = producer != nullptr && v.producer_output == 0 &&
                             (producer->is_metric || (producer->is_loss && v.type.dims.empty()));
       if (name != "loss" && !reported) continue;
@@ -101,7 +101,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // What writes a state has an effect beyond its outputs.
+  // A node that writes a state has an effect beyond its outputs.
   bool WritesState(const Node& node) const {
     return std::any_of(node.inputs.begin(), node.inputs.end(), [this](ValueId v) {
       return v != kNoValue && forward_.value(v).kind == ValueKind::kState;
@@ -183,14 +183,14 @@ class Builder {
     return forward_.value(v).kind == ValueKind::kParameter && forward_.value(v).trainable;
   }
 
-  // The layout of forward value `v` as it was produced or stored.
+  // Returns the layout in which forward value `v` was produced or stored.
   LayoutRef BaseDual(ValueId v) const {
     LayoutRef ref = out_.base[v];
     ref.mode = LayoutRef::kDual;
     return ref;
   }
 
-  // The layout in which the update needs the gradient of parameter `v`.
+  // Returns the layout in which the update needs the gradient of parameter `v`.
   LayoutRef UpdateRef(ValueId v) const {
     LayoutRef ref = out_.base[v];
     if (out_.zero_stage > 0) ref.mode = LayoutRef::kSharded;
@@ -226,7 +226,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // Behind the gradient node `n`: what it adds to parameters' gradients is cut.
+  // After gradient node `n`: shards its contributions to parameters' gradients (ZeRO stage 2).
   void AddScatters(NodeId n) {
     const Node& node = out_.graph().node(n);
     const Node& forward = forward_.node(node.forward);

@@ -11,8 +11,8 @@ namespace {
 
 using Collective = v1::CollectiveInstruction;
 
-// Of a parameter whose update stands for all, where the device has room for it: what is touched
-// once in a step lies far away.
+// Size of the parameter whose measured update represents all, if the device has the memory: large
+// enough to miss the caches, as data touched once per step does.
 constexpr int64_t kUpdateElements = 1 << 22;
 
 }  // namespace
@@ -209,7 +209,7 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.new_bytes[shard.device] += AlignUp(shard.region.num_elements() * element_bytes);
     }
   }
-  std::vector<ContentionModel::Group> groups;  // of devices that are all different
+  std::vector<ContentionModel::Group> groups;  // of disjoint devices
   for (const ReshardCollective& c : plan.collectives) {
     groups.push_back({c.kind, &c.ranks, static_cast<double>(c.elements) * element_bytes});
   }
@@ -244,7 +244,7 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.reductions.emplace_back(it->second, AlignUp(c.elements * element_bytes));
     }
   }
-  // Staging buffers of transfers live one after the other.
+  // Staging buffers of transfers live one after another.
   auto stage = [&](int device, int64_t bytes) {
     out.staging_bytes[device] = std::max(out.staging_bytes[device], AlignUp(bytes));
   };
@@ -282,7 +282,7 @@ const TaskList* CostTables::Sum(int layout, int element_bytes, int count) {
     Task task =
         MemoryTask(shard.device, static_cast<double>(elements * element_bytes * (count + 1)));
     if (add != nullptr) {
-      // Element by element: the shape does not matter.
+      // Elementwise: the shape does not matter.
       const NodeTypes types{
           {}, std::vector<TensorType>(count, {dtype, {elements}}), {{dtype, {elements}}}};
       const auto measured = cost_.Measured(*add, types, devices_[shard.device]);
@@ -299,7 +299,7 @@ absl::StatusOr<const UpdateTasks*> CostTables::Update(int layout, int storage, i
   if (kept != nullptr) return kept.get();
   auto tasks = std::make_unique<UpdateTasks>();
   tasks->staging_bytes.assign(devices_.size(), 0);
-  const ReshardTasks* gather = nullptr;  // of a copy
+  const ReshardTasks* gather = nullptr;  // all-gather of shards updated in a copy
   if (layout != storage) {
     absl::StatusOr<const ReshardTasks*> taken = Reshard(storage, layout, element_bytes);
     if (!taken.ok()) return taken.status();
@@ -318,7 +318,7 @@ absl::StatusOr<const UpdateTasks*> CostTables::Update(int layout, int storage, i
   }
   const Layout& whole = table_.layouts().Get(layout);
   const double passes = Passes(whole.dims);
-  // All are read again for each sum, and by penalties, which write the gradient too.
+  // The gradient is read again for each sum, and by penalties, which also write it.
   double more = 2.0 * static_cast<double>(update_.def->update->sums.size());
   if (optimizer_.regularizers_size() > 0) more += 3;
   for (const Shard& shard : whole.shards) {

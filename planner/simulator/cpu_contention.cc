@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// The share of its cores that `load` threads get on a host.
+// The speed at which `load` threads run on a host.
 double Share(double cores, double load) { return load > cores ? cores / load : 1; }
 
 }  // namespace
@@ -32,19 +32,18 @@ CpuContention::CpuContention(const std::vector<v1::Device>& devices)
     }
     host_[d] = it->second;
     threads_[d] = std::max(1, device.threads());
-    // A device whose threads are too many for the host has been measured like that.
+    // A device with more threads than the host has cores was measured in that state.
     threads[it->second] += std::min(threads_[d], cores_[it->second]);
     ++members[it->second];
   }
-  // Where operators alone fit, messages beside them do not slow them by enough to give up delta
-  // simulation for it.
+  // If operators alone fit, messages beside them slow them too little to give up delta simulation.
   for (size_t h = 0; h < cores_.size(); ++h) {
     needed_ = needed_ || (members[h] > 1 && threads[h] > cores_[h]);
   }
 }
 
-// One simulation. A buffered message is two pieces of work, its sender's and its receiver's; all
-// else is one.
+// One simulation. A buffered message is two work items, its sender's and its receiver's; any other
+// task is one.
 class CpuContentionRun {
  public:
   CpuContentionRun(const CpuContention& cores, const std::vector<const Task*>& tasks)
@@ -72,7 +71,7 @@ class CpuContentionRun {
 
  private:
   struct Work {
-    int missing = 0;  // devices that are not there yet, and a message that is not sent yet
+    int missing = 0;  // devices that have not arrived, plus an unsent message
     Picoseconds begin = 0, end = 0;
   };
   struct Running {
@@ -116,7 +115,7 @@ class CpuContentionRun {
     if (task.peer >= 0 && !task.is_buffered()) run(task.peer);
   }
 
-  // Calls run(host, threads) for what `work` loads its hosts with.
+  // Calls run(host, threads) for the load of `work` on its hosts.
   template <typename Run>
   void ForEachLoad(int work, Run run) const {
     const Task& task = TaskOf(work);
@@ -138,13 +137,13 @@ class CpuContentionRun {
     changed_ = true;
   }
 
-  // `device` comes to the next of its queue.
+  // Advances `device` to the next item of its queue.
   void Arrive(int device) {
     if (heads_[device] < queues_[device].size()) Provide(queues_[device][heads_[device]]);
   }
 
   double SpeedOf(int work) {
-    // Per host: what it loads it with itself.
+    // By host: the item's own load.
     own_.clear();
     ForEachLoad(work, [this](int host, double threads) {
       for (auto& [other, sum] : own_) {
@@ -163,7 +162,7 @@ class CpuContentionRun {
     return speed;
   }
 
-  // To the end of what ends next.
+  // Advances to the next completion.
   void Advance() {
     if (changed_) {
       for (Running& r : running_) r.speed = SpeedOf(r.work);
@@ -200,15 +199,15 @@ class CpuContentionRun {
 
   const CpuContention& cores_;
   const std::vector<const Task*>& tasks_;
-  std::vector<Work> work_;                // two for each task
+  std::vector<Work> work_;                // two per task
   std::vector<std::vector<int>> queues_;  // by device
   std::vector<size_t> heads_;             // by device, into its queue
-  std::vector<double> load_;              // by host: threads that have work
+  std::vector<double> load_;              // by host: runnable threads
   std::vector<Running> running_;
   std::vector<int> done_;                    // scratch of Advance
   std::vector<std::pair<int, double>> own_;  // scratch of SpeedOf
   double now_ = 0;                           // picoseconds
-  bool changed_ = false;                     // speeds are to be found anew
+  bool changed_ = false;                     // speeds must be recomputed
 };
 
 Picoseconds CpuContention::Run(const std::vector<const Task*>& tasks,

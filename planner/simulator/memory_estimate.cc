@@ -1,4 +1,4 @@
-// Simulator::EstimateMemory: the lifetimes that lowering would find, without packing them.
+// Simulator::EstimateMemory: the buffer lifetimes of lowering, without packing.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// One layout in which a value is held, from and to a point.
+// One layout in which a value is held, from one program point to another.
 struct Held {
   int layout = 0;
   int first = 0;
@@ -20,7 +20,7 @@ struct Held {
 }  // namespace
 
 void Simulator::FindGradientStarts(std::vector<int>* starts) {
-  // Gradients that wait in a bucket live from the bucket's first member to the end.
+  // Gradients in a bucket live from the bucket's first member to the end.
   buckets_.Clear();
   absl::InlinedVector<int, 16> bucket_start;
   starts->assign(structure_.gradients.size(), -1);
@@ -53,18 +53,17 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
     }
   };
 
-  // What the updates at the end need beside their operands, one after the other.
+  // Workspace of the updates at the end, which run one after another.
   std::vector<int64_t> staging_at_end(devices_, 0);
   auto at_end = [&](const std::vector<int64_t>& bytes) {
     for (int d = 0; d < devices_; ++d) staging_at_end[d] = std::max(staging_at_end[d], bytes[d]);
   };
-  // Of gradients that wait for the end only the first micro-batch's are kept: others are added to
-  // them.
+  // Gradients that wait for the end are accumulated into those of the first micro-batch.
   auto added_up = [&](const std::vector<int64_t>& bytes, int first, int last) {
     if (last < ReshardPoint(end)) return;
     for (int d = 0; d < devices_; ++d) gradient_change_[d][first] += bytes[d];
   };
-  // The point of the update that uses gradient `g`.
+  // The program point of the update that uses gradient `g`.
   auto used_until = [&](int g) {
     const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer()) &&
                        structure_.micro_batches == 1;
@@ -107,7 +106,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
     }
     Held& base = held[0];
     const int g = gradient_of_value_[v];
-    Held* pieces = nullptr;  // of a gradient that is cut for its update
+    Held* pieces = nullptr;  // shards of a gradient for its update
     if (g >= 0) {
       const LayoutRef& required = structure_.slots[structure_.gradients[g].slot].required;
       const int target = Resolved(required);
@@ -124,7 +123,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
           !parameter && held.size() == 2 && reshard.all_reduce_only && base.last <= held[i].first;
       base.last = std::max(base.last, reshard.aliases || in_place ? held[i].last : held[i].first);
       if (&held[i] == pieces && sync_tasks_[g] != nullptr) {
-        // Gradients are cut one after the other, each making room for the next one's pieces.
+        // Gradients are sharded one after another; each frees memory for the next one's shards.
         alive(reshard.new_bytes, ComputePoint(end), held[i].last);
         at_end(reshard.staging_bytes);
         continue;
@@ -158,7 +157,7 @@ void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
       if (starts_[g] >= 0) base.first = starts_[g];
       base.last = used_until(g);
     } else if (is_view_[v]) {
-      continue;  // its operand's memory
+      continue;  // shares its operand's memory
     }
     alive(bytes, base.first, base.last);
     if (g >= 0) added_up(bytes, base.first, base.last);
@@ -237,7 +236,7 @@ std::vector<int64_t> Simulator::PeakMemory() {
   const std::vector<std::pair<int, int>> points = ProgramPoints();
   int64_t peak = 0;
   for (int d = 0; d < devices_; ++d) {
-    // Of devices that share their operators the second is as the first.
+    // Devices that run the same operators have the same memory.
     const bool alike =
         d > 0 && change_[d] == change_[d - 1] && gradient_change_[d] == gradient_change_[d - 1];
     if (!alike) {

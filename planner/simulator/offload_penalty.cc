@@ -1,5 +1,5 @@
-// Simulator: what devices that are over their memory would pay for swaps and recomputation. All of
-// it follows from the placement alone, so that it is the same after any changes that lead there.
+// Simulator: the estimated cost of swaps and recomputation on devices over their memory. A function
+// of the placement alone, whatever changes led to it.
 #include "planner/memory/offload_estimate.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace espalier {
 namespace {
 
-constexpr int kMinIdlePoints = 6;             // points: nothing leaves for less
-constexpr double kForward = 1.0 / 3;  // of an operator's time, as lowering counts it
+constexpr int kMinIdlePoints = 6;             // program points; shorter idle times are not used
+constexpr double kForward = 1.0 / 3;  // forward share of an operator's time, as in lowering
 
 }  // namespace
 
@@ -30,8 +30,8 @@ struct Simulator::IdleValue {
 };
 
 struct Simulator::OffloadSteps {
-  std::vector<std::pair<int, int>> points;  // in order, and their micro-batches
-  std::vector<int> of;                       // by micro-batch and point: place in `points`
+  std::vector<std::pair<int, int>> points;  // in order, with their micro-batches
+  std::vector<int> of;                       // by micro-batch and point: index into `points`
   std::vector<double> seconds;               // by position, on each of its devices
   int count = 0;                             // points of one micro-batch
 
@@ -99,7 +99,7 @@ double Simulator::SecondsOfPosition(int p) {
   return ToSeconds(slowest) * (position.role == Position::kForward ? kForward : 1 - kForward);
 }
 
-// OptimizerMemory free where anything is rewritten.
+// Returns the memory to reserve for kernels' workspace if the program is rewritten.
 int64_t Simulator::Workspace(int device) {
   int64_t most = 0;
   for (int p : narrow_positions_) {
@@ -126,7 +126,7 @@ int64_t Simulator::Workspace(int device) {
   return most;
 }
 
-// The last point that uses the value in this layout; -1 if none does.
+// Returns the last point that uses the value in this layout; -1 if none does.
 int Simulator::LastUse(ValueId v, int layout) const {
   int last = -1;
   for (int s : structure_.slots_of_value[v]) {
@@ -135,8 +135,8 @@ int Simulator::LastUse(ValueId v, int layout) const {
   return last;
 }
 
-// Whether what computes the value could run again at `point`, from the values `from` and others
-// that are always there.
+// Whether the value's producer could run again at `point`, from the values `from` and others that
+// are always resident.
 bool Simulator::CanRecompute(ValueId v, int point, absl::InlinedVector<ValueId, 4>* from) const {
   const Position& position = structure_.positions[position_of_value_[v]];
   if (position.role != Position::kForward) return false;
@@ -147,7 +147,7 @@ bool Simulator::CanRecompute(ValueId v, int point, absl::InlinedVector<ValueId, 
     const ValueId u = structure_.slots[s].value;
     if (u == kNoValue || !structure_.base[u].present()) continue;
     const bool parameter = structure_.graph().value(u).kind == ValueKind::kParameter;
-    // Running statistics move.
+    // Running statistics change.
     if (parameter && gradient_of_parameter_[u] < 0) return false;
     if (parameter && slot_layout_[s] == base_layout_[u]) continue;
     if (GatheredForEachUse(structure_, placement_, table_.layouts(), u) ||
@@ -189,8 +189,8 @@ void Simulator::FindIdle(std::vector<IdleValue>* idle) {
   }
 }
 
-// Where a value, and what it is changed into, is alive and unused for more than a point. As
-// AddMemory (memory_estimate.cc) has it, with all uses.
+// Adds the intervals in which a value, or a resharded copy of it, is alive and unused for more than
+// one point. Lifetimes as in AddMemory (memory_estimate.cc), with all uses.
 void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   struct Held {
     int layout = 0;
@@ -202,7 +202,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
   const bool parameter = structure_.graph().value(v).kind == ValueKind::kParameter;
   const bool anew = GatheredForEachUse(structure_, placement_, table_.layouts(), v);
   const int g = gradient_of_value_[v];
-  if (g >= 0 && starts_[g] >= 0) return;  // a part of its bucket
+  if (g >= 0 && starts_[g] >= 0) return;  // part of its bucket
   absl::InlinedVector<Held, 4> held;
   held.push_back({base_layout_[v], 0, {}});
   if (!parameter) held[0].uses.push_back(held[0].first = ComputePoint(position_of_value_[v]));
@@ -247,7 +247,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
     }
     if (!in_place && !anew) add(held[i], reshard.new_bytes, false);
   }
-  // A parameter stays; a view has the memory of its operand.
+  // A parameter stays resident; a view shares its operand's memory.
   if (parameter || is_view_[v]) return;
   add(held[0], costs_.BytesByDevice(held[0].layout, element), makes);
 }
@@ -319,14 +319,14 @@ Picoseconds Simulator::OffloadPenalty(const std::vector<int64_t>& peak, Picoseco
         const auto& [point, micro_batch] = steps.points[i];
         steps.of[micro_batch * steps.count + point] = static_cast<int>(i);
       }
-      // The end comes once for all micro-batches.
+      // The last point is shared by all micro-batches.
       for (int m = 1; m < structure_.micro_batches; ++m) {
         steps.of[m * steps.count + ComputePoint(end)] = steps.of[ComputePoint(end)];
       }
       for (int p = 0; p < end; ++p) steps.seconds.push_back(SecondsOfPosition(p));
       FindIdle(&idle);
     }
-    // Of devices that share their operators the second is as the first.
+    // Devices that run the same operators have the same penalty.
     const bool alike = before_device == d - 1 && memory == costs_.device(d - 1).memory_bytes() &&
                        kept_[d] == kept_[d - 1] && change_[d] == change_[d - 1] &&
                        gradient_change_[d] == gradient_change_[d - 1];

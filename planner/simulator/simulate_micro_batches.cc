@@ -1,4 +1,4 @@
-// Simulator: steps of several micro-batches.
+// Simulator: steps with several micro-batches.
 #include "planner/pcg/micro_batches.h"
 
 #include <algorithm>

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// Positions that become one step: where matrices of devices by devices begin to be cheaper.
+// Positions per segment: about where matrices over the devices begin to pay off.
 int SegmentLength(int devices) { return std::clamp(devices / 2, 4, 32); }
 
 void AddBusy(const Task& task, Picoseconds* busy) {
@@ -77,7 +77,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
     }
   }
 
-  // A view keeps its operand alive as long as it lives itself.
+  // A view keeps its operand alive as long as itself.
   last_use_.resize(structure.slots.size());
   for (size_t s = structure.slots.size(); s-- > 0;) {
     const int p = structure.slots[s].position;
@@ -115,7 +115,7 @@ void Simulator::MarkDirty(int position) {
 
 absl::Status Simulator::RebuildValue(ValueId v) {
   bool changed = false;
-  // Whether `layout`, of `ref`, is another one now.
+  // Whether `layout`, which `ref` denotes, has changed.
   const auto update = [&](const LayoutRef& ref, int* layout) {
     const bool of_several = ref.mode == LayoutRef::kParameterSum || ref.mode == LayoutRef::kGradientShard;
     if (node_stamp_[ref.node] != stamp_ && !of_several) return false;
@@ -123,7 +123,7 @@ absl::Status Simulator::RebuildValue(ValueId v) {
     return std::exchange(*layout, now) != now;
   };
   const LayoutRef& base_ref = structure_.base[v];
-  const bool loaded = !base_ref.present();  // where it is needed
+  const bool loaded = !base_ref.present();  // loaded where it is needed
   bool moved = full_only_;
   if (!loaded) {
     const int before = base_layout_[v];
@@ -211,7 +211,7 @@ void Simulator::RebuildPosition(int p) {
 absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Picoseconds limit) {
   ++stamp_;
   values_.clear();
-  bool sync = false;  // may change
+  bool sync = false;  // synchronization and updates may change
   for (const Change& change : changes) {
     undo_.placement.emplace_back(change.first, placement_[change.first]);
     placement_[change.first] = change.second;
@@ -222,7 +222,7 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
       sync = sync || gradient_of_value_[v] >= 0 || gradient_of_parameter_[v] >= 0;
     }
   }
-  // From here on only what is added is unknown: each check holds for the whole.
+  // From here on work is only added, so each check is a lower bound of the whole.
   const auto over = [&, this]() {
     return bounded_ && BusiestDevice(sync ? no_sync_ : sync_busy_) >= limit;
   };
@@ -328,7 +328,7 @@ int Simulator::SegmentEnd(int segment) const {
   return std::min(static_cast<int>(structure_.positions.size()), SegmentBegin(segment + 1));
 }
 
-// By a segment that is as in the accepted placement.
+// Advances the clocks past a segment that is unchanged from the accepted placement.
 void Simulator::Advance(int segment, Picoseconds* clocks) {
   segments_[segment].Advance(devices_, clocks, [this, segment](const auto& visit) {
     for (int p = SegmentBegin(segment); p < SegmentEnd(segment); ++p) ForEachTaskOf(p, visit);
@@ -345,7 +345,8 @@ void Simulator::ExtendClocks(int row) {
 
 void Simulator::ExtendRemaining(int row) {
   const int count = num_segments();
-  // A device that is through with a task has the longest rest of those that it was done with.
+  // Before a task, a device's remaining time is the task's duration plus the longest remaining time
+  // of its participants.
   const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* remaining) {
     Picoseconds longest = 0;
     for (size_t i = 0; i < n; ++i) longest = std::max(longest, remaining[ranks[i]]);
@@ -403,7 +404,7 @@ void Simulator::ExtendRemaining(int row) {
   }
 }
 
-// What follows the backward pass, from these clocks on.
+// Runs what follows the backward pass, from these clocks on.
 Picoseconds Simulator::RunGradientSync(Picoseconds* clocks) {
   ForEachSyncTask([&](const Task& task, SyncPhase, int) { RunTask(task, clocks); },
            [&](const std::vector<int>& ranks, Picoseconds duration, double) {
@@ -414,7 +415,7 @@ Picoseconds Simulator::RunGradientSync(Picoseconds* clocks) {
   return *std::max_element(clocks, clocks + devices_);
 }
 
-// Where devices share cores.
+// For hosts with CPU contention.
 Picoseconds Simulator::ContendedTime() {
   contended_tasks_.clear();
   contended_collectives_.clear();
@@ -530,7 +531,7 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
   old_penalty_ = penalty_;
   old_busy_ = busy_;
   if (full_only_) {
-    // Task lists from scratch as well.
+    // Rebuilds task lists from scratch, too.
     Placement placement = placement_;
     for (const Change& change : changes) placement[change.first] = change.second;
     if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok()) {
@@ -550,7 +551,7 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
   time_ = delta && !costs_.cpu_contention().needed() ? DeltaTime() : FullTime();
   if (!full_only_ && time_ >= limit) return time_;
   if (limited_) {
-    // Of shared-out parameters the memory depends on more than what they themselves hold.
+    // With ZeRO sharding, memory depends on more than what the changed values hold.
     if (delta && structure_.zero_stage == 0) {
       UpdateMemory();
     } else {
@@ -640,12 +641,12 @@ v1::Prediction Simulator::Predict() {
 
 Picoseconds Simulator::PriceOf(int device, int64_t bytes) const {
   constexpr int64_t kPerMiB = 1'000'000'000;  // one millisecond
-  // All devices' together can be added to a step.
+  // The sum over all devices can be added to a step.
   const Picoseconds most = kMaxStepPicoseconds / devices_;
   const Picoseconds price = std::min(bytes / (1 << 20) + 1, most / kPerMiB) * kPerMiB;
   if (!offload_penalty_) return price;
-  // Against offload it has to be dear on small and on large devices.
-  constexpr double kPerMemory = 4;  // of the step's time
+  // Must exceed the cost of offload on both small and large devices.
+  constexpr double kPerMemory = 4;  // times the step's time
   const double part =
       static_cast<double>(bytes) / static_cast<double>(costs_.device(device).memory_bytes());
   const double offload = kPerMemory * part * static_cast<double>(time_);
@@ -660,7 +661,7 @@ Picoseconds Simulator::Penalty(Picoseconds limit) {
     const int64_t memory = costs_.device(d).memory_bytes();
     return memory > 0 && bytes > memory ? bytes - memory : 0;
   };
-  bool within = true;  // even if all that is ever held were held at once
+  bool within = true;  // even if everything ever held were held at once
   for (int d = 0; d < devices_ && within; ++d) {
     within = over(d, kept_[d] + structure_.micro_batches * total_[d]) == 0;
   }

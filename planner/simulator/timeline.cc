@@ -1,4 +1,4 @@
-// Simulator::MakeTimeline: the simulated step, written down.
+// Simulator::MakeTimeline: the simulated step as a timeline.
 #include <algorithm>
 #include <deque>
 
@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// Bytes that each directed link carries.
+// Bytes on each directed link.
 class Traffic {
  public:
   Traffic(const Topology* topology, int devices) : topology_(topology), sent_(devices, 0) {
@@ -22,7 +22,7 @@ class Traffic {
     topology_->VisitPath(from, to, [&](int edge) { bytes_[edge] += bytes; });
   }
 
-  // `bytes` in all, around the ring of the ranks.
+  // `bytes` in total, around the ring of the ranks.
   void AddRing(std::vector<int> ranks, double bytes) {
     if (topology_ != nullptr) ranks = TreeOrder(*topology_, ranks);
     const double each = bytes / static_cast<double>(ranks.size());
@@ -57,20 +57,20 @@ class Traffic {
 
 Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
   const Graph& graph = structure_.graph();
-  // In the order of the program.
+  // In program order.
   struct Entry {
     TimelineTask::Kind kind;
     std::string node;
   };
   std::vector<const Task*> tasks;
   std::vector<Entry> entries;
-  std::deque<Task> collectives;  // of the sync
+  std::deque<Task> collectives;  // of gradient synchronization
   const auto add = [&](const Task& task, TimelineTask::Kind kind, const std::string& node) {
     tasks.push_back(&task);
     entries.push_back({kind, node});
   };
   struct Moment {
-    int number = 0;  // of FindMemoryChanges
+    int number = 0;  // program point, as in FindMemoryChanges
     int micro_batch = 0;
     size_t tasks_before = 0;
     std::vector<Picoseconds> clocks = {};
@@ -141,7 +141,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     timeline.tasks.push_back({entries[t].kind, device, ToSeconds(begin), ToSeconds(until),
                               communicates, tasks[t]->bytes_moved, entries[t].node});
   };
-  size_t next = 0;  // of points
+  size_t next = 0;  // index into points
   for (size_t t = 0; t <= tasks.size(); ++t) {
     for (; next < points.size() && points[next].tasks_before == t; ++next) {
       points[next].clocks = clocks;
