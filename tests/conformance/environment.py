@@ -1,6 +1,6 @@
 """A virtual environment for tests that compare with a Python library, made from a file of requirements.
 
-`deploy/install.sh --tests` makes them. A test that does not find its own makes it in its temporary folder.
+`deploy/install.sh --tests` makes them. A test that does not find its own fails and says so: it may run without network.
 """
 import os
 import pwd
@@ -30,17 +30,11 @@ class Environment:
         # Tests run without $HOME.
         return os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".cache", f"espalier-{self.name}")
 
-    def find(self):
-        """The folder of an environment that has what the requirements name."""
-        if self.installed(self.home()):
-            return self.home()
-        own = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), self.name)
-        if not self.installed(own):
-            self.make(own)
-        return own
-
     def python(self):
-        return os.path.join(self.find(), "bin", "python")
+        """The interpreter of the environment that has what the requirements name."""
+        if not self.installed(self.home()):
+            raise SystemExit(f"the virtual environment {self.home()} is missing or old; run deploy/install.sh --tests")
+        return os.path.join(self.home(), "bin", "python")
 
     def install(self):
         if not self.installed(self.home()):

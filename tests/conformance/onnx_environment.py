@@ -1,6 +1,6 @@
 """The virtual environment with the ONNX project's package, which carries its backend node tests, and ONNX Runtime.
 
-`deploy/install.sh --tests` makes it (it runs this file). A test that does not find it makes its own.
+`deploy/install.sh --tests` makes it (it runs this file).
 """
 import os
 import sys

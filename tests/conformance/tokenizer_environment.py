@@ -1,6 +1,6 @@
 """The virtual environment with Hugging Face's tokenizers, SentencePiece (which trains a character map) and Jinja2.
 
-`deploy/install.sh --tests` makes it (it runs this file). A test that does not find it makes its own.
+`deploy/install.sh --tests` makes it (it runs this file).
 """
 import os
 import sys

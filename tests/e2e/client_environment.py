@@ -1,6 +1,6 @@
 """The virtual environment with OpenAI's and Anthropic's own Python clients.
 
-`deploy/install.sh --tests` makes it (it runs this file). A test that does not find it makes its own.
+`deploy/install.sh --tests` makes it (it runs this file).
 """
 import os
 import sys
