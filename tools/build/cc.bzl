@@ -16,5 +16,5 @@ def cc_library(name, srcs = [], copts = [], deps = [], precompiled = _PRECOMPILE
     native.cc_library(name = name, **dict(kwargs, **_with_header(precompiled, srcs, copts, deps)))
 
 def cc_binary(name, srcs = [], copts = [], deps = [], precompiled = _PRECOMPILED, **kwargs):
-    """cc_binary, likewise."""
+    """cc_binary, """
     native.cc_binary(name = name, **dict(kwargs, **_with_header(precompiled, srcs, copts, deps)))
