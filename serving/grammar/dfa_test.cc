@@ -115,7 +115,7 @@ TEST(Dfa, MultiplesAgreeWithArithmetic) {
     ASSERT_TRUE(multiples.ok()) << multiples.status();
     int accepted = 0;
     for (int trial = 0; trial < 4000; ++trial) {
-      // A number with some of the places, and its value in units of the last one.
+      // A number with some decimal places, and its value in units of the last possible place.
       const int behind = static_cast<int>(random() % (places + 1));
       int64_t value = static_cast<int64_t>(random() % 100'000);
       if (random() % 2 == 0) value = value / divisor * divisor;

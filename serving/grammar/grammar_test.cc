@@ -61,7 +61,7 @@ TEST(Regex, MatchesCodePointsNotBytes) {
   EXPECT_TRUE(range.Accepts("\xF0\x90\x80\x80"));
   EXPECT_FALSE(range.Accepts("\xF0\x90\x80\x81"));
   EXPECT_FALSE(range.Accepts("\xC3\x9F"));
-  // Every code point once, against the definition.
+  // Compare every code point with the definition.
   GrammarMatcher some = Regex("[\\u0750-\\u2345\\ud7f0-\\ue010]");
   for (uint32_t point = 1; point <= kLastCodePoint; point += point < 0xF000 ? 1 : 977) {
     if (point >= 0xD800 && point <= 0xDFFF) continue;
@@ -73,8 +73,8 @@ TEST(Regex, MatchesCodePointsNotBytes) {
   }
 }
 
-// What ECMAScript and Python call spaces, digits and word characters differs: a complement holds
-// what neither does.
+// ECMAScript and Python differ in spaces, digits and word characters. A complement contains what
+// neither language counts among them.
 TEST(Regex, ComplementsMatchInBothDialects) {
   const std::string spaces[] = {
       " ",        "\t",           "\n",           "\x1C",         "\x1F",         "\xC2\x85",
@@ -84,7 +84,7 @@ TEST(Regex, ComplementsMatchInBothDialects) {
     for (const std::string& space : spaces) EXPECT_FALSE(visible.Accepts(space)) << pattern;
     for (const char* text : {"a", "\xC3\xA9", "\xE2\x82\xAC"}) EXPECT_TRUE(visible.Accepts(text));
   }
-  // An Arabic digit and a Greek letter are a digit and a letter in Python alone.
+  // An Arabic digit and a Greek letter are a digit and a letter only in Python.
   for (const char* pattern : {"\\D", "[^\\d]", "\\W", "[^\\w]"}) {
     GrammarMatcher others = Regex(pattern);
     for (const char* text : {"7", "\xD9\xA3", "\xEF\xBC\x97"}) {
@@ -198,7 +198,7 @@ TEST(Gbnf, ErrorsNameTheRuleOrTheLine) {
   }
 }
 
-// Rules that lead nowhere are never entered: whatever was read can be finished.
+// Rules that match no text are never entered, so every prefix can be completed.
 TEST(Gbnf, HasNoDeadEnds) {
   GrammarMatcher language =
       Gbnf("root ::= \"a\" forever | \"ab\" | \"ac\" \"x\"\nforever ::= \"b\" forever");

@@ -164,7 +164,7 @@ TEST(JsonSchema, EveryTextSatisfiesTheSchema) {
   }
 }
 
-// Bounds are exact on both sides: nothing is lost that a user wants.
+// Bounds are exact on both sides: no permitted value is lost.
 TEST(JsonSchema, IntegerBoundsAreExact) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 60; ++trial) {
@@ -204,7 +204,7 @@ TEST(JsonSchema, AcceptsUsualDocuments) {
   EXPECT_FALSE(any.Accepts(R"({"a":1,})"));
 }
 
-// As pydantic writes a union of models that tell their kind.
+// As pydantic writes a tagged union of models.
 TEST(JsonSchema, AcceptsDiscriminatedUnionsByReference) {
   GrammarMatcher zoo = Schema(R"({"$defs": {
       "Cat": {"properties": {"kind": {"const": "cat", "default": "cat", "title": "Kind"},
@@ -312,7 +312,7 @@ TEST(JsonSchema, ContainsAndUniqueItemsCountItems) {
   for (const char* text : {"[]", R"(["r","r"])", R"(["w","r","w"])", R"(["a"])"}) {
     EXPECT_FALSE(flags.Accepts(text)) << text;
   }
-  // Every array of up to five of three kinds of items, against counting.
+  // Compare every array of up to five of three kinds of items with counting.
   const struct {
     const char* bounds;
     int least_ones, most_ones, least, most;
@@ -408,7 +408,7 @@ TEST(JsonSchema, FormatsAcceptOnlyTheirTexts) {
   }
 }
 
-// Schemas whose merging would multiply without end.
+// Schemas whose merging would grow exponentially.
 TEST(JsonSchema, HostileMergesAreBounded) {
   std::string defs;
   for (int i = 0; i < 60; ++i) {
@@ -428,7 +428,7 @@ TEST(JsonSchema, HostileMergesAreBounded) {
   if (!grows.status.ok()) {
     EXPECT_EQ(grows.status.code(), absl::StatusCode::kInvalidArgument);
   }
-  // Many small costs are one large one.
+  // Many small costs add up.
   std::string patterns, parts, multiples, conditions, dependent;
   for (int i = 0; i < 2000; ++i) {
     const char* const comma = i > 0 ? "," : "";
@@ -452,7 +452,7 @@ TEST(JsonSchema, HostileMergesAreBounded) {
   }
 }
 
-// A key that holds no escape is never the beginning of a name that does.
+// An unescaped key is never a prefix of a name that needs escapes.
 TEST(JsonSchema, NamesWithEscapesDoNotAffectOtherKeys) {
   GrammarMatcher language = Schema(
       "{\"type\":\"object\",\"properties\":{\"a\\\"b\":{\"type\":\"integer\"},"
@@ -509,7 +509,7 @@ TEST(JsonSchema, PropertyNamesWithoutStringsAllowNoName) {
     GrammarMatcher language = Schema(absl::StrCat(
         R"({"type": "object", "additionalProperties": {"type": "integer"}, "propertyNames": )",
         names, "}"));
-    if (!language.status.ok()) continue;  // named, as for no texts at all
+    if (!language.status.ok()) continue;  // the error is that there are no texts
     EXPECT_TRUE(language.Accepts("{}")) << names;
     EXPECT_FALSE(language.Accepts(R"({"a":1})")) << names;
   }

@@ -1,5 +1,5 @@
-// Ordinary wide forms are accepted and cheap; hostile ones are refused before they cost memory or
-// time. Bounds on time are loose: tenfold of what it takes.
+// Usual large grammars are accepted and cheap. Hostile ones are refused before they cost memory or
+// time. Time limits are ten times the usual duration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -75,7 +75,7 @@ TEST(WideGrammars, ObjectsMayHaveManyOptionalProperties) {
   EXPECT_FALSE(language.Accepts(R"({"value_0_x":1})"));
 }
 
-// Under a sanitizer all takes several times as long and as much.
+// Sanitizers multiply time and memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else
@@ -88,7 +88,8 @@ std::string Times(int count, const std::string& text) {
   return out;
 }
 
-// The peak starts anew from what is held now, free memory given back. False: not on this system.
+// Resets the peak to the current memory after freed memory is returned. Returns false if the system
+// does not support that.
 bool ResetPeakMemory() {
   malloc_trim(0);
   std::ofstream file("/proc/self/clear_refs");
@@ -96,7 +97,7 @@ bool ResetPeakMemory() {
   return file.good();
 }
 
-// Megabytes that the process has held at most since ResetPeakMemory.
+// Peak memory of the process since ResetPeakMemory, in MB.
 double PeakMemoryMegabytes() {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -107,7 +108,7 @@ double PeakMemoryMegabytes() {
   return 0;
 }
 
-// Seconds of a processor that the process has had: what its neighbours take does not count.
+// CPU time of the process, in seconds.
 double ProcessorSeconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
@@ -117,7 +118,7 @@ double ProcessorSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// A form that costs more than this much, whether it is accepted or not, is a failure.
+// Fails if building a grammar, accepted or not, costs more than the limits.
 class Cost {
  public:
   Cost(std::string what, double seconds, double megabytes)

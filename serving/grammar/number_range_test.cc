@@ -14,7 +14,7 @@ namespace {
 constexpr int kPlaces = 4;
 constexpr int64_t kUnit = 10'000;
 
-// value / kUnit with `places` digits behind the point, which hold it.
+// value / kUnit with `places` decimal places, which must suffice.
 std::string TextOf(int64_t value, int places) {
   const int64_t magnitude = std::abs(value);
   std::string text = absl::StrCat(value < 0 ? "-" : "", magnitude / kUnit);
@@ -24,7 +24,7 @@ std::string TextOf(int64_t value, int places) {
 }
 
 int64_t Random(std::mt19937& random) {
-  // Near and far, round and not.
+  // Bounds near each other and far, round and not.
   const int64_t scales[] = {10, 1'000, 30'000, 1'000'000};
   const int64_t scale = scales[random() % 4];
   int64_t value = static_cast<int64_t>(random() % (2 * scale + 1)) - scale;
@@ -84,7 +84,7 @@ TEST(DecimalsBetween, AcceptsExactlyTheNumbersInRange) {
 }
 
 TEST(DecimalsBetween, HasNoMoreDigitsThanADoubleDistinguishes) {
-  // A double between 0.3333333333333333 and the bound is none.
+  // No double lies between 0.3333333333333333 and the bound.
   const Bound third{ParseDecimal("0.3333333333333333"), true};
   DfaBudget budget = 1 << 20;
   const absl::StatusOr<Dfa> below = Dfa::From(*DecimalsBetween(std::nullopt, third, 15), &budget);

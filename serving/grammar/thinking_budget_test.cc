@@ -1,4 +1,4 @@
-// Thoughts that may not be longer, by their definition and in whole answers, whatever is drafted.
+// The limit holds by its definition and in whole answers, whatever is drafted.
 #include "serving/grammar/thinking_budget.h"
 
 #include <gmock/gmock.h>
@@ -17,10 +17,10 @@
 namespace espalier {
 namespace {
 
-constexpr int kVocabulary = 8;  // a to h, of which h ends a text
+constexpr int kVocabulary = 8;  // a to h, of which h is the end of sequence
 constexpr int kEos = 7;
 
-// Tokens that are these texts; the last one ends an answer.
+// Tokens with these texts; the last one is the end of sequence.
 class TextTokenizer : public LetterTokenizer {
  public:
   explicit TextTokenizer(std::vector<std::string> texts)
@@ -48,7 +48,7 @@ class TextTokenizer : public LetterTokenizer {
   std::vector<std::string> texts_;
 };
 
-// Whether the tokens may come one after the other, each as AllowedTokens and After say alike.
+// Whether the tokens may follow one another. Checks that AllowedTokens and After agree.
 bool AllowsSequence(ThinkingBudget& budget, const std::vector<int>& tokens, int vocabulary) {
   TokenConstraint::StateRef place = budget.Start();
   for (const int token : tokens) {
@@ -76,7 +76,7 @@ TEST(ThinkingBudget, OnlyTheClosingTagFollowsAFullBudget) {
     std::vector<int> answer;
     bool may;
   } cases[] = {
-      // The mark may come earlier, and then all is free.
+      // The closing tag may come earlier; then everything is allowed.
       {false, 2, {open, a, close, a, a, a, open, a, a, a, a}, true},
       {false, 2, {blank, open, a, a, close, a, a}, true},
       {false, 2, {open, a, a, a}, false},
@@ -88,17 +88,17 @@ TEST(ThinkingBudget, OnlyTheClosingTagFollowsAFullBudget) {
       {true, 1, {a, close, a, a}, true},
       {true, 1, {a, a}, false},
       {true, std::numeric_limits<int>::max(), {a, a, a}, true},
-      // Answers without thoughts have no bound.
+      // Answers without reasoning have no limit.
       {false, 1, {a, a, a, open, a, a, a}, true},
       {false, 1, {less, less, a, a, a}, true},
-      // Special tokens are no text.
+      // Special tokens have no text.
       {false, 1, {special, open, special, close, a, a}, true},
       {false, 1, {special, open, a, a}, false},
-      // However the mark is written.
+      // However the tag is tokenized.
       {true, 4, {less, slash, t, more, a, a, a}, true},
       {true, 4, {a, part, t, more, a, a, a}, true},
       {true, 4, {a, part, t, a, a, a}, false},
-      // Characters are not cut.
+      // Characters are not split.
       {true, 1, {lead, tail, close, a}, true},
       {true, 1, {lead, close}, true},
       {true, 1, {lead, tail, a}, false},
@@ -117,7 +117,7 @@ TEST(ThinkingBudget, ClosingTagOfSeveralTokensIsForcedWhole) {
   auto budget = *ThinkingBudget::Create({"ab", "cd", true}, 2, tokenizer, nullptr);
   EXPECT_TRUE(AllowsSequence(*budget, {0, 0, 2, 3, 0, 0, 0}, 5));
   EXPECT_TRUE(
-      AllowsSequence(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // one that had been begun counts for nothing
+      AllowsSequence(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // a started tag does not count
   EXPECT_TRUE(AllowsSequence(*budget, {2, 3, 0, 0, 0}, 5));
   EXPECT_FALSE(AllowsSequence(*budget, {0, 0, 2, 2}, 5));
   EXPECT_FALSE(AllowsSequence(*budget, {0, 0, 3}, 5));

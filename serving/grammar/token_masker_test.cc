@@ -1,5 +1,5 @@
-// Masks against their definition, and whole answers under them: every one is of the language, and
-// the law is the masked and renormalised one, whatever trees are drafted.
+// Compares masks with their definition, and generated answers with the grammar: every answer
+// matches it, and the distribution is the masked and renormalized one, whatever trees are drafted.
 #include "serving/grammar/token_masker.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ std::shared_ptr<TokenMasker> MaskerOf(const StructuredOutput& output, const Toke
                               tokenizer.eos());
 }
 
-// Tokens that are the given words; the last one ends a text.
+// Tokens with the given words as texts; the last one is the end of sequence.
 class WordTokenizer : public LetterTokenizer {
  public:
   explicit WordTokenizer(std::vector<std::string> words)
@@ -95,7 +95,7 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
         for (size_t token = words.size() + 1; token < logits.size(); ++token) {
           EXPECT_EQ(logits[token], -INFINITY) << "beyond the vocabulary";
         }
-        // Random words may not suffice to go on.
+        // Random words may not suffice to continue.
         EXPECT_EQ(masked.ok(), !allowed.empty() || logits[tokenizer.vocabulary() - 1] == 0);
         if (allowed.empty()) break;
         const int token = allowed[random() % allowed.size()];
@@ -107,7 +107,7 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
   }
 }
 
-// Files name ends that their vocabulary has for ordinary words.
+// Files may declare ordinary words to be ends of sequence.
 class SpelledEosTokenizer : public WordTokenizer {
  public:
   using WordTokenizer::WordTokenizer;
@@ -129,7 +129,7 @@ TEST(TokenMasker, EosTokensHaveNoTextWhateverTheirSpelling) {
   EXPECT_TRUE(Contains(**masker->AllowedTokens(place), end));
 }
 
-// A model whose files do not name what ends its turns is asked with stop tokens.
+// Models whose files do not name the end of a turn need stop tokens.
 TEST(TokenMasker, StopTokensAreAllowedWhereTheAnswerMayEnd) {
   const WordTokenizer tokenizer({"a", "b", "stop"});
   const int end = tokenizer.eos()[0];
@@ -147,7 +147,7 @@ TEST(TokenMasker, StopTokensAreAllowedWhereTheAnswerMayEnd) {
   }
 }
 
-// When a period's memory is used up, a place of an old one means the same in the new one.
+// When an epoch's memory is exhausted, an old position keeps its meaning in the new epoch.
 TEST(TokenMasker, CacheEvictionChangesNoMask) {
   const WordTokenizer tokenizer({"(", ")", "x", "(("});
   const StructuredOutput output{.kind = StructuredOutput::kGbnf,
@@ -171,7 +171,7 @@ TEST(TokenMasker, CacheEvictionChangesNoMask) {
   }
 }
 
-// Remembered masks cost nothing, so what is costly at first may become cheap.
+// Cached masks cost nothing, so an expensive grammar may become cheap.
 TEST(TokenMasker, CostlyFollowsTheAverageMaskWork) {
   std::vector<std::string> words;
   for (int i = 0; i < 81; ++i) {
@@ -179,7 +179,7 @@ TEST(TokenMasker, CostlyFollowsTheAverageMaskWork) {
                      static_cast<char>('a' + i / 9 % 3), static_cast<char>('a' + i / 27)});
   }
   const WordTokenizer tokenizer(words);
-  // Palindromes one after another: each letter read so far may be in the middle of one.
+  // Consecutive palindromes: each letter so far may be the middle of one.
   const std::string palindromes =
       "root ::= x | x root\n"
       "x ::= [abc] | \"a\" x \"a\" | \"b\" x \"b\" | \"c\" x \"c\"";
@@ -200,7 +200,7 @@ TEST(TokenMasker, CostlyFollowsTheAverageMaskWork) {
   }
 }
 
-// 128,000 words as vocabularies have them, some of them long.
+// 128,000 words like those of vocabularies, some of them long.
 std::vector<std::string> ManyWords() {
   std::mt19937 random(1);
   std::vector<std::string> words;
@@ -217,7 +217,8 @@ std::vector<std::string> ManyWords() {
   return words;
 }
 
-// All lengths of a text are alike until its end is near, so most of their masks are one walk.
+// All positions of a counted text are equivalent until its end is near, so most share one trie
+// walk.
 TEST(TokenMasker, CountedRepetitionsShareMasks) {
   const std::vector<std::string> words = ManyWords();
   const WordTokenizer tokenizer(words);
@@ -281,7 +282,7 @@ TEST(TokenMasker, LongCountedTextsStayCheap) {
     place = *masker->After(place, 'a');
   }
   EXPECT_LT(costly, 16);
-  // One up to where the longest token, of 128 characters, would be too long.
+  // One mask until the longest token, of 128 characters, no longer fits.
   EXPECT_LT(masks.size(), 90U);
 }
 
@@ -330,7 +331,7 @@ TEST(TokenMasker, WideObjectsAndEnumsHaveMasks) {
   }
 }
 
-// A failure is remembered as a mask is.
+// Errors are cached like masks.
 TEST(TokenMasker, HostileGrammarsFailQuicklyAndOnce) {
   const WordTokenizer tokenizer(ManyWords());
   const auto masker = MaskerOf(
@@ -345,7 +346,7 @@ TEST(TokenMasker, HostileGrammarsFailQuicklyAndOnce) {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began)
         .count();
   };
-  EXPECT_LT(timed(), 500);  // some 15
+  EXPECT_LT(timed(), 500);  // usually about 15
   EXPECT_LT(timed(), 1);
 }
 
@@ -374,7 +375,7 @@ TEST(TokenMasker, VocabularyThatCannotContinueIsAnError) {
   EXPECT_FALSE(masker->After(place, 77).ok());
 }
 
-constexpr int kVocabulary = 5;  // a to d, and the end
+constexpr int kVocabulary = 5;  // a to d, and the end of sequence
 constexpr int kEos = 4;
 
 FakeModel Llm() { return HashModel(1, kVocabulary, 2); }
@@ -383,8 +384,8 @@ std::shared_ptr<const LogitsProcessorOptions> Under(std::shared_ptr<TokenMasker>
   return std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.constraint = std::move(masker)});
 }
 
-// The law of answers by the definition: after each beginning, the model's distribution over the
-// tokens that can follow, renormalised.
+// The distribution of answers by definition: for each prefix, the model's distribution over the
+// tokens that can follow, renormalized.
 void AddDistribution(const std::vector<std::string>& language, std::vector<int> path, std::string answer,
             double probability, std::map<std::string, double>* law) {
   std::vector<float> logits = Llm()(path);
@@ -473,8 +474,8 @@ TEST(StructuredGeneration, SamplesTheMaskedDistributionUnderEveryTree) {
   }
 }
 
-// Every answer of a random model is of the language, also inside trees, and greedily it is the one
-// without trees.
+// Every answer of a random model matches the grammar, also with token trees, and the greedy answer
+// is the one without trees.
 TEST(StructuredGeneration, GreedyAnswersMatchTheGrammarWithAndWithoutTrees) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const StructuredOutput output{.kind = StructuredOutput::kGbnf,
@@ -547,7 +548,7 @@ TEST(StructuredGeneration, EmptyLanguageEndsAtOnce) {
   }
 }
 
-// Drafted and accepted tokens of 40 answers that the grammar leads.
+// Drafted and accepted tokens of 40 answers whose tokens the grammar mostly determines.
 std::pair<int64_t, int64_t> DraftedAndAccepted(const FakeModel* ssm, double temperature, bool ngram) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const auto masker =
@@ -571,18 +572,18 @@ std::pair<int64_t, int64_t> DraftedAndAccepted(const FakeModel* ssm, double temp
   return {statistics.drafted_tokens, statistics.accepted_tokens};
 }
 
-// Where the grammar leaves one token, any model drafts that one: even one that wants the contrary.
+// Where the grammar leaves one token, every model drafts it, however unlikely it is to the model.
 TEST(StructuredGeneration, DraftsFollowTheGrammarForAnySsm) {
   const FakeModel contrary = DisagreeingModel(Llm());
   for (const double temperature : {0.0, 1.0}) {
     const auto [drafted, accepted] = DraftedAndAccepted(&contrary, temperature, false);
-    // Of the 51 tokens only two are the model's own to choose.
+    // The model chooses only two of the 51 tokens.
     EXPECT_GT(drafted, 40 * 30);
     EXPECT_GT(accepted, drafted * 8 / 10) << temperature;
   }
 }
 
-// The text turns round after its middle: what it said before is then not allowed any more.
+// The text reverses after its middle: its earlier n-grams are then not allowed.
 TEST(StructuredGeneration, NgramDraftsFollowTheGrammar) {
   const auto [drafted, accepted] = DraftedAndAccepted(nullptr, 0, true);
   EXPECT_GT(accepted, 40 * 20);

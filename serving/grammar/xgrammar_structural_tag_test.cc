@@ -75,12 +75,12 @@ TEST(XgrammarStructuralTag, FreeTextEndsWithTheEnclosingTag) {
   EXPECT_TRUE(thought.Accepts("<think></t>"));
   EXPECT_FALSE(thought.Accepts("<think>a</think>b</think>"));
   EXPECT_FALSE(thought.Accepts("<think>a</t>b</think>"));
-  // What has no end of its own is ended by what is around it.
+  // Text without an end of its own ends with the enclosing tag.
   GrammarMatcher open = Tag(R"({"type": "tag", "begin": "<a>", "end": "</a>", "content":
                           {"type": "tag", "begin": ":", "end": "", "content": {"type": "any_text"}}})");
   EXPECT_TRUE(open.Accepts("<a>:x</a>"));
   EXPECT_FALSE(open.Accepts("<a>:x</a>y</a>"));
-  // An inner tag's text is ended by the inner tag alone.
+  // Only the inner tag ends the text of the inner tag.
   GrammarMatcher inner = Tag(R"({"type": "tag", "begin": "<a>", "end": "</a>", "content":
                            {"type": "tag", "begin": "<b>", "end": "</b>", "content": {"type": "any_text"}}})");
   EXPECT_TRUE(inner.Accepts("<a><b>x</a></b></a>"));
@@ -139,7 +139,7 @@ TEST(XgrammarStructuralTag, TagsWithSeparatorAllowNoFreeText) {
   }
 }
 
-// The older form of a structural tag says the same.
+// Equal to the older notation of structural tags.
 TEST(XgrammarStructuralTag, TriggeredTagsEqualLegacyStructures) {
   StructuredOutput older{.kind = StructuredOutput::kStructuralTag};
   for (const char* name : {"a", "b"}) {
