@@ -30,7 +30,7 @@ std::string Post(const std::string& path, size_t length, const std::string& head
                       headers, "\r\n");
 }
 
-TEST(HttpServerBody, IsNotReadOfARequestThatItsHeaderRefuses) {
+TEST(HttpServerBody, IsNotReadAfterAHeaderRejection) {
   std::atomic<int> handled = 0;
   HttpServerOptions options;
   options.admit = [](const HttpRequest& header, const std::shared_ptr<HttpResponder>& responder) {
@@ -95,7 +95,7 @@ TEST(HttpServerBody, BodiesBeingReadAreBoundedInTotal) {
 }
 
 // Otherwise a trailer could override the Authorization header that was checked.
-TEST(HttpServerBody, FieldsBehindItAreNoHeaders) {
+TEST(HttpServerBody, TrailersAreNotHeaders) {
   absl::Mutex mutex;
   HttpRequest seen;
   auto server = StartServer([&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {

@@ -125,7 +125,7 @@ TEST_F(HttpServerMalformedTest, MalformedRequestsAreRejectedAndClosed) {
   }
 }
 
-TEST_F(HttpServerMalformedTest, ManySmallHeadersAreAsManyAsTheirBytes) {
+TEST_F(HttpServerMalformedTest, ManySmallHeadersCountByBytes) {
   Start();
   std::string headers;
   for (int i = 0; headers.size() < 20000; ++i) absl::StrAppend(&headers, "X", i, ": y\r\n");
@@ -248,7 +248,7 @@ TEST_F(HttpServerMalformedTest, ManyConnectionsThatSendNothingLeaveRoomForOthers
   ExpectAlive();
 }
 
-TEST_F(HttpServerMalformedTest, MoreConnectionsThanMayBeAreClosedUntilOthersAre) {
+TEST_F(HttpServerMalformedTest, ConnectionsBeyondTheLimitAreClosed) {
   HttpServerOptions options;
   options.max_connections = 3;
   Start(options);

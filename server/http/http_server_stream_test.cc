@@ -19,7 +19,7 @@ constexpr absl::Duration kSoon = absl::Seconds(10);
 constexpr char kLastChunk[] = "\r\n0\r\n\r\n";
 
 // Regression: when the writer was lost, half an answer looked complete.
-TEST(HttpServerStream, OneThatIsNotEndedDoesNotLookWhole) {
+TEST(HttpServerStream, UnendedStreamIsNotTerminated) {
   for (const bool ends : {true, false}) {
     absl::Notification closed;
     auto server = HttpServer::Start({}, [&](HttpRequest, std::shared_ptr<HttpResponder> responder) {

@@ -374,7 +374,7 @@ TEST(HttpServer, BodiesOfRequestsThatWaitAreBounded) {
   EXPECT_THAT(refused.ReadUntil(" bytes"), HasSubstr("800 bytes"));
 }
 
-TEST(HttpServer, RefusalOfTooManyRequestsMayBeTheHandlers) {
+TEST(HttpServer, OverloadedHandlerMayAnswer) {
   HttpServerOptions options;
   options.max_waiting_requests = 0;
   options.overloaded = [](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -495,7 +495,7 @@ TEST(HttpServer, HeadOfAWholeAnswerSaysItsLength) {
   EXPECT_THAT(all, EndsWith("\r\n\r\n"));
 }
 
-TEST(HttpServer, ClientsThatAskBeforeTheySendABodyAreTold) {
+TEST(HttpServer, Expect100ContinueIsAnswered) {
   HttpServerOptions options;
   options.max_body_bytes = 100;
   auto server = StartServer(Echo, options);

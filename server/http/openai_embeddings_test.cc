@@ -16,7 +16,7 @@ EmbeddingsRequest Good(const std::string& fields) {
   return request;
 }
 
-TEST(OpenAiEmbeddings, TheyWaitTheirTurnAsAllRequestsDo) {
+TEST(OpenAiEmbeddings, SchedulingFieldsAreRead) {
   const EmbeddingsRequest request =
       Good(R"("input": "a", "priority": -3, "timeout": 1.5, "cache_salt": "ours")");
   EXPECT_EQ(request.embed.priority(), -3);
@@ -53,7 +53,7 @@ TEST(OpenAiEmbeddings, FieldsArriveWhereTheyBelong) {
   EXPECT_TRUE(all.embed.truncate() && all.embed.no_normalization() && all.embed.no_added_tokens());
 }
 
-TEST(OpenAiEmbeddings, WhatIsWrongIsNamed) {
+TEST(OpenAiEmbeddings, InvalidFieldsAreNamed) {
   std::string many = "[\"x\"";
   for (int i = 0; i < kMaxEmbedInputs; ++i) many += ",\"x\"";
   const std::pair<std::string, const char*> cases[] = {

@@ -25,7 +25,7 @@ Error ErrorOf(Kind kind, const std::string& body) {
   return error.value_or(Error{});
 }
 
-TEST(OpenAi, SamplingThatIsNotSaidStaysAbsentAndZeroIsSaid) {
+TEST(OpenAi, AbsentSamplingStaysAbsentAndZeroIsExplicit) {
   Request request;
   ASSERT_FALSE(Parse(Kind::kCompletion,
                      R"({"model": "m", "prompt": "x", "temperature": 0, "top_k": -1,
@@ -92,7 +92,7 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
   EXPECT_EQ(g.timeout_seconds(), 2.5);
 }
 
-TEST(OpenAi, AChatMayBeAnsweredWithoutATurnOfTheAssistants) {
+TEST(OpenAi, GenerationPromptMayBeDisabled) {
   const auto chat = [](const std::string& fields, Request* request) {
     return Parse(
         Kind::kChat,
@@ -252,7 +252,7 @@ TEST(OpenAi, ErrorsNameTheField) {
   }
 }
 
-TEST(OpenAi, ListsOfThousandsOfEndsAreRefusedByName) {
+TEST(OpenAi, ManyStopStringsAreRejectedByName) {
   for (const auto& [field, entry] :
        {std::pair{"stop", R"("x")"}, {"bad_words", R"("x")"}, {"stop_token_ids", "1"}}) {
     std::string list = entry;
@@ -327,7 +327,7 @@ TEST(OpenAi, ChatsTakeFieldsThatChangeNothing) {
   EXPECT_EQ(error_of(R"("verbosity": "low")"), "verbosity");
 }
 
-TEST(OpenAi, WhatAnAssistantRefusedWithIsItsText) {
+TEST(OpenAi, RefusalIsReadAsText) {
   const auto parse = [](const std::string& message, Request* request) {
     return Parse(Kind::kChat,
                  absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "x"}, )",
@@ -506,7 +506,7 @@ TEST(OpenAi, ChatAddsSpecialTokensOnlyOnRequest) {
   EXPECT_FALSE(tokenize.generate.no_added_tokens());
 }
 
-TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
+TEST(OpenAi, ToolsAndToolChoiceAreRead) {
   const std::pair<const char*, v1::ToolChoice> cases[] = {
       {R"("none")", v1::TOOL_CHOICE_NONE},
       {R"("auto")", v1::TOOL_CHOICE_AUTO},
@@ -544,7 +544,7 @@ TEST(OpenAi, AnAnswerWithoutContentMayComeBack) {
             "messages[0].content must be a string");
 }
 
-TEST(OpenAi, ChatsEchoTheMessageThatTheyGoOnWith) {
+TEST(OpenAi, ChatsEchoTheContinuedMessage) {
   const auto echo = [](const std::string& role) {
     Request request;
     EXPECT_FALSE(Parse(Kind::kChat,
@@ -587,7 +587,7 @@ TEST(OpenAi, TokenizeTakesWhatMakesAChatsPrompt) {
             "add_generation_prompt");
 }
 
-TEST(OpenAi, PromptsAreCutToWhatIsSaidOrToWhatThereIsRoomFor) {
+TEST(OpenAi, PromptsAreTruncatedToALengthOrToTheContext) {
   for (const auto& [value, param] : {std::pair{-2, "truncate_prompt_tokens"},
                                      {0, "truncate_prompt_tokens"},
                                      {-1, ""},
@@ -604,7 +604,7 @@ TEST(OpenAi, PromptsAreCutToWhatIsSaidOrToWhatThereIsRoomFor) {
   }
 }
 
-TEST(OpenAi, ThoughtsAreAskedForAndGivenBack) {
+TEST(OpenAi, ReasoningFieldsRoundTrip) {
   Request request;
   ASSERT_FALSE(Parse(Kind::kChat, R"({"model": "m", "messages": [
       {"role": "user", "content": "x"},

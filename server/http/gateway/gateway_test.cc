@@ -83,7 +83,7 @@ class GatewayTest : public ::testing::Test {
   ModelServer models_{{.clock = &clock_}};
 };
 
-TEST_F(GatewayTest, EveryRouteWantsAKeyButForProbesThatAreOpen) {
+TEST_F(GatewayTest, EveryRouteNeedsAKeyExceptOpenProbes) {
   for (const bool open_probes : {false, true}) {
     Gateway gateway = MakeGateway(/*keys=*/true, open_probes);
     std::set<std::string> paths;
@@ -130,7 +130,7 @@ TEST_F(GatewayTest, EveryRouteWantsAKeyButForProbesThatAreOpen) {
   }
 }
 
-TEST_F(GatewayTest, WithoutKeysNoRouteWantsOne) {
+TEST_F(GatewayTest, NoAuthorizationWithoutKeys) {
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
   for (const Gateway::RouteName& route : gateway.Routes()) {
     EXPECT_NE(Ask(gateway, route.method, route.path, "").status(), kUnauthorized) << route.path;
@@ -162,7 +162,7 @@ TEST_F(GatewayTest, WrongMethodGets405WithAllow) {
   }
 }
 
-TEST_F(GatewayTest, PathsThatTryToClimbOutAreUnknown) {
+TEST_F(GatewayTest, DotDotPathsAreUnknown) {
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
   for (const std::string end :
        {"%2e%2e%2fmetrics", "%252e%252e%252fmetrics", "../metrics", "..\\metrics", "\xc0\xaf..",
@@ -180,7 +180,7 @@ TEST_F(GatewayTest, PathsThatTryToClimbOutAreUnknown) {
 }
 
 // Arbitrary labels would exhaust memory, and quotes in them would forge metric lines.
-TEST_F(GatewayTest, NamesThatClientsMakeUpAreNoLabels) {
+TEST_F(GatewayTest, UnknownMethodsAndPathsAreNotMetricLabels) {
   Metrics metrics;
   ServingMetrics serving(&metrics.registry());
   Gateway gateway({.models = &models_, .metrics = &serving, .clock = &clock_});
@@ -201,7 +201,7 @@ TEST_F(GatewayTest, NamesThatClientsMakeUpAreNoLabels) {
   }
 }
 
-TEST_F(GatewayTest, OnlyRoutesThatAskNothingOfModelsAreQuick) {
+TEST_F(GatewayTest, QuickRoutesUseNoModels) {
   Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/false);
   std::set<std::string> quick;
   for (const Gateway::RouteName& route : gateway.Routes()) {
@@ -246,7 +246,7 @@ TEST_F(GatewayTest, ErrorsOfTheOpenInferenceProtocolHaveItsForm) {
   }
 }
 
-TEST_F(GatewayTest, WhatItsHeaderRefusesNeedsNoBody) {
+TEST_F(GatewayTest, HeaderRejectionNeedsNoBody) {
   Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/true);
   struct Case {
     const char *method, *path, *header, *value;
@@ -274,7 +274,7 @@ TEST_F(GatewayTest, WhatItsHeaderRefusesNeedsNoBody) {
   }
 }
 
-TEST_F(GatewayTest, EveryAnswerNamesItsRequest) {
+TEST_F(GatewayTest, EveryAnswerHasARequestId) {
   Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/true);
   std::vector<Gateway::RouteName> routes = gateway.Routes();
   routes.insert(routes.end(), {{"GET", "/nothing"}, {"PUT", "/v1/models"}});
@@ -310,7 +310,7 @@ TEST_F(GatewayTest, EveryAnswerNamesItsRequest) {
   EXPECT_EQ(answer->header("Request-Id"), "a");
 }
 
-TEST_F(GatewayTest, WhatTheServerItselfRefusesIsCounted) {
+TEST_F(GatewayTest, ServerRejectionsAreCounted) {
   Metrics metrics;
   ServingMetrics serving(&metrics.registry());
   Gateway gateway({.models = &models_, .metrics = &serving, .clock = &clock_});

@@ -105,7 +105,7 @@ TEST(MessagesFormatterTest, EventsBuildTheWholeMessage) {
 }
 
 // Regression: text after a call closed the call with half of its arguments.
-TEST(MessagesFormatterTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
+TEST(MessagesFormatterTest, MessageDoesNotDependOnReplySplits) {
   const std::vector<AnswerPart> parts = TextsBetweenCalls();
   const size_t end = 60;  // more than there are
   for (size_t first = 0; first < end; ++first) {
@@ -128,7 +128,7 @@ TEST(MessagesFormatterTest, HoweverTheRepliesAreCutTheMessageIsTheSame) {
   }
 }
 
-TEST(MessagesFormatterTest, WhyItEnded) {
+TEST(MessagesFormatterTest, StopReasons) {
   const auto ended = [](v1::GenerateReply last, int max_tokens = 6) {
     MessageHead head = Head();
     head.max_tokens = max_tokens;
@@ -145,7 +145,7 @@ TEST(MessagesFormatterTest, WhyItEnded) {
   EXPECT_EQ(ended(stopped), std::pair(json("stop_sequence"), json("END")));
 }
 
-TEST(MessagesFormatterTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
+TEST(MessagesFormatterTest, HiddenThinkingAndTruncatedCalls) {
   MessageHead head = Head();
   head.include_thinking = false;
   MessagesFormatter answer(head, false);

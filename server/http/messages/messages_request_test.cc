@@ -143,7 +143,7 @@ TEST(MessagesRequestTest, ABlockOfNoTypeIsRefusedWhereTokensAreCounted) {
   EXPECT_THAT(error->message, HasSubstr("content[0] is of type ''"));
 }
 
-TEST(MessagesRequestTest, WhatIsNotSupportedIsRefusedByName) {
+TEST(MessagesRequestTest, UnsupportedFieldsAreRejectedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("messages": [])", "'messages'"},
       {R"("messages": [7])", "messages[0]"},

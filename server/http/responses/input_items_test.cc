@@ -48,7 +48,7 @@ const json& Conversation() {
   return conversation;
 }
 
-TEST(InputItemsTest, WhatTheAssistantSaidInOneGoIsOneTurn) {
+TEST(InputItemsTest, ConsecutiveAssistantItemsAreOneTurn) {
   const Read read = ReadItems(Conversation());
   ASSERT_FALSE(read.error) << read.error->message;
   v1::ChatPrompt chat;
@@ -75,7 +75,7 @@ TEST(InputItemsTest, WhatTheAssistantSaidInOneGoIsOneTurn) {
   EXPECT_EQ(chat.turns(7).content(), "Thanks");
 }
 
-TEST(InputItemsTest, WhatIsListedCanBeGivenBack) {
+TEST(InputItemsTest, ListedItemsRoundTrip) {
   const Read first = ReadItems(Conversation());
   const Read again = ReadItems(first.items);
   ASSERT_FALSE(again.error) << again.error->message;
@@ -89,7 +89,7 @@ TEST(InputItemsTest, WhatIsListedCanBeGivenBack) {
   EXPECT_EQ(text.items[0]["content"][0]["type"], "input_text");
 }
 
-TEST(InputItemsTest, ReferencesBecomeWhatTheyReferTo) {
+TEST(InputItemsTest, ReferencesAreResolved) {
   json items = ReadItems(json::parse(R"([{"type": "item_reference", "id": "msg_9"},
                                          {"role": "user", "content": "And?"}])"))
                    .items;
@@ -194,7 +194,7 @@ TEST(InputItemsTest, AnOutputNeedsItsCall) {
   EXPECT_THAT(error->message, HasSubstr("'a'"));
 }
 
-TEST(InputItemsTest, WhatCannotBeReadIsRefusedByPlace) {
+TEST(InputItemsTest, InvalidItemsAreRejectedByPlace) {
   const std::pair<const char*, const char*> cases[] = {
       {"null", "input"},
       {"7", "input"},

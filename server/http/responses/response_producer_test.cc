@@ -175,7 +175,7 @@ TEST_F(ResponseProducerTest, ErrorsBeforeTheFirstByteAreAStatus) {
 }
 
 // Half an answer is an error: a status, or, if too late for that, an event.
-TEST_F(ResponseProducerTest, WhatTheServerCancelsHasFailed) {
+TEST_F(ResponseProducerTest, CancellationByTheServerIsAFailure) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
     auto run = Make(stream, false);
@@ -249,7 +249,7 @@ TEST_F(ResponseProducerTest, ABackgroundResponseThatFailsSaysWhyLater) {
 }
 
 // Whenever a watcher joins, stored and new events form one complete stream.
-TEST_F(ResponseProducerTest, StreamsCanBeTakenUpAgainAnywhere) {
+TEST_F(ResponseProducerTest, StreamsCanBeResumedAtAnyEvent) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
   listener(Text("a"), false);  // before Accept
@@ -281,7 +281,7 @@ TEST_F(ResponseProducerTest, StreamsCanBeTakenUpAgainAnywhere) {
 
 // Regression: the end of a stream repeats its content four times, which looked like a client that
 // does not read.
-TEST_F(ResponseProducerTest, WhatOneReplyBringsIsWrittenInOnePiece) {
+TEST_F(ResponseProducerTest, EventsOfOneReplyAreOneWrite) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -409,7 +409,7 @@ TEST_F(ResponseProducerTest, ACancelledResponseIsKeptAsItWas) {
 }
 
 // For ThreadSanitizer: the engine writes while clients watch, poll, cancel and disconnect.
-TEST_F(ResponseProducerTest, ThreadsMayMeet) {
+TEST_F(ResponseProducerTest, ConcurrentUseIsSafe) {
   for (int round = 0; round < 30; ++round) {
     client_ = std::make_shared<Client>();
     serialization_thread_ = round % 5 == 0 ? nullptr : std::make_shared<SerializationThread>();

@@ -27,7 +27,7 @@ class Running : public InProgressResponse {
   void Cancel() override {}
 };
 
-TEST(ResponseStoreTest, TheOnesUsedLastStay) {
+TEST(ResponseStoreTest, EvictsTheLeastRecentlyUsed) {
   ResponseStore store(48000);
   for (int i = 0; i < 3; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 12000));
   EXPECT_NE(store.Find("0", "").ended, nullptr);  // used most recently
@@ -51,7 +51,7 @@ size_t HeapBytes() {
 }
 
 // The limit bounds real memory; logprobs once took five times their estimate.
-TEST(ResponseStoreTest, WhatIsKeptTakesNoMoreMemoryThanItMay) {
+TEST(ResponseStoreTest, MemoryStaysWithinTheLimit) {
   {
     const size_t before = HeapBytes();
     const std::string probe(1 << 20, 'x');
@@ -104,7 +104,7 @@ TEST(ResponseStoreTest, WhatIsKeptTakesNoMoreMemoryThanItMay) {
   }
 }
 
-TEST(ResponseStoreTest, NobodyFindsWhatAnotherOneOwns) {
+TEST(ResponseStoreTest, ResponsesAreVisibleToTheirOwnerOnly) {
   ResponseStore store(5000);
   store.Put("a", Response("a", "Bearer one"));
   EXPECT_EQ(store.Find("a", "Bearer two").ended, nullptr);
@@ -125,7 +125,7 @@ TEST(ResponseStoreTest, NobodyFindsWhatAnotherOneOwns) {
   EXPECT_FALSE(store.Item("msg_out_a", "Bearer one"));
 }
 
-TEST(ResponseStoreTest, WhatRunsIsFoundUntilItEndsAndStaysErased) {
+TEST(ResponseStoreTest, RunningResponseIsFoundAndEraseIsFinal) {
   ResponseStore store(5000);
   store.Start("a", "", std::make_shared<Running>());
   store.Start("b", "", std::make_shared<Running>());
@@ -183,7 +183,7 @@ TEST(ResponseStoreTest, OversizedResponseDropsEventsThenFails) {
   EXPECT_TRUE(kept->conversation_dropped);
 }
 
-TEST(ResponseStoreTest, WhatRepeatsALargeRequestIsKeptAsFailedToo) {
+TEST(ResponseStoreTest, LargeEchoIsDroppedFromAFailedResponse) {
   ResponseStore store(100'000);
   store.Start("a", "", std::make_shared<Running>());
   StoredResponse response = Response("a", "", 1);

@@ -149,7 +149,7 @@ TEST(ResponsesFormatterTest, EventsBuildTheWholeAnswer) {
 }
 
 // Regression: text after a call closed the call with half of its arguments.
-TEST(ResponsesFormatterTest, HoweverTheRepliesAreCutTheResponseIsTheSame) {
+TEST(ResponsesFormatterTest, ResponseDoesNotDependOnReplySplits) {
   const std::vector<AnswerPart> parts = TextsBetweenCalls();
   const size_t end = 80;  // more than there are
   ResponseHead head = Head();

@@ -99,7 +99,7 @@ TEST(ResponsesRequestTest, OnlyAllowedToolsAreOffered) {
 }
 
 // It is stored with the request.
-TEST(ResponsesRequestTest, WhatAResponseRepeatsIsBounded) {
+TEST(ResponsesRequestTest, EchoedFieldsAreBounded) {
   ResponsesRequest request;
   const auto asking = [&](size_t bytes) {
     return Parse(absl::StrCat(R"({"model": "m", "input": "hi", "instructions": ")",
@@ -125,7 +125,7 @@ TEST(ResponsesRequestTest, WhatAResponseRepeatsIsBounded) {
   EXPECT_THAT(many->message, HasSubstr("values that are no numbers"));
 }
 
-TEST(ResponsesRequestTest, WhatIsNotSupportedIsRefusedByName) {
+TEST(ResponsesRequestTest, UnsupportedFieldsAreRejectedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("input": 7)", "input"},
       {R"("max_output_tokens": 0)", "max_output_tokens"},

@@ -263,7 +263,7 @@ TEST(AsyncEngine, StartedGroupIsNeverDisplaced) {
 }
 
 // Regression: time waited during a long step did not count towards the timeout.
-TEST(AsyncEngine, TimesCountFromWhenTheRequestCame) {
+TEST(AsyncEngine, TimeoutsCountFromSubmission) {
   HeldModel held;
   auto engine = Host(2, nullptr, held.model());
   Collected runs, waits;

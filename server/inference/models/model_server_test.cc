@@ -245,7 +245,7 @@ TEST_F(ModelServerTest, FailedModelIsListedAndCanBeUnserved) {
   EXPECT_THAT(Stored(), ElementsAre("b"));
 }
 
-TEST_F(ModelServerTest, WhatFailedIsTriedAgainUntilItLoads) {
+TEST_F(ModelServerTest, FailedModelIsRetriedUntilItLoads) {
   Serve("a");
   loader_.Break("a");
   RestartWithModels();
@@ -255,7 +255,7 @@ TEST_F(ModelServerTest, WhatFailedIsTriedAgainUntilItLoads) {
   EXPECT_TRUE(Eventually([&] { return Found("a") == absl::StatusCode::kOk; }));
 }
 
-TEST_F(ModelServerTest, ServingWhatFailedTriesAtOnce) {
+TEST_F(ModelServerTest, ServeRetriesAFailedModelAtOnce) {
   Serve("a");
   loader_.Break("a");
   Restart();
@@ -287,7 +287,7 @@ TEST_F(ModelServerTest, UnserveDuringRestoreIsFinal) {
   EXPECT_THAT(models_->Names(), IsEmpty());
 }
 
-TEST_F(ModelServerTest, WhatIsUnservedWhileItIsLoadedIsNotServed) {
+TEST_F(ModelServerTest, UnserveDuringLoadIsFinal) {
   loader_.Hold("a");
   absl::Status served;
   std::thread serving([&] { served = models_->Serve(Request("a")).status(); });
@@ -329,7 +329,7 @@ TEST_F(ModelServerTest, ARepeatedServeIsOneModelAndAChangedOneIsRefused) {
   EXPECT_TRUE(absl::IsAlreadyExists(changed)) << changed;
 }
 
-TEST_F(ModelServerTest, ALoadHoldsUpNoUnserve) {
+TEST_F(ModelServerTest, UnserveDoesNotWaitForALoad) {
   Serve("a");
   loader_.Hold("b");
   std::thread serving([&] { EXPECT_TRUE(models_->Serve(Request("b")).ok()); });
@@ -347,7 +347,7 @@ TEST_F(ModelServerTest, ALoadHoldsUpNoUnserve) {
   EXPECT_THAT(Stored(), ElementsAre("b"));
 }
 
-TEST_F(ModelServerTest, AModelIsServedAgainOnlyOnceTheOldOneIsGone) {
+TEST_F(ModelServerTest, ReserveWaitsForTheOldModelsDestruction) {
   Serve("a");
   loader_.HoldGoing(true);
   std::thread unserving([&] { EXPECT_TRUE(models_->Unserve("a").ok()); });
@@ -383,7 +383,7 @@ TEST_F(ModelServerTest, ReserveWaitsForRequestsOnTheOldModel) {
   EXPECT_EQ(Found("a"), absl::StatusCode::kOk);
 }
 
-TEST_F(ModelServerTest, UnserveReturnsWhenWhatTheModelTookIsFree) {
+TEST_F(ModelServerTest, UnserveReturnsOnceResourcesAreFree) {
   Serve("a");
   absl::Notification holds;
   std::thread request([&] {
@@ -420,7 +420,7 @@ TEST_F(ModelServerTest, ReducedKvCacheKeepsItsSizeAfterARestart) {
   }
 }
 
-TEST_F(ModelServerTest, NobodyWaitsForALoadOnceTheDaemonStops) {
+TEST_F(ModelServerTest, StopDoesNotWaitForALoad) {
   Serve("a");
   Serve("b");
   loader_.Hold("a");
@@ -490,7 +490,7 @@ TEST_F(ModelServerTest, UnsafeNamesAreRejectedBeforeLoading) {
   EXPECT_THAT(registry_.Expose(), AllOf(HasSubstr("model_name=\"a\""), Not(HasSubstr("forged"))));
 }
 
-TEST_F(ModelServerTest, AFlagForSsmsIsNotIgnoredWhereThereAreNone) {
+TEST_F(ModelServerTest, SsmFlagsWithoutSsmsAreRejected) {
   v1::ServeModelRequest request = Request("a");
   request.set_short_ssms(true);
   const absl::Status refused = models_->Serve(request).status();

@@ -43,7 +43,7 @@ TEST(SamplingDefaults, AnExplicitZeroTemperatureStaysGreedy) {
   EXPECT_EQ(request.temperature(), 0);
 }
 
-TEST(SamplingDefaults, FilesThatSayWhetherToSampleButNotHow) {
+TEST(SamplingDefaults, DoSampleWithoutParameters) {
   EXPECT_EQ(Defaults(R"({"do_sample": true})").temperature(), 1);
   const v1::SamplingOptions greedy = Defaults(R"({"do_sample": false, "temperature": 0.7})");
   EXPECT_TRUE(greedy.has_temperature());
@@ -51,7 +51,7 @@ TEST(SamplingDefaults, FilesThatSayWhetherToSampleButNotHow) {
   EXPECT_FALSE(Defaults(R"({"eos_token_id": 2})").has_temperature());
 }
 
-TEST(SamplingDefaults, WhatNoRequestCouldHaveIsAnErrorOfTheFile) {
+TEST(SamplingDefaults, InvalidConfigValueIsAnError) {
   for (const char* json : {R"({"repetition_penalty": 1e300})", R"({"suppress_tokens": "all"})"}) {
     const auto config = ReadGenerationConfig(json);
     ASSERT_TRUE(config.ok());

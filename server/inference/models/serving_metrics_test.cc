@@ -96,7 +96,7 @@ class MetricsTest : public ::testing::Test {
   ServingMetrics serving_{&metrics_.registry()};
 };
 
-TEST_F(MetricsTest, DraftsAreCountedByTreePositionAndPromptsByWhatWasCached) {
+TEST_F(MetricsTest, DraftsAreCountedByDepthAndPromptsByCacheHits) {
   const auto model = Model();
   serving_.Add(model);
   const std::vector<int> prompt(33, 1);
@@ -304,7 +304,7 @@ TEST_F(MetricsTest, SsmKvUsageRisesAndReturnsToZero) {
   EXPECT_EQ(Value(usage), -1);
 }
 
-TEST_F(MetricsTest, CountersGoOnWhenAModelIsLoadedAgain) {
+TEST_F(MetricsTest, CountersContinueAcrossReloads) {
   auto model = Model();
   serving_.Add(model);
   Answer(*model->engine, {1, 2, 3}, 7);

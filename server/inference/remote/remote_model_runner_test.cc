@@ -447,7 +447,7 @@ TEST_F(RemoteModelRunnerTest, LostWorkerFailsOpenStepsAndModelReloads) {
   EXPECT_TRUE(StepOf(**runner, 0).ok());
 }
 
-TEST_F(RemoteModelRunnerTest, AStepsTimeBeginsWhenTheOneBeforeItHasEnded) {
+TEST_F(RemoteModelRunnerTest, StepTimeoutStartsAfterThePreviousStep) {
   step_timeout_ = absl::Milliseconds(1500);
   auto worker = AddWorker();
   AddWorker();
@@ -577,7 +577,7 @@ TEST_F(RemoteModelRunnerTest, HiddenStatesComeWithTheLogitsOfStepsThatWantThem) 
   EXPECT_THAT(std::string(status.message()), HasSubstr("5 of 6 hidden numbers"));
 }
 
-TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {
+TEST_F(RemoteModelRunnerTest, TooFewWorkersErrorListsTheWorkers) {
   AddWorker();
   AddWorker(/*memory=*/999);
   ASSERT_TRUE(registry_.Assign({registry_.Idle()[0]}, "j1").ok());
@@ -590,7 +590,7 @@ TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {
 }
 
 // So that the caller can retry with a smaller KV cache.
-TEST_F(RemoteModelRunnerTest, WhereOnlyMemoryIsShortTheErrorIsAnotherOne) {
+TEST_F(RemoteModelRunnerTest, TooLittleMemoryIsResourceExhausted) {
   AddWorker(/*memory=*/999);
   const absl::Status status = Create(1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -598,7 +598,7 @@ TEST_F(RemoteModelRunnerTest, WhereOnlyMemoryIsShortTheErrorIsAnotherOne) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("KV cache"));
 }
 
-TEST_F(RemoteModelRunnerTest, RanksMayTakeAsLongToMeetAsALoadMay) {
+TEST_F(RemoteModelRunnerTest, RendezvousTimeoutEqualsLoadTimeout) {
   auto worker = AddWorker();
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
@@ -752,7 +752,7 @@ TEST_F(RemoteModelRunnerTest, AWorkerWhoseLeaseEndsBetweenStepsIsReplaced) {
   EXPECT_TRUE(StepOf(**runner, 0).ok());
 }
 
-TEST_F(RemoteModelRunnerTest, AFrozenWorkerHoldsNoStepForEver) {
+TEST_F(RemoteModelRunnerTest, FrozenWorkerTimesOut) {
   auto worker = AddWorker();
   step_timeout_ = absl::Milliseconds(300);
   auto runner = Create(1);

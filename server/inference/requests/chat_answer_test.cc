@@ -174,7 +174,7 @@ class ChatAnswerTest : public testing::Test {
   std::vector<int> script_;
 };
 
-TEST_F(ChatAnswerTest, ThoughtsAreApartAndCounted) {
+TEST_F(ChatAnswerTest, ReasoningIsSeparatedAndCounted) {
   Serve(kThinking);
   const Said said = Say(Ask(), "<think>\nhm\n</think>\n\nYes.");
   EXPECT_EQ(said.reasoning, "hm");
@@ -200,7 +200,7 @@ TEST_F(ChatAnswerTest, ThoughtsAreApartAndCounted) {
   EXPECT_EQ(Say(completion, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");
 }
 
-TEST_F(ChatAnswerTest, APromptMayHaveBegunTheThoughts) {
+TEST_F(ChatAnswerTest, PromptMayOpenReasoning) {
   Serve(kBegunThinking);
   const Said said = Say(Ask(), "hm\n</think>\nYes.");
   EXPECT_EQ(said.reasoning, "hm");
@@ -320,7 +320,7 @@ TEST_F(ChatAnswerTest, ReplyRecordsTextOffsetOfEachCall) {
   EXPECT_EQ(best.order, apart.order) << best.error;
 }
 
-TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
+TEST_F(ChatAnswerTest, OversizedToolsAreRejectedByName) {
   Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
   const auto refused = [&](const Json& parameters) {
     v1::GenerateRequest request = Ask();
@@ -346,7 +346,7 @@ TEST_F(ChatAnswerTest, ToolsOfAnySizeAreRefusedByName) {
   EXPECT_THAT(many.message(), HasSubstr("once for each of the properties"));
 }
 
-TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
+TEST_F(ChatAnswerTest, RequiredCallIsMade) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   AddTool(&request);
@@ -391,7 +391,7 @@ TEST_F(ChatAnswerTest, RequiredCallMayUseRefsInItsSchema) {
   EXPECT_EQ(Json::parse(said.calls[1].arguments()), Json({{"of", "f"}}));
 }
 
-TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
+TEST_F(ChatAnswerTest, StrictToolCallsFollowTheSchema) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   request.mutable_chat()->add_tools(
@@ -463,7 +463,7 @@ TEST_F(ChatAnswerTest, StrictToolsOfPerParameterParsersFollowTheSchema) {
 }
 
 // response_format applies to the text: the model may call a tool instead.
-TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
+TEST_F(ChatAnswerTest, ResponseFormatWithToolsConstrainsTheText) {
   Serve(kThinking);
   for (const bool strict : {false, true}) {
     v1::GenerateRequest request = Ask();
@@ -537,7 +537,7 @@ TEST_F(ChatAnswerTest, ConstraintStartsAfterSpecialTokenReasoning) {
   EXPECT_THAT(Say(completion, "[THINK][THINK]").text, testing::MatchesRegex(".{1,3}"));
 }
 
-TEST_F(ChatAnswerTest, AStructuralTagHoldsWhereItsTriggerComes) {
+TEST_F(ChatAnswerTest, StructuralTagAppliesAfterItsTrigger) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   v1::StructuralTag* tag = request.mutable_structured_output()->mutable_structural_tag();
@@ -555,7 +555,7 @@ TEST_F(ChatAnswerTest, AStructuralTagHoldsWhereItsTriggerComes) {
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("section 0, '<n>': json_schema"));
 }
 
-TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
+TEST_F(ChatAnswerTest, InvalidChoicesAreNamed) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
@@ -578,7 +578,7 @@ TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
 
 // As in vLLM, prompts and rendered chats are tokenized with special tokens, so untrusted text may
 // contain them. Bad words are plain text.
-TEST_F(ChatAnswerTest, SpecialTokensThatAPromptSpellsAreTokens) {
+TEST_F(ChatAnswerTest, SpecialTokensInPromptTextAreParsed) {
   Serve("{{ messages[0].content }}");
   const int eos = tokenizer_->TokenId("<eos>");
   ASSERT_GE(eos, 0);
@@ -620,7 +620,7 @@ TEST_F(ChatAnswerTest, PromptBeyondTokenizerLimitsIsAClientError) {
   refused(text, "bad_words", "; shorten the word");
 }
 
-TEST_F(ChatAnswerTest, EffortsAreForTemplatesThatKnowThem) {
+TEST_F(ChatAnswerTest, ReasoningEffortNeedsTemplateSupport) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();
   request.mutable_chat()->set_reasoning_effort("none");

@@ -78,7 +78,7 @@ absl::StatusOr<std::string> TextOf(const v1::ChatPrompt& chat,
   return (*tokenizer)->Decode(prompt->tokens);
 }
 
-TEST(ChatPromptTest, ArgumentsAreTakenApart) {
+TEST(ChatPromptTest, ArgumentsAreParsed) {
   EXPECT_THAT(*TextOf(Chat(CallOf(R"({"a": [1, {"b": null}]})"))),
               HasSubstr(R"(<f {"a": [1, {"b": null}]}>)"));
 }
@@ -90,7 +90,7 @@ TEST(ChatPromptTest, NoArgumentsAreAnEmptyObject) {
 }
 
 // As DeepSeek-R1's template does.
-TEST(ChatPromptTest, ArgumentsThatATemplateJoinsToTextsStayText) {
+TEST(ChatPromptTest, ConcatenatedArgumentsStayText) {
   constexpr char kDeepSeek[] =
       "{%- for m in messages %}{%- if m['role'] == 'assistant' %}"
       "{%- for tool in m['tool_calls'] %}{{'<call>' + tool['type'] + '<sep>' + "
@@ -166,7 +166,7 @@ TEST(ChatPromptTest, UnknownRolesAndEffortsAreRejected) {
   EXPECT_EQ(*TextOf(chat, "{{ reasoning_effort }}"), "high");
 }
 
-TEST(ChatPromptTest, WhatIsNoJsonIsNamed) {
+TEST(ChatPromptTest, InvalidJsonIsNamed) {
   const absl::Status status = TextOf(Chat(CallOf("{\"a\""))).status();
   EXPECT_EQ(FieldOf(status), "messages[1].tool_calls[0].function.arguments");
   EXPECT_THAT(status.message(), HasSubstr("messages[1].tool_calls[0].function.arguments is not"));
@@ -206,7 +206,7 @@ TEST(ChatPromptTest, TemplateSeesNullContentOfCalls) {
             "hi..");
 }
 
-TEST(ChatPromptTest, AnAnswerGoesOnBehindTheLastMessage) {
+TEST(ChatPromptTest, AnswerContinuesTheLastMessage) {
   v1::ChatPrompt chat = Chat("", "so it");
   chat.set_continue_final_message(true);
   EXPECT_THAT(*TextOf(chat), EndsWith(";assistant:so it"));
@@ -231,7 +231,7 @@ TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
 }
 
 // Templates write special tokens themselves; some leave them to the tokenizer.
-TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
+TEST(ChatPromptTest, SpecialTokensAreAddedOnRequest) {
   const BeginningTokenizer tokenizer;
   FakeClock clock;
   const auto format = ChatTemplate::Replace(nullptr, "{{ messages[0].content }}");
@@ -243,7 +243,7 @@ TEST(ChatPromptTest, TheTokenizersOwnTokensAreThereWhenAskedFor) {
 }
 
 // Regression: the search for the last message was quadratic for repetitive text.
-TEST(ChatPromptTest, LookingForTheLastMessageTakesLinearTime) {
+TEST(ChatPromptTest, FindingTheLastMessageIsLinear) {
   v1::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));
   chat.mutable_turns(0)->set_content(std::string(4'000'000, 'a'));
   chat.set_continue_final_message(true);

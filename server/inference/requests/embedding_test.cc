@@ -160,7 +160,7 @@ TEST(Embedding, DimensionsLengthAndAdapter) {
   ExpectVectors(*reply, 5, 1, 3, false);
 }
 
-TEST(Embedding, WhatCannotBeEmbeddedIsNamed) {
+TEST(Embedding, InvalidInputsAreNamed) {
   const auto target = Target(2, 16);
   const auto refused = [&](const v1::EmbedRequest& request, const char* what) {
     const auto reply = Ask(request, target);
@@ -187,7 +187,7 @@ TEST(Embedding, WhatCannotBeEmbeddedIsNamed) {
   EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("it has: first, second"));
 }
 
-TEST(Embedding, ItsTimeIsOfAllInputsTogether) {
+TEST(Embedding, TimeoutCoversAllInputs) {
   const auto gate = std::make_shared<absl::Notification>();
   const auto target = Target(1, 1, "", gate);
   v1::EmbedRequest request = Request(300);

@@ -217,7 +217,7 @@ TEST(Generation, BestOfReturnsTheMostProbableOnes) {
   EXPECT_EQ(best.usage.completion_tokens(), 80);
 }
 
-TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
+TEST(Generation, StructuredAnswerEndsWithItsGrammar) {
   const auto model = Model();
   Answers answers;
   v1::GenerateRequest request = Request("abc", 100);
@@ -232,7 +232,7 @@ TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
 }
 
 // An answer that can continue does; one that cannot ends, since nothing else may follow.
-TEST(Generation, AFormThatIsCompleteEndsBeforeMinTokens) {
+TEST(Generation, CompleteConstraintEndsBeforeMinTokens) {
   const auto model = Model();
   v1::GenerateRequest request = Request("abc", 100);
   request.mutable_sampling()->set_min_tokens(50);
@@ -450,7 +450,7 @@ TEST(Generation, MoreAnswersThanTheQueueHoldsAreRefusedByName) {
   EXPECT_TRUE(answers.error.ok()) << answers.error;
 }
 
-TEST(Generation, RulesTakeNoMoreThanTheVocabularyAndTheirLimits) {
+TEST(Generation, LogitsProcessorSizesAreBounded) {
   const auto model = Model();
   const auto error = [&](const std::function<void(v1::SamplingOptions*)>& change) {
     v1::GenerateRequest request = Request("abc", 1);

@@ -108,7 +108,7 @@ class LosslessVerificationTest : public ::testing::Test {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-TEST_F(LosslessVerificationTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
+TEST_F(LosslessVerificationTest, LosslessPairPassesAndReportsProgress) {
   v1::LosslessReport report;
   std::vector<std::string> stages;
   const grpc::Status status = Verify(Request("good"), &report, &stages);
@@ -135,7 +135,7 @@ TEST_F(LosslessVerificationTest, APairWhoseTreesChangeLogitsFails) {
   EXPECT_THAT(report.checks(0).detail(), HasSubstr("differs at token"));
 }
 
-TEST_F(LosslessVerificationTest, WhatCannotBeCheckedIsRefusedByName) {
+TEST_F(LosslessVerificationTest, UnsupportedRequestsAreRejectedByName) {
   v1::LosslessReport report;
   const auto refused = [&](const std::function<void(v1::VerifyLosslessRequest*)>& change) {
     v1::VerifyLosslessRequest request = Request("good");
@@ -164,7 +164,7 @@ TEST_F(LosslessVerificationTest, WhatCannotBeCheckedIsRefusedByName) {
   EXPECT_EQ(Verify(Request("missing"), &report).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(LosslessVerificationTest, EndsWhenItsListenerSaysSo) {
+TEST_F(LosslessVerificationTest, ListenerErrorEndsVerification) {
   int calls = 0;
   const auto stop = [&](const v1::LosslessProgress& progress) {
     return ++calls < 5 ? absl::OkStatus() : absl::CancelledError(progress.stage());

@@ -89,7 +89,7 @@ TEST_F(OpenInferenceTest, AModelIsReadyWhileItsWorkersHoldIt) {
   }
 }
 
-TEST_F(OpenInferenceTest, NothingIsReadyThatIsNotThereOrDrains) {
+TEST_F(OpenInferenceTest, NotReadyWhenUnknownOrDraining) {
   Serve("near");
   EXPECT_TRUE(absl::IsNotFound(Ready("nobody").status()));
   models_->Drain();
