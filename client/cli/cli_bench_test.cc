@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 
-#include "client/cli/bench_schedule.h"
-#include "client/cli/bench_stats.h"
+#include "client/cli/bench/schedule.h"
+#include "client/cli/bench/stats.h"
 #include "client/cli/cli_fixture.h"
 #include "client/terminal/text.h"
 

@@ -3,7 +3,7 @@
 #include <ostream>
 #include <streambuf>
 
-#include "client/cli/bench_stats.h"
+#include "client/cli/bench/stats.h"
 #include "client/cli/cli_fixture.h"
 #include "client/cli/job_view.h"
 #include "client/cli/proto_json.h"

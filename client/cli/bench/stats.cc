@@ -1,4 +1,4 @@
-#include "client/cli/bench_stats.h"
+#include "client/cli/bench/stats.h"
 
 #include <algorithm>
 #include <cmath>

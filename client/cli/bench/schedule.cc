@@ -1,4 +1,4 @@
-#include "client/cli/bench_schedule.h"
+#include "client/cli/bench/schedule.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "client/cli/bench.h"
-#include "client/cli/bench_row_formats.h"
-#include "client/cli/bench_stats.h"
+#include "client/cli/bench/bench.h"
+#include "client/cli/bench/row_formats.h"
+#include "client/cli/bench/stats.h"
 #include "client/terminal/progress.h"
 #include "client/terminal/text.h"
 

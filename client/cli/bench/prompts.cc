@@ -1,9 +1,9 @@
-#include "client/cli/bench_prompts.h"
+#include "client/cli/bench/prompts.h"
 
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/bench.h"
+#include "client/cli/bench/bench.h"
 #include "client/terminal/text.h"
 
 namespace espalier {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cli/bench_dataset.h"
+#include "client/cli/bench/dataset.h"
 #include "client/cli/flags.h"
 #include "espalier/v1/inference.pb.h"
 

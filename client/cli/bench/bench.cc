@@ -1,4 +1,4 @@
-#include "client/cli/bench.h"
+#include "client/cli/bench/bench.h"
 
 #include <algorithm>
 #include <utility>

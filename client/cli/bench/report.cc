@@ -1,4 +1,4 @@
-#include "client/cli/bench_report.h"
+#include "client/cli/bench/report.h"
 
 #include <algorithm>
 #include <cctype>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "client/cli/bench_stats.h"
+#include "client/cli/bench/stats.h"
 #include "client/terminal/table.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "client/cli/bench_row_formats.h"
+#include "client/cli/bench/row_formats.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

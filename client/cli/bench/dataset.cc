@@ -1,4 +1,4 @@
-#include "client/cli/bench_dataset.h"
+#include "client/cli/bench/dataset.h"
 
 #include <nlohmann/json.hpp>
 #include <random>
