@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// How far beyond its equal share a rank is filled before the next one is.
+// How far beyond its equal share a rank may be filled.
 constexpr double kSlack = 1.05;
 
 struct Holder {
@@ -17,7 +17,7 @@ struct Holder {
   v1::Buffer* buffer;
 };
 
-// In the order of names, so that the shares do not depend on that of the programs' buffers.
+// Ordered by name, so that the result does not depend on the order of the programs' buffers.
 using Region = std::tuple<int, std::string, std::vector<int64_t>, std::vector<int64_t>>;
 
 Region RegionOf(const v1::Buffer& buffer) {
@@ -28,7 +28,7 @@ Region RegionOf(const v1::Buffer& buffer) {
           {spec.dims().begin(), spec.dims().end()}};
 }
 
-// Elements; all are of about the same size.
+// In elements; all types have about the same size.
 double SizeOf(const v1::Buffer& buffer) {
   double elements = 1;
   for (int64_t extent : buffer.spec().dims()) elements *= static_cast<double>(extent);

@@ -1,10 +1,9 @@
-// Emitter: operators in tiles of their samples, one behind the other, so that no more than a tile
-// of what they work on need be there at once, and kernels need as much less workspace. (Nie et al.,
-// "TSPLIT: fine-grained GPU memory management for efficient DNN training via tensor splitting",
-// ICDE 2022.) What may be cut, and which results are sums over the tiles, is what SplitRule says
-// of shards on several devices. All tiles of an operator run before the next operator, so that
-// statistics of the whole batch stay those of the whole batch: sums are rounded in another order,
-// nothing else changes.
+// Emitter: batch tiling. An operator runs on one tile of its samples after another, so that only a
+// tile of each tensor that it works on must be resident, and kernels need less workspace (Nie et
+// al., "TSPLIT: fine-grained GPU memory management for efficient DNN training via tensor
+// splitting", ICDE 2022). SplitRule says what may be split and which results are sums over tiles,
+// as for shards on several devices. All tiles of an operator run before the next operator, so
+// statistics of the whole batch stay correct. Sums round in another order; nothing else changes.
 #include <algorithm>
 #include <utility>
 
@@ -14,10 +13,10 @@
 namespace espalier {
 namespace {
 
-// Smaller pieces gain no memory that counts.
+// Smaller tiles save no significant memory.
 constexpr int64_t kMinTileBytes = 4096;
-// What is not trained may be a running statistic, which its operator moves; each tile but the
-// first works on a copy. Larger operands are weights that are not to be copied.
+// An untrained parameter may be a running statistic, which its operator updates; each tile but the
+// first works on a copy. Larger operands are weights that must not be copied.
 constexpr int64_t kMaxCopiedBytes = 65536;
 
 const std::vector<int>& AxesOf(const SplitRule& rule, const LayoutRef& ref) {
@@ -63,7 +62,7 @@ void Emitter::EmitTiled(const Position& position, int rank, const std::string& n
   std::vector<Operand> operands;
   for (int i = 0; i < whole.inputs_size(); ++i) {
     const Slot& slot = structure_.slots[position.first_slot + i];
-    // A sum's operands are all spread as it is.
+    // A sum's operands all have the sum's layout.
     const LayoutRef& ref = position.role == Position::kGradientSum ? of : slot.required;
     if (whole.inputs(i) < 0) continue;
     operands.push_back({&AxesOf(rule, ref), whole.inputs(i), false, slot.value});
@@ -82,7 +81,8 @@ void Emitter::EmitTiled(const Position& position, int rank, const std::string& n
     for (const Operand& o : operands) {
       const TensorSpec& spec = program.spec(o.buffer);
       if (!Has(*o.axes, axis)) {
-        if (o.output && spec.dtype != DType::kF32) return false;  // its sum would lose too much
+        // a sum over tiles would lose precision
+        if (o.output && spec.dtype != DType::kF32) return false;
         if (not_trained(o) && spec.bytes() > kMaxCopiedBytes) return false;
         continue;
       }
@@ -105,7 +105,7 @@ void Emitter::EmitTiled(const Position& position, int rank, const std::string& n
   }
   if (axis == static_cast<int>(rule.axes.size())) return emit(whole);
 
-  // By tile and operand: the buffer that stands for the whole one.
+  // By tile and operand: the buffer that replaces the whole one.
   std::vector<std::vector<int>> instead(batch_tiles_);
   for (int tile = 0; tile < batch_tiles_; ++tile) {
     for (const Operand& o : operands) {

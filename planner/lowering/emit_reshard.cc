@@ -1,4 +1,4 @@
-// Emitter: from one layout to another.
+// Emitter: resharding.
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/emitter.h"
 
@@ -13,7 +13,8 @@ Dims WithLeading(int64_t first, const Dims& rest) {
   return out;
 }
 
-// `buffer` with a leading dimension of one: boxes of it have the rank of a staging buffer's.
+// Views `buffer` with a leading dimension of 1, so that its boxes have the rank of a staging
+// buffer's.
 int WithLeadingOne(RankProgram* rank, int buffer) {
   const TensorSpec spec = rank->spec(buffer);
   return rank->AddAlias(absl::StrCat(rank->buffer(buffer)->name(), ".view"),
@@ -59,7 +60,7 @@ absl::Status Emitter::Reshard(ValueId value, int base, int target, const std::st
       EmitCollective(value, c, from, to, source, &result, in_place, node);
       continue;
     }
-    // Rows would not lie in dimension 0 of what the parts are gathered in.
+    // Rows would not be dimension 0 of the gathered buffer.
     if (c.kind != Collective::ALL_GATHER) {
       return absl::UnimplementedError(
           absl::StrCat("node '", node, "' needs tensor '", NameOf(value),

@@ -1,4 +1,4 @@
-// Emitter: what follows the backward pass: gradients are summed over devices, clipped and applied.
+// Emitter: gradient synchronization, clipping and updates, after the backward pass.
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
@@ -162,7 +162,7 @@ void Emitter::EmitFactors() {
       (*compute->mutable_attributes())["initial"].set_f(scaling.initial());
       (*compute->mutable_attributes())["growth_interval"].set_i(scaling.growth_interval());
       compute->add_inputs(LossScaleState(device));
-      // A device that only has the loss moves its state along with the others.
+      // A device that only has the loss updates its loss-scaling state with the others.
       if (factors.hyper < 0) factors.hyper = rank.AddBuffer("schedule", hyper, v1::SCHEDULE);
       compute->add_inputs(factors.hyper);
       factors.hyper = rank.AddBuffer("schedule.updates", hyper, v1::SCRATCH);
@@ -204,7 +204,7 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
       report->set_buffer(loss);
       report->set_name("loss");
     }
-    // In place where nothing else can be looking at this memory.
+    // In place if no other buffer shares this memory.
     const bool own = rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0;
     const int sum = own ? gradient[i]
                         : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
@@ -253,7 +253,7 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
       update->set_result(result);
       sums[i].push_back(result);
     }
-    // Each set of replicas has all elements once.
+    // Each set of replicas holds every element once.
     for (int replica = 0; replica < layout.replicas; ++replica) {
       std::map<int, int> buffers;  // by device
       for (size_t i = 0; i < layout.shards.size(); ++i) {
@@ -347,13 +347,13 @@ absl::Status Emitter::UpdateParameters() {
   }
   for (const PcgStructure::GradientInfo* g : left) {
     if (absl::Status status = EmitPenalty(*g); !status.ok()) return status;
-    DropCopies(*g);  // the update takes them anew: not all are there at once
+    DropCopies(*g);  // the update takes them again, so that not all exist at once
   }
   EmitFactors();
   for (const PcgStructure::GradientInfo* g : left) {
     if (absl::Status status = UpdateParameter(*g); !status.ok()) return status;
   }
-  // Behind all updates: neighbours can be made by one kernel.
+  // After all updates, so that one kernel can run neighboring updates.
   for (const PcgStructure::GradientInfo* g : left) {
     absl::Status status = HasViews(*g) ? GatherUpdateShards(*g) : absl::OkStatus();
     if (!status.ok()) return status;

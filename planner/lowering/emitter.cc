@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// The bytes of `region` of a dense tensor.
+// Returns the bytes of `region` of a dense tensor.
 std::string Slice(const std::string& bytes, const TensorType& type, const Region& region) {
   const size_t element = SizeOf(type.dtype);
   std::string out;
@@ -207,7 +207,7 @@ void Emitter::AccumulateGradients(const Position& position) {
         const int sum = of_micro_batch_[0].at({v, id})[i];
         rank.Copy(name, own[i], sum, zero, zero, shard.region.size, /*accumulate=*/true);
       } else if (bucket_of_.count(v) == 0 && !rank.owns_memory(own[i])) {
-        // The sum must not go into memory that something else looks at.
+        // The sum must not overwrite memory that another buffer shares.
         const int sum = rank.AddBuffer(NameOf(v), rank.spec(own[i]), v1::SCRATCH);
         rank.Copy(name, own[i], sum, zero, zero, shard.region.size, /*accumulate=*/false);
         own[i] = sum;
@@ -260,7 +260,7 @@ int Emitter::AddBuffer(RankProgram* rank, ValueId value, const std::string& name
 int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
   RankProgram& rank = ranks_[layout.shards[shard].device];
   const TensorSpec spec = SpecOf(value, layout.shards[shard]);
-  // What is added up is that of the first micro-batch.
+  // Later micro-batches accumulate into the first one's buffers.
   auto it = micro_batch_ == 0 ? bucket_of_.find(value) : bucket_of_.end();
   if (it == bucket_of_.end()) return AddBuffer(&rank, value, NameOf(value), spec, v1::SCRATCH);
   const BucketPlace& place = it->second[shard];

@@ -1,5 +1,5 @@
 // LowerPlan: see planner.h. The evaluation program may run in the training program's arena:
-// parameters, literals and inputs lie at the same offsets in both, and its scratch lies above
+// parameters, literals and inputs have the same offsets in both, and its scratch memory lies above
 // everything that the training program keeps.
 #include <algorithm>
 #include <string>
@@ -94,7 +94,7 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
       Lower(registry, graph, plan, options, limits, /*forward_only=*/false, &kept);
   if (!programs.ok()) return programs.status();
   lowered.training = *std::move(programs);
-  // Evaluation runs in the arena of training, or in one of its own where there is room for it.
+  // Evaluation runs in training's arena, or in its own if memory allows.
   const std::vector<int64_t> parameters = kept;
   MemoryLimits none;
   programs = Lower(registry, graph, plan, options, none, /*forward_only=*/true, &kept);

@@ -12,8 +12,8 @@
 namespace espalier {
 namespace {
 
-// Sums that a norm takes and products of gates, in one pass over memory, and on a GPU in one launch
-// instead of two. Each row's numbers still come from that row alone.
+// Fuses the sum before a norm and the products of gates into one pass over memory, and on a GPU
+// into one launch. Each row's result still depends on that row alone.
 absl::StatusOr<Graph> Fused(const OpRegistry& registry, const Graph& graph) {
   absl::StatusOr<std::vector<RewriteRule>> rules = FusionRules(registry);
   if (!rules.ok()) return rules.status();

@@ -12,8 +12,8 @@
 namespace espalier {
 namespace {
 
-// By rank, the bytes that every step copies. The error is that of the rank that needs most, so that
-// what it asks for is enough for all.
+// Returns, by rank, the bytes that every step copies. The error is that of the rank that needs
+// most, so that the budget it asks for suffices for all.
 absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Graph& graph,
                                             int64_t budget, std::vector<RankProgram>* ranks) {
   std::vector<int64_t> streamed(ranks->size(), 0);

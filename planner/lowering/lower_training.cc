@@ -17,11 +17,11 @@
 namespace espalier {
 namespace {
 
-// Instructions of all devices together: programs of more are not written again in more tiles,
-// which would take minutes.
+// Programs with more instructions over all devices are not lowered again with more tiles, which
+// would take minutes.
 constexpr int64_t kMaxInstructionsToTile = 100'000;
 
-// The backward part of an operator takes two thirds, as its arithmetic does.
+// The backward part takes two thirds of an operator's time, in proportion to its arithmetic.
 double SecondsOf(const v1::Instruction& instruction, const MemoryLimits& limits) {
   if (!instruction.has_compute()) return 0;
   const auto found = limits.node_seconds.find(instruction.node());
@@ -71,14 +71,14 @@ absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const Memo
   };
   absl::StatusOr<v1::MemoryPlan> plan = RunOffloadPass(request, program);
   if (!plan.ok() || limits.overhead_seconds.empty()) return plan;
-  // What each instruction costs by itself is in its operator's time once.
+  // An instruction's overhead is in its operator's time once.
   int more = 0;
   for (const auto& [what, count] : runs) more += (count - 1) * structure.micro_batches;
   plan->set_added_seconds(plan->added_seconds() + more * limits.overhead_seconds[device]);
   return plan;
 }
 
-// One attempt to lower, with all operators that can in `batch_tiles` tiles.
+// One attempt to lower with `batch_tiles` tiles for all operators that can be tiled.
 class Attempt {
  public:
   Attempt(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
@@ -103,8 +103,8 @@ class Attempt {
     return count;
   }
 
-  // `kept_bytes` as LowerPlacement. ResourceExhausted says what is in the way, and `hopeless`
-  // whether tiles would not help.
+  // `kept_bytes` as in LowerPlacement. Returns ResourceExhausted, with the reason; `hopeless` is
+  // set if more tiles would not help.
   absl::Status MakeFit(const MemoryLimits& limits, const std::vector<int64_t>& kept_bytes,
                        std::vector<v1::MemoryPlan>* plans, bool* hopeless) {
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
@@ -132,7 +132,7 @@ class Attempt {
     return absl::OkStatus();
   }
 
-  // By device, from `first` on: the bytes of its program as it is.
+  // By device, from `first` on: the bytes of its unmodified program.
   std::vector<int64_t> Needs(size_t first, const std::vector<int64_t>& kept_bytes) {
     std::vector<int64_t> needs(emitter_.ranks().size(), 0);
     for (size_t r = first; r < needs.size(); ++r) {
@@ -199,7 +199,7 @@ absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     if (!fit.ok() && !absl::IsResourceExhausted(fit)) return fit;
     if (tiles == min_tiles) {
       refused = fit;
-      // Of programs that were looked at in vain the plan is empty.
+      // A failed fit leaves the plans empty.
       if (!fit.ok()) made->bytes_without = attempt.Needs(0, *kept_bytes);
       made->bytes_without.resize(num_devices, 0);
       for (int r = 0; r < num_devices; ++r) {

@@ -16,18 +16,18 @@
 namespace espalier {
 namespace {
 
-// How often the limit is lowered because the arena has holes.
+// How often to lower the limit because of fragmentation of the arena.
 constexpr int kRounds = 12;
 
-// How many tensors a refusal names.
+// Number of tensors that an error message names.
 constexpr size_t kNamed = 8;
 
-// The program as memory planning sees it. Tensors are the allocations of scratch memory.
+// The program as a memory planning problem. Tensors are the allocations of scratch memory.
 struct View {
   OffloadProblem problem;
   std::vector<int> allocation_of_tensor;
   std::vector<int> tensor_of_allocation;  // -1: not scratch, or never used
-  std::vector<int> whole;                 // by tensor: a buffer that is all of it, or -1
+  std::vector<int> whole;                 // by tensor: a buffer that covers it, or -1
 };
 
 class ViewMaker {
@@ -92,9 +92,9 @@ class ViewMaker {
  private:
   const v1::Instruction& Instruction(int i) const { return program_.program().instructions(i); }
 
-  // Whether the first step that touches `allocation` makes all of it from things that it leaves as
-  // they are. A parameter that no instruction writes may be a running statistic, which its operator
-  // moves.
+  // Whether the first step that touches `allocation` computes all of it from inputs that it does
+  // not modify. A parameter that no instruction writes may be a running statistic, which its
+  // operator updates.
   void FindMaker(const View& view, OffloadTensor* tensor, int allocation) {
     const int step = tensor->uses.front();
     const v1::Instruction& instruction = Instruction(step);
@@ -139,7 +139,7 @@ class ViewMaker {
 };
 
 // The evictions in the order in which they end: step by step, first what is copied back, then what
-// is made again, each behind what it is made from.
+// is recomputed, each after its inputs.
 class Arrivals {
  public:
   Arrivals(const View& view, const OffloadPlan& plan)
@@ -169,9 +169,9 @@ class Arrivals {
   std::vector<std::vector<const Eviction*>> by_step_;
 };
 
-// The arena that RankProgram::Finish will lay out for the rewritten program.
+// Computes the arena that RankProgram::Finish will lay out for the rewritten program.
 ArenaPlan Place(const View& view, const OffloadPlan& plan, const RankProgram& program) {
-  // By tensor: when what it has at first, and after each eviction, is given up.
+  // By tensor: when its initial memory, and that after each eviction, is freed.
   std::vector<std::vector<int>> ends(view.problem.tensors.size());
   for (const Eviction& a : plan.evictions) ends[a.tensor].push_back(a.away - 1);
   for (size_t t = 0; t < ends.size(); ++t) {
@@ -253,7 +253,7 @@ class Rewriter {
   }
 
  private:
-  // `instruction` as the original program has it.
+  // Emits `instruction` of the original program with current buffers.
   void Emit(v1::Instruction instruction) {
     RenameBuffers(current_, &instruction);
     out_.push_back(std::move(instruction));
@@ -264,7 +264,7 @@ class Rewriter {
     return slots_.try_emplace(tensor, static_cast<int>(slots_.size())).first->second;
   }
 
-  // From here on the tensor's buffers lie elsewhere.
+  // Moves the tensor's buffers to a new allocation.
   void NewMemory(int tensor) {
     const int allocation =
         program_.Allocate(program_.allocation_bytes(view_.allocation_of_tensor[tensor]));
@@ -277,7 +277,7 @@ class Rewriter {
   RankProgram& program_;
   std::vector<std::vector<const Eviction*>> leaving_;  // by step
   std::vector<std::vector<int>> buffers_;             // by tensor
-  std::vector<int> current_;                          // by original buffer: what stands for it now
+  std::vector<int> current_;                          // by original buffer: its current replacement
   std::map<int, int> slots_;                          // by tensor
   int step_ = 0;
   std::vector<v1::Instruction> out_;
@@ -288,7 +288,8 @@ std::string NodeAt(const RankProgram& program, int step) {
   return program.program().instructions(step).node();
 }
 
-// "a.grad (4096), b (1024) and 3 smaller ones": what is there where nothing more can leave.
+// Lists the resident tensors if nothing more can be evicted: "a.grad (4096), b (1024) and 3 smaller
+// ones".
 std::string WhatIsPresent(const View& view, const OffloadPlan& plan, const RankProgram& program) {
   std::map<int, std::string> names;  // by tensor
   for (int b = 0; b < program.program().buffers_size(); ++b) {
@@ -365,7 +366,7 @@ absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
   report.set_bytes_without(fixed + arena.bytes);
   if (report.bytes_without() <= request.limit) return report;
 
-  // The arena needs a little more than what lives at once: it has holes.
+  // Fragmentation makes the arena a little larger than the live bytes.
   for (int round = 0; round < kRounds; ++round) {
     plan = LargestStep(view.problem);
     if (plan.problem.empty()) plan = PlanOffload(view.problem, request.settings);

@@ -205,7 +205,7 @@ void RankProgram::KeepBuffers(const std::vector<bool>& keep) {
   for (v1::Instruction& instruction : *program_.mutable_instructions()) {
     RenameBuffers(renamed, &instruction);
   }
-  // What no buffer lies in takes no memory.
+  // An allocation without buffers takes no memory.
   for (int a = 0; a < num_allocations(); ++a) {
     if (allocation_users_[a] == 0) allocation_bytes_[a] = 0;
   }

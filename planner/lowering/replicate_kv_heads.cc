@@ -62,7 +62,7 @@ class Repeating {
                      " key and value heads, and ", what, "; accepted: divisors of ", keys_));
   }
 
-  // Heads that `v` holds, and whatever they are made of.
+  // Replicates the heads of `v` and of the values that it is computed from.
   absl::Status Repeat(ValueId v) {
     const NodeId producer = graph_.value(v).producer;
     if (producer == kNoNode || consumers_[v].size() != 1) {
@@ -74,7 +74,7 @@ class Repeating {
     if (node.op == "rotary" || node.op == "clip" || (node.op == "rms_norm" && by_head)) {
       return Repeat(input(0));
     }
-    if (node.op == "add") {  // what an adapter adds
+    if (node.op == "add") {  // added by an adapter
       absl::Status status = Repeat(input(0));
       return status.ok() ? Repeat(input(1)) : status;
     }
@@ -117,7 +117,7 @@ class Repeating {
   Graph& graph_;
   const std::vector<std::vector<std::pair<NodeId, int>>> consumers_;
   ReplicatedParameters parameters_;
-  // Of the attention whose heads are being replicated.
+  // Of the attention whose heads are replicated.
   std::string attention_;
   int64_t keys_ = 0, head_dim_ = 0, times_ = 1;
 };

@@ -27,8 +27,8 @@ absl::Status CheckDegrees(const ServingDegrees& degrees) {
                                                  kMaxRanks));
 }
 
-// The graph with its named outputs as results of nodes of their own, and with the biases of `apart`
-// added by nodes of their own.
+// Returns the graph with its named outputs as results of nodes of their own, and the biases of
+// `apart` added by nodes of their own.
 absl::StatusOr<Graph> Prepared(const OpRegistry& registry, const Graph& given,
                                const std::set<std::string>& apart) {
   Graph graph;
@@ -77,11 +77,11 @@ absl::StatusOr<Graph> Prepared(const OpRegistry& registry, const Graph& given,
   return graph;
 }
 
-// A product with so many fewer columns than it has operands' is a gate: its few results are wanted
-// whole on every device, and to gather them takes longer than to compute them.
+// A product with this many times fewer columns than operand columns is a gate: every device needs
+// its few results, and gathering them takes longer than computing them.
 constexpr int64_t kGateRatio = 8;
 
-// The operand that is kept between steps by this node, -1 if there is none.
+// Returns the operand that this node keeps between steps, or -1.
 int StateOperand(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] != kNoValue && graph.value(node.inputs[i]).kind == ValueKind::kState) {
@@ -91,8 +91,8 @@ int StateOperand(const Graph& graph, const Node& node) {
   return -1;
 }
 
-// By forward node, the stage it runs in: the layers, which are what keeps states, in equal numbers,
-// and each cut where the fewest bytes cross it.
+// Returns the pipeline stage of each forward node. Stages have equal numbers of layers (nodes that
+// keep states), and each cut is where the fewest bytes cross.
 absl::StatusOr<std::vector<int>> StagesOfNodes(const PcgStructure& structure, int stages) {
   const OperatorSequence sequence(structure);
   const std::vector<NodeId>& nodes = sequence.nodes();
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<int>> StagesOfNodes(const PcgStructure& structure, in
   for (int stage = 0; stage < stages; ++stage) {
     int end = static_cast<int>(nodes.size());
     if (stage + 1 < stages) {
-      // The last one of several that are as good: it lies between two layers.
+      // The last of several equal cuts: it lies between two layers.
       const int next = (count * (stage + 1) + stages - 1) / stages;
       end = layers[next - 1] + 1;
       for (int i = end; i <= layers[next]; ++i) {
@@ -182,8 +182,8 @@ class Shares {
     return AxisOfMatrix(n);
   }
 
-  // Whether everything computed that follows the axis is there in such parts. What flows past the
-  // layers is not: were it cut with what a layer adds to it, each norm would have to gather it.
+  // Whether all computed operands that follow the axis are already split along it. The residual
+  // stream is not: if it were split, each norm would have to gather it.
   bool OperandsAreCut(NodeId n, int axis) const {
     const SplitRule& rule = structure_.nodes[n].rule;
     const Node& node = graph_.node(n);
@@ -198,7 +198,7 @@ class Shares {
     return true;
   }
 
-  // In equal parts, and not along the rows of the batch.
+  // Splits into equal parts, and never along the rows of the batch.
   bool Cuttable(const SplitRule& rule, int axis, const Node& node) const {
     if (axis == kNotSplit || rule.axes[axis].size % parts_ != 0) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -229,8 +229,8 @@ class Shares {
                                                    ") cannot be cut; accepted: 1"));
   }
 
-  // Of an operator with a matrix of its own (or a table), whose operands are whole. Of several
-  // matrices, as an adapter's, the first one that has columns.
+  // For an operator with its own matrix (or table) and whole operands. Of several matrices, as in
+  // an adapter, takes the first that has columns.
   int AxisOfMatrix(NodeId n) const {
     const SplitRule& rule = structure_.nodes[n].rule;
     const Node& node = graph_.node(n);
@@ -241,7 +241,7 @@ class Shares {
       int columns = kNotSplit;
       for (int axis : rule.inputs[i]) {
         if (axis == kNotSplit) continue;
-        // A table of rows: each part gives its own.
+        // A table of rows: each part contributes its rows.
         if (rule.axes[axis].kind == AxisKind::kReduction && !ReadsOf(rule, axis, i)) {
           return Cuttable(rule, axis, node) ? axis : kNotSplit;
         }
@@ -271,7 +271,7 @@ class Shares {
     return !x.empty() && !y.empty() && y.back() * kGateRatio <= x.back();
   }
 
-  // Whether all readers can work on parts of the first result along `axis`, or gather it anyway.
+  // Whether all readers can use parts of the first result along `axis`, or gather it anyway.
   bool ReadersFollow(NodeId n, int axis) const {
     const std::vector<int>& dims = structure_.nodes[n].rule.outputs[0];
     const auto found = std::find(dims.begin(), dims.end(), axis);
@@ -293,7 +293,7 @@ class Shares {
   const int last_stage_;
   const std::vector<int> stage_of_;
   std::vector<NodeId> is_output_;
-  std::vector<int> cut_;  // by value: its dimension that is cut among the stage's devices
+  std::vector<int> cut_;  // by value: the dimension split among the stage's devices
 };
 
 }  // namespace
@@ -304,7 +304,7 @@ absl::StatusOr<ShardedServing> ShardServingGraph(const OpRegistry& registry, con
   Graph whole = graph;
   absl::StatusOr<ReplicatedParameters> replicated = ReplicateKvHeads(degrees.tensor_parallel, &whole);
   if (!replicated.ok()) return replicated.status();
-  // Which biases are in the way is known only once everything has been shared out.
+  // Which biases block a split is known only after sharding everything.
   std::set<std::string> apart;
   while (true) {
     const absl::StatusOr<Graph> prepared = Prepared(registry, whole, apart);

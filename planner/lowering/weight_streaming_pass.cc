@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// "w" of "w#2", a rank's second shard of one tensor.
+// Returns "w" for "w#2", a rank's second shard of one tensor.
 std::string TensorName(const std::string& buffer) {
   const size_t mark = buffer.rfind('#');
   const bool numbered = mark != std::string::npos && mark + 1 < buffer.size() &&
@@ -20,7 +20,8 @@ std::string TensorName(const std::string& buffer) {
 
 struct Parameters {
   std::vector<int> buffers;
-  std::vector<StreamableWeight> parameters;  // of these; steps are the program's instructions
+  // of these buffers; steps are the program's instructions
+  std::vector<StreamableWeight> parameters;
 };
 
 Parameters ParametersOf(const RankProgram& program, const std::set<ParameterUse>& partial) {
@@ -34,7 +35,7 @@ Parameters ParametersOf(const RankProgram& program, const std::set<ParameterUse>
       if (at < 0) {
         at = static_cast<int>(found.buffers.size());
         found.buffers.push_back(access.buffer);
-        // What shares its memory cannot come and go.
+        // A parameter that shares memory cannot stream.
         found.parameters.push_back(
             {program.spec(access.buffer).bytes(), step, step, !program.owns_memory(access.buffer)});
       }

@@ -40,7 +40,7 @@ ArenaPlan PlaceInArena(const std::vector<Lifetime>& lifetimes) {
     int first;
     int last;
   };
-  std::vector<Placed> placed;  // by offset
+  std::vector<Placed> placed;  // ordered by offset
   for (int i : order) {
     const Lifetime& life = lifetimes[i];
     const int64_t size = AlignUp(life.bytes);

@@ -6,10 +6,9 @@
 namespace espalier {
 namespace {
 
-// As in offload.cc: of two that cost nothing the larger one is better.
+// As in offload_recompute.cc: of two candidates that cost nothing, prefer the larger.
 constexpr double kLeast = 1e-7;  // seconds
-// Where there is a choice of ways, what others that were taken have made so much dearer is compared
-// anew.
+// A candidate whose cost has grown by this factor, through others taken since, is compared again.
 constexpr double kDearer = 1.2;
 
 class Estimator {
@@ -46,13 +45,13 @@ class Estimator {
   struct Taken {
     int idle = 0;
     int away = 0, back = 0;          // as in Eviction
-    int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
+    int must_from = 0, must_to = 0;  // steps in which its memory must be free, inclusive
   };
   struct Candidate {
     int idle = -1;
     int extends = -1;  // or an index into taken_
     bool recomputes = false;
-    double price = 0;  // seconds for each byte
+    double price = 0;  // seconds per byte
   };
 
   const IdleTensor& Idle(int i) const { return problem_.idle[i]; }
@@ -79,14 +78,15 @@ class Estimator {
            (settings_.host_bytes <= 0 || on_host_ + Idle(i).bytes <= settings_.host_bytes);
   }
 
-  // What copying it out by `worst` and back adds, with what the streams have to do already.
+  // Estimates the time that copying it out before `worst` and back adds, given the streams' present
+  // load.
   double SwapSeconds(int i, int worst) const {
     const IdleTensor& tensor = Idle(i);
     const double copy = CopySeconds(i);
     const double begin = EndOf(tensor.after), end = starts_[before_[i]];
     if (settings_.wait_for_swapout || settings_.wait_for_swapin) return 2 * copy;
     const double alone = std::max(0.0, 2 * copy - (end - begin));
-    // All copies of a stream lie between the first that can begin and the last that may end.
+    // All copies of a stream lie between the earliest start and the latest end.
     const auto late = [](double seconds, double from, double to) {
       return std::max(0.0, seconds - std::max(0.0, to - from));
     };
@@ -99,7 +99,7 @@ class Estimator {
     return std::max(alone, std::max(0.0, out) + std::max(0.0, in));
   }
 
-  // The cheaper of both ways.
+  // The cheaper of swap and recomputation.
   double SecondsOf(int i, int worst) const {
     double seconds = kImpossible;
     if (state_[i] != kThere || worst <= Idle(i).after || worst >= before_[i]) return seconds;
@@ -108,7 +108,7 @@ class Estimator {
     return seconds;
   }
 
-  // Takes what is cheapest until the step should fit; false if there is nothing to take.
+  // Takes the cheapest candidates until the step should fit. Returns false if there is none.
   bool EvictOne(int worst) {
     std::vector<Candidate>& all = candidates_;
     all.clear();
@@ -145,7 +145,7 @@ class Estimator {
     return took;
   }
 
-  // False if what was taken since has made it impossible, or dearer.
+  // Returns false if candidates taken since make it impossible or more expensive.
   bool Take(const Candidate& c, int worst) {
     if (c.extends >= 0) {
       Taken& taken = taken_[c.extends];
@@ -178,7 +178,7 @@ class Estimator {
     return true;
   }
 
-  // When copies can be made without holding anything up, as in offload.cc; then live_.
+  // Schedules copies where they delay nothing, as in offload_recompute.cc, then updates live_.
   void Schedule() {
     order_.clear();
     for (size_t t = 0; t < taken_.size(); ++t) {
@@ -222,7 +222,7 @@ class Estimator {
     for (int k = 0; k < steps_; ++k) live_[k] = problem_.live[k] + (away += change_[k]);
   }
 
-  // Plays the steps with both copy streams: how much later the last one ends.
+  // Simulates the steps with both copy streams. Returns by how much the end is delayed.
   double Delay() {
     enum Phase { kReused, kReturning, kNeeded, kLeaving };
     struct Event {
@@ -278,11 +278,11 @@ class Estimator {
   std::vector<double> starts_;  // by step, and the end
   std::vector<int64_t> live_;   // by step
   std::vector<State> state_;    // by idle tensor
-  // By idle tensor: the next use, which may be to make others again.
+  // By idle tensor: the next use, which may be the recomputation of another.
   std::vector<int> before_;
   std::vector<Taken> taken_;
   int64_t on_host_ = 0;
-  // What each stream has to do, and between when.
+  // The load of each stream, and its time window.
   double out_seconds_ = 0, in_seconds_ = 0;
   double out_from_ = std::numeric_limits<double>::max(), out_to_ = 0;
   double in_from_ = std::numeric_limits<double>::max(), in_to_ = 0;

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// Candidates of each kind that are simulated before one is taken: of long programs fewer, as each
+// Number of candidates of each kind to simulate before taking one. Long programs get fewer: each
 // simulation takes longer and each tensor matters less.
 constexpr size_t kShortlist = 4;
 constexpr int kLong = 2000;  // steps
@@ -66,10 +66,11 @@ class Planner {
  private:
   struct Decision {
     Eviction eviction;
-    int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
+    int must_from = 0, must_to = 0;  // steps in which its memory must be free, inclusive
   };
 
-  // What step `failing_step` works on cannot leave, and if `all`, nothing else that is there.
+  // Reports the tensors that step `failing_step` uses and, if `all`, everything else resident in
+  // it.
   void ReportFailure(int failing_step, bool all, OffloadPlan* plan) const {
     std::vector<int>& resident = plan->resident;
     int64_t bytes = fixed_;
@@ -94,7 +95,7 @@ class Planner {
            static_cast<double>(tensors_[tensor].bytes) / settings_.host_bandwidth;
   }
 
-  // The fullest step over the limit, or -1.
+  // Returns the fullest step over the limit, or -1.
   int Worst() {
     std::vector<int64_t> change(steps_ + 1, 0);
     for (const OffloadTensor& t : tensors_) {
@@ -117,7 +118,7 @@ class Planner {
     return worst;
   }
 
-  // Whether tensor `t` is alive and not away in step `k`.
+  // Whether tensor `t` is alive and not evicted in step `k`.
   bool IsResident(int t, int k) const {
     const std::vector<int>& uses = tensors_[t].uses;
     if (uses.empty() || k < uses.front() || k > uses.back()) return false;
@@ -128,12 +129,12 @@ class Planner {
 
   int Gap() const { return std::max(settings_.swapout_threshold, settings_.swapin_groupby); }
 
-  // Takes the decision that costs the step least for the memory it frees. False if there is none.
+  // Takes the decision with the least time per byte freed. Returns false if there is none.
   bool EvictOne(int worst) {
     struct Candidate {
       Decision decision;
-      int extends = -1;  // or: decision that must cover more
-      double guess = 0;  // seconds that it adds, copies of others not looked at
+      int extends = -1;  // or: the decision to extend
+      double guess = 0;  // estimated seconds added, ignoring other copies
     };
     std::vector<Candidate> swaps, recomputes, extensions;
     for (size_t i = 0; i < decisions_.size(); ++i) {
@@ -186,7 +187,8 @@ class Planner {
     double chosen_cost = 0;
     for (size_t i = 0; i < best.size(); ++i) {
       Take(best[i].decision, best[i].extends);
-      // What is left of the problem counts: of two that cost nothing the larger one is better.
+      // Only bytes still over the limit count. Of two candidates that cost nothing, prefer the
+      // larger.
       const double bytes = static_cast<double>(tensors_[best[i].decision.eviction.tensor].bytes);
       const double cost = (total_ - before + 1e-7) / bytes;
       if (chosen < 0 || cost < chosen_cost) {
@@ -213,8 +215,8 @@ class Planner {
     return bytes <= settings_.host_bytes;
   }
 
-  // Everything that the producer reads must be there, unchanged, in front of `before` without having
-  // to live longer for it.
+  // Everything that the producer reads must be resident and unchanged before `before`, without its
+  // lifetime being extended.
   bool CanRecompute(const OffloadTensor& tensor, const Eviction& eviction) const {
     if (tensor.producer < 0 || tensor.last_write != tensor.producer || eviction.before >= tensor.inputs_valid_until) {
       return false;
@@ -233,7 +235,7 @@ class Planner {
     Simulate();
   }
 
-  // A decision is final: what it reads has one more use.
+  // A decision is final: its inputs get one more use.
   void Settle(const Eviction& eviction) {
     gaps_[eviction.tensor].emplace_back(eviction.after, eviction.before);
     if (!eviction.recompute) {
@@ -247,8 +249,8 @@ class Planner {
     }
   }
 
-  // When copies can be made without holding anything up, from the last simulation's times: out as
-  // soon as the stream is free, in as late as possible. `away` and `back` follow.
+  // Schedules copies where they delay nothing, from the last simulation's times: out as soon as the
+  // stream is free, in as late as possible. Sets `away` and `back`.
   void Schedule() {
     std::vector<Decision*> order;
     for (Decision& d : decisions_) {
@@ -291,12 +293,12 @@ class Planner {
         }
       }
       a.back = std::max(a.back, d->must_to + 1);
-      // Nothing gained between the end of the one copy and the start of the other.
+      // Nothing is gained between the end of one copy and the start of the other.
       a.away = std::min(a.away, a.back);
     }
   }
 
-  // Plays the steps with both copy streams: total_, and when each step starts.
+  // Simulates the steps with both copy streams: sets total_ and the start of each step.
   void Simulate() {
     std::vector<std::vector<const Eviction*>> leaving(steps_), reused(steps_), returning(steps_),
         needed(steps_);
@@ -342,8 +344,9 @@ class Planner {
   std::vector<OffloadTensor> tensors_;
   const int64_t fixed_, limit_;
   const int steps_;
-  std::vector<bool> on_host_;                           // by tensor: the host has room for it
-  std::vector<std::vector<std::pair<int, int>>> gaps_;  // by tensor: evictions, after and before
+  std::vector<bool> on_host_;                           // by tensor: it has space on the host
+  // by tensor: its evictions, as (after, before)
+  std::vector<std::vector<std::pair<int, int>>> gaps_;
   std::vector<Decision> decisions_;
   std::vector<int64_t> live_;   // by step, set by Worst
   std::vector<double> starts_;  // by step, and the end

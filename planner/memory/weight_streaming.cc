@@ -10,11 +10,11 @@
 namespace espalier {
 namespace {
 
-// Part of all bytes that the smallest parameters may make up to stay without further ado: a copy
-// has a price whatever its size.
+// Fraction of all bytes that the smallest parameters may occupy to stay resident: a copy has a
+// fixed cost.
 constexpr int64_t kSmallest = 100;
 
-// Parameters that stream together, or stay together.
+// Parameters that stream together or stay together.
 struct Group {
   int step = 0;
   int64_t bytes = 0;
@@ -34,8 +34,8 @@ class Streamer {
     plan.places.resize(parameters_.size());
     plan.resident_bytes = all_;
     if (all_ <= budget) return plan;
-    // Groups above a size stay. The smaller that size, the smaller the double buffer and the less
-    // there is to copy.
+    // Groups above a size stay resident. A smaller size means a smaller double buffer and fewer
+    // copies.
     std::vector<int64_t> sizes;
     for (const Group& group : groups_) sizes.push_back(group.bytes);
     std::sort(sizes.begin(), sizes.end());
@@ -84,14 +84,14 @@ class Streamer {
     for (auto& [step, group] : by_step) groups_.push_back(std::move(group));
   }
 
-  // What stays where groups above `most` do.
+  // Bytes that stay if groups larger than `most` stay.
   int64_t Staying(int64_t most) const {
     int64_t bytes = always_;
     for (const Group& group : groups_) bytes += group.bytes > most ? group.bytes : 0;
     return bytes;
   }
 
-  // Lets `room` bytes more stay: of any stretch of steps about the same part.
+  // Makes `room` more bytes resident, spread evenly over the steps.
   void SpreadStaying(int64_t room) {
     double streamed = 0, due = 0;
     for (const Group& group : groups_) {
@@ -115,7 +115,7 @@ class Streamer {
     }
   }
 
-  // Groups lie at the two ends of the buffer in turn.
+  // Groups alternate between the two ends of the buffer.
   void Place(WeightStreamingPlan* plan) const {
     std::vector<const Group*> streamed;
     for (const Group& group : groups_) {

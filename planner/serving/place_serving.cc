@@ -19,8 +19,8 @@
 namespace espalier {
 namespace {
 
-// Every number of stages up to here, then doublings: one more stage is one message more, and a
-// smaller part of the memory.
+// Tries every number of stages up to this one, then doublings: one more stage adds one message and
+// saves a smaller part of the memory.
 constexpr int kMaxStagesEach = 8;
 
 absl::Status CheckProblem(const ServingProblem& problem) {
@@ -50,13 +50,13 @@ absl::Status CheckProblem(const ServingProblem& problem) {
   return absl::OkStatus();
 }
 
-// One way to run one model: how it is cut, and what each part must hold.
+// One way to split one model, and the memory that each part needs.
 struct Cut {
   ServingDegrees degrees;
   bool own = false;
   MemoryNeeds needs;
 
-  // Of the rank that needs most: what is asked of every device.
+  // Of the rank that needs most; required of every device.
   int64_t most() const { return *std::max_element(needs.bytes.begin(), needs.bytes.end()); }
 };
 
@@ -96,9 +96,9 @@ class Placing {
 
  private:
   using Window = std::vector<int>;  // devices, by rank
-  // Seconds of a round, workers that are shared, workers, and the order of trying.
+  // Seconds of a round, shared workers, workers, and order of trial.
   using Key = std::tuple<double, int, int, int64_t>;
-  // What the models that have a place hold of a device.
+  // Memory that placed models occupy on a device.
   struct Held {
     int models = 0;
     int64_t bytes = 0;
@@ -107,11 +107,11 @@ class Placing {
   absl::StatusOr<std::vector<Cut>> CutsOf(const PlacedModel& model) const {
     std::vector<Cut> cuts;
     absl::Status cannot_stream;
-    // False where parts of another number cannot be had either.
+    // Returns false if no other number of parts is possible either.
     const auto add = [&](const ServingDegrees& degrees, bool own) -> absl::StatusOr<bool> {
       absl::StatusOr<MemoryNeeds> needs = MemoryNeedsOf(problem_, model, degrees);
       if (absl::IsInvalidArgument(needs.status()) && degrees.ranks() > 1) return false;
-      // Smaller parts may.
+      // Smaller parts may stream.
       if (absl::IsResourceExhausted(needs.status())) {
         cannot_stream = needs.status();
         return true;
@@ -125,7 +125,7 @@ class Placing {
     }
     const int devices = static_cast<int>(problem_.machine.devices.size());
     for (int tensor = 1; tensor <= devices; ++tensor) {
-      // Quickly, before anything is built.
+      // Checked first, as it is cheap.
       if (!CheckHeadsDivide(*model.full, tensor).ok()) continue;
       for (int stages = 1; tensor * stages <= devices;
            stages += stages < kMaxStagesEach ? 1 : stages) {
@@ -138,7 +138,7 @@ class Placing {
     return cuts;
   }
 
-  // Equal for devices of which it makes no difference which ones are taken.
+  // Equal for interchangeable devices.
   std::vector<std::string> Likeness(const Window& window) const {
     std::vector<std::string> alike;
     std::map<std::string, int> hosts;
@@ -152,15 +152,15 @@ class Placing {
     return alike;
   }
 
-  // Bytes that are left there; what a device that does not tell its memory has is enough.
+  // Remaining bytes; a device that does not report its memory has enough.
   int64_t RoomOn(int device) const {
     const size_t d = static_cast<size_t>(device);
     const int64_t there = problem_.machine.devices[d].memory_bytes();
     return there <= 0 ? std::numeric_limits<int64_t>::max() : there - held_[d].bytes;
   }
 
-  // The different stretches of devices of one kind that have `bytes` left, neighbours but for those
-  // that have not. For the coordinator's process: the empty one.
+  // The distinct sets of devices of one kind with `bytes` left each, adjacent except for devices
+  // that lack memory. For the coordinator's process: the empty set.
   std::vector<Window> WindowsOf(const Cut& cut, int64_t bytes) const {
     if (cut.own) return {{}};
     const int count = cut.degrees.ranks();
@@ -188,7 +188,7 @@ class Placing {
     return windows;
   }
 
-  // Of one step of model m; kept, as many choices have it.
+  // Predicts one step of model m; cached, as many choices share it.
   absl::StatusOr<PredictedPlacement> PlacementOf(size_t m, const Cut& cut, const Window& window) {
     std::vector<std::string> key = Likeness(window);
     key.push_back(absl::StrCat(cut.own, " ", cut.degrees.tensor_parallel, " ",
@@ -238,7 +238,7 @@ class Placing {
     return absl::OkStatus();
   }
 
-  // `sign` is 1, or -1 to undo it.
+  // `sign` is 1, or -1 to undo.
   void Take(const Cut& cut, const Window& window, int sign) {
     if (cut.own) own_bytes_ += sign * cut.needs.bytes[0];
     for (int d : window) {
@@ -268,7 +268,7 @@ class Placing {
       best_.erase(std::prev(best_.end()));
   }
 
-  // Notes a cut that has no place for want of memory.
+  // Records a split that fits no devices for lack of memory.
   absl::Status Refuse(size_t m, const Cut& cut, int64_t most) {
     std::string why;
     const auto readable = [](int64_t bytes) { return ReadableBytes(static_cast<double>(bytes)); };
@@ -282,7 +282,7 @@ class Placing {
         roomy += most <= RoomOn(d) ? 1 : 0;
         largest = std::max(largest, RoomOn(d));
       }
-      // Kinds that do not mix, and not memory.
+      // Prevented by mixed kinds of devices, not by memory.
       if (roomy >= cut.degrees.ranks()) return absl::OkStatus();
       why = absl::StrCat("needs ", readable(most), " on each of ", cut.degrees.ranks(),
                          " workers of one kind; ", roomy, " have them left, and the most that one ",
@@ -293,7 +293,7 @@ class Placing {
       closest_ = key;
       closest_why_ = absl::StrCat("model '", problem_.models[m].name, "' ", why);
     }
-    // Of the small ones there would be one for each place of those before it.
+    // For SSMs there would be one per placement of the models before them.
     const std::vector<Window> any = WindowsOf(cut, 0);
     if (m > 0 || any.empty()) return absl::OkStatus();
     absl::StatusOr<PredictedPlacement> placed = PlacementOf(m, cut, any[0]);
@@ -317,11 +317,12 @@ class Placing {
   }
 
   const ServingProblem& problem_;
-  std::vector<int> order_;              // devices, the fastest first
+  std::vector<int> order_;              // devices, fastest first
   std::vector<std::vector<Cut>> cuts_;  // by model
-  std::vector<std::map<std::vector<std::string>, PredictedPlacement>> placements_;  // by model and likeness
+  // by model and equivalent devices
+  std::vector<std::map<std::vector<std::string>, PredictedPlacement>> placements_;
 
-  // Of the choice that is being made.
+  // The choice under construction.
   std::vector<PredictedPlacement> chosen_;
   std::vector<Held> held_;  // by device
   int64_t own_bytes_ = 0;
@@ -330,7 +331,7 @@ class Placing {
   int64_t tried_ = 0;
   std::multimap<int64_t, ServingChoice> refused_;  // by the bytes of the largest part
   int refused_shown_ = 0;
-  // By what comes nearest to a choice: most models placed, then the fewest bytes.
+  // Closest to a complete choice: most models placed, then the fewest bytes.
   std::optional<std::pair<int, int64_t>> closest_;
   std::string closest_why_;
 };

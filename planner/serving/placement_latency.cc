@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// Bytes that go to the workers with a step, and come back.
+// Bytes that a step sends to the workers and gets back.
 double WireBytes(const Graph& step) {
   double bytes = 0;
   for (const Value& value : step.values()) {
@@ -24,13 +24,13 @@ double WireBytes(const Graph& step) {
   return bytes;
 }
 
-// Of one step on the devices of `machine`.
+// Predicts one step on the devices of `machine`.
 absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& step,
                                    const ServingDegrees& degrees, const Machine& machine) {
   const absl::StatusOr<ShardedServing> sharded = ShardServingGraph(*problem.registry, step, degrees);
   if (!sharded.ok()) return sharded.status();
   ConfigTable table(sharded->structure);
-  // Tables of training's costs, too, of which nothing is asked.
+  // The tables also hold training costs, which are not used.
   v1::Optimizer any;
   any.set_name("sgd");
   CostTables costs(sharded->structure, table, machine, *problem.cost, any);
@@ -51,8 +51,8 @@ absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& s
   return times;
 }
 
-// In which these devices, by rank, copy what streams: the parts of a stage at the same time, the
-// stages one after the other. A copy reads memory and writes it.
+// Seconds in which these devices, by rank, copy streamed weights: the parts of a stage
+// concurrently, stages in sequence. A copy reads memory and writes it.
 StepTimes StreamTimes(const ServingDegrees& degrees, const std::vector<int64_t>& streamed,
                       const std::vector<v1::Device>& devices) {
   StepTimes times;
@@ -76,7 +76,7 @@ bool DraftsHere(absl::Span<const PredictedPlacement> placements) {
                      [](const PredictedPlacement& placed) { return placed.own(); });
 }
 
-// All models take their steps one after the other.
+// All models take their steps in sequence.
 double InTurn(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
   double seconds = 0;
   for (size_t m = 0; m < placements.size(); ++m) seconds += placements[m].seconds * problem.models[m].steps;
@@ -121,7 +121,7 @@ absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
     }
     machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
   }
-  // Memory is looked at by itself, exactly.
+  // Memory is checked separately and exactly.
   for (v1::Device& device : machine.devices) device.clear_memory_bytes();
   const StepTimes streaming = StreamTimes(degrees, streamed, machine.devices);
   const auto times_of = [&](const Graph& step) -> absl::StatusOr<StepTimes> {
@@ -137,7 +137,7 @@ absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
   const absl::StatusOr<StepTimes> whole = times_of(*model.step);
   if (!whole.ok()) return whole.status();
   placed->seconds = whole->seconds;
-  // In the coordinator's process as many as an LLM may have elsewhere.
+  // The coordinator's process may have as many groups as an LLM elsewhere.
   const int least = placed->own() ? 2 : std::max(2, degrees.pipeline_parallel);
   const int most = placed->own() ? Groups(model) : degrees.pipeline_parallel;
   for (int groups = std::min(least, Groups(model)); groups <= std::min(most, Groups(model));
@@ -165,8 +165,8 @@ RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const Pred
   for (size_t m = 1; m < placements.size(); ++m) {
     round.draft_seconds += placements[m].concurrent.at(groups).seconds * problem.models[m].steps;
   }
-  // Whoever is busiest, a stage or the coordinator, has as many turns as there are groups; and no
-  // group is faster than its own way through all of it.
+  // The busiest resource, a stage or the coordinator, runs once per group; no group is faster than
+  // its own path through all resources.
   const double turn = std::max(times.busiest * problem.models[0].steps, round.draft_seconds);
   round.seconds = std::max(groups * turn, round.llm_seconds + round.draft_seconds);
   return round;
