@@ -73,11 +73,11 @@ RemoteModelRunner::~RemoteModelRunner() {
 
 absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t bytes) const {
   const size_t wanted = model_.programs.size();
-  const std::vector<WorkerRegistry::Room> rooms =
+  const std::vector<WorkerRegistry::AvailableWorker> available =
       cluster_.workers->AvailableFor(model_.group != nullptr ? model_.group->name() : "");
   std::vector<Member> idle, shared;
-  for (const WorkerRegistry::Room& room : rooms) {
-    if (room.bytes >= bytes) (room.shared ? shared : idle).push_back(room.member);
+  for (const WorkerRegistry::AvailableWorker& candidate : available) {
+    if (candidate.bytes >= bytes) (candidate.shared ? shared : idle).push_back(candidate.member);
   }
   std::vector<Member> all = idle;
   all.insert(all.end(), shared.begin(), shared.end());
@@ -95,24 +95,24 @@ absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t byt
     std::vector<Member> chosen = Fastest(from, wanted);
     if (chosen.size() == wanted) return chosen;
   }
-  return TooFewWorkers(bytes, rooms);
+  return TooFewWorkers(bytes, available);
 }
 
 absl::Status RemoteModelRunner::TooFewWorkers(
-    int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const {
+    int64_t bytes, const std::vector<WorkerRegistry::AvailableWorker>& available) const {
   size_t roomy = 0;
   std::vector<std::string> others;
   std::set<std::string> named;
-  for (const WorkerRegistry::Room& room : rooms) {
-    const std::string& id = room.member.lease.worker_id();
+  for (const WorkerRegistry::AvailableWorker& candidate : available) {
+    const std::string& id = candidate.member.lease.worker_id();
     named.insert(id);
-    if (room.bytes >= bytes) {
+    if (candidate.bytes >= bytes) {
       ++roomy;
       continue;
     }
     others.push_back(absl::StrCat(
-        id, " has ", room.bytes, " bytes",
-        room.shared ? absl::StrCat(" left beside what it holds of '", model_.group->name(), "'")
+        id, " has ", candidate.bytes, " bytes",
+        candidate.shared ? absl::StrCat(" left beside what it holds of '", model_.group->name(), "'")
                     : ""));
   }
   for (const v1::WorkerInfo& worker : cluster_.workers->List()) {
@@ -124,7 +124,7 @@ absl::Status RemoteModelRunner::TooFewWorkers(
       absl::StrCat("model '", model_.name, "' needs ", model_.programs.size(),
                    " idle workers with ", bytes, " bytes of memory each; there are ", roomy,
                    others.empty() ? "" : absl::StrCat(" (", absl::StrJoin(others, ", "), ")"));
-  if (rooms.size() < model_.programs.size()) {
+  if (available.size() < model_.programs.size()) {
     return absl::FailedPreconditionError(
         absl::StrCat(there, ": start workers, free some, or split the model otherwise"));
   }
