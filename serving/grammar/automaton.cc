@@ -34,7 +34,7 @@ class Builder : public ThompsonBuilder {
     const auto root = starts_.find(grammar_.root);
     if (root == starts_.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the grammar has no rule '", grammar_.root, "', where it would begin"));
+          absl::StrCat("the grammar has no rule '", grammar_.root, "', its root"));
     }
     out_->start = root->second;
     nullable_ = Reaching(/*by_bytes=*/false);
@@ -72,7 +72,7 @@ class Builder : public ThompsonBuilder {
   int32_t AddCall(const std::string& name, int32_t from) override {
     const auto rule = starts_.find(name);
     if (rule == starts_.end()) {
-      Fail(absl::InvalidArgumentError(absl::StrCat("it names '", name, "', which is no rule")));
+      Fail(absl::InvalidArgumentError(absl::StrCat("it calls '", name, "', which is not defined")));
       return from;
     }
     const int32_t to = NewNode();
@@ -292,8 +292,8 @@ class Builder : public ThompsonBuilder {
         for (const auto& [name, start] : starts_) {
           if (start != call.rule) continue;
           return Named(name, absl::InvalidArgumentError(
-                                 "it is left-recursive: it comes back to itself before it has "
-                                 "read anything; put the recursion behind something"));
+                                 "it is left-recursive: it calls itself before it consumes a "
+                                 "character; put the recursion last"));
         }
       }
     }

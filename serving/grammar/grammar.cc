@@ -60,7 +60,7 @@ absl::Status GrammarBudget::ChargeParts(int64_t count) {
   if (parts >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("all together is made of more than ", GrammarBudget().parts,
-                   " alternatives, characters and the like; make it smaller"));
+                   " alternatives and characters; make it smaller"));
 }
 
 int64_t CountParts(const Expression& e) {

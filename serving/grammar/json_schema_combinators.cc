@@ -147,7 +147,7 @@ Expression JsonSchemaConverter::Reference(const Json& schema, const std::string&
   if (pointer.empty() || (pointer != "#" && pointer.substr(0, 2) != "#/") ||
       Find(pointer) == nullptr) {
     Fail(absl::StrCat(place, "/$ref"),
-         "it must name a place in this schema that there is, as \"#/$defs/name\"");
+         "it must refer to an existing place in this schema, such as \"#/$defs/name\"");
     return {};
   }
   if (referenced_.insert(pointer).second) pending_refs_.push_back(pointer);
@@ -170,7 +170,7 @@ std::shared_ptr<const Json> JsonSchemaConverter::ResolvedShared(const Json& sche
     at = pointer == "#" || pointer.substr(0, 2) == "#/" ? Find(pointer) : nullptr;
     if (at == nullptr || ++hops > kMaxHops) {
       Fail(absl::StrCat(place, "/$ref"),
-           at == nullptr ? "it must name a place in this schema that there is, as \"#/$defs/name\""
+           at == nullptr ? "it must refer to an existing place in this schema, such as \"#/$defs/name\""
                          : "it leads back to itself");
       return std::make_shared<const Json>(Json::object());
     }
@@ -289,7 +289,7 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
     origins.push_back({i, as_given});
     branches.push_back(std::move(branch));
   }
-  if (branches.empty()) Fail(here, "no branch allows what stands beside it");
+  if (branches.empty()) Fail(here, "no branch is compatible with the keywords beside it");
   if (key == "oneOf") CheckExclusive(branches, tag, here);
   std::vector<Expression> ways;
   for (size_t i = 0; i < branches.size() && status_.ok(); ++i) {

@@ -53,7 +53,7 @@ std::optional<JsonSchemaConverter::Json> JsonSchemaConverter::TryMerged(const Js
 Expression JsonSchemaConverter::OneOfThese(const std::vector<Json>& schemas, const std::string& place) {
   std::vector<Expression> ways;
   for (const Json& schema : schemas) ways.push_back(SharedRule(schema, place));
-  if (ways.empty()) Fail(place, "no value satisfies it and what stands beside it");
+  if (ways.empty()) Fail(place, "no value satisfies it and the keywords beside it");
   return status_.ok() ? Choice(std::move(ways)) : Expression();
 }
 

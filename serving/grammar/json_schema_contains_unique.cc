@@ -113,7 +113,7 @@ Expression JsonSchemaConverter::Counted(const Json& schema, const Items& items,
                                        : std::max({1, items.least, fixed});
   const int top = most >= 0 ? most : least;
   if (static_cast<int64_t>(last + 1) * (top + 1) > kMaxStates) {
-    Fail(here, "it and the array's bounds are too large to be kept together");
+    Fail(here, "it and the array's bounds are too large together");
   }
   if (!status_.ok()) return {};
   // by the number of matches so far

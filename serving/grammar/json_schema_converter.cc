@@ -127,7 +127,7 @@ int JsonSchemaConverter::Count(const Json& schema, const char* key, int fallback
 Expression JsonSchemaConverter::Schema(const Json& schema, const std::string& place, int depth) {
   if (depth > kMaxDepth) Fail(place, absl::StrCat("it nests deeper than ", kMaxDepth));
   if (++schemas_ > kMaxSchemas) {
-    Fail(place, absl::StrCat("it and what it is made of are more than ", kMaxSchemas, " schemas"));
+    Fail(place, absl::StrCat("it and its parts are more than ", kMaxSchemas, " schemas"));
   }
   if (!status_.ok()) return {};
   if (schema.is_boolean()) {
@@ -254,7 +254,7 @@ std::vector<JsonSchemaConverter::Json> JsonSchemaConverter::Enumerated(const Jso
   }
   if (values.empty()) {
     Fail(absl::StrCat(place, schema.contains("const") ? "/const" : "/enum"),
-         "there must be a value, and it must be of the type");
+         "it must hold a value of the type");
   }
   return values;
 }
@@ -268,7 +268,7 @@ Expression JsonSchemaConverter::Enumeration(const Json& schema, const std::strin
   RejectOtherKeywords(schema, place, known);
   if (status_.ok() && values && values->empty()) {
     Fail(absl::StrCat(place, schema.contains("const") ? "/const" : "/enum"),
-         "there must be a value, and it must be of the type");
+         "it must hold a value of the type");
   }
   const std::vector<Json> all =
       values ? std::vector<Json>(values->begin(), values->end()) : Enumerated(schema, place);

@@ -28,7 +28,7 @@ absl::Status NoCommonValue(const std::string& key, absl::string_view what) {
 }
 
 absl::Status Both(const std::string& key) {
-  return Error(key, "it comes in several schemas at once, which is not supported; write one");
+  return Error(key, "it occurs in several schemas that apply at once, which is not supported; merge them");
 }
 
 // {"allOf": [a, b]}, merged later.

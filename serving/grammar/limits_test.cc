@@ -262,7 +262,7 @@ TEST_F(HostileGrammars, LongListsAreScannedOnce) {
     absl::StrAppend(&branches, "]}");
   }
   {
-    const Cost cost("telling apart", 2, 200);
+    const Cost cost("exclusive branches", 2, 200);
     EXPECT_THAT(std::string(Schema(absl::StrCat(R"({"oneOf":[)", branches, "]}")).status.message()),
                 HasSubstr("overlap"));
   }

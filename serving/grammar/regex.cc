@@ -348,7 +348,7 @@ class Parser {
       value = value * 16 + static_cast<uint32_t>(digit);
     }
     if (digits < least || value > kLastCodePoint || (value >= 0xD800 && value <= 0xDFFF)) {
-      Fail("a hexadecimal code point is wanted, which is no surrogate");
+      Fail("expected a hexadecimal code point that is no surrogate");
       return 0;
     }
     return value;

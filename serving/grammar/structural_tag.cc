@@ -145,7 +145,7 @@ class Builder {
 
   Expression Mark(const std::string& text) {
     if (text.size() > kMaxMarkBytes || !IsValidUtf8(text)) {
-      Fail(absl::StrCat("a mark must be UTF-8 of at most ", kMaxMarkBytes, " bytes"));
+      Fail(absl::StrCat("a tag must be UTF-8 of at most ", kMaxMarkBytes, " bytes"));
     }
     return Literal(text);
   }

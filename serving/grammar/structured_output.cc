@@ -82,8 +82,8 @@ absl::Status Prepend(const ReasoningPrefix& reasoning, Grammar* grammar, Grammar
   before.push_back(blanks);
   Expression whole = Sequence(std::move(before));
   if (!reasoning.begun) whole = Optional(std::move(whole));
-  grammar->rules["form behind reasoning"] = Sequence({std::move(whole), RuleCall(grammar->root)});
-  grammar->root = "form behind reasoning";
+  grammar->rules["after reasoning"] = Sequence({std::move(whole), RuleCall(grammar->root)});
+  grammar->root = "after reasoning";
   return absl::OkStatus();
 }
 

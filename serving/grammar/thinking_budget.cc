@@ -101,8 +101,7 @@ absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& 
   if (before.phase == Position::kClosing && token != closing_[before.closing]) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token,
-                     " does not close the reasoning, which are as long as they may "
-                     "be"));
+                     " does not close the reasoning, which has reached its limit"));
   }
   StateRef inner;
   if (inner_ != nullptr) {

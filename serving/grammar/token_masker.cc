@@ -175,8 +175,8 @@ absl::StatusOr<TokenBitmaskRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int 
   if (!set.ok()) return set.status();
   if (std::all_of(set->begin(), set->end(), [](uint64_t word) { return word == 0; })) {
     return absl::InvalidArgumentError(
-        "the structured output cannot go on: no token of the model's vocabulary fits what its "
-        "grammar wants next, or it nests too deep");
+        "the structured output cannot continue: no token of the model's vocabulary fits its "
+        "grammar here, or it nests too deep");
   }
   epoch.mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
   auto mask = std::make_shared<const TokenBitmask>(*std::move(set));

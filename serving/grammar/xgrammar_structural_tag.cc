@@ -229,7 +229,7 @@ class FormatBuilder {
 
   Expression Schema(const Node& node) {
     if (node.json.contains("style") && node.json["style"] != "json") {
-      return Fail(node, "of the styles of a schema 'json' alone is supported");
+      return Fail(node, "the style of a schema must be 'json' alone");
     }
     const Json* schema = Find(node, "json_schema");
     if (schema == nullptr) return {};
