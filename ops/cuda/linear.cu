@@ -7,7 +7,7 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
-#include "ops/cuda/mixed_input_gemm.h"
+#include "ops/cuda/gemm/mixed_input_gemm.h"
 #include "ops/cuda/gemm/batch_invariant_linear.h"
 
 namespace espalier {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "ops/cuda/register.h"
-#include "ops/cuda/mixed_input_gemm.h"
+#include "ops/cuda/gemm/mixed_input_gemm.h"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {

@@ -8,7 +8,7 @@
 #include "ops/cuda/register.h"
 #include "ops/cuda/gemm/quantize_group.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
-#include "ops/cuda/mixed_input_gemm.h"
+#include "ops/cuda/gemm/mixed_input_gemm.h"
 #include "ops/cuda/gemm/mixed_input_gemm_multistage.cuh"
 
 namespace espalier {

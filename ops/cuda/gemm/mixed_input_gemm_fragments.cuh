@@ -17,7 +17,7 @@
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/gemm/bf16x3_split.cuh"
-#include "ops/cuda/mixed_input_gemm.h"
+#include "ops/cuda/gemm/mixed_input_gemm.h"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
