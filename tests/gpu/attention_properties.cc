@@ -1,4 +1,4 @@
-// Properties of attention over a paged cache.
+// Property checks of attention over the paged KV cache: batch invariance.
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@
 namespace espalier::gpu_check {
 namespace {
 
-// A token's attention is the same bits as the next token of its sequence, in a tree, and in a batch
-// with others.
+// Checks that a token's attention has the same bits as the next token of its sequence, in a token tree,
+// and in a batch with others.
 std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t tokens) {
   const int64_t dim = 64, heads = 4, kv_heads = 2, slots = 2 * tokens + 56;
   const int32_t own = 2 * tokens, other = own + 22;  // slots, beside the sequence's odd ones
   constexpr int32_t kCrowd = 600;
-  // All rows of the crowd write one slot: they are the same.
+  // All filler rows write one slot: they are equal.
   const auto rows_alike = [&](int64_t width, uint64_t seed) {
     HostTensor one = Random(dtype, {1, width}, seed);
     HostTensor all{TensorSpec::Whole({dtype, {kCrowd, width}}), {}};
@@ -46,7 +46,7 @@ std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t to
   };
   const int32_t n = tokens;
   HostTensor next, node, together, crowded;
-  // As the token after the last: its slot is the last of the sequence.
+  // As the next token of the sequence: its slot is the last one.
   if (std::string e = run(1,
                           {Ints({own}), Ints({0}), Ints({n + 1}), Ints({0, 0}), Ints({7}),
                            Ints({0, n + 1}), Ints(with_own)},
@@ -54,7 +54,7 @@ std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t to
       !e.empty()) {
     return e;
   }
-  // As a tree's root in another slot.
+  // As the root of a token tree, in another slot.
   if (std::string e = run(1,
                           {Ints({other}), Ints({0}), Ints({n}), Ints({0, 1}), Ints({other}),
                            Ints({0, n}), Ints(sequence)},
@@ -69,7 +69,7 @@ std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t to
       !e.empty()) {
     return e;
   }
-  // Among so many rows that no row's keys are shared out.
+  // In a batch so large that no row uses split-KV.
   std::vector<int32_t> slot_of, sequence_of, prefix_of, starts = {0}, ancestors;
   for (int32_t i = 0; i < kCrowd; ++i) {
     slot_of.push_back(other);
@@ -91,7 +91,7 @@ std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t to
   return "";
 }
 
-// Inputs of a batch whose rows are those of `q`, `k` and `v` from `first` on.
+// Returns the inputs of a batch whose rows are those of `q`, `k` and `v` from `first` on.
 std::vector<HostTensor> MixedInputs(const MixedBatch& batch, const std::vector<HostTensor>& whole,
                                     int first) {
   const int rows = batch.rows();
@@ -105,8 +105,8 @@ std::vector<HostTensor> MixedInputs(const MixedBatch& batch, const std::vector<H
   return inputs;
 }
 
-// Rows of prompts, of trees and of single tokens, batched, are the same bits as each alone; and,
-// without 8 bits, the same whatever later tokens of their sequence hold.
+// Checks that batched rows of prompts, trees and single tokens have the same bits as each alone, and,
+// unless the cache is int8, that they do not depend on later tokens of their sequence.
 std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
   const MixedBatch batch = MixedBatch::Make();
   const int64_t rows = batch.rows(), width = how.kv_heads * how.dim;
@@ -146,7 +146,7 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
   std::vector<HostTensor> inputs = MixedInputs(batch, all, 0);
   HostTensor together, alone;
   if (std::string e = run(&inputs, &together); !e.empty()) return e;
-  // Other rows' keys and values are in the cache then.
+  // The cache then holds the other rows' keys and values.
   std::vector<HostTensor> stored = all;
   for (size_t i : {size_t{3}, size_t{4}, size_t{13}, size_t{14}}) {
     if (i < stored.size()) stored[i] = inputs[i];

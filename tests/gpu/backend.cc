@@ -95,7 +95,7 @@ class CudaBackend : public Backend {
     DeviceBlock workspace(plugin_, device_);
     const int64_t bytes = static_cast<int64_t>(kernel->workspace_bytes());
     if (const KernelStatus s = workspace.Allocate(bytes); !s.ok()) return s.error;
-    // Kernels must not rely on what the workspace holds.
+    // Fills the workspace: kernels must not rely on its contents.
     if (const KernelStatus s =
             plugin_->Fill(device_, workspace.data(), DType::kF32, bytes / 4, -7e30);
         !s.ok()) {

@@ -1,5 +1,4 @@
-// Runs one kernel on one backend over host tensors: the CPU's kernels directly, the plug-in's by
-// way of device memory.
+// Runs one kernel of one backend on host tensors: CPU kernels directly, CUDA kernels via device memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace espalier::gpu_check {
 
-// A tensor's bytes on the host, and where it lies in the whole tensor. No bytes: absent.
+// A tensor in host memory, and its position in the whole tensor. No bytes: absent.
 struct HostTensor {
   TensorSpec spec;
   std::vector<uint8_t> bytes;
@@ -22,12 +21,12 @@ struct HostTensor {
   bool present() const { return spec.dtype != DType::kInvalid; }
 };
 
-// Element i as a number, whatever its type.
+// Returns element i as a number, whatever its type.
 double ValueAt(const HostTensor& tensor, int64_t i);
 // Stores `value` rounded to the tensor's type.
 void SetValue(HostTensor* tensor, int64_t i, double value);
 
-// Everything of KernelArgs that is not a tensor.
+// The members of KernelArgs that are not tensors.
 struct RunOptions {
   uint64_t seed = 7;
   uint64_t node_key = 11;
@@ -45,8 +44,8 @@ class Backend {
                           std::vector<HostTensor>* inputs, std::vector<HostTensor>* outputs) = 0;
 };
 
-// Opens the shared object at `path`. Null with *error if it is no plug-in of our version; the
-// plug-in lives as long as the process.
+// Opens the plug-in at `path`, which stays open for the life of the process. Returns null and sets
+// *error if it is no plug-in of this version.
 CudaPlugin* OpenCudaPlugin(const std::string& path, std::string* error);
 
 std::unique_ptr<Backend> NewCpuBackend();

@@ -24,7 +24,7 @@ class Bench {
     for (void* block : blocks_) plugin_->Free(device_, block);
   }
 
-  // Device memory that holds `value` everywhere, or the integers of `given`.
+  // Returns device memory filled with `value`, or with the integers of `given`.
   TensorView Tensor(DType dtype, Dims dims, double value) {
     TensorView view{nullptr, TensorSpec::Whole({dtype, std::move(dims)})};
     view.data = Allocate(view.spec.bytes());
@@ -39,7 +39,7 @@ class Bench {
     return view;
   }
 
-  // Seconds of one run, the mean of as many as fit in about a tenth of a second.
+  // Returns the seconds of one run, the mean over about a tenth of a second.
   double Time(const std::string& op, const Attributes& attributes, bool batch_invariant,
               const std::vector<TensorView>& inputs, const std::vector<TensorView>& outputs) {
     if (!error.empty()) return 1;
@@ -59,7 +59,7 @@ class Bench {
                           0,
                           true,
                           plugin_->Stream(device_)};
-    // As serving's steps run: recorded, so that the host takes no part.
+    // As a CUDA graph, as serving runs its steps, so that launch overhead does not count.
     constexpr int kRecorded = 20;
     for (int i = 0; i < 3 && error.empty(); ++i) Check(kernel->Run(args));
     uint64_t graph_id = 0;
@@ -124,7 +124,7 @@ void Linear(CudaPlugin* plugin, int device, std::string* error) {
   }
 }
 
-// What serving multiplies: rows of f32 with matrices in fewer bits.
+// Products of serving: f32 rows with matrices in fewer bits.
 void Quantized(CudaPlugin* plugin, int device, std::string* error) {
   std::printf("%-28s %8s %8s %8s %12s %12s\n", "quantized_linear", "rows", "in", "out", "us",
               "TFLOP/s");
@@ -152,7 +152,7 @@ void Quantized(CudaPlugin* plugin, int device, std::string* error) {
   }
 }
 
-// What attends: tokens of as many sequences, the last tokens of a prompt, or a tree's nodes.
+// Queries of attention: tokens of that many sequences, the last tokens of a prompt, or a token tree.
 enum class Attending { kSequences, kPrompt, kTree };
 
 void PagedAttention(CudaPlugin* plugin, int device, std::string* error) {
@@ -181,13 +181,13 @@ void PagedAttention(CudaPlugin* plugin, int device, std::string* error) {
           for (int32_t t = 0; t < context; ++t) lists.push_back(sequence * context + t);
           starts.push_back((sequence + 1) * context);
         }
-        int64_t seen = 0;  // keys of all rows
+        int64_t seen = 0;  // sum over all rows of the keys they see
         for (int32_t i = 0; i < r.rows; ++i) {
           const bool tree = r.what == Attending::kTree;
           sequences.push_back(lanes > 1 ? i : 0);
           prefixes.push_back(r.what == Attending::kPrompt ? context - r.rows + 1 + i : context);
           slots.push_back(tree ? lanes * context + i : sequences[i] * context + prefixes[i] - 1);
-          // Node i of a binary tree, from the root on.
+          // The ancestors of node i of a binary tree, from the root on.
           std::vector<int32_t> path;
           for (int32_t node = tree ? i + 1 : 0; node > 0; node /= 2) {
             path.insert(path.begin(), context + node - 1);

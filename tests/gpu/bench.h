@@ -1,4 +1,4 @@
-// Speed of the kernels that training and serving spend their time in.
+// Benchmarks of the kernels that dominate training and serving.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace espalier::gpu_check {
 
-// Prints a table for each operator whose name has `only` in it; returns an error or an empty
-// string.
+// Prints a table for each operator whose name contains `only`. Returns an error, or an empty string.
 std::string RunBench(CudaPlugin* plugin, int device, const std::string& only);
 
 }  // namespace espalier::gpu_check

@@ -1,4 +1,4 @@
-// How cases are written.
+// Helpers to write cases: inputs of kernels.
 #pragma once
 
 #include <utility>
@@ -31,7 +31,7 @@ inline CaseInput Given(DType dtype, Ints values) {
 inline CaseInput GivenAs(DType dtype, Dims dims, Ints values) {
   return {{dtype, std::move(dims)}, {Content::kGiven, 0, std::move(values)}};
 }
-// A matrix of 8 or 4 bits, `out` by `in`.
+// A packed matrix of 8 or 4 bits, `out` by `in`.
 inline CaseInput Packed(int bits, int64_t out, int64_t in) {
   const PackedWeights shape{bits, out, in};
   return {{DType::kU8, {shape.blocks(), shape.block_bytes()}}, {Content::kPacked, bits, {in}}};
@@ -40,15 +40,15 @@ inline CaseInput Matrix(const Weights& weights, int64_t out, int64_t in) {
   return weights.bits < 16 ? Packed(weights.bits, out, in) : Uniform(weights.dtype, {out, in});
 }
 inline CaseInput Absent() { return {}; }
-// Any number of this type.
+// Random numbers of this type.
 inline CaseInput Number(DType dtype, Dims dims) {
   return IsFloat(dtype) ? Uniform(dtype, std::move(dims)) : Below(dtype, std::move(dims), 1000);
 }
 
-// What serving does: products of few and many rows with weights in every format, attention over
+// Adds cases of serving: products of few and many rows with weights in every format, attention over
 // long contexts.
 void AddServingCases(std::vector<Case>* cases);
-// Losses, optimisers, and mixed precision.
+// Adds cases of losses, optimizers and mixed precision.
 void AddTrainingCases(std::vector<Case>* cases);
 
 }  // namespace espalier::gpu_check

@@ -287,7 +287,7 @@ void AddNetworks(std::vector<Case>* cases) {
     const Dims x = {6, 5, 7, 4};
     const auto channel = [t] { return Uniform(t, {5}); };
     cases->push_back({.op = "batch_norm_stats", .inputs = {Uniform(t, x)}, .sum_length = 168});
-    // The statistics stand for those of some other batch: mean in [0.05, 1], squares above it.
+    // Statistics as of another batch: mean in [0.05, 1], mean of squares above its square.
     cases->push_back({.op = "batch_norm",
                       .name = "running",
                       .inputs = {Uniform(t, x), channel(), channel(), channel(), Positive(t, {5}),
@@ -403,8 +403,7 @@ void AddAttention(std::vector<Case>* cases) {
                       }
                     }});
   // Two sequences of 5 and 3 cached tokens. Rows: the last two tokens of sequence 0, a tree of
-  // three nodes behind sequence 1 (a root with two children), and a row that starts with nothing
-  // before it.
+  // three nodes behind sequence 1 (a root with two children), and a row without a prefix.
   for (DType t : kFloats) {
     for (int64_t dim : {16, 64, 96, 128, 256}) {
       cases->push_back(

@@ -1,4 +1,4 @@
-// The problems on which the GPU's kernels are compared with the CPU's.
+// The cases on which CUDA kernels are compared with CPU kernels.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +24,20 @@ struct CaseInput {
 
 struct Case {
   std::string op;
-  std::string name;  // what is special about it; may be empty
+  std::string name;  // what the case covers; may be empty
   Attributes attributes;
   std::vector<CaseInput> inputs;
   int64_t sum_length = 1;  // terms of the longest sum behind one element
   double slack = 1;        // factor on the tolerance
-  // A narrow type in which a library makes results that are kept in f32.
+  // A narrow type in which a library computes results that are stored in f32.
   DType rounded_to = DType::kInvalid;
   bool training = true;
   bool gradient = true;  // if the operator has one
-  // Places the tensors as shards of larger ones.
+  // Makes the tensors shards of larger ones.
   std::function<void(KernelSpec*)> place;
 };
 
-// All of them, for the element types that each operator takes.
+// Returns all cases, for the element types that each operator takes.
 std::vector<Case> AllCases();
 
 }  // namespace espalier::gpu_check

@@ -1,4 +1,4 @@
-// The GPU check itself, with the CPU's kernels on both sides.
+// Tests the GPU check itself, with the CPU's kernels as both backends.
 
 #include "gtest/gtest.h"
 #include "ops/operators/register_all.h"
@@ -36,7 +36,7 @@ TEST_F(GpuCheckTest, PropertiesOfServingHoldOnTheCpu) {
   EXPECT_GT(checked, 20);
 }
 
-// Spoils one element of one operand after every run.
+// A backend that corrupts one element of one operand after every run.
 class SpoilingBackend : public Backend {
  public:
   SpoilingBackend(Backend* inner, bool input, double error)

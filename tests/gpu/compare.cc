@@ -52,15 +52,15 @@ HostTensor Fill(const TensorSpec& spec, const Content& content, std::mt19937_64*
         value = static_cast<double>(content.given[i]);
         break;
       case Content::kPacked:
-        break;  // above
+        break;  // handled above
     }
     SetValue(&tensor, i, value);
   }
   return tensor;
 }
 
-// Both round once at the end; in between sums of `length` terms are taken in different orders, and
-// operands of products may have been rounded to the element type.
+// Returns the tolerance. Both backends round once at the end; before that they sum `length` terms in
+// different orders, and may round operands of products to the element type.
 std::string Compare(const std::string& what, const HostTensor& expected, const HostTensor& found,
                     double length, double slack, DType rounded_to, double* worst) {
   const int64_t n = expected.spec.num_elements();
@@ -94,7 +94,7 @@ class Runner {
   Runner(const Case& c, Backend& reference, Backend& checked)
       : case_(c), reference_(reference), checked_(checked) {}
 
-  // `outputs` are given with their specs and hold the reference's results afterwards.
+  // `outputs` are passed with their specs and receive the reference's results.
   Verdict Run(const KernelSpec& spec, const std::vector<HostTensor>& inputs,
               std::vector<HostTensor>* outputs, const std::string& label) {
     Verdict verdict{label, "", 0};
@@ -102,7 +102,7 @@ class Runner {
     options.training = case_.training;
     std::vector<HostTensor> expected_in = inputs, found_in = inputs, again_in = inputs;
     std::vector<HostTensor> found = *outputs, again = *outputs;
-    // What a kernel leaves unwritten shows.
+    // Fills the outputs, to detect elements that a kernel does not write.
     for (HostTensor& t : found) std::fill(t.bytes.begin(), t.bytes.end(), 0x5b);
     if (std::string e = reference_.Run(spec, options, &expected_in, outputs); !e.empty()) {
       verdict.failure = "on the CPU: " + e;
@@ -125,7 +125,7 @@ class Runner {
         verdict.failure =
             Compare(what, a[i], b[i], length, case_.slack,
                     IsFloat(a[i].spec.dtype) ? case_.rounded_to : DType::kInvalid, &verdict.worst);
-        // An empty tensor has a byte of memory nevertheless.
+        // Even an empty tensor has a byte of memory.
         if (verdict.failure.empty() && b[i].spec.num_elements() > 0 && b[i].bytes != c[i].bytes) {
           verdict.failure = what + " differs from run to run";
         }
@@ -156,7 +156,7 @@ std::string LabelOf(const Case& c, const std::string& op) {
   return c.name.empty() ? label : label + " (" + c.name + ")";
 }
 
-// Forward inputs that `index` of a Gradient list stands for (a variadic one: all).
+// Returns the forward inputs that `index` of a Gradient list stands for (all, if variadic).
 std::vector<size_t> Expand(const OpDef& def, size_t inputs, int index) {
   const size_t first = static_cast<size_t>(index);
   if (first >= def.inputs.size() || !def.inputs[first].variadic) return {first};
@@ -241,7 +241,7 @@ std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& refe
   for (const TensorSpec& output : spec.outputs) outputs.push_back(HostTensor::Zeros(output));
   Runner runner(c, reference, checked);
   std::vector<Verdict> verdicts = {runner.Run(spec, inputs, &outputs, LabelOf(c, c.op))};
-  // Nothing is differentiated by way of whole numbers.
+  // Integers have no gradients.
   if (c.gradient && def->gradient.has_value() && IsFloat(spec.outputs[0].dtype)) {
     verdicts.push_back(RunGradient(c, *def, spec, inputs, outputs, &random, &runner));
   }

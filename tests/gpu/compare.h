@@ -1,4 +1,4 @@
-// Runs a case on two backends, forward and backward, and compares all that was written.
+// Runs a case on two backends, forward and backward, and compares all operands that were written.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ struct Verdict {
   double worst = 0;     // largest error, as a fraction of the tolerance
 };
 
-// One verdict for the forward operator and one for its gradient, if the case asks for it. `checked`
-// is the backend under test, run twice: its results must be the same bits.
+// Returns a verdict for the forward operator and, if the case includes it, for the gradient. Runs
+// `checked`, the backend under test, twice: its results must repeat bit for bit.
 std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& reference,
                              Backend& checked);
 
-// A matrix as ops/kernel/packed_weights.h lays it out: numbers at random, scales about 1 / 64.
+// Returns a matrix packed as in ops/kernel/packed_weights.h: random numbers, scales about 1 / 64.
 void FillPacked(int bits, int64_t in, uint64_t seed, HostTensor* tensor);
 
 }  // namespace espalier::gpu_check

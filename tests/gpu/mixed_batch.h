@@ -1,4 +1,4 @@
-// The tables of a batch as serving makes them: pieces of prompts, trees, and single tokens.
+// The tables of a mixed batch as serving makes them: prompt chunks, token trees and single tokens.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct MixedBatch {
       }
       b.sequence_start.push_back(static_cast<int32_t>(b.sequence_slots.size()));
     };
-    // A tree behind `size` tokens; parents[i] is node i's, -1: it is a root.
+    // A token tree behind `size` tokens; parents[i] is the parent of node i, -1: a root.
     const auto add_tree = [&](int size, const std::vector<int>& parents) {
       add_sequence(size, 0);
       const int32_t sequence = static_cast<int32_t>(b.sequence_start.size()) - 2;
@@ -52,7 +52,7 @@ struct MixedBatch {
     return b;
   }
 
-  // Row i without the others.
+  // Returns the batch of row i alone.
   MixedBatch Row(int i) const {
     MixedBatch b;
     const auto part = [](const Ints& all, int32_t begin, int32_t end) {
@@ -78,7 +78,7 @@ struct MixedBatch {
   int32_t taken_ = 0;
 };
 
-// Heads, caches and windows to try it with.
+// Combinations of heads, caches and windows to test.
 struct MixedAttention {
   DType cache;
   int64_t heads, kv_heads, dim, window;  // window 0: none

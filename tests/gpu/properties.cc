@@ -10,7 +10,7 @@
 namespace espalier::gpu_check {
 namespace {
 
-// Parameters that one kernel moves together get the bits that they get one by one.
+// Checks that parameters updated by one kernel get the same bits as if updated one by one.
 std::string UpdatesTogetherAreUpdatesAlone(Backend& cuda, const std::string& op, int states) {
   Attributes attributes;
   if (op == "rmsprop_update") attributes = {{"momentum", 0.5}, {"centered", true}};
@@ -72,7 +72,7 @@ std::string FaultIsReported(Backend& cuda) {
   return after.empty() ? "" : "good ids after a fault gave '" + after + "'";
 }
 
-// Memory on the device for a plug-in test.
+// Device memory for a test of the plug-in.
 struct Memory {
   Memory(CudaPlugin* plugin, int device, const HostTensor& tensor)
       : plugin(plugin), device(device) {
@@ -93,8 +93,8 @@ struct Memory {
   std::string error;
 };
 
-// A norm whose weight is made by the kernel before it, as training of Gemma has it, behind a slow
-// kernel of one block: whoever reads before its predecessors have ended finds the old weight.
+// Programmatic dependent launch: a norm whose weight the previous kernel writes (as in training of
+// Gemma), behind a slow kernel of one block. A kernel that reads too early finds the old weight.
 std::string MadeWeightIsAwaited(CudaPlugin* plugin, int device, Backend& cuda) {
   constexpr int64_t kSlow = int64_t{1} << 22, kRows = 64, kSize = 1000;
   const Attributes norm = {{"epsilon", 1e-6}};

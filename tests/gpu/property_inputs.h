@@ -1,4 +1,4 @@
-// Tensors for the checks of properties.
+// Helpers of property checks: tensors, and slices of them.
 #pragma once
 
 #include <cstring>
@@ -30,7 +30,7 @@ inline HostTensor Ints(std::vector<int32_t> values) {
   return tensor;
 }
 
-// Rows [begin, end) of a tensor.
+// Returns rows [begin, end) of a tensor.
 inline HostTensor Rows(const HostTensor& tensor, int64_t begin, int64_t end) {
   Dims dims = tensor.spec.dims;
   const size_t bytes = tensor.bytes.size() / static_cast<size_t>(dims[0]);
@@ -50,10 +50,10 @@ inline KernelSpec SpecFor(const std::string& op, Attributes attributes,
   return spec;
 }
 
-// Takes a label and what failed, empty if nothing did.
+// Receives a label and an error message, empty if the check passed.
 using AddVerdict = std::function<void(std::string, std::string)>;
 
-// Serving kernels: rows do not depend on what rides with them.
+// Batch invariance of serving kernels.
 void CheckServing(Backend& cuda, const AddVerdict& add);
 void CheckAttention(Backend& cuda, const AddVerdict& add);
 

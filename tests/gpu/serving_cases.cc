@@ -6,7 +6,7 @@
 namespace espalier::gpu_check {
 namespace {
 
-// Numbers of rows on both sides of those where kernels change, sizes that fill no tile.
+// Numbers of rows on both sides of the thresholds between kernels; sizes that fill no tile.
 void AddMixedInputGemms(std::vector<Case>* cases) {
   const auto add = [&](const Weights& weights, int64_t rows, int64_t in, int64_t out,
                        const char* activation) {
@@ -35,13 +35,13 @@ void AddMixedInputGemms(std::vector<Case>* cases) {
     }
     add(weights, 3, 2048, 1536, "none");
     add(weights, 150, 1024, 4096, "silu");
-    add(weights, 150, 96, 2048, "none");  // enough blocks for those of many rows
+    add(weights, 150, 96, 2048, "none");  // enough blocks for MultistageKernel
     add(weights, 300, 96, 8192, "gelu");
     for (int64_t in : {1, 30, 33, 77, 100, 250}) add(weights, 21, in, 35, "gelu");
   }
 }
 
-// Four experts, of which every row chooses two.
+// Four experts; every row chooses two.
 void AddExperts(std::vector<Case>* cases) {
   constexpr int64_t kRows = 5, kExperts = 4, kOut = 40, kIn = 100;
   for (const Weights& weights : kNarrowWeights) {
@@ -61,7 +61,7 @@ void AddExperts(std::vector<Case>* cases) {
   }
 }
 
-// One sequence of 700 tokens, of which some are in a tree behind it; heads that share keys.
+// One sequence of 700 tokens, some of them in a token tree; heads share keys (GQA).
 void AddLongAttention(std::vector<Case>* cases) {
   constexpr int64_t kTokens = 700, kSlots = 800;
   Ints sequence;
@@ -69,7 +69,7 @@ void AddLongAttention(std::vector<Case>* cases) {
   const auto add = [&](DType cache, int64_t heads, int64_t kv_heads, int64_t dim,
                        const char* name) -> Case& {
     const int64_t rows = 5, width = kv_heads * dim;
-    // The last two tokens, a tree of two nodes, and one that has exactly two pieces' keys.
+    // The last two tokens, a tree of two nodes, and a row that sees exactly two tiles of keys.
     Case c{.op = "paged_attention",
            .name = std::string(name) + ", " + std::to_string(heads) + " heads on " +
                    std::to_string(kv_heads) + ", " + std::to_string(dim) + " wide, cache of " +
@@ -102,7 +102,7 @@ void AddLongAttention(std::vector<Case>* cases) {
   }
 }
 
-// Pieces of prompts, trees and single tokens in one batch.
+// Prompt chunks, token trees and single tokens in one batch.
 void AddMixedAttention(std::vector<Case>* cases) {
   const MixedBatch batch = MixedBatch::Make();
   const auto table = [](const MixedBatch::Ints& values) {

@@ -30,7 +30,7 @@ KernelSpec ProductSpec(int bits, int64_t out, const std::vector<HostTensor>& inp
   return spec;
 }
 
-// Every row of a product comes out the same, alone or among any number of others.
+// Checks that every row of a product has the same bits, alone or in any batch.
 std::string CheckProductBatchInvariance(Backend& cuda, DType dtype, const Weights& weights, int64_t in,
                                int64_t out) {
   const int64_t most = 300;
@@ -55,7 +55,7 @@ std::string CheckProductBatchInvariance(Backend& cuda, DType dtype, const Weight
   return "";
 }
 
-// Matrices that one kernel multiplies with the same rows give the bits that each gives alone.
+// Checks that matrices multiplied by one kernel with the same rows give the same bits as each alone.
 std::string SeveralAreEachAlone(Backend& cuda, DType dtype, const Weights& weights, int64_t rows) {
   const int64_t in = 320;
   const HostTensor x = Random(dtype, {rows, in}, 1), absent;
@@ -82,7 +82,7 @@ std::string SeveralAreEachAlone(Backend& cuda, DType dtype, const Weights& weigh
   return "";
 }
 
-// A batch-invariant linear agrees with the other one.
+// Checks that batch-invariant linear agrees with cuBLAS.
 std::string BatchInvariantLinearMatchesCublas(Backend& cuda, DType dtype, int64_t rows, int64_t in, int64_t out) {
   std::vector<HostTensor> inputs = {Random(dtype, {rows, in}, 1), Random(dtype, {out, in}, 2),
                                     Random(dtype, {out}, 3)};

@@ -65,8 +65,7 @@ void AddUpdates(std::vector<Case>* cases) {
   }
 }
 
-// What WithPrecision makes of a training graph: operands that stay f32 beside narrow ones, and
-// dynamic loss scaling.
+// Mixed precision as WithPrecision builds it: f32 operands with narrow ones, and dynamic loss scaling.
 void AddMixedPrecision(std::vector<Case>* cases) {
   for (DType t : {kBF16, kF16}) {
     for (int64_t rows : {1, 64, 200}) {

@@ -1,4 +1,4 @@
-// The formats of matrices that serving multiplies f32 rows with.
+// The formats of weights that serving multiplies with f32 rows.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace espalier::gpu_check {
 
-// Of 32 bits, 16 (bf16 or f16), or packed in 8 or 4 (ops/kernel/packed_weights.h).
+// Weights of 32 bits, 16 (bf16 or f16), or packed in 8 or 4 (ops/kernel/packed_weights.h).
 struct Weights {
   int bits;
   DType dtype;

@@ -1,5 +1,5 @@
-// The attention kernel without a GPU: what it computes, and that a row's bits do not depend on what
-// rides with it, nor on how blocks share the work.
+// Runs the paged attention kernel without a GPU: tests its results, and that they do not depend on the
+// batch or on how blocks split the keys.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -31,11 +31,11 @@ double ValueOf(C x) {
   }
 }
 
-// Queries, and caches that hold all keys and values.
+// Queries, and a KV cache that holds all keys and values.
 template <typename C>
 struct Inputs {
   MixedAttention how;
-  std::vector<float> q, k_scale, v_scale;  // no scales but with 8 bits
+  std::vector<float> q, k_scale, v_scale;  // scales only for int8
   std::vector<C> k, v;
 
   Inputs(const MixedAttention& attention, const MixedBatch& batch) : how(attention) {
@@ -63,7 +63,7 @@ struct Result {
   FaultRecord fault;
 };
 
-// Of the batch's rows, whose queries begin with number `first`, by `parts` blocks for each tile.
+// Runs attention of the batch's rows, whose queries begin at index `first`, with `parts` blocks per tile.
 template <typename C>
 Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts) {
   const MixedAttention& how = in.how;
@@ -111,7 +111,7 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
   return result;
 }
 
-// In double, from the tables' meaning.
+// The reference, in double, from the definition of the tables.
 template <typename C>
 std::vector<double> Reference(const Inputs<C>& in, const MixedBatch& b) {
   const MixedAttention& how = in.how;
@@ -160,7 +160,7 @@ void Check(const MixedAttention& how) {
   for (size_t i = 0; i < reference.size(); ++i) {
     ASSERT_NEAR(together.y[i], reference[i], 2e-6) << "element " << i;
   }
-  // Blocks that share a tile's keys, more than there are groups of them, too.
+  // Split-KV, also with more blocks than groups of keys.
   const Result shared = Attend(in, batch, 0, 3);
   ASSERT_EQ(shared.error, "");
   ASSERT_EQ(shared.y, together.y);
@@ -175,7 +175,7 @@ void Check(const MixedAttention& how) {
     ASSERT_EQ(alone.y, row_of(together, i)) << "row " << i;
   }
   if constexpr (std::is_same_v<C, int8_t>) return;
-  // What the last of the first sequence's 37 rows has for a value is seen by that row alone.
+  // Only the last of the first sequence's 37 rows sees its own value.
   const auto width = static_cast<size_t>(how.kv_heads * how.dim);
   for (size_t e = 0; e < width; ++e) {
     in.v[static_cast<size_t>(batch.slots[36]) * width + e] =
@@ -219,7 +219,7 @@ TEST(EmulatedAttentionFaults, TablesThatAreOutOfRangeAreReported) {
   result = Attend(in, batch, 0, 1);
   EXPECT_EQ(result.fault.kind, FaultKind::kSequence);
   EXPECT_EQ(result.fault.row, 5);
-  // It sees nothing; its neighbours are as they were.
+  // That row sees no key; the other rows are unchanged.
   const Result right = Attend(in, good, 0, 1);
   for (size_t i = 0; i < right.y.size(); ++i) {
     ASSERT_EQ(result.y[i], i / (4 * 64) == 5 ? 0.0f : right.y[i]) << "element " << i;
@@ -228,7 +228,7 @@ TEST(EmulatedAttentionFaults, TablesThatAreOutOfRangeAreReported) {
 
 TEST(SimtEmulator, DivergentBarrierIsAnError) {
   EXPECT_EQ(emulation::Launch({1, 1, 1}, 64, 0, [] { __syncthreads(); }), "");
-  // Threads that have returned are not waited for.
+  // A barrier does not wait for threads that have returned.
   EXPECT_EQ(emulation::Launch({1, 1, 1}, 64, 0,
                               [] {
                                 if (threadIdx.x < 32) __syncthreads();

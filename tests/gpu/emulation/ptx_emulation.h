@@ -1,7 +1,7 @@
-// What kernels ask of a GPU, for g++: see ops/cuda/runtime/ptx.cuh and lanes.h.
+// Replaces ops/cuda/runtime/ptx.cuh for g++: implements device instructions by simt_emulator.h.
 #pragma once
 
-// Before what CUDA's own headers make of them for a host compiler.
+// Must come before CUDA's headers, which define these for host compilers.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -50,7 +50,7 @@ inline void __syncwarp() {
   emulation::MeetInWarp(&nothing, 1);
 }
 
-// By all lanes, as kernels here use them.
+// To be called by all lanes of a warp, as the kernels do.
 template <typename T>
 T __shfl_sync(uint32_t, T value, int lane) {
   return static_cast<const T*>(emulation::MeetInWarp(&value, sizeof(T)))[lane];
@@ -116,7 +116,7 @@ void MmaM16N8K16Bf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c
   for (int i = 0; i < 4; ++i) {
     const Given *const row = all + 4 * g, *const column = all + 4 * (2 * t + i % 2);
     double sum = kFirst ? 0.0 : static_cast<double>(c[i]);
-    // Lane t of a row, or of a column, has terms 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
+    // Lane t of a row, or of a column, holds k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 (PTX ISA).
     for (int k = 0; k < 16; ++k) {
       const int owner = k % 8 / 2, far = k / 8;
       sum += static_cast<double>(row[owner].a[i / 2 + 2 * far][k % 2]) *

@@ -13,7 +13,7 @@ namespace {
 constexpr int kLanes = 32;
 constexpr size_t kStackBytes = size_t{256} << 10, kMaxGiven = 64;
 
-// Where threads wait for each other. Those that come are in the round after the last complete one.
+// A barrier. Arriving threads belong to the round after the last complete one.
 struct Meeting {
   int members = 0, come = 0;
   uint64_t rounds = 0;
@@ -26,8 +26,7 @@ struct Meeting {
   }
 };
 
-// A thread begins by setcontext; from then on it is left and entered by jumps, which do without
-// system calls.
+// A coroutine starts by setcontext; later switches use longjmp, which needs no system calls.
 struct Fiber {
   ucontext_t context;
   jmp_buf place;
@@ -38,7 +37,7 @@ struct Fiber {
   bool done = false;
 };
 
-using Stacks = std::vector<std::unique_ptr<uint8_t[]>>;  // a thread's each
+using Stacks = std::vector<std::unique_ptr<uint8_t[]>>;  // one per thread
 
 class Block {
  public:
@@ -92,7 +91,7 @@ class Block {
   void MeetAll() { Meet(&whole_); }
   const void* MeetWarp(const void* given, size_t bytes) {
     Meeting& warp = WarpOf(*running_);
-    // A lane may come to the next meeting before others have read what was given in this one.
+    // A lane may reach the next exchange before others have read the values of this one.
     uint8_t* const board = warp.given[warp.rounds % 2];
     std::memcpy(board + running_->self.thread.x % kLanes * bytes, given, bytes);
     Meet(&warp);
@@ -106,7 +105,7 @@ class Block {
     block.running_->done = true;
     _longjmp(block.scheduler_, 1);
   }
-  // Returns when the thread waits, or is done.
+  // Runs the thread until it waits or returns.
   void Continue(Fiber* fiber) {
     if (_setjmp(scheduler_) != 0) return;
     if (fiber->begun) _longjmp(fiber->place, 1);

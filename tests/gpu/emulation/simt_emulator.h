@@ -1,6 +1,5 @@
-// Runs a CUDA kernel without a GPU: each thread of a block is a coroutine that gives way where
-// lanes meet. For the logic of kernels, not for their rounding: products of tensor cores are summed
-// in double.
+// Runs a CUDA kernel on the CPU: each thread of a block is a coroutine that yields at barriers and warp
+// exchanges. Tests the logic of kernels, not their rounding: tensor-core products are summed in double.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +12,24 @@ struct Index {
   uint32_t x = 0, y = 0, z = 0;
 };
 
-// What the running thread knows of itself.
+// The built-in variables of the running thread.
 struct Thread {
   Index thread, block, grid;
 };
 const Thread& Current();
 
-// Runs `kernel` for every block of a grid, one after the other, with `threads` in each (a multiple
-// of 32) and `shared_bytes` of memory. Returns an error where lanes wait for others that never
-// come.
+// Runs `kernel` for every block of a grid, one after the other, with `threads` threads (a multiple of
+// 32) and `shared_bytes` of dynamic shared memory. Returns an error on a divergent barrier: lanes wait
+// for others that never arrive.
 std::string Launch(Index grid, int threads, int64_t shared_bytes,
                    const std::function<void()>& kernel);
 
-// The block's memory.
+// Returns the block's dynamic shared memory.
 void* SharedMemory();
-// All threads of the block that have not returned.
+// A barrier of all threads of the block that have not returned (__syncthreads).
 void MeetInBlock();
-// All lanes of the warp: returns what each gave, 32 times `bytes`, which stays until the lane meets
-// the others again.
+// Exchange among all lanes of the warp: returns the values of all 32 lanes, `bytes` each, valid until the
+// lane's next exchange.
 const void* MeetInWarp(const void* given, size_t bytes);
 
 }  // namespace espalier::emulation
