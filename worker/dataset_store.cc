@@ -105,7 +105,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Data
   if (!file.ok()) return At(uri, file.status());
   const std::string key = absl::StrCat(path, "\n", (*file)->size(), "\n", dataset.format(), "\n",
                                        dataset.sequence_length(), "\n", dataset.holdout_fraction());
-  const bool immutable = path != uri;  // a path's content may have changed
+  const bool immutable = path != uri;  // files at a path may change
   {
     absl::MutexLock lock(&mutex_);
     if (immutable && last_ != nullptr && last_key_ == key) return last_;

@@ -108,7 +108,7 @@ class LocalWorkerImpl : public LocalWorker {
           " is off loopback, where everyone who reaches it may command this worker: give "
           "--api_key_file, as espalierd was, or, on a network that you trust, --insecure"));
     }
-    // The coordinator speaks to workers on loopback in the clear.
+    // The coordinator calls workers on loopback without TLS.
     if (tls_.serves() &&
         IsLoopback(options_.advertise.empty() ? listen->host : options_.advertise)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -217,7 +217,7 @@ class LocalWorkerImpl : public LocalWorker {
         client_->Store(lease, attempt.job_id(), attempt.attempt(), std::move(cancelled));
     int ordinal = 0;
     if (CudaPluginOf(*device_, &ordinal) != nullptr) {
-      // Every rank says what it has: NCCL where all are GPUs, Gloo over host memory otherwise.
+      // All ranks publish their device: NCCL if all are GPUs, otherwise Gloo over host memory.
       if (absl::Status s = store->Set(absl::StrCat("device/", rank), "cuda"); !s.ok()) return s;
     } else if (absl::Status s = store->Set(absl::StrCat("device/", rank), "cpu"); !s.ok()) {
       return s;
@@ -264,7 +264,7 @@ class LocalWorkerImpl : public LocalWorker {
     return absl::OkStatus();
   }
 
-  // Unreachable or overloaded coordinators are tried again; a refusal is final.
+  // Retries an unreachable or overloaded coordinator; a rejection is final.
   static bool MayPass(const absl::Status& status) {
     return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
            absl::IsResourceExhausted(status) || absl::IsAborted(status);
@@ -292,7 +292,7 @@ class LocalWorkerImpl : public LocalWorker {
     }
   }
 
-  // False when it is time to end.
+  // Returns false when stopping.
   bool SleepUnlessStopping(absl::Duration duration) {
     const absl::Time deadline = absl::Now() + duration;
     absl::MutexLock lock(&mutex_);
@@ -387,7 +387,7 @@ class LocalWorkerImpl : public LocalWorker {
   std::unique_ptr<DatasetStore> datasets_;
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<grpc::Server> server_;
-  std::string host_;  // by which the peers' Gloo reaches this worker
+  std::string host_;  // address at which peers reach this worker by Gloo
   std::string address_;
   std::thread thread_;
   std::optional<CredentialWatch> credentials_;

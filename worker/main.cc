@@ -1,5 +1,4 @@
-// espalier-worker: joins a coordinator with one device and runs programs on it until it is told to
-// end.
+// espalier-worker: joins a coordinator with one device and runs programs on it until stopped.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -53,7 +52,7 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "Joins an Espalier coordinator and runs its programs.\n"
       "Example: espalier-worker --coordinator=127.0.0.1:7070 --threads=1");
-  // Abseil's --help shows flags of files that are named after the program only.
+  // Abseil's --help only shows flags of files named after the executable.
   const auto own = [](absl::string_view file) { return absl::EndsWith(file, "worker/main.cc"); };
   absl::FlagsUsageConfig usage;
   usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
@@ -67,7 +66,8 @@ int main(int argc, char** argv) {
     return 2;
   }
 
-  // Before any thread starts, so that all of them inherit it: only sigwait sees these.
+  // Block signals before any thread starts, so that all inherit the mask and only sigwait receives
+  // them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   std::thread waiter([&] {
     int caught = 0;
     sigwait(&signals, &caught);
-    if (!started) _exit(1);  // still looking for the coordinator: nothing to leave
+    if (!started) _exit(1);  // not joined yet: nothing to leave
     spdlog::info("{}: leaving", caught == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   auto worker = espalier::StartWorker(options);

@@ -19,11 +19,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const v1::Program& program, Devic
   options.device = device;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(program, options);
   if (!executor.ok()) return executor.status();
-  // Not zeros: kernels may be faster on them, or meet denormals.
+  // Not zeros: kernels may be faster on them, or hit denormals.
   v1::Initializer random;
   random.set_kind(v1::Initializer::UNIFORM);
   random.set_scale(0.5);
-  std::map<std::string, std::vector<char>> known;  // copies of an operand hold the same
+  std::map<std::string, std::vector<char>> known;  // copies of an operand have equal values
   for (int i = 0; i < (*executor)->num_buffers(); ++i) {
     const v1::Buffer& buffer = (*executor)->buffer(i);
     const TensorSpec& spec = (*executor)->spec(i);
@@ -59,7 +59,7 @@ int AddBuffer(v1::Program* program, const std::string& name, const Dims& dims) {
   return program->buffers_size() - 1;
 }
 
-// `runs` times op(a, b) -> c, all f32, so that one Step's own cost is spread over many.
+// `runs` times op(a, b) -> c in f32, to amortize the overhead of a Step.
 v1::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b, const Dims& c,
                                int runs) {
   v1::Program program;
@@ -79,7 +79,7 @@ v1::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b,
   return program;
 }
 
-// Sets of operands: see MeasureProgram.
+// Number of operand sets: see MeasureProgram.
 constexpr int kMostCopies = 2;
 
 // Replaces the operands of a compute or update instruction.
@@ -101,8 +101,8 @@ void ForEachOperand(v1::Instruction* instruction, const Map& map) {
   replace(update->mutable_state());
 }
 
-// `program`, which is one instruction, for `copies` sets of operands one after the other; each
-// time, operands that do not outlive a step are written right before.
+// Repeats `program`, a single instruction, on `copies` sets of operands. Operands that do not
+// outlive a step are written just before each run.
 v1::Program Repeat(const v1::Program& program, int copies) {
   v1::Program all = program;
   all.clear_instructions();
@@ -115,7 +115,7 @@ v1::Program Repeat(const v1::Program& program, int copies) {
     added->set_offset_bytes(buffer.offset_bytes() + offset);
     return all.buffers_size() - 1;
   };
-  std::map<int, int> sources;  // by operand that is fresh
+  std::map<int, int> sources;  // by operand that is written before
   for (const v1::Instruction& instruction : program.instructions()) {
     for (int b : instruction.compute().inputs()) {
       if (b < 0 || program.buffers(b).kind() != v1::SCRATCH) continue;
@@ -151,7 +151,7 @@ v1::Program Repeat(const v1::Program& program, int copies) {
   return all;
 }
 
-// Best of as many repetitions as fit in `budget`: other processes only ever make it slower.
+// Minimum over the repetitions that fit into `budget`: other processes only slow them down.
 absl::StatusOr<double> BestSeconds(const v1::Program& program, Device* device,
                                    absl::Duration budget) {
   absl::StatusOr<std::unique_ptr<Executor>> executor = Load(program, device);
@@ -170,12 +170,11 @@ absl::StatusOr<double> BestSeconds(const v1::Program& program, Device* device,
 
 absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetitions,
                                       Device* device) {
-  // In a step, many other instructions lie between two runs of an operator: its operands have left
-  // the caches next to the core, but for what the operator before has just written. Of its code and
-  // of the workspace that all kernels share some is still there. With all of that gone, gradients
-  // of small convolutions seem a third slower than they are, and with all of it there small
-  // operators up to a quarter faster (docs/benchmarks): so the time is the mean of one run after
-  // the other, with operands of their own.
+  // In a step, many instructions run between two runs of an operator: its operands have left the
+  // inner caches, except those that the previous operator wrote; some of its code and of the shared
+  // workspace is still cached. Evicting everything overestimates gradients of small convolutions by
+  // a third; keeping everything underestimates small operators by up to a quarter
+  // (docs/benchmarks). So the result is the mean over back-to-back runs, each on its own operands.
   const int64_t memory = device->description().memory_bytes() / 8;
   const int64_t evicting_bytes =
       std::min<int64_t>(device->is_host() ? 16 << 20 : 256 << 20, memory) / 4 * 4;
@@ -207,7 +206,7 @@ absl::StatusOr<v1::Device> Calibrate(Device* device) {
   const bool gpu = !device->is_host();
   const absl::Duration budget = absl::Milliseconds(300);
 
-  // Half of the device's memory at most: a limit may be small.
+  // At most half of the device's memory, whose limit may be small.
   const int64_t memory = result.memory_bytes() / 2;
   int64_t n = gpu ? 4096 : 512;
   while (n > 64 && 3 * 4 * n * n > memory) n /= 2;
@@ -217,7 +216,7 @@ absl::StatusOr<v1::Device> Calibrate(Device* device) {
   result.set_matmul_flops(2.0 * static_cast<double>(n) * static_cast<double>(n) *
                           static_cast<double>(n) / *matmul);
 
-  // Beyond the caches: 2 x 48 MiB read, as much written once.
+  // Larger than the caches: reads 2 x 48 MiB, writes 48 MiB.
   const int64_t wide = std::min<int64_t>(gpu ? 256 << 20 : 12 << 20, memory / (3 * 4) / 64 * 64);
   absl::StatusOr<double> add =
       BestSeconds(OperatorProgram("add", {wide}, {wide}, {wide}, 1), device, budget);

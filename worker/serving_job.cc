@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
   WeightLoadOptions loading;
   loading.files = options.files;
   loading.cancelled = options.cancelled;
-  // The host's memory is written from here; any other device's by its own thread, piece by piece
+  // Writes host memory on this thread; memory of other devices on the device's thread, in chunks
   // between the steps of other models.
   if (!options.device->is_host()) {
     loading.turn = [thread = options.device_thread](const std::function<absl::Status()>& work) {

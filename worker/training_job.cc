@@ -17,9 +17,9 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kDefaultPeerTimeout = absl::Seconds(60);
-constexpr uint64_t kLinkTag = ~uint64_t{0};  // beyond the planner's
+constexpr uint64_t kLinkTag = ~uint64_t{0};  // not used by the planner
 constexpr int64_t kLinkBytes = 4 << 20;
-// Of a run, by its own count: the first ones are not like the others.
+// Steps within a run that are timed; the first ones are atypical.
 constexpr int64_t kFirstTimedStep = 5;
 constexpr int64_t kTimedSteps = 3;
 
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
   if (!request.checkpoint_dir().empty()) {
     if (absl::Status s = job->LoadCheckpoint(request.checkpoint_dir()); !s.ok()) return s;
   } else if (!request.init_folder().empty()) {
-    // The coordinator has compared the folder with the whole model; this rank may hold a part.
+    // The coordinator has validated the folder against the whole model; this rank may hold a shard.
     WeightMap by_name;
     by_name.ignored = {""};
     absl::Status s = LoadWeights(request.init_folder(), by_name, *job->training_);
@@ -165,7 +165,7 @@ absl::Status TrainingJob::Connect(bool* met) {
     absl::MutexLock lock(&mutex_);
     if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
   }
-  // All have loaded when the first is told to run: they meet at once, or something is wrong.
+  // All ranks have loaded before the first Run, so they connect at once unless something is wrong.
   const absl::Duration soon = std::min(peer_timeout_, kMaxConnectTimeout);
   absl::StatusOr<std::unique_ptr<Communicator>> made = options_.connect(
       program.rank(), program.world_size(), PeerTimeouts{soon, soon, peer_timeout_},
@@ -199,8 +199,7 @@ absl::Status TrainingJob::ReportCommunication(
   return emit(event);
 }
 
-// A few messages back and forth between the first two ranks: what the planner's link model asks
-// for.
+// Ping-pong between ranks 0 and 1, which gives the planner's link model latency and bandwidth.
 absl::Status TrainingJob::MeasureLink() {
   const v1::Program& program = training_->program();
   Communicator* communicator = nullptr;
@@ -247,13 +246,13 @@ absl::Status TrainingJob::WriteShard(
     if (!IsSaved(*training_, i)) continue;
     if (training_->buffer(i).saved_elsewhere()) continue;
     const TensorSpec& spec = training_->spec(i);
-    // Replicas on one rank hold the same values: one of them is enough.
+    // Replicas on one rank hold equal values: save one.
     if (!regions.insert({training_->tensor_name(i), spec.offset}).second) continue;
     entries.push_back(
         {training_->tensor_name(i), spec, training_->buffer(i).kind() == v1::OPTIMIZER_STATE});
     buffers.push_back(i);
   }
-  // A directory of its own for every attempt: one that is over cannot spoil a later one's files.
+  // One directory per attempt, so that a stale attempt cannot overwrite a newer one's files.
   const std::string directory =
       JoinPath(request.checkpoint_root(),
                absl::StrCat("step-", steps_done, "-attempt-", attempt_.attempt()));
@@ -319,7 +318,7 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
         ": the coordinator's record and its checkpoints do not belong together; submit the job "
         "again if they cannot be restored"));
   }
-  steps_loaded_ = -1;  // it goes on from here by itself
+  steps_loaded_ = -1;  // later Runs continue
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   bool met = false;
   if (absl::Status s = Connect(&met); !s.ok()) return s;
@@ -343,7 +342,7 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
     report->set_step(step);
     report->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
     for (const auto& [name, value] : result->values) (*report->mutable_values())[name] = value;
-    // Values are summed over the ranks, so one of them reports it.
+    // Values are summed over ranks, so only one reports it.
     if (training_->program().rank() == 0) {
       (*report->mutable_values())["learning_rate"] = result->learning_rate;
     }

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// The coordinator may call before the reply to Join has been looked at.
+// The coordinator may call before this worker has processed the reply to Join.
 constexpr absl::Duration kJoinGrace = absl::Seconds(2);
 constexpr absl::Duration kStopTimeout = absl::Seconds(30);
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
@@ -22,8 +22,7 @@ constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
 using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
 
-// What one step gave, in as many messages as it needs; at least one. `result` is memory that serves
-// again.
+// Sends a step's result in one or more messages. `result` is a reused buffer.
 bool SendResult(uint64_t number, const RunnerOutput& logits, v1::ServingResult& result,
                 StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;
@@ -60,7 +59,7 @@ absl::Status CheckNotStale(const v1::Attempt& attempt, uint64_t present) {
                    " is stale; this worker has attempt ", present));
 }
 
-// Until the stream ends (OK) or a step fails.
+// Returns OK when the stream ends, or the error of a step.
 absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
   if (!stream->Write(v1::ServingResult())) return absl::OkStatus();
   v1::ServingStep step;
@@ -167,7 +166,7 @@ void WorkerService::AbortAll(const std::string& reason) {
   }
   loaded_jobs_.clear();
   draining_communicator_.reset();
-  // Of leases that are over: the next one's coordinator may count attempts from the beginning.
+  // These belong to old leases; the coordinator may count attempts from the start under a new one.
   stopped_.clear();
 }
 
@@ -227,7 +226,7 @@ absl::Status WorkerService::CheckFree(const v1::Attempt& attempt, bool serves) {
 absl::Status WorkerService::BeginLoad(const v1::Attempt& attempt, bool serves) {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    // Again after each wait, in which this attempt may have been overtaken.
+    // Checked again after each wait, during which a newer attempt may have arrived.
     if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
     if (absl::Status s = CheckFree(attempt, serves); !s.ok()) return s;
     if (Idle(attempt.job_id())) break;
@@ -342,7 +341,7 @@ absl::Status WorkerService::RunLoaded(
     changed_.SignalAll();
     return status;
   }
-  // A failed attempt cannot go on: let its peers see the connections close.
+  // A failed attempt cannot continue: closing its connections tells its peers.
   loaded->training.reset();
   loaded_jobs_.erase(request.attempt().job_id());
   Free(std::move(job));
@@ -362,13 +361,13 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
     job = (*loaded)->serving;
   }
   const absl::Status status = ServeSteps(*job, stream);
-  // Nobody will ask for a step any more: peers see the connections close, and the memory is free.
+  // No more steps will follow: closes connections and frees the memory.
   job->Abort("the stream of steps has ended");
   {
     absl::MutexLock lock(&mutex_);
     Find(job_id)->serving.reset();
   }
-  job.reset();  // not under the lock, which heartbeats want: much memory takes a while
+  job.reset();  // without the lock, which heartbeats need: freeing takes a while
   absl::MutexLock lock(&mutex_);
   loaded_jobs_.erase(job_id);
   changed_.SignalAll();
@@ -414,8 +413,8 @@ grpc::Status WorkerService::ServingSteps(grpc::ServerContext* context, StepStrea
 grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopRequest* request,
                                  v1::StopReply*) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
-  // No check of the lease: ending work does no harm, and a coordinator that has lost track must be
-  // able to. Attempts are checked, so that a late call cannot end a newer one.
+  // Does not check the lease: stopping work is harmless, and a coordinator that lost track must be
+  // able to. Checks the attempt, so that a late call cannot stop a newer one.
   const v1::Attempt& attempt = request->attempt();
   absl::MutexLock lock(&mutex_);
   const LoadedJob* const loaded = Find(attempt.job_id());

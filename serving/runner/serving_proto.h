@@ -36,7 +36,7 @@ absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch);
 
 // Includes log-probabilities.
 void SetChoices(const RunnerOutput& logits, v1::ServingResult* result);
-// False if they are torn. CheckRunnerOutput says whether they may be believed.
+// Returns false if they are incomplete. CheckRunnerOutput validates them.
 bool TakeChoices(const v1::ServingResult& result, RunnerOutput* logits);
 
 }  // namespace espalier

@@ -25,21 +25,21 @@ namespace {
 using gloo::transport::UnboundBuffer;
 
 constexpr std::chrono::microseconds kShmPollInterval(200);
-// For a pair to connect, Gloo waits this many times as long as it is told (Pair::waitUntil).
+// Gloo waits for a pair to connect this many times the given timeout (Pair::waitUntil).
 constexpr int kGlooConnectFactor = 5;
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(std::max<int64_t>(1, absl::ToInt64Milliseconds(duration)));
 }
 
-// Gloo says all in one exception type; only its text tells a timeout apart.
+// Gloo has one exception type; only the text identifies a timeout.
 absl::Status Classify(const std::string& message) {
   const bool timeout =
       message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
   return timeout ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
 }
 
-// Gloo's store over ours: errors become exceptions, which ConnectGloo catches.
+// Adapts RendezvousStore to Gloo's store: errors become exceptions, which ConnectGloo catches.
 class StoreAdapter : public gloo::rendezvous::Store {
  public:
   StoreAdapter(RendezvousStore& store, absl::Duration timeout) : store_(store), timeout_(timeout) {}
@@ -73,7 +73,7 @@ class GlooCommunicator : public HostCommunicator {
       : options_(options), context_(std::move(context)), shm_(std::move(links)) {}
 
   ~GlooCommunicator() override {
-    // First the connections, so that no transfer still uses a buffer.
+    // Close connections first, so that no transfer uses a buffer.
     try {
       context_->closeConnections();
     } catch (const std::exception&) {
@@ -88,7 +88,7 @@ class GlooCommunicator : public HostCommunicator {
 
   int64_t max_buffered_bytes() const override { return options_.max_buffered_bytes; }
 
-  // Gloo sends only once the peer has posted its receive, so the data is copied and waited for
+  // Gloo sends only when the peer has posted its receive, so the data is copied and waited for
   // later.
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
     if (bytes == 0) return Check(peer);
@@ -129,7 +129,7 @@ class GlooCommunicator : public HostCommunicator {
         done = WaitWithShm([&] { return buffer->waitRecv(Milliseconds(options_.timeout)); });
       } catch (...) {
         EndWait();
-        CloseAll();  // before `buffer` goes
+        CloseAll();  // before `buffer` is destroyed
         throw;
       }
       EndWait();
@@ -174,7 +174,7 @@ class GlooCommunicator : public HostCommunicator {
     int peer = 0;
     int64_t bytes = 0;
     std::unique_ptr<char[]> data;
-    std::unique_ptr<UnboundBuffer> buffer;  // goes before the data it points to
+    std::unique_ptr<UnboundBuffer> buffer;  // destroyed before its data
   };
 
   absl::Status Check(int peer) {
@@ -187,8 +187,8 @@ class GlooCommunicator : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // Waits for Gloo, while what waits for room on the links goes on: a peer of this host may wait
-  // for it, and the one that is waited for here for that peer.
+  // Waits for Gloo and continues pending shared-memory sends meanwhile: otherwise a local peer that
+  // waits for them, and on which the awaited peer depends, would deadlock.
   template <typename Wait>
   bool WaitWithShm(Wait wait) {
     if (shm_ == nullptr || shm_->pending_bytes() == 0) return wait();
@@ -200,9 +200,8 @@ class GlooCommunicator : public HostCommunicator {
 
   bool IsLocal(int peer) const { return shm_ != nullptr && shm_->IsLocal(peer); }
 
-  // Sends of a step are kept until the next one ends: memory that is new every time would be
-  // mapped, cleared and unmapped for each message, which takes longer than to send it. Steps send
-  // the same sizes again.
+  // Buffers are kept until the next step ends: new memory for each message would be mapped, cleared
+  // and unmapped, which takes longer than sending. Steps send the same sizes again.
   std::unique_ptr<char[]> TakeMemory(int64_t bytes) {
     auto found = free_.find(bytes);
     if (found == free_.end()) {
@@ -217,7 +216,7 @@ class GlooCommunicator : public HostCommunicator {
   void ReleaseBuffer(PendingSend send) {
     send.buffer.reset();
     if (send.bytes > options_.max_buffered_bytes) return;
-    // Sizes that are not sent any more make room.
+    // Frees buffers of sizes no longer sent.
     while (!free_.empty() && free_bytes_ + send.bytes > options_.max_buffered_bytes) {
       auto other = free_.begin();
       free_bytes_ -= other->first;
@@ -309,7 +308,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     attributes.hostname = options.host;
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-    // Asked by nobody but the pairs that connect: later waits say how long they last.
+    // Only connecting pairs use it: later waits pass their own timeouts.
     context->setTimeout(Milliseconds(options.connect_timeout / kGlooConnectFactor));
     StoreAdapter adapter(store, options.connect_timeout);
     context->connectFullMesh(adapter, device);

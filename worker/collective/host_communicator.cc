@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kSmallBytes = 64 << 10;  // below, a round costs more than sending everything
+constexpr int64_t kSmallBytes = 64 << 10;  // below, rounds cost more than sending all
 
 template <typename T>
 void AddTo(void* sum, const void* term, int64_t count) {
@@ -47,10 +47,10 @@ absl::Status HostCommunicator::Exchange(const Group& group, int me, int64_t larg
                                         Outgoing outgoing, Incoming incoming) {
   const int n = static_cast<int>(group.size());
   if (n < 2) return absl::OkStatus();
-  // In round k everyone sends to the k-th rank after it and receives from the k-th before it; as
-  // many sends as are buffered run ahead of the receives. So a send that waits for room waits for
-  // one of an earlier round, which its peer receives before it comes to this round: nobody waits in
-  // a circle, however large the messages are.
+  // In round k each rank sends to the k-th rank after it and receives from the k-th before it;
+  // buffered sends run ahead of receives. A blocked send waits for one of an earlier round, which
+  // its peer receives before it reaches this round: no cycle of waits is possible at any message
+  // size.
   const int64_t room = largest > 0 ? max_buffered_bytes() / largest : n;
   const int early = static_cast<int>(std::clamp<int64_t>(room, 1, n - 1));
   for (int k = 1; k < n - 1 + early; ++k) {
@@ -75,7 +75,7 @@ absl::Status HostCommunicator::ReduceParts(DType dtype, Outgoing parts, void* ou
   const int64_t element = static_cast<int64_t>(SizeOf(dtype));
   const int64_t bytes = count * element;
   const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
-  // All parts first, then the sum: `mine` may be `output`.
+  // Receive all parts, then add: `mine` may be `output`.
   const void* mine = parts(me).data();
   received_.resize(static_cast<size_t>(bytes) * (group.size() - 1) + 1);
   const auto place = [&](int from) {

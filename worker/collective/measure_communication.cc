@@ -24,10 +24,10 @@ constexpr Kind kKinds[] = {
     v1::CollectiveInstruction::BROADCAST};
 constexpr int kMostRanksOfAllSizes = 4;
 constexpr int kInARow = 6;
-constexpr int64_t kWorkBytes = 256 << 10;  // stays in a core's cache
+constexpr int64_t kWorkBytes = 256 << 10;  // fits into a core's cache
 constexpr int kWorkRounds = 12;
 
-// One collective of one size over the first `ranks` ranks; a message if there is no kind.
+// One collective of one size over the first `ranks` ranks; without a kind, a message.
 struct Case {
   Kind kind = v1::CollectiveInstruction::KIND_UNSPECIFIED;
   int ranks = 2;
@@ -58,7 +58,7 @@ class Measurement {
   Measurement(Communicator& communicator, Device& device, uint64_t tag)
       : communicator_(communicator), device_(device), tag_(tag) {}
 
-  // For inputs of up to `bytes` over all ranks.
+  // Buffers for inputs of up to `bytes` on all ranks.
   absl::Status Prepare(int64_t bytes) {
     const int64_t all = bytes * std::max(kMostRanksOfAllSizes, 2);
     if (!communicator_.on_device()) {
@@ -78,10 +78,10 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Seconds for kInARow pieces of work on the first rank while the others wait, and of this rank
-  // with a collective or message behind each piece. As in a step: nobody waits for each other but
-  // in those, and right behind them every rank works on. So what ranks of one host take from each
-  // other's work (caches, bandwidth, turns of the cores) counts where they meet.
+  // Seconds for kInARow pieces of work on the first rank while others wait, and for this rank with
+  // a collective or message after each piece. As in a step, ranks wait only within operations and
+  // compute right after them, so that contention between ranks of one host (caches, bandwidth, core
+  // time) is included.
   struct Times {
     double alone = 0;
     double both = 0;
@@ -106,12 +106,12 @@ class Measurement {
     return times;
   }
 
-  // How many ranks there are, of the first `ranks`, for each core of a host that has the most.
+  // The maximum, over hosts, of the number of the first `ranks` ranks per core.
   absl::StatusOr<double> RanksPerCore(int ranks) {
     if (communicator_.on_device()) return 1.0;
     char name[256] = {};
     gethostname(name, sizeof(name) - 1);
-    // Kept whole by a double.
+    // Exact in a double.
     const double host = static_cast<double>(std::hash<std::string_view>()(name) >> 12);
     absl::StatusOr<std::vector<double>> hosts =
         Gather({host, static_cast<double>(std::thread::hardware_concurrency())});
@@ -125,7 +125,7 @@ class Measurement {
     return most;
   }
 
-  // What all ranks have, one after the other.
+  // All-gathers values in rank order.
   absl::StatusOr<std::vector<double>> Gather(const std::vector<double>& mine) {
     const size_t world = static_cast<size_t>(communicator_.size());
     const int64_t bytes = static_cast<int64_t>(mine.size() * sizeof(double));
@@ -154,7 +154,7 @@ class Measurement {
     absl::Status s;
     const absl::Time start = absl::Now();
     for (int i = 0; i < kInARow && s.ok(); ++i) {
-      // An operator that leaves the input behind.
+      // Stands for an operator that produces the input.
       s = Work();
       if (s.ok()) s = Write(input_, c.bytes);
       if (s.ok()) s = what();
@@ -164,8 +164,7 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // kInARow messages there and as many back: a rank works while the other one waits for what it
-  // will send.
+  // kInARow messages each way: one rank computes while the other waits for its message.
   absl::StatusOr<double> BackAndForth(const Case& c, double* sending) {
     absl::Status s;
     const int me = communicator_.rank();
@@ -190,7 +189,7 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // About a tenth of a millisecond of a core, as operators of small models take.
+  // About 0.1 ms on one core, as operators of small models.
   absl::Status Work() {
     absl::Status s;
     for (int i = 0; i < kWorkRounds && s.ok(); ++i) s = Write(work_, kWorkBytes);
@@ -205,7 +204,7 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Whoever is there first would count its waiting.
+  // Otherwise the first rank to arrive would count its waiting.
   absl::Status Meet(const Communicator::Group& group) {
     absl::Status s = communicator_.Flush();
     if (!s.ok()) return s;
@@ -271,7 +270,7 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
         if (!timed.ok()) return timed.status();
         times = *timed;
       }
-      // The first makes buffers that are kept.
+      // The first repetition allocates buffers.
       if (i > 0) mine.insert(mine.end(), {times.alone, times.both, times.send});
     }
   }
@@ -289,20 +288,20 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
     if (!share.ok()) return share.status();
     std::vector<double> added, sending;
     for (int i = 0; i < options.repetitions; ++i) {
-      // Of the slowest rank; ranks that share cores share their work evenly.
+      // Time of the slowest rank; ranks that share cores share their work evenly.
       Measurement::Times times = of(0, c, i);
       times.send = 0;
       for (int r = 0; r < cases[c].ranks; ++r) {
         times.both = std::max(times.both, of(r, c, i).both);
         times.send += of(r, c, i).send;
       }
-      // Of messages back and forth, one rank works at a time.
+      // In ping-pong only one rank computes at a time.
       const double work = times.alone * (is_message ? 2 : *share);
       added.push_back((times.both - work) / (is_message ? 2 * kInARow : kInARow));
       sending.push_back(times.send / (2 * kInARow));
     }
     if (is_message) {
-      // Between devices both take part from beginning to end. The least that is not that: 1 ns.
+      // Between devices, both ranks are busy throughout. Otherwise at least 1 ns.
       const double send = communicator.on_device() ? 0 : std::max(1e-9, Median(sending));
       v1::CommunicationProfile::Message* message = profile.add_messages();
       message->set_bytes(bytes);

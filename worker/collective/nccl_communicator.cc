@@ -102,7 +102,7 @@ class NcclCommunicator : public Communicator {
     }
     const std::string key = absl::StrCat("nccl/", absl::StrJoin(group, ","));
     std::string id;
-    // The id is given out once all are there: no Abort ends a rank's wait for the others in NCCL.
+    // The id is published when all have arrived: Abort cannot interrupt waiting inside NCCL.
     if (me == 0) {
       for (size_t other = 1; other < group.size(); ++other) {
         absl::StatusOr<std::string> there =

@@ -23,8 +23,8 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kPartBytes = 256 << 10;  // stays in a core's cache on its way
-constexpr int64_t kAreaBytes = 256 << 20;  // of which only what is used takes memory
+constexpr int64_t kPartBytes = 256 << 10;  // stays in cache between the copies
+constexpr int64_t kAreaBytes = 256 << 20;  // only touched pages take memory
 constexpr int64_t kLine = 64;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
@@ -36,17 +36,17 @@ absl::Status Failed(const char* what) {
 struct Part {
   uint64_t tag;
   int64_t message_bytes;
-  int64_t offset;  // in the area
+  int64_t offset;  // in the ring buffer
   int64_t bytes;
 };
 
 }  // namespace
 
-// Counters never wrap. Those of one end are written by it alone.
+// Counters never wrap. Each is written by one end only.
 struct ShmChannel::Shared {
   struct Direction {
     alignas(kLine) std::atomic<uint64_t> written;  // parts, by the sender
-    std::atomic<uint32_t> starved;                 // by the sender: it waits for room
+    std::atomic<uint32_t> starved;                 // by the sender: waits for space
     alignas(kLine) std::atomic<uint64_t> read;     // by the receiver
     alignas(kLine) Part parts[kParts];
   };
@@ -73,7 +73,7 @@ absl::StatusOr<int> ShmChannel::NewMemory() {
 }
 
 absl::StatusOr<std::unique_ptr<ShmChannel>> ShmChannel::Map(int memory, int socket, int side) {
-  // A file that shrinks would end whoever reads it.
+  // A shrinking file would kill its readers (SIGBUS).
   struct stat info {};
   const int seals = fcntl(memory, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory, &info) != 0 ||
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<ShmChannel>> ShmChannel::Map(int memory, int sock
     close(socket);
     return s;
   }
-  // All its members are zero at first, in the file.
+  // The file starts as zeros, the initial values of all members.
   static_assert(std::is_trivially_destructible_v<Shared>);
   return std::unique_ptr<ShmChannel>(
       new ShmChannel(std::launder(static_cast<Shared*>(mapped)), socket, side));
@@ -111,7 +111,7 @@ int64_t ShmChannel::Place(int64_t bytes) {
     fill_ = bytes;
     return 0;
   }
-  if (written_ - read >= kParts) return -1;  // also if the other end counts nonsense
+  if (written_ - read >= kParts) return -1;  // also if the peer's counter is invalid
   const int64_t oldest = offsets_[read % kParts];
   const bool wrapped = fill_ <= oldest;
   if (fill_ + bytes <= (wrapped ? oldest : kAreaBytes)) {
@@ -131,7 +131,7 @@ int64_t ShmChannel::Push(uint64_t tag, const char* data, int64_t bytes, int64_t 
     const int64_t place = Place((part + kLine - 1) / kLine * kLine);
     if (place < 0) {
       if (starved_) break;
-      // And tried again: the other end may have made room before it could see this.
+      // Try again: the peer may have freed space before it could see the flag.
       starved_ = true;
       out.starved.store(1);
       continue;
@@ -182,8 +182,8 @@ bool ShmChannel::Changed() const {
          shared_->directions[side_].read.load() != seen_read_;
 }
 
-// Either this end sees what the other has written after it said that it sleeps, or the other sees
-// that it sleeps after it has written.
+// Sequential consistency: either this end sees what the peer wrote after this end announced its
+// sleep, or the peer sees the announcement after it has written.
 bool ShmChannel::Wait(absl::Duration most, absl::Duration spin_time) {
   if (spin_time > absl::ZeroDuration()) {
     const absl::Time until = absl::Now() + std::min(most, spin_time);

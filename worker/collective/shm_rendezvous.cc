@@ -25,13 +25,13 @@ namespace {
 
 constexpr size_t kSecretBytes = 16;
 
-// What a caller says, beside the descriptor of the memory.
+// Greeting of the connecting rank, sent with the memory's descriptor.
 struct Greeting {
   char secret[kSecretBytes];
   int32_t rank;
 };
 
-// Closes what it holds.
+// Owns a file descriptor.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -60,8 +60,7 @@ std::string RandomBytes(size_t count) {
   return bytes;
 }
 
-// What ranks must have in common to be able to share memory: the running kernel, the network
-// namespace (abstract sockets are of one) and the user.
+// What ranks must share to use common memory: the running kernel, the network
 std::string HostIdentity() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;

@@ -12,12 +12,12 @@
 namespace espalier {
 namespace {
 
-// How long a rank sleeps at most before it looks whether its peer still lives, and whether other
-// peers have made room for what waits.
+// Longest sleep before checking that the peer lives and that other peers have space for pending
+// sends.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 constexpr absl::Duration kLookForRoom = absl::Microseconds(200);
-// Where the host has a core for each of its ranks: to wake a core that sleeps takes a virtual
-// machine up to 0.1 ms, as long as many an operator runs.
+// Used if the host has a core per rank: waking an idle core of a virtual machine takes up to 0.1
+// ms, as long as many operators run.
 constexpr absl::Duration kAwake = absl::Milliseconds(1);
 
 absl::Status Gone(int peer) {
@@ -63,7 +63,7 @@ absl::Status ShmTransport::Send(const void* data, int64_t bytes, int peer, uint6
   int64_t done = 0;
   if (peers_[peer].unsent.empty()) done = channels_[peer]->Push(tag, from, bytes, 0);
   if (done < bytes) {
-    // The whole message, as `done` counts from its beginning.
+    // Copies the whole message: `done` counts from its beginning.
     peers_[peer].unsent.push_back({tag, std::vector<char>(from, from + bytes), done});
     pending_bytes_ += bytes - done;
   }
@@ -103,15 +103,15 @@ absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t
     return absl::OkStatus();
   }
   absl::Time deadline = absl::Now() + timeout_;
-  int64_t done = 0;         // of the message that is being read
-  std::vector<char> other;  // that message, if it has another tag
+  int64_t done = 0;         // bytes read of the current message
+  std::vector<char> other;  // the current message, if its tag differs
   bool is_gone = false;
   while (true) {
     FlushSends();
     absl::StatusOr<std::optional<ShmChannel::Message>> next = link.Next();
     if (!next.ok()) return next.status();
     if (!next->has_value()) {
-      // Looked once more: it may have sent this last.
+      // Check once more: this may be its last message.
       if (is_gone) return Gone(peer);
       if (absl::Status s = WaitFor(peer, deadline, &is_gone); !s.ok()) return s;
       continue;

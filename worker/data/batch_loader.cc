@@ -114,7 +114,8 @@ absl::Status BatchLoader::Load(const std::string& name, const TensorSpec& spec, 
 void BatchLoader::StartPrefetch(int64_t step) {
   Slot& slot = slots_[step % 2];
   if (slot.step == step) return;
-  // One at a time: a step that was asked for is always filled, and a reader may wait for it.
+  // Prefetches one step at a time: a requested step is always filled, since a reader may wait for
+  // it.
   for (const Slot& other : slots_) {
     if (other.step >= 0 && !other.done) return;
   }

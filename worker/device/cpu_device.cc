@@ -20,7 +20,7 @@
 namespace espalier {
 namespace {
 
-// Bytes of an allocation that is worth large pages.
+// Smallest allocation for which huge pages are requested.
 constexpr int64_t kManyPages = 32 << 20;
 
 std::string CpuModel() {
@@ -39,7 +39,7 @@ void FillWith(void* destination, int64_t count, T value) {
   std::fill_n(static_cast<T*>(destination), count, value);
 }
 
-// Returns its bytes to the budget.
+// Host memory that returns its bytes to the budget.
 class CountedHostMemory : public HostMemory {
  public:
   CountedHostMemory(std::unique_ptr<HostMemory> memory, std::shared_ptr<MemoryBudget> budget)
@@ -76,7 +76,7 @@ class CpuDevice : public Device {
   const KernelRegistry& kernels() const override { return kernels_; }
 
   absl::Status EnterThread(KernelThreads threads) override {
-    // OpenMP keeps the number by thread: oneDNN's loops, started from this one, use it.
+    // OpenMP stores this per thread; oneDNN's loops, started from this thread, use it.
     omp_set_num_threads(description_.threads());
     UseOwnTeam(threads == KernelThreads::kThreadTeam);
     return absl::OkStatus();
@@ -90,7 +90,7 @@ class CpuDevice : public Device {
           shared_ ? " left, which the models in this process share (--serving_memory)"
                   : " left; give the worker more with --memory_limit or use more workers"));
     }
-    // Anonymous pages: zero, and taken from the machine only once they are touched.
+    // Anonymous pages are zero and use physical memory once touched.
     void* data = nullptr;
     if (bytes > 0) {
       data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
@@ -100,7 +100,7 @@ class CpuDevice : public Device {
         return absl::ResourceExhaustedError(
             absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
       }
-      // Steps stream through weights: fewer and larger pages are found faster. It is a wish.
+      // Steps stream through weights: huge pages reduce TLB misses. Only a hint.
       if (bytes >= kManyPages) (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     }
     return std::make_unique<DeviceMemory>(this, data, bytes);
@@ -120,7 +120,7 @@ class CpuDevice : public Device {
   }
 
   absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) override {
-    // A worker's limit is that of its programs; whoever shares a budget shares all memory there is.
+    // A limit covers a worker's programs only; a shared budget covers all memory.
     if (!shared_ || !swap_folder_.empty()) return MapHostMemory(bytes, swap_folder_);
     if (!budget_->Take(bytes)) {
       return absl::ResourceExhaustedError(

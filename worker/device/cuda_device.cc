@@ -177,7 +177,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& path, 
       if (KernelStatus s = plugin->MemoryBytes(ordinal, &free_bytes, &total); !s.ok()) {
         return absl::UnavailableError(absl::StrCat("CUDA: ", s.error));
       }
-      // A tenth stays free for libraries' own workspaces.
+      // Leaves a tenth for the libraries' own workspaces.
       const int64_t usable = free_bytes / 10 * 9;
       const int64_t limit = memory_limit > 0 ? std::min(memory_limit, usable) : usable;
       auto device = std::make_unique<CudaDevice>(plugin, info, limit);

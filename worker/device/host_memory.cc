@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<HostMemory>> MapHostMemory(int64_t bytes,
   if (!folder.empty()) {
     file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0) return Refused(bytes, folder, errno);
-    // The disk must have room now: later a write into the mapping would end the process.
+    // Reserves the disk space now: a later write into the mapping would raise SIGBUS.
     if (const int error = posix_fallocate(file, 0, bytes); error != 0) {
       close(file);
       return Refused(bytes, folder, error);

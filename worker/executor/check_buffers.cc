@@ -84,7 +84,7 @@ std::vector<std::string> FindTensorNames(const v1::Program& program) {
   return result;
 }
 
-// Whether shard `a` of a parameter is, by region and by place, a stretch of shard `b`.
+// True if shard `a` of a parameter is, in region and in address, a contiguous part of shard `b`.
 bool LiesIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
   if (specs[a].dtype != specs[b].dtype || specs[a].global != specs[b].global) return false;
   const std::optional<int64_t> begin =
@@ -96,7 +96,7 @@ bool LiesIn(const v1::Program& program, const std::vector<TensorSpec>& specs, in
          place == program.buffers(a).offset_bytes();
 }
 
-// Regions of parameters that an update moves by themselves, though the parameter is kept whole.
+// Regions of whole parameters that separate updates modify.
 void FindStretches(const v1::Program& program, CheckedProgram* checked) {
   std::map<std::string, std::vector<int>> shards;  // by tensor
   for (int i = 0; i < program.buffers_size(); ++i) {
@@ -152,7 +152,7 @@ absl::Status CheckBuffer(const v1::Program& program, const v1::Buffer& buffer,
   return absl::OkStatus();
 }
 
-// What outlives a step must not share memory with anything.
+// Buffers kept between steps must not share memory with others.
 absl::Status CheckOverlaps(const v1::Program& program, const CheckedProgram& checked) {
   const std::vector<TensorSpec>& specs = checked.specs;
   std::vector<int> order;

@@ -77,7 +77,7 @@ class InstructionChecker {
         "' is dynamic; only operators, copies, messages and collectives may touch such "
         "buffers");
   }
-  // Of two operands of one copy or collective: in serving both may be as long as the batch.
+  // Two operands of one copy or collective may both have the dynamic length of a serving batch.
   absl::Status AlikeDynamic(int a, int b) const {
     if (program_.buffers(a).dynamic() == program_.buffers(b).dynamic()) return absl::OkStatus();
     return BadProgram("'", program_.buffers(a).name(), "' and '", program_.buffers(b).name(),
@@ -154,7 +154,7 @@ class InstructionChecker {
     if (absl::Status s = Index(c.input(), "input"); !s.ok()) return s;
     if (absl::Status s = Index(c.output(), "output"); !s.ok()) return s;
     if (absl::Status s = AlikeDynamic(c.input(), c.output()); !s.ok()) return s;
-    // The parts of the others would not follow each other in memory.
+    // The other ranks' parts would not be contiguous.
     if (IsDynamic(c.input()) && c.kind() != v1::CollectiveInstruction::ALL_REDUCE &&
         c.kind() != v1::CollectiveInstruction::BROADCAST) {
       return BadProgram("'", program_.buffers(c.input()).name(),
@@ -241,13 +241,13 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
-  // Kernels of updates trust the operator's definition: it is asked about the whole tensors, and
-  // the shards must be alike.
+  // Update kernels trust the operator's definition, which is checked on the whole tensors; the
+  // shards must be alike.
   absl::Status Update(const v1::UpdateInstruction& c) const {
     if (absl::Status s = Static(c.parameter(), "parameter"); !s.ok()) return s;
     if (absl::Status s = Static(c.gradient(), "gradient"); !s.ok()) return s;
     const TensorSpec& parameter = spec(c.parameter());
-    // Pieces of a parameter that is kept whole are scratch.
+    // Regions of a parameter that is kept whole are scratch.
     const v1::BufferKind kind = program_.buffers(c.parameter()).kind();
     if (kind != v1::PARAMETER_SHARD && kind != v1::SCRATCH) {
       return BadProgram("buffer '", program_.buffers(c.parameter()).name(), "' is no parameter");

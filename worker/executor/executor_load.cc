@@ -1,4 +1,4 @@
-// What an executor does once: memory, kernels, workspace.
+// Executor::State: loading, which plans memory, kernels and workspace.
 #include <algorithm>
 #include <exception>
 #include <utility>

@@ -1,4 +1,4 @@
-// What an executor does in every step.
+// Executor::State: running a step.
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -12,7 +12,7 @@ namespace espalier {
 absl::StatusOr<StepResult> Executor::State::Step(int64_t step, bool profile,
                                                  const DynamicSizes& sizes) {
   absl::StatusOr<StepResult> result = TryStep(step, profile, sizes);
-  // Copies that are under way; how they end concerns nobody.
+  // Waits for copies in flight and ignores their errors.
   if (!result.ok()) AwaitAll();
   return result;
 }
@@ -20,7 +20,7 @@ absl::StatusOr<StepResult> Executor::State::Step(int64_t step, bool profile,
 absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
                                                     const DynamicSizes& sizes) {
   Device& device = *options_.device;
-  // Kernels whose sums do not depend on the number of rows are not oneDNN's.
+  // Batch-invariant kernels do not use oneDNN.
   const KernelThreads threads =
       program_.batch_invariant() ? KernelThreads::kThreadTeam : KernelThreads::kOpenMp;
   if (absl::Status s = device.EnterThread(threads); !s.ok()) return s;
@@ -157,7 +157,7 @@ absl::Status Executor::State::Run(int index, int64_t step, StepResult* result) {
 
 absl::Status Executor::State::RunKernel(ReadyInstruction& ready, int64_t step) {
   if (!dynamic_views_.empty()) {
-    // Nothing to compute for no rows: prompt chunks want no logits.
+    // No rows, no work: prompt chunks need no logits.
     const bool empty =
         !ready.outputs.empty() &&
         std::all_of(ready.outputs.begin(), ready.outputs.end(),
@@ -251,7 +251,7 @@ absl::Status Executor::State::RunMessage(const v1::Instruction& instruction) {
   Communicator& communicator = *options_.communicator;
   const int buffer =
       instruction.has_send() ? instruction.send().buffer() : instruction.receive().buffer();
-  if (LiveBytes(buffer) == 0) return absl::OkStatus();  // both ends know
+  if (LiveBytes(buffer) == 0) return absl::OkStatus();  // both ends skip it
   if (instruction.has_send()) {
     const v1::SendInstruction& send = instruction.send();
     absl::StatusOr<char*> from = ForReading(send.buffer());
@@ -265,7 +265,7 @@ absl::Status Executor::State::RunMessage(const v1::Instruction& instruction) {
 }
 
 absl::Status Executor::State::RunCollective(const v1::CollectiveInstruction& c) {
-  if (LiveBytes(c.input()) == 0) return absl::OkStatus();  // all ranks know
+  if (LiveBytes(c.input()) == 0) return absl::OkStatus();  // all ranks skip it
   Communicator& communicator = *options_.communicator;
   const v1::Group& ranks = program_.groups(c.group());
   const Communicator::Group group(ranks.ranks().begin(), ranks.ranks().end());

@@ -20,7 +20,7 @@ absl::Status StepGraphCache::Run(const DynamicSizes& sizes,
     if (found->second.graph != 0) return graph_capturer_->Launch(found->second.graph);
     return Capture(key, enqueue);
   }
-  // The first time libraries load and prepare what cannot be recorded.
+  // On the first run libraries load and initialize, which cannot be captured.
   if (absl::Status s = enqueue(); !s.ok()) return s;
   if (entries_.size() >= kMaxGraphs) EvictOldest();
   entries_[key].used = ++steps_;

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = v1::Initializer;
 
-// The "step" word of the counter: no training step gets there, so dropout never sees these numbers.
+// The "step" word of Philox's counter. No training step reaches it, so dropout uses other numbers.
 constexpr uint64_t kInitializationStep = ~uint64_t{0};
 
 struct Fans {
@@ -34,7 +34,7 @@ Fans FansOf(const Dims& dims) {
 
 double UnitOf(uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-32; }
 
-// Two numbers in (0, 1) for an element, others for every `attempt`.
+// Two numbers in (0, 1) for an element, different for every `attempt`.
 struct Pair {
   double first, second;
 };
@@ -53,7 +53,7 @@ double StandardUniform(uint64_t key, uint64_t element) {
   return 2.0 * DrawPair(key, element, 0).first - 1.0;
 }
 
-// Drawn anew, which one time in 22 is needed, until it is within two deviations.
+// Redraws (1 time in 22) until within two standard deviations.
 double TruncatedNormal(uint64_t key, uint64_t element) {
   for (uint64_t attempt = 0;; ++attempt) {
     const double value = StandardNormal(key, element, attempt);
@@ -61,7 +61,7 @@ double TruncatedNormal(uint64_t key, uint64_t element) {
   }
 }
 
-// How an element follows from its number in the whole tensor: mean + width * draw(key, element).
+// Value of an element from its index in the whole tensor: mean + width * draw(key, element).
 struct Distribution {
   double mean = 0;
   double width = 0;
@@ -96,8 +96,8 @@ Distribution DistributionOf(const v1::Initializer& initializer, const Dims& dims
   }
 }
 
-// The whole of an orthogonal matrix [rows, columns], row-major: Gram and Schmidt's procedure on
-// normal numbers, by rows or by columns, whichever are fewer.
+// Returns a whole orthogonal matrix [rows, columns], row-major: Gram-Schmidt on normal numbers,
+// over rows or columns, whichever are fewer.
 std::vector<float> Orthogonal(int64_t rows, int64_t columns, double gain, uint64_t key) {
   const bool by_rows = rows <= columns;
   const int64_t count = by_rows ? rows : columns, length = by_rows ? columns : rows;
@@ -118,7 +118,7 @@ std::vector<float> Orthogonal(int64_t rows, int64_t columns, double gain, uint64
     for (int64_t i = 0; i < length; ++i) squares += unit[i] * unit[i];
     const double factor = 1.0 / std::sqrt(squares);
     for (int64_t i = 0; i < length; ++i) unit[i] *= factor;
-    // Each later vector by itself, so that the result does not depend on the number of threads.
+    // Each later vector separately, so that the result does not depend on the number of threads.
     ParallelFor(count - v - 1, 2 * length, [&](int64_t begin, int64_t end) {
       for (int64_t other = v + 1 + begin; other < v + 1 + end; ++other) {
         double* const x = vectors.data() + other * length;
@@ -137,7 +137,7 @@ std::vector<float> Orthogonal(int64_t rows, int64_t columns, double gain, uint64
   return matrix;
 }
 
-// Calls f(i, number of element i of the shard in the whole tensor).
+// Calls f(i, index of the shard's element i in the whole tensor).
 template <typename F>
 void ForElements(const TensorSpec& spec, const F& f) {
   const int rank = static_cast<int>(spec.dims.size());

@@ -40,12 +40,12 @@ bool SameUpdate(const v1::UpdateInstruction& a, const v1::UpdateInstruction& b) 
   return Equal(a.attributes(), b.attributes());
 }
 
-// Stretches of memory that do not overlap.
+// Disjoint memory ranges.
 class Regions {
  public:
   explicit Regions(const ProgramMemory& memory) : memory_(memory) {}
 
-  // False, and nothing is added, if buffer `b` overlaps what was added before it.
+  // Adds buffer `b`; returns false without adding it if it overlaps.
   bool Add(int b) {
     if (b < 0 || memory_.bytes(b) == 0) return true;
     const char* begin = memory_.data(b);
@@ -67,7 +67,7 @@ class Regions {
   std::map<const char*, const char*> ends_;  // by begin
 };
 
-// How many updates from `first` on are made together.
+// Returns the size of the group of updates that starts at `first`.
 int GroupUpdates(const v1::Program& program, const ProgramMemory& memory, int first) {
   const v1::UpdateInstruction& update = program.instructions(first).update();
   int end = first + 1;
@@ -86,7 +86,7 @@ bool Overlap(const ProgramMemory& memory, int a, int b) {
          memory.data(b) < memory.data(a) + memory.bytes(a);
 }
 
-// Whether an instruction writes what the other reads or writes.
+// True if `writer` writes memory that `other` reads or writes.
 bool Conflicts(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
               const v1::ComputeInstruction& other) {
   return std::any_of(writer.outputs().begin(), writer.outputs().end(), [&](int written) {
@@ -96,7 +96,7 @@ bool Conflicts(const ProgramMemory& memory, const v1::ComputeInstruction& writer
   });
 }
 
-// How many compute instructions from `first` on are run together.
+// Returns the size of the group of compute instructions that starts at `first`.
 int GroupComputes(const v1::Program& program, const ProgramMemory& memory, const SwapDependencies& dependencies,
                  const KernelRegistry& kernels, int first) {
   const v1::ComputeInstruction& one = program.instructions(first).compute();

@@ -100,7 +100,7 @@ bool ProgramMemory::FitsBeside(const ProgramMemory& other) const {
     if (shared_[i] != nullptr) continue;
     const v1::Buffer& ours = program_->buffers(i);
     const int64_t begin = ours.offset_bytes(), end = begin + bytes(i);
-    // What we keep must be what the other keeps there: a literal of both.
+    // What this program keeps must be kept there by the other, too: a literal of both.
     bool found = !IsKept(ours);
     for (int j = 0; j < other.program_->buffers_size(); ++j) {
       const v1::Buffer& theirs = other.program_->buffers(j);
@@ -140,7 +140,7 @@ absl::Status ProgramMemory::FillBuffer(int i) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training program has no parameter of this name and region ", ToString(shard.type())));
   }
-  // New memory is zero, and takes nothing from the machine before it is touched.
+  // New memory is zero, and uses no physical pages until touched.
   if (buffer.literal().empty() && buffer.initializer().kind() == v1::Initializer::ZEROS) {
     return absl::OkStatus();
   }

@@ -17,7 +17,7 @@ const v1::SwapInstruction* SwapOf(const v1::Instruction& instruction) {
 SwapDependencies FindSwapDependencies(const v1::Program& program, const ProgramMemory& memory) {
   SwapDependencies dependencies;
   dependencies.before.resize(program.instructions_size());
-  std::vector<int> running;  // swaps that nothing has waited for yet
+  std::vector<int> running;  // swaps that no instruction waited for yet
   for (int i = 0; i < program.instructions_size(); ++i) {
     const v1::Instruction& instruction = program.instructions(i);
     const v1::SwapInstruction* swap = SwapOf(instruction);
