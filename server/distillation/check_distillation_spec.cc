@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kMaxSsms = 16;
 constexpr int kMaxPrompts = 1 << 17;
-constexpr int kMaxTokens = 1 << 16;           // of a prompt, of a continuation
-constexpr int64_t kMaxAllTokens = 1 << 25;    // of all of them
+constexpr int kMaxTokens = 1 << 16;  // of a prompt, and of a continuation
+constexpr int64_t kMaxAllTokens = 1 << 25;  // of all prompts and continuations
 constexpr int64_t kMaxPromptBytes = 1 << 28;  // of the file
 constexpr int64_t kMaxSoftLabels = 1 << 26;   // of all continuations
 
@@ -41,7 +41,7 @@ absl::Status InRange(const std::string& name, int64_t value, int64_t most) {
                absl::StrCat("is ", value, ", expected 1 to ", most, ", or 0 for the default"));
 }
 
-// The fields by themselves.
+// Checks single fields and fills in defaults.
 absl::StatusOr<v1::DistillationSpec> Complete(const OpRegistry& operators, v1::DistillationSpec spec) {
   if (absl::Status s = CheckArtifactName(spec.name()); !s.ok()) return Field("name", s);
   if (spec.llm().empty()) return Field("llm", "names no artifact");
@@ -80,7 +80,7 @@ absl::StatusOr<v1::DistillationSpec> Complete(const OpRegistry& operators, v1::D
   if (!(spec.holdout_fraction() > 0 && spec.holdout_fraction() < 1)) {
     return Field("holdout_fraction", "expected more than 0, less than 1");
   }
-  // What the training jobs would refuse, too, but only once the continuations are there.
+  // Training jobs would refuse these, too, but only after the continuations were generated.
   if (spec.batch_size() < 1 || spec.epochs() < 0 || spec.steps() < 0 ||
       (spec.epochs() > 0) == (spec.steps() > 0) || spec.checkpoint_every_steps() < 0) {
     return Field("epochs, steps, batch_size, checkpoint_every_steps",
@@ -111,7 +111,7 @@ absl::StatusOr<ModelDescription> Describe(const DistillationDependencies& tools,
   return tools.describe(artifact);
 }
 
-// The LLM's probabilities are what the SSM is trained on.
+// Soft labels are LLM probabilities over the same vocabulary.
 absl::Status SameSize(const std::string& llm, const ModelDescription& large, const std::string& ssm,
                       const ModelDescription& small) {
   const int64_t wanted = large.model.facts.vocab_size, has = small.model.facts.vocab_size;
@@ -122,7 +122,7 @@ absl::Status SameSize(const std::string& llm, const ModelDescription& large, con
 }
 
 absl::Status LongEnough(const std::string& model, int64_t positions, const v1::DistillationSpec& spec) {
-  // One more than what is trained on: scoring makes room for an answer.
+  // One more than trained on: scoring needs a position for the next token.
   const int64_t needed = int64_t{spec.prompt_tokens()} + spec.continuation_tokens() + 1;
   if (positions >= needed) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -139,7 +139,7 @@ absl::Status CheckStart(const DistillationDependencies& tools, const v1::Distill
       absl::Status status = SameSize(spec.llm(), llm, start.artifact(), *ssm);
       if (status.ok()) status = CheckSameVocabulary(spec.llm(), llm, start.artifact(), *ssm);
       if (!status.ok()) return status;
-      // What training can build is less than what can be served.
+      // Fewer models can be trained than served.
       status = BuildTraining(*tools.operators, ssm->model, 1).status();
       if (!status.ok()) {
         return absl::Status(status.code(), absl::StrCat("'", start.artifact(),
@@ -166,7 +166,7 @@ absl::Status CheckStart(const DistillationDependencies& tools, const v1::Distill
   return absl::InvalidArgumentError("names neither an artifact nor a configuration");
 }
 
-// The artifacts that the job writes must not be those that it reads.
+// Returns the artifacts that the job writes. They must not be among those that it reads.
 absl::StatusOr<std::vector<std::string>> Outputs(const DistillationDependencies& tools,
                                                  const v1::DistillationSpec& spec) {
   std::set<std::string> read = {spec.llm(), spec.prompts()};

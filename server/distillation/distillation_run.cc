@@ -25,10 +25,11 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kWatch = absl::Milliseconds(100);
-constexpr absl::Duration kWriteDown = absl::Seconds(2);  // continuations that have come, at most
-constexpr int kWriting = 20;                             // at most one part of so many of the time
-constexpr int kAtOnce = 8;                               // requests of scoring and measuring
-constexpr int kRows = 512, kMostRows = 65536;            // of one of their steps
+// between writes of continuations, at least
+constexpr absl::Duration kWriteDown = absl::Seconds(2);
+constexpr int kWriting = 20;  // writes take at most 1/20 of the time
+constexpr int kAtOnce = 8;  // concurrent requests of scoring and measuring
+constexpr int kRows = 512, kMostRows = 65536;  // rows of one of their steps
 
 std::vector<DistillationPrompt> PlainPrompts(
     const google::protobuf::RepeatedPtrField<v1::DistillationPrompt>& prompts, int soft_labels) {
@@ -57,12 +58,13 @@ Array ArrayOf(TensorType type, const std::vector<T>& values) {
   return array;
 }
 
-// What a training job reads.
+// Returns the data set of a training job.
 absl::StatusOr<std::string> ExamplesOf(const DistillationRound& round) {
   const Dims places = {round.rows, round.columns};
   std::map<std::string, Array> columns;
   columns["tokens"] = ArrayOf({DType::kI32, places}, round.tokens);
   columns["targets"] = ArrayOf({DType::kI32, places}, round.targets);
+  // Without soft labels, the job builds the artifact's own graph with the usual loss itself.
   if (round.soft > 0) {
     const Dims labels = {round.rows, round.columns, round.soft};
     columns["soft_tokens"] = ArrayOf({DType::kI32, labels}, round.soft_tokens);
@@ -176,7 +178,8 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   if (status.ok()) status = (*upload)->Commit().status();
   if (!status.ok()) return status;
 
-  // The same request whenever it is made: a crash between here and Save leaves one job.
+  // The same request each time, with an idempotency key: a crash between Submit and Save leaves one
+  // job.
   v1::SubmitRequest request;
   request.set_idempotency_key(absl::StrCat("distillation/", job_.id(), "/", k));
   v1::TrainingSpec& spec = *request.mutable_spec();
@@ -212,7 +215,7 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   spec.set_steps(boost.steps());
   *spec.mutable_optimizer() = boost.optimizer();
   spec.set_checkpoint_every_steps(boost.checkpoint_every_steps());
-  // Otherwise all SSMs that start at random would start alike.
+  // Otherwise all randomly initialized SSMs would be equal.
   spec.set_seed(boost.seed() + static_cast<uint64_t>(k));
   status = listener_.progress(absl::StrCat("training ", ssm->output()), 0, spec.steps());
   if (!status.ok()) return status;
@@ -226,7 +229,7 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   ssm->set_job_id(reply.job_id());
   status = Save();
   if (absl::IsCancelled(status)) {
-    // Whoever cancelled this could not know of that job.
+    // A cancel during Submit could not know of this job.
     v1::CancelRequest cancel;
     cancel.set_job_id(reply.job_id());
     v1::CancelReply ignored;
@@ -235,7 +238,7 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   return status;
 }
 
-// A job that was submitted before, and cancelled before the record knew of it.
+// Resumes a job that was submitted, and cancelled before the record named it.
 absl::Status DistillationRun::ResumeCancelled(const std::string& job_id) {
   v1::GetJobRequest get;
   get.set_job_id(job_id);
@@ -277,7 +280,7 @@ absl::Status DistillationRun::Score(int k) {
   if (ssm->scored() || ssm->skipped()) return absl::OkStatus();
   const int width = job_.spec().sample_tokens();
   std::vector<DistillationPrompt> prompts = PlainPrompts(prompts_.prompts(), 0);
-  // A score that was interrupted before the record knew of it.
+  // Undo a score that was interrupted before it was recorded.
   for (DistillationPrompt& prompt : prompts) {
     std::replace(prompt.learned_by.begin(), prompt.learned_by.end(), k + 1, 0);
   }
@@ -331,7 +334,7 @@ absl::Status DistillationRun::Measure() {
   request.set_max_sequence_length(spec.prompt_tokens() + spec.continuation_tokens());
   request.set_max_requests_per_batch(kAtOnce);
   *request.mutable_expansion() = spec.expansion();
-  std::vector<int> before, after;          // indices into the request's SSMs
+  std::vector<int> before, after;  // indices into the request's SSMs
   std::map<int, int> before_of, after_of;  // by SSM
   for (int k = 0; k < spec.ssms_size(); ++k) {
     if (job_.ssms(k).skipped()) continue;
@@ -343,7 +346,7 @@ absl::Status DistillationRun::Measure() {
     before.push_back(request.ssm_artifacts_size());
     request.add_ssm_artifacts(spec.ssms(k).artifact());
   }
-  // Room for the trees of all that ever draft together, and a prompt besides.
+  // Rows for the trees of all SSMs that draft together, and a prompt.
   int nodes = 0, width = 1;
   for (const int children : spec.expansion()) nodes += width *= children;
   request.set_max_tokens_per_batch(

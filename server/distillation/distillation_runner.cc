@@ -17,7 +17,7 @@ namespace espalier {
 namespace {
 
 constexpr char kRecords[] = "distillation";
-// Records that are kept; beyond it the oldest ones that are over go.
+// Records kept; beyond, the oldest finished ones are dropped.
 constexpr int kMaxRecords = 1000;
 
 }  // namespace
@@ -95,7 +95,7 @@ absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& req
   // A repetition of a call is answered, whatever has become of the artifacts since.
   for (const v1::DistillationJob& job : records_.jobs()) {
     if (key.empty() || job.idempotency_key() != key) continue;
-    // Records of earlier versions have no sum.
+    // Records of earlier versions have no hash.
     if (!job.request_sha256().empty() && job.request_sha256() != sum) {
       return absl::InvalidArgumentError(
           absl::StrCat("idempotency_key '", key, "' was used before for ", job.id(),
@@ -165,7 +165,7 @@ absl::Status DistillationRunner::Cancel(const v1::DistillationRequest& request, 
   v1::CancelRequest cancel;
   cancel.set_job_id(training);
   v1::CancelReply ignored;
-  // One that is over by itself is none the worse.
+  // It may have ended already.
   tools_.jobs->Cancel(cancel, &ignored).IgnoreError();
   return absl::OkStatus();
 }
@@ -248,7 +248,7 @@ void DistillationRunner::RunOne(const v1::DistillationJob& job, absl::Status sta
   listener.save = [this](const v1::DistillationJob& now) {
     if (absl::Status status = Interrupted(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
-    // Cancelled meanwhile: its record is not ours any more.
+    // If cancelled, the record is not this run's any more.
     return cancel_ ? absl::CancelledError("it was cancelled") : Write(now);
   };
   listener.progress = [this, id = job.id()](const std::string& stage, int64_t done, int64_t total) {
@@ -267,7 +267,7 @@ void DistillationRunner::RunOne(const v1::DistillationJob& job, absl::Status sta
   absl::MutexLock lock(&mutex_);
   running_.clear();
   if (stopping_ || cancel_ || tools_.models->draining()) {
-    // What was interrupted goes on after the next start; the daemon ends without a busy loop.
+    // An interrupted run continues after the next start; do not retry in a loop.
     if (!cancel_) stopping_ = true;
     return;
   }
@@ -279,7 +279,7 @@ void DistillationRunner::RunOne(const v1::DistillationJob& job, absl::Status sta
   spdlog::info("boost id={} state={} error=\"{}\"", over.id(), StateName(over.state()),
                absl::CHexEscape(over.error()));
   if (absl::Status written = Write(over); !written.ok()) {
-    // In memory at least, so that it is not run again and again.
+    // Keep the state in memory at least, so that the job does not run again.
     spdlog::error("boost id={} not written: {}", over.id(), written.ToString());
     if (absl::StatusOr<v1::DistillationJob*> record = Find(over.id()); record.ok()) **record = over;
     return;

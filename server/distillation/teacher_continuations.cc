@@ -25,14 +25,14 @@ constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr absl::Duration kRefused =
     absl::Seconds(1);  // until the next try, if users fill the queue
 
-// Whoever asks for something now comes before.
+// The lowest priority, behind all requests of users.
 constexpr int kBehindUsers = std::numeric_limits<int>::max();
 
-// Of an engine that nobody else uses.
+// Concurrent requests of an engine without other users.
 constexpr int kAtOnce = 16;
 constexpr int kRows = 256;
 
-// Events on their way from the engine's thread.
+// Passes events from the engine's thread to the caller's.
 class Inbox {
  public:
   void Put(int index, const RequestEvent& event) {
@@ -51,7 +51,7 @@ class Inbox {
   std::deque<std::pair<int, RequestEvent>> events_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The served model that says what the artifact says; null: there is none.
+// Returns the served model with the artifact's weights; null if there is none.
 absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDependencies& tools,
                                                         const v1::DistillationSpec& spec) {
   std::string weights = spec.weights();
@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDepend
         model.max_sequence_length() < spec.prompt_tokens() + spec.continuation_tokens()) {
       continue;
     }
-    // It may have gone since.
+    // It may have been unserved meanwhile.
     if (auto found = tools.models->Find(model.name()); found.ok()) return *std::move(found);
   }
   return std::shared_ptr<LoadedModel>();
@@ -93,10 +93,10 @@ absl::StatusOr<std::unique_ptr<AsyncEngine>> LoadBeside(const DistillationDepend
   return AsyncEngine::Create(std::move(llm->parts), std::move(llm->options));
 }
 
-// Keeps as many requests open as the engine has places, and takes what comes.
+// Keeps as many requests open as the engine runs concurrently, and collects results.
 class Asking {
  public:
-  // `name` of the model. Its engine may go at any time, and is not kept from it.
+  // `name`: of the model. Does not keep its engine alive.
   Asking(std::weak_ptr<AsyncEngine> host, std::string name, const v1::DistillationSpec& spec,
          v1::DistillationPrompts* prompts)
       : host_(std::move(host)), name_(std::move(name)), spec_(spec), prompts_(*prompts) {}
@@ -148,7 +148,7 @@ class Asking {
     options.priority = kBehindUsers;
     options.sampling.temperature = spec_.temperature();
     if (spec_.soft_labels() > 0) options.logprobs = spec_.soft_labels();
-    // By prompt, so that what is left after a restart goes on as it would have.
+    // Per prompt, so that a restart generates the same continuations.
     options.sampling.seed = spec_.seed() + static_cast<uint64_t>(index);
     absl::StatusOr<AsyncEngine::Ticket> ticket = host.Submit(
         {tokens.begin(), tokens.end()}, std::move(options),
@@ -169,7 +169,7 @@ class Asking {
     }
     if (!event.finished) return absl::OkStatus();
     open_.erase(index);
-    // The queue is full of users' requests: later.
+    // The queue is full of users' requests; retry later.
     if (absl::IsResourceExhausted(event.error)) {
       arrived_.erase(index);
       waiting_.push_back(index);
@@ -177,7 +177,7 @@ class Asking {
       return absl::OkStatus();
     }
     if (!event.error.ok()) {
-      if (host_.expired()) return Gone();  // which ended its requests
+      if (host_.expired()) return Gone();  // the engine ended its requests
       return absl::Status(event.error.code(),
                           absl::StrCat("prompt ", index, ": ", event.error.message()));
     }
@@ -196,7 +196,7 @@ class Asking {
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
   std::deque<int> waiting_;
   std::map<int, AsyncEngine::Ticket> open_;
-  std::map<int, v1::DistillationPrompt> arrived_;  // what is new of them
+  std::map<int, v1::DistillationPrompt> arrived_;  // results not taken yet
   int64_t done_ = 0;
   absl::Time next_try_ = absl::InfinitePast();
 };

@@ -11,10 +11,10 @@
 namespace espalier {
 namespace {
 
-// No token of a text has more: what is cut out of a text for one prompt.
+// Text bytes cut out per prompt token; no token is longer.
 constexpr size_t kBytesPerToken = 8;
 
-// The first byte of the character that byte `at` belongs to, so that no piece begins inside of one.
+// Returns the first byte of the character at byte `at`, so that no piece starts inside a character.
 size_t CharacterStart(absl::string_view text, size_t at) {
   while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
   return at;
@@ -58,8 +58,7 @@ absl::StatusOr<std::vector<std::vector<int>>> PromptsOfText(absl::string_view te
                                                             const Tokenizer& tokenizer,
                                                             const PromptLimits& limits) {
   const size_t most = kBytesPerToken * static_cast<size_t>(limits.max_tokens);
-  // By the least that a prompt can take, a byte for each token: which pieces are long enough shows
-  // once they are tokens.
+  // At least one byte per token: which pieces are long enough is known only after tokenization.
   const size_t count = std::min(static_cast<size_t>(limits.max_prompts),
                                 text.size() / static_cast<size_t>(limits.max_tokens));
   std::vector<std::vector<int>> prompts;

@@ -15,7 +15,7 @@ int LeftOf(const DistillationPrompt& prompt, int width) {
   return left;
 }
 
-// Labels in the place of token `t` of the continuation; they lie from `at` on.
+// Adds the soft labels of token `t` of the continuation, from index `at` on.
 void AddSoftLabels(const DistillationPrompt& prompt, size_t t, size_t at, DistillationRound* round) {
   const size_t last = at + static_cast<size_t>(round->soft) - 1;
   bool drawn_is_among = false;

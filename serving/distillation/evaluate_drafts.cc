@@ -14,7 +14,7 @@ struct Question {
   RequestOptions options;
 };
 
-// Runs `count` requests, no more than fit at once, and hands their events on by index.
+// Runs `count` requests, no more than fit at once, and passes on their events by index.
 absl::Status AskAll(Engine& engine, int64_t count, int at_once,
                     const std::function<Question(int64_t)>& question,
                     const std::function<void(int64_t, const RequestEvent&)>& take,
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
   };
   const auto take = [&](int64_t i, const RequestEvent& event) {
     const size_t p = asked[static_cast<size_t>(i)];
-    // Of the prompt's tokens from the second on.
+    // The first events are of prompt tokens, from the second on.
     const size_t skipped = prompts[p].prompt.size() - 1;
     for (size_t t = skipped; t < event.prompt_logprobs.size(); ++t) {
       agrees[p].push_back(event.prompt_logprobs[t].rank == 1);

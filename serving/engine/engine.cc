@@ -16,28 +16,28 @@ KvNamespace SpaceOf(const Request& request) {
   return {.adapter = request.options().adapter, .salt = request.options().cache_salt};
 }
 
-// What may be taken over of others. The last token is run in any case: its logits are wanted. One
-// that was preempted decodes behind it with a tree, which may have to be whole, and has none in the
-// step that admits it: that runs the token before.
+// The tokens that a request may attach from the prefix cache. The last token is always run, because
+// its logits are needed. A preempted request decodes after it with a tree, which may have to be
+// whole, and has no tree in the step that admits it; that step runs the token before.
 absl::Span<const int> MayBeCached(const Request& request) {
   const size_t own = request.emitted() > 0 ? 2 : 1;
   return request.tokens().first(request.tokens().size() - own);
 }
 
-// Whether all that matters of the logits after its tokens is which token they give, and with which
-// log-probabilities. Drawn proposals are compared with all that the LLM says.
+// True if the tokens and log-probabilities after its rows suffice, instead of all logits. Drawn
+// proposals need the LLM's whole distribution.
 bool TokensSuffice(const Request& request, const TokenTree& tree) {
   return request.options().embed || request.options().sampling.greedy() || !tree.drawn();
 }
 
 }  // namespace
 
-// Log-probabilities of a prompt come from its own rows: they have to be computed.
+// Log-probabilities of a prompt need the logits of its rows, so they are not taken from the cache.
 bool Engine::SharesPrefix(const Request& request) const {
   return options_.prefix_cache && request.options().prompt_logprobs < 0;
 }
 
-// Only its last token is still to be run.
+// True if only its last token is still to be run.
 bool Engine::Decodes(const Entry& entry) const {
   const Request& request = *entry.request;
   return request.emitted() > 0 && kv_.length(request.id()) == request.length() - 1;
@@ -89,22 +89,22 @@ RequestId Engine::PrefixProducer(const Request& request, int known,
   const absl::Span<const int> wanted = MayBeCached(request);
   for (const auto* views : {&before.running, &before.waiting}) {
     for (const RequestView& view : *views) {
-      // What a step in flight computes is in no cache before its end.
+      // K and V of a step in flight are cached only when it ends.
       const bool in_flight = view.in_flight && !view.started;
       if (!in_flight &&
           (view.prompt_left() == 0 || view.computed[0] >= static_cast<int>(wanted.size()))) {
         continue;
       }
       const Request& other = *requests_.at(view.id).request;
-      // One that is less important may take its time.
+      // Do not wait for a request of lower priority.
       if (view.priority > request.options().priority || SpaceOf(other) != SpaceOf(request))
         continue;
       const absl::Span<const int> tokens = other.tokens();
-      // To wait for a step is worth some rows.
+      // Waiting for a step must save some rows.
       const size_t least = in_flight ? known : std::max(known, view.computed[0]);
       const size_t rows = KvCache::kBlock;
       if (std::min(wanted.size(), tokens.size()) < least + rows) continue;
-      // These first: many may begin with the same long text, and are told apart behind it.
+      // Compare these tokens first: many prompts share a long prefix and differ after it.
       if (wanted.subspan(least, rows) == tokens.subspan(least, rows) &&
           wanted.first(least) == tokens.first(least)) {
         return view.id;
@@ -139,8 +139,8 @@ SchedulerInput Engine::BuildSchedulerInput() const {
     input.others_run = !in_flight_.empty();
   }
   const bool full = static_cast<int>(running_.size()) >= options_.max_requests;
-  // What the LLM's cache has beside what is known to be needed. To look for what is cached takes
-  // time, so whoever comes behind one without room is not looked at.
+  // Slots of the LLM's cache beyond the known needs. Prefix lookups take time, so stop at the first
+  // waiting request that does not fit.
   int64_t unclaimed = input.free_slots[0] - SpareSlots(limits_.kv_slots);
   for (const RequestView& view : input.running) {
     unclaimed -= view.length + 1 + view.tree_nodes - view.computed[0];
@@ -337,13 +337,13 @@ absl::Status Engine::Step() {
   const auto full = [&] { return static_cast<int>(in_flight_.size()) >= concurrent_steps_; };
   absl::StatusOr<bool> begun = false;
   if (!full()) begun = BeginStep();
-  // There may be work for another one.
+  // There may be work for a further step.
   if (begun.ok() && *begun && !full()) return absl::OkStatus();
   absl::Status status = begun.status();
   if (status.ok() && !in_flight_.empty()) {
     status = EndStep();
   } else if (status.ok() && statistics_.preemptions == preempted) {
-    // Slots that requests had shared come back only with the last of them: in the next step.
+    // Slots that preempted requests shared are freed with the last of them, in the next step.
     status = absl::InternalError("the scheduler found no work although requests wait");
   }
   if (!status.ok()) FailRunning(status);
@@ -357,7 +357,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
   Entry& entry = found->second;
   Request& request = *entry.request;
   if (options_.prefix_cache) {
-    // A whole prompt: other choices of the same request begin with all of it.
+    // A whole prompt: other choices of the same request start with all of it.
     const bool whole = work.end == request.length() && request.emitted() == 0;
     kv_.CacheBlocks(id, request.tokens(), SpaceOf(request), whole);
   }
@@ -376,8 +376,9 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
     Embed(entry, logits.hidden(index, 0));
     return absl::OkStatus();
   }
-  // After the prompt's, the wanted rows are the root and then the nodes, as the tree numbers them.
-  // Rules are applied before anything is compared or drawn: here, if the runner did not.
+  // After the prompt's rows come the root and the nodes, as the tree numbers them. Logits
+  // processors apply before anything is compared or sampled; here, if the runner did not apply
+  // them.
   std::vector<float> ruled;
   const auto row_of = [&](int node) -> absl::StatusOr<const float*> {
     const float* row = logits.at(index, work.prompt_rows + node);
@@ -415,7 +416,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
         noise);
   }
   if (verification.ok()) return CommitTokens(entry, work, *verification, index, logits);
-  // Logits that are no numbers, and rules that cannot be followed, concern this request alone.
+  // NaN logits and failing logits processors concern only this request.
   request.Finish(FinishReason::kError);
   EmitEvent(entry, verification.status());
   Retire(id);
@@ -510,7 +511,7 @@ absl::Status Engine::CommitTokens(Entry& entry, Work& work, const Verification& 
 }
 
 void Engine::FailRunning(const absl::Status& status) {
-  // To whoever asked, that code says that the queue is full.
+  // For clients, ResourceExhausted means that the queue is full.
   const absl::Status told =
       absl::IsResourceExhausted(status)
           ? absl::InternalError(absl::StrCat("the model's step failed: ", status.message()))

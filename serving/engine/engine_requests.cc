@@ -1,4 +1,4 @@
-// How an engine is made; how requests come to it, are reported on and go; what it says of itself.
+// Part of Engine: creation, submission and the end of requests, statistics and invariants.
 #include <algorithm>
 #include <utility>
 
@@ -143,7 +143,7 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
     options.reproducible = options.reproducible || !speculator_->prefers_draws();
   }
   if (options.embed) {
-    // No SSM has a part in it, and no row but the last is wanted.
+    // No SSM takes part, and only the last row's output is needed.
     options.speculate = false;
     options.prompt_logprobs = -1;
   }
@@ -162,20 +162,20 @@ bool Engine::EvictFromQueue(int priority) {
     Entry& entry = requests_.at(*last);
     const RequestOptions& options = entry.request->options();
     if (options.priority <= priority) break;
-    // Of what has begun something would be lost.
+    // Evicting a started request would lose work.
     if (entry.admitted || options.admission_guaranteed()) continue;
     entry.request->Finish(FinishReason::kError);
     EmitEvent(entry, absl::ResourceExhaustedError(
                       absl::StrCat(waiting,
                                    " requests are waiting, which is the limit, and one "
-                                   "that come before this one: try again later")));
+                                   "of higher priority arrived: try again later")));
     Retire(*last);
     return true;
   }
   return waiting - outranked < options_.max_queue;
 }
 
-// Behind all that outrank it.
+// Inserts after all requests that outrank it.
 void Engine::Enqueue(RequestId id, std::deque<RequestId>& queue) {
   const auto rank = [&](RequestId one) {
     return std::make_pair(requests_.at(one).request->options().priority, one);
@@ -292,10 +292,10 @@ absl::Status Engine::CheckInvariants() const {
       slots += kv.length(id);
       shared += kv.shared(id);
     }
-    // Trees that are being verified.
+    // Trees in verification.
     slots += kv.scratch_slots();
     const KvCache::Statistics s = kv.statistics();
-    // Shared slots are counted once: at least one of the sharers' counts stands for them.
+    // Shared slots are counted once in `used`, at least once in the sharers' counts.
     if (s.used > slots || s.used < slots - shared) {
       return absl::InternalError(absl::StrCat("running requests have ", slots, " slots of ", whose,
                                               " KV cache, ", shared, " of them shared, but ",

@@ -142,7 +142,8 @@ void KvCache::Truncate(SequenceId id, int length) {
     const int block = sequence.blocks.back();
     sequence.blocks.pop_back();
     const int begin = static_cast<int>(sequence.blocks.size()) * kBlock;
-    // What is behind it goes first; of a block that is cut the sequence keeps slots by itself.
+    // Free the slots after the block first; the sequence then owns the slots that it keeps of a
+    // truncated block.
     while (static_cast<int>(sequence.slots.size()) > begin + kBlock) PopSlot(sequence);
     for (int at = begin; at < length; ++at) Own(sequence.slots[at]);
     sequence.slots.resize(std::max(begin, length));
@@ -185,7 +186,7 @@ int KvCache::FindRoot(const KvNamespace& space) const {
   return found == roots_.end() ? 0 : found->second;
 }
 
-// REQUIRES: a block follows.
+// REQUIRES: a block is inserted next.
 int KvCache::RootOf(const KvNamespace& space) {
   if (const int root = FindRoot(space); root < 0) return root;
   if (unused_spaces_.empty()) {
@@ -270,8 +271,8 @@ void KvCache::Unuse(int block) {
   if (b.children == 0) evictable_.insert(KeyOf(block, b));
 }
 
-// REQUIRES: a block is idle. Then some idle block has no children: those that continue an idle one
-// are idle too, because a sequence uses a chain from its beginning.
+// REQUIRES: a block is idle. Then some idle block has no children: children of an idle block are
+// idle, because a sequence uses a chain from its start.
 void KvCache::EvictOne() {
   const int block = std::get<2>(*evictable_.begin());
   evictable_.erase(evictable_.begin());
@@ -336,8 +337,8 @@ int KvCache::shared(SequenceId id) const {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return 0;
   int count = 0;
-  // Who uses a block uses those before it: from the first that is used alone, all are, but for
-  // slots with which others go on behind what they share.
+  // A sequence that uses a block uses all blocks before it. So after the first block without other
+  // users, no slot is shared, except partly attached ones.
   for (const int block : it->second.blocks) {
     if (blocks_[block].users < 2) break;
     count += kBlock;

@@ -1,4 +1,4 @@
-// Counts everything anew that a KvCache keeps count of.
+// Part of KvCache: CheckInvariants, which recounts everything.
 #include "absl/strings/str_cat.h"
 #include "serving/kv/kv_cache.h"
 

@@ -6,7 +6,7 @@ namespace espalier {
 
 SlotPool::SlotPool(int slots) : pages_((std::max(slots, 0) + kPage - 1) / kPage) {
   free_ = std::max(slots, 0);
-  // The lowest page comes to the front of the list.
+  // Backwards, so that the lowest page is first in the list.
   for (int p = static_cast<int>(pages_.size()) - 1; p >= 0; --p) {
     const int here = std::min(kPage, free_ - p * kPage);
     pages_[p].free = pages_[p].all = (uint32_t{1} << here) - 1;

@@ -13,8 +13,8 @@ namespace {
 
 using Path = std::vector<int>;
 
-// An SSM that was told the whole text: after any path it wants the next token of that, and next to
-// it another one, so that a tree has nodes to be left out.
+// An SSM that knows the whole text: after any path it predicts the next token of the text first and
+// another token second, so that trees have nodes to reject.
 class ToldRunner : public ModelRunner {
  public:
   ToldRunner(RunnerLimits limits, Path text) : limits_(limits), text_(std::move(text)) {
@@ -102,7 +102,7 @@ class KvCheck {
       for (const RequestEvent& event : engine.TakeEvents()) {
         if (!event.error.ok()) return event.error;
         out.tokens.insert(out.tokens.end(), event.tokens.begin(), event.tokens.end());
-        // The last token of a step is the LLM's own, which the next step runs.
+        // The last token of a step is sampled from the LLM; the next step runs it.
         out.from_tree.resize(out.tokens.size(), true);
         if (!event.tokens.empty()) out.from_tree.back() = false;
         out.usage = event.usage;
@@ -111,7 +111,7 @@ class KvCheck {
     return out;
   }
 
-  // `text`: prompt and answer.
+  // `text`: prompt and output.
   absl::Status Prompt(size_t i, const std::vector<ModelRunner*>& ssms, const EngineOptions& how,
                       Path* text) {
     const Path& prompt = options_.prompts[i];
@@ -154,7 +154,7 @@ class KvCheck {
   const Tokenizer& tokenizer_;
   const LosslessOptions& options_;
   LosslessCheck check_{.name = "KV", .passed = true};
-  int64_t taken_over_ = 0, from_trees_ = 0;  // tokens of answers
+  int64_t taken_over_ = 0, from_trees_ = 0;  // output tokens
 };
 
 }  // namespace

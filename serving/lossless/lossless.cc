@@ -18,10 +18,10 @@
 namespace espalier {
 namespace {
 
-constexpr double kExact = 1e-9;      // of the enumeration: sums of many products of doubles
-constexpr double kQuantile = 4.753;  // of the normal law: exceeded with probability 1e-6
-constexpr double kFewest = 8;        // expected count of a cell; rarer ones are pooled
-constexpr double kProbeShare = 0.2;  // of the time, where the tuner finds that drafts do not pay
+constexpr double kExact = 1e-9;  // tolerance of the enumeration: sums of many products of doubles
+constexpr double kQuantile = 4.753;  // of the normal distribution: exceeded with probability 1e-6
+constexpr double kFewest = 8;  // expected count of a cell; rarer ones are pooled
+constexpr double kProbeShare = 0.2;  // of the time, where tuning finds that drafts do not pay
 
 using Path = std::vector<int>;
 
@@ -44,7 +44,7 @@ class Law {
     return p;
   }
 
-  // All answers of `length` tokens with their probabilities.
+  // Returns all outputs of `length` tokens with their probabilities.
   absl::StatusOr<std::map<Path, double>> Answers(int length) {
     std::map<Path, double> law = {{{}, 1.0}};
     for (int i = 0; i < length; ++i) {
@@ -141,17 +141,17 @@ class Verifier {
                           std::move(engine));
   }
 
-  // Checks of answers that must be the same ones, whoever drafts.
+  // Checks of outputs that must be equal, with any drafter.
   enum class Same { kGreedy, kSeeds, kPenalties };
   static const char* NameOf(Same check) {
     return check == Same::kGreedy ? "greedy" : check == Same::kSeeds ? "seeds" : "penalties";
   }
 
-  // How answers come about. Logits are shown to plain decoding, and to speculation once; the second
-  // time tokens are chosen as in service.
+  // How outputs are generated. Incremental decoding returns all logits, and so does speculation
+  // once; the second time, the runner samples as in service.
   enum class Way { kPlain, kShown, kServed };
 
-  // Answers to the prompts. All run to their full length. `done` tokens of `total` came before.
+  // Generates full-length outputs for the prompts. `done` tokens of `total` came before.
   absl::StatusOr<std::vector<Path>> Answers(Engine& engine, Same check, Way way, int64_t done,
                                             int64_t total) {
     recorder_.watching = way != Way::kServed;
@@ -231,7 +231,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // The first answer that differs is the check's detail.
+  // The first different output becomes the check's detail.
   absl::Status Compare(const std::vector<Path>& expected, const std::vector<Path>& found, Way way,
                        LosslessCheck* check) {
     check->cases += static_cast<int64_t>(found.size());
@@ -260,7 +260,7 @@ class Verifier {
     return (*logits)[0] - (*logits)[1];
   }
 
-  // Trees <2,1> of each SSM in turn and of all together, with and without replacement.
+  // Trees <2,1> of each SSM and of all together, with and without replacement.
   absl::Status EnumerateVerification() {
     const int length = std::min(2, options_.distribution_tokens);
     Law target(llm_, options_.prompts[0], sampling_);
@@ -269,9 +269,10 @@ class Verifier {
     std::vector<Law> drafts;
     for (ModelRunner* ssm : ssms_) drafts.emplace_back(*ssm, options_.prompts[0], sampling_);
     LosslessCheck check{.name = "enumeration", .passed = true};
+    // Shorter outputs are continued by the LLM, as later steps do.
     double most = 0;
     for (const bool without_replacement : {false, true}) {
-      // More than two together have too many outcomes.
+      // More than two trees together have too many outcomes.
       for (size_t first = 0; first < drafts.size(); ++first) {
         const size_t last = first == 0 ? std::min<size_t>(2, drafts.size()) : first + 1;
         std::vector<Law*> sources;
@@ -373,7 +374,7 @@ class Verifier {
         RequestOptions request{.max_tokens = options_.distribution_tokens, .ignore_eos = true};
         request.sampling = sampling_;
         request.sampling.seed = seed++;
-        request.reproducible = false;  // only the law is proved here
+        request.reproducible = false;  // only the distribution is checked here
         const auto id = (*engine)->Submit(options_.prompts[0], request);
         if (!id.ok()) return id.status();
       }
@@ -392,8 +393,7 @@ class Verifier {
     const EngineStatistics statistics = (*engine)->statistics();
     if (absl::Status status = SsmStatus(statistics); !status.ok()) return status;
     LosslessCheck check = ChiSquare(*expected, counts);
-    // Answers of one token leave no room for a tree, and n-gram drafts may know nothing of such short
-    // ones.
+    // Outputs of one token leave no space for a tree, and short ones may have no n-gram matches.
     absl::StrAppend(&check.detail, "; ", statistics.drafted_tokens, " tokens were drafted, ",
                     statistics.accepted_tokens, " of them accepted");
     report_.checks.push_back(std::move(check));
@@ -428,7 +428,7 @@ class Verifier {
     }
     if (pooled_expected > 0) add(pooled_count, std::max(pooled_expected, 1.0));
     const int freedom = std::max(1, cells - 1);
-    // Wilson and Hilferty's approximation of the quantile.
+    // Wilson-Hilferty approximation of the chi-square quantile.
     const double a = 2.0 / (9 * freedom);
     const double threshold = freedom * std::pow(1 - a + kQuantile * std::sqrt(a), 3);
     check.passed = sum < threshold;
@@ -447,7 +447,7 @@ class Verifier {
   const Tokenizer& tokenizer_;
   const LosslessOptions& options_;
   SamplingParameters sampling_;
-  std::shared_ptr<const LogitsProcessorOptions> logits_processor_;  // of that check
+  std::shared_ptr<const LogitsProcessorOptions> logits_processor_;  // of the check "penalties"
   LosslessReport report_;
 };
 

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-// With the tokens that only the tokenizer's file has.
+// Includes tokens that only the tokenizer file has.
 int Tokens(const ModelDescription& model) {
   const int has = model.tokenizer->vocabulary();
   return model.omitted_added_tokens.empty() ? has : std::max(has, model.omitted_added_tokens.rbegin()->first + 1);

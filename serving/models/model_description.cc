@@ -60,7 +60,7 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
   return shape;
 }
 
-// The tokenizer and what comes with it.
+// Adds the tokenizer and what its files define.
 absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) {
   const int vocabulary =
       static_cast<int>(std::min<int64_t>(model->model.facts.vocab_size, INT32_MAX));

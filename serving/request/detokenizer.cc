@@ -7,17 +7,18 @@
 namespace espalier {
 namespace {
 
-// Tokens of the prompt that are decoded before the answer: some have no text.
+// Prompt tokens that are decoded before the output; several, because some have no text.
 constexpr size_t kBefore = 5;
-// The most that a character's first byte lies before its last one, each of them a token.
+// The largest distance of a UTF-8 character's first byte from its last one, which may all be
+// tokens.
 constexpr size_t kInCharacter = 3;
 
 bool GoesOn(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-// Drops what a decoder says of the prompt, some of which may come only with the answer.
+// Removes the prompt's text, part of which may be decoded only with the output.
 class BehindPrompt : public StreamDecoder {
  public:
-  // `said`: what it says of the prompt if nothing comes behind.
+  // `said`: the prompt's text if nothing follows.
   BehindPrompt(std::unique_ptr<StreamDecoder> decoder, std::string said)
       : decoder_(std::move(decoder)), said_(std::move(said)) {}
 
@@ -34,14 +35,14 @@ class BehindPrompt : public StreamDecoder {
       said_.erase(0, same);
       return "";
     }
-    // Where it says something else after all, the answer has completed a character of the prompt.
+    // If the decoder gives other text, the output completed a character of the prompt.
     while (same > 0 && GoesOn(text[same])) --same;
     said_.clear();
     return text.substr(same);
   }
 
   const std::unique_ptr<StreamDecoder> decoder_;
-  std::string said_;  // that is still to come
+  std::string said_;  // not decoded yet
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ const char* Name(FinishReason reason) {
 
 namespace {
 
-// Far more than any model has tokens that could end an answer.
+// Far more than any model has.
 constexpr size_t kMostStopTokens = 1024;
 constexpr size_t kLongestSalt = 256;  // bytes
 constexpr double kLongestTimeout = 7 * 24 * 3600.0;
@@ -152,7 +152,7 @@ bool Request::Finish(FinishReason reason) {
   finish_reason_ = reason;
   AddText(decoder_->Flush());
   text_ += stops_.Flush();
-  // What a decoder held back until now may have a stop string in it, which came before the end.
+  // Text that the detokenizer held back may contain a stop string, which came before the end.
   if (stops_.stopped() && (reason == FinishReason::kStop || reason == FinishReason::kLength)) {
     finish_reason_ = FinishReason::kStop;
     stop_cause_ = {.text = stops_.found()};
@@ -161,7 +161,8 @@ bool Request::Finish(FinishReason reason) {
 }
 
 void Request::AddText(const std::string& piece) {
-  // An answer cannot end before min_tokens, so nothing in there is looked at or held back.
+  // The output cannot end before min_tokens, so its text until then is neither searched nor held
+  // back.
   const int min_tokens = options_.logits_processor != nullptr ? options_.logits_processor->min_tokens : 0;
   text_ += emitted() < min_tokens ? piece : stops_.Append(piece);
 }

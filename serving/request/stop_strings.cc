@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMostStops = 16;
 constexpr size_t kLongestStop = 1024;
 
-// Length of the longest end of `text` that begins `stop` without being all of it.
+// Length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t HeldBy(const std::string& text, const std::string& stop) {
   for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
     if (text.compare(text.size() - n, n, stop, 0, n) == 0) return n;

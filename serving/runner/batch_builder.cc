@@ -22,7 +22,8 @@ void AddRowEdits(const LogitsProcessor& rules, absl::Span<const int> path, Seque
   }
 }
 
-// One batch being filled. A sequence lists only the slots that its rows in this batch see.
+// One batch under construction. Sequences list only the slots that their rows in this batch attend
+// to.
 class BatchPipeline::Builder {
  public:
   explicit Builder(const RunnerLimits& limits) : limits_(limits) { Clear(); }
@@ -73,7 +74,7 @@ class BatchPipeline::Builder {
     rows_.ancestor_start.push_back(static_cast<int32_t>(rows_.ancestor_slots.size()));
   }
 
-  // What it holds; it is empty then.
+  // Returns the batch and starts an empty one.
   Batch Take() {
     CloseSequence();
     if (!sampled_) rows_.row_outputs.clear();
@@ -115,7 +116,8 @@ class BatchPipeline::Builder {
   int last_sequence_ = -1;
   int last_prefix_ = 0;
   absl::Span<const int32_t> last_slots_;
-  // Something but all logits; but plain greedy; something that follows; something that is edited.
+  // Whether any row requests anything but all logits, needs metadata beyond plain greedy, requests
+  // prompt log-probabilities, or has edits.
   bool sampled_ = false, has_metadata_ = false, prompt_logprobs_ = false, edits_ = false;
 };
 
@@ -184,8 +186,7 @@ absl::Status BatchPipeline::BeginWhatFits() {
 
 absl::Status BatchPipeline::Run(Set& set, size_t batch, RunnerOutput* logits) {
   if (concurrent_steps_ <= 1) return runner_.Step(set.batches[batch].rows, logits);
-  // The oldest set's next batch has always begun: whatever ends makes room, which is taken in
-  // order.
+  // The next batch of the oldest set has always begun, so batches take freed places in order.
   --running_;
   absl::Status status = runner_.End(logits);
   return status.ok() ? BeginWhatFits() : status;

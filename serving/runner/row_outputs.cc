@@ -10,12 +10,12 @@
 namespace espalier {
 namespace {
 
-// Of a tree's nodes, and of what comes before them, in the rows of one batch.
+// The sampled path through a tree, from the rows of one batch.
 class Path {
  public:
   explicit Path(const RunnerBatch& batch) : batch_(batch) {}
 
-  // Whether the row's token is what was chosen before it, as far as this batch knows.
+  // True if the row's token is the one sampled after its parent, as far as this batch knows.
   bool Reaches(int row) const {
     const int begin = batch_.ancestor_start[row], end = batch_.ancestor_start[row + 1];
     if (begin == end) return true;
@@ -27,12 +27,12 @@ class Path {
     const auto found = tokens_.find(before);
     return found == tokens_.end() || found->second == batch_.tokens[row];
   }
-  // -1: nothing comes behind it.
+  // Records the token sampled after a row; -1: the path ends.
   void Choose(int row, int token) { tokens_[batch_.slots[row]] = token; }
 
  private:
   const RunnerBatch& batch_;
-  absl::flat_hash_map<int32_t, int> tokens_;  // chosen behind a row, by its slot
+  absl::flat_hash_map<int32_t, int> tokens_;  // sampled after a row, by its slot
 };
 
 const SamplingMetadata& MetadataOf(const RunnerBatch& batch, int row) {
@@ -40,18 +40,18 @@ const SamplingMetadata& MetadataOf(const RunnerBatch& batch, int row) {
   return batch.sequence_sampling.empty() ? kPlain : batch.sequence_sampling[batch.row_sequence[row]];
 }
 
-// What is given of one row; no choices if there can be none.
+// The output of one row; no choices if sampling failed.
 struct RowSample {
   std::vector<TokenProbability> choices;
   TokenLogprobs logprobs;
 };
 
-// Gives the rows of one sequence.
+// Samples the rows of one sequence.
 class RowSampler {
  public:
   explicit RowSampler(const RunnerBatch& batch) : batch_(batch), path_(batch) {}
 
-  // `i`: of the wanted rows.
+  // `i`: index into logit_rows.
   RowSample Give(size_t i, absl::Span<const float> logits) {
     const int row = batch_.logit_rows[i], row_output = batch_.row_outputs[i];
     const SamplingMetadata& metadata = MetadataOf(batch_, row);
@@ -67,7 +67,7 @@ class RowSampler {
   }
 
  private:
-  // False: it leaves no token. `edited` is what it makes of the logits, until the next row.
+  // Returns false if all tokens are masked. `edited`: the edited logits, valid until the next row.
   bool Edit(size_t i, absl::Span<const float> logits, const SamplingMetadata& metadata,
             absl::Span<const float>* edited) {
     if (metadata.edits == nullptr) return true;
@@ -209,7 +209,7 @@ void SampleRows(const RunnerBatch& batch, RunnerOutput* logits, const ForEach& f
   const auto grant = [&](int sequence) {
     RowSampler sampler(batch);
     for (const size_t i : row_outputs[sequence]) {
-      // Where there are no choices, whoever wished for them finds out what is wrong by the logits.
+      // A row without choices keeps its logits, in which the caller finds the error.
       RowSample sample = sampler.Give(i, row_of(i));
       logits->choices[i] = std::move(sample.choices);
       if (reported) logits->logprobs[i] = std::move(sample.logprobs);

@@ -17,7 +17,7 @@ RunnerLimits VocabularyResizingRunner::limits() const {
 absl::Status VocabularyResizingRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   if (absl::Status status = CheckRowOutputs(batch, vocabulary_); !status.ok()) return status;
   const int own = model_->limits().vocabulary;
-  // What is wished is of all tokens, so it is chosen here.
+  // Sampling needs the resized vocabulary, so it happens here.
   RunnerBatch asked = batch;
   asked.row_outputs.clear();
   asked.next_prompt_tokens.clear();

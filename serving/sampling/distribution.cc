@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// The token of the highest logit.
+// Returns the token of the highest logit.
 absl::StatusOr<int> Check(const float* logits, int vocabulary) {
   const LogitMax highest = FindLogitMax(logits, vocabulary);
   if (highest.numbers) return highest.token;

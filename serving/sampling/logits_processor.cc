@@ -19,7 +19,7 @@ absl::Status CheckRange(absl::string_view field, double value, double low, doubl
       absl::StrCat(field, " is ", value, ", expected ", low, " to ", high));
 }
 
-// Each different token of a path, with how often it comes.
+// Returns each different token of a path with its count.
 std::vector<std::pair<int, int>> Counts(absl::Span<const int> path) {
   std::vector<std::pair<int, int>> out;
   for (const int token : path) {
@@ -120,7 +120,7 @@ TokenBitmaskRef LogitsProcessor::WithEnders(TokenBitmaskRef permitted) const {
                   [&](int token) { return Contains(*permitted, token); })) {
     return permitted;
   }
-  // Rows at places alike have the same set, which goes to workers once.
+  // Rows with the same state share one bitmask, which is sent to workers once.
   if (with_enders_.first != permitted) {
     TokenBitmask with = *permitted;
     for (const int token : enders_) Insert(token, &with);
@@ -139,13 +139,13 @@ absl::StatusOr<TokenConstraint::StateRef> LogitsProcessor::StateAfter(
     absl::Span<const int> path) const {
   TokenConstraint::StateRef state = state_;
   for (const int token : path) {
-    // Beyond its end nothing of the answer is kept: any token will do.
+    // Nothing after the end is kept, so any token is allowed there.
     if (state == nullptr || Ends(token) || options_->constraint->Complete(state)) return nullptr;
     absl::StatusOr<TokenConstraint::StateRef> next = options_->constraint->After(state, token);
     if (!next.ok()) return next.status();
     state = *std::move(next);
   }
-  // What is whole before its first token has no other way to say so than to end.
+  // A constraint that is complete before the first token can only end with an end of sequence.
   const bool empty = answer_.empty() && path.empty();
   if (state != nullptr && !empty && options_->constraint->Complete(state)) state = nullptr;
   return state;
@@ -190,7 +190,7 @@ SequenceLogitEdits LogitsProcessor::Edits() const {
   if (!active_) return edits;
   edits.permitted = allowed_;
   edits.biases.assign(options_->logit_bias.begin(), options_->logit_bias.end());
-  // Once for the answer: a model's file may name thousands, and a step may have hundreds of rows.
+  // Once per sequence: a model's config may list thousands, and a step may have hundreds of rows.
   for (const int token : never_) edits.biases.emplace_back(token, -INFINITY);
   edits.repetition_penalty = options_->repetition_penalty;
   for (const auto& [token, seen] : seen_) {

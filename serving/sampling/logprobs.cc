@@ -11,7 +11,7 @@ namespace espalier {
 TokenLogprobs LogprobsOf(const float* logits, int vocabulary, int token, int top) {
   const LogitMax highest = FindLogitMax(logits, vocabulary);
   const float most = logits[highest.token];
-  // What is said of logits that are no numbers must be none either.
+  // NaN logits must give NaN log-probabilities.
   const double normaliser =
       highest.numbers ? most + std::log(Exponentials(logits, vocabulary, most, 1, nullptr)) : NAN;
   const auto logprob = [&](int i) {

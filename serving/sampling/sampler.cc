@@ -10,9 +10,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kRunners = 8;  // of a race whose chances are told
+constexpr int kRunners = 8;  // arrivals of a race with known probabilities
 
-// exp of what a temperature makes of logits, all of which may be chosen, a block at a time.
+// exp of logits over temperature, for a distribution without cuts, one block at a time.
 class Weights {
  public:
   static constexpr int kBlock = 1024;
@@ -24,7 +24,7 @@ class Weights {
   int size(int block) const {
     return std::min(kBlock, static_cast<int>(logits_.size()) - block * kBlock);
   }
-  // Their sum. `out` (null, or of size(block)): each.
+  // Returns the block's sum. `out` (null, or of size(block)): the weights.
   double Of(int block, double* out) const {
     return Exponentials(logits_.data() + block * kBlock, size(block), highest_, temperature_, out);
   }
@@ -43,7 +43,7 @@ void EnterAll(const Weights& weights, ExponentialRace* race) {
   }
 }
 
-// Runs the race of `position` among the tokens that the request's way of sampling leaves.
+// Runs the race of `position` among the tokens that are not cut.
 absl::Status Run(absl::Span<const float> logits, const SamplingParameters& sampling,
                  ExponentialRace* race) {
   const int vocabulary = static_cast<int>(logits.size());
@@ -63,7 +63,7 @@ absl::Status Run(absl::Span<const float> logits, const SamplingParameters& sampl
   return absl::OkStatus();
 }
 
-// As SampleFrom, of weights that are not divided by their sum.
+// As SampleFrom, for weights that are not normalized.
 int DrawFrom(const Weights& weights, double uniform) {
   std::vector<double> sums;
   double all = 0;
@@ -75,7 +75,7 @@ int DrawFrom(const Weights& weights, double uniform) {
   double before = 0, block[Weights::kBlock];
   int last = 0;
   for (int b = 0; b < weights.blocks(); ++b) {
-    // The sums of a block's parts may be a rounding short of its own.
+    // The sums of a block's parts may be less than its own by rounding.
     if (before + sums[b] <= wanted && b + 1 < weights.blocks()) {
       before += sums[b];
       continue;
@@ -131,7 +131,7 @@ absl::StatusOr<std::vector<TokenProbability>> TopTokens(absl::Span<const float> 
   const double sum = Exponentials(logits.data(), vocabulary, most, 1, nullptr);
   std::vector<TokenProbability> out;
   for (const int token : TopKTokens(logits.data(), vocabulary, count)) {
-    if (logits[token] == -INFINITY) break;  // excluded by the request's rules
+    if (logits[token] == -INFINITY) break;  // masked
     out.push_back({token, std::exp(static_cast<double>(logits[token]) - most) / sum});
   }
   return out;

@@ -13,9 +13,11 @@ namespace espalier {
 namespace {
 
 constexpr size_t kFewSorted = 64;
-constexpr int kFewTop = 256;        // of top_k: so many are looked for in one pass
-constexpr double kFirst = 1. / 64;  // times the most probable token: top_p looks at these first,
-constexpr double kFurther = 64;     // and by this factor further
+constexpr int kFewTop = 256;  // largest top_k found in one pass
+// top_p first looks at tokens above kFirst times the highest probability, then extends that limit
+// by factors of kFurther.
+constexpr double kFirst = 1. / 64;
+constexpr double kFurther = 64;
 
 struct ByProbability {
   bool operator()(const TokenProbability& a, const TokenProbability& b) const {
@@ -23,7 +25,7 @@ struct ByProbability {
   }
 };
 
-// The first `count` by falling logit, equals by rising token; in the order of tokens.
+// Returns the first `count` tokens by falling logit, equals by rising token; sorted by token.
 std::vector<int> Top(const float* logits, int vocabulary, int count) {
   std::vector<int> tokens;
   if (count <= kFewTop) {
@@ -41,8 +43,8 @@ std::vector<int> Top(const float* logits, int vocabulary, int count) {
   return tokens;
 }
 
-// Tokens that are still possible. Their probabilities are weights until the end: they have a factor
-// in common, by which the most probable token's is 1.
+// The tokens that are not cut yet. Probabilities are relative to the most probable token's until
+// the end.
 class Truncation {
  public:
   Truncation(const float* logits, int vocabulary, float highest, double temperature)
@@ -60,8 +62,8 @@ class Truncation {
       mass = Mass();
     } else {
       mass = Exponentials(logits_, vocabulary_, highest_, temperature_, nullptr);
-      // All that are below this together have less than the mass that is cut off (half of it, so
-      // that rounding does not matter).
+      // All tokens below this together have at most half the mass that is cut off, so that rounding
+      // does not matter.
       const double enough = 0.5 * (1 - share) * mass / vocabulary_;
       for (double least = std::max(kFirst, enough);; least = std::max(least / kFurther, enough)) {
         ListFrom(least);
@@ -116,7 +118,7 @@ class Truncation {
       if (weights[i] > 0) left_.push_back({tokens[i], weights[i]});
     }
   }
-  // Those of at least this weight, and some a rounding below.
+  // Lists tokens of at least this weight, and some below it by rounding.
   void ListFrom(double least) {
     const auto logit = static_cast<float>(highest_ + temperature_ * std::log(least));
     List(TokensAtLeast(logits_, vocabulary_, std::nextafter(logit, -INFINITY)));
@@ -129,8 +131,8 @@ class Truncation {
     return mass;
   }
 
-  // Leaves the fewest that reach the mass: by halves, without sorting (a flat distribution's are
-  // half a vocabulary).
+  // Keeps the fewest tokens that reach the mass, by bisection instead of sorting (a flat
+  // distribution keeps half a vocabulary).
   template <typename Before>
   void Reach(double wanted, const Before& before) {
     std::vector<TokenProbability> order = left_;

@@ -15,15 +15,15 @@ using Floats = float __attribute__((vector_size(32)));
 using Ints = int32_t __attribute__((vector_size(32)));
 using HalfFloats = float __attribute__((vector_size(16)));
 
-constexpr int kFloats = 8, kDoubles = 4;  // in one vector
+constexpr int kFloats = 8, kDoubles = 4;  // per vector
 constexpr int kBlock = 1024;
 
-// Compiled once for each set of instructions.
+// Compiled once per instruction set.
 #define ESPALIER_WIDE static inline __attribute__((always_inline))
 
 ESPALIER_WIDE LogitMax FindHighest(const float* logits, int n) {
   float most = -INFINITY;
-  int block = 0;  // that has it
+  int block = 0;  // of the maximum
   bool numbers = true;
   int begin = 0;
   for (; begin + kBlock <= n; begin += kBlock) {
@@ -56,7 +56,7 @@ ESPALIER_WIDE LogitMax FindHighest(const float* logits, int n) {
   return {at == logits + n ? 0 : static_cast<int>(at - logits), numbers};
 }
 
-// Of logits none of which is NaN.
+// REQUIRES: no logit is NaN.
 ESPALIER_WIDE float FindMaximum(const float* logits, int n) {
   Floats best = Floats{} - INFINITY, x;
   int i = 0;
@@ -70,7 +70,7 @@ ESPALIER_WIDE float FindMaximum(const float* logits, int n) {
   return most;
 }
 
-// One pass: few blocks have one that is higher than the last of those kept.
+// One pass: few blocks exceed the last of the tokens kept.
 ESPALIER_WIDE std::vector<int> FindHighestTokens(const float* logits, int n, int count) {
   std::vector<int> out;
   const size_t most = std::clamp(count, 0, n);
@@ -90,7 +90,7 @@ ESPALIER_WIDE std::vector<int> FindHighestTokens(const float* logits, int n, int
   return out;
 }
 
-// One pass: most vectors have none.
+// One pass: most vectors contain none.
 ESPALIER_WIDE std::vector<int> FindTokensFrom(const float* logits, int n, float least) {
   std::vector<int> out;
   Floats x;
@@ -129,7 +129,7 @@ template <bool kUnit>
 ESPALIER_WIDE void ExponentialsOf(const HalfFloats& x, float highest, double temperature,
                                   Doubles* out) {
   constexpr double kLeast = -700;
-  constexpr double kRound = 0x1.8p52;  // added and taken away it leaves the nearest integer
+  constexpr double kRound = 0x1.8p52;  // adding and subtracting it rounds to an integer
   constexpr double kLog2E = 0x1.71547652b82fep+0;
   constexpr double kLog2High = 0x1.62e42fefa3800p-1, kLog2Low = 0x1.ef35793c76730p-45;
   constexpr double kFactors[] = {1.0 / 479001600,
@@ -159,6 +159,7 @@ ESPALIER_WIDE void ExponentialsOf(const HalfFloats& x, float highest, double tem
 }
 
 template <bool kOut, bool kUnit>
+// Division would take as long as everything else, and most requests have temperature 1.
 ESPALIER_WIDE double FindExponentialsAs(const float* logits, int n, float highest,
                                         double temperature, double* out) {
   Doubles sums = {}, e;

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kPromptShare = 4;  // of the rows, kept for prompts
+constexpr int kPromptShare = 4;  // 1/4 of the rows is reserved for prompts
 
 class Planner {
  public:
@@ -26,13 +26,13 @@ class Planner {
   }
 
  private:
-  // Slots that `rows` more tokens and a tree take in one pool. An SSM may have to catch up first.
+  // Slots that `rows` more tokens and a tree take in one pool. An SSM may have to prefill first.
   static int Need(const RequestView& view, int pool, int rows, int tree_nodes) {
     if (view.computed[pool] < 0) return 0;
     return std::max(0, view.computed[0] + rows - view.computed[pool]) + tree_nodes;
   }
 
-  // `idle`: slots of pool 0 that it takes besides.
+  // `idle`: additional slots of pool 0.
   bool SlotsSuffice(const RequestView& view, int rows, int tree_nodes, int idle = 0) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
       const int need = Need(view, static_cast<int>(pool), rows, tree_nodes);
@@ -57,12 +57,12 @@ class Planner {
   static int Shared(const RequestView& view, size_t pool) {
     return view.shared.empty() ? 0 : view.shared[pool];
   }
-  // Slots that nobody has any more once it is preempted.
+  // Slots without an owner after its preemption.
   static int Freed(const RequestView& view, size_t pool) {
     return std::max(0, view.computed[pool] - Shared(view, pool));
   }
 
-  // Takes its work from it. What it has computed comes free in the next step.
+  // Also removes its work. The slots are free in the next step.
   void Preempt(const RequestView& victim) {
     const auto work = WorkOf(victim);
     if (work != out_.work.end()) {
@@ -75,7 +75,8 @@ class Planner {
     out_.preempt.push_back(victim.id);
   }
 
-  // Takes slots and work from the lowest in rank, if `view`, which runs, outranks it.
+  // Takes slots and work from the running request of lowest rank, if `view`, which runs, outranks
+  // it.
   bool PreemptForRankOf(const RequestView& view) {
     if (input_.others_run || alive_.empty() || !view.Outranks(*alive_.back())) return false;
     const RequestView& victim = *alive_.back();
@@ -89,7 +90,8 @@ class Planner {
     return std::find(alive_.begin(), alive_.end(), &view) != alive_.end();
   }
 
-  // Not for those that wait for a place, or for slots: nobody else would get the rows either.
+  // Does not count prompts that cannot run for lack of places or slots: their rows would stay
+  // empty.
   int RowsKeptForPrompts() const {
     const int64_t most = input_.max_rows / kPromptShare;
     int64_t needed = 0;
@@ -118,7 +120,8 @@ class Planner {
       if (room < 1) break;
       const int roots_left = std::min(--others, room - 1);
       if (rows_ < 1 || !Alive(*view)) continue;
-      // The first takes what it needs whatever the others want, so that every tree's turn comes.
+      // The first request takes what it needs whatever the others need, so that every tree is run
+      // eventually.
       const int spare =
           out_.work.empty() ? rows_ - 1 : std::max(0, rows_ - 1 - roots_left - for_prompts);
       int tree = view->tree_nodes;
@@ -136,7 +139,7 @@ class Planner {
 
   static bool PromptWaits(const RequestView& view) { return !view.busy && view.prompt_left() > 0; }
 
-  // What one prompt gets of the rows that are left, while `others` want some too.
+  // Rows for one prompt of the remaining ones, while `others` prompts need some, too.
   int Share(const RequestView& view, int others) const {
     return std::min(others > 0 ? std::max(1, rows_ / 2) : rows_, view.prompt_left());
   }
@@ -157,7 +160,7 @@ class Planner {
     }
   }
 
-  // Slots that a request is known to need: its tokens and the next step's.
+  // Known needs of a request: slots for its tokens and for the next step.
   static int Foreseen(const RequestView& view, int pool) {
     if (view.computed[pool] < 0) return 0;
     return view.length + 1 + view.tree_nodes - view.computed[pool];
@@ -175,8 +178,8 @@ class Planner {
 
   bool MayTakeAPlace(const RequestView& view) const { return MayAdmit() && HasRoom(view); }
 
-  // Whether slots remain for the request beside what the running ones are known to need, if so many
-  // come free in each pool.
+  // True if slots remain for the request beside the known needs of the running ones, if this many
+  // are freed in each pool.
   bool HasRoom(const RequestView& view, absl::Span<const int> freed = {}) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
       int unclaimed = input_.free_slots[pool] + (freed.empty() ? 0 : freed[pool]);
@@ -193,19 +196,19 @@ class Planner {
     return true;
   }
 
-  // A waiting request that is more important (not just older) than running ones takes the places
-  // and slots of the least important of them, if they have enough. It is admitted in the next step:
-  // which of their slots come free, and which of its own beginning is theirs alone and has to be
-  // taken again, is known then.
+  // A waiting request of higher priority (not just older) preempts running requests of the lowest
+  // priorities, if they have enough slots. It is admitted in the next step, when it is known which
+  // of their slots were freed, and which slots of its own prefix only they used.
   void MakeWay(const RequestView& view) {
-    // Prompts that are computed beside it are no reason: their turn ends soon.
+    // Concurrent prompts are no reason to preempt: their turn ends soon.
     const bool beside_prompts = std::any_of(out_.work.begin(), out_.work.end(),
                                             [](const Assignment& work) { return !work.decodes; });
     if (rows_ < 1 && beside_prompts) return;
     const std::vector<const RequestView*> alive = alive_;
     std::vector<const RequestView*> victims;
     std::vector<int> freed(free_.size(), 0);
-    const int begun = view.computed[0] - view.idle_prefix;  // of its tokens, what running ones have
+    // tokens of its prefix that running requests hold
+    const int begun = view.computed[0] - view.idle_prefix;
     int lost = 0;
     for (auto it = input_.running.rbegin(); it != input_.running.rend(); ++it) {
       const RequestView& victim = *it;
@@ -225,7 +228,7 @@ class Planner {
   }
 
   void Admit() {
-    if (!out_.preempt.empty()) return;  // for want of slots
+    if (!out_.preempt.empty()) return;  // slots ran out
     int left = static_cast<int>(input_.waiting.size());
     for (const RequestView& view : input_.waiting) {
       --left;
@@ -247,13 +250,13 @@ class Planner {
     }
   }
 
-  // Rows that nobody else took go to prompts that could use more.
+  // Gives rows that nobody took to prompts that can use more.
   void FillUp() {
     for (Assignment& assignment : out_.work) {
       if (assignment.decodes || rows_ < 1) continue;
       const RequestView& view = ViewOf(assignment.id);
       int more = std::min(rows_, view.prompt_left() - assignment.rows);
-      // What it has got is taken from free_ already.
+      // Its slots so far are already subtracted from free_.
       const auto fits = [&] {
         for (size_t pool = 0; pool < free_.size(); ++pool) {
           const int at = static_cast<int>(pool);
@@ -284,8 +287,9 @@ class Planner {
   const SchedulerInput& input_;
   int rows_;
   std::vector<int> free_;
-  std::vector<const RequestView*> alive_;   // running, by rank; then those that are admitted
-  std::vector<const RequestView*> behind_;  // that wait for one of them, and keep their places
+  std::vector<const RequestView*> alive_;  // running, by rank; then admitted
+  // waiting for a prefix of one of these; they keep their rank
+  std::vector<const RequestView*> behind_;
   Schedule out_;
 };
 

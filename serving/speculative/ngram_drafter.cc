@@ -6,7 +6,8 @@
 namespace espalier {
 namespace {
 
-// A guess, which AcceptanceEstimator corrects: long matches go on alike.
+// An initial estimate, which AcceptanceEstimator corrects: longer matches continue alike more
+// often.
 double Guess(int length) { return length / (length + 1.5); }
 
 }  // namespace
@@ -20,7 +21,7 @@ TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int
   state.tree = TokenTree(tokens.back());
   state.probabilities.assign(1, 1);
   depth = std::min(depth, options_.depth);
-  // Its own text first: what a request said before is the best guess at what it says again.
+  // The request's own text first: it predicts its continuation best.
   int branches = options_.branches;
   const NgramIndex::Runs runs(tokens);
   const auto [newer, older] = history_.Of(salt);
@@ -40,7 +41,7 @@ TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int
           const int rank = static_cast<int>(state.tree.children(node).size());
           const double worth =
               acceptance != nullptr ? acceptance->OfProbability(guess, i + 1, rank) : guess;
-          // Behind siblings there is only what they leave.
+          // Siblings share the probability mass.
           double left = 1;
           for (const int sibling : state.tree.children(node)) {
             left -= state.tree.chance(sibling) / state.tree.chance(node);

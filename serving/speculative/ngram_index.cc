@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kLongest = 32;  // how far back a match is followed
+constexpr int kLongest = 32;  // tokens compared per match, at most
 
 uint64_t Hash(absl::Span<const int> run) {
   uint64_t hash = 0x9E3779B97F4A7C15ull * run.size();
@@ -31,7 +31,7 @@ NgramIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
 
 void NgramIndex::Append(absl::Span<const int> tokens) {
   for (const int token : tokens) {
-    // Runs are entered when it is known what follows them.
+    // An n-gram is entered when its next token is known.
     const Runs runs(token != kEnd ? absl::MakeConstSpan(tokens_) : absl::Span<const int>());
     for (size_t i = 0; i < kLengths.size(); ++i) {
       if (!runs.whole_[i]) continue;

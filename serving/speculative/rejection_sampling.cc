@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// What a proposal was drawn from: q, but for the tokens that were taken before it.
+// The distribution of a proposal: q without the tokens drawn before it, renormalized.
 class ProposalDistribution {
  public:
   explicit ProposalDistribution(const Proposal& proposal) : q_(*proposal.drawn_from), taken_(proposal.taken) {
@@ -20,9 +20,10 @@ class ProposalDistribution {
 
   double operator[](int token) const { return q_[token] * scale_; }
 
-  // What is left of p, and of the chance that its node is reached, when a proposal and all below it
-  // failed. In exact arithmetic there is something if the node is reached for sure; if rounding
-  // leaves nothing, p and q are equal but for rounding, and p stays.
+  // Replaces p by the residual distribution after the proposal and its subtree were rejected, and
+  // updates the probability `chance` that the node is reached. With exact arithmetic, the residual
+  // is not empty if chance is 1; if rounding makes it empty, p and q are equal up to rounding, and
+  // p stays.
   void TakeFrom(Distribution& p, double& chance) const {
     Distribution left(p.size());
     for (size_t i = 0; i < p.size(); ++i) left[i] = std::max(0.0, chance * p[i] - q_[i] * scale_);
@@ -49,10 +50,11 @@ class TraversalVerifier {
             VerificationRng& rng)
       : tree_(tree), target_(target), rng_(rng) {}
 
-  // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
+  // Returns the accepted node at or below `node`, which is reached with this probability; -1 if
+  // none.
   int Visit(int node, double chance) {
     absl::StatusOr<Distribution> p = target_(node);
-    if (!p.ok()) {  // which is the answer's fate only if it comes here
+    if (!p.ok()) {  // an error only if the node is accepted
       if (!rng_.Accept(chance, node)) return -1;
       status_ = p.status();
       return node;
@@ -72,7 +74,7 @@ class TraversalVerifier {
     return node;
   }
 
-  // Of the accepted node: what the token after it is to be drawn from, or why there is no law.
+  // Of the accepted node: the distribution of the next token, or why there is none.
   const Distribution& left() const { return left_; }
   const absl::Status& status() const { return status_; }
 

@@ -13,8 +13,8 @@
 namespace espalier {
 namespace {
 
-// A draw's index tells it from all others below the same root. The root is no other draft's: where
-// a tree ends may depend on its draws, so they must not come again at the same position.
+// Distinguishes a draw from all others below the same root. Includes the root, because where a tree
+// ends may depend on its draws; the next draft must not reuse random numbers at the same positions.
 uint64_t DrawIndex(int depth, size_t node, int draw) {
   constexpr uint64_t kMost = Expansion::kMaxNodes;  // of each
   return (static_cast<uint64_t>(depth) * kMost + node) * kMost + static_cast<uint64_t>(draw);
@@ -24,7 +24,7 @@ bool Draws(const SsmDrafter::DraftRequest& job) {
   return !job.sampling.greedy() && (job.best_first.width == 0 || job.best_first.draws);
 }
 
-// Of a node at this depth (from 1) to which the SSM gives this probability, given its parent.
+// Acceptance chance of a node at this depth (from 1), by the SSM's probability given its parent.
 double WorthOf(const BestFirst& how, double probability, int depth, int rank) {
   const double worth = how.acceptance != nullptr
                            ? how.acceptance->OfProbability(probability, depth, rank)
@@ -32,9 +32,9 @@ double WorthOf(const BestFirst& how, double probability, int depth, int rank) {
   return std::min(ScaleFailureOdds(worth, how.failing), AcceptanceEstimator::kMost);
 }
 
-// What is expected of a draw from q before it is made.
+// Expected acceptance of a draw from q before it is made.
 double WorthOfDraw(const BestFirst& how, const Distribution& q, int depth) {
-  constexpr double kLikely = 1e-2;  // few tokens are, and below it hardly matters how much
+  constexpr double kLikely = 1e-2;  // few tokens are more probable; the others hardly matter
   double worth = 0, rest = 1;
   for (const double probability : q) {
     if (probability < kLikely) continue;
@@ -44,12 +44,12 @@ double WorthOfDraw(const BestFirst& how, const Distribution& q, int depth) {
   return worth + std::max(rest, 0.0) * WorthOf(how, kLikely / 2, depth, 0);
 }
 
-// What any draw is worth at least.
+// A lower bound of WorthOfDraw.
 double LeastWorth(const BestFirst& how, int depth) {
   return how.acceptance == nullptr ? 0 : ScaleFailureOdds(how.acceptance->Least(depth, 0), how.failing);
 }
 
-// Mass of a distribution below which nothing more is drawn from it.
+// Remaining mass of a distribution below which nothing more is drawn from it.
 constexpr double kLeast = 1e-9;
 
 absl::StatusOr<Distribution> RejectionSampling(absl::Span<const float> logits,
@@ -57,7 +57,7 @@ absl::StatusOr<Distribution> RejectionSampling(absl::Span<const float> logits,
   return SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
 }
 
-// Nodes by falling chance, equals by rising number: parents before their children.
+// Nodes by falling chance, equals by rising number, so parents come before their children.
 std::vector<int> ByChance(const TokenTree& tree) {
   std::vector<int> order(tree.drafted());
   std::iota(order.begin(), order.end(), 1);
@@ -106,8 +106,8 @@ absl::Status SsmDrafter::Draft(absl::Span<const DraftRequest> jobs, const LevelP
       expected_seconds_ += cost_->Seconds(run_);
       cost_->Observe(run_, Now() - start);
     }
-    // The last level is not run: its logits would be of no use, and Prefill computes what is
-    // accepted.
+    // The last level is not run: its logits are not needed, and the next Prefill computes accepted
+    // nodes.
     if (!status.ok() || deeper.empty()) break;
     if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances, drafted_)) break;
     start = Now();
@@ -155,7 +155,7 @@ absl::Status SsmDrafter::Prefill(absl::Span<const DraftRequest> jobs) {
     const DraftRequest& job = jobs[i];
     const int length = static_cast<int>(job.tokens.size());
     if (share_prefixes_ && job.prefill > 0) {
-      // What others had in common; the token that is followed last is always run.
+      // Attach a cached prefix; the last token to prefill is always run.
       const KvNamespace space{.salt = job.cache_salt};
       kv_.CacheBlocks(job.request, job.tokens, space);
       kv_.AttachPrefix(job.request, job.tokens.subspan(0, job.prefill - 1), space);
@@ -182,7 +182,7 @@ absl::Status SsmDrafter::Prefill(absl::Span<const DraftRequest> jobs) {
     if (job.logits_processor != nullptr) AddRowEdits(*job.logits_processor, {}, &sequences[i].rows.back());
     sequences[i].metadata = MetadataOf(job);
   }
-  // Only now: Append may have moved the lists of slots.
+  // After all calls of Append, which may move the slot lists.
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i].request);
   if (absl::Status status = Run(sequences); !status.ok()) return status;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -256,7 +256,7 @@ SsmDrafter::DraftTree::Next SsmDrafter::NextOf(size_t job, size_t row) const {
   return {.logits = absl::MakeConstSpan(logits_.at(sequence, wanted), vocabulary)};
 }
 
-// The best `width` of them by the request's way of sampling.
+// Returns the best `width` tokens by the request's sampling method.
 absl::StatusOr<std::vector<TokenProbability>> SsmDrafter::BestOf(const DraftTree::Next& next, int width,
                                                          const SamplingParameters& sampling,
                                                          int position) {
@@ -268,9 +268,9 @@ absl::StatusOr<std::vector<TokenProbability>> SsmDrafter::BestOf(const DraftTree
                            : CoupledTopTokens(next.logits, width, sampling, position);
 }
 
-// Puts what came as logits of the frontier through the request's rules. A node after which they
-// leave nothing, or cannot be followed, gets no children: that depends on its path alone, so draws
-// keep their law.
+// Applies the request's logits processor to logits of the frontier. A node after which all tokens
+// are masked, or the processor fails, gets no children. That depends on its path only, so draws
+// keep their distribution.
 void SsmDrafter::Rule(const DraftRequest& job, DraftTree& draft) const {
   if (job.logits_processor == nullptr || !job.logits_processor->active()) return;
   size_t kept = 0;
@@ -308,7 +308,7 @@ absl::Status SsmDrafter::Expand(const DraftRequest& job, int depth) {
 absl::Status SsmDrafter::ExpandByBeam(int width, DraftTree& draft) {
   struct Candidate {
     double log_probability;
-    int parent;  // node; parents come in order of rank
+    int parent;  // node; sorted by rank
     TokenProbability choice;
   };
   std::vector<Candidate> candidates;
@@ -341,8 +341,8 @@ absl::Status SsmDrafter::ExpandByBeam(int width, DraftTree& draft) {
 void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int count, Distribution q,
                            DraftTree& draft) const {
   const auto whole = std::make_shared<const Distribution>(std::move(q));
-  Distribution left;  // without the tokens that were taken; empty: none were
-  double rest = 1;    // what they leave of q
+  Distribution left;  // without tokens drawn before; empty: none
+  double rest = 1;  // remaining mass of q
   const int parent = draft.frontier[i];
   const int root = static_cast<int>(job.tokens.size()) - 1;
   std::vector<int> taken;
@@ -356,7 +356,7 @@ void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int 
     draft.nodes.resize(draft.tree.size());
     draft.nodes[node].probability = (*whole)[token];
     if (!job.without_replacement || j + 1 == count) continue;
-    // Whether there is another draw may depend on the ones before it, never on itself.
+    // Whether another draw follows may depend on the draws before it, never on itself.
     taken.push_back(token);
     if (left.empty()) left = *whole;
     left[token] = 0;
@@ -421,7 +421,7 @@ absl::Status SsmDrafter::ExpandBestFirst(const DraftRequest& job, int depth, Dra
       if (chance >= how.price) drafted_.push_back(chance);
     }
   }
-  // Of the new nodes, those that may have children among the best: they are among them themselves.
+  // Only new nodes among the best ones can have children among the best.
   const std::vector<int> order = ByChance(draft.tree);
   draft.frontier.clear();
   const int most = std::min(how.width, job.max_nodes - draft.run);
@@ -456,7 +456,7 @@ absl::StatusOr<std::vector<DraftTrial>> SsmDrafter::Commit(int64_t request, absl
   if (it == drafts_.end()) return trials;
   const DraftTree& draft = it->second;
   std::vector<int32_t> kept;
-  bool has_all = true;  // K and V of the path so far
+  bool has_all = true;  // the SSM has K and V of the path so far
   for (int node = 0, i = 0; i <= static_cast<int>(accepted.size()) && node >= 0; ++i) {
     const bool in_path = i < static_cast<int>(accepted.size());
     const int token = in_path ? accepted[i] : next;

@@ -32,7 +32,7 @@ int AdapterOf(const RunnerBatch& batch, int row) {
   return batch.row_adapter.empty() ? -1 : batch.row_adapter[row];
 }
 
-// Offsets into a list of `size` entries: from 0, rising, to its end.
+// True for ascending offsets from 0 to `size`.
 bool AreOffsets(const std::vector<int32_t>& offsets, size_t count, size_t size) {
   return offsets.size() == count + 1 && offsets.front() == 0 &&
          std::is_sorted(offsets.begin(), offsets.end()) &&
